@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from tools.lib.telemetry import CarSample
 
 START_NS = 5_000_000_000
 PERIOD_NS = 50_000_000
+FIRST_ID = 700
 CAR = CarSample(12.0, 0.0, left_blinker=False, right_blinker=False)
 
 
@@ -37,9 +39,12 @@ class SyntheticDrive:
         recorded_model: the log holds modelV2 messages of the recording device.
         damaged_at: moment at which decoding fails.
         car_delay_s: longitudinal actuator delay of its carParams; None: it has none.
-        name: what users call it.
+        first_id: of its frames.
+        gap: moment before which some nanoseconds pass, and how many.
+        with_between: a carState comes from while the frame before was worked on.
         closed: `close` was called.
         opened: iterators that were started, and finished.
+        began: moments with which they were started.
     """
 
     count: int = 12
@@ -49,15 +54,17 @@ class SyntheticDrive:
     recorded_model: bool = False
     damaged_at: int | None = None
     car_delay_s: float | None = None
-    name: str = "synthetic"
+    first_id: int = 0
+    gap: tuple[int, int] = (0, 0)
+    with_between: bool = True
     closed: bool = False
     opened: list[int] = field(default_factory=lambda: [0, 0])
+    began: list[int] = field(default_factory=list)
 
     @property
     def info(self) -> DriveInfo:
         """What is known of it."""
         layout, camera = nv12_format(*self.size), Camera(*self.size, 150.0)
-        wide = camera if "wideRoad" in self.streams else None
         car_params = None
         if self.car_delay_s is not None:
             event = new_event("carParams", mono_time_ns=START_NS, valid=True)
@@ -65,11 +72,11 @@ class SyntheticDrive:
             car_params = event.to_bytes()
         described = repr((self.count, self.size, self.streams, sorted(self.missing)))
         return DriveInfo(
-            name=self.name,
+            name="synthetic",
             kind="video",
             identity=hashlib.sha256(described.encode()).hexdigest(),
             formats=dict.fromkeys(self.streams, layout),
-            cameras=DeviceCameras(road=camera, wide=wide),
+            cameras=DeviceCameras(camera, camera if "wideRoad" in self.streams else None),
             mounting=Mounting(),
             moments=self.count,
             rate_hz=20.0,
@@ -79,6 +86,7 @@ class SyntheticDrive:
     def moments(self, first: int = 0) -> Iterator[Moment]:
         """Yield the moments."""
         self.opened[0] += 1
+        self.began.append(first)
         try:
             yield from self._moments(first)
         finally:
@@ -95,29 +103,38 @@ class SyntheticDrive:
         messages = DriveMessages(Mounting())
         for index in range(first, self.count):
             if index == self.damaged_at:
-                raise DriveError(f"{self.name}: expected {self.count} frames, found {index}")
-            sof_ns = START_NS + index * PERIOD_NS
-            times = FrameTimes(index, sof_ns, sof_ns + READOUT_NS)
+                raise DriveError(f"synthetic: expected {self.count} frames, found {index}")
+            sof_ns = START_NS + index * PERIOD_NS + (self.gap[1] if index >= self.gap[0] else 0)
+            times = FrameTimes(self.first_id + index, sof_ns, sof_ns + READOUT_NS)
             frames = {}
             for number, stream in sorted(enumerate(self.streams), reverse=True):
                 data = buffers[index % KEPT_MOMENTS, number]
                 data[:] = brightness(index, stream)
                 if (index, stream) not in self.missing:
-                    frames[stream] = Frame(data, layout, index, sof_ns, times.eof_ns)
-            # A car state from while the frame before was worked on: the log is to stay in order.
-            between = new_event("carState", mono_time_ns=sof_ns - 33_000_000, valid=True)
-            between.carState.vEgo = 7.0
-            taken = [Message("carState", sof_ns - 33_000_000, between.to_bytes())]
-            if self.recorded_model:
-                model = new_event("modelV2", mono_time_ns=sof_ns - 30_000_000, valid=True)
-                model.modelV2.frameId = 900_000 + index
-                taken.append(Message("modelV2", sof_ns - 30_000_000, model.to_bytes()))
+                    frames[stream] = Frame(data, layout, times.frame_id, sof_ns, times.eof_ns)
+            taken = list(self._recorded(index, sof_ns))
             for service, data_of in messages.for_frame(times, CAR):
                 stamp_ns = times.eof_ns if service == "roadCameraState" else sof_ns
                 taken.append(Message(service, stamp_ns, data_of))
             yield Moment(index, tuple(taken), frames)
 
+    def _recorded(self, index: int, sof_ns: int) -> Iterator[Message]:
+        if self.with_between:  # the log is to stay in order
+            between = new_event("carState", mono_time_ns=sof_ns - 33_000_000, valid=True)
+            between.carState.vEgo = 7.0
+            yield Message("carState", sof_ns - 33_000_000, between.to_bytes())
+        if self.recorded_model:
+            model = new_event("modelV2", mono_time_ns=sof_ns - 30_000_000, valid=True)
+            model.modelV2.frameId = 900_000 + index
+            yield Message("modelV2", sof_ns - 30_000_000, model.to_bytes())
+
 
 def brightness(index: int, stream: str) -> int:
     """Value of every byte of a frame."""
     return (40 + 3 * index + (100 if stream == "wideRoad" else 0)) % 256
+
+
+def drive_to_play(count: int = 20, **more: Any) -> SyntheticDrive:
+    """Return a drive of two cameras whose ids begin with 700, of a car that is known."""
+    more = {"streams": ("road", "wideRoad"), "car_delay_s": 0.25, **more}
+    return SyntheticDrive(count, first_id=FIRST_ID, with_between=False, **more)

@@ -23,105 +23,118 @@ import pytest
 from cereal.frames import FrameRingReader, available_streams
 from cereal.schema import read_event
 from cereal.transport import ZmqTransport
-from cereal.transport.base import Subscriber
-from tests.tools.conftest import SIZE, MakeVideo
-from tests.tools.playback.memory_drive import MemoryDrive
-from tools.cli import main
+from tests.tools.conftest import SIZE, MakeVideo, Modeld
+from tests.tools.playback.synthetic_drive import drive_to_play
+from tests.tools.playback.tape import make
+from tests.tools.waiting import wait_until
 from tools.play import Console, clock_text
 from tools.playback.player_keys import Keys, split_keys
 
 DEADLINE_S = 20.0
+SERVER = f"test-play-{os.getpid()}"
 
 
-def _command(video: Path, bus: str, server: str, *options: str) -> list[str]:
-    where = ["--bus", bus, "--camera-server", server]
+def _command(video: Path, bus: Path, *options: str) -> list[str]:
+    where = ["--bus", f"ipc://{bus}", "--camera-server", SERVER]
     return [sys.executable, "-m", "tools.cli", "play", str(video), *where, *options]
 
 
-@contextmanager
-def _running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a command that does not outlive the test, however that ends."""
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+class Playing:
+    """A running player whose road camera is watched, from its first frame on."""
 
+    def __init__(self, command: list[str]) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
-def _await(condition: Any) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    def __enter__(self) -> Playing:
+        wait_until(lambda: available_streams(SERVER) == {"road"}, "its ring")
+        self.reader = FrameRingReader(SERVER, "road", conflate=False)
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self.reader.close()
+        self.process.kill()
+        self.process.communicate()
 
-def _play_and_listen(
-    video: Path, bus: str, server: str, subscriber: Subscriber
-) -> tuple[dict[str, Any], list[int], list[int]]:
-    """Return the summary, the ids of frames, the ids of roadCameraState."""
-    with _running(_command(video, bus, server, "--json", "--speed", "2")) as process:
-        _await(lambda: available_streams(server) == {"road"})
-        reader = FrameRingReader(server, "road", conflate=False)
-        frames: list[int] = []
-        while (frame := reader.receive(500 if frames else 5000)) is not None:
-            assert (frame.format.width, frame.format.height) == SIZE
-            frames.append(frame.frame_id)
-        reader.close()
-        out, errors = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, errors
-    states = []
-    while (data := subscriber.receive(0)) is not None:
-        states.append(read_event(data).roadCameraState.frameId)
-    return json.loads(out), frames, states
+    def next_id(self, timeout_ms: int = 5000) -> int | None:
+        frame = self.reader.receive(timeout_ms)
+        if frame is None:
+            return None
+        assert (frame.format.width, frame.format.height) == SIZE
+        return frame.frame_id
+
+    def ended(self, code: int) -> Any:
+        """Return its summary."""
+        out, errors = self.process.communicate(timeout=DEADLINE_S)
+        assert (self.process.returncode, errors) == (code, "")
+        assert available_streams(SERVER) == set()
+        return json.loads(out)
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_plays_into_whoever_listens_and_sums_up(tmp_path: Path, make_video: MakeVideo) -> None:
-    video = make_video(frames=24)
-    bus, server = f"ipc://{tmp_path}", "test-play"
+    command = _command(make_video(frames=24), tmp_path, "--json", "--speed", "2")
     # Before the player: a subscriber that waits must not miss the first message.
-    with closing(ZmqTransport(bus)) as transport:
+    with closing(ZmqTransport(f"ipc://{tmp_path}")) as transport:
         subscriber = transport.subscriber("roadCameraState")
-        result, frames, states = _play_and_listen(video, bus, server, subscriber)
-    assert frames == list(range(24))
+        with Playing(command) as player:
+            first = player.next_id()
+            assert [first, *iter(lambda: player.next_id(500), None)] == list(range(24))
+            result = player.ended(0)
+        messages = iter(lambda: subscriber.receive(0), None)
+        states = [read_event(data).roadCameraState.frameId for data in messages]
     assert states == list(range(24))
     assert result["frames"] == {"road": 24}
     assert result["services"]["roadCameraState"] == 24
     assert result["messages"] == sum(result["services"].values())
     assert set(result["late_ms"]) == {"p50", "p99", "max"}
-    assert available_streams(server) == set()
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_signals_end_it_and_leave_no_ring(
-    tmp_path: Path, make_video: MakeVideo, number: signal.Signals, code: int
+    tmp_path: Path, video: Path, number: signal.Signals, code: int
 ) -> None:
-    server = f"test-play-{number}"
-    command = _command(make_video(), f"ipc://{tmp_path}", server, "--loop", "--json")
-    with _running(command) as process:
-        _await(lambda: available_streams(server))
-        reader = FrameRingReader(server, "road", conflate=False)
-        ids: list[int] = []
+    with Playing(_command(video, tmp_path, "--loop", "--json")) as player:
         # More than the video has: it loops, and ids go on.
-        while len(ids) < 12:
-            frame = reader.receive(5000)
-            assert frame is not None
-            ids.append(frame.frame_id)
-        reader.close()
-        process.send_signal(number)
-        out, errors = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, errors) == (code, "")
-    assert ids == list(range(12))
-    assert json.loads(out)["jumps"] >= 1
-    assert available_streams(server) == set()
+        assert [player.next_id() for _ in range(12)] == list(range(12))
+        player.process.send_signal(number)
+        assert player.ended(code)["jumps"] >= 1
+
+
+class Terminal:
+    """A command in a session whose terminal is ours."""
+
+    def __init__(self, ours: int, process: subprocess.Popen[bytes]) -> None:
+        self.ours, self.process = ours, process
+        self.before = termios.tcgetattr(ours)
+        self.seen = bytearray()
+
+    def read_until(self, text: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        start = len(self.seen)
+        while text.encode() not in self.seen[start:]:
+            assert time.monotonic() < deadline, self.seen
+            if select.select([self.ours], [], [], 0.1)[0]:
+                self.seen += os.read(self.ours, 4096)
+
+    def press(self, keys: bytes, text: str) -> None:
+        """Press keys, and wait for what is said then."""
+        os.write(self.ours, keys)
+        self.read_until(text)
+
+    def check_end(self, code: int) -> None:
+        assert self.process.wait(DEADLINE_S) == code
+        assert termios.tcgetattr(self.ours) == self.before
+        assert b"Traceback" not in self.seen
 
 
 @contextmanager
-def _on_terminal(command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run a command in a session whose terminal is ours."""
+def _on_terminal(command: list[str]) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
     # In the child: a new session, and the terminal as its controlling one.
     script = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
@@ -130,7 +143,7 @@ def _on_terminal(command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], 
         [sys.executable, "-c", script, *command], stdin=theirs, stdout=theirs, stderr=theirs
     )
     try:
-        yield process, ours
+        yield Terminal(ours, process)
     finally:
         process.kill()
         process.wait()
@@ -138,49 +151,28 @@ def _on_terminal(command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], 
         os.close(ours)
 
 
-def _read_until(descriptor: int, text: str, seen: bytearray) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    start = len(seen)
-    while text.encode() not in seen[start:]:
-        assert time.monotonic() < deadline, seen
-        if select.select([descriptor], [], [], 0.1)[0]:
-            seen += os.read(descriptor, 4096)
-
-
 @pytest.mark.alone
+@pytest.mark.slow
 def test_keys_on_a_terminal_and_its_settings_afterwards(
     tmp_path: Path, make_video: MakeVideo
 ) -> None:
-    command = _command(make_video(frames=40), f"ipc://{tmp_path}", "test-play-keys", "--loop")
-    seen = bytearray()
-    with _on_terminal(command) as (process, terminal):
-        before = termios.tcgetattr(terminal)
-        _read_until(terminal, "Hz, late", seen)
-        assert not termios.tcgetattr(terminal)[3] & termios.ICANON
-        os.write(terminal, b" ")
-        _read_until(terminal, "paused", seen)
-        os.write(terminal, b" ")
-        _read_until(terminal, "Hz, late", seen)
-        os.write(terminal, b"\x1b[D,.\x1b[C")
-        _read_until(terminal, "Hz, late", seen)
-        os.write(terminal, b"q")
-        _read_until(terminal, "late ms:", seen)
-        assert process.wait(DEADLINE_S) == 0
-        assert termios.tcgetattr(terminal) == before
-    assert b"Traceback" not in seen
+    with _on_terminal(_command(make_video(frames=40), tmp_path, "--loop")) as terminal:
+        terminal.read_until("Hz, late")
+        assert not termios.tcgetattr(terminal.ours)[3] & termios.ICANON
+        terminal.press(b" ", "paused")
+        terminal.press(b" ", "Hz, late")
+        terminal.press(b"\x1b[D,.\x1b[C", "Hz, late")
+        terminal.press(b"q", "late ms:")
+        terminal.check_end(0)
 
 
 @pytest.mark.alone
-def test_ctrl_c_on_a_terminal_restores_it(tmp_path: Path, make_video: MakeVideo) -> None:
-    command = _command(make_video(), f"ipc://{tmp_path}", "test-play-ctrl-c", "--loop")
-    seen = bytearray()
-    with _on_terminal(command) as (process, terminal):
-        before = termios.tcgetattr(terminal)
-        _read_until(terminal, "Hz, late", seen)
-        os.write(terminal, b"\x03")
-        _read_until(terminal, "drive.mkv: frames: ", seen)
-        assert process.wait(DEADLINE_S) == 130
-        assert termios.tcgetattr(terminal) == before
+@pytest.mark.slow
+def test_ctrl_c_on_a_terminal_restores_it(tmp_path: Path, video: Path) -> None:
+    with _on_terminal(_command(video, tmp_path, "--loop")) as terminal:
+        terminal.read_until("Hz, late")
+        terminal.press(b"\x03", "drive.mkv: frames: ")
+        terminal.check_end(130)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +206,9 @@ def test_keys_do_nothing_without_a_terminal() -> None:
 class Pressed(Keys):
     """Keys that a test presses."""
 
-    def __init__(self, *keys: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.waiting = list(keys)
+        self.waiting: list[str] = []
 
     def read(self) -> list[str]:
         waiting, self.waiting = self.waiting, []
@@ -224,9 +216,7 @@ class Pressed(Keys):
 
 
 def test_what_keys_do() -> None:
-    from tests.tools.playback.test_player import make
-
-    player, tape, played = make(MemoryDrive(count=500))
+    player, tape, played = make(drive_to_play(500))
     keys = Pressed()
     console = Console(keys, played, show=False)
     presses = {5: ["right"], 8: ["."], 12: ["left", ","], 16: ["x"], 20: ["q"]}
@@ -244,7 +234,7 @@ def test_what_keys_do() -> None:
     # Seeks of 200, 200 and -400 moments beside what was played in between.
     assert [round(step, -2) for step in steps] == [200, 200, -400, 0]
     assert player.counts.jumps == 3
-    assert 20 <= len(tape.road()) <= 22
+    assert 20 <= len(tape.road) <= 22
 
 
 @pytest.mark.parametrize(
@@ -254,43 +244,32 @@ def test_clock_text(seconds: float, text: str) -> None:
     assert clock_text(seconds) == text
 
 
+NO_FRAME = "--start: expected a time within drive.mkv, found no frame from 99 s on"
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         (["--speed", "0.05"], "--speed: expected 0.1 to 10, found 0.05"),
         (["--speed", "nan"], "--speed: expected 0.1 to 10, found nan"),
         (["--start", "-1"], "--start: expected 0 s or more, found -1"),
-        (
-            ["--start", "99"],
-            "--start: expected a time within drive.mkv, found no frame from 99 s on",
-        ),
+        pytest.param(["--start", "99"], NO_FRAME, marks=pytest.mark.slow),
         (["--limit", "0"], "--limit: expected at least 1 frame, found 0"),
         (["--block", "carState,carStat"], "--block: expected names of services, found carStat"),
         (["--allow", "modelV3"], "--allow: expected names of services, found modelV3"),
     ],
 )
 def test_impossible_options(
-    tmp_path: Path,
-    make_video: MakeVideo,
-    options: list[str],
-    text: str,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, video: Path, modeld: Modeld, options: list[str], text: str
 ) -> None:
-    where = ["--bus", f"ipc://{tmp_path}", "--camera-server", "test-play-options"]
-    assert main(["play", str(make_video()), *where, *options]) == 2
-    errors = capsys.readouterr().err
-    assert text in errors
-    assert errors.count("\n") == 1
+    where = ["--bus", f"ipc://{tmp_path}", "--camera-server", SERVER]
+    modeld.refused(2, text, "play", video, *where, *options)
 
 
 def test_a_damaged_video_and_a_missing_one_are_one_line(
-    tmp_path: Path, make_video: MakeVideo, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, video: Path, modeld: Modeld
 ) -> None:
-    video = make_video()
     broken = tmp_path / "broken.mkv"
     broken.write_bytes(video.read_bytes()[:200])
     for path in (broken, tmp_path / "missing.mp4"):
-        assert main(["play", str(path), "--bus", f"ipc://{tmp_path}"]) == 4
-        errors = capsys.readouterr().err
-        assert errors.startswith("modeld: error: ")
-        assert errors.count("\n") == 1
+        modeld.refused(4, path.name, "play", path, "--bus", f"ipc://{tmp_path}")

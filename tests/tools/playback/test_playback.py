@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
-import threading
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cereal.errors import LogError
 from cereal.frames import Frame, nv12_format
 from cereal.log_reader import read_log, read_log_bytes
+from cereal.log_writer import LogWriter
 from cereal.schema import new_event, read_event
 from modeld.inputs import DEMO_CAR
 from tests.tools.conftest import SIZE
@@ -26,14 +25,14 @@ from tools.drives.drive import KEPT_MOMENTS, Message, Moment
 from tools.errors import ArtifactMismatchError, DriveError
 from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.playback.frame_table import frames_path, load_frames, save_frames
-from tools.playback.log_thread import LogThread
 from tools.playback.model import LoadedModel, load_model
 from tools.playback.outcome import Outcome
-from tools.playback.prefetch import DEPTH, prefetch
 from tools.playback.run_drive import PlaybackOptions, play, run_drive
 from tools.playback.session import PROCESSING_NS, PlaybackSession, PlaybackSource, car_of
 
 pytestmark = pytest.mark.opencl
+
+PAYLOAD = nv12_format(*SIZE).payload_bytes
 
 
 @pytest.fixture(scope="module")
@@ -42,32 +41,61 @@ def model(tiny_model: Path) -> Iterator[LoadedModel]:
         yield loaded
 
 
-def _run(
-    tmp_path: Path, model: LoadedModel, drive: SyntheticDrive, **options: Any
-) -> tuple[Outcome, list[Any]]:
-    outcome = run_drive(drive, model, tmp_path / "o.rlog", PlaybackOptions(**options))
-    return outcome, list(read_log(outcome.log))
+class Run:
+    """Replays drives into a log of the test's."""
+
+    def __init__(self, model: LoadedModel, log: Path) -> None:
+        self.model, self.log = model, log
+
+    def __call__(self, drive: SyntheticDrive, **options: Any) -> tuple[Outcome, list[Any]]:
+        """Return the outcome, and the Events of modelV2."""
+        outcome = run_drive(drive, self.model, self.log, PlaybackOptions(**options))
+        return outcome, [event for event in read_log(self.log) if event.which() == "modelV2"]
+
+    def bytes(self, drive: SyntheticDrive, log: Path | None = None) -> bytes:
+        """Return the log."""
+        return run_drive(drive, self.model, log or self.log).log.read_bytes()
 
 
-def _models(events: list[Any]) -> list[Any]:
-    return [event for event in events if event.which() == "modelV2"]
+@pytest.fixture
+def run(model: LoadedModel, tmp_path: Path) -> Run:
+    return Run(model, tmp_path / "o.rlog")
 
 
-# --- what is in the log ---------------------------------------------------------------------------
+@pytest.fixture
+def session(model: LoadedModel) -> Iterator[PlaybackSession]:
+    """The daemon of a drive, to be given moments."""
+    info = SyntheticDrive().info
+    found = PlaybackSession(PlaybackOptions().config, model.program, info, lambda _: None)
+    yield found
+    found.close()
+    model.program.reset()
+
+
+def crc_of(index: int, stream: str) -> int:
+    """Return the digest of a frame."""
+    return zlib.crc32(bytes([brightness(index, stream)]) * PAYLOAD)
+
+
+def missing(*pairs: tuple[int, str]) -> SyntheticDrive:
+    return SyntheticDrive(streams=("road", "wideRoad"), missing=frozenset(pairs))
+
+
+def ids(models: list[Any]) -> list[int]:
+    return [event.modelV2.frameId for event in models]
 
 
 @pytest.mark.parametrize("streams", [("road",), ("road", "wideRoad"), ("wideRoad",)])
-def test_each_frame_gives_three_messages_in_time_order(
-    tmp_path: Path, model: LoadedModel, streams: tuple[str, ...]
-) -> None:
-    outcome, events = _run(tmp_path, model, SyntheticDrive(streams=streams))
+def test_each_frame_gives_three_messages_in_time_order(run: Run, streams: tuple[str, ...]) -> None:
+    outcome, models = run(SyntheticDrive(streams=streams))
+    events = list(read_log(run.log))
     for name in OUTPUT_SERVICES:
         said = [event for event in events if event.which() == name]
         assert [getattr(event, name).frameId for event in said] == list(range(12))
         assert all(event.valid for event in said)
     stamps = [event.logMonoTime for event in events]
     assert stamps == sorted(stamps)
-    for event in _models(events):
+    for event in models:
         assert event.logMonoTime == event.modelV2.timestampEof + PROCESSING_NS
         assert event.modelV2.modelExecutionTime == 0.0
     frames = outcome.frames
@@ -76,51 +104,37 @@ def test_each_frame_gives_three_messages_in_time_order(
     assert frames.valid.all()
     assert (frames.execution_s > 0).all()
     assert outcome.peak_rss_bytes > 0
-    assert outcome.artifact_sha256 == model.artifact.sha256
+    assert outcome.artifact_sha256 == run.model.artifact.sha256
 
 
-def test_recorded_messages_are_kept_as_they_are_but_for_those_of_the_daemon(
-    tmp_path: Path, model: LoadedModel
-) -> None:
+def test_recorded_messages_are_kept_as_they_are_but_for_those_of_the_daemon(run: Run) -> None:
     drive = SyntheticDrive(recorded_model=True)
-    outcome, events = _run(tmp_path, model, drive)
-    assert [event.modelV2.frameId for event in _models(events)] == list(range(12))
-    written = [
-        d for d in read_log_bytes(outcome.log) if read_event(d).which() not in OUTPUT_SERVICES
-    ]
+    _, models = run(drive)
+    assert ids(models) == list(range(12))
+    written = [d for d in read_log_bytes(run.log) if read_event(d).which() not in OUTPUT_SERVICES]
     recorded = [m.data for moment in drive.moments() for m in moment.messages]
     assert written == [d for d in recorded if read_event(d).which() != "modelV2"]
 
 
-def test_messages_up_to_the_camera_state_are_seen_by_the_frame(model: LoadedModel) -> None:
-    # The car's speed is 7 between the frames and 12 with each: the newest one counts.
-    seen: list[float] = []
-    drive = SyntheticDrive(count=3)
-    session = PlaybackSession(PlaybackOptions().config, model.program, drive.info, lambda _: None)
-    for moment in drive.moments():
+def test_messages_up_to_the_camera_state_are_seen_by_the_frame(session: PlaybackSession) -> None:
+    for moment in SyntheticDrive(count=3).moments():
         session.step(moment)
         messages = session.daemon._messages
-        seen.append(messages["carState"].vEgo)
+        # The car's speed is 7 between the frames and 12 with each: the newest one counts.
+        assert messages["carState"].vEgo == 12.0
         assert messages["roadCameraState"].frameId == moment.index
-    session.close()
-    model.program.reset()
-    assert seen == [12.0] * 3
 
 
-def test_driver_monitoring_of_either_generation_reaches_the_daemon(model: LoadedModel) -> None:
-    drive = SyntheticDrive(count=1)
-    session = PlaybackSession(PlaybackOptions().config, model.program, drive.info, lambda _: None)
-    seen = []
+def test_driver_monitoring_of_either_generation_reaches_the_daemon(
+    session: PlaybackSession,
+) -> None:
     for member in ("driverMonitoringState", "driverMonitoringStateV2"):
         for is_rhd in (True, False):
             event = new_event(member, mono_time_ns=START_NS, valid=True)
             getattr(event, member).isRHD = is_rhd
-            message = Message(member, START_NS, event.to_bytes())
-            session.step(Moment(0, (message,), {}))
+            session.step(Moment(0, (Message(member, START_NS, event.to_bytes()),), {}))
             session.daemon._messages.update(0)
-            seen.append(session.daemon._messages["driverMonitoringState"].isRHD)
-    session.close()
-    assert seen == [True, False, True, False]
+            assert session.daemon._messages["driverMonitoringState"].isRHD is is_rhd
 
 
 def test_car_is_that_of_the_drive() -> None:
@@ -129,195 +143,148 @@ def test_car_is_that_of_the_drive() -> None:
     assert car.longitudinal_actuator_delay_s == pytest.approx(0.25)
 
 
-# --- twice the same -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("suffix", ["rlog", "rlog.zst"])
-def test_two_runs_are_the_same_bytes(tmp_path: Path, model: LoadedModel, suffix: str) -> None:
-    drive = SyntheticDrive(
-        count=30, streams=("road", "wideRoad"), missing=frozenset({(4, "road"), (9, "wideRoad")})
+def test_two_runs_are_the_same_bytes(run: Run, tmp_path: Path, suffix: str) -> None:
+    cameras = ("road", "wideRoad")
+    drive = SyntheticDrive(30, streams=cameras, missing=frozenset({(4, "road"), (9, "wideRoad")}))
+    whole = SyntheticDrive(30, streams=cameras)
+    first, second, other = (
+        run.bytes(one, tmp_path / f"{name}.{suffix}")
+        for one, name in ((drive, "a"), (drive, "b"), (whole, "c"))
     )
-    logs = [tmp_path / f"{name}.{suffix}" for name in ("a", "b")]
-    for log in logs:
-        run_drive(drive, model, log)
-    assert logs[0].read_bytes() == logs[1].read_bytes()
-    other = tmp_path / f"c.{suffix}"
-    run_drive(SyntheticDrive(count=30, streams=("road", "wideRoad")), model, other)
-    assert other.read_bytes() != logs[0].read_bytes()
+    assert first == second != other
 
 
-def test_digests_are_those_of_the_inputs_and_change_nothing_else(
-    tmp_path: Path, model: LoadedModel
-) -> None:
-    drive = SyntheticDrive(streams=("road", "wideRoad"), missing=frozenset({(5, "road")}))
-    plain, _ = _run(tmp_path, model, drive)
+def test_digests_are_those_of_the_inputs_and_change_nothing_else(run: Run) -> None:
+    drive = missing((5, "road"))
+    plain, _ = run(drive)
     before = plain.log.read_bytes()
-    outcome, _ = _run(tmp_path, model, drive, digest_inputs=True)
+    outcome, _ = run(drive, digest_inputs=True)
     assert outcome.log.read_bytes() == before
     assert plain.frames.input_crc == {}
-    crc, ids = outcome.frames.input_crc, outcome.frames.frame_id
-    payload = nv12_format(*SIZE).payload_bytes
-    for stream, name in (("road", "road_frame"), ("wideRoad", "wide_frame")):
-        expected = [zlib.crc32(bytes([brightness(int(i), stream)]) * payload) for i in ids]
-        assert crc[name].tolist() == expected
+    crc, numbers = outcome.frames.input_crc, outcome.frames.frame_id.tolist()
+    assert crc["road_frame"].tolist() == [crc_of(i, "road") for i in numbers]
+    assert crc["wide_frame"].tolist() == [crc_of(i, "wideRoad") for i in numbers]
     # Frame 6 follows a dropped one: only queues advance, and that takes no traffic convention.
     convention = zlib.crc32(np.array([[1, 0]], np.float32).tobytes())
-    assert crc["traffic_convention"].tolist() == [0 if i == 6 else convention for i in ids]
+    expected = [0 if i == 6 else convention for i in numbers]
+    assert crc["traffic_convention"].tolist() == expected
     assert len(set(crc["road_transform"].tolist())) == 1
 
 
-# --- gaps -----------------------------------------------------------------------------------------
-
-
-def _missing(*pairs: tuple[int, str]) -> SyntheticDrive:
-    return SyntheticDrive(streams=("road", "wideRoad"), missing=frozenset(pairs))
-
-
-def test_missing_moment_is_a_drop(tmp_path: Path, model: LoadedModel) -> None:
+def test_missing_moment_is_a_drop(run: Run) -> None:
     for drive in (
-        _missing((4, "road"), (4, "wideRoad")),
-        _missing((4, "road")),
+        missing((4, "road"), (4, "wideRoad")),
+        missing((4, "road")),
         SyntheticDrive(missing=frozenset({(4, "road")})),
     ):
-        outcome, events = _run(tmp_path, model, drive)
+        outcome, models = run(drive)
         frames = outcome.frames
         assert frames.frame_id.tolist() == [0, 1, 2, 3, *range(5, 12)]
         assert frames.dropped.tolist() == [0] * 4 + [1] + [0] * 6
         assert frames.published.tolist() == [True] * 4 + [False] + [True] * 6
-        ids = [event.modelV2.frameId for event in _models(events)]
-        assert ids == [0, 1, 2, 3, *range(6, 12)]
+        assert ids(models) == [0, 1, 2, 3, *range(6, 12)]
 
 
-def test_missing_wide_frame_pairs_as_live(tmp_path: Path, model: LoadedModel) -> None:
-    outcome, events = _run(tmp_path, model, _missing((4, "wideRoad")), digest_inputs=True)
+def test_missing_wide_frame_pairs_as_live(run: Run) -> None:
+    outcome, models = run(missing((4, "wideRoad")), digest_inputs=True)
     # The daemon waits with frame 4 until a wide frame comes, which is that of moment 5; then frame
     # 5 has no partner, and 6 comes after a drop.
     assert outcome.frames.moment.tolist() == [0, 1, 2, 3, *range(5, 12)]
     assert outcome.frames.frame_id.tolist() == [0, 1, 2, 3, 4, *range(6, 12)]
-    pairs = [(e.modelV2.frameId, e.modelV2.frameIdExtra) for e in _models(events)]
+    pairs = [(event.modelV2.frameId, event.modelV2.frameIdExtra) for event in models]
     assert pairs == [*((i, i) for i in range(4)), (4, 5), *((i, i) for i in range(7, 12))]
-    payload = nv12_format(*SIZE).payload_bytes
-    for name, stream, expected in (("road_frame", "road", 4), ("wide_frame", "wideRoad", 5)):
-        crc = zlib.crc32(bytes([brightness(expected, stream)]) * payload)
-        assert outcome.frames.input_crc[name][4] == crc
+    assert outcome.frames.input_crc["road_frame"][4] == crc_of(4, "road")
+    assert outcome.frames.input_crc["wide_frame"][4] == crc_of(5, "wideRoad")
 
 
-def test_frame_that_waits_is_not_overwritten(tmp_path: Path, model: LoadedModel) -> None:
-    drive = _missing((3, "wideRoad"), (4, "wideRoad"))
-    outcome, _ = _run(tmp_path, model, drive, digest_inputs=True)
+def test_frame_that_waits_is_not_overwritten(run: Run) -> None:
+    outcome, _ = run(missing((3, "wideRoad"), (4, "wideRoad")), digest_inputs=True)
     row = outcome.frames.frame_id.tolist().index(3)
     assert outcome.frames.moment[row] == 5
-    crc = zlib.crc32(bytes([brightness(3, "road")]) * nv12_format(*SIZE).payload_bytes)
-    assert outcome.frames.input_crc["road_frame"][row] == crc
+    assert outcome.frames.input_crc["road_frame"][row] == crc_of(3, "road")
 
 
-def test_wide_camera_that_is_lost_for_a_while(tmp_path: Path, model: LoadedModel) -> None:
+def test_wide_camera_that_is_lost_for_a_while(run: Run) -> None:
     """Three moments are waited for, then the road camera goes on alone, invalid (ADR 0081)."""
-    away = [(index, "wideRoad") for index in range(3, 3 + KEPT_MOMENTS + 4)]
     back = 3 + KEPT_MOMENTS + 4
-    drive = SyntheticDrive(count=20, streams=("road", "wideRoad"), missing=frozenset(away))
-    outcome, events = _run(tmp_path, model, drive)
+    away = frozenset((index, "wideRoad") for index in range(3, back))
+    outcome, models = run(SyntheticDrive(20, streams=("road", "wideRoad"), missing=away))
     assert outcome.frames.moment.tolist() == [0, 1, 2, *range(5, 20)]
-    models = _models(events)
-    assert [event.modelV2.frameId for event in models] == [0, 1, 2, *range(6, 20)]
+    assert ids(models) == [0, 1, 2, *range(6, 20)]
     assert all(event.modelV2.frameIdExtra == event.modelV2.frameId for event in models)
-    invalid = [event.modelV2.frameId for event in models if not event.valid]
+    invalid = ids([event for event in models if not event.valid])
     assert [index for index in invalid if index > 2] == list(range(6, back))
 
 
-def test_road_camera_that_never_comes_gives_nothing_and_keeps_little(
-    tmp_path: Path, model: LoadedModel
-) -> None:
-    outcome, events = _run(tmp_path, model, _missing(*((index, "road") for index in range(12))))
+def test_a_camera_that_never_comes(run: Run) -> None:
+    outcome, models = run(missing(*((index, "road") for index in range(12))))
     assert outcome.frames.moment.size == 0
-    assert _models(events) == []
-    assert len(events) > 12
-
-
-def test_wide_camera_that_never_comes_leaves_the_road_camera(
-    tmp_path: Path, model: LoadedModel
-) -> None:
-    drive = _missing(*((index, "wideRoad") for index in range(12)))
-    outcome, events = _run(tmp_path, model, drive)
+    assert models == []
+    assert len(list(read_log(run.log))) > 12
+    # Without the wide one there is the road camera.
+    outcome, models = run(missing(*((index, "wideRoad") for index in range(12))))
     assert outcome.frames.moment.tolist() == list(range(2, 12))
-    assert not any(event.valid for event in _models(events))
+    assert not any(event.valid for event in models)
 
 
 def test_source_delivers_as_a_ring_does() -> None:
     layout = nv12_format(*SIZE)
-    frames = [Frame(np.full(layout.size, i, np.uint8), layout, i, i, i) for i in range(9)]
     newest, all_of_them = (PlaybackSource(layout, conflate=c) for c in (True, False))
-    for frame in frames:
+    for i in range(9):
+        frame = Frame(np.full(layout.size, i, np.uint8), layout, i, i, i)
         newest.push(frame)
         all_of_them.push(frame)
     assert [f.frame_id for f in iter(lambda: newest.receive(0), None)] == [8]
     assert [f.frame_id for f in iter(lambda: all_of_them.receive(0), None)] == list(range(3, 9))
 
 
-# --- errors and limits ----------------------------------------------------------------------------
-
-
-def test_damaged_drive_leaves_nothing_and_the_program_goes_on(
-    tmp_path: Path, model: LoadedModel
-) -> None:
-    good = run_drive(SyntheticDrive(), model, tmp_path / "good.rlog").log.read_bytes()
+def test_damaged_drive_leaves_nothing_and_the_program_goes_on(run: Run, tmp_path: Path) -> None:
+    good = run.bytes(SyntheticDrive())
     before = sorted(tmp_path.iterdir())
     drive = SyntheticDrive(damaged_at=7)
     with pytest.raises(DriveError, match="found 7"):
-        run_drive(drive, model, tmp_path / "bad.rlog")
+        run.bytes(drive, tmp_path / "bad.rlog")
     assert sorted(tmp_path.iterdir()) == before
     assert drive.opened == [1, 1]
     # Nothing of the broken drive is left in the program's states.
-    assert run_drive(SyntheticDrive(), model, tmp_path / "x.rlog").log.read_bytes() == good
-
-
-def test_limit_stops_before_the_damage(tmp_path: Path, model: LoadedModel) -> None:
-    outcome, _ = _run(tmp_path, model, SyntheticDrive(damaged_at=7), limit=7)
+    assert run.bytes(SyntheticDrive()) == good
+    # A limit stops before the damage.
+    outcome, _ = run(SyntheticDrive(damaged_at=7), limit=7)
     assert outcome.frames.moment.tolist() == list(range(7))
 
 
-def test_callback_sees_each_moment(tmp_path: Path, model: LoadedModel) -> None:
+def test_callback_sees_each_moment(run: Run) -> None:
     seen: list[tuple[int, bool]] = []
-    _run(
-        tmp_path,
-        model,
-        _missing((2, "road")),
-        on_moment=lambda moment, result: seen.append((moment.index, result is not None)),
-    )
+    run(missing((2, "road")), on_moment=lambda one, said: seen.append((one.index, bool(said))))
     assert seen == [(index, index != 2) for index in range(12)]
 
 
 @pytest.mark.parametrize("size", [(64, 32), (128, 96), (96, 128)])
-def test_frames_of_any_size_that_fits_are_taken(
-    tmp_path: Path, model: LoadedModel, size: tuple[int, int]
-) -> None:
-    outcome = run_drive(SyntheticDrive(size=size), model, tmp_path / "o.rlog")
-    assert outcome.frames.published.all()
+def test_frames_of_any_size_that_fits_are_taken(run: Run, size: tuple[int, int]) -> None:
+    assert run(SyntheticDrive(size=size))[0].frames.published.all()
 
 
 def test_frames_too_large_for_the_artifact_are_refused_before_decoding(
-    tmp_path: Path, model: LoadedModel
+    run: Run, tmp_path: Path
 ) -> None:
     drive = SyntheticDrive(size=(320, 240))
     with pytest.raises(ArtifactMismatchError, match=r"found 320x240 with.*--camera 320x240"):
-        run_drive(drive, model, tmp_path / "o.rlog")
+        run(drive)
     assert drive.opened == [0, 0]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_full_disk_leaves_neither_log_nor_table(
-    tmp_path: Path, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cereal.errors import LogError
-    from cereal.log_writer import LogWriter
-
     def full(self: LogWriter) -> None:
         self.discard()
         raise LogError("o.rlog: expected to finish the log, got No space left on device")
 
     monkeypatch.setattr(LogWriter, "close", full)
     with pytest.raises(LogError, match="No space"):
-        run_drive(SyntheticDrive(), model, tmp_path / "o.rlog")
+        run(SyntheticDrive())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -328,11 +295,8 @@ def test_non_finite_outputs_are_not_valid(tmp_path: Path) -> None:
     assert table.valid.tolist() == [i % 4 != 3 for i in range(12)]
 
 
-# --- frame tables ---------------------------------------------------------------------------------
-
-
-def test_frame_table_comes_back(tmp_path: Path, model: LoadedModel) -> None:
-    outcome, _ = _run(tmp_path, model, _missing((4, "road")), digest_inputs=True)
+def test_frame_table_comes_back(run: Run) -> None:
+    outcome, _ = run(missing((4, "road")), digest_inputs=True)
     loaded = load_frames(frames_path(outcome.log))
     for name in ("moment", "frame_id", "dropped", "published", "valid", "execution_s"):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(outcome.frames, name))
@@ -342,8 +306,8 @@ def test_frame_table_comes_back(tmp_path: Path, model: LoadedModel) -> None:
         np.testing.assert_array_equal(crc, outcome.frames.input_crc[name])
 
 
-def test_damaged_frame_tables_are_one_line(tmp_path: Path, model: LoadedModel) -> None:
-    outcome, _ = _run(tmp_path, model, SyntheticDrive(count=2))
+def test_damaged_frame_tables_are_one_line(run: Run) -> None:
+    outcome, _ = run(SyntheticDrive(count=2))
     path = frames_path(outcome.log)
     whole = path.read_bytes()
     for cut in (0, 10, len(whole) // 2, len(whole) - 1):
@@ -357,160 +321,36 @@ def test_damaged_frame_tables_are_one_line(tmp_path: Path, model: LoadedModel) -
     path.unlink()
     with pytest.raises(DriveError, match="expected the frame table"):
         load_frames(path)
-    table = outcome.frames
-    save_frames(path, table)
+    save_frames(path, outcome.frames)
     assert load_frames(path).moment.tolist() == [0, 1]
 
 
-# --- prefetch -----------------------------------------------------------------------------------
-
-
-def _reading_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "drive-prefetch"]
-
-
-def test_prefetches_in_order_and_never_too_far() -> None:
-    drive = SyntheticDrive(count=40)
-    made = [-1]
-
-    class Watched(SyntheticDrive):
-        def _moments(self, first: int) -> Iterator[Moment]:
-            for moment in super()._moments(first):
-                made[0] = moment.index
-                yield moment
-
-    drive = Watched(count=40)
-    with prefetch(drive) as moments:
-        for expected, moment in enumerate(moments):
-            assert moment.index == expected
-            if expected == 5:
-                time.sleep(0.05)
-                # In the queue, and one that waits for a place in it.
-                assert made[0] == 5 + DEPTH + 1
-            # What the drive writes to next is not what is in use here.
-            assert made[0] + 1 - moment.index < KEPT_MOMENTS
-            assert (moment.frames["road"].data == brightness(expected, "road")).all()
-    assert expected == 39
-    assert _reading_threads() == []
-
-
-def test_first_moment_can_be_chosen() -> None:
-    with prefetch(SyntheticDrive(), first=9) as moments:
-        assert [moment.index for moment in moments] == [9, 10, 11]
-
-
-def test_error_comes_after_the_moments_before_it() -> None:
-    drive = SyntheticDrive(damaged_at=3)
-    seen: list[int] = []
-    with pytest.raises(DriveError, match="found 3"), prefetch(drive) as moments:
-        # extend() keeps what came before an exception.
-        seen.extend(moment.index for moment in moments)
-    assert seen == [0, 1, 2]
-    assert _reading_threads() == []
-
-
-def test_leaving_early_ends_the_thread_and_the_drive() -> None:
-    drive = SyntheticDrive(count=1000)
-    with contextlib.suppress(KeyboardInterrupt), prefetch(drive) as moments:
-        next(moments)
-        raise KeyboardInterrupt
-    assert _reading_threads() == []
-    assert drive.opened == [1, 1]
-
-
-# --- the log's thread -----------------------------------------------------------------------------
-
-
-def test_log_thread_writes_everything_in_order() -> None:
-    written: list[bytes] = []
-    with LogThread(written.append) as log:
-        for index in range(300):
-            log.record(b"%d" % index)
-            if index % 3 == 0:
-                log.flush()
-    assert written == [b"%d" % index for index in range(300)]
-    assert not [t for t in threading.enumerate() if t.name == "log-writer"]
-
-
-def test_log_thread_raises_what_the_log_raised_and_never_waits_for_it() -> None:
-    def full(data: bytes) -> None:
-        raise OSError(28, f"No space left on device ({data.decode()})")
-
-    def write(count: int) -> None:
-        with LogThread(full) as log:
-            for index in range(count):
-                log.record(b"%d" % index)
-                log.flush()
-
-    # Noticed by a later event, or at the end where there is none; the queue never blocks.
-    for count in (1, 1000):
-        with pytest.raises(OSError, match=r"No space left on device \(0\)"):
-            write(count)
-    assert not [t for t in threading.enumerate() if t.name == "log-writer"]
-
-
-# --- memory ---------------------------------------------------------------------------------------
-
-
-_INTERRUPTED = """
-import itertools, random, signal, sys, threading
-from tools.drives.drive import Moment
-from tools.playback.prefetch import prefetch
-from tools.playback.log_thread import LogThread
-
-class Drive:
-    def moments(self, first=0):
-        return (Moment(index, (), {}) for index in itertools.count(first))
-
-def interrupt(*_):
-    raise KeyboardInterrupt
-
-signal.signal(signal.SIGALRM, interrupt)
-rng = random.Random(1)
-for _ in range(int(sys.argv[1])):
-    try:
-        with LogThread(lambda data: None) as log, prefetch(Drive()) as moments:
-            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.5e-3, 2.5e-3))
-            for moment in moments:
-                log.record(b"event")
-                log.flush()
-    except KeyboardInterrupt:
-        pass
-assert threading.active_count() == 1
+MEASURED = """
+import sys
+from pathlib import Path
+from tests.tools.playback.synthetic_drive import SyntheticDrive
+from tools.playback.model import load_model
+from tools.playback.pictures import FramePictures
+from tools.playback.result import read_result
+from tools.playback.run_drive import PlaybackOptions, peak_rss_bytes, run_drive
+drive = SyntheticDrive(count=int(sys.argv[1]))
+with load_model(Path(sys.argv[2])) as model:
+    shown = FramePictures(drive.info)
+    options = PlaybackOptions(on_moment=shown.take)
+    outcome = run_drive(drive, model, Path(sys.argv[3]), options)
+    read_result(drive.info, model.path, outcome.log, shown.choose(4))
+print(peak_rss_bytes())
 """
 
 
-@pytest.mark.alone
-def test_interrupts_at_any_moment_leave_no_thread_waiting() -> None:
-    subprocess.run([sys.executable, "-c", _INTERRUPTED, "1500"], check=True, timeout=90)
-
-
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_drive(tmp_path: Path, tiny_model: Path) -> None:
-    code = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from tests.tools.playback.synthetic_drive import SyntheticDrive\n"
-        "from tools.playback.model import load_model\n"
-        "from tools.playback.pictures import FramePictures\n"
-        "from tools.playback.result import read_result\n"
-        "from tools.playback.run_drive import PlaybackOptions, peak_rss_bytes, run_drive\n"
-        "drive = SyntheticDrive(count=int(sys.argv[1]))\n"
-        "with load_model(Path(sys.argv[2])) as model:\n"
-        "    shown = FramePictures(drive.info)\n"
-        "    options = PlaybackOptions(on_moment=shown.take)\n"
-        "    outcome = run_drive(drive, model, Path(sys.argv[3]), options)\n"
-        "    read_result(drive.info, model.path, outcome.log, shown.choose(4))\n"
-        "print(peak_rss_bytes())\n"
-    )
-    peaks = []
+    def peak_bytes(count: int) -> int:
+        words = [str(count), str(tiny_model), str(tmp_path / "o.rlog.zst")]
+        command = [sys.executable, "-c", MEASURED, *words]
+        return int(subprocess.check_output(command, cwd=Path(__file__).parents[3]))
+
     # The first run compiles the kernels, in memory that the others do not need.
-    for count in (10, 100, 1000):
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(count), str(tiny_model), str(tmp_path / "o.rlog.zst")],
-            capture_output=True,
-            check=True,
-            cwd=Path(__file__).parents[3],
-        )
-        peaks.append(int(done.stdout))
+    _, few, many = (peak_bytes(count) for count in (10, 100, 1000))
     # 50 MiB in 10 800 more frames are 4.2 MiB in 900; a modelV2 alone is 20 kB, 17 MiB in 900.
-    assert peaks[2] - peaks[1] < 50 * 2**20 * 900 / 10_800
+    assert many - few < 50 * 2**20 * 900 / 10_800

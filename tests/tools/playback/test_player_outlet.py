@@ -1,0 +1,210 @@
+"""What a player sends and where: services, moved messages, real rings on a real bus."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cereal.clock import MonotonicClock
+from cereal.errors import FrameError
+from cereal.frames import Frame, FrameRingReader, available_streams, nv12_format
+from cereal.schema import content, new_event, read_event
+from cereal.transport import MemoryTransport, ZmqTransport
+from tests.tools.playback.synthetic_drive import (
+    FIRST_ID,
+    PERIOD_NS,
+    START_NS,
+    brightness,
+    drive_to_play,
+)
+from tests.tools.playback.tape import play
+from tools.drives.drive import Message, Moment
+from tools.errors import DriveError, ToolError, UsageError
+from tools.playback.player import Player, PlayOptions
+from tools.playback.player_events import events_of
+from tools.playback.player_outlet import BusOutlet, ServiceFilter
+from tools.playback.player_stamps import Offset, moved
+from tools.playback.prefetch import prefetch
+
+LAYOUT = nv12_format(64, 32)
+
+
+@pytest.mark.parametrize(
+    ("allow", "block", "passing"),
+    [
+        ((), (), {"carState", "can", "initData", "carParams"}),
+        ((), ("can", "initData"), {"carState", "initData", "carParams"}),
+        (("can",), (), {"can", "initData", "carParams"}),
+        (("modelV2", "can"), ("can",), {"modelV2", "initData", "carParams"}),
+    ],
+)
+def test_filters(allow: tuple[str, ...], block: tuple[str, ...], passing: set[str]) -> None:
+    one = ServiceFilter(frozenset(allow), frozenset(block))
+    names = ("carState", "can", "initData", "carParams", "modelV2", "driverStateV2", "modeldHealth")
+    assert {name for name in names if one.passes(name)} == passing
+
+
+def test_a_blocked_service_is_not_sent_and_an_unknown_one_refused() -> None:
+    _, tape, _ = play(drive_to_play(2), services=ServiceFilter(block=frozenset({"carState"})))
+    assert "carState" not in tape.log
+    assert "roadCameraState" in tape.log
+    with pytest.raises(UsageError, match=r"--block: expected names of services, found carStat"):
+        ServiceFilter(block=frozenset({"carStat"}))
+
+
+def test_messages_go_to_the_service_of_their_member(tmp_path: Path) -> None:
+    bus = MemoryTransport()
+    outlet = BusOutlet(bus, "test-topic", {}, directory=tmp_path)
+    states = bus.subscriber("driverMonitoringState")
+    reserved = bus.subscriber("customReserved0")
+    outlet.send("driverMonitoringStateV2", b"state of 2026")
+    outlet.send("driverMonitoringState", b"state of 2025")
+    outlet.send("customReserved0", b"of a fork")
+    assert (states.receive(), states.receive()) == (b"state of 2026", b"state of 2025")
+    assert reserved.receive() == b"of a fork"
+    outlet.close()
+    blocked = ServiceFilter(block=frozenset({"driverMonitoringState"}))
+    assert not blocked.passes("driverMonitoringStateV2")
+    assert ServiceFilter(allow=blocked.block).passes("driverMonitoringStateV2")
+
+
+def _message(service: str, time_ns: int) -> Message:
+    return Message(service, time_ns, new_event(service, mono_time_ns=time_ns).to_bytes())
+
+
+def _frame(eof_ns: int) -> Frame:
+    return Frame(np.zeros(LAYOUT.size, np.uint8), LAYOUT, 5, eof_ns - 10, eof_ns)
+
+
+def test_frames_come_with_the_states_that_announce_them_extra_cameras_never_after_road() -> None:
+    stamps = {"roadCameraState": 200, "wideRoadCameraState": 230}
+    names = ("carState", "roadCameraState", "carState", "wideRoadCameraState")
+    messages = tuple(
+        _message(name, stamps.get(name, 100 + 110 * (i > 0))) for i, name in enumerate(names)
+    )
+    moment = Moment(0, messages, {"wideRoad": _frame(150), "road": _frame(155)})
+    found = []
+    for event in events_of(moment):
+        found += [event.message.service] if event.message else []
+        found += [event.frame[0]] if event.frame else []
+    assert found == ["carState", "wideRoad", "road", *names[1:]]
+
+
+@pytest.mark.parametrize(("eof_ns", "time_ns"), [(150, 150), (1, 100), (9_999, 210)])
+def test_a_frame_that_nothing_announces_comes_at_its_end_within_the_moment(
+    eof_ns: int, time_ns: int
+) -> None:
+    messages = (_message("carState", 100), _message("carState", 210))
+    events = events_of(Moment(0, messages, {"road": _frame(eof_ns)}))
+    assert [e.time_ns for e in events if e.frame] == [time_ns]
+
+
+def test_moved_messages() -> None:
+    offset = Offset(time_ns=1_000, frame_id=7)
+    event = new_event("roadEncodeIdx", mono_time_ns=50, valid=True)
+    event.roadEncodeIdx.frameId = 2**32 - 1
+    event.roadEncodeIdx.timestampSof = 40
+    event.roadEncodeIdx.segmentId = 3
+    data = moved(Message("roadEncodeIdx", 50, event.to_bytes()), offset)
+    assert data is not None
+    found = read_event(data)
+    index = content(found)
+    assert (found.logMonoTime, found.valid) == (1_050, True)
+    # Ids wrap as the field does; a stamp that was not set stays so.
+    assert (index.frameId, index.timestampSof, index.timestampEof) == (6, 1_040, 0)
+    assert index.segmentId == 3
+    same = _message("carState", 60)
+    assert moved(same, Offset()) is same.data
+    data = moved(same, offset)
+    assert data is not None
+    assert read_event(data).logMonoTime == 1_060
+    assert moved(Message("carState", 60, b"no event"), offset) is None
+
+
+def test_damaged_messages_are_moved_without_being_copied() -> None:
+    # A builder's copy of a message whose list points nowhere would end this process.
+    event = new_event("roadCameraState", mono_time_ns=50)
+    event.roadCameraState.frameId, event.roadCameraState.transform = 3, [1.0] * 9
+    event.roadCameraState.image = b"abcdefgh"
+    good = event.to_bytes()
+    for seed in range(2000):
+        damaged = bytearray(good)
+        rng = random.Random(seed)  # noqa: S311 - damage, no secret
+        damaged[rng.randrange(len(good))] = rng.randrange(256)
+        data = moved(Message("roadCameraState", 50, bytes(damaged)), Offset(1_000, 7))
+        assert data is None or len(data) % 8 == 0
+    damaged = bytearray(good)
+    damaged[151] = 121
+    data = moved(Message("roadCameraState", 50, bytes(damaged)), Offset(1_000, 7))
+    assert data is not None
+    assert read_event(data).logMonoTime == 1_050
+    assert read_event(data).roadCameraState.frameId == 10
+
+
+def test_rings_and_bus_carry_a_drive(tmp_path: Path) -> None:
+    drive = drive_to_play(12)
+    bus = ZmqTransport(f"ipc://{tmp_path}")
+    services = ["carState", "carParams"]
+    outlet = BusOutlet(bus, "test-player", drive.info.formats, services, directory=tmp_path)
+    try:
+        assert available_streams("test-player", directory=tmp_path) == {"road", "wideRoad"}
+        readers = {
+            name: FrameRingReader("test-player", name, conflate=False, directory=tmp_path)
+            for name in ("road", "wideRoad")
+        }
+        subscriber = bus.subscriber("carState")
+        options = PlayOptions(speed=10)
+        player = Player(drive.info, lambda n: prefetch(drive, n), outlet, MonotonicClock(), options)
+        thread = threading.Thread(target=player.run, args=(threading.Event(),))
+        thread.start()
+        for index in range(12):
+            for name, reader in readers.items():
+                frame = reader.receive(5000)
+                assert frame is not None
+                assert frame.frame_id == FIRST_ID + index
+                assert set(np.unique(frame.data)) == {brightness(index, name)}
+        thread.join()
+        states = []
+        while (data := subscriber.receive(200)) is not None:
+            states.append(read_event(data).logMonoTime)
+        for reader in readers.values():
+            reader.close()
+    finally:
+        outlet.close()
+        bus.close()
+    assert states == sorted(states)
+    assert states[-1] == START_NS + 11 * PERIOD_NS
+    assert list(tmp_path.glob("frames_*")) == []
+
+
+def test_a_camera_that_changes_within_the_drive_is_one_line(tmp_path: Path) -> None:
+    outlet = BusOutlet(MemoryTransport(), "test-change", {"road": LAYOUT}, directory=tmp_path)
+    frame = _frame(100)
+    frame.format = nv12_format(96, 32)
+    for stream in ("road", "driver"):
+        with pytest.raises(DriveError, match="the camera changed within the drive"):
+            outlet.fill(stream, frame)
+    outlet.close()
+
+
+def test_a_service_with_another_publisher_names_the_way_out(tmp_path: Path) -> None:
+    bus, formats = MemoryTransport(), {"road": LAYOUT}
+    bus.publisher("carState")
+    with pytest.raises(ToolError, match=r"carState: .* or leave it out: --block carState"):
+        BusOutlet(bus, "test-taken", formats, ["liveDelay", "carState"], directory=tmp_path)
+    # Nothing stays behind of what was made before.
+    assert list(tmp_path.glob("frames_*")) == []
+    bus.publisher("liveDelay")
+
+
+def test_a_ring_with_another_writer_gives_up_all_services(tmp_path: Path) -> None:
+    bus, formats = MemoryTransport(), {"road": LAYOUT}
+    first = BusOutlet(MemoryTransport(), "test-twice", formats, directory=tmp_path)
+    with pytest.raises(FrameError, match="no other writer"):
+        BusOutlet(bus, "test-twice", formats, ["carState"], directory=tmp_path)
+    bus.publisher("carState")
+    first.close()
