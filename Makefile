@@ -153,7 +153,7 @@ test-all: test $(STAGES)
 
 # CONDITIONS_ARGS: names of conditions, --full, --list.
 test-conditions: $(STAMP)
-	$(BIN)/python -m tests.conditions $(CONDITIONS_ARGS)
+	$(BIN)/python -m tests.conditions $(SAMPLED) $(CONDITIONS_ARGS)
 
 # DEPLOY_ARGS: --root DIRECTORY is a bare Debian to copy, --harness does without systemd.
 test-deploy: regress-program

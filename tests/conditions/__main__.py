@@ -3,6 +3,7 @@
     python -m tests.conditions               reduced: files chosen for each condition
     python -m tests.conditions NAME ...      some conditions; --list names them
     python -m tests.conditions --full        the whole suite under each
+    python -m tests.conditions --sample 5    one of five, which the text after --sample-seed decides
 
 For each condition it is first proved that it is in force (`proofs`): a condition that did not take
 effect is a failure. One line each; exit code 1 if any failed, with the end of its output.
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from zlib import crc32
 
 from tests.conditions.forced import CONDITIONS, Condition, Place, Setting, Unavailable
 
@@ -34,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="conditions (default: all)")
     parser.add_argument("--list", action="store_true", help="name the conditions and stop")
     parser.add_argument("--full", action="store_true", help="the whole suite under each condition")
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="one of N of them")
+    parser.add_argument("--sample-seed", default="1", help="which ones, a text (default: 1)")
     asked = parser.parse_args(arguments)
     if asked.list:
         for condition in CONDITIONS.values():
@@ -43,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no condition {', '.join(unknown)}; there are {', '.join(CONDITIONS)}")
     chosen = [CONDITIONS[name] for name in asked.names or CONDITIONS]
+    chosen = chosen[crc32(asked.sample_seed.encode()) % asked.sample :: asked.sample]
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="modeld-conditions-") as directory:
         place = Path(directory)

@@ -150,7 +150,7 @@ class Run:
         if fault.statement is None:
             files = set(self._graph.tests_of([fault.file]))
             reaching = {t for t in self.suite.seconds if t.partition("::")[0] in files}
-        return reaching - self.suite.failed
+        return reaching
 
 
 if __name__ == "__main__":

@@ -96,7 +96,6 @@ def test_probes_tell_which_tests_meet_a_fault(tree: Path, tmp_path: Path) -> Non
     suite = read_suite(times)
     assert suite.reaching == {n: {"test_lib.py::test_doubles"} for n in (0, 1)}
     assert set(suite.seconds) == {"test_lib.py::test_doubles", "test_lib.py::test_nothing"}
-    assert not suite.failed
 
 
 @pytest.mark.slow
@@ -104,14 +103,14 @@ def test_probes_tell_which_tests_meet_a_fault(tree: Path, tmp_path: Path) -> Non
     ("line", "kind", "verdict", "by"),
     [
         (9, "operator", "caught", "test_lib.py::test_doubles"),
-        (7, "condition", "survived", ""),
+        (7, "comparison", "survived", ""),
     ],
 )
 def test_a_fault_is_caught_or_survives_and_is_taken_out_again(
     tree: Path, line: int, kind: str, verdict: str, by: str
 ) -> None:
     tests = ["test_lib.py::test_nothing", "test_lib.py::test_doubles"]
-    suite = Suite({0: set(tests)}, dict.fromkeys(tests, 0.1), set())
+    suite = Suite({0: set(tests)}, dict.fromkeys(tests, 0.1))
     result = judge(tree, 0, fault_at(line, kind), tests, suite, 60.0)
     assert (result.verdict, result.by, result.tests) == (verdict, by, 2)
     assert (tree / "lib.py").read_text() == MODULE
@@ -121,7 +120,7 @@ def test_a_fault_is_caught_or_survives_and_is_taken_out_again(
 def test_a_test_that_fails_without_the_fault_catches_nothing(tree: Path) -> None:
     (tree / "test_lib.py").write_text("def test_broken():\n    assert False\n")
     tests = ["test_lib.py::test_broken"]
-    suite = Suite({0: set(tests)}, {tests[0]: 0.1}, set())
+    suite = Suite({0: set(tests)}, {tests[0]: 0.1})
     assert judge(tree, 0, fault_at(9, "operator"), tests, suite, 60.0).verdict == "survived"
 
 
