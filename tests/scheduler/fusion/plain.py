@@ -23,6 +23,10 @@ from tests.scheduler.support import values
 Array = NDArray[Any]
 
 
+def _sum(x: Array, **how: Any) -> Array:
+    return np.asarray(np.sum(x, dtype=np.int32 if x.dtype in (bool, np.int32) else None, **how))
+
+
 def _softmax(x: Array, axis: int = -1) -> Array:
     e = np.exp(x - x.max(axis, keepdims=True))
     return np.asarray(e / e.sum(axis, keepdims=True))
@@ -112,7 +116,7 @@ class Plain(np.ndarray[Any, Any]):
     def __new__(cls, value: Any) -> Plain:
         return np.asarray(value).view(cls)
 
-    sum, mean, max, min = (_reduction(f) for f in (np.sum, np.mean, np.max, np.min))
+    sum, mean, max, min = (_reduction(f) for f in (_sum, np.mean, np.max, np.min))
     argmax, argmin = _reduction(np.argmax), _reduction(np.argmin)
     std, var = _reduction(_moments(np.std)), _reduction(_moments(np.var))
     exp, exp2, log, log2 = (_method(f) for f in (np.exp, np.exp2, np.log, np.log2))
@@ -123,7 +127,9 @@ class Plain(np.ndarray[Any, Any]):
     silu = _method(lambda v: v / (1 + np.exp(-v)))
     relu = _method(lambda v: np.maximum(v, 0))
     elu = _method(lambda v: np.where(v > 0, v, np.exp(np.minimum(v, 0)) - 1))
-    gelu, softmax, layernorm, batchnorm = map(_method, (_gelu, _softmax, _layernorm, _batchnorm))
+    gelu, softmax = _method(_gelu), _method(_softmax)
+    layernorm, batchnorm = _method(_layernorm), _method(_batchnorm)
+    logical_not = _method(np.logical_not)
     log_softmax = _method(lambda v, axis=-1: np.log(_softmax(v, axis)))
     half = _method(lambda v: v.astype(np.float16))
     int = _method(lambda v: v.astype(np.int32))
@@ -146,11 +152,13 @@ class Plain(np.ndarray[Any, Any]):
     to = _method(lambda v, _: v)
     cat = _made(lambda parts, axis=0: np.concatenate(parts, axis))
     stack = _made(lambda parts, axis=0: np.stack(parts, axis))
-    arange, full, einsum = map(_made, (np.arange, np.full, np.einsum))
+    arange = _made(lambda count: np.arange(count, dtype=np.int32))
+    full = _made(lambda shape, value: np.full(shape, value, np.float32))
+    einsum = _made(np.einsum)
     ones, zeros = _made(lambda *shape: np.ones(shape)), _made(lambda *shape: np.zeros(shape))
     empty = zeros  # as it is defined here
     weight = _made(lambda value: np.asarray(value, np.float64))
-    variable = _made(lambda name, low, high, value: np.int32(value))
+    variable = _made(lambda *bound: np.int32(bound[-1]))  # a name, two bounds, the value
 
     def cast(self, dtype: dt.DType) -> Plain:
         return Plain(self if dtype is dt.float32 else self.astype(dtype.np))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -116,13 +116,14 @@ class Row:
     eager: bool = False
     open: tuple[int, str] | None = None
 
+    def _inputs(self) -> Iterable[Shape | Array | Drawn]:
+        return map(_shape, self.inputs.split()) if isinstance(self.inputs, str) else self.inputs
+
     def values(self) -> list[Array]:
         """Return the values of the inputs it is run on; the same in every run."""
         rng = np.random.default_rng(7)
         found = []
-        for given in (
-            map(_shape, self.inputs.split()) if isinstance(self.inputs, str) else self.inputs
-        ):
+        for given in self._inputs():
             if isinstance(given, Drawn):
                 found.append(given.draw(rng, given.shape))
             elif isinstance(given, np.ndarray):
@@ -169,7 +170,7 @@ def wanted(row: Row) -> list[Array]:
 def inputs_of(row: Row, *, measured: bool) -> list[Tensor]:
     """Return inputs in0, in1, ... of a program; states for those that are written to."""
     if measured and row.large:
-        given = [(_shape(text), dt.float32) for text in row.large.split()]
+        given = [(tuple(map(int, text.split("x"))), dt.float32) for text in row.large.split()]
     else:
         given = [(v.shape, dt.from_numpy(v.dtype)) for v in row.values()]
     kinds = [Tensor.state if i in row.assigned else Tensor.input for i in range(len(given))]

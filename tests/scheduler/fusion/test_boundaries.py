@@ -1,4 +1,4 @@
-"""Where a program is cut: what is stored, computed again, or not computed at all."""
+"""Where a program is cut: what is stored, computed again, or not computed; what shares a launch."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from math import erf, sin
 import numpy as np
 import pytest
 
+from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.support.programs import (
-    Made,
-    floats,
-    make_program,
-    program_of,
-    same,
-    values_of,
-    x,
-)
+from tests.scheduler.support.programs import Array, Made, floats, program_of, same, values_of, x
 
 
 @pytest.mark.opencl
@@ -63,6 +56,11 @@ def test_scheduling_computes_and_allocates_nothing() -> None:
 
 def flops(made: Made) -> int:
     return made.table.totals.flops
+
+
+def all_same(got: list[Array], *want: Array, tolerance: float = 1e-5) -> None:
+    for found, value in zip(got, want, strict=True):
+        same(found, value, tolerance)
 
 
 @pytest.mark.opencl
@@ -111,10 +109,7 @@ def test_the_epilogue_is_stored_and_not_the_bare_reduction() -> None:
     assert made.stored == [("float32", (4, 4))]
     assert flops(made) <= 4 * 4 * 4 + 4 * 4 + 2 * (4 * 4 + 4)
     a = floats(4, 4, 4).sum(0) + 6
-    for got, want in zip(
-        values_of(made, x=floats(4, 4, 4)), (a.sum(0) * 4, a.sum(1) * 2), strict=True
-    ):
-        same(got, want)
+    all_same(values_of(made, x=floats(4, 4, 4)), a.sum(0) * 4, a.sum(1) * 2)
 
 
 @pytest.mark.opencl
@@ -133,9 +128,7 @@ def test_of_two_types_the_narrower_one_is_stored() -> None:
     assert made.stored == [("float16", (64, 64))]
     a, w = floats(64, 64, 8), floats(64, 3, seed=1)
     n = a.sum(2).astype(np.float16).astype(np.float32)
-    got = values_of(made, x=a, w=w)
-    same(got[0], n.sum(0) * 2, 1e-2)
-    same(got[1], n @ w, 1e-2)
+    all_same(values_of(made, x=a, w=w), n.sum(0) * 2, n @ w, tolerance=1e-2)
 
 
 @pytest.mark.opencl
@@ -169,10 +162,51 @@ def test_a_producer_whose_values_are_all_cut_away_is_not_run() -> None:
 
 def test_states_are_written_though_no_output_needs_them() -> None:
     state = Tensor.state("s", (4,))
-    made = make_program({"y": x(4) + 1.0}, [state.assign(x(4, name="b").exp())])
+    made = program_of(x(4) + 1.0, writes=[state.assign(x(4, name="b").exp())])
     assert "exp(" in made.source
 
 
 def test_an_input_that_is_an_output_is_copied_and_not_computed() -> None:
     made = program_of(x(4, 6))
     assert (len(made.plan.kernels), len(made.plan.copies)) == (0, 1)
+
+
+# --- what shares a launch ------------------------------------------------------------------------
+
+
+@pytest.mark.opencl
+def test_results_that_need_each_other_through_a_third_stay_apart() -> None:
+    """a feeds the product, the product feeds c: a and c share a's input and cannot be one."""
+    a = (x(8, 8) * 2.0).contiguous()
+    b = (a @ x(8, 8, name="w")).contiguous()
+    made = program_of(a, b, b.T + a)
+    assert made.launches >= 2
+    v, w = floats(8, 8), floats(8, 8, seed=1)
+    all_same(values_of(made, x=v, w=w), v * 2, v * 2 @ w, (v * 2 @ w).T + v * 2)
+
+
+@pytest.mark.opencl
+def test_small_independent_kernels_are_one_launch() -> None:
+    """Of different shapes, types and kinds: nothing is shared but the launch."""
+    parts = [Tensor.input(f"a{i}", (i + 3, 5)) for i in range(6)]
+    outputs = [p.exp() if i % 2 else p.sum(0) * 2.0 for i, p in enumerate(parts)]
+    outputs.append(Tensor.input("k", (7,), dt.int32) + 1)
+    made = program_of(*outputs)
+    assert made.launches == 1
+    given, k = [floats(i + 3, 5, seed=i) for i in range(6)], np.arange(7, dtype=np.int32)
+    found = values_of(made, **{f"a{i}": v for i, v in enumerate(given)}, k=k)
+    want = [np.exp(v) if i % 2 else v.sum(0) * 2 for i, v in enumerate(given)]
+    all_same(found, *want, k + 1)
+
+
+def test_large_kernels_run_one_after_the_other() -> None:
+    parts = [Tensor.input(f"a{i}", (512, 512)) for i in range(3)]
+    assert program_of(*(p.exp().tanh() for p in parts)).launches == 3
+
+
+def test_fusion_does_not_raise_the_peak() -> None:
+    """All six wide values read one input: in one kernel they would all be alive at once."""
+    source = x(64, 64)
+    wide = [(source * float(i + 2)).contiguous() for i in range(6)]
+    made = program_of(*(w.flip(0).contiguous().sum(1) for w in wide))
+    assert made.table.totals.arena_peak <= 2 * 64 * 64 * 4

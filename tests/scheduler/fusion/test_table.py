@@ -1,16 +1,27 @@
-"""Every row of the table: launches, bytes moved, bytes stored between launches, and values."""
+"""Every row of the table: launches, bytes moved, bytes stored between launches, and values.
+
+Of some rows also the fewest operations for an element; and the launches of the example models.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 
+import onnx
 import pytest
 
+from scheduler.ir import dtype as dt
+from scheduler.ir.ops import ELEMENTWISE, Op
+from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.onnx_import import import_model, load_model
 from tests.scheduler.fusion.batch import Batch
 from tests.scheduler.fusion.row import Row, check_bar, program_plan, realized_plan
 from tests.scheduler.fusion.table import ROWS, THEMES
+from tests.scheduler.support.programs import artifact_of, plan_of
+from tests.support.built import example_models
 
 PROGRAMS = [row for row in ROWS if not row.eager]
 
@@ -70,3 +81,57 @@ def test_what_is_said_to_be_open_is_open(row: Row) -> None:
 
 def test_names_differ() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+# --- operations ---------------------------------------------------------------------------------
+
+
+BY_NAME = {row.name: row for row in ROWS}
+
+
+def operations(row: Row) -> list[Op]:
+    (kernel,) = realized_plan(row)[0].kernels
+    nodes = scalar_nodes(kernel.bodies[0].value)
+    return [n.op for n in nodes if n.op in ELEMENTWISE and n.dtype is dt.float32]
+
+
+@pytest.mark.parametrize(
+    ("name", "fewest"),
+    [
+        ("power-of-two", [Op.POW]),
+        ("power-two", [Op.MUL]),
+        ("power-eight", [Op.MUL] * 3),
+        ("power-half", [Op.SQRT]),
+        ("power-minus-half", [Op.SQRT, Op.RECIP]),
+    ],
+)
+def test_powers_are_the_fewest_operations(name: str, fewest: list[Op]) -> None:
+    row = BY_NAME[name]
+    assert operations(row) == fewest
+    if row.float_unsafe:  # a root is no power of -0.0 and of minus infinity
+        safe = replace(row, float_unsafe=False)
+        assert set(operations(safe)) == {Op.ADD, Op.WHERE, *fewest}
+
+
+def test_two_divisions_of_four_elements_take_at_most_twelve_operations() -> None:
+    assert 4 * len(operations(BY_NAME["divided-twice"])) <= 12
+
+
+def test_a_value_doubled_24_times_stays_small() -> None:
+    plan, _ = realized_plan(BY_NAME["doubled-24-times"])
+    assert artifact_of(plan).manifest["programs"]
+    assert sum(k.text.count("\n") for k in plan.lowered) < 250
+
+
+# --- the example models -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("role", "convolutions", "more"), [("vision", 60, 10), ("policy", 0, 24)])
+def test_a_model_takes_a_launch_per_convolution_and_few_more(
+    role: str, convolutions: int, more: int
+) -> None:
+    path = example_models(role)[role]
+    plan = plan_of(import_model(load_model(path)).outputs)
+    found = sum(node.op_type == "Conv" for node in onnx.load(path).graph.node)
+    assert found == convolutions
+    assert len(plan.launches) <= convolutions + more
