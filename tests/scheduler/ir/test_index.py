@@ -129,10 +129,7 @@ def test_unflatten_into_another_shape_is_numpy_s(order: list[Atom], shape: list[
 def test_merging_axes_and_splitting_them_again_leaves_no_division() -> None:
     a, b, c, d = (ixs.of(r) for r in RANGES)
     offset = ixs.flatten([a, b, c, d], [2, 3, 5, 6])
-    assert ixs.unflatten(offset, [6, 30]) == (
-        ixs.add(ixs.mul(a, 3), b),
-        ixs.add(ixs.mul(c, 6), d),
-    )
+    assert ixs.unflatten(offset, [6, 30]) == (ixs.add(ixs.mul(a, 3), b), ixs.add(ixs.mul(c, 6), d))
 
 
 conditions = st.lists(
