@@ -11,53 +11,47 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cereal.schema import new_event, read_event
+from tests.support.selection import quick_cases
 from tests.tools.compare.made_logs import SERVICES, drive, write_log
-from tools.compare.align import Aligner, Pair
+from tools.compare.align import Aligner
+from tools.compare.align import Pair as Matched
 from tools.compare.compare import CompareOptions, compare_events, compare_logs
 from tools.compare.findings import Comparison
 from tools.errors import CompareError, UsageError
 
 FRAMES = range(100, 160)
+CAR = CompareOptions(services=["carState"])
 
 
 def kinds(comparison: Comparison) -> dict[tuple[str, str], tuple[int, int]]:
-    return {
-        (f.kind, f.service): (f.frames, f.first_frame)
-        for f in comparison.findings
-        if f.kind in ("missing", "extra", "repeated", "reordered")
-    }
+    """Return how many frames each service lacks, and the first of them; nothing else differs."""
+    found = {(f.kind, f.service): (f.frames, f.first_frame) for f in comparison.findings}
+    assert len(found) == len(comparison.findings)
+    assert {kind for kind, _ in found} <= {"missing", "extra", "repeated", "reordered"}
+    return found
 
 
-def frames_without(*gone: int) -> list[int]:
+def without(*gone: int) -> list[int]:
     return [frame_id for frame_id in FRAMES if frame_id not in gone]
 
 
-def test_missing_frames_are_one_finding_of_each_service() -> None:
-    comparison = compare_events(drive(FRAMES), drive(frames_without(120, 121, 140)))
-    assert kinds(comparison) == {("missing", service): (3, 120) for service in SERVICES}
-    assert len(comparison.findings) == 3  # all else is compared with its own frame
-    assert comparison.frames == 57
-
-
-def test_extra_frames() -> None:
-    comparison = compare_events(drive(frames_without(130)), drive(FRAMES))
-    assert kinds(comparison) == {("extra", service): (1, 130) for service in SERVICES}
-
-
-def test_a_frame_that_comes_twice() -> None:
-    twice = [*range(100, 130), 129, *range(130, 160)]
-    comparison = compare_events(drive(FRAMES), drive(twice))
-    assert kinds(comparison) == {("repeated", service): (1, 129) for service in SERVICES}
-    assert compare_events(drive(twice), drive(twice)).passed
-
-
-def test_a_delayed_frame_is_one_frame_in_another_order() -> None:
-    delayed = [*range(100, 120), *range(121, 131), 120, *range(131, 160)]
-    comparison = compare_events(drive(FRAMES), drive(delayed))
-    assert {key: value[0] for key, value in kinds(comparison).items()} == {
-        ("reordered", service): 1 for service in SERVICES
-    }
-    assert len(comparison.findings) == 3
+@pytest.mark.parametrize(
+    ("left", "right", "kind", "frames", "first"),
+    [
+        (FRAMES, without(120, 121, 140), "missing", 3, 120),
+        (without(130), FRAMES, "extra", 1, 130),
+        (FRAMES, [*range(100, 130), 129, *range(130, 160)], "repeated", 1, 129),
+        (FRAMES, [*range(100, 120), *range(121, 131), 120, *range(131, 160)], "reordered", 1, 121),
+    ],
+)
+def test_frames_that_are_not_on_both_sides_are_one_finding_of_each_service(
+    left: list[int], right: list[int], kind: str, frames: int, first: int
+) -> None:
+    # All else is compared with its own frame.
+    comparison = compare_events(drive(left), drive(right))
+    assert kinds(comparison) == {(kind, service): (frames, first) for service in SERVICES}
+    assert comparison.frames == 60 - (frames if kind in ("missing", "extra") else 0)
+    assert compare_events(drive(right), drive(right)).passed
 
 
 def test_a_service_that_the_daemon_no_longer_publishes_is_a_finding() -> None:
@@ -75,15 +69,15 @@ def test_a_daemon_that_was_not_run_is_a_warning() -> None:
     assert not compare_events(both, drive(FRAMES), options).passed  # it was asked for
 
 
-def test_the_order_of_services_is_free() -> None:
-    """One log frame by frame, the other service by service, a minute of each."""
-    minute = range(1200)
-    by_service = [event for name in SERVICES for event in drive(minute, services=[name])]
-    interleaved = drive(minute)
+@pytest.mark.parametrize("frames", quick_cases([100, 1200], 100))
+def test_the_order_of_services_is_free(frames: int) -> None:
+    """One log frame by frame, the other service by service, up to a minute of each."""
+    by_service = [event for name in SERVICES for event in drive(range(frames), services=[name])]
+    interleaved = drive(range(frames))
     for left, right in ((interleaved, by_service), (by_service, interleaved)):
         comparison = compare_events(left, right)
         assert comparison.passed
-        assert comparison.messages == 3600
+        assert comparison.messages == 3 * frames
 
 
 @settings(max_examples=40, deadline=None)
@@ -98,53 +92,42 @@ def test_every_message_comes_out_once(
     logs = [drive(ids, services=SERVICES[:2]) for ids in (left, right)]
     for log in logs:
         shuffle.shuffle(log)
-    aligner = Aligner(logs[0], logs[1], lambda _: True)
     seen: dict[str, list[bytes]] = {"left": [], "right": []}
     pairs = 0
-    for item in aligner:
-        if isinstance(item, Pair):
+    for item in Aligner(logs[0], logs[1], lambda _: True):
+        if isinstance(item, Matched):
             pairs += 1
-            assert (item.left.service, item.left.frame_id) == (
-                item.right.service,
-                item.right.frame_id,
-            )
-            seen["left"].append(item.left.data)
-            seen["right"].append(item.right.data)
+            one, other = item.left, item.right
+            assert (one.service, one.frame_id) == (other.service, other.frame_id)
+            seen["left"].append(one.data)
+            seen["right"].append(other.data)
         else:
             seen[item.side].append(item.message.data)
     assert sorted(seen["left"]) == sorted(logs[0])
     assert sorted(seen["right"]) == sorted(logs[1])
-    both = sum(min(left.count(frame), right.count(frame)) for frame in set(left))
-    assert pairs == 2 * both
+    assert pairs == 2 * sum(min(left.count(frame), right.count(frame)) for frame in set(left))
 
 
 def test_what_waits_is_bounded() -> None:
     left, right = drive(range(500)), drive(range(1000, 1500))
     aligner = Aligner(left, right, lambda _: True, max_waiting_bytes=100_000)
-    items = [item for item in aligner if not isinstance(item, Pair)]
-    assert len(items) == 3000
+    assert len([item for item in aligner if not isinstance(item, Matched)]) == 3000
     assert aligner.seen.evicted > 2500
 
 
 def test_frames_before_the_calibration_are_not_compared() -> None:
-    left = drive(FRAMES, valid_from=110)
-    right = drive(range(105, 160), spoil)
+    def spoil(service: str, frame_id: int, event: Any) -> None:
+        if frame_id < 110 and service == "modelV2":
+            event.modelV2.position.x = [float("nan")] * 33
+
+    left, right = drive(FRAMES, valid_from=110), drive(range(105, 160), spoil)
     comparison = compare_events(left, right)
     assert comparison.passed
     assert (comparison.skipped, comparison.frames) == (5, 50)
-    options = CompareOptions(uncalibrated=True)
-    assert kinds(compare_events(left, right, options)) == {
-        ("missing", service): (5, 100) for service in SERVICES
-    }
-
-
-def spoil(service: str, frame_id: int, event: Any) -> None:
-    """Make what is not calibrated meaningless."""
-    if frame_id < 110 and service == "modelV2":
-        event.modelV2.position.x = [float("nan")] * 33
-
-
-def test_a_right_log_that_is_never_valid_is_found() -> None:
+    found = compare_events(left, right, CompareOptions(uncalibrated=True)).findings
+    missing = {f.service: (f.frames, f.first_frame) for f in found if f.kind == "missing"}
+    assert missing == dict.fromkeys(SERVICES, (5, 100))
+    # A right log that is never valid is found.
     comparison = compare_events(drive(FRAMES), drive(FRAMES, valid_from=999))
     assert [(f.field, f.frames) for f in comparison.findings] == [(".valid", 60)] * 3
 
@@ -159,29 +142,22 @@ def test_nothing_to_compare_is_an_error() -> None:
         compare_events([], [], CompareOptions(services=["noSuch"]))
 
 
-# --- services without frame ids --------------------------------------------------------------
-
-
-def test_other_services_are_matched_by_their_time() -> None:
-    left = drive(range(50), services=["carState"])
-    options = CompareOptions(services=["carState"])
-    comparison = compare_events(left, [*left[:20], *left[21:]], options)
-    assert kinds(comparison) == {("missing", "carState"): (1, 20)}
-    assert len(comparison.findings) == 1
-    assert comparison.messages == 49
-
-
-def test_other_services_are_matched_by_position_where_times_differ() -> None:
-    left = drive(range(50), services=["carState"])
-    builders = [read_event(data).as_builder() for data in left]
+def later(events: list[bytes], by_ns: int) -> list[bytes]:
+    builders = [read_event(data).as_builder() for data in events]
     for event in builders:
-        event.logMonoTime += 1
-    right = [event.to_bytes() for event in builders]
-    options = CompareOptions(services=["carState"])
-    assert compare_events(left, right, options).messages == 50
-    assert compare_events(left, right, options).passed
-    comparison = compare_events(left, right[:-2], options)
-    assert kinds(comparison) == {("missing", "carState"): (2, 48)}
+        event.logMonoTime += by_ns
+    return [event.to_bytes() for event in builders]
+
+
+def test_services_without_ids_are_matched_by_time_and_else_by_position() -> None:
+    left = drive(range(50), services=["carState"])
+    comparison = compare_events(left, [*left[:20], *left[21:]], CAR)
+    assert kinds(comparison) == {("missing", "carState"): (1, 20)}
+    assert comparison.messages == 49
+    right = later(left, 1)
+    comparison = compare_events(left, right, CAR)
+    assert (comparison.messages, comparison.passed) == (50, True)
+    assert kinds(compare_events(left, right[:-2], CAR)) == {("missing", "carState"): (2, 48)}
 
 
 def test_names_of_2026_are_understood() -> None:
@@ -190,13 +166,10 @@ def test_names_of_2026_are_understood() -> None:
     assert compare_events([data], [data], options).messages == 1
 
 
-# --- files -----------------------------------------------------------------------------------
-
-
 def test_files_of_any_codec_and_truncated_ones(tmp_path: Path) -> None:
-    events = drive(FRAMES)
-    left = write_log(tmp_path / "left.rlog.zst", events)
-    right = write_log(tmp_path / "right.rlog", events)
+    left, right = (
+        write_log(tmp_path / name, drive(FRAMES)) for name in ("left.rlog.zst", "right.rlog")
+    )
     comparison = compare_logs(left, right)
     assert comparison.passed
     assert (comparison.left, comparison.right) == (str(left), str(right))
@@ -209,15 +182,8 @@ def test_files_of_any_codec_and_truncated_ones(tmp_path: Path) -> None:
 
 def test_a_log_as_model_replay_writes_it() -> None:
     """No initData; the stamps of the next trigger; the driver's messages behind all others."""
-    frames = range(100, 160)
-    left = drive(frames)
-    restamped = []
-    for data in drive(frames):
-        event = read_event(data).as_builder()
-        event.logMonoTime += 70_000_000
-        restamped.append(event.to_bytes())
-    driver = drive(frames, services=["driverStateV2"])
-    comparison = compare_events(left, [*restamped, *driver])
+    driver = drive(FRAMES, services=["driverStateV2"])
+    comparison = compare_events(drive(FRAMES), [*later(drive(FRAMES), 70_000_000), *driver])
     assert comparison.passed
     assert comparison.messages == 180
     assert len(comparison.warnings) == 1
