@@ -98,7 +98,7 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
+.PHONY: help setup demo test test-slow test-slow-alone test-slow-others test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
 .PHONY: regress-program drives-program
 
 help:
@@ -120,19 +120,23 @@ demo: $(STAMP)
 
 # Two passes: most tests on TEST_WORKERS processes, then those that must run alone. PYTEST_ARGS may
 # choose none of a pass, which pytest ends with 5.
-define pytest_passes
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m '$(1) and not alone' $(2) $(PYTEST_ARGS) || \
-		test $$? -eq $(if $(PYTEST_ARGS),5,0)
-	$(BIN)/python -m pytest -m '$(1) and alone' $(2) $(PYTEST_ARGS) || \
-		test $$? -eq $(if $(PYTEST_ARGS),5,0)
-endef
-
 test: $(STAMP)
-	$(call pytest_passes,not slow)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m 'not slow and not alone' $(PYTEST_ARGS) || \
+		test $$? -eq $(if $(PYTEST_ARGS),5,0)
+	$(BIN)/python -m pytest -m 'not slow and alone' $(PYTEST_ARGS) || \
+		test $$? -eq $(if $(PYTEST_ARGS),5,0)
 
+# Those that run alone mostly wait, so the others run beside them, on one process that gives way.
 # The interfaces frame by frame are a stage of their own.
 test-slow: $(STAMP)
-	$(call pytest_passes,slow,--ignore tests/reference_loop)
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-slow-alone test-slow-others
+
+test-slow-alone: $(STAMP)
+	$(BIN)/python -m pytest -q -m 'slow and alone' $(PYTEST_ARGS) || test $$? -eq $(if $(PYTEST_ARGS),5,0)
+
+test-slow-others: $(STAMP)
+	nice $(BIN)/python -m pytest -q -m 'slow and not alone' --ignore tests/reference_loop $(PYTEST_ARGS) || \
+		test $$? -eq $(if $(PYTEST_ARGS),5,0)
 
 test-changed: $(STAMP)
 	$(BIN)/python -m tests.changed --since $(SINCE) $(CHANGED_ARGS)

@@ -239,6 +239,7 @@ def children() -> Iterator[Callable[..., subprocess.Popen[str]]]:
             pass
 
 
+@pytest.mark.slow
 def test_messages_are_those_of_numpy_and_onnxruntime(
     models: tuple[Path, Layout], tmp_path: Path, children: Callable[..., subprocess.Popen[str]]
 ) -> None:

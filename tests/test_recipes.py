@@ -63,6 +63,7 @@ def test_there_is_a_recipe_for_each_common_change() -> None:
     assert list(RECIPES) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_takes_the_files_that_it_names_and_works(name: str, tmp_path: Path) -> None:

@@ -32,22 +32,28 @@ MAKERS = {
 # --- programs -----------------------------------------------------------------------------------
 
 
+PROGRAMS = [
+    # kind, row, how many quick ones, how many in all
+    ("graphs", "cpu-avx2", 12, 64),
+    ("graphs", "cpu-sse", 0, 48),
+    ("graphs", "cpu", 0, 48),
+    ("graphs", "gpu", 4, 4),
+    ("onnx", "cpu", 6, 24),
+    ("state", "cpu", 4, 24),
+    ("choices", "cpu", 2, 4),
+    ("metamorphic", "cpu-avx2", 1, 12),
+]
+QUICK = [(kind, row, 0, quick) for kind, row, quick, _ in PROGRAMS if quick]
+SLOW = [(kind, row, quick, every) for kind, row, quick, every in PROGRAMS if quick < every]
+
+
 @pytest.mark.opencl
 @pytest.mark.parametrize(
-    ("kind", "row", "count"),
-    [
-        ("graphs", "cpu-avx2", 64),
-        ("graphs", "cpu-sse", 48),
-        ("graphs", "cpu", 48),
-        ("graphs", "gpu", 4),
-        ("onnx", "cpu", 24),
-        ("state", "cpu", 24),
-        ("choices", "cpu", 4),
-        ("metamorphic", "cpu-avx2", 12),
-    ],
+    ("kind", "row", "first", "end"),
+    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
 )
-def test_a_few_programs_of_each_kind_are_right(kind: str, row: str, count: int) -> None:
-    outcomes = run_batch([MAKERS[kind](Name(kind, row, seed)) for seed in range(count)])
+def test_a_few_programs_of_each_kind_are_right(kind: str, row: str, first: int, end: int) -> None:
+    outcomes = run_batch([MAKERS[kind](Name(kind, row, seed)) for seed in range(first, end)])
     assert [f"{o.name}: {o.problem}\n{o.text}" for o in outcomes if o.problem] == []
     assert sum(o.counts.exact + o.counts.bounded for o in outcomes) > 100
 
@@ -95,6 +101,7 @@ def _broken(x: Tensor) -> Tensor:
 _SQRT = Tensor.input("x", (1,)).sqrt().node.op
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_a_process_that_dies_is_the_fault_of_one_program(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

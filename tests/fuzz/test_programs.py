@@ -87,6 +87,7 @@ def test_copies_by_hand_have_epilogues() -> None:
 # --- what holds of every program ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(programs())
 def test_no_single_pass_changes_a_value(program: Program) -> None:
@@ -101,6 +102,7 @@ def test_no_single_pass_changes_a_value(program: Program) -> None:
             assert difference(got, judge.of(tensor.node), Counts()) == "", name
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(programs(12))
 def test_no_launch_reads_memory_that_was_overwritten(program: Program) -> None:
@@ -108,6 +110,7 @@ def test_no_launch_reads_memory_that_was_overwritten(program: Program) -> None:
     assert memory_faults(made.manifest) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(programs())
 def test_no_copy_by_hand_reads_memory_that_was_overwritten(program: Program) -> None:
@@ -116,6 +119,7 @@ def test_no_copy_by_hand_reads_memory_that_was_overwritten(program: Program) -> 
     assert memory_faults(emitted(outputs, copied[len(outputs) :]).manifest) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(programs())
 def test_fusion_never_adds_kernels(program: Program) -> None:
