@@ -1,29 +1,73 @@
-"""Programs for the closed loop: hand-written, and of random weights."""
+"""Programs for the closed loop, hand-written and of random weights, and the command `drive`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from scheduler.compile import compile_driving
 from scheduler.device.targets import target_for
 from scheduler.flags import Flags
+from tests.support.built import built
 from tests.tools.tiny_driving import write_tiny_driving
+from tools.cli import main
 from tools.closed_loop.cameras import device_cameras
 from tools.example_models.policy import PolicyConfig, build_policy
 from tools.example_models.vision import VisionConfig, build_vision
 from tools.playback.model import LoadedModel, load_model
+from tools.world.body import Body
+from tools.world.sky import Picture
+from tools.world.view import Mount
+from tools.world.world import World
+
+
+class DriveCommand:
+    """Runs `modeld drive` in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def result(self, *options: object, code: int | tuple[int, ...] = 0) -> dict[str, Any]:
+        """Return the figures of a drive."""
+        found = main(["drive", *map(str, options), "--json", "-q"])
+        assert found in (code if isinstance(code, tuple) else (code,))
+        result: dict[str, Any] = json.loads(self._capsys.readouterr().out)
+        return result
+
+    def told(self, *options: object, code: int = 0) -> tuple[str, str]:
+        """Return what is written to stdout and to stderr."""
+        assert main(["drive", *map(str, options)]) == code
+        return self._capsys.readouterr()
+
+    def refusal(self, *options: object, code: int = 2) -> str:
+        """Return the one line that says what cannot be."""
+        # What was logged before is not looked at.
+        self._capsys.readouterr()
+        _, text = self.told(*options, code=code)
+        assert text.count("\n") == 1
+        return text
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> DriveCommand:
+    return DriveCommand(capsys)
 
 
 @pytest.fixture(scope="session")
-def blind_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def blind_model() -> Path:
     """An artifact that answers by the brightness of frames: a plan straight on, nearly."""
     road = device_cameras().road
-    path = tmp_path_factory.mktemp("blind") / "blind.pkl"
-    return write_tiny_driving(path, (road.width, road.height))
+
+    def write(to: Path) -> None:
+        write_tiny_driving(to / "blind.pkl", (road.width, road.height))
+
+    return built("blind", write) / "blind.pkl"
 
 
 @pytest.fixture
@@ -33,19 +77,41 @@ def blind(blind_model: Path) -> Iterator[LoadedModel]:
         yield loaded
 
 
-@pytest.fixture(scope="session")
-def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An artifact of networks of the real kind with random weights, small ones."""
-    directory = tmp_path_factory.mktemp("random")
-    vision, _ = build_vision(
-        0, VisionConfig(dims=(8, 8, 16, 16), depths=(1, 1, 1, 1), expansion=2, head_width=32)
-    )
-    policy, _ = build_policy(0, PolicyConfig(layers=1, heads=2, feed_forward=64, head_width=32))
-    files = []
-    for name, proto in (("vision", vision), ("policy", policy)):
-        files.append(directory / f"{name}.onnx")
-        files[-1].write_bytes(proto.SerializeToString(deterministic=True))
+def compile_for_any_cpu(files: list[Path], to: Path) -> None:
     flags = replace(Flags.from_environment(), tuned=False)
-    path = directory / "random.pkl"
-    compile_driving(files, target=target_for("cpu"), flags=flags).write(path)
-    return path
+    compile_driving(files, target=target_for("cpu"), flags=flags).write(to / "driving.pkl")
+
+
+@pytest.fixture(scope="session")
+def random_model() -> Path:
+    """An artifact of networks of the real kind with random weights, small ones."""
+    seen = VisionConfig(dims=(8, 8, 16, 16), depths=(1, 1, 1, 1), expansion=2, head_width=32)
+    policy = PolicyConfig(layers=1, heads=2, feed_forward=64, head_width=32)
+
+    def write(to: Path) -> None:
+        files = []
+        models = (("vision", build_vision(0, seen)), ("policy", build_policy(0, policy)))
+        for name, (proto, _) in models:
+            files.append(to / f"{name}.onnx")
+            files[-1].write_bytes(proto.SerializeToString(deterministic=True))
+        compile_for_any_cpu(files, to)
+
+    return built("random-driving", write) / "driving.pkl"
+
+
+class Grey:
+    """Paints for those who do not look at pictures; no two frames are equal."""
+
+    def __init__(self, _world: World, mount: Mount) -> None:
+        size = np.array([mount.lens.height, mount.lens.width])
+        self._planes = [np.full(size // by, 128, np.uint8) for by in (1, 2, 2)]
+
+    def paint(self, _body: Body, _vehicles: object, number: int) -> Picture:
+        self._planes[0][:] = 64 + number % 128
+        return Picture(*self._planes)
+
+
+@pytest.fixture
+def grey(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is painted: most of what a drive costs."""
+    monkeypatch.setattr("tools.closed_loop.cameras.Painter", Grey)

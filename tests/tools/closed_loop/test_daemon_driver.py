@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from cereal.schema import new_event, read_event
 from modeld.actions import Action
 from modeld.calibration import Camera, DeviceCameras
-from modeld.view_geometry import (
-    MED_MODEL_INTRINSICS,
-    SBIG_MODEL_INTRINSICS,
-    warp_matrix,
-)
-from tests.tools.closed_loop.oracle import OracleProgram
+from modeld.constants import IDX_COUNT, PLAN_WIDTH, T_IDXS
+from modeld.driving_model import DrivingProgram
+from modeld.view_geometry import MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS, warp_matrix
+from tests.tools.tiny_driving import INTERFACE
 from tools.closed_loop.cameras import cropped_cameras
-from tools.closed_loop.daemon_driver import DaemonDriver, Wire, action_in, ignore
+from tools.closed_loop.daemon_driver import DaemonDriver, Wire, action_in
 from tools.closed_loop.drivers import drive
+from tools.closed_loop.faults import FAULTS
 from tools.closed_loop.figures import departures_of, figures_of, has_recovered
 from tools.closed_loop.run import DaemonDrivers, Selection, drive_all, scenarios_named
 from tools.closed_loop.scenario import SCENARIOS
 from tools.closed_loop.simulation import End, Simulation, Track
 from tools.closed_loop.trial import make_trial
+from tools.lib.wrapped_program import WrappedProgram
 from tools.playback.model import LoadedModel, load_model
+from tools.world.expert import Expert
 
 pytestmark = pytest.mark.opencl
 
@@ -35,104 +37,148 @@ pytestmark = pytest.mark.opencl
 COARSE = DeviceCameras(Camera(96, 64, 80.0), Camera(96, 64, 40.0))
 
 
-def oracle_track(
-    blind: LoadedModel,
-    name: str,
-    seed: int = 0,
-    length_m: float | None = None,
-    record: Callable[[bytes], None] | None = None,
-) -> tuple[Track, OracleProgram, DaemonDriver]:
-    """Let the oracle drive through the daemon."""
-    simulation = Simulation(make_trial(SCENARIOS[name], seed, length_m))
-    program = OracleProgram(blind.program)
-    program.see(simulation)
-    wire = Wire(record or ignore, cameras=COARSE)
-    driver = DaemonDriver(simulation, program, wire)
-    try:
-        track = drive(simulation, driver)
-    finally:
-        driver.close()
-    return track, program, driver
+class Planned(WrappedProgram):
+    """Answers with a plan of its own: all of the loop is real but the network."""
+
+    def plan(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Return 33 rows of 15: a turn to the right that gets faster and faster."""
+        del inputs
+        plan = np.zeros((IDX_COUNT, PLAN_WIDTH))
+        plan[:, 11], plan[:, 14] = 0.01 * T_IDXS, 0.01
+        return plan
+
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
+    ) -> Mapping[str, NDArray[Any]]:
+        results = dict(super().run(inputs, entry))
+        if entry != "run":
+            return results
+        role, start, _ = INTERFACE.heads["plan"]
+        vector = results[f"{role}_outputs"].copy()
+        vector[0, start : start + IDX_COUNT * PLAN_WIDTH] = self.plan(inputs).ravel()
+        return {**results, f"{role}_outputs": vector}
 
 
+class OracleProgram(Planned):
+    """Plans as the expert does."""
+
+    def __init__(self, inner: DrivingProgram, simulation: Simulation) -> None:
+        super().__init__(inner)
+        trial = simulation.trial
+        self._simulation = simulation
+        self._expert = Expert(trial.world, trial.lane, simulation.set_speed_mps)
+        self.transforms: list[NDArray[np.float32]] = []
+
+    def plan(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        simulation, expert = self._simulation, self._expert
+        self.transforms.append(inputs["road_transform"].copy())
+        if side := simulation.lane - expert.lane:
+            expert.change_lane(side)
+        return expert.plan(simulation.body, simulation.vehicles).array()
+
+
+class OracleDrive:
+    """A drive of the oracle through the daemon, and what was said in it."""
+
+    def __init__(
+        self, blind: LoadedModel, name: str, seed: int = 0, length_m: float | None = None
+    ) -> None:
+        simulation = Simulation(make_trial(SCENARIOS[name], seed, length_m))
+        self.program = OracleProgram(blind.program, simulation)
+        self.events: list[Any] = []
+        record = Wire(lambda data: self.events.append(read_event(data)), cameras=COARSE)
+        driver = DaemonDriver(simulation, self.program, record)
+        try:
+            self.track: Track = drive(simulation, driver)
+        finally:
+            driver.close()
+        self.answered = driver.answered
+        self.models = [event.modelV2 for event in self.events if event.which() == "modelV2"]
+
+    def stays(self) -> bool:
+        return (self.track.end, departures_of(self.track)) == (End.DONE, 0)
+
+
+@pytest.mark.usefixtures("grey")
 def test_the_oracle_keeps_its_lane_through_the_daemon(blind: LoadedModel) -> None:
-    events: list[Any] = []
-    track, _, driver = oracle_track(
-        blind, "lane-keeping", 1, 200.0, lambda data: events.append(read_event(data))
-    )
-    figures = figures_of([track])
-    assert (track.end, figures.departures) == (End.DONE, 0)
-    assert figures.offset_p99_m is not None
-    assert figures.offset_p99_m < 0.25
+    oracle = OracleDrive(blind, "lane-keeping", 1, 200.0)
+    assert oracle.stays()
+    offset_m = figures_of([oracle.track]).offset_p99_m
+    assert offset_m is not None
+    assert offset_m < 0.25
     # Every frame was answered, and all that was said is recorded in the order of stamps.
-    frames = [event for event in events if event.which() == "roadCameraState"]
-    answers = [event for event in events if event.which() == "modelV2"]
-    assert driver.answered == len(answers) == len(frames)
-    assert all(event.valid for event in answers)
-    stamps = [event.logMonoTime for event in events]
+    names = [event.which() for event in oracle.events]
+    frames = names.count("roadCameraState")
+    assert oracle.answered == names.count("modelV2") == frames
+    assert all(event.valid for event in oracle.events if event.which() == "modelV2")
+    stamps = [event.logMonoTime for event in oracle.events]
     assert stamps == sorted(stamps)
-    assert {event.which() for event in events} >= {
+    assert set(names) >= {
         *("carParams", "carState", "carControl", "deviceState", "drivingModelData"),
         *("cameraOdometry", "liveCalibration", "liveDelay", "livePose", "wideRoadCameraState"),
     }
-    assert 4.9 < len([e for e in events if e.which() == "carState"]) / len(frames) < 5.1
+    assert 4.9 < names.count("carState") / frames < 5.1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.usefixtures("grey")
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
 def test_the_oracle_recovers_through_the_daemon(blind: LoadedModel, seed: int) -> None:
-    track, _, _ = oracle_track(blind, "recovery", seed)
-    assert has_recovered(track)
+    assert has_recovered(OracleDrive(blind, "recovery", seed).track)
 
 
-def test_the_oracle_changes_lanes_when_the_machine_of_the_daemon_does(
-    blind: LoadedModel,
-) -> None:
-    states: list[int] = []
-
-    def record(data: bytes) -> None:
-        event = read_event(data)
-        if event.which() == "modelV2":
-            states.append(event.modelV2.meta.laneChangeState.raw)
-
-    track, _, _ = oracle_track(blind, "lane-change", 0, 300.0, record)
-    assert (track.end, departures_of(track)) == (End.DONE, 0)
-    assert {0, 1, 2} <= set(states)
+@pytest.mark.usefixtures("grey")
+def test_the_oracle_changes_lanes_when_the_machine_of_the_daemon_does(blind: LoadedModel) -> None:
+    oracle = OracleDrive(blind, "lane-change", 0, 300.0)
+    assert oracle.stays()
+    assert {model.meta.laneChangeState.raw for model in oracle.models} >= {0, 1, 2}
 
 
+@pytest.mark.usefixtures("grey")
 def test_lost_frames_are_seen_as_drops(blind: LoadedModel) -> None:
-    dropped: list[float] = []
-
-    def record(data: bytes) -> None:
-        event = read_event(data)
-        if event.which() == "modelV2":
-            dropped.append(event.modelV2.frameDropPerc)
-
-    track, _, driver = oracle_track(blind, "lost-frames", 0, 200.0, record)
-    assert (track.end, departures_of(track)) == (End.DONE, 0)
-    assert max(dropped) > 0.0
-    assert driver.answered < 100 + len(track.samples)
+    oracle = OracleDrive(blind, "lost-frames", 0, 200.0)
+    assert oracle.stays()
+    assert max(model.frameDropPerc for model in oracle.models) > 0.0
+    assert oracle.answered < 100 + len(oracle.track.samples)
 
 
+@pytest.mark.usefixtures("grey")
 def test_a_wrong_calibration_reaches_the_program(blind: LoadedModel) -> None:
-    track, program, _ = oracle_track(blind, "calibration", 0, 400.0)
-    assert track.end is End.DONE
+    oracle = OracleDrive(blind, "calibration", 0, 400.0)
+    assert oracle.track.end is End.DONE
     # Beside the zeros of the warm-up: the right matrix, and the wrong one for 10 s.
-    assert len({matrix.tobytes() for matrix in program.transforms if matrix.any()}) == 2
+    assert len({matrix.tobytes() for matrix in oracle.program.transforms if matrix.any()}) == 2
 
 
+@pytest.mark.slow
 def test_who_sees_nothing_leaves_the_lane(blind: LoadedModel) -> None:
     selection = Selection(seed=1, length_m=400.0)
     drives = drive_all(selection, DaemonDrivers(blind.program, cameras=COARSE))
-    figures = figures_of([drive.track for drive in drives])
-    assert figures.departures >= 1
+    assert figures_of([drive.track for drive in drives]).departures >= 1
     assert not all(drive.is_clean for drive in drives)
 
 
-def test_two_runs_are_the_same_byte_by_byte(blind: LoadedModel) -> None:
+@pytest.mark.usefixtures("grey")
+def test_a_planted_fault_changes_the_way(blind: LoadedModel) -> None:
+    # What a plan turns is steered by the speed.
+    faults, ways = (None, FAULTS["speed-in-miles"]), []
+    for fault in faults:
+        drivers = DaemonDrivers(Planned(blind.program), fault, cameras=COARSE)
+        (found,) = drive_all(Selection(length_m=30.0), drivers)
+        ways.append(found.track.column("offset_m"))
+    assert ways[0][-1] > ways[1][-1] + 0.005
+
+
+@pytest.mark.parametrize(
+    ("name", "drives", "length_m"),
+    [("lane-keeping", 1, 5.0), pytest.param("recovery", 2, 30.0, marks=pytest.mark.slow)],
+)
+def test_two_runs_are_the_same_byte_by_byte(
+    blind: LoadedModel, name: str, drives: int, length_m: float
+) -> None:
     logs = []
     for _ in range(2):
         said: list[bytes] = []
-        selection = Selection(scenarios_named(["recovery"]), drives=2, length_m=30.0)
+        selection = Selection(scenarios_named([name]), drives=drives, length_m=length_m)
         drive_all(selection, DaemonDrivers(blind.program, record=said.append, cameras=COARSE))
         logs.append(said)
     assert logs[0] == logs[1]
@@ -140,6 +186,7 @@ def test_two_runs_are_the_same_byte_by_byte(blind: LoadedModel) -> None:
     assert stamps == sorted(stamps)
 
 
+@pytest.mark.slow
 def test_random_weights_fail_all_of_it(random_model: Path) -> None:
     """A test of the test: what has not learnt to drive passes nothing."""
     with load_model(random_model) as model:
@@ -173,17 +220,18 @@ def test_nothing_that_the_model_sees_is_cropped_away() -> None:
             assert 1.0 <= row / scale <= camera.height - 2.0
 
 
-def _model_event(curvature: float, *, valid: bool) -> bytes:
-    event = new_event("modelV2", mono_time_ns=1, valid=valid)
-    event.modelV2.action.desiredCurvature = curvature
-    event.modelV2.action.desiredAcceleration = -0.5
-    event.modelV2.action.shouldStop = True
-    return bytes(event.to_bytes())
-
-
 def test_only_a_valid_command_of_numbers_is_one() -> None:
+    def model(curvature: float, *, valid: bool) -> bytes:
+        event = new_event("modelV2", mono_time_ns=1, valid=valid)
+        event.modelV2.action = {
+            "desiredCurvature": curvature,
+            "desiredAcceleration": -0.5,
+            "shouldStop": True,
+        }
+        return bytes(event.to_bytes())
+
     other = bytes(new_event("cameraOdometry", mono_time_ns=1, valid=True).to_bytes())
-    assert action_in([other, _model_event(0.25, valid=True)]) == Action(0.25, -0.5, True)
-    assert action_in([other, _model_event(0.25, valid=False)]) is None
-    assert action_in([_model_event(float("nan"), valid=True)]) is None
+    assert action_in([other, model(0.25, valid=True)]) == Action(0.25, -0.5, True)
+    assert action_in([other, model(0.25, valid=False)]) is None
+    assert action_in([model(float("nan"), valid=True)]) is None
     assert action_in([]) is None

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cereal.log_reader import read_log
 from cereal.transport import ZmqTransport
+from tests.tools.closed_loop.conftest import DriveCommand
 from tests.tools.small_monitoring import write_small_monitoring
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.cli import main
 from tools.closed_loop import live
 from tools.closed_loop.cameras import device_cameras, formats
 from tools.closed_loop.faults import FAULTS
@@ -32,26 +30,10 @@ FIGURES = {
 }
 
 
-def driven(capsys: pytest.CaptureFixture[str], *options: str, code: int = 0) -> dict[str, Any]:
-    """Return the figures of a drive."""
-    assert main(["drive", *options, "--json", "-q"]) == code
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return result
-
-
-def refused(capsys: pytest.CaptureFixture[str], *options: str, code: int = 2) -> str:
-    """Return the one line that says what cannot be."""
-    assert main(["drive", *options]) == code
-    text = capsys.readouterr().err
-    assert text.count("\n") == 1
-    return text
-
-
-def test_an_expert_drives_every_scenario(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.slow
+def test_an_expert_drives_every_scenario(tmp_path: Path, command: DriveCommand) -> None:
     page = tmp_path / "drive.html"
-    result = driven(capsys, "--expert", "--scenario", "all", "--km", "0.25", "--report", str(page))
+    result = command.result("--expert", "--scenario", "all", "--km", "0.25", "--report", page)
     assert set(result) >= FIGURES
     assert [row["scenario"] for row in result["scenarios"]] == list(SCENARIOS)
     assert all(set(row) >= FIGURES for row in (*result["scenarios"], *result["per_drive"]))
@@ -65,20 +47,21 @@ def test_an_expert_drives_every_scenario(
     assert "nan" not in text
 
 
-def test_the_table_of_a_drive(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["drive", "--expert", "--km", "0.1", "--seed", "2", "--drives", "2"]) == 0
-    header, row = capsys.readouterr().out.splitlines()
+def test_the_table_of_a_drive(command: DriveCommand) -> None:
+    out, _ = command.told("--expert", "--km", "0.1", "--seed", "2", "--drives", "2")
+    header, row = out.splitlines()
     assert header.split()[:4] == ["scenario", "done", "km", "departures"]
     assert row.split()[:2] == ["lane-keeping", "2/2"]
 
 
 @pytest.mark.opencl
+@pytest.mark.slow
 def test_a_blind_model_departs_and_its_drive_is_a_log(
-    blind_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    blind_model: Path, tmp_path: Path, command: DriveCommand
 ) -> None:
     log = tmp_path / "drive.rlog.zst"
-    options = ["--model", str(blind_model), "--km", "0.3", "--seed", "1", "--log", str(log)]
-    result = driven(capsys, *options, code=1)
+    options = ["--model", blind_model, "--km", "0.3", "--seed", "1", "--log", log]
+    result = command.result(*options, code=1)
     assert result["departures"] > 0
     assert result["answered"] == result["frames"]
     assert result["live"] is False
@@ -86,27 +69,15 @@ def test_a_blind_model_departs_and_its_drive_is_a_log(
     assert names.count("modelV2") == names.count("roadCameraState") == result["frames"]
 
 
-@pytest.mark.opencl
-def test_a_planted_fault_changes_the_figures(
-    random_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--model", str(random_model), "--km", "0.03", "--fault", "speed-in-miles"]
-    result = driven(capsys, *options)
-    without, planted = result["faults"]
-    assert (without["fault"], planted["fault"]) == ("none", "speed-in-miles")
-    # What a plan turns is steered by the speed.
-    assert without["offset_mean_m"] != planted["offset_mean_m"]
-
-
 @pytest.mark.alone
 @pytest.mark.opencl
 def test_the_daemon_process_drives_by_the_clock(
-    blind_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    blind_model: Path, tmp_path: Path, command: DriveCommand
 ) -> None:
     log = tmp_path / "live.rlog.zst"
-    options = ["--model", str(blind_model), "--live", "--rate-hz", "10", "--km", "0.02"]
-    assert main(["drive", *options, "--json", "-q", "--log", str(log)]) in (0, 1)
-    result = json.loads(capsys.readouterr().out)
+    options = ["--model", blind_model, "--live", "--rate-hz", "10", "--km", "0.02", "--log", log]
+    # Whether it departs in so short a way is a matter of the clock.
+    result = command.result(*options, code=(0, 1))
     assert result["live"] is True
     assert result["km"] == pytest.approx(0.02, abs=0.003)
     assert result["answered"] > 0.5 * result["frames"]
@@ -115,59 +86,51 @@ def test_the_daemon_process_drives_by_the_clock(
     assert names >= {"modelV2", "cameraOdometry", "carState", "carParams", "roadCameraState"}
 
 
-def _drive_after(model: Path, number: signal.Signals) -> None:
-    """Drive with a daemon that gets a signal before."""
+@pytest.mark.alone
+@pytest.mark.opencl
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGSTOP, "a modelV2 at least every 1 s, found none"),
+        (signal.SIGKILL, "daemon: expected it to run, found it ended"),
+    ],
+)
+def test_a_daemon_that_dies_or_falls_silent_is_told(
+    blind_model: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    monkeypatch.setattr(live, "SILENCE_S", 1.0)
     trial = make_trial(STANDARD, 0, 500.0)
-    with live_loop(LiveOptions(model, rate_hz=10.0, is_quiet=True)) as loop:
+    with live_loop(LiveOptions(blind_model, rate_hz=10.0, is_quiet=True)) as loop:
         loop.wait_for_answer(trial, 60.0)
         os.kill(loop.daemon.pid, number)
         try:
-            loop.drive(trial)
+            with pytest.raises(ProcessError, match=said):
+                loop.drive(trial)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(loop.daemon.pid, signal.SIGCONT)
 
 
-@pytest.mark.alone
 @pytest.mark.opencl
-def test_a_daemon_that_dies_or_falls_silent_is_told(
-    blind_model: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_bus_and_frame_rings_in_use_are_told(
+    blind_model: Path, tmp_path: Path, command: DriveCommand
 ) -> None:
-    monkeypatch.setattr(live, "SILENCE_S", 1.0)
-    with pytest.raises(ProcessError, match="a modelV2 at least every 1 s, found none"):
-        _drive_after(blind_model, signal.SIGSTOP)
-    with pytest.raises(ProcessError, match="daemon: expected it to run, found it ended"):
-        _drive_after(blind_model, signal.SIGKILL)
-
-
-@pytest.mark.opencl
-def test_a_bus_in_use_is_told(
-    blind_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bus = f"ipc://{tmp_path}"
+    bus, name = f"ipc://{tmp_path}", f"watched-{os.getpid()}"
+    options = ["--model", blind_model, "--live", "--bus", bus, "--km", "0.1"]
     transport = ZmqTransport(bus)
     taken = transport.publisher("carState")
     try:
-        error = refused(
-            capsys, "--model", str(blind_model), "--live", "--bus", bus, "--km", "0.1", code=1
-        )
+        error = command.refusal(*options, code=1)
     finally:
         taken.close()
         transport.close()
     assert "the car cannot speak" in error
     assert "name another --bus" in error
-
-
-@pytest.mark.opencl
-def test_frame_rings_have_the_name_that_a_watcher_is_told(
-    blind_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = f"watched-{os.getpid()}"
-    options = ["--live", "--bus", f"ipc://{tmp_path}", "--camera-server", name, "--km", "0.1"]
     # Whoever has rings of that name keeps them; so it is that name that the drive asks for.
     rings = make_rings(name, formats(device_cameras()))
     try:
-        error = refused(capsys, "--model", str(blind_model), *options, code=1)
+        error = command.refusal(*options, "--camera-server", name, code=1)
     finally:
         for ring in rings.values():
             ring.close()
@@ -176,52 +139,48 @@ def test_frame_rings_have_the_name_that_a_watcher_is_told(
 
 
 @pytest.mark.opencl
-def test_what_is_no_model_for_it_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    missing = str(tmp_path / "missing.pkl")
-    assert "missing.pkl" in refused(capsys, "--model", missing, code=4)
+def test_what_is_no_model_for_it_is_told(tmp_path: Path, command: DriveCommand) -> None:
     monitoring = write_small_monitoring(tmp_path / "monitoring.pkl")
     small = write_tiny_driving(tmp_path / "small.pkl", (192, 128))
-    # What the compiler logged is not what is looked at.
-    capsys.readouterr()
-    error = refused(capsys, "--model", str(monitoring), code=4)
-    assert "expected a driving artifact, found a monitoring one" in error
-    assert "expected frames of at most" in refused(capsys, "--model", str(small), code=4)
+    for model, said in (
+        (tmp_path / "missing.pkl", "missing.pkl"),
+        (monitoring, "expected a driving artifact, found a monitoring one"),
+        (small, "expected frames of at most"),
+    ):
+        assert said in command.refusal("--model", model, code=4)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "--model: expected an artifact or --expert, found neither"),
-        (["--model", "x.pkl", "--expert"], "found both"),
-        (["--expert", "--seed", "-1"], "--seed: expected 0 or more, found -1"),
-        (["--expert", "--drives", "0"], "--drives: expected at least 1"),
-        (["--expert", "--km", "0"], "--km: expected more than 0"),
-        (["--expert", "--km", "nan"], "--km: expected more than 0"),
-        (["--expert", "--scenario", "snow"], "--scenario snow: expected one of lane-keeping"),
-        (["--expert", "--live"], "--live: expected no --expert"),
-        (["--model", "x.pkl", "--live", "--fault", "yaw-off"], "--live: expected no --fault"),
-        (["--expert", "--fault", "yaw-off"], "--fault: expected a model"),
-        (["--expert", "--bus", "ipc:///x"], "--bus: expected --live"),
-        (["--expert", "--camera-server", "x"], "--camera-server: expected --live"),
-        (["--model", "x.pkl", "--live", "--rate-hz", "99"], "--rate-hz: expected 0.5 to 20"),
-        (["--expert", "--log", "x.rlog"], "--log: expected a model"),
+        ("", "--model: expected an artifact or --expert, found neither"),
+        ("--model x.pkl --expert", "found both"),
+        ("--expert --seed -1", "--seed: expected 0 or more, found -1"),
+        ("--expert --drives 0", "--drives: expected at least 1"),
+        ("--expert --km 0", "--km: expected more than 0"),
+        ("--expert --km nan", "--km: expected more than 0"),
+        ("--expert --scenario snow", "--scenario snow: expected one of lane-keeping"),
+        ("--expert --live", "--live: expected no --expert"),
+        ("--model x.pkl --live --fault yaw-off", "--live: expected no --fault"),
+        ("--expert --fault yaw-off", "--fault: expected a model"),
+        ("--expert --bus ipc:///x", "--bus: expected --live"),
+        ("--expert --camera-server x", "--camera-server: expected --live"),
+        ("--model x.pkl --live --rate-hz 99", "--rate-hz: expected 0.5 to 20"),
+        ("--expert --log x.rlog", "--log: expected a model"),
+        ("--expert --gate ofset_p99_m<1", "did you mean offset_p99_m"),
+        ("--expert --gates none.gates", "expected a file of gates"),
+        ("--expert --workers 0", "--workers: expected at least 1, found 0"),
+        ("--model x.pkl --workers 2 --live", "--workers: expected no --live, found both"),
+        ("--model x.pkl --workers 2 --log x.rlog", "--workers: expected no --log, found both"),
     ],
 )
-def test_options_that_cannot_work(
-    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert said in refused(capsys, *options)
+def test_options_that_cannot_work(command: DriveCommand, options: str, said: str) -> None:
+    assert said in command.refusal(*options.split())
 
 
-def test_an_unknown_fault_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["drive", "--model", "x.pkl", "--fault", "gremlin"]) == 2
-    error = capsys.readouterr().err
+def test_page_and_command_name_all_scenarios_and_faults(command: DriveCommand) -> None:
+    _, error = command.told("--model", "x.pkl", "--fault", "gremlin", code=2)
     assert all(name in error for name in FAULTS)
-
-
-def test_the_page_names_all_scenarios_and_faults() -> None:
     page = (Path(__file__).parents[3] / "docs/closed-loop.md").read_text("utf-8")
     assert all(f"`{name}`" in page for name in SCENARIOS)
     assert all(f"| `{fault.name}` | {fault.what} |" in page for fault in FAULTS.values())

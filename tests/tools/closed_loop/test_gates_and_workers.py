@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.tools.closed_loop.conftest import DriveCommand
 from tools.behaviour.gates import parse_gates
-from tools.cli import main
 from tools.closed_loop.apart import drive_apart
 from tools.closed_loop.judged import gate_names, judge_outcome
 from tools.closed_loop.progress import line_of
@@ -23,12 +23,7 @@ from tools.closed_loop.scenario import SCENARIOS
 from tools.errors import ToolError
 
 ROOT = Path(__file__).parents[3]
-EXPERT = ["drive", "--expert", "--km", "0.1"]
-
-
-def recovery(drives: int = 2) -> Selection:
-    """Return a few short drives."""
-    return Selection(scenarios_named(["recovery"]), seed=0, drives=drives)
+EXPERT = ["--expert", "--km", "0.1"]
 
 
 def without_times(result: Any) -> Any:
@@ -39,48 +34,37 @@ def without_times(result: Any) -> Any:
     return [without_times(one) for one in result] if isinstance(result, list) else result
 
 
-def test_gates_decide_in_the_place_of_clean_drives(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gates_decide_in_the_place_of_clean_drives(tmp_path: Path, command: DriveCommand) -> None:
     page = tmp_path / "drive.html"
     options = ["--gate", "offset_p99_m < 0.3", "--gate", "recovered_share >= 0.95"]
-    assert main([*EXPERT, *options, "-q", "--report", str(page)]) == 0
-    said = capsys.readouterr().out
+    said, _ = command.told(*EXPERT, *options, "-q", "--report", page)
     assert "holds  offset_p99_m < 0.3: 0.0" in said
     # A drive that does not begin off its lane has nothing to recover from.
     assert "holds  recovered_share >= 0.95: nothing to judge" in said
     assert "offset_p99_m &lt; 0.3" in page.read_text("utf-8")
-    assert main([*EXPERT, "-q", "--json", "--gate", "per_drive.*.speed_mean_mps < 1"]) == 1
-    (gate,) = json.loads(capsys.readouterr().out)["gates"]
+    result = command.result(*EXPERT, "--gate", "per_drive.*.speed_mean_mps < 1", code=1)
+    (gate,) = result["gates"]
     assert gate["holds"] is False
     assert gate["name"] == "per_drive.lane-keeping-0.speed_mean_mps"
 
 
-def test_a_gate_on_no_figure_is_refused_before_anything_is_driven(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*EXPERT, "--gate", "ofset_p99_m < 1"]) == 2
-    assert "did you mean offset_p99_m" in capsys.readouterr().err
-    assert main([*EXPERT, "--gates", str(tmp_path / "none.gates")]) == 2
-    assert "expected a file of gates" in capsys.readouterr().err
-
-
 def test_every_number_of_a_result_but_times_can_be_gated() -> None:
-    selection = recovery(1)
-    outcome = Outcome("the expert", tuple(expert_drives(selection)))
-    names = gate_names(selection)
+    selection = Selection(scenarios_named(["recovery"]), seed=0, drives=1)
+    drives = expert_drives(selection)
+    outcome, names = Outcome("the expert", tuple(drives)), gate_names(selection)
     content = without_times(outcome.as_json())
-    for name in content:
-        if name not in ("driver", "scenarios", "per_drive", "seed"):
-            assert name in names
-    for row, place in ((content["scenarios"][0], "recovery"), (content["per_drive"][0], None)):
-        kind = "scenarios.recovery" if place else "per_drive.recovery-0"
-        for name in row:
-            if name not in ("scenario", "seed", "end"):
-                assert f"{kind}.{name}" in names
+    for kind, row, others in (
+        ("", content, {"driver", "scenarios", "per_drive", "seed"}),
+        ("scenarios.recovery.", content["scenarios"][0], {"scenario", "seed", "end"}),
+        ("per_drive.recovery-0.", content["per_drive"][0], {"scenario", "seed", "end"}),
+    ):
+        assert {f"{kind}{name}" for name in set(row) - others} <= set(names)
     # What is not measured, and what is.
     gates = parse_gates(["time_gap_min_s > 9", "km > 9"], None, names)
     assert [one.holds for one in judge_outcome(outcome, gates)] == [True, False]
+    # What is told of it.
+    assert "recovery 0 with yaw-off: 0.1" in line_of(replace(drives[0], fault="yaw-off"))
+    assert "done, recovered, departures 0, offset 0.0" in line_of(drives[0])
 
 
 @pytest.mark.parametrize("name", ["lane-keeping", "recovery", "stopping-lead"])
@@ -89,60 +73,54 @@ def test_the_gates_of_the_project_can_be_read(name: str) -> None:
     assert parse_gates([], ROOT / f"tests/regression/{name}.gates", gate_names(selection))
 
 
-def test_each_drive_is_told_of_as_soon_as_it_is_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def rows_of(lines: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
+
+
+def test_each_drive_is_told_of_as_soon_as_it_is_over(tmp_path: Path, command: DriveCommand) -> None:
     lines = tmp_path / "drives.jsonl"
-    assert main([*EXPERT, "--drives", "2", "--lines", str(lines)]) == 0
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in told] == ["1 of 2", "2 of 2"]
-    rows = [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
-    assert [(row["scenario"], row["seed"]) for row in rows] == [
-        ("lane-keeping", 0),
-        ("lane-keeping", 1),
-    ]
+    _, told = command.told(*EXPERT, "--drives", "2", "--lines", lines)
+    assert [line.split(":")[0] for line in told.splitlines()] == ["1 of 2", "2 of 2"]
+    rows = rows_of(lines)
+    assert [(r["scenario"], r["seed"]) for r in rows] == [("lane-keeping", 0), ("lane-keeping", 1)]
     assert all(row["end"] == "done" and row["wall_s"] > 0.0 for row in rows)
-    (drive,) = expert_drives(recovery(1))
-    assert "recovery 0 with yaw-off: 0.1" in line_of(replace(drive, fault="yaw-off"))
-    assert "done, recovered, departures 0, offset 0.0" in line_of(drive)
 
 
 @pytest.mark.opencl
+@pytest.mark.slow
 def test_figures_do_not_depend_on_how_many_processes_drive(
-    blind_model: Path, capsys: pytest.CaptureFixture[str]
+    blind_model: Path, command: DriveCommand
 ) -> None:
-    options = ["--model", str(blind_model), "--scenario", "recovery", "--drives", "2"]
-    options += ["--km", "0.01"]
-    results = []
-    for workers in ("1", "2"):
-        assert main(["drive", *options, "--workers", workers, "--json", "-q"]) == 1
-        results.append(json.loads(capsys.readouterr().out))
-    assert without_times(results[0]) == without_times(results[1])
-    assert results[0]["frames"] > 2 * 100
+    options = ["--model", blind_model, "--scenario", "recovery", "--drives", "2", "--km", "0.01"]
+    one, two = (command.result(*options, "--workers", workers, code=1) for workers in (1, 2))
+    assert without_times(one) == without_times(two)
+    assert one["frames"] > 2 * 100
 
 
 @pytest.mark.opencl
-def test_faults_are_planted_by_processes_too(
-    random_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_planted_fault_changes_the_figures(
+    random_model: Path, tmp_path: Path, command: DriveCommand, workers: int
 ) -> None:
     lines = tmp_path / "drives.jsonl"
-    options = ["--model", str(random_model), "--km", "0.03", "--fault", "speed-in-miles"]
-    assert main(["drive", *options, "--workers", "2", "--json", "-q", "--lines", str(lines)]) == 0
-    without, planted = json.loads(capsys.readouterr().out)["faults"]
+    options = ["--model", random_model, "--km", "0.03", "--fault", "speed-in-miles"]
+    result = command.result(*options, "--workers", workers, "--lines", lines)
+    without, planted = result["faults"]
     assert (without["fault"], planted["fault"]) == ("none", "speed-in-miles")
+    # What a plan turns is steered by the speed.
     assert without["offset_mean_m"] != planted["offset_mean_m"]
-    rows = [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
-    assert sorted(row.get("fault", "") for row in rows) == ["", "speed-in-miles"]
+    assert sorted(row.get("fault", "") for row in rows_of(lines)) == ["", "speed-in-miles"]
 
 
 @pytest.mark.opencl
 def test_a_process_that_cannot_drive_ends_the_run_with_its_line(tmp_path: Path) -> None:
-    errands = [Errand("recovery", 0)]
     with pytest.raises(ToolError, match=r"missing\.pkl"):
-        drive_apart(errands, tmp_path / "missing.pkl", None, 2)
+        drive_apart([Errand("recovery", 0)], tmp_path / "missing.pkl", None, 2)
 
 
 @pytest.mark.opencl
+@pytest.mark.slow
 def test_a_process_that_is_gone_ends_the_run_with_a_line(blind_model: Path) -> None:
     errands = [Errand("recovery", seed) for seed in range(4)]
 
@@ -153,15 +131,6 @@ def test_a_process_that_is_gone_ends_the_run_with_a_line(blind_model: Path) -> N
 
     with pytest.raises(ToolError, match="found one that is gone; is there enough memory"):
         drive_apart(errands, blind_model, None, 2, kill)
-
-
-@pytest.mark.parametrize("other", ["--live", "--log"])
-def test_what_processes_cannot_do_is_told(other: str, capsys: pytest.CaptureFixture[str]) -> None:
-    more = [other, "x.rlog"] if other == "--log" else [other]
-    assert main(["drive", "--expert", "--workers", "0"]) == 2
-    assert "--workers: expected at least 1, found 0" in capsys.readouterr().err
-    assert main(["drive", "--model", "x.pkl", "--workers", "2", *more]) == 2
-    assert f"--workers: expected no {other}, found both" in capsys.readouterr().err
 
 
 def test_the_way_back_never_needs_all_that_the_tyres_give() -> None:

@@ -7,16 +7,14 @@ is a test of `test_daemon_driver`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cereal.schema import read_event
-from scheduler.compile import compile_driving
-from scheduler.device.targets import target_for
-from scheduler.flags import Flags
+from tests.support.built import built
+from tests.tools.closed_loop.conftest import compile_for_any_cpu
 from tools.behaviour.gates import parse_gates
 from tools.closed_loop.faults import FAULTS
 from tools.closed_loop.judged import gate_names, judge_outcome
@@ -36,37 +34,38 @@ from tools.playback.model import LoadedModel, load_model
 from tools.training.options import FIRST_HELD_OUT
 
 ROOT = Path(__file__).parents[3]
-MODELS = ROOT / "tools/models"
-# Time is what a drive costs: fast roads, one with a little rain, and leads that brake soon.
-ROADS = (130, 111)
-LEADS = (0, 2)
-# Behind where it is judged.
-RECOVERY_M = 60.0
+# Time is what a drive costs: fast roads, one with a little rain, leads that brake soon, and of
+# recoveries what lies behind where they are judged.
+SELECTIONS = {
+    "lane-keeping": [Selection(seed=seed, length_m=1000.0) for seed in (130, 111)],
+    "recovery": [Selection(scenarios_named(["recovery"]), drives=3, length_m=60.0)],
+    "stopping-lead": [Selection(scenarios_named(["stopping-lead"]), seed) for seed in (0, 2)],
+}
 # A road that a fault is planted on, and by how much the car's way must then be another one
 # somewhere. Drives are deterministic, so without a fault it would be 0.
-FAULT_ROAD, FAULT_ROAD_M = 130, 150.0
-CHANGED_M = 0.005
+FAULT_ROAD, FAULT_ROAD_M, CHANGED_M = 130, 150.0, 0.005
 # By which share its own speed may be wrong, in the middle one of the frames.
 SPEED_SHARE = 0.15
-FAULTS_OF_A_DRIVE = ("cameras-swapped", "features-late", "chroma-shifted", "delay-zero")
 
-pytestmark = pytest.mark.opencl
+pytestmark = [pytest.mark.opencl, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
+def shipped() -> Iterator[LoadedModel]:
     """The model that lies in the repository, compiled for any CPU and loaded."""
-    path = tmp_path_factory.mktemp("shipped") / "driving.pkl"
-    flags = replace(Flags.from_environment(), tuned=False)
-    files = [MODELS / f"{role}.onnx" for role in ("vision", "policy")]
-    compile_driving(files, target=target_for("cpu"), flags=flags).write(path)
-    with load_model(path) as loaded:
+    files = [ROOT / f"tools/models/{role}.onnx" for role in ("vision", "policy")]
+    place = built("shipped", lambda to: compile_for_any_cpu(files, to))
+    with load_model(place / "driving.pkl") as loaded:
         yield loaded
 
 
-def judged(shipped: LoadedModel, name: str, *selections: Selection) -> None:
-    """Drive, and fail with the figures where a gate of the project does not hold."""
-    drivers = DaemonDrivers(shipped.program)
+def test_nobody_trains_on_roads_that_are_driven() -> None:
+    assert FIRST_HELD_OUT < FIRST_WORLD
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_gates_of_the_project_hold(shipped: LoadedModel, name: str) -> None:
+    drivers, selections = DaemonDrivers(shipped.program), SELECTIONS[name]
     drives = [drive for one in selections for drive in drive_all(one, drivers)]
     outcome = Outcome("the model", tuple(drives))
     gates = parse_gates([], ROOT / f"tests/regression/{name}.gates", gate_names(selections[0]))
@@ -74,25 +73,6 @@ def judged(shipped: LoadedModel, name: str, *selections: Selection) -> None:
     assert verdicts
     broken = [one.text for one in verdicts if not one.holds]
     assert not broken, "\n".join([*broken, table_of(outcome)])
-
-
-def test_nobody_trains_on_roads_that_are_driven() -> None:
-    assert FIRST_HELD_OUT < FIRST_WORLD
-
-
-def test_it_keeps_its_lane_for_two_kilometres(shipped: LoadedModel) -> None:
-    roads = [Selection(seed=seed, length_m=1000.0) for seed in ROADS]
-    judged(shipped, "lane-keeping", *roads)
-
-
-def test_it_comes_back_to_its_lane(shipped: LoadedModel) -> None:
-    trials = Selection(scenarios_named(["recovery"]), drives=3, length_m=RECOVERY_M)
-    judged(shipped, "recovery", trials)
-
-
-def test_it_stops_behind_a_car_that_stops(shipped: LoadedModel) -> None:
-    leads = [Selection(scenarios_named(["stopping-lead"]), seed) for seed in LEADS]
-    judged(shipped, "stopping-lead", *leads)
 
 
 def driven(shipped: LoadedModel, fault: str | None, record: list[bytes]) -> Track:
@@ -103,31 +83,29 @@ def driven(shipped: LoadedModel, fault: str | None, record: list[bytes]) -> Trac
 
 
 @pytest.fixture(scope="module")
-def said() -> list[bytes]:
-    """What is said in the drive without a fault."""
-    return []
+def undisturbed(shipped: LoadedModel) -> tuple[Track, list[bytes]]:
+    """The drive without a fault, and what is said in it."""
+    said: list[bytes] = []
+    return driven(shipped, None, said), said
 
 
-@pytest.fixture(scope="module")
-def undisturbed(shipped: LoadedModel, said: list[bytes]) -> Track:
-    """The drive without a fault."""
-    return driven(shipped, None, said)
-
-
-def test_it_knows_how_fast_it_is(undisturbed: Track, said: list[bytes]) -> None:
+def test_it_knows_how_fast_it_is(undisturbed: tuple[Track, list[bytes]]) -> None:
     # Commands are made of differences of speeds, so a car may well follow wrong ones.
+    track, said = undisturbed
     models = [event.modelV2 for event in map(read_event, said) if event.which() == "modelV2"]
-    speeds = np.array([model.velocity.x[0] for model in models])
-    true = undisturbed.column("speed_mps")
+    true = track.column("speed_mps")
     assert true.size > 50
-    assert np.median(np.abs(speeds[-true.size :] / true - 1.0)) < SPEED_SHARE
+    speeds = np.array([model.velocity.x[0] for model in models])[-true.size :]
+    assert np.median(np.abs(speeds / true - 1.0)) < SPEED_SHARE
 
 
-@pytest.mark.parametrize("fault", FAULTS_OF_A_DRIVE)
+@pytest.mark.parametrize(
+    "fault", ["cameras-swapped", "features-late", "chroma-shifted", "delay-zero"]
+)
 def test_a_fault_that_leaves_outputs_plausible_changes_the_drive(
-    shipped: LoadedModel, undisturbed: Track, fault: str
+    shipped: LoadedModel, undisturbed: tuple[Track, list[bytes]], fault: str
 ) -> None:
-    ways = [track.column("offset_m") for track in (driven(shipped, fault, []), undisturbed)]
+    ways = [track.column("offset_m") for track in (driven(shipped, fault, []), undisturbed[0])]
     frames = min(way.size for way in ways)
     assert frames > 50
     assert np.abs(ways[0][:frames] - ways[1][:frames]).max() > CHANGED_M

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from tools.training.heads import VISION_TARGETS, size_of
-from tools.training.networks import Policy, Vision
+from tools.training.export import Trained
+from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, VISION_TARGETS, size_of
+from tools.training.networks import Policy, Vision, arrays_of
 from tools.training.scaling import Scaling
+
+Networks = tuple[Vision, Policy, Scaling]
 
 
 @pytest.fixture
-def networks() -> tuple[Vision, Policy, Scaling]:
+def networks() -> Networks:
     """Networks whose every weight and statistic is somewhere, and a scaling of many sizes."""
     torch.manual_seed(3)
     torch.set_num_threads(1)
@@ -24,8 +27,7 @@ def networks() -> tuple[Vision, Policy, Scaling]:
                 value.copy_(0.5 + torch.rand(value.shape, generator=generator))
             elif name.endswith(("bias", "running_mean")) or "bend" in name or "last" in name:
                 value.copy_(0.1 * torch.randn(value.shape, generator=generator))
-    rng = np.random.default_rng(5)
-    size = size_of(VISION_TARGETS)
+    rng, size = np.random.default_rng(5), size_of(VISION_TARGETS)
     mean, deviation = rng.normal(size=size), np.exp(rng.normal(size=size))
     start = 0
     for head in VISION_TARGETS:
@@ -34,3 +36,17 @@ def networks() -> tuple[Vision, Policy, Scaling]:
         start += head.size
     scaling = Scaling(mean.astype(np.float32), deviation.astype(np.float32))
     return vision.eval(), policy.eval(), scaling
+
+
+def as_trained(networks: Networks) -> Trained:
+    """Return networks as a training leaves them."""
+    vision, policy, scaling = networks
+    return Trained("test", arrays_of(vision), arrays_of(policy), scaling)
+
+
+def histories(count: int) -> list[torch.Tensor]:
+    """Return random inputs of the policy."""
+    generator = torch.Generator().manual_seed(0)
+    desires = torch.zeros(count, HISTORY_ROWS, 8)
+    features = torch.randn(count, HISTORY_ROWS, HIDDEN_WIDTH, generator=generator)
+    return [desires, torch.tensor([[1.0, 0.0]]).repeat(count, 1), features]

@@ -1,15 +1,21 @@
-"""A checkpoint of other networks is told from one of these before its weights are taken."""
+"""Checkpoints: what was saved comes back, others are refused, and trainings go on from them."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
+from tools import cli
 from tools.errors import TrainingError
-from tools.training import checkpoint
+from tools.training import checkpoint, training, vision_stage
 from tools.training.architecture import PolicySize
 from tools.training.networks import Policy
+from tools.training.options import ROUNDS, TrainingOptions
+from tools.training.recipe import recipe_of
+
+SMALL = ["--slots", "24", "--batch", "4", "--workers", "1", "--threads", "1", "--minutes", "0.1"]
 
 
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
@@ -17,24 +23,60 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path)["options"] == {"seed": 3}
 
 
-def test_other_networks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_checkpoint_of_these_networks_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(match: str) -> None:
+        with pytest.raises(TrainingError, match=match) as caught:
+            checkpoint.load(tmp_path)
+        assert "\n" not in str(caught.value)
+
+    refused(r"found none; train without --resume$")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "Policy", lambda: Policy(PolicySize(row=31)))
         checkpoint.save(tmp_path, {"rounds": [2]})
-    with pytest.raises(TrainingError, match="found one of others; train anew"):
-        checkpoint.load(tmp_path)
-
-
-def test_other_formats_and_damage_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    refused("found one of others; train anew")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "FORMAT", 1)
         checkpoint.save(tmp_path, {})
-    expected = f"expected a checkpoint of format {checkpoint.FORMAT}, found 1"
-    with pytest.raises(TrainingError, match=expected):
-        checkpoint.load(tmp_path)
+    refused(rf"expected a checkpoint of format {checkpoint.FORMAT}, found 1; train anew")
     path = tmp_path / checkpoint.NAME
-    path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(TrainingError, match="found it damaged"):
-        checkpoint.load(tmp_path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], whole[:200], b"x" * 100):
+        path.write_bytes(damaged)
+        refused("found it damaged")
+
+
+def test_a_loss_that_is_no_number_at_once_can_be_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # It changes how this process takes memory, until it ends.
+    monkeypatch.setattr(training, "keep_freed_memory", lambda: None)
+    monkeypatch.setattr(vision_stage, "step", lambda *_: (math.nan, {}))
+    for options in ([], ["--resume", "--learning-rate", "0.001"]):
+        assert cli.main(["train", str(tmp_path), *SMALL, *options, "-q"]) == 1
+        error = capsys.readouterr().err
+        assert "expected a loss that falls, found nan" in error
+        assert "go on from the last checkpoint with --resume" in error
+        assert error.count("\n") == 1
+        state = checkpoint.load(tmp_path)
+        assert state["vision"]["step"] == len(state["rounds"]) == 0
+
+
+def test_what_is_no_finished_training_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(code: int, said: str, *options: str) -> None:
+        assert cli.main(["train", str(tmp_path), *options]) == code
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+
+    none = "expected the checkpoint of a training, found none"
+    refused(1, f"{none}; train without --resume", "--resume")
+    refused(1, none, "--eight-bits", "0")
+    checkpoint.save(tmp_path, {"rounds": [9], "options": recipe_of(TrainingOptions(tmp_path))})
+    unfinished = f"expected a finished training, found 1 of {ROUNDS} rounds of drives"
+    refused(1, unfinished, "--eight-bits", "0")
+    refused(2, "--eight-bits: expected minutes, 0 or more, found -1.0", "--eight-bits", "-1")
+    refused(2, "--eight-bits: expected no --resume", "--eight-bits", "0", "--resume")

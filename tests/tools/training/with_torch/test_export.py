@@ -1,39 +1,87 @@
-"""Exported models say what the networks say, in metres, and this project's compiler takes them."""
+"""Exported models say what the networks say, in metres, are small, and this compiler takes them."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from modeld.constants import IDX_COUNT, PLAN_WIDTH
-from tests.tools.training.with_torch.exported import Networks, as_trained, run
+from tests.tools.training.with_torch.conftest import Networks, as_trained, histories
 from tools import cli
+from tools.errors import TrainingError
 from tools.example_models.interface import vision_slices
+from tools.training import checkpoint, export
 from tools.training.architecture import MIDDLE
 from tools.training.export import (
     MOST_BYTES,
     MOST_FLOP,
     MOST_PARAMETERS,
     Trained,
+    Written,
     vision_model,
     write_models,
 )
-from tools.training.heads import (
-    HIDDEN_WIDTH,
-    HISTORY_ROWS,
-    PLAN,
-    VISION_HEADS,
-    VISION_TARGETS,
-    Singles,
-)
+from tools.training.heads import PLAN, VISION_HEADS, VISION_TARGETS, Singles
+from tools.training.limits import check_sizes
 from tools.training.networks import as_input
+from tools.training.onnx_weights import EightBitGraph, WeightedGraph
+from tools.training.options import TrainingOptions
+from tools.training.parts import ConvNorm
+from tools.training.rounded_networks import fold_norms, round_weights, rounded
+from tools.training.rounding import in_eight_bits
 from tools.training.scaling import part_of
+from tools.training.training import Training
+
+FILES = ("vision.onnx", "policy.onnx")
+# What weights of 11 bits may change, in units of the scaling: the most, and the root mean square.
+# Rounded networks are written as they are.
+GRAPHS = {"float16": (WeightedGraph, 2e-2, 4e-3), "int8": (EightBitGraph, 2e-3, 2e-3)}
+
+
+def pictures() -> Any:
+    rng = np.random.default_rng(0)
+    return np.clip(MIDDLE + 60 * rng.normal(size=(1, 2, 12, 128, 256)), 0, 255).astype(np.uint8)
+
+
+class Exported:
+    """Networks and the files made of them."""
+
+    def __init__(self, stored: str, networks: Networks, directory: Path) -> None:
+        self.vision, self.policy, self.scaling = networks
+        self.graph, self._most, self._mean = GRAPHS[stored]
+        if stored == "int8":
+            for network in (self.vision, self.policy):
+                fold_norms(network)
+                round_weights(network)
+        self.trained, self.directory = as_trained(networks), directory
+
+    def write(self, folder: str = "models") -> Written:
+        return write_models(self.directory / folder, self.trained, self.graph)
+
+    def run(self, name: str, feeds: dict[str, Any]) -> Singles:
+        """Return the first output of a model."""
+        self.write()
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = ort.InferenceSession(self.directory / "models" / name, options)
+        return np.asarray(session.run(None, feeds)[0])
+
+    def close(self, found: Singles, wanted: Singles, scale: Any = 1.0) -> None:
+        error = np.abs(found - wanted) / scale
+        assert error.max() < self._most
+        assert np.sqrt((error**2).mean()) < self._mean
+
+
+@pytest.fixture(params=GRAPHS)
+def exported(request: pytest.FixtureRequest, networks: Networks, tmp_path: Path) -> Exported:
+    return Exported(request.param, networks, tmp_path)
 
 
 @pytest.fixture
@@ -41,70 +89,62 @@ def trained(networks: Networks) -> Trained:
     return as_trained(networks)
 
 
-def close(found: Singles, wanted: Singles, scale: NDArray[Any]) -> None:
-    """Compare within what weights of 11 bits may change, in units of the scaling."""
-    error = np.abs(found - wanted) / scale
-    assert error.max() < 2e-2
-    assert np.sqrt((error**2).mean()) < 4e-3
-
-
-def test_vision_says_what_the_network_says(
-    tmp_path: Path, networks: Networks, trained: Trained
-) -> None:
-    vision, _, scaling = networks
-    write_models(tmp_path, trained)
-    rng = np.random.default_rng(0)
-    images = np.clip(MIDDLE + 60 * rng.normal(size=(1, 2, 12, 128, 256)), 0, 255).astype(np.uint8)
-    found = run(tmp_path / "vision.onnx", {"img": images[:, 0], "big_img": images[:, 1]})
+def test_vision_says_what_the_network_says(exported: Exported) -> None:
+    images = pictures()
+    found = exported.run("vision.onnx", {"img": images[:, 0], "big_img": images[:, 1]})
     assert found.shape == (1, 1576)
     with torch.inference_mode():
-        wanted = {name: x.numpy() for name, x in vision(as_input(torch.from_numpy(images))).items()}
+        outputs = exported.vision(as_input(torch.from_numpy(images)))
     for head in VISION_HEADS:
-        part, said = found[:, vision_slices()[head.name]], wanted[head.name]
-        unit = part_of(VISION_TARGETS, scaling, (head,))
+        part, said = found[:, vision_slices()[head.name]], outputs[head.name].numpy()
+        unit = part_of(VISION_TARGETS, exported.scaling, (head,))
         if head.kind == "gaussian":
             means = said[:, : head.size] * unit.deviation + unit.mean
-            logs = said[:, head.size :] + np.log(unit.deviation)
-            close(part[:, : head.size], means, unit.deviation)
-            close(part[:, head.size :], logs, np.ones_like(unit.deviation))
+            exported.close(part[:, : head.size], means, unit.deviation)
+            exported.close(part[:, head.size :], said[:, head.size :] + np.log(unit.deviation))
         else:
-            close(part, said, unit.deviation)
-    close(found[:, vision_slices()["hidden_state"]], wanted["hidden_state"], np.ones(1))
+            exported.close(part, said, unit.deviation)
+    exported.close(found[:, vision_slices()["hidden_state"]], outputs["hidden_state"].numpy())
 
 
-def test_policy_says_what_the_network_says(
-    tmp_path: Path, networks: Networks, trained: Trained
-) -> None:
-    _, policy, scaling = networks
-    write_models(tmp_path, trained)
-    rng = np.random.default_rng(0)
-    feeds = {
-        "desire_pulse": np.zeros((1, HISTORY_ROWS, 8), np.float32),
-        "traffic_convention": np.array([[1, 0]], np.float32),
-        "features_buffer": rng.normal(size=(1, HISTORY_ROWS, HIDDEN_WIDTH)).astype(np.float32),
-    }
-    feeds["desire_pulse"][0, 9, 3] = 1.0
-    found = run(tmp_path / "policy.onnx", feeds)
-    assert found.shape == (1, 1000)
+def test_policy_says_what_the_network_says(exported: Exported) -> None:
+    desires, convention, features = histories(1)
+    desires[0, 9, 3] = 1.0
     with torch.inference_mode():
-        said = policy(*(torch.from_numpy(value) for value in feeds.values()))
-    unit = part_of(VISION_TARGETS, scaling, (PLAN,))
-    plan = said["plan"].numpy()
-    close(found[:, : PLAN.size], plan[:, : PLAN.size] * unit.deviation + unit.mean, unit.deviation)
-    close(found[:, 990:998], said["desire_state"].numpy(), np.ones(1))
-    assert found[0, 998:].tolist() == [0.0, 0.0]
+        said = exported.policy(desires, convention, features)
+    names = ("desire_pulse", "traffic_convention", "features_buffer")
+    feeds = {n: x.numpy() for n, x in zip(names, (desires, convention, features), strict=True)}
+    found = exported.run("policy.onnx", feeds)
+    assert found.shape == (1, 1000)
+    unit, plan = part_of(VISION_TARGETS, exported.scaling, (PLAN,)), said["plan"].numpy()
     assert plan.shape == (1, 2 * IDX_COUNT * PLAN_WIDTH)
+    means = plan[:, : PLAN.size] * unit.deviation + unit.mean
+    exported.close(found[:, : PLAN.size], means, unit.deviation)
+    exported.close(found[:, 990:998], said["desire_state"].numpy())
+    assert found[0, 998:].tolist() == [0.0, 0.0]
 
 
-def test_models_are_small_and_equal_for_equal_weights(tmp_path: Path, trained: Trained) -> None:
-    written = write_models(tmp_path / "a", trained)
-    assert written.bytes <= MOST_BYTES
-    assert written.parameters <= MOST_PARAMETERS
-    assert written.flop <= MOST_FLOP
-    write_models(tmp_path / "b", trained)
-    for name in ("vision.onnx", "policy.onnx"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    model = onnx.load(tmp_path / "a" / "vision.onnx")
+def test_models_are_small_known_before_and_equal_for_equal_weights(exported: Exported) -> None:
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
+    known = check_sizes()
+    # Draws are those that they would have been.
+    assert torch.equal(torch.random.get_rng_state(), before)
+    written = exported.write("a")
+    for one in (known, written):
+        assert one.parameters <= MOST_PARAMETERS
+        assert one.flop <= MOST_FLOP
+        assert one.bytes <= MOST_BYTES
+    assert known.parameters == written.parameters
+    if exported.graph is WeightedGraph:
+        assert known.flop == written.flop
+        # Only the name of the training differs.
+        assert abs(known.bytes - written.bytes) < 100
+    exported.write("b")
+    for name in FILES:
+        one, other = (exported.directory / folder / name for folder in "ab")
+        assert one.read_bytes() == other.read_bytes()
+    model = onnx.load(exported.directory / "a" / "vision.onnx")
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     assert metadata["model_checkpoint"] == "modeld-train/test"
 
@@ -112,20 +152,87 @@ def test_models_are_small_and_equal_for_equal_weights(tmp_path: Path, trained: T
 def test_weight_beyond_float16_is_refused(trained: Trained) -> None:
     weights = dict(trained.vision)
     weights["trunk.places.weight"] = weights["trunk.places.weight"] * 1e9
-    broken = Trained("test", weights, trained.policy, trained.scaling)
     with pytest.raises(ValueError, match="a weight beyond float16"):
-        vision_model(broken)
+        vision_model(Trained("test", weights, trained.policy, trained.scaling))
 
 
 @pytest.mark.opencl
 def test_compiler_takes_them_as_the_interface_they_are(
-    tmp_path: Path, trained: Trained, capsys: pytest.CaptureFixture[str]
+    exported: Exported, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_models(tmp_path, trained)
-    artifact = tmp_path / "driving.pkl"
-    files = [str(tmp_path / name) for name in ("vision.onnx", "policy.onnx")]
-    assert cli.main(["compile", *files, "-o", str(artifact)]) == 0
+    exported.write()
+    artifact = str(exported.directory / "driving.pkl")
+    files = [str(exported.directory / "models" / name) for name in FILES]
+    assert cli.main(["compile", *files, "-o", artifact]) == 0
     said = capsys.readouterr().out
-    assert cli.main(["inspect", str(artifact)]) == 0
+    assert cli.main(["inspect", artifact]) == 0
     assert "interface: split-2025, known by the checkpoint 'modeld-train/test'" in said
     assert "split-2025" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"),
+    [
+        ("MOST_PARAMETERS", "at most 1000 parameters, found"),
+        ("MOST_FLOP", "at most 1000 floating-point operations a frame, found"),
+        ("MOST_BYTES", "at most 1000 bytes of both files, found"),
+    ],
+)
+def test_what_is_too_large_is_refused_before_anything_is_written(
+    limit: str, found: str, tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, limit, 1000)
+    with pytest.raises(TrainingError, match=found) as caught:
+        write_models(tmp_path / "models", trained)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "models").exists()
+    directory = tmp_path / "training"
+    with pytest.raises(TrainingError, match=found):
+        Training(TrainingOptions(directory), resume=False, show=False)
+    assert not (directory / checkpoint.NAME).exists()
+    assert not directory.exists()
+
+
+def test_rounding_is_that_of_the_export_and_lets_gradients_pass() -> None:
+    torch.manual_seed(0)
+    for shape in ((16, 8, 3, 3), (40, 24)):
+        weight = torch.randn(shape, requires_grad=True)
+        value = rounded(weight)
+        numbers, scale = in_eight_bits(weight.detach().numpy())
+        wanted = numbers * scale.reshape(-1, *[1] * (len(shape) - 1))
+        np.testing.assert_allclose(value.detach().numpy(), wanted, rtol=0, atol=1e-6)
+        (value * torch.arange(shape[-1])).sum().backward()
+        assert weight.grad is not None
+        assert torch.equal(weight.grad, torch.arange(shape[-1]).expand(shape).float())
+
+
+def test_folded_networks_say_the_same(networks: Networks) -> None:
+    vision, _, _ = networks
+    views, folded = as_input(torch.from_numpy(pictures())), deepcopy(vision)
+    fold_norms(folded)
+    with torch.inference_mode():
+        before, after = (network(views)["hidden_state"] for network in (vision, folded))
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-4)
+    norms = [m.norm for m in folded.modules() if isinstance(m, ConvNorm)]
+    assert norms
+    assert all(torch.equal(n.weight, torch.ones_like(n.weight)) for n in norms)
+    assert not any(n.weight.requires_grad for n in norms)
+
+
+def test_files_of_8_bits_are_half_as_large_and_their_matrices_are_int8(
+    tmp_path: Path, networks: Networks
+) -> None:
+    halves = write_models(tmp_path / "half", as_trained(networks))
+    written = Exported("int8", networks, tmp_path).write("eight")
+    assert (halves.stored, written.stored) == ("float16", "int8")
+    assert written.bytes < 0.55 * halves.bytes
+    for name in FILES:
+        model = onnx.load(tmp_path / "eight" / name)
+        onnx.checker.check_model(model, full_check=True)
+        kinds = {i.name: i.data_type for i in model.graph.initializer}
+        widened = [n.input[0] for n in model.graph.node if n.op_type == "DequantizeLinear"]
+        large = [i.name for i in model.graph.initializer if np.prod(i.dims) > 8192]
+        assert widened
+        assert {kinds[n] for n in widened} == {onnx.TensorProto.INT8}
+        assert set(large) <= set(widened)
+        assert onnx.TensorProto.FLOAT16 not in kinds.values()
