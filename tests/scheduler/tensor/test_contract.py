@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from scheduler import Tensor
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
+from tests.scheduler.support.programs import program_of
 
 Array = NDArray[Any]
 
@@ -24,24 +26,17 @@ I = np.array([[7, -7, 5, 3], [0, 2, -1, 9], [4, -4, 8, 1]], np.int32)  # noqa: E
 D = np.array([[2, 3, -2, -3], [5, -4, 3, 2], [3, 3, -5, 1]], np.int32)
 IMAGE = np.random.default_rng(5).standard_normal((2, 4, 6, 5)).astype(np.float32)
 KERNEL = np.random.default_rng(6).standard_normal((6, 2, 3, 3)).astype(np.float32)
+WIDE = np.random.default_rng(8).uniform(-1.0, 1.0, (5, 3)).astype(np.float32)
 BIAS = np.random.default_rng(7).standard_normal(6).astype(np.float32)
 
 
 def np_conv(x: Array, w: Array, stride: int = 1, dilation: int = 1, groups: int = 1) -> Array:
-    """Convolve by the definition: one output element at a time."""
-    n, _, height, width = x.shape
-    out, per, kh, kw = w.shape
-    oh = (height - dilation * (kh - 1) - 1) // stride + 1
-    ow = (width - dilation * (kw - 1) - 1) // stride + 1
-    result = np.zeros((n, out, oh, ow))
-    for o in range(out):
-        first = o // (out // groups) * per
-        for i in range(oh):
-            for j in range(ow):
-                seen = x[:, first : first + per, i * stride :, j * stride :]
-                seen = seen[:, :, : dilation * kh : dilation, : dilation * kw : dilation]
-                result[:, o, i, j] = (seen[:, :, :kh, :kw] * w[o]).sum((1, 2, 3))
-    return result
+    """Convolve by the definition: windows times weights, group by group."""
+    spans = [dilation * (k - 1) + 1 for k in w.shape[2:]]
+    seen = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), spans, (2, 3))
+    seen = seen[:, :, ::stride, ::stride, ::dilation, ::dilation]
+    parts = zip(np.split(seen, groups, 1), np.split(w, groups), strict=True)
+    return np.concatenate([np.einsum("nchwij,ocij->nohw", s, k) for s, k in parts], 1)
 
 
 def np_conv_transpose(x: Array, w: Array, stride: int) -> Array:
@@ -104,7 +99,7 @@ CASES: dict[str, Case] = {
     "matmul": (lambda: t(F) @ t(G.T.copy()), lambda: F @ G.T),
     "rmatmul": (lambda: F @ t(G.T.copy()), lambda: F @ G.T),
     "matmul-vector": (lambda: t(F).matmul(t(G[0])), lambda: F @ G[0]),
-    "matmul-batch": (lambda: t(IMAGE) @ t(G[:, :1].copy()).expand(3, 5).T, lambda: None),
+    "matmul-batch": (lambda: t(IMAGE) @ t(WIDE), lambda: IMAGE @ WIDE),
     "lt": (lambda: t(I) < t(D), lambda: I < D),
     "le": (lambda: t(I) <= 3, lambda: I <= 3),
     "gt": (lambda: t(I) > t(D), lambda: I > D),
@@ -132,7 +127,7 @@ CASES: dict[str, Case] = {
     "argmax-axes": (
         lambda: t(IMAGE).argmax((1, 3)),
         lambda: np.moveaxis(IMAGE, 2, 1).reshape(2, 6, 20).argmax(2),
-    ),  # one row of the table
+    ),
     "argmin": (lambda: t(G).argmin(0, keepdim=True), lambda: G.argmin(0)[None]),
     "softmax": (lambda: t(G).softmax(), lambda: np_softmax(G)),
     "softmax-0": (lambda: t(G).softmax(0), lambda: np_softmax(G, 0)),
@@ -174,7 +169,7 @@ CASES: dict[str, Case] = {
     "pad": (
         lambda: t(G).pad(((1, 0), (0, 2)), 3),
         lambda: np.pad(G, ((1, 0), (0, 2)), constant_values=3),
-    ),  # one row of the table
+    ),
     "shrink": (lambda: t(G).shrink(((1, 3), (0, 2))), lambda: G[1:3, 0:2]),
     "flip": (lambda: t(G).flip((0, 1)), lambda: G[::-1, ::-1]),
     "repeat": (lambda: t(G).repeat(2, 3), lambda: np.tile(G, (2, 3))),
@@ -231,21 +226,28 @@ CASES: dict[str, Case] = {
     "empty": (lambda: Tensor.empty(2, 2) * 0, lambda: np.zeros((2, 2), np.float32)),
     "list": (lambda: Tensor([[1, 2], [3, 4]]) * 2, lambda: np.array([[2, 4], [6, 8]], np.int32)),
 }
-del CASES["matmul-batch"]
+
+
+@cache
+def results() -> dict[str, tuple[Array, Array]]:
+    """Return what the interpreter and the device give for each name; all are one program."""
+    made = {name: ours() for name, (ours, _) in CASES.items()}
+    interpreted = {name: tensor.interp() for name, tensor in made.items()}
+    first, *others = made.values()
+    first.realize(*others)
+    return {name: (interpreted[name], t.numpy()) for name, t in made.items()}
 
 
 @pytest.mark.opencl
 @pytest.mark.parametrize("name", CASES)
 def test_a_name_of_the_contract_gives_what_numpy_gives(name: str) -> None:
-    ours, theirs = CASES[name]
-    want = np.asarray(theirs())
-    made = ours()
-    exact = want.dtype.kind in "biu"
-    for got in (made.interp(), made.realize().numpy()):
+    want = np.asarray(CASES[name][1]())
+    limit = 0.0 if want.dtype.kind in "biu" else 2e-5
+    for got in results()[name]:
         assert got.shape == want.shape
         assert got.dtype.kind == want.dtype.kind
-        np.testing.assert_allclose(got, want, rtol=0 if exact else 3e-5, atol=0 if exact else 3e-5)
-    assert made.numpy().flags.writeable, "the array is the caller's"
+        np.testing.assert_allclose(got, want, rtol=limit, atol=limit / 2)
+    assert results()[name][1].flags.writeable, "the array is the caller's"
 
 
 def test_every_name_of_the_contract_exists() -> None:
@@ -258,27 +260,17 @@ def test_every_name_of_the_contract_exists() -> None:
     assert [n for n in text.split() if not hasattr(Tensor, n)] == []
 
 
-@pytest.mark.opencl
-def test_a_batched_product_broadcasts() -> None:
-    w = np.arange(15, dtype=np.float32).reshape(5, 3)
-    np.testing.assert_allclose((t(IMAGE) @ t(w)).numpy(), IMAGE @ w, rtol=2e-5, atol=1e-5)
-
-
-def test_rand_differs_between_calls_and_not_between_processes() -> None:
+def test_rand_differs_between_calls() -> None:
     first, second = Tensor.rand(4), Tensor.rand(4)
     assert not np.array_equal(first.numpy(), second.numpy())
     assert np.array_equal(Tensor.rand(4, seed=1).numpy(), Tensor.rand(4, seed=1).numpy())
+
+
+@pytest.mark.slow
+def test_rand_does_not_differ_between_processes() -> None:
     program = "from scheduler import Tensor; print(Tensor.rand(2).tolist())"
     runs = {subprocess.check_output([sys.executable, "-c", program]) for _ in range(2)}
     assert len(runs) == 1
-
-
-@pytest.mark.opencl
-def test_item_and_tolist() -> None:
-    assert (t(I).sum()).item() == int(I.sum())
-    assert t(I[:2]).tolist() == I[:2].tolist()
-    with pytest.raises(ModelError, match="expected one element"):
-        t(I).item()
 
 
 def test_the_array_given_may_change_afterwards() -> None:
@@ -288,61 +280,37 @@ def test_the_array_given_may_change_afterwards() -> None:
     assert tensor.tolist() == [0, 0, 0]
 
 
-def test_markers_of_training_are_accepted_and_erased() -> None:
+def test_backward_markers_are_erased() -> None:
     x = t(F)
     assert x.detach() is x
     assert x.contiguous_backward() is x
+    marked = (x * 2.0).detach().contiguous_backward().exp().detach()
+    assert marked.node is (x * 2.0).exp().node
     assert not Tensor(F, requires_grad=False).requires_grad
     x.requires_grad = False
 
 
-def test_gradients_are_refused() -> None:
-    with pytest.raises(ModelError, match="gradients are not supported"):
-        Tensor(F, requires_grad=True)
-    with pytest.raises(ModelError, match="gradients are not supported"):
-        t(F).sum().backward()
+def test_a_graph_over_two_devices_is_refused() -> None:
     x = t(F)
-    with pytest.raises(ModelError, match="gradients are not supported"):
-        x.requires_grad = True
-
-
-def test_a_tensor_is_no_size_and_has_no_truth_value() -> None:
-    n: Any = Tensor.variable("n", 1, 8, 3)
-    uses: tuple[Callable[[], Tensor], ...] = (
-        lambda: Tensor.zeros(n),
-        lambda: t(F)[:n],
-        lambda: t(F).reshape(n, 4),
-        lambda: t(F).expand(n, 4),
-        lambda: Tensor.arange(4)[1:n],
-    )
-    for use in uses:
-        with pytest.raises(ModelError, match="shapes are fixed when a graph is built"):
+    assert x.to("auto") is x.to(x.device) is x
+    moved = t(G).to("first")
+    assert moved.to("first") is moved
+    assert moved.device == "first"
+    assert moved.schedule().kernels == []
+    other = Tensor([3.0], device="second")
+    for use in ((x + moved).schedule, (moved + other).numpy):
+        with pytest.raises(ModelError, match=r'one graph runs on one device, found .*"first"'):
             use()
-    with pytest.raises(ModelError, match="no truth value"):
-        bool(t(F) == t(F))
-    assert t(F) != "text"
-
-
-def test_a_variable_stays_in_its_bounds() -> None:
-    with pytest.raises(ModelError, match=r'variable "n": 9 is outside \[1, 8\]'):
-        Tensor.variable("n", 1, 8, 9)
-
-
-def test_a_mask_is_no_index() -> None:
-    with pytest.raises(ModelError, match="use where"):
-        t(F)[t(F) > 1]
-
-
-@pytest.mark.opencl
-def test_devices_are_not_mixed() -> None:
-    x = t(F)
-    assert x.to("auto") is x
-    moved = t(G).to("gpu")
-    assert moved.to("gpu") is moved
-    assert moved.device == "gpu"
-    with pytest.raises(ModelError, match=r"one graph runs on one device, found .*\"gpu\""):
-        (x + moved).schedule()
+    with pytest.raises(ModelError, match=r'one device.*"first".*"second"') as error:
+        (moved + other).numpy()
+    assert "\n" not in str(error.value)
     with pytest.raises(ModelError, match="is not realized"):
         (x + 1).to("gpu")
     on_cpu = t(F).to("cpu") + t(G).to("cpu")
     np.testing.assert_allclose(on_cpu.numpy(), F + G)
+
+
+def test_a_bound_variable_is_a_scalar_argument() -> None:
+    assert (Tensor.variable("n", 0, 10, 3) + 2).item() == 5
+    inputs = (Tensor.input("x", (4,)) * Tensor.variable("n", 0, 10, n).float() for n in (2, 5))
+    assert len({program_of(tensor).source for tensor in inputs}) == 1

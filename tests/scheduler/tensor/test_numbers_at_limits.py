@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from scheduler import Tensor
 from scheduler.errors import LoweringError, ModelError, VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_backend.backend import prepare
 from scheduler.pipeline import schedule
-from tests.scheduler.support.programs import load
+from tests.scheduler.support.programs import Array, load
 
 I32 = np.iinfo(np.int32)
 
@@ -63,36 +64,38 @@ def test_by_zero_counts_as_by_one() -> None:
     assert (x % -3).interp().tolist() == (a % -3).tolist()
 
 
-def model(op: str, shapes: dict[str, tuple[int, ...]], kind: int, **attributes: Any) -> Any:
-    """Return a model of one node."""
-    node = helper.make_node(op, list(shapes), ["y"], **attributes)
-    inputs = [helper.make_tensor_value_info(n, kind, s) for n, s in shapes.items()]
-    output = helper.make_tensor_value_info("y", kind, None)
-    graph = helper.make_graph([node], "g", inputs, [output])
-    opsets = [helper.make_opsetid("", 13 if op == "ReduceMean" else 20)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+def run(op: str, given: dict[str, Array], opset: int, *ways: dict[str, Any]) -> list[Array]:
+    """Run a model of one operator with attributes of several ways."""
+    nodes = [helper.make_node(op, list(given), [f"y{i}"], **way) for i, way in enumerate(ways)]
+    kind = helper.np_dtype_to_tensor_dtype(next(iter(given.values())).dtype)
+    inputs = [helper.make_tensor_value_info(n, kind, v.shape) for n, v in given.items()]
+    outputs = [helper.make_tensor_value_info(n.output[0], kind, None) for n in nodes]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    opsets = [helper.make_opsetid("", opset)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    return list(prepare(model).run(list(given.values())))
 
 
 @pytest.mark.opencl
 def test_the_mean_of_integers_near_the_limit_is_between_them() -> None:
     x = np.array([[I32.max] * 4, [I32.max, I32.max, 5, -7], [I32.min] * 3 + [-3]], np.int32)
-    mean = model("ReduceMean", {"x": x.shape}, TensorProto.INT32, axes=[1], keepdims=0)
-    (found,) = prepare(mean).run([x])
+    (found,) = run("ReduceMean", {"x": x}, 13, {"axes": [1], "keepdims": 0})
     # onnxruntime's; numpy's, made of sums of int32, are -1, -1 and 536870911
     assert found.tolist() == [2147483647, 1073741823, -1610612736]
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize(("padding", "want"), [("zeros", [0, 0, 0, 0]), ("border", [6, 4, 8, 3])])
-@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
-def test_infinite_coordinates_are_outside(mode: str, padding: str, want: list[float]) -> None:
+def test_infinite_coordinates_are_outside() -> None:
     inf = np.inf
     grid = np.array([[[[inf, 0], [-inf, 0], [0, inf], [inf, -inf]]]], np.float32)
-    image = np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
-    shapes = {"x": image.shape, "grid": grid.shape}
-    made = model("GridSample", shapes, TensorProto.FLOAT, mode=mode, padding_mode=padding)
-    (found,) = prepare(made).run([image, grid])
-    np.testing.assert_allclose(found.reshape(-1), want, rtol=1e-6)
+    given = {"x": np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3), "grid": grid}
+    wanted = {"zeros": [0, 0, 0, 0], "border": [6, 4, 8, 3]}
+    ways = [
+        {"mode": mode, "padding_mode": padding}
+        for mode, padding in product(["linear", "nearest", "cubic"], wanted)
+    ]
+    for way, found in zip(ways, run("GridSample", given, 20, *ways), strict=True):
+        np.testing.assert_allclose(found.reshape(-1), wanted[way["padding_mode"]], rtol=1e-6)
 
 
 def wide() -> Tensor:
@@ -103,19 +106,15 @@ def wide() -> Tensor:
 
 def test_an_index_beyond_an_int_is_refused_by_name() -> None:
     flat, rows = wide().reshape(3_000_000_000), Tensor.input("i", (3,), dt.int64)
-    with pytest.raises(LoweringError, match="a gather from an axis of 3000000000 elements"):
-        lowered(flat.gather(rows, 0))
-    with pytest.raises(LoweringError, match="gather from an axis of 3000000000 elements"):
-        lowered(wide()[rows, rows])
+    for tensor, message in (
+        (flat.gather(rows, 0), "a gather from an axis of 3000000000 elements"),
+        (wide()[rows, rows], "gather from an axis of 3000000000 elements"),
+        (flat[::7].gather(rows, 0), r"an index of up to \d{10} elements"),
+    ):
+        with pytest.raises(LoweringError, match=message):
+            assert schedule({"z": tensor.node}).lowered
     with pytest.raises(VerifyError, match="positions along 3000000000 elements"):
         flat.argmax()
-    with pytest.raises(LoweringError, match=r"an index of up to \d{10} elements"):
-        lowered(flat[::7].gather(rows, 0))
-
-
-def lowered(tensor: Tensor) -> None:
-    """Write the kernels of a value."""
-    assert schedule({"z": tensor.node}).lowered
 
 
 @pytest.mark.opencl
