@@ -26,7 +26,7 @@ from tests.faults.table import Row
 from tests.faults.world import LOG_PAUSE_S, World, running_world
 from tests.tools.tiny_driving import write_tiny_driving
 
-pytestmark = [pytest.mark.opencl, pytest.mark.alone]
+pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 # Too large for the artifact, and one that it has room for and the configuration does not know.
 TOO_LARGE, UNKNOWN = nv12_format(1024, 512), nv12_format(192, 96)
 

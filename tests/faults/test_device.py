@@ -21,7 +21,7 @@ from tests.faults.table import Row
 from tests.faults.world import FALLBACK_MPS, PRIMARY_MPS, ROOM, World, running_world
 from tests.tools.tiny_driving import write_tiny_driving
 
-pytestmark = [pytest.mark.opencl, pytest.mark.alone]
+pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 WITH_FALLBACK = """
 fallback_model = "{directory}/safe.pkl"
 state_dir = "{directory}/state"

@@ -19,7 +19,7 @@ from tests.faults.table import Row
 from tests.faults.test_device import WITH_FALLBACK, is_fallback
 from tests.faults.world import World, running_world
 
-pytestmark = [pytest.mark.opencl, pytest.mark.alone]
+pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 FULL = Path("/dev/full")
 
 

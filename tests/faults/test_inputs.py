@@ -19,7 +19,7 @@ from tests.faults.checks import (
 from tests.faults.table import Row
 from tests.faults.world import World
 
-pytestmark = [pytest.mark.opencl, pytest.mark.alone]
+pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 # Longer than any bound on the age of an input.
 OUTAGE_S = 6.0
 # The log joins what happens again within two seconds, and has one line a second of a kind.

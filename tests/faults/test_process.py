@@ -47,6 +47,7 @@ def busy_processes(count: int) -> Iterator[None]:
             process.wait()
 
 
+@pytest.mark.slow
 def test_process_is_stopped_for_a_moment(tmp_path: Path, row: Row) -> None:
     """In the middle of a run: the time does not count, so that the model is kept."""
     with world_with_fallback(tmp_path) as world:
@@ -70,6 +71,7 @@ def test_process_is_stopped_for_a_moment(tmp_path: Path, row: Row) -> None:
         assert world.service.life.code is None
 
 
+@pytest.mark.slow
 def test_process_is_stopped_for_long(tmp_path: Path, row: Row) -> None:
     with running_world(tmp_path, restarts=True) as world:
         world.wait_valid()
@@ -98,6 +100,7 @@ def test_process_is_killed(tmp_path: Path, row: Row) -> None:
             assert killed.code == row.exit_code
 
 
+@pytest.mark.slow
 def test_process_is_killed_while_the_extra_camera_is_lost(tmp_path: Path, row: Row) -> None:
     """The new process has never seen that camera, and is not to believe that there is none."""
     with running_world(tmp_path, restarts=True) as world:
@@ -116,6 +119,7 @@ def test_process_is_killed_while_the_extra_camera_is_lost(tmp_path: Path, row: R
         check_resumed(world, row, time.monotonic_ns())
 
 
+@pytest.mark.slow
 def test_processors_are_taken(world: World, row: Row) -> None:
     start_ns = time.monotonic_ns()
     with busy_processes(4):
@@ -125,6 +129,7 @@ def test_processors_are_taken(world: World, row: Row) -> None:
     check_logged(world, row, start_ns)
 
 
+@pytest.mark.slow
 def test_no_more_memory_can_be_had(world: World, row: Row) -> None:
     """The address space may not grow: what runs needs no more than it has."""
     held = resource.prlimit(world.service.pid, resource.RLIMIT_AS)
@@ -142,6 +147,7 @@ def test_no_more_memory_can_be_had(world: World, row: Row) -> None:
     check_resumed(world, row, time.monotonic_ns())
 
 
+@pytest.mark.slow
 def test_neighbour_takes_the_memory_of_the_group(world: World, row: Row) -> None:
     """Of the processes that share a limit the one that grows is killed, and this one goes on."""
     with memory_group(world.service.pid, spare_mib=64) as join:
@@ -157,6 +163,7 @@ def test_neighbour_takes_the_memory_of_the_group(world: World, row: Row) -> None
     check_resumed(world, row, time.monotonic_ns())
 
 
+@pytest.mark.slow
 def test_too_little_memory_to_start(tmp_path: Path, row: Row) -> None:
     def change(setup: Setup) -> Setup:
         return replace(setup, limits=f"ulimit -v {400 << 10}")
@@ -168,6 +175,7 @@ def test_too_little_memory_to_start(tmp_path: Path, row: Row) -> None:
         assert not world.service.lines("Traceback")
 
 
+@pytest.mark.slow
 def test_too_few_descriptors_to_start(tmp_path: Path, row: Row) -> None:
     def change(setup: Setup) -> Setup:
         return replace(setup, limits="ulimit -n 48")
@@ -188,6 +196,7 @@ def next_descriptor(pid: int) -> int:
     return min(found)
 
 
+@pytest.mark.slow
 def test_no_more_descriptors_can_be_had(world: World, row: Row) -> None:
     """Nor a camera that comes back, until the limit is another one."""
     pid = world.service.pid
@@ -208,6 +217,7 @@ def test_no_more_descriptors_can_be_had(world: World, row: Row) -> None:
     check_resumed(world, row, time.monotonic_ns())
 
 
+@pytest.mark.slow
 def test_log_is_not_read(tmp_path: Path, row: Row) -> None:
     """The pipe of stderr is full: each camera fault logs more."""
 
@@ -226,6 +236,7 @@ def test_log_is_not_read(tmp_path: Path, row: Row) -> None:
         assert world.service.life.code is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [24, -24])
 def test_wall_clock_jumps(world: World, row: Row, hours: int) -> None:
     """A day ahead or back, as when a device without a battery finds out the time."""
@@ -245,6 +256,7 @@ def test_wall_clock_jumps(world: World, row: Row, hours: int) -> None:
     check_resumed(world, row, time.monotonic_ns())
 
 
+@pytest.mark.slow
 def test_loop_makes_no_progress(tmp_path: Path, row: Row) -> None:
     """Frames come, and nothing is published: no ping, and the watchdog ends the process."""
     with running_world(tmp_path, faulty=True, restarts=True) as world:
