@@ -1,35 +1,20 @@
-"""The kernel table: rows by hand, totals against the schedule, short names."""
+"""The kernel table: rows and estimates by hand, totals against the schedule, short names."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from scheduler.context import CompileContext
-from scheduler.debug.kernel_table import KernelTable, Nest, kernel_tables, source_of
+from scheduler.debug.kernel_table import Nest, source_of
 from scheduler.device.spec import SPECS
-from scheduler.emit.artifact import emit
-from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
-
-
-def two_products() -> Tensor:
-    """relu(x w1) w2: two kernels with 256 bytes between them."""
-    rng = np.random.default_rng(3)
-    w1, w2 = (Tensor.weight(rng.normal(size=s).astype(np.float32)) for s in ((8, 16), (16, 4)))
-    return (Tensor.input("x", (4, 8)) @ w1).relu().contiguous() @ w2
-
-
-def table_of(tensor: Tensor) -> KernelTable:
-    plan = schedule({"y": tensor.node})
-    return kernel_tables(emit({"run": plan}, name="t", kind="plain").manifest, {"run": plan})[0]
+from tests.scheduler.debug.examples import layers, two_products
+from tests.scheduler.support.programs import make_program, program_of, x
 
 
 def test_table_of_a_program_checked_by_hand() -> None:
-    table = table_of(two_products())
+    table = program_of(two_products()).table
     first, second = table.launches
     # 4x16 results of 8 multiply-adds, and a comparison; then 4x4 of 16 multiply-adds.
-    assert first.flops == 4 * 16 * 8 * 2 + 4 * 16
-    assert second.flops == 4 * 4 * 16 * 2
+    assert (first.flops, second.flops) == (4 * 16 * 8 * 2 + 4 * 16, 4 * 4 * 16 * 2)
     assert first.bytes_moved == 4 * (4 * 8 + 8 * 16 + 4 * 16)
     assert second.bytes_moved == 4 * (4 * 16 + 16 * 4 + 4 * 4)
     assert first.nests == (Nest((4, 16), ((8,),)),)
@@ -42,45 +27,59 @@ def test_table_of_a_program_checked_by_hand() -> None:
     assert table.dependencies() == [(0, 1, first.writes[0])]
 
 
+def test_work_and_traffic_are_known_without_running() -> None:
+    made = program_of((x(16, 32) @ x(32, 48, name="w")).relu())
+    (launch,) = made.table.launches
+    assert launch.flops == 2 * 16 * 32 * 48 + 16 * 48
+    assert launch.bytes_moved == 4 * (16 * 32 + 32 * 48 + 16 * 48)
+    assert made.manifest["kernels"][0]["flops"] == launch.flops
+    assert made.plan.bytes_moved == launch.bytes_moved
+
+
+def test_what_is_hoisted_or_shared_is_counted_once() -> None:
+    """The row maximum is found once per row, not once per element."""
+    made = program_of(x(16, 64) - x(16, 64, name="b").max(1, keepdim=True))
+    assert made.table.totals.flops <= 2 * 16 * 64
+    twice = program_of(x(64, name="c") * x(64, name="c2") + (x(64, name="d") + 1.0))
+    assert twice.table.totals.flops == 3 * 64
+
+
+def test_a_buffer_that_is_read_twice_is_moved_once() -> None:
+    a = x(32, 32)
+    assert program_of(a.T + a).plan.bytes_moved == 2 * 32 * 32 * 4
+
+
 def test_totals_agree_with_the_schedule() -> None:
-    x = Tensor.input("x", (64, 64))
-    for i in range(4):
-        x = (x @ Tensor.weight(np.full((64, 64), i, np.float32))).softmax(1).contiguous() + x
-    plan = schedule({"y": x.node})
-    totals = kernel_tables(emit({"run": plan}, name="t", kind="plain").manifest)[0].totals
+    made = program_of(layers())
+    plan, totals = made.plan, made.table.totals
     assert totals.launches == len(plan.launches)
     assert totals.bytes_moved == plan.bytes_moved
     assert totals.flops == sum(k.flops for k in plan.lowered)
-    assert totals.arena_peak == plan.arena().size
-    assert totals.arena_live == plan.arena().live
-    assert totals.arena_unplanned == plan.arena().unplanned
+    arena = plan.arena()
+    planned = (totals.arena_peak, totals.arena_live, totals.arena_unplanned)
+    assert planned == (arena.size, arena.live, arena.unplanned)
 
 
 def test_a_state_is_read_before_it_is_written() -> None:
     queue = Tensor.state("q", (4, 2))
-    pushed = queue.assign(Tensor.cat([queue[1:], Tensor.input("x", (1, 2))], 0))
-    plan = schedule({"y": (pushed * 2.0).node}, [pushed.node])
-    table = kernel_tables(emit({"run": plan}, name="t", kind="plain").manifest, {"run": plan})[0]
-    old = [v for v in table.values if v.kind == "state" and v.producer is None]
-    new = [v for v in table.values if v.kind == "state" and v.producer is not None]
-    assert len(old) == len(new) == 1
-    assert (old[0].first, old[0].buffer) == (0, new[0].buffer)
+    pushed = queue.assign(Tensor.cat([queue[1:], x(1, 2)], 0))
+    table = program_of(pushed * 2.0, writes=[pushed]).table
+    (old,) = [v for v in table.values if v.kind == "state" and v.producer is None]
+    (new,) = [v for v in table.values if v.kind == "state" and v.producer is not None]
+    assert (old.first, old.buffer) == (0, new.buffer)
 
 
 def test_launches_of_work_groups_name_their_kind_and_what_they_write() -> None:
-    x = Tensor.input("x", (64, 40))
-    outputs = {"y": (x * 2.0).sum(1).node, "z": x.sum(0).node}
-    plan = schedule(outputs, context=CompileContext(SPECS["gpu"]))
-    manifest = emit({"run": plan}, name="t", kind="plain").manifest
-    (table,) = kernel_tables(manifest)
+    a = x(64, 40)
+    context = CompileContext(SPECS["gpu"])
+    table = make_program({"y": (a * 2.0).sum(1), "z": a.sum(0)}, context=context).table
     assert {launch.kind for launch in table.launches} == {"contract"}
     written = [table.values[i].name for launch in table.launches for i in launch.writes]
     assert sorted(written) == ["y", "z"]
 
 
 def test_source_of_a_kernel_ends_with_it() -> None:
-    plan = schedule({"y": two_products().node})
-    manifest = emit({"run": plan}, name="t", kind="plain").manifest
+    manifest = program_of(two_products()).manifest
     for kernel in manifest["kernels"]:
         text = source_of(manifest, kernel["name"])
         assert text.startswith("__kernel")

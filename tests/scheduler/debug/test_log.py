@@ -8,50 +8,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from scheduler.context import CompileContext, Stages
 from scheduler.debug.kernel_table import kernel_tables
 from scheduler.debug.kernel_text import summary, table_text
-from scheduler.emit.artifact import emit
 from scheduler.flags import FLAGS, Flags, Level
 from scheduler.pipeline import INPUT, passes, schedule
-from scheduler.tensor.tensor import Tensor
+from tests.scheduler.debug.examples import two_products
+from tests.scheduler.support.programs import artifact_of
 
 ROOT = Path(__file__).parents[3]
 
 
-def two_products() -> Tensor:
-    """relu(x w1) w2: two kernels with 256 bytes between them."""
-    rng = np.random.default_rng(3)
-    w1, w2 = (Tensor.weight(rng.normal(size=s).astype(np.float32)) for s in ((8, 16), (16, 4)))
-    return (Tensor.input("x", (4, 8)) @ w1).relu().contiguous() @ w2
-
-
-# --- stages -----------------------------------------------------------------------------------
-
-
-def test_stages_hold_the_graph_after_every_pass() -> None:
+def test_stages_hold_the_graph_after_every_pass_and_looking_changes_nothing() -> None:
     stages = Stages()
     plan = schedule({"y": two_products().node}, context=CompileContext(stages=stages))
-    assert [name for name, _ in stages.graphs] == [
-        INPUT,
-        *(name for name, _ in passes(CompileContext())),
-    ]
+    names = [INPUT, *(name for name, _ in passes(CompileContext()))]
+    assert [name for name, _ in stages.graphs] == names
     assert all(roots for _, roots in stages.graphs)
     assert plan.stages is stages
-
-
-def test_looking_changes_nothing() -> None:
-    texts = []
-    for stages in (None, Stages()):
-        plan = schedule({"y": two_products().node}, context=CompileContext(stages=stages))
-        texts.append([k.text for k in plan.lowered])
-    assert texts[0] == texts[1]
-
-
-# --- DEBUG and VIZ ----------------------------------------------------------------------------
+    other = schedule({"y": two_products().node}, context=CompileContext())
+    assert [k.text for k in other.lowered] == [k.text for k in plan.lowered]
 
 
 @pytest.mark.parametrize(
@@ -65,16 +43,11 @@ def test_debug_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str, level: in
 
 @pytest.mark.parametrize(
     ("text", "path"),
-    [
-        ("", None),
-        ("0", None),
-        ("1", Path("build/viz-a-b.html")),
-        ("x/y.html", Path("x/y.html")),
-    ],
+    [("", None), ("0", None), ("1", "build/viz-a-b.html"), ("x/y.html", "x/y.html")],
 )
-def test_viz_is_a_path(monkeypatch: pytest.MonkeyPatch, text: str, path: Path | None) -> None:
+def test_viz_is_a_path(monkeypatch: pytest.MonkeyPatch, text: str, path: str | None) -> None:
     monkeypatch.setenv("VIZ", text)
-    assert Flags.from_environment().viz_path("a/b") == path
+    assert Flags.from_environment().viz_path("a/b") == (path and Path(path))
 
 
 def test_every_flag_is_documented() -> None:
@@ -91,8 +64,8 @@ def test_each_step_of_the_ladder_adds(
 ) -> None:
     monkeypatch.setenv("DEBUG", str(level))
     plan = two_products().schedule()
+    (table,) = kernel_tables(artifact_of(plan).manifest, {"run": plan})
     text = "\n".join(r.getMessage() for r in caplog.records if r.name == "scheduler")
-    table = kernel_tables(emit({"run": plan}, name="t", kind="plain").manifest, {"run": plan})[0]
     assert (summary(table) in text) == (level >= Level.SUMMARY)
     assert (table_text(table) in text) == (level >= Level.TABLE)
     assert ("lanes 16, tiles" in text or "lanes 4, tiles" in text) == (level >= Level.LOOPS)
@@ -100,7 +73,10 @@ def test_each_step_of_the_ladder_adds(
     assert ("after canonicalize:" in text) == (level >= Level.IR)
 
 
-def run_fresh(code: str, cwd: Path, **environment: str) -> str:
+def run_fresh(cwd: Path, **environment: str) -> str:
+    """Schedule something in a process without any logging; return what it says."""
+    code = "from scheduler.tensor.tensor import Tensor\n"
+    code += "Tensor.input('x', (4, 8)).softmax(1).schedule()"
     result = subprocess.run(
         [sys.executable, "-c", code],
         cwd=cwd,
@@ -114,28 +90,20 @@ def run_fresh(code: str, cwd: Path, **environment: str) -> str:
     return result.stderr
 
 
-CODE = """
-from scheduler.tensor.tensor import Tensor
-Tensor.input("x", (4, 8)).softmax(1).schedule()
-"""
+@pytest.mark.slow
+def test_without_flags_nothing_is_said_or_written(tmp_path: Path) -> None:
+    assert run_fresh(tmp_path) == ""
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_without_any_logging_debug_goes_to_stderr(tmp_path: Path) -> None:
-    lines = run_fresh(CODE, tmp_path, DEBUG="1").splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("scheduler: 1 kernel, 1 launch, ")
-
-
-def test_viz_writes_a_page_for_a_schedule_of_its_own(tmp_path: Path) -> None:
-    assert "wrote build/viz-out0.html" in run_fresh(CODE, tmp_path, VIZ="1")
+@pytest.mark.slow
+def test_flags_of_the_environment_give_lines_on_stderr_and_a_page(tmp_path: Path) -> None:
+    (line,) = run_fresh(tmp_path, DEBUG="1").splitlines()
+    assert line.startswith("scheduler: 1 kernel, 1 launch, ")
+    assert "wrote build/viz-out0.html" in run_fresh(tmp_path, VIZ="1")
     page = (tmp_path / "build/viz-out0.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>")
     assert page.endswith("</html>\n")
-
-
-def test_without_flags_nothing_is_said_or_written(tmp_path: Path) -> None:
-    assert run_fresh(CODE, tmp_path) == ""
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_level_of_the_logger_is_left_alone_without_debug() -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from scheduler.debug.pretty import Names, pretty, pretty_body, pretty_loops
 from scheduler.device.spec import DEFAULT
@@ -19,16 +20,17 @@ from scheduler.kernelize.body import Body, Store
 from scheduler.kernelize.make_kernels import make_kernels
 from scheduler.loops.schedule import LoopSchedule, Tile
 from scheduler.tensor.tensor import Tensor
+from tests.scheduler.support.programs import x
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_a_graph_is_a_line_for_each_node_sources_first() -> None:
-    x = Tensor.input("x", (4, 3))
-    total = make(Op.REDUCE, dt.float32, (x.node,), (Op.ADD, (1,)))
+    a = x(4, 3)
+    total = make(Op.REDUCE, dt.float32, (a.node,), (Op.ADD, (1,)))
     root = make(Op.PAD, dt.float32, (total,), (((0, 0), (1, 2)), -1.5))
     origins = Origins()
-    origins.name([x.node], ())
+    origins.name([a.node], ())
     origins.name([total], ("/layer/Sum",))
     assert pretty([root], origins=origins) == (
         "%0 = buffer input x : float32[4, 3]\n"
@@ -39,9 +41,8 @@ def test_a_graph_is_a_line_for_each_node_sources_first() -> None:
 
 
 def test_a_shared_node_is_one_line() -> None:
-    x = Tensor.input("x", (2,))
-    text = pretty([(x * x + x).node])
-    assert text.splitlines() == [
+    a = x(2)
+    assert pretty([(a * a + a).node]).splitlines() == [
         "%0 = buffer input x : float32[2]",
         "%1 = mul (%0, %0) : float32[2]",
         "%2 = add (%1, %0) : float32[2]",
@@ -50,25 +51,28 @@ def test_a_shared_node_is_one_line() -> None:
 
 
 def test_a_node_keeps_its_number_after_a_pass() -> None:
-    x, names = Tensor.input("x", (2,)), Names()
-    first, second = (x + 1.0).node, (x * 3.0).node
+    a, names = x(2), Names()
+    first, second = (a + 1.0).node, (a * 3.0).node
     pretty([first], names)
-    known = names(x.node)
+    known = names(a.node)
     assert f"({known}, " in pretty([second], names).splitlines()[-2]
     assert names(second) not in pretty([first], names)
 
 
-def test_an_origin_of_many_lines_stays_on_one() -> None:
-    node, origins = Tensor.input("x", (2,)).exp().node, Origins()
+def test_an_origin_of_many_lines_stays_on_one_and_a_long_argument_is_cut() -> None:
+    node, origins = x(2).exp().node, Origins()
     origins.name([node], ("a\nb",))
     text = pretty([node], origins=origins)
     assert "# a b" in text
     assert len(text.splitlines()) == len({*node.src}) + 2
+    weight = Tensor.weight(np.arange(2, dtype=np.float32))
+    text = pretty([Tensor.cat([weight.pad(((i, 63 - i),)) for i in range(3)], 0).node])
+    assert max(map(len, text.splitlines())) < 300
 
 
 def test_the_body_of_a_matrix_product_names_its_ranges() -> None:
-    x, w = Tensor.input("x", (4, 8)), Tensor.input("w", (8, 5))
-    (kernel,) = make_kernels([(x @ w).contiguous().node], DEFAULT)
+    product = x(4, 8) @ x(8, 5, name="w")
+    (kernel,) = make_kernels([product.contiguous().node], DEFAULT)
     lines = pretty_body(kernel.bodies[0], lambda n: str(n.arg.name)).splitlines()
     assert lines[0] == "for r0<4, r1<5:"
     loads = {line.partition(" = ")[2] for line in lines[1:3]}
@@ -78,8 +82,7 @@ def test_the_body_of_a_matrix_product_names_its_ranges() -> None:
 
 
 def test_the_body_shows_where_a_padded_value_is_read() -> None:
-    x = Tensor.input("x", (4,))
-    (kernel,) = make_kernels([x.pad(((1, 2),)).contiguous().node], DEFAULT)
+    (kernel,) = make_kernels([x(4).pad(((1, 2),)).contiguous().node], DEFAULT)
     text = pretty_body(kernel.bodies[0])
     assert "v0 = load %0[r0-1] where 0<=r0-1<=3 else 0" in text
 
@@ -102,41 +105,24 @@ def test_loops_on_one_line() -> None:
     )
 
 
-PROGRAM = """
-import numpy as np
-from scheduler.device.spec import DEFAULT
-from scheduler.kernelize.make_kernels import make_kernels
-from scheduler.debug.pretty import pretty, pretty_body
-from scheduler.tensor.tensor import Tensor
-x = Tensor.input("x", (1, 3, 8, 8))
-w = Tensor.weight(np.ones((4, 3, 3, 3), np.float32))
-root = x.conv2d(w, padding=1).relu().softmax(1).contiguous().node
-print(pretty([root]))
-for kernel in make_kernels([root], DEFAULT):
-    print(pretty_body(kernel.bodies[0]))
-"""
+def text_of_a_network() -> str:
+    weight = Tensor.weight(np.ones((4, 3, 3, 3), np.float32))
+    root = x(1, 3, 8, 8).conv2d(weight, padding=1).relu().softmax(1).contiguous().node
+    bodies = [pretty_body(kernel.bodies[0]) for kernel in make_kernels([root], DEFAULT)]
+    return "\n".join([pretty([root]), *bodies])
 
 
+PROGRAM = "import tests.scheduler.debug.test_pretty as test; print(test.text_of_a_network())"
+
+
+@pytest.mark.slow
 def test_text_is_the_same_in_every_process() -> None:
-    texts = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            cwd=ROOT,
-            env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert texts[0] == texts[1]
-    assert "0x" not in texts[0]
-    assert "store" in texts[0]
-
-
-def test_a_long_argument_is_cut() -> None:
-    x = Tensor.weight(np.arange(2, dtype=np.float32))
-    parts = [x.pad(((i, 63 - i),)) for i in range(3)]
-    text = pretty([Tensor.cat(parts, 0).node])
-    assert max(map(len, text.splitlines())) < 300
+    texts = {text_of_a_network()}
+    assert "store" in min(texts)
+    assert "0x" not in min(texts)
+    for seed in ("1", "2"):
+        environment = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", PROGRAM]
+        done = subprocess.check_output(command, cwd=ROOT, env=environment, text=True, timeout=120)
+        texts.add(done.rstrip("\n"))
+    assert len(texts) == 1

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from scheduler.context import CompileContext, Stages
-from scheduler.debug.kernel_table import KernelTable, kernel_tables
+from scheduler.debug.kernel_table import kernel_tables
 from scheduler.debug.viz import page, write_page
 from scheduler.debug.viz.alike import pair_nodes, rewired
 from scheduler.debug.viz.graph import assign_lanes, kernel_graph, place_kernels
@@ -25,16 +25,11 @@ from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.pipeline import INPUT, passes, schedule
 from scheduler.tensor.tensor import Tensor
+from tests.scheduler.debug.examples import layers, two_products
+from tests.scheduler.support.programs import program_of, x
 
 ROOT = Path(__file__).parents[3]
 VOID = {"meta", "br", "img", "link", "input"}
-
-
-def two_products() -> Tensor:
-    """relu(x w1) w2: two kernels with 256 bytes between them."""
-    rng = np.random.default_rng(3)
-    w1, w2 = (Tensor.weight(rng.normal(size=s).astype(np.float32)) for s in ((8, 16), (16, 4)))
-    return (Tensor.input("x", (4, 8)) @ w1).relu().contiguous() @ w2
 
 
 def made(tensor: Tensor) -> Emitted:
@@ -86,22 +81,18 @@ def check(text: str) -> Checker:
 
 def test_page_is_sound_html_that_loads_nothing() -> None:
     emitted = made(two_products())
-    manifest = emitted.manifest
-    text = page(manifest, emitted.plans)
-    checker = check(text)
-    assert checker.loads == []
-    assert "http://" not in text
-    assert "https://" not in text
-    assert "@import" not in text
-    assert "url(" not in text
+    text = page(emitted.manifest, emitted.plans)
+    assert check(text).loads == []
+    assert not re.search(r"https?://|@import|url\(", text)
     assert "default-src 'none'" in text
     assert "two &lt;products&gt;" in text
+    again = made(two_products())
+    assert page(again.manifest, again.plans) == text, "it is the same every time"
 
 
 def test_page_shows_passes_kernels_memory_and_source() -> None:
     emitted = made(two_products())
-    manifest = emitted.manifest
-    text = page(manifest, emitted.plans)
+    text = page(emitted.manifest, emitted.plans)
     for name in (INPUT, *(name for name, _ in passes(CompileContext()))):
         assert re.search(f'(<summary>|<div class="same">){name} <span>', text), name
     assert f"<th>{INPUT}</th>" in text
@@ -109,7 +100,8 @@ def test_page_shows_passes_kernels_memory_and_source() -> None:
     assert text.count('<g class="k ') == 2
     assert text.count('<path class="e"') == 1
     assert text.count('<rect class="m"') == 1
-    for kernel in manifest["kernels"]:
+    assert text.count("<svg") >= 2
+    for kernel in emitted.manifest["kernels"]:
         assert f'<template id="source-{kernel["name"]}">' in text
     assert "__kernel" in text
     assert "for r0&lt;4, r1&lt;16:" in text
@@ -123,18 +115,12 @@ def test_page_of_an_artifact_has_no_passes() -> None:
     assert text.count('<g class="k ') == 2
 
 
-def test_page_is_the_same_every_time() -> None:
-    one, other = (page(e.manifest, e.plans) for e in (made(two_products()), made(two_products())))
-    assert one == other
-
-
 def test_several_entries_are_tabs_of_one_page() -> None:
     plans = {
         name: schedule({"y": t.node}, context=CompileContext(stages=Stages()))
-        for name, t in (("a", two_products()), ("b", Tensor.input("x", (4,)).exp()))
+        for name, t in (("a", two_products()), ("b", x(4).exp()))
     }
-    manifest = emit(plans, name="two", kind="plain").manifest
-    text = page(manifest, plans)
+    text = page(emit(plans, name="two", kind="plain").manifest, plans)
     assert {"e0", "e1", "e0-0", "e0-1", "e1-0"} <= set(check(text).ids)
     assert text.count("<nav>") == 1
     assert '<section id="e1" hidden>' in text
@@ -143,12 +129,10 @@ def test_several_entries_are_tabs_of_one_page() -> None:
 def test_names_from_a_model_cannot_break_out_of_the_page() -> None:
     evil = '</script><img src="http://x">\'"&'
     emitted = made(two_products())
-    manifest = emitted.manifest
-    manifest["name"] = evil
-    for kernel in manifest["kernels"]:
+    emitted.manifest["name"] = evil
+    for kernel in emitted.manifest["kernels"]:
         kernel["origin"] = [evil]
-    checker = check(page(manifest, emitted.plans))
-    assert checker.loads == []
+    assert check(page(emitted.manifest, emitted.plans)).loads == []
 
 
 def test_a_page_is_written_whole_and_makes_no_directory_but_ours(
@@ -156,14 +140,14 @@ def test_a_page_is_written_whole_and_makes_no_directory_but_ours(
 ) -> None:
     emitted = made(two_products())
     manifest, plans = emitted.manifest, emitted.plans
-    path = tmp_path / "out.html"
+    path, nowhere = tmp_path / "out.html", tmp_path / "new" / "out.html"
     write_page(path, manifest, plans)
     assert path.read_text(encoding="utf-8") == page(manifest, plans)
     assert list(path.parent.iterdir()) == [path]
     with pytest.raises(FileNotFoundError) as raised:
-        write_page(tmp_path / "new" / "out.html", manifest, plans)
-    assert raised.value.filename == str(tmp_path / "new" / "out.html")
-    assert not (tmp_path / "new").exists()
+        write_page(nowhere, manifest, plans)
+    assert raised.value.filename == str(nowhere)
+    assert not nowhere.parent.exists()
     monkeypatch.chdir(tmp_path)
     ours = Flags(viz="1").viz_path("y")
     assert ours is not None
@@ -171,20 +155,24 @@ def test_a_page_is_written_whole_and_makes_no_directory_but_ours(
     assert (tmp_path / "build" / "viz-y.html").exists()
 
 
+def test_viz_in_the_environment_writes_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIZ", str(tmp_path / "out.html"))
+    two_products().schedule()
+    text = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert "<svg" in text
+    assert check(text).loads == []
+
+
 def chain_manifest(count: int) -> dict[str, Any]:
     """Kernels in a row, each of which also reads the first one's result."""
     source = "__kernel void k(__global float* a, const __global float* b)\n{\n}\n"
     buffer = {"kind": "arena", "dtype": "float32", "shape": [64], "size": 256}
     buffers = [{**buffer, "name": f"b{i}", "offset": 256 * i} for i in range(count)]
-    kernel = {
-        "name": "k",
-        "program": 0,
-        "global": [1, 1, 1],
-        "origin": ["n"],
-        "flops": 1,
-        "bytes": 2,
-    }
-    kernels = [{**kernel, "args": [i, max(0, i - 1)]} for i in range(count)]
+    kernel = {"name": "k", "program": 0, "global": [1, 1, 1], "origin": ["n"]}
+    cost = {"flops": 1, "bytes": 2}
+    kernels = [{**kernel, **cost, "args": [i, max(0, i - 1)]} for i in range(count)]
     return {
         "name": "chain",
         "buffers": buffers,
@@ -270,37 +258,20 @@ def test_nodes_of_a_pass_are_paired_once_and_with_their_like() -> None:
 # --- the drawing ------------------------------------------------------------------------------
 
 
-def test_kernels_stand_below_what_they_wait_for() -> None:
-    #  0 -> 1 -> 3, 0 -> 2 -> 3, 0 -> 3
+def test_kernels_stand_below_what_they_wait_for_and_do_not_overlap() -> None:
     placed = place_kernels(4, [(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)])
     assert placed.rows == [[0], [1, 2], [3]]
-
-
-def test_a_wide_level_takes_several_rows() -> None:
-    placed = place_kernels(6, [(i, 5) for i in range(5)], per_row=2)
-    assert placed.rows == [[0, 1], [2, 3], [4], [5]]
+    assert len(set(placed.at.values())) == 4
+    wide = place_kernels(6, [(i, 5) for i in range(5)], per_row=2)
+    assert wide.rows == [[0, 1], [2, 3], [4], [5]]
 
 
 def test_lanes_are_shared_by_spans_that_do_not_meet() -> None:
     assert assign_lanes([(0, 2), (1, 4), (3, 5), (5, 6)]) == [0, 1, 0, 1]
 
 
-def test_boxes_do_not_overlap() -> None:
-    edges = [(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)]
-    at = place_kernels(4, edges).at
-    assert len(set(at.values())) == 4
-
-
-def table_of(tensor: Tensor) -> KernelTable:
-    plan = schedule({"y": tensor.node})
-    return kernel_tables(emit({"run": plan}, name="t", kind="plain").manifest, {"run": plan})[0]
-
-
 def test_rectangles_of_the_timeline_do_not_overlap() -> None:
-    x = Tensor.input("x", (64, 64))
-    for i in range(4):
-        x = (x @ Tensor.weight(np.full((64, 64), i, np.float32))).softmax(1).contiguous() + x
-    text = memory_timeline(table_of(x))
+    text = memory_timeline(program_of(layers()).table)
     shapes = [
         [float(v) for v in re.findall(r' (?:x|y|width|height)="([-\d.]+)"', rect)]
         for rect in re.findall(r'<rect class="m"[^>]*>', text)
@@ -313,7 +284,7 @@ def test_rectangles_of_the_timeline_do_not_overlap() -> None:
 
 
 def test_nothing_to_draw_without_intermediates() -> None:
-    assert memory_timeline(table_of(Tensor.input("x", (4,)).exp())) == ""
+    assert memory_timeline(program_of(x(4).exp()).table) == ""
 
 
 def test_an_order_that_results_imply_is_left_out() -> None:
