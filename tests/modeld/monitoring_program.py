@@ -8,36 +8,26 @@ from numpy.typing import NDArray
 
 from runtime import TensorSpec
 
-# Per seat of the vector of 2025: (head, offset, width); the right seat begins 41 later.
-PLACES_2025 = (
-    ("face_descs", 0, 12),
-    ("face_prob", 12, 1),
-    ("left_eye_prob", 21, 1),
-    ("right_eye_prob", 30, 1),
-    ("left_blink_prob", 31, 1),
-    ("right_blink_prob", 32, 1),
-    ("sunglasses_prob", 33, 1),
-    ("occluded_prob", 34, 1),
-    ("ready_prob", 35, 4),
-    ("not_ready_prob", 39, 2),
-)
-HEADS_2026 = (
-    ("face_descs", 12),
-    ("face_prob", 1),
-    ("left_eye_prob", 1),
-    ("right_eye_prob", 1),
-    ("left_blink_prob", 1),
-    ("right_blink_prob", 1),
-    ("sunglasses_prob", 1),
-    ("using_phone_prob", 1),
-    ("sleep_prob", 1),
-)
+# Per seat of the vector of 2025: (offset, width) of each head; the right seat begins 41 later.
+PLACES_2025 = {
+    "face_descs": (0, 12),
+    "face_prob": (12, 1),
+    "left_eye_prob": (21, 1),
+    "right_eye_prob": (30, 1),
+    "left_blink_prob": (31, 1),
+    "right_blink_prob": (32, 1),
+    "sunglasses_prob": (33, 1),
+    "occluded_prob": (34, 1),
+    "ready_prob": (35, 4),
+    "not_ready_prob": (39, 2),
+}
+HEADS_2026 = (*list(PLACES_2025)[:7], "using_phone_prob", "sleep_prob")
 
 
 def slices_2025() -> dict[str, list[int]]:
     found = {"poor_vision": [82, 83], "wheel_on_right": [83, 84], "features": [84, 596]}
     for seat, base in (("lhd", 0), ("rhd", 41)):
-        for head, offset, width in PLACES_2025:
+        for head, (offset, width) in PLACES_2025.items():
             found[f"{head}_{seat}"] = [base + offset, base + offset + width]
     return found
 
@@ -45,9 +35,9 @@ def slices_2025() -> dict[str, list[int]]:
 def slices_2026() -> dict[str, list[int]]:
     found, start = {"wheel_on_right": [0, 1]}, 1
     for seat in ("rhd", "lhd"):
-        for head, width in HEADS_2026:
-            found[f"{head}_{seat}"] = [start, start + width]
-            start += width
+        for head in HEADS_2026:
+            found[f"{head}_{seat}"] = [start, start + PLACES_2025.get(head, (0, 1))[1]]
+            start = found[f"{head}_{seat}"][1]
     return found
 
 
@@ -55,17 +45,12 @@ def metadata(
     slices: Mapping[str, list[int]], width: int, stds: str, mode: str = "bilinear"
 ) -> dict[str, Any]:
     inputs = {"input_img": [[1, 1382400], "uint8"], "calib": [[1, 3], "float32"]}
+    model = {"role": "monitoring", "checkpoint": "test", "width": width, "inputs": inputs}
     return {
         "interface": {
             "name": "dmonitoring-test",
             "reason": "a test says so",
-            "model": {
-                "role": "monitoring",
-                "checkpoint": "test",
-                "width": width,
-                "slices": dict(slices),
-                "inputs": inputs,
-            },
+            "model": {**model, "slices": dict(slices)},
             "image_mode": mode,
             "stds": stds,
         }

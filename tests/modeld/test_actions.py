@@ -1,4 +1,7 @@
+"""Curvature, acceleration and stop of every generation's rule; what was known of frames before."""
+
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +16,15 @@ from modeld.actions import (
     smooth,
 )
 from modeld.constants import T_IDXS
+from modeld.drop_filter import DropFilter
 from modeld.inputs import ActionTimes
 from modeld.parse_outputs import DrivingOutputs, OutputParser
 from tests.modeld.fake_program import SPLIT_ACTION, make_interface, with_heads
 
 Plan = NDArray[np.float32]
+TIMES = ActionTimes(lateral_s=0.25, longitudinal_s=0.5)
+RAW = replace(SPLIT_ACTION, lat_smooth_s=0.0, long_smooth_s=0.0)
+OWN = replace(RAW, lateral="action", longitudinal="action", stop="speed")
 
 
 def make_plan(speed: float = 0.0, acceleration: float = 0.0, yaw_rate: float = 0.0) -> Plan:
@@ -27,6 +34,17 @@ def make_plan(speed: float = 0.0, acceleration: float = 0.0, yaw_rate: float = 0
     plan[:, 11] = yaw_rate * T_IDXS
     plan[:, 14] = yaw_rate
     return plan
+
+
+def outputs_of(plan: Plan | None = None, **heads: list[float]) -> DrivingOutputs:
+    """Outputs with that plan and those heads; all others are zeros or not there."""
+    layout = make_interface()
+    widths = {name: 2 * len(values) for name, values in heads.items()}
+    outputs = OutputParser(with_heads(layout, **widths) if widths else layout).outputs
+    outputs.plan[...] = make_plan() if plan is None else plan
+    for name, values in heads.items():
+        getattr(outputs, name)[...] = values
+    return outputs
 
 
 def test_smooth_one_time_constant() -> None:
@@ -63,13 +81,10 @@ def test_should_stop_needs_both_moments_below_5_cm_per_s(
     assert acceleration_from_plan(plan, 0.5)[1] is expected
 
 
-def test_curvature_of_a_constant_turn() -> None:
+@pytest.mark.parametrize(("speed", "curvature"), [(10.0, 0.02), (1.0, 0.2), (0.5, 0.2)])
+def test_curvature_of_a_constant_turn_uses_at_least_1_mps(speed: float, curvature: float) -> None:
     # Heading = rate * t: 2 r t/(v t) - r/v = r/v.
-    assert curvature_from_plan(make_plan(yaw_rate=0.2), 10.0, 0.25) == pytest.approx(0.02)
-
-
-def test_curvature_uses_at_least_1_mps() -> None:
-    assert curvature_from_plan(make_plan(yaw_rate=0.2), 0.5, 0.25) == pytest.approx(0.2)
+    assert curvature_from_plan(make_plan(yaw_rate=0.2), speed, 0.25) == pytest.approx(curvature)
 
 
 def test_curvature_with_growing_rate() -> None:
@@ -78,21 +93,6 @@ def test_curvature_with_growing_rate() -> None:
     plan[:, 11] = 0.3
     plan[0, 14] = 0.1
     assert curvature_from_plan(plan, 20.0, 0.25) == pytest.approx(0.115)
-
-
-TIMES = ActionTimes(lateral_s=0.25, longitudinal_s=0.5)
-RAW = replace(SPLIT_ACTION, lat_smooth_s=0.0, long_smooth_s=0.0)
-
-
-def outputs_of(plan: Plan | None = None, **heads: list[float]) -> DrivingOutputs:
-    """Outputs with that plan and those heads; all others are zeros or not there."""
-    layout = make_interface()
-    widths = {name: 2 * len(values) for name, values in heads.items()}
-    outputs = OutputParser(with_heads(layout, **widths) if widths else layout).outputs
-    outputs.plan[...] = make_plan() if plan is None else plan
-    for name, values in heads.items():
-        getattr(outputs, name)[...] = values
-    return outputs
 
 
 def test_filter_smooths_both() -> None:
@@ -118,17 +118,14 @@ def test_filter_holds_curvature_at_standstill(hold_below: float, speed: float, h
     assert action.curvature_1pm == pytest.approx(0.07 if held else 0.2)
 
 
-def test_the_models_own_action() -> None:
-    rule = replace(RAW, lateral="action", longitudinal="action", stop="speed")
-    actions = ActionFilter(rule)
+# Below 1 m/s the speed counts as 1 m/s.
+@pytest.mark.parametrize(("speed", "curvature"), [(10.0, 0.02), (0.5, 2.0)])
+def test_the_models_own_action(speed: float, curvature: float) -> None:
     # 2 m/s^2 to the side at 10 m/s is 2 / 10^2; the plan, another one, does not count.
     own = outputs_of(make_plan(10.0, 1.0, 0.2), action=[2.0, -0.5])
-    moving = actions.update(own, 10.0, TIMES)
-    assert moving.curvature_1pm == pytest.approx(0.02)
-    assert moving.acceleration_mps2 == -0.5
-    assert not moving.should_stop
-    # Below 1 m/s the speed counts as 1 m/s.
-    assert actions.update(own, 0.5, TIMES).curvature_1pm == pytest.approx(2.0)
+    action = ActionFilter(OWN).update(own, speed, TIMES)
+    assert action.curvature_1pm == pytest.approx(curvature)
+    assert (action.acceleration_mps2, action.should_stop) == (-0.5, False)
 
 
 @pytest.mark.parametrize(
@@ -138,32 +135,32 @@ def test_the_models_own_action() -> None:
 def test_the_stop_rule_by_speed_looks_at_the_acceleration_before_smoothing(
     speed: float, acceleration: float, stops: bool
 ) -> None:
-    rule = replace(RAW, lateral="action", longitudinal="action", stop="speed", long_smooth_s=5.0)
     # The filter has it at 1 m/s^2 or near.
-    actions = ActionFilter(rule, Action(acceleration_mps2=1.0))
+    actions = ActionFilter(replace(OWN, long_smooth_s=5.0), Action(acceleration_mps2=1.0))
     action = actions.update(outputs_of(action=[0.0, acceleration]), speed, TIMES)
     assert action.should_stop is stops
     assert action.acceleration_mps2 > 0.9
 
 
-def test_the_stop_rule_by_speed_goes_with_the_plan_too() -> None:
-    standing = outputs_of(make_plan(10.0, 1.0))
-    actions = ActionFilter(replace(RAW, stop="speed"))
-    assert not actions.update(standing, 0.2, TIMES).should_stop  # 1 m/s^2: it starts
-    braking = outputs_of(make_plan(10.0, -1.0))
-    assert actions.update(braking, 0.2, TIMES).should_stop
-    assert not ActionFilter(RAW).update(braking, 0.2, TIMES).should_stop  # the plan moves
-
-
-def test_the_stop_rule_by_plan_goes_with_the_models_action_too() -> None:
-    rule = replace(RAW, longitudinal="action", stop="plan")
-    assert ActionFilter(rule).update(outputs_of(action=[0.0, 1.0]), 9.0, TIMES).should_stop
+@pytest.mark.parametrize(
+    ("changes", "outputs", "speed", "stops"),
+    [
+        # By speed with the plan: 1 m/s^2 starts.
+        ({"stop": "speed"}, outputs_of(make_plan(10.0, 1.0)), 0.2, False),
+        ({"stop": "speed"}, outputs_of(make_plan(10.0, -1.0)), 0.2, True),
+        ({"stop": "plan"}, outputs_of(make_plan(10.0, -1.0)), 0.2, False),  # the plan moves
+        # By plan with the model's own acceleration.
+        ({"stop": "plan", "longitudinal": "action"}, outputs_of(action=[0.0, 1.0]), 9.0, True),
+    ],
+)
+def test_stop_rules_go_with_either_acceleration(
+    changes: dict[str, Any], outputs: DrivingOutputs, speed: float, stops: bool
+) -> None:
+    assert ActionFilter(replace(RAW, **changes)).update(outputs, speed, TIMES).should_stop is stops
 
 
 def test_desired_curvature_as_the_model_says_it_and_no_acceleration() -> None:
-    rule = replace(
-        RAW, lateral="desired_curvature", longitudinal="none", hold_below_mps=0.0, stop="plan"
-    )
+    rule = replace(RAW, lateral="desired_curvature", longitudinal="none", hold_below_mps=0.0)
     # Standing still the plan would stop; without a rule the fields stay empty.
     outputs = outputs_of(make_plan(), desired_curvature=[-0.125])
     assert ActionFilter(rule).update(outputs, 0.0, TIMES) == Action(-0.125, 0.0, should_stop=False)
@@ -196,3 +193,31 @@ def test_without_any_delay_the_command_stays_finite() -> None:
     # As of the constant turn and acceleration that the plan is.
     assert action.curvature_1pm == pytest.approx(0.02, rel=1e-3)
     assert action.acceleration_mps2 == pytest.approx(1.5, abs=0.01)
+
+
+# --- drops ------------------------------------------------------------------------------------
+
+ALPHA = 0.05 / 10.05
+
+
+@pytest.mark.parametrize(
+    ("ids", "dropped", "filtered"),
+    [
+        # The first frame may have any id; ids that repeat or begin anew drop nothing.
+        ([5000, 5001], [0, 0], 0.0),
+        ([1, 2, 4, 5, 9], [0, 0, 1, 0, 3], 0.0),
+        ([7, 7, 3, 4], [0, 0, 0, 0], 0.0),
+        # The filter stays zero for ten frames.
+        ([2 * index for index in range(10)], [0] + [1] * 9, 0.0),
+        # Then it moves by alpha, and decays; a long gap counts as ten.
+        ([*range(10), 11], [0] * 10 + [1], ALPHA),
+        ([*range(10), 11, 12], [0] * 10 + [1, 0], ALPHA * (1 - ALPHA)),
+        ([*range(10), 20], [0] * 10 + [10], 10 * ALPHA),
+        ([*range(10), 1000], [0] * 10 + [990], 10 * ALPHA),
+    ],
+)
+def test_drops_are_the_missing_ids(ids: list[int], dropped: list[int], filtered: float) -> None:
+    drops = DropFilter()
+    found = [drops.update(frame_id) for frame_id in ids]
+    assert [status.dropped for status in found] == dropped
+    assert found[-1].percent == pytest.approx(100 * filtered / (1 + filtered))

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+"""A driving artifact's program is given its inputs by name, and its outputs are checked."""
+
 from typing import Any
 
 import numpy as np
@@ -9,27 +10,34 @@ from modeld.driving_model import DrivingModel, ModelInputs
 from modeld.errors import CameraSizeError, ModelInterfaceError
 from modeld.frame_sync import FramePair
 from runtime.driving_interface import HistoryRule, ImageRule, ModelPart
-from tests.modeld.fake_program import FakeProgram, make_interface
+from tests.modeld.bench import frame_of
+from tests.modeld.fake_program import TICI, FakeProgram, make_interface
 
-FrameOf = Callable[..., Frame]
+# Unpadded: 16 rows of 40 bytes, then 8 rows of chroma.
+BARE = FrameFormat(40, 16, 40, 640, 960)
+HOST = {"traffic_convention": 4.0, "lateral_control_params": 5.0, "action_t": 6.0}
 
 
-def make_inputs(main: Frame, extra: Frame) -> ModelInputs:
+def make_inputs(main: Frame | None = None, extra: Frame | None = None) -> ModelInputs:
+    """Inputs of which each holds a number of its own."""
     return ModelInputs(
-        frames=FramePair(main, extra),
-        main_transform=np.full((3, 3), 1, np.float32),
-        extra_transform=np.full((3, 3), 2, np.float32),
-        desire_pulse=np.full(8, 3, np.float32),
-        traffic_convention=np.full((1, 2), 4, np.float32),
-        lateral_control_params=np.full((1, 2), 5, np.float32),
-        action_t=np.full((1, 2), 6, np.float32),
+        FramePair(main or frame_of(8), extra or frame_of(9)),
+        *(np.full((3, 3), value, np.float32) for value in (1, 2)),
+        np.full(8, 3, np.float32),
+        *(np.full((1, 2), value, np.float32) for value in HOST.values()),
     )
 
 
-def test_run_gives_each_input_its_name(small_program: FakeProgram, frame_of: FrameOf) -> None:
-    DrivingModel(small_program).run(make_inputs(frame_of(8), frame_of(9)))
-    ((entry, inputs),) = small_program.calls
-    assert entry == "run"
+@pytest.fixture
+def program() -> FakeProgram:
+    return FakeProgram()
+
+
+@pytest.mark.parametrize("entry", ["run", "prepare"])
+def test_each_input_has_its_name(program: FakeProgram, entry: str) -> None:
+    getattr(DrivingModel(program), entry)(make_inputs())
+    ((called, inputs),) = program.calls
+    assert called == entry
     values = {name: np.unique(array).tolist() for name, array in inputs.items()}
     assert values == {
         "road_frame": [8],
@@ -39,89 +47,69 @@ def test_run_gives_each_input_its_name(small_program: FakeProgram, frame_of: Fra
         "road_transform": [1],
         "wide_transform": [2],
         "desire": [3],
-        "traffic_convention": [4],
+        **({"traffic_convention": [4]} if entry == "run" else {}),
     }
 
 
-def test_prepare_runs_the_other_entry(small_program: FakeProgram, frame_of: FrameOf) -> None:
-    DrivingModel(small_program).prepare(make_inputs(frame_of(8), frame_of(9)))
-    ((entry, inputs),) = small_program.calls
-    assert entry == "prepare"
-    assert "traffic_convention" not in inputs
-
-
-def test_run_parses_both_vectors(small_program: FakeProgram, frame_of: FrameOf) -> None:
-    small_program.vision[0, 87:90] = 5.0
-    small_program.policy[0, 0:15] = range(15)
-    result = DrivingModel(small_program).run(make_inputs(frame_of(1), frame_of(1)))
+def test_run_parses_both_vectors(program: FakeProgram) -> None:
+    program.vision[0, 87:90] = 5.0
+    program.policy[0, 0:15] = range(15)
+    result = DrivingModel(program).run(make_inputs())
     assert result.finite
     assert result.outputs.pose.tolist() == [5, 5, 5, 0, 0, 0]
     assert result.outputs.plan[0].tolist() == list(range(15))
     assert result.execution_time_s > 0
     raw = np.frombuffer(result.raw_bytes(), np.float32)
     assert raw.size == 1576 + 1000
-    assert raw[87] == 5.0
-    assert raw[1576 + 14] == 14.0
+    assert (raw[87], raw[1576 + 14]) == (5.0, 14.0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_non_finite_outputs_keep_the_last_good_ones_and_reset(
-    small_program: FakeProgram, frame_of: FrameOf, bad: float
+    program: FakeProgram, bad: float
 ) -> None:
-    model = DrivingModel(small_program)
-    inputs = make_inputs(frame_of(1), frame_of(1))
-    small_program.vision[0, 87] = 5.0
-    assert model.run(inputs).finite
-    small_program.vision[0, 87] = 6.0
-    small_program.policy[0, 999] = bad
-    result = model.run(inputs)
+    model = DrivingModel(program)
+    program.vision[0, 87] = 5.0
+    assert model.run(make_inputs()).finite
+    program.vision[0, 87] = 6.0
+    program.policy[0, 999] = bad
+    result = model.run(make_inputs())
     assert not result.finite
     assert result.outputs.pose[0] == 5.0
-    assert small_program.resets == 1
+    assert program.resets == 1
 
 
-def test_warm_up_runs_once_and_resets(small_program: FakeProgram) -> None:
-    assert DrivingModel(small_program).warm_up() > 0
-    assert [entry for entry, _ in small_program.calls] == ["run"]
-    assert small_program.resets == 1
+def test_warm_up_runs_once_and_resets(program: FakeProgram) -> None:
+    assert DrivingModel(program).warm_up() > 0
+    assert [entry for entry, _ in program.calls] == ["run"]
+    assert program.resets == 1
 
 
-def test_warm_up_checks_the_outputs(small_program: FakeProgram) -> None:
-    small_program.raw["policy"] = np.zeros((1, 999), np.float32)
+def test_warm_up_checks_the_outputs(program: FakeProgram) -> None:
+    program.raw["policy"] = np.zeros((1, 999), np.float32)
     with pytest.raises(ModelInterfaceError, match=r"policy_outputs: expected float32 \(1, 1000\)"):
-        DrivingModel(small_program).warm_up()
+        DrivingModel(program).warm_up()
 
 
-def program_of(small_format: FrameFormat, **changes: Any) -> FakeProgram:
-    return FakeProgram(make_interface(**changes), small_format.size)
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        (),
-        ("traffic_convention", "action_t"),
-        ("traffic_convention", "lateral_control_params", "action_t"),
-    ],
-)
-def test_the_program_gets_the_host_inputs_that_its_interface_names(
-    small_format: FrameFormat, frame_of: FrameOf, names: tuple[str, ...]
-) -> None:
-    program = program_of(small_format, host_inputs=names)
+@pytest.mark.parametrize("names", [(), ("traffic_convention", "action_t"), tuple(HOST)])
+def test_the_program_gets_the_host_inputs_that_its_interface_names(names: tuple[str, ...]) -> None:
+    program = FakeProgram(make_interface(host_inputs=names))
     model = DrivingModel(program)
     model.warm_up()
-    model.run(make_inputs(frame_of(1), frame_of(1)))
-    values = {"traffic_convention": 4.0, "lateral_control_params": 5.0, "action_t": 6.0}
+    model.run(make_inputs())
     given = program.calls[-1][1]
-    assert {n: given[n][0].tolist() for n in values if n in given} == {
-        n: [values[n]] * 2 for n in names
-    }
+    found = {name: given[name][0].tolist() for name in HOST if name in given}
+    assert found == {name: [HOST[name]] * 2 for name in names}
 
 
-def test_the_interface_says_what_happens_after_a_drop(small_format: FrameFormat) -> None:
-    assert DrivingModel(program_of(small_format)).skip_on_drop
+def test_the_interface_says_what_happens_after_a_drop(program: FakeProgram) -> None:
+    assert DrivingModel(program).skip_on_drop
     # A program that runs also after a drop has no other entry.
-    assert not DrivingModel(program_of(small_format, drop_policy="run")).skip_on_drop
+    assert not DrivingModel(FakeProgram(make_interface(drop_policy="run"))).skip_on_drop
+
+
+STATES = {"state_feat_q": ((96, 1, 512), "float32"), "state_prev_feat": ((1, 512), "float32")}
+NO_HISTORY: dict[str, Any] = {"desire": None, "features": None}
 
 
 @pytest.mark.parametrize(
@@ -130,35 +118,23 @@ def test_the_interface_says_what_happens_after_a_drop(small_format: FrameFormat)
         # 25 samples, 4 frames apart.
         ({}, 100),
         ({"desire": None, "features": HistoryRule(99, 1, current=False, newest=True)}, 99),
-        ({"desire": None, "features": None, "image": ImageRule("nearest", 4)}, 5),
+        ({**NO_HISTORY, "image": ImageRule("nearest", 4)}, 5),
         (
             {
-                "desire": None,
-                "features": None,
+                **NO_HISTORY,
                 "image": ImageRule("nearest", 0),
-                "states": ("state_feat_q", "state_prev_feat"),
-                "models": (
-                    *make_interface().models,
-                    ModelPart(
-                        "supercombo",
-                        "",
-                        1,
-                        {},
-                        {
-                            "state_feat_q": ((96, 1, 512), "float32"),
-                            "state_prev_feat": ((1, 512), "float32"),
-                        },
-                    ),
-                ),
+                "states": tuple(STATES),
+                "models": (*make_interface().models, ModelPart("supercombo", "", 1, {}, STATES)),
             },
             96,
         ),
     ],
 )
-def test_runs_until_the_histories_are_full(
-    small_format: FrameFormat, changes: dict[str, Any], runs: int
-) -> None:
-    assert DrivingModel(program_of(small_format, **changes)).history_runs == runs
+def test_runs_until_the_histories_are_full(changes: dict[str, Any], runs: int) -> None:
+    assert DrivingModel(FakeProgram(make_interface(**changes))).history_runs == runs
+
+
+NO_POLICY = make_interface(models=make_interface().models[:1]).plain()
 
 
 @pytest.mark.parametrize(
@@ -166,66 +142,56 @@ def test_runs_until_the_histories_are_full(
     [
         ({}, "expected the interface of a driving model, found none; compile .* without --plain"),
         ({"interface": "split-2025"}, "found the name 'split-2025' .*; compile the artifact again"),
-        (
-            {"interface": {"name": "x"}},
-            "artifact metadata.interface: the field 'models' is missing",
-        ),
-        (
-            {"interface": make_interface(models=make_interface().models[:1]).plain()},
-            "plan: missing",
-        ),
+        ({"interface": {"name": "x"}}, r"metadata.interface: the field 'models' is missing"),
+        ({"interface": NO_POLICY}, "plan: missing"),
     ],
 )
 def test_metadata_that_does_not_fit_is_rejected_in_one_line(
-    small_program: FakeProgram, metadata: dict[str, Any], message: str
+    program: FakeProgram, metadata: dict[str, Any], message: str
 ) -> None:
-    small_program.metadata = metadata
+    program.metadata = metadata
     with pytest.raises(ModelInterfaceError, match=message) as caught:
-        DrivingModel(small_program)
+        DrivingModel(program)
     assert caught.value.exit_code == 4
     assert "\n" not in str(caught.value)
 
 
-def test_missing_entry_is_named(small_program: FakeProgram) -> None:
-    small_program.entries = ("run",)
+def test_missing_entry_is_named(program: FakeProgram) -> None:
+    program.entries = ("run",)
     with pytest.raises(ModelInterfaceError, match=r"expected entry 'prepare', got run;"):
-        DrivingModel(small_program)
+        DrivingModel(program)
 
 
-def test_road_and_wide_may_have_any_formats_and_change_them(small_format: FrameFormat) -> None:
-    program = program_of(small_format)
+def test_road_and_wide_may_have_any_formats_and_change_them(program: FakeProgram) -> None:
     model = DrivingModel(program)
-    # Unpadded: 16 rows of 40 bytes, then 8 rows of chroma.
-    bare = FrameFormat(40, 16, 40, 640, 960)
-    padded = Frame(np.full(small_format.size, 1, np.uint8), small_format, 1, 0, 0)
-    small = Frame(np.full(960, 2, np.uint8), bare, 1, 0, 0)
-    seen = []
-    for main, extra in ((padded, small), (small, padded), (small, small)):
-        model.run(make_inputs(main, extra))
-        given = program.calls[-1][1]
-        seen.append(
-            [
-                (given[f"{name}_geometry"].tolist(), given[f"{name}_frame"].size)
-                for name in ("road", "wide")
-            ]
-        )
+    padded, small = frame_of(1), Frame(np.full(960, 2, np.uint8), BARE, 1, 0, 0)
     # 64x32 padded: stride 128, chroma from 32 * 128, 16 rows of it.
     large, little = ([64, 32, 128, 4096], 4096 + 128 * 16), ([40, 16, 40, 640], 960)
-    assert seen == [[large, little], [little, large], [little, little]]
+    for main, extra, expected in (
+        (padded, small, [large, little]),
+        (small, padded, [little, large]),
+        (small, small, [little, little]),
+    ):
+        model.run(make_inputs(main, extra))
+        given = program.calls[-1][1]
+        seen = [
+            (given[f"{n}_geometry"].tolist(), given[f"{n}_frame"].size) for n in ("road", "wide")
+        ]
+        assert seen == expected
 
 
 def test_frames_are_handed_over_without_a_copy(
-    small_program: FakeProgram, frame_of: FrameOf, monkeypatch: pytest.MonkeyPatch
+    program: FakeProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame, given = frame_of(1), {}
-    run = small_program.run
+    run = program.run
 
     def keep(inputs: Any, entry: str | None = None) -> Any:
         given.update(inputs)
         return run(inputs, entry)
 
-    monkeypatch.setattr(small_program, "run", keep)
-    model = DrivingModel(small_program)
+    monkeypatch.setattr(program, "run", keep)
+    model = DrivingModel(program)
     model.run(make_inputs(frame, frame))
     assert np.shares_memory(given["road_frame"], frame.data)
     geometry = given["road_geometry"]
@@ -236,12 +202,8 @@ def test_frames_are_handed_over_without_a_copy(
 @pytest.mark.parametrize(
     ("form", "size", "message"),
     [
-        (FrameFormat(40, 16, 40, 640, 960), 959, r"at least 960 bytes, .* found 959"),
-        (
-            FrameFormat(1928, 1208, 2048, 2490368, 4804608),
-            4804608,
-            r"at most \d+ .* 1928x1208 with",
-        ),
+        (BARE, 959, r"at least 960 bytes, .* found 959"),
+        (TICI, TICI.size, r"at most \d+ .* 1928x1208 with"),
         (FrameFormat(40, 16, 40, 600, 960), 960, "chroma after the luma rows"),
         (FrameFormat(40, 16, 32, 640, 960), 960, "stride >= width"),
         (FrameFormat(40, 15, 40, 640, 960), 960, "expected even sides"),
@@ -250,14 +212,9 @@ def test_frames_are_handed_over_without_a_copy(
 )
 @pytest.mark.parametrize("camera", ["road", "wide"])
 def test_frames_that_cannot_be_used_are_refused_by_name(
-    small_program: FakeProgram,
-    frame_of: FrameOf,
-    form: FrameFormat,
-    size: int,
-    message: str,
-    camera: str,
+    program: FakeProgram, form: FrameFormat, size: int, message: str, camera: str
 ) -> None:
-    model = DrivingModel(small_program)
+    model = DrivingModel(program)
     bad, good = Frame(np.zeros(size, np.uint8), form, 3, 0, 0), frame_of(3)
     frames = FramePair(bad, good) if camera == "road" else FramePair(good, bad)
     with pytest.raises(CameraSizeError, match=f"{camera} camera, frame 3: .*{message}"):

@@ -1,8 +1,11 @@
+"""The vector of the driver monitoring model becomes a message, in both layouts."""
+
 import math
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from cereal.schema import new_event
 from modeld.fill_driver_state import MonitoringFrame, fill_driver_state
@@ -11,19 +14,19 @@ from runtime.errors import ArtifactError
 from runtime.monitoring_interface import parse_monitoring_interface
 from tests.modeld.monitoring_program import METADATA_2025, METADATA_2026, metadata, slices_2026
 
-LN2, LN3, LN9 = math.log(2), math.log(3), math.log(9)
 # sigmoid(ln 3) = 3/4, sigmoid(ln 9) = 9/10, sigmoid(0) = 1/2; exp(ln 2) = 2.
+LN2, LN3, LN9 = math.log(2), math.log(3), math.log(9)
+FACE = (0.1, 0.2, 0.3, -0.5, 0.25, 0.75, 0.0, LN2, -LN2, LN3, 0.0, LN9)
 
 
-def parse(metadata: dict[str, Any], raw: np.ndarray) -> MonitoringOutputs:
+def parse(metadata: dict[str, Any], raw: NDArray[np.float32]) -> MonitoringOutputs:
     parser = MonitoringParser(parse_monitoring_interface(metadata["interface"]))
     return parser.parse(raw.reshape(1, -1))
 
 
-def vector_2025() -> np.ndarray:
+def vector_2025() -> NDArray[np.float32]:
     raw = np.zeros(596, np.float32)
-    raw[0:6] = 0.1, 0.2, 0.3, -0.5, 0.25, 0.75
-    raw[6:12] = 0.0, LN2, -LN2, LN3, 0.0, LN9
+    raw[0:12] = FACE
     raw[12] = LN9  # a face
     raw[21], raw[30] = LN3, -LN3  # eyes
     raw[31], raw[32] = -LN9, LN9  # blinks
@@ -37,27 +40,29 @@ def vector_2025() -> np.ndarray:
     return raw
 
 
+# Field of the message, head, values.
+LEFT_2025 = (
+    ("faceProb", "face_prob", [0.9]),
+    ("leftEyeProb", "left_eye_prob", [0.75]),
+    ("rightEyeProb", "right_eye_prob", [0.25]),
+    ("leftBlinkProb", "left_blink_prob", [0.1]),
+    ("rightBlinkProb", "right_blink_prob", [0.9]),
+    ("sunglassesProb", "sunglasses_prob", [0.5]),
+    ("occludedProb", "occluded_prob", [0.75]),
+    ("readyProb", "ready_prob", [0.75, 0.25, 0.9, 0.1]),
+    ("notReadyProb", "not_ready_prob", [0.25, 0.9]),
+)
+
+
 def test_a_vector_of_2025() -> None:
     found = parse(METADATA_2025, vector_2025())
     assert found.left.orientation == pytest.approx([0.1, 0.2, 0.3])
     assert found.left.orientation_stds == pytest.approx([1.0, 2.0, 0.5])
     assert found.left.position == pytest.approx([-0.5, 0.25, 0.75])
     assert found.left.position_stds == pytest.approx([3.0, 1.0, 9.0])
-    left = {name: values.tolist() for name, values in found.left.probabilities.items()}
-    expected = {
-        "face_prob": [0.9],
-        "left_eye_prob": [0.75],
-        "right_eye_prob": [0.25],
-        "left_blink_prob": [0.1],
-        "right_blink_prob": [0.9],
-        "sunglasses_prob": [0.5],
-        "occluded_prob": [0.75],
-        "ready_prob": [0.75, 0.25, 0.9, 0.1],
-        "not_ready_prob": [0.25, 0.9],
-    }
-    assert left.keys() == expected.keys()
-    for name, values in expected.items():
-        assert left[name] == pytest.approx(values), name
+    assert found.left.probabilities.keys() == {head for _, head, _ in LEFT_2025}
+    for _, head, values in LEFT_2025:
+        assert found.left.probabilities[head] == pytest.approx(values), head
     assert found.right.orientation == pytest.approx([1.0, 2.0, 3.0])
     assert found.right.probabilities["face_prob"] == pytest.approx([0.1])
     assert found.right.probabilities["not_ready_prob"] == pytest.approx([0.75, 0.5])
@@ -70,7 +75,7 @@ def test_slices_of_2026() -> None:
     raw = np.zeros(41, np.float32)
     start = where["face_descs_lhd"][0]
     assert start == 1 + 20  # after the wheel and the 20 values of the other seat
-    raw[start : start + 12] = 0.1, 0.2, 0.3, -0.5, 0.25, 0.75, 0.0, LN2, -LN2, LN3, 0.0, LN9
+    raw[start : start + 12] = FACE
     raw[where["using_phone_prob_lhd"][0]] = LN3
     raw[where["sleep_prob_rhd"][0]] = -LN9
     raw[0] = LN3
@@ -97,17 +102,17 @@ def test_large_deviations_are_clipped_only_where_the_model_says(
     assert found.left.orientation_stds[:2] == pytest.approx(expected, rel=1e-6)
 
 
-def filled(outputs: MonitoringOutputs, raw: bytes | None = None) -> Any:
+def filled(outputs: MonitoringOutputs, raw: bytes | None = None, *, valid: bool = True) -> Any:
     event = new_event("driverStateV2", mono_time_ns=1)
-    frame = MonitoringFrame(frame_id=7, execution_time_s=0.5, program_time_s=0.25, valid=True)
+    frame = MonitoringFrame(frame_id=7, execution_time_s=0.5, program_time_s=0.25, valid=valid)
     fill_driver_state(event, outputs, frame, raw)
-    return event
+    assert event.valid is valid
+    return event.driverStateV2
 
 
 def test_the_message_of_2025() -> None:
-    event = filled(parse(METADATA_2025, vector_2025()), b"\1\2\3\4")
-    assert event.valid
-    state = event.driverStateV2
+    outputs = parse(METADATA_2025, vector_2025())
+    state = filled(outputs, b"\1\2\3\4")
     assert (state.frameId, state.modelExecutionTime, state.gpuExecutionTime) == (7, 0.5, 0.25)
     assert state.rawPredictions == b"\1\2\3\4"
     assert state.poorVisionProb == pytest.approx(0.25)
@@ -117,27 +122,27 @@ def test_the_message_of_2025() -> None:
     assert list(left.faceOrientationStd) == pytest.approx([1.0, 2.0, 0.5])
     assert list(left.facePosition) == pytest.approx([-0.5, 0.25])
     assert list(left.facePositionStd) == pytest.approx([3.0, 1.0])
-    single = [left.faceProb, left.leftEyeProb, left.rightEyeProb, left.leftBlinkProb]
-    assert single == pytest.approx([0.9, 0.75, 0.25, 0.1])
-    more = [left.rightBlinkProb, left.sunglassesProb, left.occludedProb]
-    assert more == pytest.approx([0.9, 0.5, 0.75])
-    assert list(left.readyProb) == pytest.approx([0.75, 0.25, 0.9, 0.1])
-    assert list(left.notReadyProb) == pytest.approx([0.25, 0.9])
+    for name, _, values in LEFT_2025:
+        field = getattr(left, name)
+        assert (list(field) if len(values) > 1 else [field]) == pytest.approx(values), name
     assert (left.phoneProb, left.sleepProb) == (0.0, 0.0)
-    assert state.rightDriverData.faceProb == pytest.approx(0.1)
+    right = state.rightDriverData
+    assert right.faceProb == pytest.approx(0.1)
+    assert list(right.faceOrientation) == pytest.approx([1.0, 2.0, 3.0])
+    assert list(right.notReadyProb) == pytest.approx([0.75, 0.5])
+    filled(outputs, valid=False)
 
 
 def test_the_message_of_2026_leaves_retired_fields_empty() -> None:
-    state = filled(parse(METADATA_2026, np.full(41, LN3, np.float32))).driverStateV2
+    state = filled(parse(METADATA_2026, np.full(41, LN3, np.float32)))
     left = state.leftDriverData
     assert (left.phoneProb, left.sleepProb) == pytest.approx((0.75, 0.75))
     assert (left.occludedProb, len(left.readyProb), len(left.notReadyProb)) == (0.0, 0, 0)
-    assert state.poorVisionProb == 0.0
-    assert state.rawPredictions == b""
+    assert (state.poorVisionProb, state.rawPredictions) == (0.0, b"")
 
 
 def test_nobody_has_no_face() -> None:
-    state = filled(nobody()).driverStateV2
+    state = filled(nobody())
     for driver in (state.leftDriverData, state.rightDriverData):
         assert driver.faceProb == 0.0
         assert [len(driver.faceOrientation), len(driver.facePosition)] == [3, 2]

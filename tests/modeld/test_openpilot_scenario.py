@@ -45,11 +45,12 @@ def pictures() -> list[NDArray[np.uint8]]:
     """Each twentieth frame of the clip at the size of the cameras, by nearest neighbour."""
     found = []
     for picture in pictures_of_the_clip()[::20]:
-        y, u, v = picture.planes()
-        rows = np.arange(FORMAT.height) * y.shape[0] // FORMAT.height
-        columns = np.arange(FORMAT.width) * y.shape[1] // FORMAT.width
-        half = np.ix_(rows[::2] // 2, columns[::2] // 2)
-        chroma = np.stack([u[half], v[half]], axis=-1)
+        height, stride, uv = picture.height, picture.stride, picture.uv_offset
+        y = picture.data[: height * stride].reshape(height, stride)
+        pairs = picture.data[uv : uv + height // 2 * stride].reshape(height // 2, -1, 2)
+        rows = np.arange(FORMAT.height) * height // FORMAT.height
+        columns = np.arange(FORMAT.width) * picture.width // FORMAT.width
+        chroma = pairs[np.ix_(rows[::2] // 2, columns[::2] // 2)]
         found.append(np.concatenate([y[np.ix_(rows, columns)].reshape(-1), chroma.reshape(-1)]))
         assert found[-1].size == FORMAT.size
     return found

@@ -2,12 +2,12 @@
 
 import itertools
 import re
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +32,7 @@ from modeld.supervisor import (
 )
 
 SOON_S = 20.0
+TICK_NS = 50_000_000
 
 
 class ScriptedLoop:
@@ -45,15 +46,16 @@ class ScriptedLoop:
     def __init__(self, state: LoopState, *, has_fallback: bool = False) -> None:
         self.state = state
         self.guard = RunGuard(state)
-        self.take_over: Callable[[str], None] | None = self._fall_back if has_fallback else None
+        self.take_over: Callable[[str], None] | None = self.fall_back if has_fallback else None
         self.hangs: threading.Event | None = None
+        self.fallback_hangs = False
         self.raises: Exception | None = None
         self.after_hang: list[str] = []
-        self.threads: set[str] = set()
 
-    def _fall_back(self, reason: str) -> None:
-        self.take_over, self.hangs = None, None
-        self.state.fallback = reason
+    def fall_back(self, reason: str) -> None:
+        self.take_over, self.state.fallback = None, reason
+        if not self.fallback_hangs:
+            self.hangs = None
 
     def run_forever(self, stop: threading.Event) -> None:
         self.state.phase = Phase.RUNNING
@@ -71,13 +73,20 @@ class ScriptedLoop:
             self.state.published += 1
 
 
-class Bench:
-    def __init__(self, *, has_fallback: bool = False, run_timeout_s: float = 0.2) -> None:
+class Watched:
+    """A supervisor of a scripted loop, in a thread or called by hand."""
+
+    def __init__(
+        self, *, has_fallback: bool = False, hangs: bool = False, run_timeout_s: float = 0.2
+    ) -> None:
         self.state = LoopState(model="a")
         self.loop = ScriptedLoop(self.state, has_fallback=has_fallback)
+        self.hang = threading.Event()
+        self.loop.hangs = self.hang if hangs else None
         self.stop = StopSignals()
-        self.on_road = False
+        self.on_road, self.problem = False, ""
         self.reports: list[int] = []
+        self.entered: list[str] = []
         self.supervisor = Supervisor(
             lambda: self.loop,
             self.state,
@@ -86,6 +95,7 @@ class Bench:
             run_timeout_s=run_timeout_s,
             reports=(self.reports.append,),
             is_on_road=lambda: self.on_road,
+            enter_thread=lambda: self.entered.append(threading.current_thread().name),
         )
         self.outcome: list[object] = []
         self.thread = threading.Thread(target=self._run)
@@ -96,6 +106,10 @@ class Bench:
         except Exception as error:  # noqa: BLE001 -- whatever it is, the test looks at it
             self.outcome.append(error)
 
+    def start(self, until: Callable[[], object]) -> None:
+        self.thread.start()
+        self.until(until)
+
     def until(self, holds: Callable[[], object]) -> None:
         deadline = time.monotonic() + SOON_S
         while not holds():
@@ -104,158 +118,145 @@ class Bench:
 
     def end(self) -> object:
         self.stop.event.set()
+        return self.end_by_itself()
+
+    def end_by_itself(self) -> object:
+        if not self.thread.ident:
+            self.thread.start()
         self.thread.join(SOON_S)
         return self.outcome[0]
 
+    def watch_run(self, ticks: int) -> None:
+        """See one run in so many ticks."""
+        self.supervisor._loop, self.state.running_ns = self.loop, 77
+        self.supervisor._watch_run(0)
+        for _ in range(ticks):
+            self.supervisor._watch_run(TICK_NS)
 
-def test_a_stop_ends_the_loop_and_is_no_error() -> None:
-    bench = Bench()
-    bench.thread.start()
-    bench.until(lambda: bench.state.published > 5)
-    assert bench.end() is Ending.STOPPED
-    assert not bench.supervisor.left_behind
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
 
 
-def test_what_the_loop_raises_is_raised_here() -> None:
-    bench = Bench()
-    bench.loop.raises = ValueError("x")
-    bench.thread.start()
-    bench.thread.join(SOON_S)
-    assert bench.outcome == [bench.loop.raises]
+def test_a_stop_ends_the_loop_and_is_no_error(watched: Watched) -> None:
+    watched.start(lambda: watched.state.published > 5)
+    assert watched.end() is Ending.STOPPED
+    assert not watched.supervisor.left_behind
+    assert watched.entered == ["loop"]
+
+
+def test_what_the_loop_raises_is_raised_here(watched: Watched) -> None:
+    watched.loop.raises = ValueError("x")
+    assert watched.end_by_itself() is watched.loop.raises
+
+
+def test_a_loop_that_was_stopped_while_starting_is_no_error(watched: Watched) -> None:
+    watched.supervisor._make_loop = lambda: None
+    assert watched.end_by_itself() is Ending.STOPPED
+
+
+# --- runs that hang ---------------------------------------------------------------------------
 
 
 def test_a_run_that_hangs_is_left_behind_and_the_fallback_goes_on() -> None:
-    bench = Bench(has_fallback=True)
-    hang = bench.loop.hangs = threading.Event()
-    bench.thread.start()
-    bench.until(lambda: bench.state.published > 3)
-    assert bench.state.fallback.startswith("a run has not come back within ")
-    assert bench.state.faults[Fault.RUN_TIMEOUT] == 1
-    assert bench.supervisor.left_behind
+    watched = Watched(has_fallback=True, hangs=True)
+    watched.start(lambda: watched.state.published > 3)
+    assert watched.state.fallback.startswith("a run has not come back within ")
+    assert watched.state.faults[Fault.RUN_TIMEOUT] == 1
+    assert watched.supervisor.left_behind
+    assert watched.entered == ["loop"] * 2
     # What comes back late touches nothing: neither the loop nor the marks of the present runs.
     running = [t for t in threading.enumerate() if t.name == "loop"]
     assert len(running) == 2
-    hang.set()
-    bench.until(lambda: sum(t.is_alive() for t in running) == 1)
-    assert bench.loop.after_hang == []
-    assert bench.end() is Ending.STOPPED
+    watched.hang.set()
+    watched.until(lambda: sum(t.is_alive() for t in running) == 1)
+    assert watched.loop.after_hang == []
+    assert watched.end() is Ending.STOPPED
 
 
-def test_a_run_that_hangs_without_fallback_ends_the_process() -> None:
-    bench = Bench(run_timeout_s=0.05)
-    hang = bench.loop.hangs = threading.Event()
-    bench.thread.start()
-    bench.thread.join(SOON_S)
-    error = bench.outcome[0]
+@pytest.mark.parametrize("has_fallback", [False, True])
+def test_without_a_fallback_that_works_a_run_that_hangs_ends_the_process(
+    has_fallback: bool,
+) -> None:
+    watched = Watched(has_fallback=has_fallback, hangs=True, run_timeout_s=0.05)
+    watched.loop.fallback_hangs = True
+    error = watched.end_by_itself()
     assert isinstance(error, RunTimeoutError)
     assert error.exit_code == 4
     assert "expected it within 50; the device hangs" in str(error)
-    assert bench.supervisor.left_behind
-    hang.set()
+    assert watched.supervisor.left_behind
+    assert watched.state.faults[Fault.RUN_TIMEOUT] == 1 + has_fallback
+    assert watched.state.fallback.startswith("a run has not come back within ") is has_fallback
+    watched.hang.set()
 
 
 def test_time_in_which_the_process_stood_still_is_neither_the_models_nor_the_cars(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bench = Bench(has_fallback=True, run_timeout_s=0.3)
-    supervisor = bench.supervisor
+    watched = Watched(has_fallback=True, run_timeout_s=0.3)
     elapsed: list[int] = []
-    monkeypatch.setattr(supervisor, "_watch_run", elapsed.append)
-    monkeypatch.setattr(supervisor, "_wants_reload", elapsed.append)
+    monkeypatch.setattr(watched.supervisor, "_watch_run", elapsed.append)
+    monkeypatch.setattr(watched.supervisor, "_wants_reload", elapsed.append)
     monotonic_ns, hours = time.monotonic_ns, itertools.count(0, 3600 * NS_PER_S)
     # Each tick comes later by an hour, as of a process that is stopped and continued.
     monkeypatch.setattr(time, "monotonic_ns", lambda: next(hours) + monotonic_ns())
-    bench.thread.start()
-    bench.until(lambda: len(elapsed) > 4)
-    bench.end()
-    assert set(elapsed) == {50_000_000}
+    watched.start(lambda: len(elapsed) > 4)
+    watched.end()
+    assert set(elapsed) == {TICK_NS}
 
 
 def test_a_run_is_given_up_after_its_time() -> None:
-    bench = Bench(has_fallback=True, run_timeout_s=0.3)
-    supervisor, state = bench.supervisor, bench.state
-    supervisor._loop = bench.loop
-    state.running_ns = 77
-    supervisor._watch_run(0)
-    for _ in range(5):
-        supervisor._watch_run(50_000_000)
-    assert state.fallback == ""
-    supervisor._watch_run(50_000_000)
-    assert state.fallback == "a run has not come back within 300 ms"
+    watched = Watched(has_fallback=True, run_timeout_s=0.3)
+    watched.watch_run(5)
+    assert watched.state.fallback == ""
+    watched.supervisor._watch_run(TICK_NS)
+    assert watched.state.fallback == "a run has not come back within 300 ms"
 
 
+# Of a run before this one, that was left behind: None: there was none; whether it is back.
 @pytest.mark.parametrize(
-    ("timeout_s", "ticks"),
-    # Four times its limit, 1.5 s at most, never less than the limit; a tick counts as 50 ms.
-    [(0.1, 8), (0.3, 24), (0.5, 30), (0.8, 30), (2.0, 40)],
+    ("timeout_s", "is_back", "ticks"),
+    [
+        # Four times its limit, 1.5 s at most, never less than the limit; a tick counts as 50 ms.
+        (0.1, None, 8),
+        (0.3, None, 24),
+        (0.5, None, 30),
+        (0.8, None, 30),
+        (2.0, None, 40),
+        # One that is still there holds the device.
+        (0.2, False, 4),
+        (0.2, True, 16),
+    ],
 )
 def test_without_a_fallback_a_run_may_take_longer_but_not_until_the_watchdog_acts(
-    timeout_s: float, ticks: int
+    timeout_s: float, is_back: bool | None, ticks: int
 ) -> None:
-    bench = Bench(run_timeout_s=timeout_s)
-    supervisor, state = bench.supervisor, bench.state
-    supervisor._loop = bench.loop
-    state.running_ns = 77
-    supervisor._watch_run(0)
-    for _ in range(ticks - 1):
-        supervisor._watch_run(50_000_000)
+    watched = Watched(run_timeout_s=timeout_s)
+    if is_back is not None:
+        watched.supervisor._hung = hung = threading.Thread(target=watched.hang.wait)
+        hung.start()
+        if is_back:
+            watched.hang.set()
+            hung.join(SOON_S)
+    watched.watch_run(ticks - 1)
     with pytest.raises(RunTimeoutError):
-        supervisor._watch_run(50_000_000)
-
-
-@pytest.mark.parametrize(("is_back", "ticks"), [(False, 4), (True, 16)])
-def test_while_a_run_that_was_left_behind_is_not_back_the_next_has_less_time(
-    is_back: bool, ticks: int
-) -> None:
-    bench = Bench(run_timeout_s=0.2)
-    supervisor, state = bench.supervisor, bench.state
-    returns = threading.Event()
-    supervisor._loop, supervisor._hung = bench.loop, threading.Thread(target=returns.wait)
-    supervisor._hung.start()
-    if is_back:
-        returns.set()
-        supervisor._hung.join(SOON_S)
-    state.running_ns = 77
-    supervisor._watch_run(0)
-    for _ in range(ticks - 1):
-        supervisor._watch_run(50_000_000)
-    with pytest.raises(RunTimeoutError):
-        supervisor._watch_run(50_000_000)
-    returns.set()
-
-
-def test_a_fallback_that_hangs_too_ends_the_process() -> None:
-    bench = Bench(has_fallback=True, run_timeout_s=0.1)
-    hang = bench.loop.hangs = threading.Event()
-
-    def take_over(reason: str) -> None:
-        bench.loop.take_over = None
-        bench.state.fallback = reason
-
-    bench.loop.take_over = take_over
-    bench.thread.start()
-    bench.thread.join(SOON_S)
-    assert isinstance(bench.outcome[0], RunTimeoutError)
-    assert bench.state.fallback.startswith("a run has not come back within ")
-    assert bench.state.faults[Fault.RUN_TIMEOUT] == 2
-    hang.set()
+        watched.supervisor._watch_run(TICK_NS)
+    watched.hang.set()
 
 
 def test_a_thread_that_lives_when_watching_ends_keeps_what_it_uses() -> None:
-    bench = Bench()
-    hang = bench.loop.hangs = threading.Event()
+    watched = Watched(hangs=True)
 
     def fails(_is_parked: bool) -> None:
-        if bench.state.running_ns:
+        if watched.state.running_ns:
             raise ValueError("no")
 
-    bench.supervisor._each_tick = fails
-    bench.thread.start()
-    bench.thread.join(SOON_S)
-    assert isinstance(bench.outcome[0], ValueError)
-    assert bench.supervisor.left_behind
-    bench.stop.event.set()
-    hang.set()
+    watched.supervisor._each_tick = fails
+    assert isinstance(watched.end_by_itself(), ValueError)
+    assert watched.supervisor.left_behind
+    watched.stop.event.set()
+    watched.hang.set()
 
 
 def test_a_run_that_ends_at_the_last_moment_is_not_given_up() -> None:
@@ -270,12 +271,16 @@ def test_a_run_that_ends_at_the_last_moment_is_not_given_up() -> None:
         assert not guard.abandon(0)
 
 
+# --- what is told -----------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("iterated", "awaiting", "alive"),
     [
         (9.5, 0.0, True),  # waits for a camera
+        (9.0, 0.0, True),
         (8.9, 0.0, False),  # does not come back from something
-        (9.9, 9.2, True),  # a frame is being worked on
+        (9.9, 9.0, True),  # a frame is being worked on
         (9.9, 8.9, False),  # frames come, and nothing is published
     ],
 )
@@ -286,7 +291,13 @@ def test_progress(iterated: float, awaiting: float, alive: bool) -> None:
 
 @pytest.mark.parametrize(
     ("published", "awaiting", "pause"),
-    [(9.995, 0.0, True), (9.97, 0.0, False), (8.0, 0.0, True), (9.95, 9.999, False)],
+    [
+        (9.995, 0.0, True),
+        (9.99, 0.0, False),
+        (9.0, 0.0, False),
+        (8.999, 0.0, True),
+        (9.95, 9.999, False),
+    ],
 )
 def test_reports_are_made_in_the_pause_after_a_frame(
     published: float, awaiting: float, pause: bool
@@ -332,136 +343,182 @@ def test_status_lines() -> None:
     assert status_line(state).startswith("no progress")
 
 
-def test_the_manager_hears_of_progress_only(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(SOON_S)
-        bench = Bench(run_timeout_s=60.0)
-        notifier = bench.supervisor._notifier = Notifier(str(tmp_path / "notify"), watchdog_s=0.2)
-        bench.thread.start()
-        heard = {manager.recv(1000).partition(b"=")[0] for _ in range(30)}
-        assert heard == {b"WATCHDOG", b"STATUS"}
-        assert bench.reports
-        hang = bench.loop.hangs = threading.Event()
-        # From now on only the line of status tells that the process is there.
-        deadline = time.monotonic() + SOON_S
-        while True:
-            assert time.monotonic() < deadline
-            if b"STATUS=no progress" in manager.recv(1000):
-                break
-        assert all(manager.recv(1000).startswith(b"STATUS=no progress") for _ in range(2))
-        hang.set()
-        bench.end()
-        notifier.close()
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.bind(str(tmp_path / "notify"))
+        end.settimeout(SOON_S)
+        yield end
 
 
-def test_a_report_that_fails_does_not_end_the_drive(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench()
+@pytest.mark.slow
+def test_the_manager_hears_of_progress_only(manager: socket.socket) -> None:
+    watched = Watched(run_timeout_s=60.0)
+    notifier = Notifier(manager.getsockname(), watchdog_s=0.2)
+    watched.supervisor._notifier = notifier
+    watched.thread.start()
+    heard = {manager.recv(1000).partition(b"=")[0] for _ in range(30)}
+    assert heard == {b"WATCHDOG", b"STATUS"}
+    assert watched.reports
+    watched.loop.hangs = watched.hang
+    # From now on only the line of status tells that the process is there.
+    deadline = time.monotonic() + SOON_S
+    while b"STATUS=no progress" not in manager.recv(1000):
+        assert time.monotonic() < deadline
+    assert all(manager.recv(1000).startswith(b"STATUS=no progress") for _ in range(2))
+    watched.hang.set()
+    watched.end()
+    notifier.close()
 
+
+@pytest.mark.parametrize(
+    ("now_ms", "iterated_ms", "awaiting_ms", "told"),
+    [
+        # A watchdog of 2 s is fed each second, or a tick before.
+        (974, 974, 0, []),
+        (975, 975, 0, [b"WATCHDOG"]),
+        # A second after the last report there is one in the next pause, after 1.5 s anyhow.
+        (1000, 1000, 0, [b"WATCHDOG", b"STATUS"]),
+        (1000, 1000, 1, [b"WATCHDOG"]),
+        (1499, 1499, 1400, [b"WATCHDOG"]),
+        (1500, 1500, 1400, [b"WATCHDOG", b"STATUS"]),
+        # Without progress nothing feeds it.
+        (2000, 900, 0, [b"STATUS"]),
+    ],
+)
+def test_when_the_manager_is_told(
+    watched: Watched,
+    manager: socket.socket,
+    now_ms: int,
+    iterated_ms: int,
+    awaiting_ms: int,
+    told: list[bytes],
+) -> None:
+    notifier = Notifier(manager.getsockname(), watchdog_s=2.0)
+    watched.supervisor._notifier = notifier
+    watched.state.iterated_ns, watched.state.awaiting_ns = (
+        at * 1_000_000 for at in (iterated_ms, awaiting_ms)
+    )
+    watched.state.published_ns = (now_ms - 5) * 1_000_000
+    for _ in range(2):  # what was told is not told again at once
+        watched.supervisor._tell(now_ms * 1_000_000)
+    notifier.alive()
+    heard = [manager.recv(1000).partition(b"=")[0] for _ in range(len(told) + 1)]
+    assert heard == [*told, b"WATCHDOG"]
+    assert len(watched.reports) == (b"STATUS" in told)
+    notifier.close()
+
+
+def test_a_report_that_fails_does_not_end_the_drive(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
     def fails(_now_ns: int) -> None:
         raise ValueError("no")
 
-    bench.supervisor._reports = (fails, bench.reports.append)
-    bench.thread.start()
-    bench.until(lambda: bench.reports)
-    assert bench.end() is Ending.STOPPED
+    watched.supervisor._reports = (fails, watched.reports.append)
+    watched.supervisor._tell(2 * NS_PER_S)
+    assert watched.reports == [2 * NS_PER_S]
     assert "a report failed, going on" in caplog.text
 
 
 def test_what_cannot_wait_is_done_at_once_and_at_the_end() -> None:
-    bench = Bench(has_fallback=True)
+    watched = Watched(has_fallback=True)
     seen: list[str] = []
-    bench.supervisor._each_tick = lambda _parked: seen.append(bench.state.fallback)
-    bench.thread.start()
-    bench.until(lambda: seen)
+    watched.supervisor._each_tick = lambda _parked: seen.append(watched.state.fallback)
+    watched.start(lambda: seen)
     # Between two ticks the fallback model is taken, and fails, too.
-    bench.state.fallback, bench.loop.raises = "lost", ValueError("x")
-    bench.thread.join(SOON_S)
+    watched.state.fallback, watched.loop.raises = "lost", ValueError("x")
+    watched.thread.join(SOON_S)
     assert seen[-1] == "lost"
 
 
-def test_reload_waits_until_the_car_is_parked(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench()
-    supervisor, state = bench.supervisor, bench.state
-    state.published_ns, state.published = 100 * NS_PER_S, 9
-    assert not supervisor._wants_reload(PARKED_NS + 1)  # nobody asked
-    bench.stop.reload.set()
-    state.published_ns += 1
-    assert not supervisor._wants_reload(1)
-    assert not supervisor._wants_reload(1)
-    assert [r.message for r in caplog.records].count(
-        "reload asked for while driving: it is done when the car is parked"
-    ) == 1
-    bench.on_road = True
-    assert not supervisor._wants_reload(PARKED_NS)
-    bench.on_road = False
-    assert supervisor._wants_reload(1)
+# --- a new start ------------------------------------------------------------------------------
 
 
-def test_a_drive_with_the_fallback_model_ends_in_a_new_start() -> None:
-    bench = Bench()
-    supervisor, state = bench.supervisor, bench.state
-    state.fallback = "it hung"
-    # Nothing was driven: the same would be found again, for ever.
-    assert not supervisor._wants_reload(PARKED_NS + 1)
-    state.published, state.published_ns = 1, NS_PER_S
-    assert not supervisor._wants_reload(PARKED_NS)
-    assert supervisor._wants_reload(1)
+WAITS = "reload asked for while driving: it is done when the car is parked"
+REFUSED = "not reloaded, going on as before: config.toml: unknown key modle"
+OVER_NS = PARKED_NS + 1
 
 
-def test_a_parked_process_that_remembers_a_fallback_goes_back_before_the_next_drive() -> None:
-    bench = Bench()
-    supervisor, state = bench.supervisor, bench.state
-    state.fallback, supervisor._is_remembered = "it hung", True
-    # The drive may go on: nothing of the car has been heard yet.
-    assert not supervisor._wants_reload(PARKED_NS)
-    bench.on_road = True
-    assert not supervisor._wants_reload(1)
-    bench.on_road = False
-    assert supervisor._wants_reload(1)
+# Steps: what changes of the loop's state and around it, how long it lasts, whether to start anew.
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        # It waits until the car is parked, which it is not on the road.
+        (
+            [
+                ({"published_ns": 100 * NS_PER_S, "published": 9}, OVER_NS, False),  # nobody asked
+                ({"reload": True, "published_ns": 100 * NS_PER_S + 1}, 1, False),
+                ({}, 1, False),
+                ({"on_road": True}, PARKED_NS, False),
+                ({"on_road": False}, 1, True),
+            ],
+            [WAITS],
+        ),
+        # A drive with the fallback model ends in a new start. Nothing was driven: the same would be
+        # found again, for ever.
+        (
+            [
+                ({"fallback": "it hung"}, OVER_NS, False),
+                ({"published": 1, "published_ns": NS_PER_S}, PARKED_NS, False),
+                ({}, 1, True),
+            ],
+            [],
+        ),
+        # A parked process that remembers a fallback goes back before the next drive. The drive may
+        # go on: nothing of the car has been heard yet.
+        (
+            [
+                ({"fallback": "it hung", "_is_remembered": True}, PARKED_NS, False),
+                ({"on_road": True}, 1, False),
+                ({"on_road": False}, 1, True),
+            ],
+            [],
+        ),
+        ([({"_is_remembered": True}, PARKED_NS, False), ({}, 1, True)], []),
+        # A reload does not end a fallback that has just started again.
+        ([({"fallback": "it hung", "reload": True}, PARKED_NS, False), ({}, 1, True)], [WAITS]),
+        # Without a frame so far nothing is driven.
+        ([({"reload": True}, 1, True)], []),
+        # One that would fail is refused once; after a drive with the fallback model it is not asked
+        # again 40 times a second.
+        (
+            [
+                ({"published": 1, "problem": "config.toml: unknown key modle"}, OVER_NS, False),
+                ({"reload": True}, 1, False),
+                ({"fallback": "it hung"}, OVER_NS, False),
+                ({"problem": ""}, 1, False),
+                ({"reload": True}, 1, True),
+            ],
+            [REFUSED],
+        ),
+    ],
+)
+def test_when_the_process_starts_anew(
+    watched: Watched,
+    steps: list[tuple[dict[str, Any], int, bool]],
+    said: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    supervisor = watched.supervisor
+    supervisor._why_no_reload = lambda: watched.problem
+    for changes, elapsed_ns, wanted in steps:
+        for name, value in changes.items():
+            if name == "reload":
+                watched.stop.reload.set()
+            else:
+                owners = (watched, supervisor, watched.state)
+                setattr(next(one for one in owners if hasattr(one, name)), name, value)
+        assert supervisor._wants_reload(elapsed_ns) is wanted
+        if "reload" in changes:
+            assert watched.stop.reload.is_set() is not (REFUSED in said and not wanted)
+    assert caplog.messages == said
 
 
-def test_a_reload_does_not_end_a_fallback_that_has_just_started_again() -> None:
-    bench = Bench()
-    bench.state.fallback = "it hung"
-    bench.stop.reload.set()
-    assert not bench.supervisor._wants_reload(PARKED_NS)
-    assert bench.supervisor._wants_reload(1)
+def test_a_reload_ends_the_loop_in_order(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wants(_elapsed_ns: int) -> bool:
+        return watched.state.published > 3
 
-
-def test_a_reload_that_would_fail_is_refused_once(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench()
-    supervisor, state = bench.supervisor, bench.state
-    state.published = 1
-    supervisor._why_no_reload = lambda: "config.toml: unknown key modle"
-    bench.stop.reload.set()
-    assert not supervisor._wants_reload(PARKED_NS + 1)
-    assert not bench.stop.reload.is_set()
-    # After a drive with the fallback model: not asked again 40 times a second.
-    state.fallback = "it hung"
-    assert not supervisor._wants_reload(PARKED_NS + 1)
-    assert [r.message for r in caplog.records] == [
-        "not reloaded, going on as before: config.toml: unknown key modle"
-    ]
-    supervisor._why_no_reload = lambda: ""
-    bench.stop.reload.set()
-    assert supervisor._wants_reload(PARKED_NS + 1)
-
-
-def test_a_reload_ends_the_loop_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
-    bench.state.published_ns = 0
-    monkeypatch.setattr(
-        bench.supervisor, "_wants_reload", lambda _now_ns: bench.state.published > 3
-    )
-    bench.thread.start()
-    bench.thread.join(SOON_S)
-    assert bench.outcome == [Ending.RELOAD]
-    assert bench.stop.exit_code == 0
-
-
-def test_hangup_asks_for_a_reload() -> None:
-    with StopSignals() as stop:
-        signal.raise_signal(signal.SIGHUP)
-        assert stop.reload.is_set()
-        assert not stop.event.is_set()
+    monkeypatch.setattr(watched.supervisor, "_wants_reload", wants)
+    assert watched.end_by_itself() is Ending.RELOAD
+    assert watched.stop.exit_code == 0
