@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +14,7 @@ from runtime import pocl_cpu, probe
 from runtime.device import choose_device
 from runtime.opencl import cl
 from runtime.pocl_cpu import cpu_flags, level_of, name_in_force, rename
+from tests.runtime.children import run_bare
 
 pytestmark = pytest.mark.opencl
 
@@ -36,6 +35,7 @@ except RuntimeFault as error:
     print(error, file=sys.stderr)
     sys.exit(error.exit_code)
 """
+NEEDS_RECORD = pytest.mark.usefixtures("handle")
 
 # A PoCL whose record cannot be written, with a name that its compiler refuses.
 HELPLESS = """
@@ -48,19 +48,11 @@ pocl_cpu.rename = lambda handle, name: False
 """
 
 
-def run(tmp_path: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    fresh = {"PATH": os.environ["PATH"], "MODELD_CACHE_DIR": str(tmp_path), **environment}
+def run(cache: Path, code: str, **environment: str) -> tuple[int, str, str]:
     alone = Path(pyopencl.__file__).parent / ".libs" / "pocl.icd"
     if alone.is_file():  # other drivers of this machine would be taken instead
-        fresh["OCL_ICD_VENDORS"] = str(alone)
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=fresh,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+        environment["OCL_ICD_VENDORS"] = str(alone)
+    return run_bare(code, cache, PATH=os.environ["PATH"], **environment)
 
 
 @pytest.fixture
@@ -90,31 +82,33 @@ def test_level_follows_the_flags(flags: str, level: str) -> None:
     assert level_of(frozenset(flags.split())) == level
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["generic", "no-such-cpu"])
-@pytest.mark.usefixtures("handle")
+@NEEDS_RECORD
 def test_name_that_clang_refuses_is_replaced_by_the_level_of_the_flags(
     name: str, tmp_path: Path
 ) -> None:
     for _ in range(2):  # the second start finds what the first one learned
-        result = run(tmp_path, REPORT, MODELD_POCL_CPU=name)
-        assert (result.returncode, result.stderr) == (0, "")
-        cpu, simd, driver, y = json.loads(result.stdout)
+        code, out, err = run(tmp_path, REPORT, MODELD_POCL_CPU=name)
+        assert (code, err) == (0, "")
+        cpu, simd, driver, y = json.loads(out)
         assert cpu == level_of(cpu_flags())
         assert simd == {"x86-64-v4": "avx512", "x86-64-v3": "avx2"}.get(cpu, "sse")
         assert driver.endswith((f"-{cpu}", f"; compiles for {cpu}"))
         assert y == [12.0, 24.0, 36.0, 48.0]
 
 
-@pytest.mark.usefixtures("handle")
+@pytest.mark.slow
+@NEEDS_RECORD
 def test_name_that_was_asked_for_stays_where_clang_knows_it(tmp_path: Path) -> None:
-    result = run(tmp_path, REPORT, MODELD_POCL_CPU="x86-64-v2")
-    assert (result.returncode, result.stderr) == (0, "")
-    cpu, simd, driver, _ = json.loads(result.stdout)
+    code, out, err = run(tmp_path, REPORT, MODELD_POCL_CPU="x86-64-v2")
+    assert (code, err) == (0, "")
+    cpu, simd, driver, _ = json.loads(out)
     assert (cpu, simd) == ("x86-64-v2", "sse")
     assert driver.endswith("; compiles for x86-64-v2")
 
 
-@pytest.mark.usefixtures("handle")
+@NEEDS_RECORD
 def test_compiler_uses_what_the_cpu_has() -> None:
     if pocl_cpu.forced_name():
         pytest.skip("the name of the CPU was asked for")
@@ -122,34 +116,32 @@ def test_compiler_uses_what_the_cpu_has() -> None:
     assert wanted in (None, choose_device().info.simd)
 
 
-@pytest.mark.usefixtures("handle")
+@pytest.mark.slow
+@NEEDS_RECORD
 def test_where_the_name_cannot_be_replaced_one_line_says_what_to_install(tmp_path: Path) -> None:
-    result = run(tmp_path, HELPLESS + REPORT)
-    assert (result.returncode, result.stdout) == (3, "")
+    code, out, err = run(tmp_path, HELPLESS + REPORT)
+    assert (code, out) == (3, "")
     reason = "does not know this CPU (a kernel of three lines fails: error: unknown target CPU"
-    assert reason in result.stderr
-    assert "install another OpenCL driver (Debian: pocl-opencl-icd)" in result.stderr
-    assert result.stderr.count("\n") == 1
-    listed = run(tmp_path, HELPLESS + "from tools.cli import main\nmain(['devices'])")
-    assert reason in listed.stdout
+    assert reason in err
+    assert "install another OpenCL driver (Debian: pocl-opencl-icd)" in err
+    assert err.count("\n") == 1
+    _, listed, _ = run(tmp_path, HELPLESS + "from tools.cli import main\nmain(['devices'])")
+    assert reason in listed
 
 
-@pytest.mark.usefixtures("handle")
+@NEEDS_RECORD
 def test_variable_is_refused_on_a_driver_it_is_not_for(tmp_path: Path) -> None:
     other = "from runtime import pocl_cpu; pocl_cpu._TRIPLE_AT.clear()" + REPORT
-    result = run(tmp_path, other, MODELD_POCL_CPU="generic")
-    assert result.returncode == 3
-    assert "MODELD_POCL_CPU is not for this driver; unset it" in result.stderr
-    assert result.stderr.count("\n") == 1
+    code, _, err = run(tmp_path, other, MODELD_POCL_CPU="generic")
+    assert code == 3
+    assert "MODELD_POCL_CPU is not for this driver; unset it" in err
+    assert err.count("\n") == 1
 
 
 def like(handle: cl.Device, **changes: Any) -> cl.Device:
     """A device that says of itself what `handle` says, but for some of it."""
     names = ("driver_version", "platform", "version", "int_ptr")
-    return cast(
-        cl.Device,
-        SimpleNamespace(**{n: getattr(handle, n) for n in names if n not in changes}, **changes),
-    )
+    return cast(cl.Device, SimpleNamespace(**{n: getattr(handle, n) for n in names} | changes))
 
 
 def test_no_other_record_is_read_or_written(handle: cl.Device) -> None:
@@ -175,11 +167,16 @@ def test_no_other_record_is_read_or_written(handle: cl.Device) -> None:
 # --- the first kernel -----------------------------------------------------------------------------
 
 
+@pytest.fixture
+def unforced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("MODELD_POCL_CPU", raising=False)
+
+
+@pytest.mark.usefixtures("unforced")
 def test_probe_is_remembered(
     handle: cl.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("MODELD_POCL_CPU", raising=False)
     first = probe.examine(handle, "0:0")
     assert first.problem == ""
 
@@ -194,16 +191,13 @@ def test_probe_is_remembered(
         probe.examine(handle, "0:0")
 
 
-def test_failure_is_not_remembered(
-    handle: cl.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("MODELD_POCL_CPU", raising=False)
-    monkeypatch.setattr(probe, "SOURCE", "__kernel void probe(__global int* y) { y[0] = x; }")
-    found = probe.examine(handle, "0:0")
+@pytest.mark.usefixtures("unforced")
+def test_failure_is_not_remembered(handle: cl.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(probe, "SOURCE", "__kernel void probe(__global int* y) { y[0] = x; }")
+        found = probe.examine(handle, "0:0")
     assert found.problem.startswith("a kernel of three lines fails: ")
     assert "undeclared identifier 'x'" in found.problem
-    monkeypatch.undo()
     assert probe.examine(handle, "0:0").problem == ""
 
 
@@ -214,6 +208,7 @@ def test_wrong_result_is_a_problem(handle: cl.Device, monkeypatch: pytest.Monkey
     assert found.problem.endswith("expected [15, 19, 23, 27], found [20, 25, 30, 35]")
 
 
+@pytest.mark.slow
 def test_driver_that_ends_the_process_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,19 +2,22 @@
 
 import logging
 import os
-import shutil
-import subprocess
-import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from runtime.artifact import from_memory
-from runtime.device import DeviceInfo, choose_device
+from runtime.device import choose_device
+from runtime.entry_store import EntryStore
 from runtime.executor import Program, build_binaries, load_program
 from runtime.program_cache import ProgramCache, cache_key
 from tests.runtime import tiny
+from tests.runtime.children import LinkCounter, run, start
 
 pytestmark = pytest.mark.opencl
 
@@ -35,6 +38,103 @@ def load_and_run(path: Path) -> int:
         return program.stats.built_from_source
 
 
+# --- entries --------------------------------------------------------------------------------------
+
+
+def to_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "something").touch()
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "flipped": lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"),
+    "magic": lambda path: path.write_bytes(b"M" + path.read_bytes()[1:]),
+    "empty": lambda path: os.truncate(path, 0),
+    "foreign": lambda path: path.write_bytes((path.parent / "other").read_bytes()),
+    "directory": to_directory,
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_entry_is_named_and_removed(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = EntryStore(tmp_path / "store", "thing")
+    for key in ("key", "other"):
+        store.put(key, b"payload of " + key.encode())
+    assert store.get("key") == b"payload of key"
+    DAMAGE[kind](tmp_path / "store" / "key")
+    assert store.get("key") is None
+    assert [str(tmp_path / "store" / "key") in text for text in caplog.messages] == [True]
+    assert "cached thing" in caplog.text
+    assert "making it again" in caplog.text
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["other"]
+    assert store.get("key") is None
+    assert len(caplog.messages) == 1
+
+
+def test_the_oldest_used_entries_go_beyond_the_bounds(tmp_path: Path) -> None:
+    size = 8 + 32 + 10
+    store = EntryStore(tmp_path, "thing", max_bytes=3 * size, max_files=3)
+    for number, key in enumerate("abc"):
+        store.put(key, bytes(10))
+        os.utime(tmp_path / key, (number, number))
+    assert store.get("a") == bytes(10)  # used now
+    store.put("d", bytes(10))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c", "d"]
+    few = EntryStore(tmp_path, "thing", max_files=2)
+    few.put("e", b"")
+    assert (tmp_path / "e").exists()
+    assert len(list(tmp_path.iterdir())) == 2
+    for too_large, there in ((3 * size - 40 + 1, False), (3 * size - 40, True)):
+        store.put("large", bytes(too_large))
+        assert (tmp_path / "large").exists() is there
+    assert [path.name for path in tmp_path.iterdir()] == ["large"]
+    (tmp_path / ".new-x").touch()
+    for age_s, there in ((3599, True), (3601, False)):
+        newest = (tmp_path / "large").stat().st_mtime
+        os.utime(tmp_path / ".new-x", (newest - age_s, newest - age_s))
+        store.put("large", bytes(3 * size - 40))
+        os.utime(tmp_path / "large", (newest, newest))
+        assert (tmp_path / ".new-x").exists() is there
+
+
+@pytest.mark.parametrize(("mode", "is_used"), [(0o755, True), (0o775, False), (0o757, False)])
+def test_a_directory_that_others_can_write_to_is_not_used(
+    tmp_path: Path, mode: int, is_used: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = EntryStore(tmp_path / f"{mode:o}", "thing")
+    store.put("key", b"payload")
+    assert store.directory.stat().st_mode & 0o777 == 0o700
+    store.directory.chmod(mode)
+    assert (store.get("key") == b"payload") is is_used
+    store.put("second", b"")
+    assert (store.directory / "second").exists() is is_used
+    assert len(caplog.messages) == (0 if is_used else 1)
+
+
+def test_writers_in_one_process_leave_whole_entries_only(tmp_path: Path) -> None:
+    store = EntryStore(tmp_path, "thing")
+    payload = bytes(range(256)) * 100
+
+    def write() -> None:
+        for turn in range(20):
+            store.put(f"key{turn % 4}", payload)
+            assert store.get(f"key{turn % 4}") == payload
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"key{n}" for n in range(4)]
+
+
+# --- programs -------------------------------------------------------------------------------------
+
+
 def test_second_load_compiles_nothing(artifact: Path, directory: Path) -> None:
     assert load_and_run(artifact) == 2
     assert len(list(directory.iterdir())) == 2
@@ -48,21 +148,14 @@ def test_identical_programs_are_built_once(tmp_path: Path, directory: Path) -> N
     assert len(list(directory.iterdir())) == 2
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "foreign"])
 def test_damaged_entry_is_built_again_and_replaced(
-    artifact: Path, directory: Path, damage: str, caplog: pytest.LogCaptureFixture
+    artifact: Path, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     load_and_run(artifact)
     entry = sorted(directory.iterdir())[0]
     good = entry.read_bytes()
     middle = len(good) // 2
-    bad = {
-        "truncate": good[:middle],
-        "flip": good[:middle] + bytes([good[middle] ^ 1]) + good[middle + 1 :],
-        "empty": b"",
-        "foreign": sorted(directory.iterdir())[1].read_bytes(),  # whole, but of another key
-    }
-    entry.write_bytes(bad[damage])
+    entry.write_bytes(good[:middle] + bytes([good[middle] ^ 1]) + good[middle + 1 :])
     assert load_and_run(artifact) == 1
     assert "the cached program is damaged; making it again" in caplog.text
     assert load_and_run(artifact) == 0
@@ -79,49 +172,43 @@ def test_cache_that_cannot_be_written_only_warns(
 
 def test_key_depends_on_every_part() -> None:
     info = choose_device().info
-    fields = {name: getattr(info, name) for name in DeviceInfo.__slots__}
-    keys = {
-        cache_key("source", "options", info),
-        cache_key("source2", "options", info),
-        cache_key("source", "options2", info),
-        cache_key("sourceo", "ptions", info),
-        cache_key("source", "options", DeviceInfo(**{**fields, "name": "other"})),
-        cache_key("source", "options", DeviceInfo(**{**fields, "driver": "other"})),
-        cache_key("source", "options", DeviceInfo(**{**fields, "platform": "other"})),
-    }
-    assert len(keys) == 7
-    assert cache_key("source", "options", info) in keys
+    keys = [
+        *(("source", "options"), ("source2", "options"), ("source", "options2")),
+        ("sourceo", "ptions"),
+    ]
+    found = {cache_key(*key, info) for key in keys}
+    for name in ("name", "driver", "platform"):
+        found.add(cache_key("source", "options", replace(info, **{name: "other"})))
+    assert len(found) == 7
+    assert cache_key("source", "options", info) in found
+
+
+def for_this_driver(binaries: list[bytes], **changes: str) -> dict[str, Any]:
+    raw, info = tiny.manifest(), choose_device().info
+    for program, binary in zip(raw["programs"], binaries, strict=True):
+        program["binary"] = binary
+    raw["target"].update({"device": info.name, "driver": info.driver, **changes})
+    return {"programs": raw["programs"], "target": raw["target"]}
 
 
 def test_binary_of_this_driver_is_used(tmp_path: Path, directory: Path) -> None:
-    info = choose_device().info
-    raw = tiny.manifest()
-    binaries = build_binaries(raw, tiny.data_blob())
-    programs = [
-        {**program, "binary": binary}
-        for program, binary in zip(raw["programs"], binaries, strict=True)
-    ]
-    target = {"name": "cpu", "device": info.name, "driver": info.driver, "options": ""}
-    path = tiny.write(tmp_path / "a.pkl", programs=programs, target=target)
-    assert load_and_run(path) == 0
+    binaries = build_binaries(tiny.manifest(), tiny.data_blob())
+    assert load_and_run(tiny.write(tmp_path / "a.pkl", **for_this_driver(binaries))) == 0
     assert not directory.exists()
 
 
 @pytest.mark.usefixtures("directory")
+@pytest.mark.parametrize("other", ["driver", "device"])
 def test_binary_of_another_driver_is_not_touched_and_that_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    other: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "runtime")
-    raw = tiny.manifest()
-    for program in raw["programs"]:
-        program["binary"] = b"made for something else"
-    info = choose_device().info
-    raw["target"].update(device=info.name, driver="1.0 of long ago")
-    path = tiny.write(tmp_path / "a.pkl", programs=raw["programs"], target=raw["target"])
+    changes = for_this_driver([b"made for something else"] * 2, **{other: "1.0 of long ago"})
+    path = tiny.write(tmp_path / "a.pkl", **changes)
     assert load_and_run(path) == 2
-    assert "tiny: compiled on" in caplog.text
-    assert "1.0 of long ago" in caplog.text
-    assert "built from source" in caplog.text
+    for part in ("tiny: compiled on", "1.0 of long ago", "built from source"):
+        assert part in caplog.text
+    assert "refuses it" not in caplog.text
     assert load_and_run(path) == 0
 
 
@@ -129,73 +216,10 @@ def test_binary_the_driver_refuses_is_built_from_source(
     tmp_path: Path, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "runtime")
-    raw = tiny.manifest()
-    info = choose_device().info
-    raw["target"].update(device=info.name, driver=info.driver)
-    raw["programs"][0]["binary"] = b"no binary at all, whatever the manifest says"
-    path = tiny.write(tmp_path / "a.pkl", programs=raw["programs"], target=raw["target"])
-    assert load_and_run(path) == 2
+    changes = for_this_driver([b"no binary at all, whatever the manifest says", b""])
+    assert load_and_run(tiny.write(tmp_path / "a.pkl", **changes)) == 2
     assert "the artifact's binary: the driver refuses it" in caplog.text
     assert len(list(directory.iterdir())) == 2
-
-
-def count_links(artifact: Path, modeld_cache: Path, scratch: Path) -> int:
-    """Run in a fresh process with PoCL's cache empty; return how many kernels were linked."""
-    linker = shutil.which("ld")  # choosing a device has made sure that there is one
-    assert linker is not None
-    scratch.mkdir()
-    shim, log = scratch / "ld", scratch / "links"
-    shim.write_text(f'#!/bin/sh\necho >> {log}\nexec {linker} "$@"\n')
-    shim.chmod(0o755)
-    environment = {
-        **os.environ,
-        "MODELD_CACHE_DIR": str(modeld_cache),
-        "POCL_CACHE_DIR": str(scratch / "pocl"),
-        "PATH": f"{scratch}:{os.environ['PATH']}",
-    }
-    code = (
-        "from runtime import load_program\n"
-        "from tests.runtime import tiny\n"
-        f"load_program({str(artifact)!r}).run(tiny.inputs())\n"
-    )
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
-    return len(log.read_text(encoding="utf-8")) if log.exists() else 0
-
-
-def test_cached_programs_leave_nothing_to_compile_at_the_first_launch(
-    artifact: Path, directory: Path, tmp_path: Path
-) -> None:
-    if not choose_device().info.is_pocl:
-        pytest.skip("counts PoCL's linker runs")
-    assert count_links(artifact, directory.parent, tmp_path / "cold") >= 5
-    assert count_links(artifact, directory.parent, tmp_path / "warm") == 0
-
-
-def test_writers_of_the_same_entries_do_not_disturb_each_other(
-    artifact: Path, directory: Path
-) -> None:
-    code = (
-        "import sys\n"
-        "from runtime import load_program\n"
-        "from tests.runtime import tiny\n"
-        "program = load_program(sys.argv[1])\n"
-        "print(*program.run(tiny.inputs())['y'])\n"
-    )
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(artifact)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(4)
-    ]
-    for writer in writers:
-        out, err = writer.communicate(timeout=120)
-        assert (writer.returncode, err) == (0, "")
-        assert out.split() == [str(value) for value in EXPECTED]
-    assert len(list(directory.iterdir())) == 2  # and no temporary file
-    assert load_and_run(artifact) == 0
 
 
 def test_programs_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,3 +229,37 @@ def test_programs_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     with Program(from_memory(tiny.manifest(), tiny.data_blob()), device, cache) as program:
         np.testing.assert_array_equal(program.run(tiny.inputs())["y"], EXPECTED)
     assert len(cache._built) == 1
+
+
+LOAD = """
+import sys
+from runtime import load_program
+from tests.runtime import tiny
+print(*load_program(sys.argv[1]).run(tiny.inputs())["y"])
+"""
+
+
+@pytest.mark.slow
+def test_cached_programs_leave_nothing_to_compile_at_the_first_launch(
+    artifact: Path, directory: Path, tmp_path: Path
+) -> None:
+    if not choose_device().info.is_pocl:
+        pytest.skip("counts PoCL's linker runs")
+    links = LinkCounter(tmp_path / "shim")
+    code = LOAD.replace("sys.argv[1]", repr(str(artifact)))
+    for pocl in ("cold", "warm"):  # of PoCL's own cache there is nothing either time
+        run(code, directory.parent, POCL_CACHE_DIR=str(tmp_path / pocl), PATH=links.path)
+        assert links.take() >= 5 if pocl == "cold" else links.take() == 0
+
+
+@pytest.mark.slow
+def test_writers_of_the_same_entries_do_not_disturb_each_other(
+    artifact: Path, directory: Path
+) -> None:
+    writers = [start(LOAD, directory.parent, artifact) for _ in range(4)]
+    for writer in writers:
+        out, err = writer.communicate(timeout=120)
+        assert (writer.returncode, err) == (0, "")
+        assert out.split() == [str(value) for value in EXPECTED]
+    assert len(list(directory.iterdir())) == 2  # and no temporary file
+    assert load_and_run(artifact) == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import gc
-import mmap
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -69,31 +69,20 @@ def data_blob() -> bytes:
     return WEIGHT.tobytes().ljust(256, b"\0") + QUEUE_RESET.tobytes()
 
 
-def buffer(name: str, kind: str, dtype: str, *shape: int, **more: int) -> dict[str, Any]:
+def buffer(name: str, kind: str, dtype: str, *shape: int, **more: Any) -> dict[str, Any]:
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return {
-        "name": name,
-        "kind": kind,
-        "dtype": dtype,
-        "shape": list(shape),
-        "offset": 0,
-        "size": size,
-        **more,
-    }
+    about = {"name": name, "kind": kind, "dtype": dtype, "shape": list(shape)}
+    return {**about, "offset": 0, "size": size, **more}
 
 
 def kernel(name: str, extent: int, *args: int, program: int = 0, **more: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "program": program,
-        "args": list(args),
-        "global": [extent, 1, 1],
-        "local": [1, 1, 1],
-        "origin": [f"/{name}"],
-        "flops": 4 * extent,
-        "bytes": 16 * extent,
-        **more,
-    }
+    about = {"name": name, "program": program, "args": list(args), "origin": [f"/{name}"]}
+    sizes = {"global": [extent, 1, 1], "local": [1, 1, 1]}
+    return {**about, **sizes, "flops": 4 * extent, "bytes": 16 * extent, **more}
+
+
+def program(source: str, options: str = "") -> dict[str, Any]:
+    return {"source": source, "options": options, "binary": b""}
 
 
 def manifest(**changes: Any) -> dict[str, Any]:
@@ -101,52 +90,40 @@ def manifest(**changes: Any) -> dict[str, Any]:
 
     The state `queue` resets to zeros. Change fields with keyword arguments.
     """
-    return copy.deepcopy(
-        {
-            "magic": "modeld-artifact",
-            "format": 1,
-            "abi": 1,
-            "name": "tiny",
-            "kind": "plain",
-            "models": [
-                {"role": "model", "file": "tiny.onnx", "sha256": "0" * 64, "checkpoint": "none"}
-            ],
-            "metadata": {},
-            "target": {"name": "cpu", "device": "", "driver": "", "options": ""},
-            "buffers": [
-                buffer("x", "input", "float32", 4),
-                buffer("frame", "input", "uint8", 100),
-                buffer("y", "output", "float32", 4),
-                buffer("count", "output", "int32", 1),
-                buffer("weight", "weight", "float32", 4),
-                buffer("queue", "state", "float32", 3, 4, reset=-1),
-                buffer("total", "arena", "float32", 4),
-                buffer("twice", "arena", "float32", 4, offset=256),
-            ],
-            "arena_size": 512,
-            "programs": [
-                {"source": SOURCE, "options": "", "binary": b""},
-                {"source": SOURCE_2, "options": "-cl-mad-enable", "binary": b""},
-            ],
-            "kernels": [
-                kernel("shift", 1, QUEUE, X),
-                kernel("sum", 4, TOTAL, QUEUE),
-                kernel("double_it", 4, TWICE, TOTAL),
-                kernel("add_weight", 4, Y, TWICE, WEIGHTS, program=1),
-                kernel("add_bytes", 1, COUNT, FRAME, program=1),
-            ],
-            "entries": {
-                "run": {
-                    "inputs": [X, FRAME],
-                    "outputs": [Y, COUNT],
-                    "launches": [0, 1, 2, 3, 4],
-                },
-                "prepare": {"inputs": [X], "outputs": [], "launches": [0]},
-            },
-            "self_test": {},
-            **changes,
-        }
-    )
+    model = {"role": "model", "file": "tiny.onnx", "sha256": "0" * 64, "checkpoint": "none"}
+    run = {"inputs": [X, FRAME], "outputs": [Y, COUNT], "launches": [0, 1, 2, 3, 4]}
+    raw = {
+        "magic": "modeld-artifact",
+        "format": 1,
+        "abi": 1,
+        "name": "tiny",
+        "kind": "plain",
+        "models": [model],
+        "metadata": {},
+        "target": {"name": "cpu", "device": "", "driver": "", "options": ""},
+        "buffers": [
+            buffer("x", "input", "float32", 4),
+            buffer("frame", "input", "uint8", 100),
+            buffer("y", "output", "float32", 4),
+            buffer("count", "output", "int32", 1),
+            buffer("weight", "weight", "float32", 4),
+            buffer("queue", "state", "float32", 3, 4, reset=-1),
+            buffer("total", "arena", "float32", 4),
+            buffer("twice", "arena", "float32", 4, offset=256),
+        ],
+        "arena_size": 512,
+        "programs": [program(SOURCE), program(SOURCE_2, "-cl-mad-enable")],
+        "kernels": [
+            kernel("shift", 1, QUEUE, X),
+            kernel("sum", 4, TOTAL, QUEUE),
+            kernel("double_it", 4, TWICE, TOTAL),
+            kernel("add_weight", 4, Y, TWICE, WEIGHTS, program=1),
+            kernel("add_bytes", 1, COUNT, FRAME, program=1),
+        ],
+        "entries": {"run": run, "prepare": {"inputs": [X], "outputs": [], "launches": [0]}},
+        "self_test": {},
+    }
+    return copy.deepcopy({**raw, **changes})
 
 
 @functools.cache
@@ -169,7 +146,7 @@ def megakernel_manifest(**changes: Any) -> dict[str, Any]:
     """The same with a megakernel, number 2: a CPU runs each entry as one launch."""
     raw = manifest()
     functions, source = _functions()
-    raw["programs"].append({"source": source, "options": "", "binary": b""})
+    raw["programs"].append(program(source))
     listed = [{"name": f.name, "args": len(f.code.parameters)} for f in functions]
     raw["replay"] = {"program": 2, "functions": listed}
     for number, entry in enumerate(raw["kernels"]):
@@ -194,11 +171,29 @@ def load(path: Path, **changes: Any) -> Program:
     return load_program(write(path, **changes))
 
 
-def mapped_views() -> set[int]:
-    """Return the living views of mapped memory, by id; other tests of the process may have some."""
+GONE = object()
+
+
+def altered(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest with values put at paths such as "buffers/0/dtype", or taken away.
+
+    "buffers/+" appends.
+    """
+    for path, value in changes.items():
+        *parents, last = path.split("/")
+        node: Any = raw
+        for key in parents:
+            node = node[int(key) if isinstance(node, list) else key]
+        if value is GONE:
+            del node[last]
+        elif last == "+":
+            node.append(value)
+        else:
+            node[int(last) if isinstance(node, list) else last] = value
+    return raw
+
+
+def collected(memory: weakref.ref[Any]) -> bool:
+    """Return whether nobody keeps this any more."""
     gc.collect()
-    return {
-        id(thing)
-        for thing in gc.get_objects()
-        if isinstance(thing, memoryview) and isinstance(thing.obj, mmap.mmap)
-    }
+    return memory() is None
