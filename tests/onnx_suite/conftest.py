@@ -1,7 +1,8 @@
 """The report of the suite, its caches, and exit status 1 where a figure is too low.
 
 `--onnx-figures` (as `make onnx` has it) demands the figures; without it a part of the suite can be
-run. `--onnx-failures FILE` writes what failed, by operator.
+run. `--onnx-failures FILE` writes what failed, by operator. `--onnx-sample N --onnx-seed S` runs N
+of all cases, some of every operator; what the figures must be is then said of a sample.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.onnx_suite.cases import SuiteCase
 from tests.onnx_suite.figures import PROPERTY, Figures, Result, failures_by_operator
+from tests.onnx_suite.sample import sampled
+from tests.onnx_suite.traits import traits_of
+from tests.scheduler.onnx_import.onnx_cases.case import Case
 from tests.session_cache import SESSION
 
 BUILD = Path(__file__).parent.parent.parent / "build"
@@ -22,6 +27,29 @@ MESSAGE = "onnx-suite-message"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--onnx-figures", action="store_true", help="fail where a figure is too low")
     parser.addoption("--onnx-failures", metavar="FILE", help="write failures by operator")
+    parser.addoption("--onnx-sample", metavar="N", type=int, help="run N cases of all operators")
+    parser.addoption("--onnx-seed", metavar="S", type=int, default=0, help="which N; 0 by default")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep a sample of the cases, and the tests that are about no single one."""
+    count = config.getoption("--onnx-sample")
+    if count is None:
+        return
+    cases = [item for item in items if isinstance(item, pytest.Function) and operators_of(item)]
+    drawn = [(item, operators_of(item)) for item in cases]
+    kept = sampled(drawn, count, config.getoption("--onnx-seed"))
+    left_out = set(cases) - set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def operators_of(item: pytest.Function) -> frozenset[str]:
+    """Return the operators of a test's case; none where it has no case."""
+    case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
+    if isinstance(case, SuiteCase):
+        return traits_of(case.model()).operators
+    return frozenset({case.op}) if isinstance(case, Case) else frozenset()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,7 +87,11 @@ class Report:
     @property
     def figures(self) -> Figures:
         """What there is so far."""
-        return Figures(tuple(self.results))
+        count = self.config.getoption("--onnx-sample")
+        sample = (
+            "" if count is None else f"{count} cases, seed {self.config.getoption('--onnx-seed')}"
+        )
+        return Figures(tuple(self.results), sample)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the result of a test; it came with the report, perhaps from a worker."""

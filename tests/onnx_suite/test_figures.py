@@ -1,11 +1,14 @@
-"""The figures and the table themselves: what counts as what."""
+"""The figures, the table and the sample themselves: what counts as what, and which are drawn."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.onnx_suite.figures import LEAST_NODE_TESTS, Figures, Result, failures_by_operator
 from tests.onnx_suite.out_of_scope import IN_SCOPE, exclusion_of, is_in_scope
+from tests.onnx_suite.sample import sampled
 from tests.onnx_suite.traits import Traits
 
 NODE = Result("node", ("Abs",), in_scope=True, outcome="passed", name="test_abs")
@@ -67,3 +70,42 @@ def test_a_listed_operator_with_text_is_out_of_scope_and_not_counted() -> None:
 def test_one_unlisted_operator_takes_a_test_out_of_the_share() -> None:
     assert not is_in_scope(traits("Abs", "NonZero"))
     assert "NonZero" not in IN_SCOPE
+
+
+# 30 of Conv, each with an operator of its own; 5 of Add, of which one is of Conv too.
+CASES = [
+    *((f"conv{i}", {"Conv", f"Own{i}"}) for i in range(30)),
+    *((f"add{i}", {"Add"}) for i in range(4)),
+    ("both", {"Add", "Conv"}),
+    ("relu", {"Relu"}),
+]
+OPERATORS = {operator for _, operators in CASES for operator in operators}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_sample_has_some_of_every_operator_and_is_the_same_each_time(seed: int) -> None:
+    drawn = sampled(CASES, 33, seed)
+    assert drawn == sampled(CASES, 33, seed)
+    assert len(set(drawn)) == len(drawn) == 33
+    assert drawn == [name for name, _ in CASES if name in drawn]
+    known = dict(CASES)
+    assert set().union(*(known[name] for name in drawn)) == OPERATORS
+
+
+def test_samples_have_the_size_asked_for_and_differ_by_seed() -> None:
+    assert [len(sampled(CASES, n, 1)) for n in (0, 1, 35, 36, 99)] == [0, 1, 35, 36, 36]
+    assert sampled(CASES, 99, 1) == [name for name, _ in CASES]
+    assert len({tuple(sampled(CASES, 9, seed)) for seed in range(20)}) > 15
+    assert sampled([], 3, 0) == []
+
+
+def test_figures_of_a_sample_say_so_and_are_judged_by_shares() -> None:
+    few = Figures((ON_DEVICE,) * 8 + (FOLDED,) * 2, "10 cases, seed 3")
+    assert few.problems() == []
+    assert next(few.lines()) == (
+        "A SAMPLE, not the suite: 10 cases, seed 3; those of ONNX's own among them:"
+    )
+    assert "SAMPLE" not in "".join(replace(few, sample="").lines())
+    assert len(replace(few, sample="").problems()) == 1
+    assert len(replace(few, results=(*few.results, FOLDED)).problems()) == 1
+    assert len(replace(few, results=(*few.results, FAILED)).problems()) == 1
