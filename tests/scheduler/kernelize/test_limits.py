@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from scheduler import Tensor
 from scheduler.context import CompileContext, context_for
 from scheduler.device.limits import MAX_OPERATIONS, TABLE, Limits
 from scheduler.device.spec import DEFAULT
-from scheduler.emit.artifact import emit
 from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.kernelize.limits import _fused, split_points
 from scheduler.kernelize.realize import realize
-from scheduler.pipeline import kernelize, schedule
-from tests.scheduler.support.values import rng
+from scheduler.pipeline import kernelize
+from scheduler.tensor.tensor import evaluate
+from tests.scheduler.support.programs import Array, artifact_of, compute, floats, plan_of
+from tests.scheduler.support.together import UNOPTIMIZED, Together
+from tests.support.selection import quick_cases
 
-Array = NDArray[Any]
-Values = dict[str, Array]
+Outputs = dict[str, Tensor]
 MOST = TABLE["cpu"].max_buffers
 
 
-def sources(count: int, shape: tuple[int, ...] = (24,)) -> tuple[list[Tensor], Values]:
-    values = {f"a{i}": rng().standard_normal(shape).astype(np.float32) for i in range(count)}
-    return [Tensor.input(n, shape) for n in values], values
+def sources(count: int, *shape: int, name: str = "a") -> list[Tensor]:
+    return [Tensor.input(f"{name}{i}", shape or (24,)) for i in range(count)]
 
 
 def total_of(tensors: Sequence[Tensor]) -> Tensor:
-    total = tensors[0]
-    for t in tensors[1:]:
-        total = total + t
-    return total
+    return sum(tensors[1:], tensors[0])
 
 
 def limited(target: str) -> CompileContext:
@@ -46,122 +42,133 @@ def limited(target: str) -> CompileContext:
     return context_for(replace(DEFAULT, limits=TABLE[target]))
 
 
-def launches(tensor: Tensor, target: str = "cpu") -> list[Any]:
-    """Return what is launched, as the artifact has it: arguments are what the device counts."""
-    plan = schedule({"out": tensor.node}, context=limited(target))
-    kernels: list[Any] = emit({"run": plan}, name="n", kind="plain").manifest["kernels"]
-    return kernels
+def arguments(outputs: Outputs, target: str = "cpu") -> list[list[int]]:
+    """Return the buffers of each launch, as the artifact has it: these the device counts."""
+    made = artifact_of(plan_of(outputs, context=limited(target)))
+    return [kernel["args"] for kernel in made.manifest["kernels"]]
 
 
 def most_buffers(tensor: Tensor, target: str = "cpu") -> int:
-    return max(len(kernel["args"]) for kernel in launches(tensor, target))
+    return max(map(len, arguments({"y": tensor}, target)))
 
 
 # --- buffers --------------------------------------------------------------------------------------
 
 
-def wide_sum() -> tuple[Tensor, Values]:
-    tensors, values = sources(200)
-    return total_of(tensors), values
+def several_results() -> Outputs:
+    """Maxima of 80 values, a join of 40, and pieces of that beside the maxima."""
+    total, *others = sources(80, 8)
+    for other in others:
+        total = total.maximum(other * 0.5)
+    wide = Tensor.cat([t.exp() for t in sources(40, 3, name="b")])
+    return {"total": total, "wide": wide, **{f"y{i}": wide[i : i + 8] + total for i in range(9)}}
 
 
-def wide_join() -> tuple[Tensor, Values]:
-    tensors, values = sources(70)
-    return Tensor.cat(tensors, 0), values
+def join_of_sums() -> Tensor:
+    tensors = sources(90)
+    return Tensor.cat([total_of(tensors[i : i + 6]) for i in range(0, 90, 6)], 0)
 
 
-def join_of_sums() -> tuple[Tensor, Values]:
-    tensors, values = sources(90)
-    return Tensor.cat([total_of(tensors[i : i + 6]) for i in range(0, 90, 6)], 0), values
-
-
-def wide_stack() -> tuple[Tensor, Values]:
-    tensors, values = sources(100, (3, 5))
-    return Tensor.stack([t * 2.0 + 1.0 for t in tensors], 1), values
-
-
-def matmul_chain() -> tuple[Tensor, Values]:
-    tensors, values = sources(9, (12, 12))
-    total = tensors[0]
-    for t in tensors[1:]:
+def matmul_chain() -> Tensor:
+    total, *others = sources(9, 12, 12)
+    for t in others:
         total = (total @ t * 0.3 + t).relu()
-    return total, values
+    return total
 
 
-def sum_of_products() -> tuple[Tensor, Values]:
-    tensors, values = sources(24, (6, 6))
-    return total_of([a @ b for a, b in zip(tensors[::2], tensors[1::2], strict=True)]), values
+def sum_of_products() -> Tensor:
+    tensors = sources(24, 6, 6)
+    return total_of([a @ b for a, b in zip(tensors[::2], tensors[1::2], strict=True)])
 
 
-def views_of_a_weight() -> tuple[Tensor, Values]:
-    weight = Tensor.weight(rng().standard_normal((16, 16)).astype(np.float32))
-    x = rng().standard_normal((16, 16)).astype(np.float32)
-    total = Tensor.input("x", (16, 16))
+def views_of_a_weight() -> Tensor:
+    weight, total = Tensor.weight(floats(16, 16)), Tensor.input("x", (16, 16))
     for step in range(1, 16):
         moved = Tensor.cat([weight[step:], weight[:step]], 0)
         total = total * 0.5 + (moved if step % 2 else moved.permute(1, 0))
-    return total, {"x": x}
+    return total
 
 
-def selections() -> tuple[Tensor, Values]:
-    tensors, values = sources(60)
+def selections() -> Tensor:
+    tensors = sources(60)
     total = tensors[0]
     for a, b in zip(tensors[::2], tensors[1::2], strict=True):
         total = (a > b).where(total, a * b)
-    return total, values
+    return total
 
 
-GRAPHS = (
-    wide_sum,
-    wide_join,
-    join_of_sums,
-    wide_stack,
-    matmul_chain,
-    sum_of_products,
-    views_of_a_weight,
-    selections,
-)
+def product_of_a_wide_join() -> Tensor:
+    return Tensor.cat([t.exp() for t in sources(130, 2, 4)], 0) @ Tensor.input("w", (4, 3))
+
+
+GRAPHS: dict[str, Callable[[], Outputs]] = {
+    "wide sum": lambda: {"y": total_of(sources(200))},
+    "wide join": lambda: {"y": Tensor.cat(sources(70), 0)},
+    "wide stack": lambda: {"y": Tensor.stack([t * 2.0 + 1.0 for t in sources(100, 3, 5)], 1)},
+    "join of sums": lambda: {"y": join_of_sums()},
+    "chain of products": lambda: {"y": matmul_chain()},
+    "sum of products": lambda: {"y": sum_of_products()},
+    "views of a weight": lambda: {"y": views_of_a_weight()},
+    "selections": lambda: {"y": selections()},
+    "product of a wide join": lambda: {"y": product_of_a_wide_join()},
+    "several results": several_results,
+}
+
+
+@pytest.fixture(scope="module", params=quick_cases(sorted(TABLE), "cpu", "webgpu"))
+def programs(request: pytest.FixtureRequest) -> Iterator[tuple[str, Together]]:
+    """The graphs above, under the limits of a target."""
+    context = limited(request.param)
+    makers = {n: partial(lambda f: plan_of(f(), context=context), f) for n, f in GRAPHS.items()}
+    with Together(makers, UNOPTIMIZED) as together:
+        yield request.param, together
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("target", ["cpu", "metal", "webgpu"])
-@pytest.mark.parametrize("graph", GRAPHS)
-def test_no_kernel_has_more_buffers_than_the_target_takes(
-    graph: Callable[[], tuple[Tensor, Values]], target: str
+@pytest.mark.parametrize("name", GRAPHS)
+def test_no_kernel_exceeds_what_its_device_takes(programs: tuple[str, Together], name: str) -> None:
+    target, together = programs
+    limits, outputs = TABLE[target], GRAPHS[name]()
+    for args in arguments(outputs, target):
+        assert len(args) <= limits.max_buffers
+        assert len(args) * limits.pointer_bytes <= limits.parameter_bytes
+    buffers = together.plans[name].inputs
+    given: dict[str, Array] = {
+        b.name: floats(*b.shape, seed=i) for i, b in enumerate(buffers) if b.data is None
+    }
+    got = together.run(name, given)
+    for output, want in zip(outputs, evaluate(list(outputs.values()), given), strict=True):
+        np.testing.assert_allclose(got[output], want, rtol=1e-4, atol=1e-4, err_msg=output)
+
+
+@pytest.mark.parametrize(("count", "target"), [(200, "cpu"), (512, "cpu"), (512, "webgpu")])
+def test_a_sum_of_hundreds_is_split_and_the_result_counts_as_an_argument(
+    count: int, target: str
 ) -> None:
-    tensor, values = graph()
-    assert most_buffers(tensor, target) <= TABLE[target].max_buffers
-    got = tensor.numpy(values, limited(target))
-    assert np.allclose(got, tensor.interp(values), rtol=1e-4, atol=1e-4)
-
-
-def test_sum_of_512_tensors_has_few_partial_sums() -> None:
-    tensors, _ = sources(512)
-    total = total_of(tensors)
-    assert len(launches(total)) <= 512 // (MOST - 2) + 1
-    assert len(launches(total, "webgpu")) <= 512 // 6 + 1
+    most = TABLE[target].max_buffers
+    found = arguments({"y": total_of(sources(count))}, target)
+    assert max(map(len, found)) <= most
+    assert len(found) <= count // (most - 2) + 1
 
 
 def test_kernel_at_the_limit_stays_whole() -> None:
-    tensors, _ = sources(MOST)
-    assert len(launches(total_of(tensors[:-1]))) == 1
-    assert len(launches(total_of(tensors))) == 2
+    tensors = sources(MOST)
+    assert len(arguments({"y": total_of(tensors[:-1])})) == 1
+    assert len(arguments({"y": total_of(tensors)})) == 2
 
 
 @pytest.mark.opencl
 def test_shared_subexpressions_count_once() -> None:
-    x = Tensor.input("x", (8,))
-    y = x
+    y = Tensor.input("x", (8,))
     for _ in range(24):  # 2**24 leaves as a tree, 24 operations as a graph
         y = y + y
-    assert len(launches(y)) == 1
+    assert len(arguments({"y": y})) == 1
     value = np.arange(8, dtype=np.float32)
-    assert np.array_equal(y.numpy({"x": value}), value * 2**24)
+    assert np.array_equal(compute(y, x=value), value * 2**24)
 
 
 def test_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors, _ = sources(40)
-    total = total_of(tensors)
+    total = total_of(sources(40))
     assert most_buffers(total) == 41
     monkeypatch.setenv("MAX_KERNEL_BUFFERS", "10")
     assert most_buffers(total) == 10
@@ -207,7 +214,7 @@ def test_long_chain_is_split_by_operations() -> None:
     y = Tensor.input("x", (8,))
     for i in range(4 * MAX_OPERATIONS):
         y = y + float(i + 1)
-    assert 4 <= len(launches(y)) <= 5
+    assert 4 <= len(kernelize({"y": y.node})[1]) <= 5
 
 
 def test_a_kernel_is_cut_where_few_values_are_needed_later() -> None:
@@ -242,31 +249,34 @@ def test_values_needed_everywhere_are_stored_rather_than_computed_again() -> Non
     assert len(kernels) <= 150
 
 
-def stack_of(count: int) -> tuple[float, int, int]:
-    """Return seconds, kernels and the most buffers of a kernel for a wide stack."""
-    tensors = [Tensor.input(f"x{i}", (8,)) for i in range(count)]
-    node = Tensor.stack([t * 2.0 for t in tensors], 0).node
+def stack_of(count: int) -> float:
+    """Return seconds of process time that a wide stack takes, and look at its kernels."""
+    node = Tensor.stack([t * 2.0 for t in sources(count, 8)], 0).node
     started = time.process_time()
     _, kernels = kernelize({"out": node})
-    return time.process_time() - started, len(kernels), max(len(k.reads) for k in kernels) + 1
+    seconds = time.process_time() - started
+    assert max(len(k.reads) for k in kernels) + 1 <= MOST
+    assert len(kernels) <= count // (MOST // 2) + 10
+    return seconds
 
 
-def test_stack_of_6131_tensors_takes_time_in_proportion() -> None:
+def test_a_stack_of_tensors_takes_kernels_in_proportion() -> None:
+    stack_of(1000)
+
+
+@pytest.mark.slow
+def test_a_stack_of_6131_tensors_takes_time_in_proportion() -> None:
     """https://github.com/tinygrad/tinygrad/issues/8617: recursion, then minutes."""
-    few = min(stack_of(1000)[0] for _ in range(3))
-    seconds, kernels, buffers = stack_of(6131)
-    assert buffers <= MOST
-    assert kernels <= 6131 // (MOST // 2) + 10
-    assert seconds < 2.5 * few * 6131 / 1000
+    few = min(stack_of(1000) for _ in range(3))
+    assert stack_of(6131) < 2.5 * few * 6131 / 1000
 
 
 # --- a kernel that cannot be generated ------------------------------------------------------------
 
 
-def operations(root: Node, stored: Mapping[Node, object] | frozenset[Node]) -> list[Node]:
+def operations(root: Node, stored: Mapping[Node, object]) -> list[Node]:
     wanted = ELEMENTWISE | {Op.REDUCE}
-    fused = _fused(root, stored)
-    return [n for n in fused if n.op in wanted and (n is root or n not in stored)]
+    return [n for n in _fused(root, stored) if n.op in wanted and (n is root or n not in stored)]
 
 
 def split_of(tensor: Tensor) -> set[Node]:
@@ -274,8 +284,7 @@ def split_of(tensor: Tensor) -> set[Node]:
 
 
 def test_a_reduction_inside_is_stored() -> None:
-    x = Tensor.input("x", (64, 64))
-    scores = x.exp().sum(1, keepdim=True)
+    scores = Tensor.input("x", (64, 64)).exp().sum(1, keepdim=True)
     (cut,) = split_of((scores * 2.0 + 1.0).sqrt())
     assert cut is scores.node
 
@@ -288,8 +297,7 @@ def test_what_a_movement_reads_is_stored() -> None:
 
 
 def test_a_chain_is_halved() -> None:
-    x = Tensor.input("x", (8,))
-    y = x
+    y = Tensor.input("x", (8,))
     for _ in range(64):
         y = y.sin()
     stored = realize([y.node], DEFAULT).regions
