@@ -100,7 +100,7 @@ class Speaker:
     bus: str
     server: str = ""
     answers: bool = True
-    _stop: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Speak until told to stop."""
@@ -118,7 +118,7 @@ class Speaker:
             reporter = HealthReporter(facts, state, transport, MonotonicClock(), "modeldHealth")
             stack.callback(reporter.close)
             frame_id = 0
-            while not self._stop.wait(PERIOD_S):
+            while not self.stop.wait(PERIOD_S):
                 frame_id += 1
                 now_ns = time.monotonic_ns()
                 if ring is not None:
@@ -140,10 +140,6 @@ class Speaker:
         for name in ANSWERS:
             publishers[name].send(message(name, frame_id, now_ns))
 
-    def stop(self) -> None:
-        """End the thread."""
-        self._stop.set()
-
 
 @contextmanager
 def speaking(bus: str, server: str = "", *, answers: bool = True) -> Iterator[Speaker]:
@@ -154,7 +150,7 @@ def speaking(bus: str, server: str = "", *, answers: bool = True) -> Iterator[Sp
     try:
         yield speaker
     finally:
-        speaker.stop()
+        speaker.stop.set()
         thread.join()
 
 
@@ -184,62 +180,40 @@ def unpacked(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 class View:
-    """A running `modeld view`.
-
-    Args:
-        words: of the command line, beside --json and --port 0.
-    """
+    """A running `modeld view`, of words of its command line beside --json and --port 0."""
 
     def __init__(self, *words: str) -> None:
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-m", "tools.cli", "view", "--json", "--port", "0", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
         if not line:
-            _, said = self._process.communicate()
+            _, said = self.process.communicate()
             raise AssertionError(said)
         self.about: dict[str, Any] = json.loads(line)
         self.url: str = self.about["url"]
         self.port = int(self.url.rstrip("/").rpartition(":")[2])
 
-    @property
-    def pid(self) -> int:
-        """Number of the process."""
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
-
     def stop(self, number: int) -> tuple[int, str]:
-        """End it by a signal; return its exit code, and what it said on stderr."""
-        self._process.send_signal(number)
-        _, said = self._process.communicate(timeout=30)
-        return self._process.returncode, said
+        """End it by a signal; return its exit code, and what it said."""
+        self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=30)
+        return self.process.returncode, said
 
     def __enter__(self) -> View:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
 
 
 def write_log(path: Path, events: list[bytes]) -> Path:
     """Write Events as they are, without compression."""
     path.write_bytes(b"".join(events))
     return path
-
-
-def wait_until(true: Any, what: str, patience_s: float = 30.0) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < end, f"not within {patience_s:g} s: {what}"
-        time.sleep(0.05)

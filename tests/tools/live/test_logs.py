@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,13 +18,7 @@ from modeld.health_snapshot import ServiceFacts
 from modeld.loop_state import LoopState, Phase
 from tests.tools.conftest import MakeVideo
 from tests.tools.drives.segments import GOP, plain, shown, write_segment
-from tests.tools.live.speaker import (
-    MS,
-    damaged,
-    drive_log,
-    unpacked,
-    write_log,
-)
+from tests.tools.live.speaker import MS, damaged, drive_log, unpacked, write_log
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.drives.segment_drive import SegmentDrive
 from tools.errors import DriveError
@@ -39,67 +34,76 @@ from tools.live.viewers import LogSource, Viewer
 TABLE = CameraTable()
 
 
+OPTIONS = ServeOptions(10.0, 960, DriveOptions(), None)
+EVENTS = drive_log(range(100, 160))
+
+Index = Callable[[list[bytes]], LogIndex]
+
+
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return write_log(tmp_path / "drive.rlog", drive_log(range(100, 160)))
+def index(tmp_path: Path) -> Iterator[Index]:
+    """Index a log of some events."""
+    with ExitStack() as stack:
+
+        def make(events: list[bytes]) -> LogIndex:
+            found = LogIndex([write_log(tmp_path / "drive.rlog", events)])
+            stack.callback(found.close)
+            return found
+
+        yield make
 
 
-def test_a_log_is_entered_anywhere(log: Path) -> None:
-    index = LogIndex([log])
-    assert len(index) == 60
-    assert index.has_answers
-    assert index.rows[20][:3] == (1.0, 120.0, 1.0)
-    answer = index.answer(20)
+def test_a_log_is_entered_anywhere(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = index(EVENTS)
+    assert len(found) == 60
+    assert found.has_answers
+    assert found.rows[20][:3] == (1.0, 120.0, 1.0)
+    answer = found.answer(20)
     assert answer is not None
     assert answer.frame_id == 120
     assert answer.rpy_rad == pytest.approx((0.0, 0.02, 0.01))
-    assert index.around(20).sensor == "os04c10"
-    assert [len(column) for column in index.columns()] == [60] * len(COLUMNS)
-    assert index.health(20) is None
-    index.close()
+    assert found.around(20).sensor == "os04c10"
+    assert [len(column) for column in found.columns()] == [60] * len(COLUMNS)
+    assert found.health(20) is None
+    # What is too large for memory lies in a file.
+    monkeypatch.setattr(log_index, "IN_MEMORY_BYTES", 1000)
+    found = index(EVENTS)
+    answers = [found.answer(at) for at in (59, 0, 30)]
+    assert [one.frame_id for one in answers if one is not None] == [159, 100, 130]
 
 
-def test_a_log_without_answers_goes_by_its_camera(tmp_path: Path) -> None:
-    path = write_log(tmp_path / "a.rlog", drive_log(range(40), answers=False))
-    index = LogIndex([path])
-    assert (len(index), index.has_answers) == (40, False)
-    assert index.answer(3) is None
-    assert index.rows[3][1] == 3
-    index.close()
+def test_a_log_without_answers_goes_by_its_camera(index: Index) -> None:
+    found = index(drive_log(range(40), answers=False))
+    assert (len(found), found.has_answers) == (40, False)
+    assert found.answer(3) is None
+    assert found.rows[3][1] == 3
 
 
-def test_a_log_that_is_cut_off_is_shown_up_to_there(log: Path) -> None:
-    whole = log.read_bytes()
-    log.write_bytes(whole[: len(whole) // 2 + 20])
-    index = LogIndex([log])
-    assert 25 < len(index) < 35
-    assert "ends inside a message" in index.notes[0]
-    index.close()
-
-
-def test_damage_inside_a_message_leaves_that_one_out(log: Path) -> None:
+def test_a_log_that_is_damaged_is_shown_without_what_is(index: Index) -> None:
+    whole = b"".join(EVENTS)
+    found = index([whole[: len(whole) // 2 + 20]])
+    assert 25 < len(found) < 35
+    assert "ends inside a message" in found.notes[0]
     events = drive_log(range(10))
     at = [i for i, _ in enumerate(events) if i % 7 == 6][4]
     events[at] = damaged(events[at])
-    index = LogIndex([write_log(log, events)])
-    assert len(index) == 9
-    assert len(index.notes) == 1
-    index.close()
+    found = index(events)
+    assert len(found) == 9
+    assert len(found.notes) == 1
 
 
 def test_a_log_with_nothing_to_show_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.rlog"
-    options = ServeOptions(10.0, 960, DriveOptions(), None)
-    write_log(path, [bytes(new_event("liveDelay", mono_time_ns=1).to_bytes())])
+    event = bytes(new_event("liveDelay", mono_time_ns=1).to_bytes())
+    path = write_log(tmp_path / "a.rlog", [event])
     with ExitStack() as stack, pytest.raises(DriveError, match="found liveDelay; name the log of"):
-        log_session(str(path), options, stack)
+        log_session(str(path), OPTIONS, stack)
 
 
 def test_a_segment_brings_its_own_log_and_frames(tmp_path: Path) -> None:
     path = write_log(tmp_path / "rlog", drive_log(range(5)))
     (tmp_path / "fcamera.hevc").write_bytes(b"no video")
     with ExitStack() as stack:
-        session = log_session(str(path), ServeOptions(10.0, 960, DriveOptions(), None), stack)
+        session = log_session(str(path), OPTIONS, stack)
         hello, _ = unpacked(session.source.hello())
     assert "frames cannot be shown" in hello["whyNoFrames"]
     assert "fcamera.hevc" in hello["whyNoFrames"]
@@ -117,10 +121,10 @@ def test_pictures_of_a_video_are_found_forth_back_and_not_at_all(make_video: Mak
     pictures.close()
 
 
-def test_a_log_answers_what_was_asked_for_last(log: Path) -> None:
+def test_a_log_answers_what_was_asked_for_last(index: Index) -> None:
     async def watch() -> None:
-        index = LogIndex([log])
-        source = LogSource("a log", index, TABLE, lambda: NoPictures("none"), {"cameras": []})
+        found = index(EVENTS)
+        source = LogSource("a log", found, TABLE, lambda: NoPictures("none"), {"cameras": []})
         hello, _ = unpacked(source.hello())
         assert [len(column) for column in hello["log"]] == [60] * len(COLUMNS)
         viewer = Viewer()
@@ -131,7 +135,6 @@ def test_a_log_answers_what_was_asked_for_last(log: Path) -> None:
             assert message["model"]["frameId"] == frame_id
             assert message["picture"]["whyNot"] == "none"
         source.close(viewer, own)
-        index.close()
 
     asyncio.run(watch())
 
@@ -155,7 +158,7 @@ def test_pictures_of_a_segment_are_found_in_any_order(tmp_path: Path) -> None:
     drive.close()
 
 
-def test_health_in_a_log_is_that_of_before_with_times_since_some_seconds(tmp_path: Path) -> None:
+def test_health_in_a_log_is_that_of_before_with_times_since_some_seconds(index: Index) -> None:
     events = drive_log(range(20))
     facts = ServiceFacts("driving", device="a device", driver="a driver 1.0")
     state = LoopState(phase=Phase.RUNNING, model="spoken.pkl")
@@ -171,26 +174,15 @@ def test_health_in_a_log_is_that_of_before_with_times_since_some_seconds(tmp_pat
         # Behind that answer.
         events.insert(7 * (at + 1) + (at > 7), data)
     reporter.close()
-    index = LogIndex([write_log(tmp_path / "a.rlog", events)])
-    assert index.health(6) is None
-    first = index.health(10)
+    found = index(events)
+    assert found.health(6) is None
+    first = found.health(10)
     assert first is not None
     assert (first[0]["model"], first[1]) == ("spoken.pkl", None)
-    second = index.health(19)
+    second = found.health(19)
     assert second is not None
     assert second[1] is not None
     # One run between the two messages, of 14 ms.
     stages = {one["name"]: one for one in describe_health(*second)["stages"]}
     assert sum(stages["model"]["counts"]) == 1
     assert 10.0 <= stages["model"]["median"] <= 15.0
-    index.close()
-
-
-def test_what_is_too_large_for_memory_lies_in_a_file(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_index, "IN_MEMORY_BYTES", 1000)
-    index = LogIndex([log])
-    found = [index.answer(at) for at in (59, 0, 30)]
-    assert [one.frame_id for one in found if one is not None] == [159, 100, 130]
-    index.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
@@ -10,34 +11,26 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, suppress
-from email.message import Message
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.tools.live.speaker import (
-    View,
-    drive_log,
-    speaking,
-    unpacked,
-    write_log,
-)
+from tests.tools.conftest import Modeld
+from tests.tools.live.speaker import View, drive_log, speaking, unpacked, write_log
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.cli import main
 from tools.lib.processes import Child
 from tools.live.server import MAX_VIEWERS
 from tools.live.viewers import STALL_S
 
-pytestmark = pytest.mark.alone
-
 PATIENCE_S = 40.0
 
 
-def get(view: View, path: str = "/", **headers: str) -> tuple[int, Message, str]:
+def get(view: View, path: str = "/", **headers: str) -> tuple[int, Any, str]:
     """Return status, headers and body."""
     connection = http.client.HTTPConnection("127.0.0.1", view.port, timeout=PATIENCE_S)
     with closing(connection):
@@ -88,31 +81,58 @@ def resident_kib(pid: int) -> int:
     return int(next(line for line in text.splitlines() if line.startswith("VmRSS:")).split()[1])
 
 
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_log(tmp_path_factory.mktemp("log") / "drive.rlog", drive_log(range(60)))
+
+
+@pytest.fixture(scope="module")
+def logged(log: Path) -> Iterator[View]:
+    """The view of a log."""
+    with View(str(log)) as view:
+        yield view
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a daemon of this test would speak.
+
+    Attributes:
+        bus: address.
+        server: name of the frame rings.
+    """
+
+    bus: str
+    server: str
+
+    def view(self, *more: str) -> View:
+        return View("--bus", self.bus, "--camera-server", self.server, *more)
+
+
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return write_log(tmp_path / "drive.rlog", drive_log(range(60)))
+def place(tmp_path: Path) -> Place:
+    return Place(f"ipc://{tmp_path}", f"view-{os.getpid()}")
 
 
-# --- how it begins and ends -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_it_ends_by_signals_also_while_somebody_watches(
-    tmp_path: Path, number: int, code: int
+    place: Place, number: int, code: int
 ) -> None:
-    with View("--bus", f"ipc://{tmp_path}") as view, stalled(view):
-        assert view.about == {"url": view.url, "mode": "live", "source": f"ipc://{tmp_path}"}
+    with View("--bus", place.bus) as view, stalled(view):
+        assert view.about == {"url": view.url, "mode": "live", "source": place.bus}
         assert get(view)[0] == 200
         assert view.stop(number) == (code, "")
 
 
-def test_a_port_in_use_is_one_line_and_2(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with View(str(log)) as view:
-        assert main(["view", str(log), "--port", str(view.port)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert f"127.0.0.1 port {view.port}: expected a free port, found it in use" in said
-    assert "--port (0: any that is free)" in said
+def test_a_port_in_use_is_one_line_and_2(log: Path, modeld: Modeld) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = f"127.0.0.1 port {port}: expected a free port, found it in use"
+        modeld.refused(2, said, "view", log, "--port", port)
+        modeld.refused(2, "--port (0: any that is free)", "view", log, "--port", port)
 
 
 @pytest.mark.parametrize(
@@ -130,56 +150,44 @@ def test_a_port_in_use_is_one_line_and_2(log: Path, capsys: pytest.CaptureFixtur
     ],
 )
 def test_what_cannot_be_is_one_line(
-    words: list[str],
-    code: int,
-    text: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], code: int, text: str, tmp_path: Path, modeld: Modeld
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "no-log.txt").write_bytes(b"what is this? " * 9)
-    assert main(["view", "--port", "0", *words]) == code
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert text in said
+    with contextlib.chdir(tmp_path):
+        modeld.refused(code, text, "view", "--port", "0", *words)
 
 
+@pytest.mark.slow
 def test_without_its_package_it_says_what_to_install(log: Path) -> None:
     # A package of that name that cannot be imported, found before the real one.
     script = "import sys; sys.modules['aiohttp'] = None; from tools.cli import main; "
     script += f"sys.exit(main(['view', {str(log)!r}]))"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
-    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 3
     assert "pip install 'modeld[view]'" in done.stderr
 
 
-# --- who may ask ------------------------------------------------------------------------------
+def test_only_its_own_page_is_answered(logged: View) -> None:
+    _, about, text = get(logged)
+    policy = about["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    # Everything that the page names is its own.
+    assert "http" not in text.replace("http-equiv", "")
+    assert get(logged, "/page/main.js")[1]["Content-Type"].startswith("text/javascript")
+    for path in ("/page/..%2Fserver.py", "/page/server.py"):
+        assert get(logged, path)[0] == 404
+    assert get(logged, Host="rebound.example")[0] == 403
+    assert get(logged, Origin="http://elsewhere.example")[0] == 403
+    assert get(logged, "/socket", Origin="http://localhost:1")[0] == 403
+    assert get(logged, Origin=f"http://127.0.0.1:{logged.port}")[0] == 200
 
 
-def test_only_its_own_page_is_answered(log: Path) -> None:
-    with View(str(log)) as view:
-        _, about, text = get(view)
-        policy = about["Content-Security-Policy"]
-        assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
-        # Everything that the page names is its own.
-        assert "http" not in text.replace("http-equiv", "")
-        assert get(view, "/page/main.js")[1]["Content-Type"].startswith("text/javascript")
-        assert get(view, "/page/..%2Fserver.py")[0] == 404
-        assert get(view, "/page/server.py")[0] == 404
-        assert get(view, Host="rebound.example")[0] == 403
-        assert get(view, Origin="http://elsewhere.example")[0] == 403
-        assert get(view, "/socket", Origin="http://localhost:1")[0] == 403
-        assert get(view, Origin=f"http://127.0.0.1:{view.port}")[0] == 200
-
-
-def test_a_ninth_viewer_is_told_so_and_has_a_place_when_another_goes(log: Path) -> None:
-    async def watch(view: View) -> None:
+def test_a_ninth_viewer_is_told_so_and_has_a_place_when_another_goes(logged: View) -> None:
+    async def watch() -> None:
         async with aiohttp.ClientSession() as session:
-            address = f"http://127.0.0.1:{view.port}/socket"
+            address = f"http://127.0.0.1:{logged.port}/socket"
             first = [await session.ws_connect(address) for _ in range(MAX_VIEWERS)]
             for one in first:
                 await one.receive_bytes()
@@ -192,25 +200,21 @@ def test_a_ninth_viewer_is_told_so_and_has_a_place_when_another_goes(log: Path) 
             hello, _ = unpacked(await again.receive_bytes())
             assert hello["kind"] == "hello"
 
-    with View(str(log)) as view:
-        asyncio.run(watch(view))
+    asyncio.run(watch())
 
 
-# --- daemons that come and go -----------------------------------------------------------------
-
-
-def test_the_page_waits_for_a_daemon_which_comes_goes_and_returns(tmp_path: Path) -> None:
-    bus, server = f"ipc://{tmp_path}", f"view-{os.getpid()}"
-
+@pytest.mark.alone
+@pytest.mark.slow
+def test_the_page_waits_for_a_daemon_which_comes_goes_and_returns(place: Place) -> None:
     async def watch(view: View) -> None:
         async with watching(view) as ws:
             message = await until(ws, lambda m, _: m["kind"] == "moment")
             assert message["waiting"] == {
-                "service": "modelV2", "address": bus, "since": 0, "seen": False
+                "service": "modelV2", "address": place.bus, "since": 0, "seen": False
             }  # fmt: skip
-            assert server in message["picture"]["whyNot"]
+            assert place.server in message["picture"]["whyNot"]
             await until(ws, lambda m, _: m["waiting"]["since"] >= 1)
-            with speaking(bus, server) as speaker:
+            with speaking(place.bus, place.server) as speaker:
                 message = await until(ws, lambda m, jpeg: not m["waiting"] and jpeg)
                 assert message["model"]["frameId"] == message["picture"]["frameId"]
                 assert len(message["overlay"]["path"]) > 40
@@ -229,13 +233,13 @@ def test_the_page_waits_for_a_daemon_which_comes_goes_and_returns(tmp_path: Path
             message = await until(ws, lambda m, _: m["picture"]["whyNot"])
             assert "no frame of this camera" in message["picture"]["whyNot"]
 
-    with View("--bus", bus, "--camera-server", server) as view:
+    with place.view() as view:
         asyncio.run(watch(view))
 
 
-def test_a_viewer_that_stalls_is_left_behind_and_others_go_on(tmp_path: Path) -> None:
-    bus, server = f"ipc://{tmp_path}", f"view-{os.getpid()}"
-
+@pytest.mark.alone
+@pytest.mark.slow
+def test_a_viewer_that_stalls_is_left_behind_and_others_go_on(place: Place) -> None:
     async def watch(view: View, still: socket.socket) -> None:
         async with watching(view) as fast, watching(view) as slow:
             loop = asyncio.get_running_loop()
@@ -254,33 +258,31 @@ def test_a_viewer_that_stalls_is_left_behind_and_others_go_on(tmp_path: Path) ->
             slowly = asyncio.create_task(take_now_and_then())
             first = await until(fast, lambda _, jpeg: jpeg)
             came_s = loop.time()
-            before = resident_kib(view.pid)
+            before = resident_kib(view.process.pid)
             last = await until(fast, lambda m, _: m["now"] > first["now"] + STALL_S + 3.0)
             assert last["skipped"] < 20
             # What a viewer does not take is nowhere.
-            assert resident_kib(view.pid) - before < 40 * 1024
+            assert resident_kib(view.process.pid) - before < 40 * 1024
             # It passed over most of them, and what it got was new.
             async with asyncio.timeout(PATIENCE_S):
                 assert await slowly < 3.0
         # The one that never read is gone: what had been sent, then the end.
         still.settimeout(PATIENCE_S)
-        try:
+        with suppress(ConnectionResetError):
             while still.recv(1 << 20):
                 pass
-        except ConnectionResetError:
-            pass
 
     with (
-        speaking(bus, server),
-        View("--bus", bus, "--camera-server", server, "--picture-rate", "20") as view,
+        speaking(place.bus, place.server),
+        place.view("--picture-rate", "20") as view,
         stalled(view) as still,
     ):
         asyncio.run(watch(view, still))
 
 
-def test_who_pauses_gets_nothing_and_no_row_is_lost(tmp_path: Path) -> None:
-    bus, server = f"ipc://{tmp_path}", f"view-{os.getpid()}"
-
+@pytest.mark.alone
+@pytest.mark.slow
+def test_who_pauses_gets_nothing_and_no_row_is_lost(place: Place) -> None:
     rows: list[list[float]] = []
 
     def shows(message: dict[str, Any], jpeg: bytes) -> bool:
@@ -307,18 +309,20 @@ def test_who_pauses_gets_nothing_and_no_row_is_lost(tmp_path: Path) -> None:
             numbers = [row[1] for row in rows]
             assert numbers == list(range(int(numbers[0]), int(numbers[-1]) + 1))
 
-    with speaking(bus, server), View("--bus", bus, "--camera-server", server) as view:
+    with speaking(place.bus, place.server), place.view() as view:
         asyncio.run(pause(view))
-        assert view.is_running
+        assert view.process.poll() is None
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.opencl
-def test_the_real_daemon_and_a_camera_process_are_watched(tmp_path: Path) -> None:
-    bus, server = f"ipc://{tmp_path}", f"view-{os.getpid()}"
+def test_the_real_daemon_and_a_camera_process_are_watched(tmp_path: Path, place: Place) -> None:
     model = write_tiny_driving(tmp_path / "tiny.pkl", (1928, 1208))
-    camera = ["--server", server, "--bus", bus, "--frames", "4", "--rate-hz", "10"]
+    camera = ["--server", place.server, "--bus", place.bus, "--frames", "4", "--rate-hz", "10"]
     camera += ["--size", "1928", "1208"]
-    daemon = ["run", "--model", str(model), "--demo", "--bus", bus, "--camera-server", server, "-q"]
+    daemon = ["run", "--model", str(model), "--demo", "-q", "--bus", place.bus]
+    daemon += ["--camera-server", place.server]
 
     async def watch(view: View) -> None:
         async with watching(view) as ws:
@@ -336,8 +340,5 @@ def test_the_real_daemon_and_a_camera_process_are_watched(tmp_path: Path) -> Non
                 # It went away; the second one is followed as the first was.
                 await until(ws, lambda m, _: m["waiting"])
 
-    with (
-        View("--bus", bus, "--camera-server", server) as view,
-        Child("camera", "tools.lib.bench_camera", camera),
-    ):
+    with place.view() as view, Child("camera", "tools.lib.bench_camera", camera):
         asyncio.run(watch(view))

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from tests.tools.conftest import MakeVideo
-from tests.tools.live.speaker import View, drive_log, speaking, wait_until, write_log
+from tests.tools.live.speaker import View, drive_log, speaking, write_log
 from tests.tools.views.browser import Browser, browser, find_browser
+from tests.tools.waiting import wait_until
 
 EXECUTABLE = find_browser()
 
 pytestmark = [
-    pytest.mark.alone,
+    *(pytest.mark.alone, pytest.mark.slow),
     pytest.mark.skipif(EXECUTABLE is None, reason="needs Chromium: apt install chromium"),
 ]
 

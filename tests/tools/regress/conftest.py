@@ -97,6 +97,14 @@ def edited_tiny(path: Path, **changed: Any) -> Path:
         return write_tiny_driving(path, SIZE)
 
 
+def moved_lines(path: Path, metres: float, **changed: Any) -> Path:
+    """Write an artifact of the same model whose lane lines are moved."""
+    bias, mode = tiny_driving._vision_weights()
+    start, _ = tiny_driving.VISION_SLICES["lane_lines"]
+    bias[start + 66 : start + 132 : 2] += metres
+    return edited_tiny(path, _vision_weights=lambda: (bias, mode), **changed)
+
+
 def edited_manifest(path: Path, edit: Any) -> Path:
     """Write the hand-written artifact with a manifest that `edit` changed in place."""
 

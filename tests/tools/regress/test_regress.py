@@ -14,7 +14,7 @@ from runtime.device import choose_device
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
 from tests.tools.page import Page
-from tests.tools.regress.conftest import Regress, edited_manifest, edited_tiny
+from tests.tools.regress.conftest import Regress, edited_manifest, moved_lines
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.playback.digests import DigestingProgram
 from tools.playback.outcome import FrameTable
@@ -32,14 +32,6 @@ from tools.regress.verdict import frame_changes, input_changes, launch_changes, 
 from tools.regress_drives import _run_jobs
 
 pytestmark = pytest.mark.opencl
-
-
-def moved_lines(path: Path, metres: float, **changed: Any) -> Path:
-    """Write an artifact of the same model whose lane lines are moved."""
-    bias, mode = tiny_driving._vision_weights()
-    start, _ = tiny_driving.VISION_SLICES["lane_lines"]
-    bias[start + 66 : start + 132 : 2] += metres
-    return edited_tiny(path, _vision_weights=lambda: (bias, mode), **changed)
 
 
 def test_an_unchanged_program_passes(regress: Regress) -> None:

@@ -70,18 +70,12 @@ class Browser:
             self._session = attached["sessionId"]
             for domain in ("Page", "Runtime", "Log", "Network"):
                 self._call(f"{domain}.enable")
-        self._call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._call("Emulation.setDeviceMetricsOverride", **size)
         # What the page before asked for is not this one's.
         self._events.clear()
-        self._call(
-            "Page.navigate", url=place if isinstance(place, str) else place.resolve().as_uri()
-        )
+        url = place if isinstance(place, str) else place.resolve().as_uri()
+        self._call("Page.navigate", url=url)
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._events.append(self._receive())
         return self.seen()
@@ -89,16 +83,21 @@ class Browser:
     def seen(self) -> Seen:
         """Return what the page did since it was opened."""
         self.ask("1")  # what was said so far has arrived by then
-        return self._seen()
+        seen = Seen()
+        for event in self._events:
+            about = event.get("params", {})
+            if event["method"] == "Network.requestWillBeSent":
+                seen.requests.append(about["request"]["url"])
+            elif event["method"] == "Runtime.exceptionThrown":
+                seen.errors.append(str(about["exceptionDetails"]))
+            elif event["method"] == "Log.entryAdded" and about["entry"]["level"] == "error":
+                seen.errors.append(about["entry"]["text"])
+            elif event["method"] == "Runtime.consoleAPICalled" and about["type"] == "error":
+                seen.errors.append(str(about["args"]))
+        return seen
 
     def press(self, key: str, code: int, *, shift: bool = False) -> None:
-        """Press and release a key.
-
-        Args:
-            key: as in ``KeyboardEvent.key``.
-            code: as in ``KeyboardEvent.keyCode``.
-            shift: whether Shift is held.
-        """
+        """Press and release a key, by its ``KeyboardEvent.key`` and ``keyCode``."""
         about: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code}
         about["modifiers"] = 8 if shift else 0
         if len(key) == 1:
@@ -131,29 +130,11 @@ class Browser:
 
     def picture(self) -> NDArray[np.uint8]:
         """Return the whole page as (h, w, 3) uint8."""
-        container: Any = av.open(io.BytesIO(self.png()))
+        answer = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        container: Any = av.open(io.BytesIO(base64.b64decode(answer["data"])))
         with container:
             picture: NDArray[np.uint8] = next(container.decode(video=0)).to_ndarray(format="rgb24")
         return picture
-
-    def png(self) -> bytes:
-        """Return the whole page as PNG."""
-        answer = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        return base64.b64decode(answer["data"])
-
-    def _seen(self) -> Seen:
-        seen = Seen()
-        for event in self._events:
-            about = event.get("params", {})
-            if event["method"] == "Network.requestWillBeSent":
-                seen.requests.append(about["request"]["url"])
-            elif event["method"] == "Runtime.exceptionThrown":
-                seen.errors.append(str(about["exceptionDetails"]))
-            elif event["method"] == "Log.entryAdded" and about["entry"]["level"] == "error":
-                seen.errors.append(about["entry"]["text"])
-            elif event["method"] == "Runtime.consoleAPICalled" and about["type"] == "error":
-                seen.errors.append(str(about["args"]))
-        return seen
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1

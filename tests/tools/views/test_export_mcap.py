@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import io
 import json
@@ -24,9 +25,9 @@ from cereal.schema import new_event
 from modeld.calibration import Camera
 from tests.tools.compare.made_logs import drive as made_drive
 from tests.tools.compare.made_logs import write_log
+from tests.tools.conftest import Modeld
 from tests.tools.lib.test_dump import _damaged, _model, _newer_than_the_schema
 from tests.tools.playback.synthetic_drive import SyntheticDrive
-from tools.cli import main
 from tools.lib.camera import project
 from tools.lib.json_output import json_text
 from tools.lib.message_values import message_to_plain
@@ -59,7 +60,15 @@ def events() -> list[bytes]:
     return found
 
 
-def read_back(path: Path) -> list[tuple[str, str, Any, int, dict[str, Any]]]:
+Exported = list[tuple[str, str, Any, int, dict[str, Any]]]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.mcap"
+
+
+def read_back(path: Path) -> Exported:
     """Return topic, name of the schema, schema, time and content of each message, as written."""
     with path.open("rb") as file:
         return [
@@ -112,9 +121,9 @@ def log(tmp_path: Path) -> Path:
     return write_log(tmp_path / "drive.rlog", events())
 
 
-def test_every_message_says_what_the_log_says(log: Path, tmp_path: Path) -> None:
-    found = export_mcap(log, tmp_path / "out.mcap", McapOptions(with_views=False))
-    messages = read_back(tmp_path / "out.mcap")
+def test_every_message_says_what_the_log_says(log: Path, out: Path) -> None:
+    found = export_mcap(log, out, McapOptions(with_views=False))
+    messages = read_back(out)
     wanted = list(read_log(log))
     assert len(messages) == len(wanted) == sum(found.topics.values()) == 7
     for (topic, name, schema, time_ns, content), event in zip(messages, wanted, strict=True):
@@ -132,9 +141,9 @@ def test_every_message_says_what_the_log_says(log: Path, tmp_path: Path) -> None
     assert by_topic["/carState"]["vEgo"] == 12.5
 
 
-def test_the_file_has_an_index_compressed_chunks_and_facts(log: Path, tmp_path: Path) -> None:
-    export_mcap(log, tmp_path / "out.mcap", McapOptions())
-    with (tmp_path / "out.mcap").open("rb") as file:
+def test_the_file_has_an_index_compressed_chunks_and_facts(log: Path, out: Path) -> None:
+    export_mcap(log, out, McapOptions())
+    with out.open("rb") as file:
         reader = make_reader(file)
         summary = reader.get_summary()
         facts = [record.metadata for record in reader.iter_metadata()]
@@ -151,67 +160,49 @@ def test_the_file_has_an_index_compressed_chunks_and_facts(log: Path, tmp_path: 
     assert {schema.encoding for schema in summary.schemas.values()} == {"jsonschema"}
 
 
-@pytest.mark.parametrize(
-    "member", sorted(set(log_schema.Event.schema.union_fields)), ids=lambda member: member
-)
-def test_schemas_are_of_the_kind_that_viewers_read(member: str) -> None:
-    schema = message_schema(member)
-    assert schema["type"] == "object"
-    assert list(refusals(schema)) == []
-    event = new_event(member, mono_time_ns=1)
-    content = as_object(message_to_plain(event, "base64"), is_valid=False)
-    check(schema, json.loads(json_text(content)), member)
+def test_schemas_are_of_the_kind_that_viewers_read() -> None:
+    for member in sorted(set(log_schema.Event.schema.union_fields)):
+        schema = message_schema(member)
+        assert schema["type"] == "object"
+        assert list(refusals(schema, member)) == []
+        event = new_event(member, mono_time_ns=1)
+        content = as_object(message_to_plain(event, "base64"), is_valid=False)
+        check(schema, json.loads(json_text(content)), member)
+    for name, schema in foxglove.SCHEMAS.items():
+        assert list(refusals(schema, name)) == []
 
 
-@pytest.mark.parametrize("name", sorted(foxglove.SCHEMAS))
-def test_schemas_of_views_are_of_that_kind_too(name: str) -> None:
-    assert list(refusals(foxglove.SCHEMAS[name])) == []
+def test_chosen_services_only(log: Path, out: Path, modeld: Modeld) -> None:
+    words = ["export", log, "--mcap", out, "--no-views", "--json"]
+    said = modeld(0, *words, "--service", "carState", "--service", "can").json["mcap"]
+    channels = {"/can": 1, "/carState": 1}
+    counts = {"channels": channels, "messages": 2, "damaged": 0, "newer": 0}
+    assert said == {"file": str(out), **counts}
+    modeld.refused(2, "is it carState", *words, "--service", "carSate")
 
 
-def test_chosen_services_only(log: Path, tmp_path: Path, capsys: Any) -> None:
-    out = tmp_path / "out.mcap"
-    words = ["export", str(log), "--mcap", str(out), "--no-views", "--json"]
-    assert main([*words, "--service", "carState", "--service", "can"]) == 0
-    said = json.loads(capsys.readouterr().out)["mcap"]
-    assert said == {
-        "file": str(out),
-        "channels": {"/can": 1, "/carState": 1},
-        "messages": 2,
-        "damaged": 0,
-        "newer": 0,
-    }
-    assert main([*words, "--service", "carSate"]) == 2
-    assert "is it carState" in capsys.readouterr().err
-
-
-def test_newer_and_damaged_messages_are_left_out_and_counted(tmp_path: Path, capsys: Any) -> None:
-    log = tmp_path / "odd.rlog"
+def test_newer_and_damaged_messages_are_left_out_and_counted(
+    log: Path, out: Path, modeld: Modeld
+) -> None:
     content = [_model(0), _damaged(_model(1)), _newer_than_the_schema(_model(2)), _model(3)]
     log.write_bytes(b"".join(content))
-    assert main(["export", str(log), "--mcap", str(tmp_path / "out.mcap"), "--json"]) == 0
-    said = capsys.readouterr()
-    figures = json.loads(said.out)["mcap"]
+    said = modeld(0, "export", log, "--mcap", out, "--json")
+    figures = said.json["mcap"]
     assert (figures["damaged"], figures["newer"], figures["channels"]["/modelV2"]) == (1, 1, 2)
     assert "left out 1 message whose content is damaged" in said.err
     assert "left out 1 message newer than this schema" in said.err
-
-
-def test_a_log_that_is_cut_off_is_exported_up_to_there(tmp_path: Path, capsys: Any) -> None:
-    log = tmp_path / "cut.rlog"
+    # A log that is cut off is exported up to there.
     log.write_bytes(b"".join(events())[:-9])
-    assert main(["export", str(log), "--mcap", str(tmp_path / "out.mcap"), "--no-views"]) == 0
-    assert "ends inside a message" in capsys.readouterr().err
-    assert len(read_back(tmp_path / "out.mcap")) == 6
+    assert "ends inside a message" in modeld(0, "export", log, "--mcap", out, "--no-views").err
+    assert len(read_back(out)) == 6
 
 
-def test_nothing_is_left_of_an_export_that_fails(tmp_path: Path, capsys: Any) -> None:
-    log = tmp_path / "no.rlog"
+def test_nothing_is_left_of_an_export_that_fails(log: Path, out: Path, modeld: Modeld) -> None:
     log.write_bytes(b"no log at all, but long enough to be one")
-    assert main(["export", str(log), "--mcap", str(tmp_path / "out.mcap")]) == 4
-    with pytest.raises(OSError, match="No space"), mcap_file(tmp_path / "full.mcap"):
+    modeld(4, "export", log, "--mcap", out)
+    with pytest.raises(OSError, match="No space"), mcap_file(out):
         raise OSError(errno.ENOSPC, "No space left on device")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["no.rlog"]
-    capsys.readouterr()
+    assert list(out.parent.iterdir()) == [log]
 
 
 @pytest.mark.parametrize(
@@ -222,25 +213,22 @@ def test_nothing_is_left_of_an_export_that_fails(tmp_path: Path, capsys: Any) ->
         (["--rerun", "out.rrd"], "--rerun: expected --drive beside it"),
         (["--mcap", "out.mcap", "--picture-rate", "0"], "--picture-rate: expected a positive"),
         (["--mcap", "none/out.mcap"], "expected its directory to exist"),
+        (["--mcap", "drive.rlog"], "would be lost"),
     ],
 )
-def test_options_that_cannot_work(log: Path, capsys: Any, words: list[str], said: str) -> None:
-    assert main(["export", str(log), *words]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_the_log_is_not_replaced(log: Path, capsys: Any) -> None:
+def test_options_that_cannot_work(log: Path, modeld: Modeld, words: list[str], said: str) -> None:
     before = log.read_bytes()
-    assert main(["export", str(log), "--mcap", str(log)]) == 2
-    assert "would be lost" in capsys.readouterr().err
+    with contextlib.chdir(log.parent):
+        modeld.refused(2, said, "export", log, *words)
     assert log.read_bytes() == before
 
 
-def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_log(tmp_path: Path, out: Path) -> None:
     def peak_bytes(frames: int) -> int:
         log = write_log(tmp_path / f"{frames}.rlog", made_drive(range(frames)))
         tracemalloc.start()
-        export_mcap(log, tmp_path / "out.mcap", McapOptions())
+        export_mcap(log, out, McapOptions())
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return peak
@@ -250,10 +238,7 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     assert peak_bytes(300) < peak_bytes(60) + (3 << 20)
 
 
-# --- views ------------------------------------------------------------------------------------
-
-
-def answer_of(**changes: Any) -> Answer:
+def answer_that_bends() -> Answer:
     """Return an answer whose curves are easy to follow: the plan bends to the right."""
     event = new_event("modelV2", mono_time_ns=START_NS + 5, valid=True)
     model = event.modelV2
@@ -264,26 +249,20 @@ def answer_of(**changes: Any) -> Answer:
     model.laneLineProbs = [0.75]
     (lead,) = model.init("leadsV3", 1)
     lead.x, lead.y, lead.v, lead.prob = [30.0], [1.5], [20.0], 0.9
-    for name, value in changes.items():
-        setattr(model, name, value)
-    reader = AnswerReader(height_m=1.25)
-    answer = reader.take("modelV2", event)
+    answer = AnswerReader(height_m=1.25).take("modelV2", event)
     assert answer is not None
     return answer
 
 
 def test_a_scene_has_y_to_the_left_and_z_up() -> None:
-    message = foxglove.scene(answer_of())
+    message = foxglove.scene(answer_that_bends())
     check(foxglove.SCHEMAS["foxglove.SceneUpdate"], message)
     (entity,) = message["entities"]
     assert entity["frame_id"] == "calib"
     assert entity["timestamp"] == {"sec": 7, "nsec": 5}
     plan, line = entity["lines"]
     # The plan lies on the road, 1.25 m below the camera where it starts.
-    assert plan["points"] == [
-        {"x": 0.0, "y": 0.0, "z": -1.25},
-        {"x": 10.0, "y": -2.0, "z": -1.75},
-    ]
+    assert plan["points"] == [{"x": 0.0, "y": 0.0, "z": -1.25}, {"x": 10.0, "y": -2.0, "z": -1.75}]
     assert line["points"] == [{"x": 5.0, "y": 1.75, "z": -1.0}, {"x": 50.0, "y": 1.5, "z": -1.25}]
     assert line["color"]["a"] == 0.75
     (cube,) = entity["cubes"]
@@ -303,13 +282,9 @@ def test_transforms_put_points_where_the_overlay_draws_them(rpy: tuple[float, ..
     assert road["translation"] == {"x": 0.0, "y": 0.0, "z": 1.25}
     x, y, z, w = (camera_at["rotation"][name] for name in "xyzw")
     assert math.isclose(x * x + y * y + z * z + w * w, 1.0)
-    rotation = np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-        ]
-    )
+    # Rodrigues: I + 2 w [v] + 2 [v] [v], of the matrix of the cross product with v.
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    rotation = np.eye(3) + 2 * w * cross + 2 * cross @ cross
     camera = Camera(960, 540, 800.0)
     message = foxglove.camera_calibration(camera, (960, 540), START_NS)
     check(foxglove.SCHEMAS["foxglove.CameraCalibration"], message)
@@ -331,7 +306,7 @@ def test_scaled_pictures_have_scaled_intrinsics() -> None:
     assert message["P"][:3] == message["K"][:3]
 
 
-def test_calibration_is_the_newest_one_before_the_message(tmp_path: Path) -> None:
+def test_calibration_is_the_newest_one_before_the_message(tmp_path: Path, out: Path) -> None:
     path = tmp_path / "drive.rlog"
     with LogWriter(path) as writer:
         for index, pitch in enumerate((0.0, 0.125, 0.25)):
@@ -341,29 +316,28 @@ def test_calibration_is_the_newest_one_before_the_message(tmp_path: Path) -> Non
             writer.write(event.to_bytes())
             model = new_event("modelV2", mono_time_ns=START_NS + 2 * index + 1, valid=True)
             writer.write(model.to_bytes())
-    found = export_mcap(path, tmp_path / "out.mcap", McapOptions())
+    found = export_mcap(path, out, McapOptions())
     assert found.topics == {"/liveCalibration": 3, "/modelV2": 3, "/tf": 6, "/view/model": 3}
-    transforms = [row[4] for row in read_back(tmp_path / "out.mcap") if row[0] == "/tf"]
+    transforms = [row[4] for row in read_back(out) if row[0] == "/tf"]
     heights = [one["translation"]["z"] for one in transforms if one["parent_frame_id"] == "road"]
     assert heights == [1.0, 2.0, 3.0]
     turned = [one["rotation"] for one in transforms if one["parent_frame_id"] == "calib"]
     assert len({json.dumps(one) for one in turned}) == 3
 
 
-def test_pictures_come_with_their_frames(tmp_path: Path) -> None:
+def test_pictures_come_with_their_frames(tmp_path: Path, out: Path) -> None:
     drive = SyntheticDrive(count=12)
     log = write_log(tmp_path / "drive.rlog", made_drive(range(2, 12)))
     options = McapOptions(drive=drive, picture_rate_hz=10.0, members=("modelV2",))
-    found = export_mcap(log, tmp_path / "out.mcap", options)
+    found = export_mcap(log, out, options)
     # 20 frames a second, every other one.
     assert found.topics["/view/camera"] == found.topics["/view/camera_calibration"] == 5
-    pictures = [row for row in read_back(tmp_path / "out.mcap") if row[0] == "/view/camera"]
+    pictures = [row for row in read_back(out) if row[0] == "/view/camera"]
     for (_, _, schema, _, content), frame_id in zip(pictures, range(2, 12, 2), strict=True):
         check(schema, content)
         assert content["format"] == "jpeg"
         jpeg = base64.b64decode(content["data"])
-        container: Any = av.open(io.BytesIO(jpeg))
-        with container:
+        with av.open(io.BytesIO(jpeg)) as container:
             picture = next(container.decode(video=0)).to_ndarray(format="gray")
         assert picture.shape == (128, 192)
         # Limited to full range: (Y - 16) 255 / 219.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from cereal.log_reader import read_log
 from cereal.schema import new_event
 from modeld.calibration import Camera
 from tests.tools.compare.made_logs import write_log
-from tests.tools.conftest import FRAMES, MakeVideo
+from tests.tools.conftest import FRAMES, Modeld
 from tests.tools.playback.synthetic_drive import PERIOD_NS, START_NS, SyntheticDrive
-from tools.cli import main
 from tools.errors import DriveError
 from tools.lib.camera import project
 from tools.playback.frame_table import frames_path, load_frames
@@ -66,10 +64,7 @@ def drawn(answer: Any, missing: int = 0) -> Rgb:
     return rgb
 
 
-# --- canvas -----------------------------------------------------------------------------------
-
-
-def test_a_box_covers_pixels_by_their_share() -> None:
+def test_a_box_covers_pixels_by_their_share_and_opacity() -> None:
     rgb = black(6, 4)
     Canvas(rgb).box(1.5, 1.0, 2.0, 1.5, (WHITE, 1.0))
     half, quarter, full = 128, 64, 255
@@ -79,9 +74,6 @@ def test_a_box_covers_pixels_by_their_share() -> None:
         [0, quarter, half, quarter, 0, 0],
         [0, 0, 0, 0, 0, 0],
     ]
-
-
-def test_opacity_and_colour() -> None:
     rgb = np.full((2, 2, 3), 100, np.uint8)
     Canvas(rgb).box(0, 0, 2, 1, ((200, 0, 100), 0.25))
     assert rgb[0].tolist() == [[125, 75, 100]] * 2
@@ -105,17 +97,12 @@ def test_what_lies_outside_is_clipped_and_what_is_not_finite_left_out() -> None:
     outline = np.array([[-1e9, -1e9], [4.0, np.nan], [1e9, -1e9], [1e9, 1e9], [-1e9, 1e9]])
     Canvas(rgb).fill(outline, WHITE, 1.0)
     assert rgb.min() == 255
-    for outline in (
-        np.zeros((0, 2)),
-        np.full((5, 2), np.nan),
-        np.array([[9.0, 9], [12, 9], [9, 12]]),
-    ):
+    beside = np.array([[9.0, 9], [12, 9], [9, 12]])
+    for outline in (np.zeros((0, 2)), np.full((5, 2), np.nan), beside):
         rgb = black(8, 8)
         Canvas(rgb).fill(outline, WHITE, 1.0)
         assert rgb.max() == 0
-
-
-def test_twice_inside_is_outside() -> None:
+    # Twice inside is outside.
     rgb = black(10, 10)
     outer = [[1, 1], [9, 1], [9, 9], [1, 9], [1, 1]]
     inner = [[4, 4], [6, 4], [6, 6], [4, 6], [4, 4]]
@@ -149,14 +136,9 @@ def test_glyphs_differ_and_fit_their_cells() -> None:
     assert len({mask.tobytes() for mask in masks.values()}) == len(masks)
     assert all(mask.shape == (7, 6) and not mask[:, 5].any() for mask in masks.values())
     # All that the overlay writes.
-    shown = "frame time model car plan curvature accel drops 0123456789.-+/% ms s km m/s²"
-    shown += (
-        "no answer for this frame not valid dropped before lane change left right wanted starts"
-    )
+    shown = "frame time model car plan curvature accel drops 0123456789.-+/% ms s km m/s² no answer"
+    shown += "for this frame not valid dropped before lane change left right wanted starts"
     assert set(shown) <= set(font._GLYPHS)
-
-
-# --- overlay ----------------------------------------------------------------------------------
 
 
 def test_the_path_lies_where_the_car_would_drive() -> None:
@@ -225,9 +207,6 @@ def test_a_lead_is_framed_where_it_is() -> None:
     assert abs(rows.min() - (v - (right - left) / 2)) < 3
     lead.prob = 0.4
     assert np.array_equal(drawn(AnswerReader().take("modelV2", event)), drawn(answer_of()))
-
-
-# --- video ------------------------------------------------------------------------------------
 
 
 def decode(path: Path) -> list[tuple[float, Rgb]]:
@@ -317,39 +296,30 @@ def test_an_interrupt_leaves_nothing_and_nothing_decodes_on(tmp_path: Path) -> N
 
 @pytest.mark.opencl
 def test_replay_writes_the_video_beside_the_log(
-    tmp_path: Path, make_video: MakeVideo, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, video: Path, tiny_model: Path, modeld: Modeld
 ) -> None:
-    log, out = tmp_path / "out.rlog", tmp_path / "out.mp4"
-    video = str(make_video())
-    words = ["replay", video, "--model", str(tiny_model), "-o", str(log)]
-    assert main([*words, "--video", str(out), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["overlay"] == str(out)
+    log, out, again = tmp_path / "out.rlog", tmp_path / "out.mp4", tmp_path / "again.mp4"
+    words = ["replay", video, "--model", tiny_model, "-o", log, "--video", out]
+    assert modeld(0, *words, "--json").json["overlay"] == str(out)
     assert len(decode(out)) == FRAMES
     # The same by the other command; execution times are those measured beside the log.
-    again = tmp_path / "again.mp4"
-    assert main(["export", str(log), "--video", str(again), "--drive", video]) == 0
-    said = capsys.readouterr().out
+    said = modeld(0, "export", log, "--video", again, "--drive", video).out
     assert re.fullmatch(rf".*again.mp4: {FRAMES} frames, {FRAMES} with an answer.*\n", said)
     for (_, one), (_, other) in zip(decode(out), decode(again), strict=True):
         assert abs(one.astype(float) - other).mean() < 3
     assert load_frames(frames_path(log)).execution_s.min() > 0
     assert all(e.modelV2.modelExecutionTime == 0 for e in read_log(log) if e.which() == "modelV2")
-    assert main([*words, "--limit", "4", "--video", str(out)]) == 0
+    modeld(0, *words, "--limit", 4)
     assert len(decode(out)) == 4
 
 
 @pytest.mark.opencl
 def test_options_that_cannot_work(
-    tmp_path: Path, make_video: MakeVideo, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, video: Path, tiny_model: Path, modeld: Modeld
 ) -> None:
-    video = str(make_video())
-    words = ["replay", video, "--model", str(tiny_model)]
-    log = ["-o", str(tmp_path / "out.rlog")]
-    assert main([*words, *log, "--video", video]) == 2
-    assert "would be lost" in capsys.readouterr().err
-    assert main([*words, *log, "--live", "--video", str(tmp_path / "out.mp4")]) == 2
-    assert "modeld export LOG" in capsys.readouterr().err
-    several = ["replay", video, video, "--model", str(tiny_model), "-o", str(tmp_path / "set")]
-    assert main([*several, "--video", str(tmp_path / "out.mp4")]) == 2
-    assert "found several" in capsys.readouterr().err
-    assert not (tmp_path / "out.mp4").exists()
+    words, log = ["replay", video, "--model", tiny_model], ["-o", tmp_path / "out.rlog"]
+    out = ["--video", tmp_path / "out.mp4"]
+    modeld.refused(2, "would be lost", *words, *log, "--video", video)
+    modeld.refused(2, "modeld export LOG", *words, *log, "--live", *out)
+    modeld.refused(2, "found several", *words, video, "-o", tmp_path / "set", *out)
+    assert list(tmp_path.iterdir()) == []

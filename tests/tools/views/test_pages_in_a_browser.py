@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
-import av
-import numpy as np
 import pytest
 
-import tools.regress_drives
-from tests.tools import tiny_driving
 from tests.tools.compare import made_logs
-from tests.tools.conftest import SIZE
-from tests.tools.regress.here import run_here
-from tests.tools.tiny_driving import VISION_SLICES, write_tiny_driving
+from tests.tools.compare.made_logs import move_lines, unchanged
+from tests.tools.conftest import SIZE, write_video
+from tests.tools.regress.conftest import moved_lines
+from tests.tools.regress.planted import jobs_here
+from tests.tools.tiny_driving import write_tiny_driving
 from tests.tools.views.browser import Browser, browser, find_browser
 from tools.cli import main
 
@@ -24,7 +20,7 @@ EXECUTABLE = find_browser()
 
 pytestmark = [
     pytest.mark.opencl,
-    pytest.mark.alone,
+    *(pytest.mark.alone, pytest.mark.slow),
     pytest.mark.skipif(EXECUTABLE is None, reason="needs Chromium: apt install chromium"),
 ]
 
@@ -47,68 +43,31 @@ IMAGES = """
 """
 
 
-def write_video(path: Path, frames: int) -> Path:
-    """Write a lossless video of grain that gets brighter."""
-    with av.open(str(path), "w") as container:
-        stream: Any = container.add_stream("ffv1", rate=20)
-        (stream.width, stream.height), stream.pix_fmt = SIZE, "yuv420p"
-        for index in range(frames):
-            grain = np.random.default_rng(index).integers(0, 90, (*SIZE[::-1], 3), dtype=np.uint8)
-            picture = av.VideoFrame.from_ndarray(grain + np.uint8(3 * index))
-            picture.pts, picture.time_base = index, Fraction(1, 20)
-            container.mux(stream.encode(picture))
-        container.mux(stream.encode(None))
-    return path
-
-
-def write_models(directory: Path) -> list[Path]:
-    """Write an artifact, and another one whose lane lines are moved."""
-    models = [write_tiny_driving(directory / "before.pkl", SIZE)]
-    weights = tiny_driving._vision_weights
-
-    def moved() -> Any:
-        bias, mode = weights()
-        bias[VISION_SLICES["lane_lines"][0] + 66 :][:66:2] += 0.3
-        return bias, mode
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiny_driving, "_vision_weights", moved)
-        models.append(write_tiny_driving(directory / "after.pkl", SIZE))
-    return models
-
-
-def move_lines(service: str, frame_id: int, event: Any) -> None:
-    if service == "modelV2" and frame_id >= 120:
-        event.modelV2.laneLines[2].y[5] += 0.25
-
-
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One page of each kind, with differences to show."""
     root = tmp_path_factory.mktemp("pages")
     found = {name: root / f"{name}.html" for name in PAGES}
-    before, after = map(str, write_models(root))
-    drives = [
-        str(write_video(root / name, frames)) for name, frames in (("a.mkv", 12), ("b.mkv", 9))
-    ]
-    log, html = str(root / "out.rlog"), {name: str(path) for name, path in found.items()}
-    assert (
-        main(["replay", drives[0], "--model", before, "-o", log, "--report", html["replay"]]) == 0
-    )
-    models = ["--model", before, after]
-    words = ["replay", *drives, *models, "-o", str(root / "set"), "--report", html["set"]]
-    assert main(words) == 0
+
+    def modeld(code: int, *words: object) -> None:
+        assert main([*map(str, words)]) == code
+
+    before = write_tiny_driving(root / "before.pkl", SIZE)
+    after = moved_lines(root / "after.pkl", 0.3)
+    drives = [write_video(root / name, frames) for name, frames in (("a.mkv", 12), ("b.mkv", 9))]
+    one = ["--model", before, "-o", root / "out.rlog", "--report", found["replay"]]
+    modeld(0, "replay", drives[0], *one)
+    models = ["--model", before, after, "-o", root / "set", "--report", found["set"]]
+    modeld(0, "replay", *drives, *models)
     logs = [
-        str(made_logs.write_log(root / name, made_logs.drive(range(100, 150), change)))
-        for name, change in (("left.rlog", made_logs.unchanged), ("right.rlog", move_lines))
+        made_logs.write_log(root / name, made_logs.drive(range(100, 150), change))
+        for name, change in (("left.rlog", unchanged), ("right.rlog", move_lines))
     ]
-    assert main(["compare", *logs, "--html", html["compare"]]) == 1
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tools.regress_drives, "_run_jobs", run_here)
-        rest = ["--reference", str(root / "references"), "--no-timing", "--drives", *drives]
-        words = ["regress", "--model", before, *rest, "--update", "--reason", "the first one"]
-        assert main(words) == 0
-        assert main(["regress", "--model", after, "--report", html["regress"], *rest]) == 1
+    modeld(1, "compare", *logs, "--html", found["compare"])
+    with jobs_here():
+        rest = ["--reference", root / "references", "--no-timing", "--drives", *drives]
+        modeld(0, "regress", "--model", before, *rest, "--update", "--reason", "the first one")
+        modeld(1, "regress", "--model", after, "--report", found["regress"], *rest)
     return found
 
 
