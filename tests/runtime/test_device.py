@@ -1,6 +1,7 @@
 """Discovery and the environment that PoCL needs, tried in fresh processes without either."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from runtime.cache_dir import cache_dir
 from runtime.device import _rank, choose_device, list_devices
 from runtime.errors import NoDeviceError
 from runtime.linker import ensure_linker
+from runtime.queue import PRIORITIES, PRIORITY_EXTENSION, open_first_queue
 from tests.runtime.children import EXPECTED, RUN, run_bare
 
 pytestmark = pytest.mark.opencl
@@ -132,3 +134,29 @@ def test_a_gpu_comes_first_then_pocl_then_other_drivers_for_cpus() -> None:
     ordered = [gpu, ours, system, other, odd, faulty]
     shuffled = [other, faulty, system, gpu, odd, ours]
     assert sorted(shuffled, key=_rank) == ordered
+
+
+# --- queues: a priority is a hint, and where a device does not take it, there is none -------------
+
+
+@pytest.mark.parametrize(
+    ("extensions", "priority", "refusal"),
+    [
+        ((PRIORITY_EXTENSION,), None, ""),
+        *(((), priority, f"does not have {PRIORITY_EXTENSION}$") for priority in PRIORITIES),
+        # PoCL does not know the property; a driver that does takes it.
+        ((PRIORITY_EXTENSION,), "high", "refuses it: "),
+        ((), "highest", "expected one of high, medium, low, found 'highest'"),
+    ],
+)
+def test_a_priority_that_is_not_taken_is_no_error(
+    extensions: tuple[str, ...], priority: str | None, refusal: str
+) -> None:
+    device = choose_device()
+    info = replace(device.info, extensions=extensions)
+    queue, found = open_first_queue(replace(device, info=info), priority)
+    queue.finish()
+    if found or not extensions:
+        where = "" if priority == "highest" else f"{re.escape(info.name)} "
+        assert re.match(where + refusal, found)
+        assert refusal

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,20 +12,11 @@ from runtime.device import choose_device
 from runtime.errors import ArtifactError, RuntimeFault
 from runtime.executor import Program, build_binaries, load_program
 from runtime.opencl import cl
-from runtime.program_cache import ProgramCache, shared_cache
+from runtime.program_cache import ProgramCache
 from tests.runtime import tiny
 
+OPENCL = pytest.mark.opencl
 BASE = np.array([1, 2, 3, 4], np.float32)
-Change = Callable[[dict[str, Any]], object]
-
-
-def load(raw: dict[str, Any], workers: int | None = None) -> Program:
-    """Return a program on a device of so many workers; by default as many as it has."""
-    device = choose_device("cpu")
-    if workers is not None:
-        info = dataclasses.replace(device.info, compute_units=workers)
-        device = dataclasses.replace(device, info=info)
-    return Program(from_memory(raw, tiny.data_blob()), device, shared_cache(choose_device("cpu")))
 
 
 def queue_after(runs: int) -> list[list[float]]:
@@ -35,10 +24,10 @@ def queue_after(runs: int) -> list[list[float]]:
     return [list(max(0, runs - back) * BASE) for back in (2, 1, 0)]
 
 
-@pytest.mark.opencl
+@OPENCL
 @pytest.mark.parametrize("workers", [1, 2, 7, 40])
 def test_any_number_of_workers_gives_the_same_many_times(workers: int) -> None:
-    with load(tiny.megakernel_manifest(), workers) as program:
+    with tiny.on_cpu(tiny.megakernel_manifest(), compute_units=workers) as program:
         for turn in range(1, 51):
             outputs = program.run(tiny.inputs(turn))
             total = sum(max(0, turn - back) for back in range(3))
@@ -47,10 +36,10 @@ def test_any_number_of_workers_gives_the_same_many_times(workers: int) -> None:
         np.testing.assert_array_equal(program.state("queue"), queue_after(50))
 
 
-@pytest.mark.opencl
+@OPENCL
 def test_entries_are_one_launch_each_and_share_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME_CHECK", "1")  # also looks at the counters after each run
-    with load(tiny.megakernel_manifest()) as program:
+    with tiny.on_cpu(tiny.megakernel_manifest()) as program:
         assert [len(program._entries[name].steps) for name in program.entries] == [1, 1]
         assert program.stats.launches == {"run": 5, "prepare": 1}
         assert program.run({"x": 5 * BASE}, "prepare") == {}
@@ -59,17 +48,17 @@ def test_entries_are_one_launch_each_and_share_state(monkeypatch: pytest.MonkeyP
         np.testing.assert_array_equal(program.run(tiny.inputs())["y"], 2 * BASE + tiny.WEIGHT)
 
 
-@pytest.mark.opencl
+@OPENCL
 def test_the_environment_can_ask_for_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME_REPLAY", "0")
-    with load(tiny.megakernel_manifest()) as program:
+    with tiny.on_cpu(tiny.megakernel_manifest()) as program:
         assert [len(program._entries[name].steps) for name in program.entries] == [5, 1]
         np.testing.assert_array_equal(program.run(tiny.inputs())["y"], 2 * BASE + tiny.WEIGHT)
 
 
-@pytest.mark.opencl
+@OPENCL
 def test_profile_times_each_launch_of_the_same_code() -> None:
-    with load(tiny.megakernel_manifest()) as program:
+    with tiny.on_cpu(tiny.megakernel_manifest()) as program:
         times = program.profile(tiny.inputs(), iterations=3)
         names = ["shift", "sum", "double_it", "add_weight", "add_bytes"]
         assert [time.name for time in times] == names
@@ -80,11 +69,11 @@ def test_profile_times_each_launch_of_the_same_code() -> None:
         assert all(a.end_ns <= b.start_ns for a, b in zip(spans[0], spans[0][1:], strict=False))
 
 
-@pytest.mark.opencl
+@OPENCL
 def test_kernels_without_a_function_are_launched_between() -> None:
     raw = tiny.megakernel_manifest()
     raw["kernels"][2]["function"] = -1
-    with load(raw) as program:
+    with tiny.on_cpu(raw) as program:
         names = [step.name for step in program._entries["run"].steps]
         assert names == ["shift .. sum", "double_it", "add_weight .. add_bytes"]
         program.run(tiny.inputs(1))
@@ -94,13 +83,13 @@ def test_kernels_without_a_function_are_launched_between() -> None:
         assert len(program.profile(tiny.inputs(), iterations=1)) == 5
 
 
-@pytest.mark.opencl
+@OPENCL
 def test_a_run_that_failed_leaves_no_counters_behind() -> None:
     raw = tiny.megakernel_manifest()
     raw["kernels"].append({**raw["kernels"][4], "function": -1, "local": [1, 1, 1]})
     raw["kernels"][5].update({"global": [2, 1, 1], "local": [2, 1, 1]})  # the source asks for 1
     raw["entries"]["broken"] = {**raw["entries"]["run"], "launches": [0, 1, 2, 3, 5]}
-    with load(raw) as program:
+    with tiny.on_cpu(raw) as program:
         program.run(tiny.inputs())
         assert program._megakernel is not None
         counters = program._megakernel._buffers[3]
@@ -116,7 +105,7 @@ def test_a_run_that_failed_leaves_no_counters_behind() -> None:
         np.testing.assert_array_equal(program.run(tiny.inputs())["y"], 4 * BASE + tiny.WEIGHT)
 
 
-@pytest.mark.opencl
+@OPENCL
 def test_binaries_are_of_the_programs_that_are_needed(tmp_path: Any) -> None:
     info = choose_device("cpu").info
     raw = tiny.megakernel_manifest()
@@ -131,17 +120,17 @@ def test_binaries_are_of_the_programs_that_are_needed(tmp_path: Any) -> None:
         np.testing.assert_array_equal(loaded.run(tiny.inputs())["y"], 2 * BASE + tiny.WEIGHT)
 
 
-@pytest.mark.opencl
+@OPENCL
 def test_atomics_of_opencl_1_give_the_same() -> None:
     raw = tiny.megakernel_manifest()
     raw["programs"][2]["options"] = "-cl-std=CL1.2"
-    with load(raw, 3) as program:
+    with tiny.on_cpu(raw, compute_units=3) as program:
         for turn in range(1, 21):
             program.run(tiny.inputs(turn))
         np.testing.assert_array_equal(program.state("queue"), queue_after(20))
 
 
-@pytest.mark.opencl
+@OPENCL
 def test_a_megakernel_that_does_not_build_costs_speed_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -155,80 +144,70 @@ def test_a_megakernel_that_does_not_build_costs_speed_only(
     assert "kernels are launched one by one" in caplog.text
 
 
-@pytest.mark.opencl
+@OPENCL
 def test_a_kernel_with_other_arguments_is_refused() -> None:
     raw = tiny.megakernel_manifest()
     raw["programs"][2]["source"] = "__kernel void replay(__global int* a) { a[0] = 1; }"
     with pytest.raises(ArtifactError, match="its source takes 1 arguments, expected 6"):
-        load(raw)
+        tiny.on_cpu(raw)
     raw["programs"][2]["source"] = "__kernel void other(__global int* a) { a[0] = 1; }"
     with pytest.raises(ArtifactError, match=r"kernel 'replay': cannot be bound: .*INVALID_KERNEL"):
-        load(raw)
+        tiny.on_cpu(raw)
 
 
-WRONG: dict[str, tuple[Change, str]] = {
-    "program": (lambda m: m["replay"].update(program=3), r"replay.program: 3 is outside 0\.\.2"),
-    "negative program": (lambda m: m["replay"].update(program=-1), "-1 is outside"),
-    "no program": (lambda m: m["replay"].pop("program"), "the field 'program' is missing"),
-    "no dict": (lambda m: m.update(replay=[1]), "replay: expected a dict, found list"),
-    "functions": (lambda m: m["replay"].update(functions=3), "expected list, found int"),
-    "function": (
-        lambda m: m["replay"].update(functions=[7]),
-        r"replay.functions\[0\]: expected a dict, found int",
-    ),
-    "no arguments": (
-        lambda m: m["replay"]["functions"][0].update(args=0),
-        r"replay.functions\[0\].args: 0 is outside",
-    ),
-    "function number": (
-        lambda m: m["kernels"][0].update(function=5),
-        r"kernels\[0\].function: 5 is outside -1\.\.4",
-    ),
-    "below": (lambda m: m["kernels"][0].update(function=-2), "-2 is outside"),
-    "a bool": (lambda m: m["kernels"][0].update(function=True), "expected int, found bool"),
-    "another function": (
-        lambda m: m["kernels"][0].update(function=1),
+MOST = 2**31 - 2**17
+# A record is three words and one for each argument: add_weight has three, shift two.
+LAUNCHES = {f"e{n}": [3] * 199_728 for n in range(14)} | {"rest": [3] * 9 + [0] * 2}
+FULL = {name: {"inputs": [], "outputs": [], "launches": one} for name, one in LAUNCHES.items()}
+ENTRY = {"inputs": [], "outputs": [], "launches": [0]}
+# Values by their place -> what the error says.
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"replay/program": 3}, r"replay.program: 3 is outside 0\.\.2"),
+    ({"replay/program": -1}, "-1 is outside"),
+    ({"replay/program": tiny.GONE}, "the field 'program' is missing"),
+    ({"replay": [1]}, "replay: expected a dict, found list"),
+    ({"replay/functions": 3}, "expected list, found int"),
+    ({"replay/functions": [7]}, r"replay.functions\[0\]: expected a dict, found int"),
+    ({"replay/functions/0/args": 0}, r"replay.functions\[0\].args: 0 is outside"),
+    ({"replay/functions/0/args": 1025}, r"1025 is outside 1\.\.1024"),
+    ({"replay": {}}, r"function: 0 is outside -1\.\.-1"),
+    ({"kernels/0/function": 5}, r"kernels\[0\].function: 5 is outside -1\.\.4"),
+    ({"kernels/0/function": -2}, "-2 is outside"),
+    ({"kernels/0/function": True}, "expected int, found bool"),
+    (
+        {"kernels/0/function": 1},
         r"kernels\[0\].function: 1 is 'sum' with 2 arguments, the kernel is 'shift' with 2",
     ),
-    "argument count": (
-        lambda m: m["kernels"][0]["args"].append(tiny.X),
-        "'shift' with 2 arguments, the kernel is 'shift' with 3",
-    ),
-    "argument": (lambda m: m["kernels"][0].update(args=[8, 0]), r"8 is outside 0\.\.7"),
-    "an image": (
-        lambda m: m["buffers"][tiny.TWICE].update(kind="image", offset=0, image=[1, 1]),
+    ({"kernels/0/args/+": tiny.X}, "'shift' with 2 arguments, the kernel is 'shift' with 3"),
+    ({"kernels/0/args": [8, 0]}, r"8 is outside 0\.\.7"),
+    (
+        {f"buffers/{tiny.TWICE}/{key}": v for key, v in (("kind", "image"), ("image", [1, 1]))}
+        | {f"buffers/{tiny.TWICE}/offset": 0},
         r"kernels\[2\].args: 0 is an image, expected buffers",
     ),
-    "too many items": (
-        lambda m: m["kernels"][0].update({"global": [2**31, 1, 1]}),
-        "at most 2147352576 for a kernel with a function",
-    ),
-    "two dimensions": (
-        lambda m: m["kernels"][0].update({"global": [1, 2, 1]}),
-        r"\[1, 2, 1\], expected \[n, 1, 1\]",
-    ),
-    "a group": (
-        lambda m: m["kernels"][1].update(local=[2, 1, 1]),
-        r"kernels\[1\].local: 2 is outside 1\.\.1",
-    ),
-    "no replay": (lambda m: m.update(replay={}), r"function: 0 is outside -1\.\.-1"),
-    "table": (
-        lambda m: m["entries"].update(
-            {f"e{n}": {"inputs": [], "outputs": [], "launches": [3] * 199_999} for n in range(15)}
-        ),
-        "at most 16777216 allowed",
-    ),
-}
+    ({"kernels/0/global": [MOST + 1, 1, 1]}, "at most 2147352576 for a kernel with a function"),
+    ({"kernels/0/global": [1, 2, 1]}, r"\[1, 2, 1\], expected \[n, 1, 1\]"),
+    ({"kernels/1/local": [2, 1, 1]}, r"kernels\[1\].local: 2 is outside 1\.\.1"),
+    ({"entries": FULL | {"e": ENTRY}}, "a table of 16777221 words .* at most 16777216 allowed"),
+]
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_damaged_table_is_refused_before_any_device(name: str) -> None:
-    change, message = WRONG[name]
-    raw = tiny.megakernel_manifest()
-    change(raw)
+@pytest.mark.parametrize(("changes", "message"), WRONG)
+def test_a_damaged_table_is_refused_before_any_device(
+    changes: dict[str, Any], message: str
+) -> None:
+    raw = tiny.altered(tiny.megakernel_manifest(), changes)
     with pytest.raises(ArtifactError, match=message) as error:
         from_memory(raw, tiny.data_blob())
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"kernels/0/global": [MOST, 1, 1]}, pytest.param({"entries": FULL}, marks=pytest.mark.slow)],
+)
+def test_a_table_at_its_bounds_is_taken(changes: dict[str, Any]) -> None:
+    from_memory(tiny.altered(tiny.megakernel_manifest(), changes), tiny.data_blob())
 
 
 def test_artifacts_without_replay_are_read_as_before() -> None:

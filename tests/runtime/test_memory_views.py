@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -10,10 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
 from runtime.executor import Program
-from runtime.program_cache import shared_cache
 from tests.runtime import tiny
 
 pytestmark = pytest.mark.opencl
@@ -21,20 +17,16 @@ BASE = np.array([1, 2, 3, 4], np.float32)
 Array = np.ndarray[Any, Any]
 
 
-def load(*, views: bool) -> Program:
+def load(**info: Any) -> Program:
     """Return the tiny program with a second entry that has the outputs of the first."""
     raw = tiny.megakernel_manifest()
     raw["entries"]["again"] = raw["entries"]["run"]
-    device = choose_device("cpu")
-    if not views:  # as on a device whose memory the host cannot touch, and that does not replay
-        info = dataclasses.replace(device.info, platform="another")
-        device = dataclasses.replace(device, info=info)
-    return Program(from_memory(raw, tiny.data_blob()), device, shared_cache(choose_device("cpu")))
+    return tiny.on_cpu(raw, **info)
 
 
 @pytest.fixture
 def program() -> Iterator[Program]:
-    with load(views=True) as loaded:
+    with load() as loaded:
         yield loaded
 
 
@@ -44,7 +36,7 @@ def test_results_are_equal_with_and_without_views_and_replay(
     found = []
     for replay, views in product("01", (False, True)):
         monkeypatch.setenv("RUNTIME_REPLAY", replay)
-        with load(views=views) as program:
+        with load(**({} if views else {"platform": "another"})) as program:
             slots = program._entries["run"]
             found_views = [s.view for s in slots.inputs] + [s.view for s in slots.outputs]
             assert all((view is not None) is views for view in found_views)
@@ -91,7 +83,7 @@ def test_outputs_stay_until_the_next_run_of_their_entry(program: Program) -> Non
 
 
 def test_outputs_are_no_views_of_the_devices_memory() -> None:
-    with load(views=True) as program:
+    with load() as program:
         outputs = program.run(tiny.inputs())
         host = program._memory._host
         assert host is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -28,19 +27,11 @@ pytestmark = pytest.mark.opencl
 Array = np.ndarray[Any, Any]
 
 
-def load(*, views: bool) -> Program:
-    """Return the tiny program, whose frame of 100 bytes is partial."""
-    raw = tiny.megakernel_manifest()
-    raw["buffers"][tiny.FRAME]["partial"] = True
-    device = choose_device("cpu")
-    if not views:  # as on a device whose memory the host cannot touch
-        device = replace(device, info=replace(device.info, platform="another"))
-    return Program(from_memory(raw, tiny.data_blob()), device, shared_cache(choose_device("cpu")))
-
-
-@pytest.fixture(params=[True, False], ids=["views", "commands"])
+@pytest.fixture(params=[{}, {"platform": "another"}], ids=["views", "commands"])
 def program(request: pytest.FixtureRequest) -> Iterator[Program]:
-    with load(views=request.param) as loaded:
+    """The tiny program, whose frame of 100 bytes is partial."""
+    changes = {f"buffers/{tiny.FRAME}/partial": True}
+    with tiny.on_cpu(tiny.altered(tiny.megakernel_manifest(), changes), **request.param) as loaded:
         yield loaded
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import gc
 import re
@@ -12,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from runtime.artifact import write_artifact
+from runtime.artifact import from_memory, write_artifact
+from runtime.device import choose_device
 from runtime.executor import Program, load_program
+from runtime.program_cache import shared_cache
 from scheduler.emit.megakernel import Function, megakernel_source
 from scheduler.render.kernel_code import KernelCode, Needs, Parameter
 from scheduler.tensor.tensor import Tensor
@@ -169,6 +172,16 @@ def inputs(value: float = 1.0) -> dict[str, np.ndarray[Any, Any]]:
 
 def load(path: Path, **changes: Any) -> Program:
     return load_program(write(path, **changes))
+
+
+def on_cpu(raw: dict[str, Any], **info: Any) -> Program:
+    """Return a program on the CPU, of which `info` may say something else than is true.
+
+    `platform="another"` is a device whose memory the host cannot touch, and that does not replay.
+    """
+    device = choose_device("cpu")
+    changed = dataclasses.replace(device, info=dataclasses.replace(device.info, **info))
+    return Program(from_memory(raw, data_blob()), changed, shared_cache(device))
 
 
 GONE = object()
