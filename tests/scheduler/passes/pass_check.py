@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
+import pytest
+from _pytest.mark import ParameterSet
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scheduler.debug.pretty import pretty
 from scheduler.ir import dtype as dt
@@ -20,6 +25,7 @@ from tests.fuzz.judge import Judge
 from tests.fuzz.program import Program
 from tests.scheduler.support.programs import Array
 
+T = TypeVar("T")
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 
 
@@ -39,15 +45,6 @@ def index(*rows: int) -> Tensor:
     )
 
 
-def same(got: Array, expected: Array, scale: float) -> bool:
-    """Whether two arrays agree: integers exactly, floats within 1e-5 of the largest magnitude."""
-    if got.shape != expected.shape or got.dtype != expected.dtype:
-        return False
-    if expected.dtype.kind != "f":
-        return bool(np.array_equal(got, expected))
-    return bool(np.allclose(got, expected, rtol=1e-5, atol=1e-5 * max(1.0, scale), equal_nan=True))
-
-
 def values(roots: Sequence[Node], inputs: Mapping[str, Array]) -> list[Array]:
     """Evaluate nodes with the values of `given_to`."""
     return interp.evaluate(roots, given_to(roots, inputs))
@@ -55,19 +52,19 @@ def values(roots: Sequence[Node], inputs: Mapping[str, Array]) -> list[Array]:
 
 def given_to(roots: Sequence[Node], inputs: Mapping[str, Array]) -> dict[Buffer, Array]:
     """Return values of buffers: inputs without a given value get random ones, states zeros."""
-    given: dict[Buffer, Array] = {}
+    found: dict[Buffer, Array] = {}
     for node in toposort(roots):
         if node.op is not Op.BUFFER or node.arg.data is not None:
             continue
         buffer = node.arg
         if buffer.name in inputs:
-            given[buffer] = inputs[buffer.name]
+            found[buffer] = inputs[buffer.name]
         elif buffer.kind == "state":
-            given[buffer] = np.zeros(buffer.shape, buffer.dtype.np)
+            found[buffer] = np.zeros(buffer.shape, buffer.dtype.np)
         else:
             rng = np.random.default_rng(sum(buffer.name.encode()))
-            given[buffer] = rng.integers(-8, 9, buffer.shape).astype(buffer.dtype.np)
-    return given
+            found[buffer] = rng.integers(-8, 9, buffer.shape).astype(buffer.dtype.np)
+    return found
 
 
 def check(
@@ -80,9 +77,9 @@ def check(
     new = apply(roots)
     now = [new[r] for r in roots]
     verify(now, "the pass")
-    given = given_to(roots, inputs or {})
-    judge = Judge({buffer.name: value for buffer, value in given.items()})
-    for root, found in zip(roots, interp.evaluate(now, given), strict=True):
+    fed = given_to(roots, inputs or {})
+    judge = Judge({buffer.name: value for buffer, value in fed.items()})
+    for root, found in zip(roots, interp.evaluate(now, fed), strict=True):
         assert difference(found, judge.of(root), Counts()) == ""
     return now
 
@@ -91,6 +88,42 @@ def one(apply: Pass, tensor: Tensor) -> Node:
     """Run a pass on one tensor, check its values, and return the new node."""
     (found,) = check(apply, [tensor.node])
     return found
+
+
+Build = Callable[[], Tensor | Sequence[Tensor]]
+
+
+def row(name: str, build: Build, **counts: int) -> ParameterSet:
+    """Return a row of `rows`: a program, and how many nodes of some ops the pass leaves in it.
+
+    Without counts the pass leaves the program alone.
+    """
+    return pytest.param(build, counts, id=name)
+
+
+def rows(*table: ParameterSet) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("build", "counts"), table)
+
+
+def check_row(apply: Pass, build: Build, counts: Mapping[str, int]) -> None:
+    """Run a pass on the program of a row, and check values and counts."""
+    made = build()
+    roots = [t.node for t in ([made] if isinstance(made, Tensor) else made)]
+    if not counts:
+        new = apply(roots)
+        assert all(new[r] is r for r in roots)
+        return
+    found = check(apply, roots)
+    assert {name: ops(*found).count(Op[name]) for name in counts} == counts
+
+
+# A few examples of a random test, and many where there is time.
+EXAMPLES = pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.slow)])
+
+
+def for_all(examples: int, strategy: st.SearchStrategy[T], test: Callable[[T], None]) -> None:
+    """Run a test on examples of a strategy."""
+    settings(max_examples=examples)(given(strategy)(test))()
 
 
 def text(node: Node) -> str:

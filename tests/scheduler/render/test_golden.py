@@ -22,7 +22,15 @@ from scheduler.device.spec import SPECS, DeviceSpec
 from scheduler.emit.schedule import Schedule
 from scheduler.ir import dtype as dt
 from scheduler.loops.pack import PackedWeight
+from scheduler.passes.batch_branches import batch_branches
+from scheduler.passes.canonicalize import canonicalize
+from scheduler.passes.one_hot import one_hot
+from scheduler.passes.push_gather import push_gather
+from scheduler.passes.push_slices import push_slices
+from scheduler.passes.split_concat_sums import split_concat_sums
+from scheduler.passes.strength_reduce import strength_reduce
 from scheduler.tensor.tensor import Tensor
+from tests.scheduler.passes.pass_check import Pass, one, text, weight
 from tests.scheduler.support.programs import plan_of, program_of, x
 from tests.scheduler.support.values import Weights
 from tests.support.built import example_models
@@ -172,6 +180,35 @@ def test_kernel_text(kind: Kind, golden: Golden) -> None:
     text = describe(plan)
     assert re.search(kind.shows, text + "".join(k.text for k in plan.lowered))
     golden(f"kernel_{kind.name}", text)
+
+
+def heads() -> Tensor:
+    data = x(2, 6)
+    layers = [(data @ weight(6, 4, seed=i) + weight(4, seed=100 + i)).relu() for i in range(2)]
+    return Tensor.cat(layers, 1)
+
+
+def chosen() -> Tensor:
+    hot = Tensor.arange(10).reshape(1, 10).eq(Tensor.input("i", (3, 1), dt.int32))
+    return hot.unsqueeze(2).where(x(10, 4), 0.0).sum(1)
+
+
+PASSES: dict[Pass, Callable[[], Tensor]] = {
+    batch_branches: heads,
+    canonicalize: lambda: x(4, 1, name="c").expand(4, 5).exp() + 2.0,
+    one_hot: chosen,
+    push_gather: lambda: (x(10, 4).exp() * 2.0).gather(Tensor.input("i", (3,), dt.int32)),
+    push_slices: lambda: (x(25, 8).exp() @ weight(8, 4))[24:],
+    split_concat_sums: lambda: Tensor.cat([x(3, 5), x(3, 2, name="y")], 1) @ weight(7, 4),
+    strength_reduce: lambda: (x(3, 4) / 3.0).gelu() * 2.0,
+}
+
+
+@pytest.mark.parametrize("apply", PASSES, ids=lambda apply: apply.__name__)
+def test_graphs_before_and_after_a_pass(apply: Pass, golden: Golden) -> None:
+    tensor = PASSES[apply]()
+    before, after = text(tensor.node), text(one(apply, tensor))
+    golden(f"pass_{apply.__name__}", f"{before}\n\nbecomes\n\n{after}\n")
 
 
 def test_blocks_are_shown_once() -> None:
