@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -10,48 +9,25 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from runtime.errors import InputError, NoDeviceError, RuntimeFault
 from scheduler.errors import DynamicInputError, ModelError
+from scheduler.onnx_backend import backend as backends
 from scheduler.onnx_backend.backend import MAX_PROGRAMS, OnnxBackend
 from scheduler.onnx_import import import_model
+from tests.scheduler.onnx_import.onnx_models import node, parsed
 
 pytestmark = pytest.mark.opencl
 
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-Given = tuple[str, int, Sequence[int | str | None]]
-
-
-def model_of(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[Given],
-    outputs: Sequence[Given],
-    initializers: Sequence[onnx.TensorProto] = (),
-    opset: int = 18,
-) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        list(nodes),
-        "net",
-        [helper.make_tensor_value_info(*given) for given in inputs],
-        [helper.make_tensor_value_info(*given) for given in outputs],
-        list(initializers),
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-
-
-def reshaped() -> onnx.ModelProto:
-    """Return exp(x) in the shape [a, b, -1], where a and b are inputs too."""
-    return model_of(
-        [
-            helper.make_node("Exp", ["x"], ["e"]),
-            helper.make_node("Constant", [], ["rest"], value_ints=[-1]),
-            helper.make_node("Concat", ["a", "b", "rest"], ["shape"], axis=0),
-            helper.make_node("Reshape", ["e", "shape"], ["y"]),
-        ],
-        [("x", FLOAT, ["n", "m"]), ("b", INT64, [1]), ("a", INT64, [1])],
-        [("y", FLOAT, [None, None, None])],
-    )
+NEG = "(float[n] x) => (float[n] y) { y = Neg(x) }"
+# exp(x) in the shape [a, b, -1], where a and b are inputs too.
+RESHAPED = """(float[n,m] x, int64[1] b, int64[1] a) => (float[?,?,?] y) {
+  e = Exp(x)
+  rest = Constant <value_ints = [-1]> ()
+  shape = Concat <axis = 0> (a, b, rest)
+  y = Reshape(e, shape)
+}"""
 
 
 def grid(*shape: int) -> NDArray[np.float32]:
@@ -66,10 +42,7 @@ def int64s(*values: int) -> NDArray[np.int64]:
 
 
 def test_a_model_is_compiled_once_for_each_set_of_shapes() -> None:
-    model = model_of(
-        [helper.make_node("Exp", ["x"], ["y"])], [("x", FLOAT, ["n", 3])], [("y", FLOAT, [None, 3])]
-    )
-    with OnnxBackend.prepare(model) as backend:
+    with OnnxBackend.prepare(parsed("(float[n,3] x) => (float[?,3] y) { y = Exp(x) }")) as backend:
         (first,) = backend.run([grid(2, 3)])
         program = backend.last
         (other,) = backend.run({"x": grid(5, 3)})
@@ -83,7 +56,7 @@ def test_a_model_is_compiled_once_for_each_set_of_shapes() -> None:
 
 def test_what_a_shape_is_computed_from_is_bound_and_nothing_else() -> None:
     x = grid(4, 6)
-    with OnnxBackend.prepare(reshaped()) as backend:
+    with OnnxBackend.prepare(parsed(RESHAPED)) as backend:
         (y,) = backend.run([x, int64s(3), int64s(2)])
         assert backend.last is not None
         assert backend.last.bound == ("b", "a")
@@ -96,7 +69,7 @@ def test_what_a_shape_is_computed_from_is_bound_and_nothing_else() -> None:
 
 def test_an_importer_error_names_the_inputs_that_a_shape_comes_from() -> None:
     with pytest.raises(ModelError) as caught:
-        import_model(reshaped())
+        import_model(parsed(RESHAPED))
     causes: list[BaseException] = [caught.value]
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
@@ -105,12 +78,8 @@ def test_an_importer_error_names_the_inputs_that_a_shape_comes_from() -> None:
 
 
 def test_outputs_that_depend_on_no_input_are_said_to_be_folded() -> None:
-    model = model_of(
-        [helper.make_node("Range", ["first", "end", "step"], ["y"])],
-        [("first", INT64, []), ("end", INT64, []), ("step", INT64, [])],
-        [("y", INT64, [None])],
-    )
-    with OnnxBackend.prepare(model) as backend:
+    text = "(int64 first, int64 end, int64 step) => (int64[?] y) { y = Range(first, end, step) }"
+    with OnnxBackend.prepare(parsed(text)) as backend:
         (y,) = backend.run([np.int64(1), np.int64(9), np.int64(3)])
         assert backend.last is not None
         assert backend.last.folded
@@ -118,27 +87,19 @@ def test_outputs_that_depend_on_no_input_are_said_to_be_folded() -> None:
 
 
 def test_outputs_without_elements_come_beside_others() -> None:
-    model = model_of(
-        [
-            helper.make_node("Split", ["x", "sizes"], ["empty", "rest"], axis=1),
-            helper.make_node("Neg", ["rest"], ["y"]),
-        ],
-        [("x", FLOAT, [2, 3]), ("sizes", INT64, [2])],
-        [("empty", FLOAT, [2, None]), ("y", FLOAT, [2, None])],
-    )
-    empty, y = OnnxBackend.run_model(model, [grid(2, 3), int64s(0, 3)])
+    text = """(float[2,3] x, int64[2] sizes) => (float[2,?] empty, float[2,?] y) {
+      empty, rest = Split <axis = 1> (x, sizes)
+      y = Neg(rest)
+    }"""
+    empty, y = OnnxBackend.run_model(parsed(text), [grid(2, 3), int64s(0, 3)])
     assert empty.shape == (2, 0)
     assert empty.dtype == np.float32
     np.testing.assert_array_equal(y, -grid(2, 3))
 
 
 def test_an_initializer_is_a_default_that_can_be_replaced() -> None:
-    model = model_of(
-        [helper.make_node("Sub", ["x", "w"], ["y"])],
-        [("x", FLOAT, [3]), ("w", FLOAT, [3])],
-        [("y", FLOAT, [3])],
-        [numpy_helper.from_array(np.array([1, 2, 3], np.float32), "w")],
-    )
+    text = "(float[3] x, float[3] w) => (float[3] y) { y = Sub(x, w) }"
+    model = parsed(text, w=np.array([1, 2, 3], np.float32))
     x, w = np.array([5, 5, 5], np.float32), np.array([0, 1, 0], np.float32)
     with OnnxBackend.prepare(model) as backend:
         assert backend.run([x])[0].tolist() == [4, 3, 2]
@@ -146,16 +107,16 @@ def test_an_initializer_is_a_default_that_can_be_replaced() -> None:
         assert backend.run({"x": x})[0].tolist() == [4, 3, 2]
 
 
-def test_the_oldest_program_gives_way() -> None:
-    model = model_of(
-        [helper.make_node("Neg", ["x"], ["y"])], [("x", FLOAT, ["n"])], [("y", FLOAT, ["n"])]
-    )
-    with OnnxBackend.prepare(model) as backend:
+def test_the_oldest_program_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_PROGRAMS == 4
+    monkeypatch.setattr(backends, "MAX_PROGRAMS", 2)
+    with OnnxBackend.prepare(parsed(NEG)) as backend:
         backend.run([grid(1)])
         oldest = backend.last
         assert oldest is not None
-        for size in range(2, MAX_PROGRAMS + 2):
-            backend.run([grid(size)])
+        backend.run([grid(2)])
+        oldest.run({"x": grid(1)})
+        backend.run([grid(3)])
         with pytest.raises(RuntimeFault, match="closed"):
             oldest.run({"x": grid(1)})
         assert backend.run([grid(1)])[0].tolist() == [2.0]
@@ -165,49 +126,34 @@ def test_the_oldest_program_gives_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "dtype"),
+    ("name", "dtype"),
     [
-        (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
-        (TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn),
-        (TensorProto.FLOAT4E2M1, ml_dtypes.float4_e2m1fn),
-        (TensorProto.INT4, ml_dtypes.int4),
-        (TensorProto.UINT2, ml_dtypes.uint2),
+        ("bfloat16", ml_dtypes.bfloat16),
+        pytest.param("float8e4m3fn", ml_dtypes.float8_e4m3fn, marks=pytest.mark.slow),
+        pytest.param("float4e2m1", ml_dtypes.float4_e2m1fn, marks=pytest.mark.slow),
+        ("int4", ml_dtypes.int4),
+        ("uint2", ml_dtypes.uint2),
     ],
 )
-def test_types_without_a_numpy_type_are_those_of_ml_dtypes(code: int, dtype: Any) -> None:
+def test_types_without_a_numpy_type_are_those_of_ml_dtypes(name: str, dtype: Any) -> None:
     """Among them reordered and converted on the device; an int4 of -1 stays -1."""
     values = np.array([-2, -1, 0, 1, 1, 0], np.float32)
-    x = (np.abs(values) if code == TensorProto.UINT2 else values).astype(dtype).reshape(2, 3)
-    model = model_of(
-        [
-            helper.make_node("Transpose", ["x"], ["y"]),
-            helper.make_node("Cast", ["x"], ["z"], to=FLOAT),
-        ],
-        [("x", code, [2, 3])],
-        [("y", code, [3, 2]), ("z", FLOAT, [2, 3])],
-        opset=25,
-    )
+    x = (np.abs(values) if name == "uint2" else values).astype(dtype).reshape(2, 3)
+    nodes = "y = Transpose(x) z = Cast <to = 1> (x)"
+    model = parsed(f"({name}[2,3] x) => ({name}[3,2] y, float[2,3] z) {{ {nodes} }}", 25)
     y, z = OnnxBackend.run_model(model, [x])
     assert y.dtype == np.dtype(dtype)
     np.testing.assert_array_equal(y.astype(np.float32), x.T.astype(np.float32))
     np.testing.assert_array_equal(z, x.astype(np.float32))
 
 
-def test_inputs_that_are_no_tensors_of_numbers_are_refused() -> None:
-    text = model_of(
-        [helper.make_node("Identity", ["x"], ["y"])],
-        [("x", TensorProto.STRING, [1])],
-        [("y", TensorProto.STRING, [1])],
-    )
-    with pytest.raises(ModelError, match='input "x"'):
-        OnnxBackend.prepare(text)
-    kind = helper.make_tensor_type_proto(FLOAT, [1])
-    sequence = model_of([helper.make_node("Identity", ["x"], ["y"])], [], [])
-    for values in (sequence.graph.input, sequence.graph.output):
-        name = "x" if values is sequence.graph.input else "y"
-        values.append(helper.make_value_info(name, helper.make_sequence_type_proto(kind)))
-    with pytest.raises(ModelError, match="expected a tensor, found: sequence"):
-        OnnxBackend.prepare(sequence)
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [("string[1]", 'input "x"'), ("seq(float[1])", "expected a tensor, found: sequence")],
+)
+def test_inputs_that_are_no_tensors_of_numbers_are_refused(kind: str, says: str) -> None:
+    with pytest.raises(ModelError, match=says):
+        OnnxBackend.prepare(parsed(f"({kind} x) => ({kind} y) {{ y = Identity(x) }}"))
 
 
 # --- arrays that do not fit -------------------------------------------------------------------
@@ -227,11 +173,7 @@ def test_inputs_that_are_no_tensors_of_numbers_are_refused() -> None:
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_by_name(inputs: Any, says: str) -> None:
-    model = model_of(
-        [helper.make_node("Add", ["x", "w"], ["y"])],
-        [("x", FLOAT, [2, "n"]), ("w", FLOAT, ["n"])],
-        [("y", FLOAT, [2, "n"])],
-    )
+    model = parsed("(float[2,n] x, float[n] w) => (float[2,n] y) { y = Add(x, w) }")
     with OnnxBackend.prepare(model) as backend, pytest.raises(InputError, match=says):
         backend.run(inputs)
 
@@ -240,34 +182,23 @@ def test_arrays_that_do_not_fit_are_refused_by_name(inputs: Any, says: str) -> N
 
 
 def test_devices_are_found_by_kind_name_and_number() -> None:
-    assert OnnxBackend.supports_device("CPU")
-    assert OnnxBackend.supports_device("CPU:0")
-    assert OnnxBackend.supports_device("POCL")
+    for name in ("CPU", "CPU:0", "POCL"):
+        assert OnnxBackend.supports_device(name)
     for name in ("CPU:99", "ABACUS", "", "CPU:x"):
         assert not OnnxBackend.supports_device(name)
-    model = model_of(
-        [helper.make_node("Neg", ["x"], ["y"])], [("x", FLOAT, [1])], [("y", FLOAT, [1])]
-    )
     with pytest.raises(NoDeviceError, match="ABACUS"):
-        OnnxBackend.prepare(model, "ABACUS")
+        OnnxBackend.prepare(parsed(NEG), "ABACUS")
 
 
 def test_a_model_with_an_unknown_operator_is_not_compatible() -> None:
-    def one(op: str, domain: str = "") -> onnx.ModelProto:
-        node = helper.make_node(op, ["x"], ["y"], domain=domain)
-        made = model_of([node], [("x", FLOAT, [1])], [("y", FLOAT, [1])])
-        if domain:
-            made.opset_import.append(helper.make_opsetid(domain, 1))
-        return made
-
-    assert OnnxBackend.is_compatible(one("Neg"))
-    assert not OnnxBackend.is_compatible(one("Neg"), "ABACUS")
-    assert not OnnxBackend.is_compatible(one("Frobnicate", "com.example"))
+    assert OnnxBackend.is_compatible(parsed(NEG))
+    assert not OnnxBackend.is_compatible(parsed(NEG), "ABACUS")
+    assert not OnnxBackend.is_compatible(parsed(NEG.replace("Neg", "vendor.Frobnicate")))
     assert not OnnxBackend.is_compatible(onnx.ModelProto())
 
 
 def test_an_opset_from_the_future_is_not_supported() -> None:
-    model = model_of([helper.make_node("Neg", ["x"], ["y"])], [], [])
+    model = parsed(NEG)
     assert OnnxBackend.is_opset_supported(model) == (True, "")
     model.opset_import[0].version = 999
     supported, why = OnnxBackend.is_opset_supported(model)
@@ -278,27 +209,41 @@ def test_an_opset_from_the_future_is_not_supported() -> None:
 # --- single nodes -----------------------------------------------------------------------------
 
 
-def test_a_node_runs_without_a_model() -> None:
-    x, w = grid(2, 3), grid(3)
-    add = helper.make_node("Add", ["x", "w"], ["y"])
-    (y,) = OnnxBackend.run_node(add, [x, w])
-    np.testing.assert_allclose(y, x + w, rtol=1e-6)
-    clip = helper.make_node("Clip", ["x", "", "high"], ["y"])
-    (y,) = OnnxBackend.run_node(clip, {"x": x, "high": np.float32(0.5)})
-    np.testing.assert_array_equal(y, np.minimum(x, np.float32(0.5)))
-    # Axes were an attribute once.
-    old = helper.make_node("Squeeze", ["x"], ["y"], axes=[0])
-    (y,) = OnnxBackend.run_node(old, [x[None]], opset_version=11)
-    np.testing.assert_array_equal(y, x)
-    # And before opset 7 so was the axis that a smaller array begins at.
-    oldest = helper.make_node("Add", ["x", "w"], ["y"], broadcast=1, axis=0)
-    (y,) = OnnxBackend.run_node(oldest, [x, w[:2]], opset_version=6)
-    np.testing.assert_array_equal(y, x + w[:2, None])
+X, W = grid(2, 3), grid(3)
+
+
+@pytest.mark.parametrize(
+    ("made", "inputs", "expected", "opset"),
+    [
+        (node("Add", "x w", "y"), [X, W], X + W, {}),
+        (
+            node("Clip", "x  high", "y"),
+            {"x": X, "high": np.float32(0.5)},
+            np.minimum(X, np.float32(0.5)),
+            {},
+        ),
+        # Axes were an attribute once.
+        (node("Squeeze", "x", "y", axes=[0]), [X[None]], X, {"opset_version": 11}),
+        # And before opset 7 so was the axis that a smaller array begins at.
+        (
+            node("Add", "x w", "y", broadcast=1, axis=0),
+            [X, W[:2]],
+            X + W[:2, None],
+            {"opset_version": 6},
+        ),
+    ],
+    ids=["list", "mapping", "opset 11", "opset 6"],
+)
+def test_a_node_runs_without_a_model(
+    made: onnx.NodeProto, inputs: Any, expected: Any, opset: dict[str, int]
+) -> None:
+    (y,) = OnnxBackend.run_node(made, inputs, **opset)
+    np.testing.assert_array_equal(y, expected)
 
 
 def test_types_of_a_nodes_outputs_may_be_given() -> None:
-    node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT32)
-    (y,) = OnnxBackend.run_node(node, [grid(4)], outputs_info=[(np.int32, (4,))])
+    cast = node("Cast", "x", "y", to=TensorProto.INT32)
+    (y,) = OnnxBackend.run_node(cast, [grid(4)], outputs_info=[(np.int32, (4,))])
     assert y.dtype == np.int32
     with pytest.raises(ModelError, match="Cast"):
         OnnxBackend.run_node(helper.make_node("Cast", ["x"], ["y"]), [grid(4)])
