@@ -140,47 +140,27 @@ class _Builder:
         }
 
     def manifest(self) -> dict[str, Any]:
+        source = {"sha256": "0" * 64}
+        models = [
+            {"role": one.role, "file": f"{one.role}.onnx", **source, "checkpoint": one.checkpoint}
+            for one in INTERFACE.models
+        ]
         return {
-            "magic": "modeld-artifact",
-            "format": 1,
-            "abi": 1,
-            "name": self.name,
-            "kind": "driving",
-            "models": [
-                {
-                    "role": part.role,
-                    "file": f"{part.role}.onnx",
-                    "sha256": "0" * 64,
-                    "checkpoint": part.checkpoint,
-                }
-                for part in INTERFACE.models
-            ],
+            "magic": "modeld-artifact", "format": 1, "abi": 1,
+            "name": self.name, "kind": "driving", "models": models,
             "metadata": {"interface": INTERFACE.plain()},
             "target": {"name": "cpu", "device": "none", "driver": "none", "options": ""},
-            "buffers": self.buffers,
-            "arena_size": 0,
-            "programs": self.programs,
-            "kernels": self.kernels,
-            "entries": self.entries,
-            "self_test": {},
-            "sha256": {},
-            "data_size": 0,
+            "buffers": self.buffers, "arena_size": 0, "programs": self.programs,
+            "kernels": self.kernels, "entries": self.entries,
+            "self_test": {}, "sha256": {}, "data_size": 0,
         }
 
     def _buffer(
         self, name: str, kind: str, dtype: str, shape: tuple[int, ...], offset: int = 0
     ) -> int:
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        self.buffers.append(
-            {
-                "name": name,
-                "kind": kind,
-                "dtype": dtype,
-                "shape": list(shape),
-                "offset": offset,
-                "size": size,
-            }
-        )
+        about = {"name": name, "kind": kind, "dtype": dtype, "shape": list(shape)}
+        self.buffers.append({**about, "offset": offset, "size": size})
         return len(self.buffers) - 1
 
     def _weight(self, name: str, array: Floats) -> int:
@@ -190,18 +170,9 @@ class _Builder:
         return self._buffer(name, "weight", "float32", array.shape, offset)
 
     def _kernel(self, name: str, args: list[int], items: int) -> int:
-        self.kernels.append(
-            {
-                "name": name,
-                "program": len(self.programs) - 1,
-                "args": args,
-                "global": [items, 1, 1],
-                "local": [1, 1, 1],
-                "origin": [],
-                "flops": 0,
-                "bytes": 0,
-            }
-        )
+        about = {"name": name, "program": len(self.programs) - 1, "args": args}
+        size = {"global": [items, 1, 1], "local": [1, 1, 1]}
+        self.kernels.append({**about, **size, "origin": [], "flops": 0, "bytes": 0})
         return len(self.kernels) - 1
 
 

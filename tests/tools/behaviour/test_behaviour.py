@@ -1,9 +1,13 @@
-"""Quantities taken from messages, against values computed by hand."""
+"""Quantities taken from messages and from the truth, against values computed by hand."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from cereal.schema import new_event
@@ -11,6 +15,8 @@ from modeld.constants import T_IDXS, X_IDXS
 from tests.tools.behaviour.made_models import Made, car_state, made_truth, message
 from tools.behaviour.behaviour import Behaviour, BehaviourReader, behaviour_of, true_behaviour
 from tools.behaviour.quantities import QUANTITIES, place_of
+from tools.behaviour.truth import read_truth
+from tools.errors import CompareError
 
 
 def value(behaviour: Behaviour, name: str) -> float:
@@ -36,6 +42,9 @@ def test_the_plan_at_its_times() -> None:
 
 
 def test_curvature_becomes_acceleration_and_drift_at_the_speed_of_the_car() -> None:
+    found = behaviour_of([message(7)])
+    assert math.isnan(value(found, "lateral_acceleration"))  # without a speed there is none
+    assert value(found, "lateral_2s") == pytest.approx(0.6, rel=1e-6)
     found = behaviour_of([car_state(7, 20.0), message(7)])
     # 0.002 / m at 20 m/s: 0.002 * 400 m/s2; in 2 s 0.5 * 0.002 * 40^2 m.
     assert value(found, "lateral_acceleration") == pytest.approx(0.8, rel=1e-6)
@@ -45,30 +54,19 @@ def test_curvature_becomes_acceleration_and_drift_at_the_speed_of_the_car() -> N
     assert value(given, "lateral_acceleration") == pytest.approx(0.2, rel=1e-6)
 
 
-def test_without_a_speed_there_is_no_lateral_acceleration() -> None:
-    found = behaviour_of([message(7)])
-    assert math.isnan(value(found, "lateral_acceleration"))
-    assert value(found, "lateral_2s") == pytest.approx(0.6, rel=1e-6)
-
-
 def test_lines_edges_and_leads() -> None:
     found = behaviour_of([message(7)])
-    assert value(found, "left_line_10m") == pytest.approx(-1.7, rel=1e-6)
-    assert value(found, "right_line_30m") == pytest.approx(2.1, rel=1e-6)
-    assert value(found, "left_line_prob") == pytest.approx(0.9)
-    assert value(found, "left_edge_10m") == -6.0
-    assert value(found, "right_edge_30m") == 6.0
-    assert value(found, "lead_seen") == 1.0
-    assert value(found, "lead_distance") == 40.0
-    assert value(found, "lead_speed") == 15.0
-    assert value(found, "should_stop") == 0.0
-
-
-def test_what_is_not_seen_has_no_place() -> None:
+    for name, expected in {
+        "left_line_10m": -1.7, "right_line_30m": 2.1, "left_line_prob": 0.9,
+        "left_edge_10m": -6.0, "right_edge_30m": 6.0, "lead_seen": 1.0,
+        "lead_distance": 40.0, "lead_speed": 15.0, "should_stop": 0.0,
+    }.items():
+        assert value(found, name) == pytest.approx(expected, rel=1e-6)
+    # What is not seen has no place.
     found = behaviour_of([message(7, Made(left_prob=0.4, lead_prob=0.3))])
-    assert math.isnan(value(found, "left_line_10m"))
     assert value(found, "left_line_prob") == pytest.approx(0.4)
     assert value(found, "lead_seen") == 0.0
+    assert math.isnan(value(found, "left_line_10m"))
     assert math.isnan(value(found, "lead_distance"))
 
 
@@ -89,13 +87,22 @@ def test_a_reader_passes_everything_on() -> None:
     assert found.valid.tolist() == [True, False]
 
 
-def test_names_are_told_apart_and_every_truth_has_the_shape_of_its_frames() -> None:
+PAGE = (Path(__file__).parents[3] / "docs/regression.md").read_text(encoding="utf-8")
+
+
+def test_names_are_told_apart_and_documented_and_every_truth_has_the_shape_of_its_frames() -> None:
     names = [quantity.name for quantity in QUANTITIES]
     assert len(set(names)) == len(names)
     truth = made_truth(3)
     for quantity in QUANTITIES:
         if quantity.truth is not None:
             assert quantity.truth(truth).shape == (3,)
+    # The table of docs/regression.md has every quantity and no other.
+    rows = [
+        f"| {one.name} | {one.unit or '-'} | {one.meaning} | {'yes' if one.truth else 'no'} |"
+        for one in QUANTITIES
+    ]
+    assert PAGE[PAGE.index(rows[0]) :].split("\n\n")[0].splitlines() == rows
 
 
 def test_truth_and_messages_that_say_the_same_are_the_same() -> None:
@@ -103,8 +110,55 @@ def test_truth_and_messages_that_say_the_same_are_the_same() -> None:
     found = behaviour_of([car_state(0, 20.0), message(0, Made(left_m=-1.7))])
     for quantity in QUANTITIES:
         if quantity.truth is not None and not quantity.name.endswith("prob"):
-            assert value(true, quantity.name) == pytest.approx(
-                value(found, quantity.name), rel=1e-6
-            )
+            expected = pytest.approx(value(found, quantity.name), rel=1e-6)
+            assert value(true, quantity.name) == expected
     assert value(true, "left_line_prob") == 1.0
     assert math.isnan(value(true, "lead_seen"))
+
+
+def write(path: Path, first: int = 0, **changes: Any) -> Path:
+    truth = made_truth(4)
+    columns: dict[str, Any] = asdict(truth)
+    columns |= {"frame_id": truth.frame_id + first, "t_s": T_IDXS, "x_m": X_IDXS}
+    columns |= changes
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **{name: value for name, value in columns.items() if value is not None})
+    return path
+
+
+def test_a_file_a_segment_and_a_route(tmp_path: Path) -> None:
+    one = write(tmp_path / "route--0" / "truth.npz")
+    write(tmp_path / "route--1" / "truth.npz", first=4)
+    assert read_truth(one).frame_id.tolist() == [0, 1, 2, 3]
+    assert read_truth(one.parent).frame_id.tolist() == [0, 1, 2, 3]
+    both = read_truth(tmp_path)
+    assert both.frame_id.tolist() == list(range(8))
+    assert both.lane_line_y_m.shape == (8, 4, 33)
+
+
+def test_none_or_a_damaged_one_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CompareError, match=r"expected truth\.npz of a rendered drive, found none"):
+        read_truth(tmp_path)
+    path = tmp_path / "truth.npz"
+    whole = write(path).read_bytes()
+    for content in (b"PK nothing", whole[: len(whole) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(CompareError, match="expected the truth of a rendered drive"):
+            read_truth(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"lead_xyv": None}, "no key lead_xyv"),
+        ({"speed_mps": np.zeros(3)}, r"speed_mps of float64\[3\]"),
+        ({"speed_mps": np.zeros(4, np.int64)}, r"speed_mps of int64\[4\]"),
+        ({"t_s": T_IDXS + 1.0}, "t_s that are not those of the model"),
+        ({"frame_id": np.zeros(4)}, r"frame_id of float64\[4\]"),
+        ({"path_yaw_rad": np.array([{}], object)}, "found ValueError"),
+    ],
+)
+def test_other_content_is_refused(tmp_path: Path, changes: dict[str, Any], found: str) -> None:
+    path = write(tmp_path / "truth.npz", **changes)
+    with pytest.raises(CompareError, match=found):
+        read_truth(path)

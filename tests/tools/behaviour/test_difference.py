@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,8 +115,20 @@ def test_a_truth_of_nothing_leaves_nothing_to_judge() -> None:
     assert figures["error.left_line_10m_max_m"] is None
 
 
-def test_figures_have_the_names_that_gates_may_use() -> None:
+FIGURES = [
+    *("lateral_2s_mean_m", "lateral_2s_p99_m", "lateral_2s_max_m", "lateral_2s_bias_m"),
+    *("lead_distance_lost_frames", "lead_distance_new_frames", "lead_seen_mean"),
+    *("error.left_line_10m_mean_m", "error.left_line_10m_p99_m", "error.left_line_10m_max_m"),
+    "error.left_line_10m_missed_frames",
+]
+
+
+def test_figures_have_the_names_that_gates_may_use_and_that_documents_name() -> None:
     log = behaviour_of([message(0)])
     with_truth = figures_of(difference(log, log, true_behaviour(made_truth(1))))
     assert set(with_truth) == set(figure_names())
     assert set(figures_of(difference(log, log))) < set(figure_names())
+    page = (Path(__file__).parents[3] / "docs/regression.md").read_text(encoding="utf-8")
+    for name in FIGURES:
+        assert f"`{name}`" in page
+        assert name in figure_names()

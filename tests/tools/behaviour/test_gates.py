@@ -50,21 +50,21 @@ def test_what_is_refused_and_how(text: str, found: str) -> None:
     assert len(str(error.value)) < 400
 
 
-def test_files_that_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (None, "No such file"),
+        (b"\xff\xfe", "expected text"),
+        (b"lead_seen_mean < 1\n" * (MAX_GATES + 1), f"at most {MAX_GATES}"),
+        (b"#" * (80 << 10), "64 KiB"),
+        (b"\nlead_seen_mean < x\n", "gates:2: expected a finite number"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, content: bytes | None, found: str) -> None:
     file = tmp_path / "gates"
-    with pytest.raises(UsageError, match="No such file"):
-        parse_gates([], file, NAMES)
-    file.write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="expected text"):
-        parse_gates([], file, NAMES)
-    file.write_text("lead_seen_mean < 1\n" * (MAX_GATES + 1), encoding="utf-8")
-    with pytest.raises(UsageError, match=f"at most {MAX_GATES}"):
-        parse_gates([], file, NAMES)
-    file.write_text("#" * (80 << 10), encoding="utf-8")
-    with pytest.raises(UsageError, match="64 KiB"):
-        parse_gates([], file, NAMES)
-    file.write_text("\nlead_seen_mean < x\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="gates:2: expected a finite number"):
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UsageError, match=found):
         parse_gates([], file, NAMES)
 
 
@@ -112,14 +112,10 @@ def test_a_star_stands_for_all_figures_that_fit() -> None:
     assert worst.text == "*.*.offset_p99_m < 0.7: 0.8 (scenarios.lead.offset_p99_m), does not hold"
     (least,) = judge(figures, [Gate("scenarios.*.offset_p99_m", ">", 0.1)])
     assert (least.name, least.holds) == ("scenarios.curve.offset_p99_m", True)
-
-
-def test_a_star_does_not_reach_the_errors() -> None:
-    figures: dict[str, float | None] = {"lateral_2s_max_m": 0.1, "error.lateral_2s_max_m": 3.0}
-    (verdict,) = judge(figures, [Gate("lateral_*_max_m", "<", 0.2)])
-    assert verdict.holds
-    (verdict,) = judge(figures, [Gate("*_max_m", "<", 0.2)])
-    assert verdict.holds
+    # A star does not reach the errors.
+    figures = {"lateral_2s_max_m": 0.1, "error.lateral_2s_max_m": 3.0}
+    for name in ("lateral_*_max_m", "*_max_m"):
+        assert judge(figures, [Gate(name, "<", 0.2)])[0].holds
     (verdict,) = judge(figures, [Gate("error.*_max_m", "<", 0.2)])
     assert (verdict.name, verdict.holds) == ("error.lateral_2s_max_m", False)
 
