@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,10 +18,10 @@ from cereal.errors import LogError
 from cereal.log_reader import read_log
 from cereal.schema import new_event, read_event
 from modeld.calibration import Camera, DeviceCameras
-from tests.tools.conftest import MakeVideo
-from tests.tools.playback.memory_drive import FIRST_ID, PERIOD_NS, START_NS, MemoryDrive
+from tests.tools.conftest import MakeVideo, Modeld
+from tests.tools.playback.synthetic_drive import FIRST_ID, PERIOD_NS, START_NS, drive_to_play
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.cli import main
+from tests.tools.waiting import wait_until
 from tools.errors import ArtifactMismatchError, DriveError, UsageError
 from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.lib.drive_messages import Mounting
@@ -34,7 +33,7 @@ from tools.playback.player import Played, PlayOptions
 from tools.playback.player_outlet import ServiceFilter
 
 MS = 1_000_000
-FRAMES = 16
+FRAMES = 10
 
 
 def played(number: int, clock_ms: float, *, gap: int = 0, continues: bool = True) -> Played:
@@ -47,7 +46,7 @@ def answer(number: int, arrived_ms: float, *, valid: bool = True) -> Answer:
     return Answer(FIRST_ID + number, round(arrived_ms * MS), 0.025, 0.0, valid=valid)
 
 
-# --- what the daemon is told ------------------------------------------------------------------
+STATED = DeviceCameras(Camera(192, 128, 150.0), None)
 
 
 @pytest.mark.parametrize(
@@ -66,18 +65,11 @@ def test_a_recording_without_the_wide_camera_is_one_of_the_road_camera(
     mounting: Mounting, size: tuple[int, int], streams: tuple[str, ...], focal_px: float | None
 ) -> None:
     """None: the daemon looks the cameras up by what the recording says of its device."""
-    info = replace(MemoryDrive(streams=streams, size=size).info, mounting=mounting, cameras=None)
+    info = replace(drive_to_play(streams=streams, size=size).info, mounting=mounting, cameras=None)
     expected = None if focal_px is None else DeviceCameras(Camera(*size, focal_px), None)
     assert cameras_of(info) == expected
-
-
-def test_a_video_has_the_cameras_that_it_states() -> None:
-    info = MemoryDrive(streams=("road",)).info
-    assert info.cameras is not None
-    assert cameras_of(info) == info.cameras
-
-
-# --- what is made of what was heard -----------------------------------------------------------
+    # A video has the cameras that it states.
+    assert cameras_of(replace(info, cameras=STATED)) == STATED
 
 
 def test_intervals_are_compared_with_the_recorded_ones_at_the_speed() -> None:
@@ -109,14 +101,8 @@ def test_a_frame_after_frames_lost_in_the_recording_may_stay_unanswered() -> Non
     assert found.table.dropped.tolist() == [0, 0, 2, 0]
     assert found.unanswered.size == 0
     assert found.table.published.tolist() == [True, True, False, True]
-
-
-def test_nothing_at_all() -> None:
     found = judge([], [], speed=1.0)
     assert found.table.frame_id.size == found.unanswered.size == found.deviation_ms.size == 0
-
-
-# --- the log ----------------------------------------------------------------------------------
 
 
 def _event(stamp_ns: int) -> bytes:
@@ -124,32 +110,23 @@ def _event(stamp_ns: int) -> bytes:
     return data
 
 
-def test_log_thread_keeps_order_and_stamps_anew(tmp_path: Path) -> None:
-    path = tmp_path / "live.rlog.zst"
-    with LiveLog(path) as log:
-        log.write(_event(10))
-        log.write(_event(999), 20)
-        log.write(_event(30))
-    assert [(e.logMonoTime, e.valid) for e in read_log(path)] == [
-        (10, True),
-        (20, True),
-        (30, True),
-    ]
-
-
-def test_log_thread_stamps_what_is_damaged_inside(tmp_path: Path) -> None:
+def test_the_log_keeps_order_and_stamps_anew_also_what_is_damaged_inside(tmp_path: Path) -> None:
     # A builder's copy of it would end this process: its list points nowhere.
     event = new_event("roadCameraState", mono_time_ns=10)
     event.roadCameraState.transform, event.roadCameraState.image = [1.0] * 9, b"abcdefgh"
     damaged = bytearray(event.to_bytes())
     damaged[151] = 121
-    path = tmp_path / "live.rlog"
+    path = tmp_path / "live.rlog.zst"
     with LiveLog(path) as log:
-        log.write(bytes(damaged), 20)
-    assert [e.logMonoTime for e in read_log(path)] == [20]
+        log.write(_event(10))
+        log.write(_event(999), 20)
+        log.write(_event(30))
+        log.write(bytes(damaged), 40)
+    found = [(event.logMonoTime, event.valid) for event in read_log(path)]
+    assert found == [(10, True), (20, True), (30, True), (40, False)]
 
 
-def test_log_thread_leaves_nothing_after_an_error(tmp_path: Path) -> None:
+def test_the_log_leaves_nothing_after_an_error(tmp_path: Path) -> None:
     path = tmp_path / "live.rlog"
     path.write_bytes(b"older")
     with pytest.raises(LogError), LiveLog(path) as log:
@@ -157,70 +134,47 @@ def test_log_thread_leaves_nothing_after_an_error(tmp_path: Path) -> None:
     assert (path.read_bytes(), len(list(tmp_path.iterdir()))) == (b"older", 1)
 
 
-# --- with the daemon --------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def live_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
-    """A memory drive of 16 frames, played live at half its pace: a busy machine can follow."""
-    directory = tmp_path_factory.mktemp("live")
-    model = write_tiny_driving(directory / "tiny.pkl", (192, 128))
-    log = directory / "live.rlog.zst"
-    result = replay_live(MemoryDrive(count=FRAMES), LiveJob(model, log, PlayOptions(speed=0.5)))
+@pytest.mark.alone
+@pytest.mark.opencl
+def test_every_frame_is_answered_once_and_logged(tiny_model: Path, tmp_path: Path) -> None:
+    """Frames are played live at half their pace: a busy machine can follow."""
+    log = tmp_path / "live.rlog.zst"
+    result = replay_live(drive_to_play(FRAMES), LiveJob(tiny_model, log, PlayOptions(speed=0.5)))
     assert answer_problems(result) == []
     assert result.outcome.wall_s > (FRAMES - 1) * 0.1
     assert result.outcome.peak_rss_bytes > 1 << 20
-    return log, live_report(result)
-
-
-@pytest.mark.alone
-@pytest.mark.opencl
-def test_every_frame_is_answered_once_and_logged(
-    live_log: tuple[Path, dict[str, object]],
-) -> None:
-    log, report = live_log
+    report, events = live_report(result), list(read_log(log))
     assert (report["frames"], report["answered"]) == (FRAMES, FRAMES)
-    events = list(read_log(log))
     names = Counter(str(event.which()) for event in events)
     assert [names[name] for name in (*OUTPUT_SERVICES, "roadCameraState")] == [FRAMES] * 4
-    ids = [event.modelV2.frameId for event in events if event.which() == "modelV2"]
+    models = [event for event in events if event.which() == "modelV2"]
+    ids = [event.modelV2.frameId for event in models]
     assert ids == [FIRST_ID + i for i in range(FRAMES)]
     table = load_frames(frames_path(log))
     assert table.frame_id.tolist() == ids
     assert table.published.all()
     # All that the daemon needs was there before its first frame.
     assert table.valid.all()
+    # The log has the recording, and answers in its time.
+    recorded = [m.data for moment in drive_to_play(FRAMES).moments() for m in moment.messages]
+    found = [(e.which(), e.logMonoTime) for e in events if e.which() not in OUTPUT_SERVICES]
+    assert found == [(e.which(), e.logMonoTime) for e in map(read_event, recorded)]
+    for event in models:
+        behind_ns = event.logMonoTime - event.modelV2.timestampEof
+        # After its frame, in seconds of the drive, which passes at half the clock's pace.
+        assert 0 < behind_ns < 10 * 1_000 * MS
 
 
 @pytest.mark.alone
-@pytest.mark.opencl
-def test_the_log_has_the_recording_and_answers_in_its_time(
-    live_log: tuple[Path, dict[str, object]],
-) -> None:
-    log, _ = live_log
-    events = list(read_log(log))
-    recorded = [m.data for moment in MemoryDrive(count=FRAMES).moments() for m in moment.messages]
-    found = [e for e in events if e.which() not in OUTPUT_SERVICES]
-    assert [(e.which(), e.logMonoTime) for e in found] == [
-        (e.which(), e.logMonoTime) for e in map(read_event, recorded)
-    ]
-    for event in events:
-        if event.which() == "modelV2":
-            behind_ns = event.logMonoTime - event.modelV2.timestampEof
-            # After its frame, in seconds of the drive, which passes at half the clock's pace.
-            assert 0 < behind_ns < 10 * 1_000 * MS
-
-
-@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_live_and_deterministic_replay_say_the_same(
-    tmp_path: Path, tiny_model: Path, make_video: MakeVideo, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tiny_model: Path, make_video: MakeVideo, modeld: Modeld
 ) -> None:
-    video, logs = make_video(frames=12), [tmp_path / "live.rlog", tmp_path / "replay.rlog"]
-    for log, options in zip(logs, (["--live", "--speed", "0.5"], []), strict=True):
-        command = ["replay", str(video), "--model", str(tiny_model), "-o", str(log), "--json"]
-        assert main([*command, *options]) == 0
-    live, deterministic = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    words = ["replay", make_video(frames=12), "--model", tiny_model, "--json"]
+    logs = [tmp_path / "live.rlog", tmp_path / "replay.rlog"]
+    live = modeld(0, *words, "-o", logs[0], "--live", "--speed", "0.5").json
+    deterministic = modeld(0, *words, "-o", logs[1]).json
     assert live["live"]["answered"] == 12
     assert live["live"]["interval_deviation_ms"]["max"] >= 0.0
     # Views are made of deterministic replays only.
@@ -236,29 +190,24 @@ def test_live_and_deterministic_replay_say_the_same(
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.opencl
-def test_a_daemon_that_cannot_start_is_an_error_and_no_log(tmp_path: Path) -> None:
-    model = write_tiny_driving(tmp_path / "tiny.pkl", (192, 128))
-    job = LiveJob(model, tmp_path / "live.rlog", PlayOptions(), device="no-such-device")
+def test_a_daemon_that_cannot_start_and_a_drive_that_breaks_off_leave_nothing(
+    tmp_path: Path, tiny_model: Path
+) -> None:
+    job = LiveJob(tiny_model, tmp_path / "live.rlog", PlayOptions(speed=5.0))
     with pytest.raises(Exception, match="daemon: expected it to run, found it ended"):
-        replay_live(MemoryDrive(), job)
-    assert not job.log.exists()
-
-
-@pytest.mark.alone
-@pytest.mark.opencl
-def test_a_drive_that_breaks_off_leaves_no_log_and_no_process(tmp_path: Path) -> None:
-    model = write_tiny_driving(tmp_path / "tiny.pkl", (192, 128))
-    job = LiveJob(model, tmp_path / "live.rlog", PlayOptions(speed=5.0))
-    with pytest.raises(DriveError, match="moment 6"):
-        replay_live(MemoryDrive(fails_at=6), job)
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny.pkl"]
+        replay_live(drive_to_play(), replace(job, device="no-such-device"))
+    with pytest.raises(DriveError, match="found 6"):
+        replay_live(drive_to_play(damaged_at=6), job)
+    assert list(tmp_path.iterdir()) == []
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children]
     assert not any(b"camera-server" in command for command in commands)
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_a_daemon_that_stops_answering_is_a_finding(
     tmp_path: Path, tiny_model: Path, make_video: MakeVideo
@@ -268,8 +217,9 @@ def test_a_daemon_that_stops_answering_is_a_finding(
     command += ["--model", str(tiny_model), "-o", str(log)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            daemon = _daemon_of(process.pid)
-            _await_log(tmp_path)
+            parts = "." + log.name + "*.part"
+            wait_until(lambda: any(p.stat().st_size for p in tmp_path.glob(parts)), "it is played")
+            (daemon,) = _daemons_of(process.pid)
             time.sleep(0.3)
             # Half a second is ten frames, of which the ring keeps the newest for the daemon.
             os.kill(daemon, signal.SIGSTOP)
@@ -284,36 +234,20 @@ def test_a_daemon_that_stops_answering_is_a_finding(
     assert log.exists()
 
 
-def _daemon_of(pid: int) -> int:
-    deadline = time.monotonic() + 20.0
-    while time.monotonic() < deadline:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for child in children:
-            if b"--camera-server" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return int(child)
-        time.sleep(0.01)
-    raise AssertionError
+def _daemons_of(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    commands = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
+    return [child for child, command in commands.items() if b"--camera-server" in command]
 
 
-def _await_log(directory: Path) -> None:
-    """Wait until something was logged: the drive has begun."""
-    deadline = time.monotonic() + 20.0
-    while not any(p.stat().st_size for p in directory.glob(".live.rlog*.part")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_an_artifact_for_smaller_cameras_is_refused_at_once(tmp_path: Path) -> None:
-    model = write_tiny_driving(tmp_path / "tiny.pkl", (64, 48))
+def test_what_cannot_be_played_live_is_refused_at_once(tmp_path: Path, tiny_model: Path) -> None:
+    small = write_tiny_driving(tmp_path / "small.pkl", (64, 48))
+    job = LiveJob(tiny_model, tmp_path / "x.rlog", PlayOptions())
     with pytest.raises(ArtifactMismatchError, match="192x128"):
-        replay_live(MemoryDrive(), LiveJob(model, tmp_path / "x.rlog", PlayOptions()))
-
-
-def test_the_daemons_own_services_cannot_be_played_to_it(tmp_path: Path) -> None:
-    model = write_tiny_driving(tmp_path / "tiny.pkl", (192, 128))
-    options = PlayOptions(services=ServiceFilter(allow=frozenset({"modelV2", "carState"})))
+        replay_live(drive_to_play(), replace(job, model=small))
+    services = ServiceFilter(allow=frozenset({"modelV2", "carState"}))
     with pytest.raises(UsageError, match="no service that the daemon publishes, found modelV2"):
-        replay_live(MemoryDrive(), LiveJob(model, tmp_path / "x.rlog", options))
+        replay_live(drive_to_play(), replace(job, options=PlayOptions(services=services)))
 
 
 @pytest.mark.parametrize(
@@ -327,13 +261,7 @@ def test_the_daemons_own_services_cannot_be_played_to_it(tmp_path: Path) -> None
     ],
 )
 def test_options_that_do_not_go_together(
-    tmp_path: Path,
-    tiny_model: Path,
-    make_video: MakeVideo,
-    options: list[str],
-    text: str,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, tiny_model: Path, video: Path, modeld: Modeld, options: list[str], text: str
 ) -> None:
-    command = ["replay", str(make_video()), "--model", str(tiny_model)]
-    assert main([*command, "-o", str(tmp_path / "out.rlog"), *options]) == 2
-    assert text in capsys.readouterr().err
+    log = tmp_path / "out.rlog"
+    modeld.refused(2, text, "replay", video, "--model", tiny_model, "-o", log, *options)

@@ -160,7 +160,7 @@ COMPILED = {
     "a desire edge lost on a drop": Row(
         wrap(DrivingModel, "prepare", prepare_without_desire),
         (
-            rf"input desire differs first at frame {EDGE_FRAME} \(1 of {PLANTED_FRAMES - 1} frames\)",
+            rf"input desire differs first at frame {EDGE_FRAME} \(1 of {PLANTED_FRAMES - 1} fr",
             r"modelV2\.",
         ),
     ),
