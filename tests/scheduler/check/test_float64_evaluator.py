@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 from scheduler.check.float64_evaluator import DoubleEvaluator, widen
 from scheduler.errors import ModelError
@@ -17,10 +15,9 @@ from scheduler.onnx_import import from_proto, import_model
 from scheduler.tensor.tensor import evaluate
 from tests.scheduler.onnx_import.onnx_cases import CASES
 from tests.scheduler.onnx_import.onnx_cases.case import Case
+from tests.scheduler.onnx_import.onnx_models import model_of, node, parsed
 from tests.scheduler.onnx_import.test_ops import build
-from tests.scheduler.onnx_import.tiny_models import model_of, value
 
-Array = NDArray[Any]
 FLOAT = np.float32
 # Our importer computes these in float32 inside, or rounds an attribute to it, and onnx's evaluator
 # does not: normalisations by stash_type, weights of interpolation, slopes.
@@ -75,48 +72,31 @@ def test_every_operator_is_double_inside_or_refused() -> None:
     assert len(set(evaluated)) > OPERATORS_EVALUATED
 
 
-def run(proto: onnx.ModelProto, **feeds: Array) -> dict[str, Array]:
-    return DoubleEvaluator(from_proto(proto, "m.onnx")).run(feeds)
-
-
 def test_constants_casts_graphs_and_functions_are_widened() -> None:
     # 1 + 1e-12 is 1 in float32: each part of the model must keep the difference.
-    tiny = np.array(1e-12)
-    branch = helper.make_graph(
-        [
-            helper.make_node("Constant", [], ["k"], value_float=1.0),
-            helper.make_node("Cast", ["x"], ["c"], to=TensorProto.FLOAT),
-            helper.make_node("Add", ["c", "k"], ["b"]),
-        ],
-        "branch",
-        [],
-        [value("b", ())],
+    steps = "k = Constant<value_float = 1.0>() c = Cast<to = 1>(x) b = Add(c, k)"
+    branch = f"branch () => (float b) {{ {steps} }}"
+    proto = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17, "com.example" : 1]>
+        net (float x) => (float y)
+        {{ h = If<then_branch = {branch}, else_branch = {branch}>(yes)
+           nought = ConstantOfShape(none) p = com.example.Keep(h) q = Add(p, nought)
+           y = Sub(q, one) }}
+        <domain: "com.example", opset_import: ["" : 17]>
+        Keep (a) => (c) {{ b = Cast<to = 10>(a) c = Identity(b) }}"""
     )
-    nodes = [
-        helper.make_node("If", ["yes"], ["h"], then_branch=branch, else_branch=branch),
-        helper.make_node("ConstantOfShape", ["none"], ["nought"]),
-        helper.make_node("Keep", ["h"], ["p"], domain="com.example"),
-        helper.make_node("Add", ["p", "nought"], ["q"]),
-        helper.make_node("Sub", ["q", "one"], ["y"]),
-    ]
-    weights: dict[str, Array] = {
+    weights = {
         "yes": np.array(True),
         "none": np.array([], np.int64),
         "one": np.array(1, np.float16),
     }
-    proto = model_of(nodes, [value("x", ())], [value("y", ())], weights)
-    keep = [
-        helper.make_node("Cast", ["a"], ["b"], to=TensorProto.FLOAT16),
-        helper.make_node("Identity", ["b"], ["c"]),
-    ]
-    opset = [helper.make_opsetid("", 17)]
-    proto.functions.append(helper.make_function("com.example", "Keep", ["a"], ["c"], keep, opset))
+    proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in weights.items())
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     widen(copy)
     from onnx.reference import ReferenceEvaluator
 
-    (found,) = ReferenceEvaluator(copy).run(None, {"x": tiny})
+    (found,) = ReferenceEvaluator(copy).run(None, {"x": np.array(1e-12)})
     assert np.asarray(found).dtype == np.float64
     assert found == pytest.approx(1e-12, rel=1e-3)
     # The model is left as it was.
@@ -124,29 +104,27 @@ def test_constants_casts_graphs_and_functions_are_widened() -> None:
 
 
 def test_inputs_of_halves_become_doubles() -> None:
-    half = TensorProto.FLOAT16
-    nodes = [helper.make_node("Mul", ["x", "x"], ["y"])]
-    proto = model_of(nodes, [value("x", (2,), half)], [value("y", (2,), half)])
-    found = run(proto, x=np.array([1.0009765625, 300], np.float16))["y"]
+    proto = parsed("(float16[2] x) => (float16[2] y) { y = Mul(x, x) }")
+    given = {"x": np.array([1.0009765625, 300], np.float16)}
+    found = DoubleEvaluator(from_proto(proto, "m.onnx")).run(given)["y"]
     assert found.tolist() == [1.0009765625**2, 90000.0]
 
 
 @pytest.mark.parametrize(
     ("node", "why"),
     [
-        (helper.make_node("LRN", ["x"], ["y"], size=3), "no LRN in double precision"),
-        (helper.make_node("LSTM", ["x", "x", "x"], ["y"], clip=0.5), "no LSTM in double"),
-        (helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft"), "does not take it"),
-        (helper.make_node("HannWindow", ["n"], ["y"]), "narrows the result of HannWindow"),
-        (helper.make_node("Concat", ["x", "n"], ["y"], axis=0), "cannot run it"),
+        (node("LRN", "x", "y", size=3), "no LRN in double precision"),
+        (node("LSTM", "x x x", "y", clip=0.5), "no LSTM in double"),
+        (node("Gelu", "x", "y", domain="com.microsoft"), "does not take it"),
+        (node("HannWindow", "n", "y"), "narrows the result of HannWindow"),
+        (node("Concat", "x n", "y", axis=0), "cannot run it"),
     ],
 )
 def test_what_has_no_double_is_refused_with_a_reason(node: onnx.NodeProto, why: str) -> None:
-    weights = {"n": np.array(4)}
-    proto = model_of([node], [value("x", (1, 4, 2, 2))], [value("y", ())], weights)
+    proto = model_of([node], [("x", (1, 4, 2, 2))], [("y", ())], {"n": np.array(4)})
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     # onnx's checker would refuse some of these before we are asked.
-    model = from_proto(model_of([], [value("x", (1,))], [value("x", (1,))]), "m.onnx")
+    model = from_proto(model_of([], [("x", (1,))], [("x", (1,))]), "m.onnx")
     model.proto.CopyFrom(proto)
     with pytest.raises(ModelError, match=why):
         DoubleEvaluator(model).run({"x": np.ones((1, 4, 2, 2), FLOAT)})

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-from runtime.artifact import from_memory, write_artifact
+from runtime.artifact import from_memory, read_artifact, write_artifact
 from runtime.device import choose_device
 from runtime.executor import Program, load_program
 from runtime.program_cache import shared_cache
@@ -22,9 +20,10 @@ from scheduler.check.vectors import with_self_test
 from scheduler.compile import CompiledModel, compile_driving, compile_monitoring, compile_plain
 from scheduler.driving.revisions import load_monitoring, load_revisions
 from scheduler.onnx_import import from_proto
-from tests.scheduler.onnx_import.onnx_models import model_of, node
-from tools.example_models.monitoring import build_monitoring
-from tools.make_model import write_interface
+from tests.scheduler.onnx_import.onnx_models import parsed
+from tests.scheduler.support.revisions import models_of, revision_artifact
+from tests.support.built import interface_models
+from tests.support.selection import quick_cases
 
 
 def report_of(compiled: CompiledModel) -> SelfTestReport:
@@ -36,56 +35,50 @@ def report_of(compiled: CompiledModel) -> SelfTestReport:
 
 def small_plain() -> CompiledModel:
     rng = np.random.default_rng(0)
-    weights = {
-        "w": rng.standard_normal((8, 3, 3, 3)).astype(np.float32),
-        "v": rng.standard_normal((128, 5)).astype(np.float32),
-    }
-    nodes = [
-        node("Conv", "x w", "a", pads=[1, 1, 1, 1]),
-        node("Relu", "a", "b"),
-        node("GlobalAveragePool", "b", "c"),
-        node("MaxPool", "b", "d", kernel_shape=[2, 2], strides=[2, 2]),
-        node("Flatten", "d", "e"),
-        node("MatMul", "e v", "y"),
-    ]
-    model = model_of(nodes, [("x", [1, 3, 8, 8])], [("y", [1, 5]), ("c", None)], weights)
-    return compile_plain(from_proto(model))
+    proto = parsed(
+        """(float[1,3,8,8] x) => (float[1,5] y, float[1,8,1,1] c)
+        { a = Conv<pads = [1, 1, 1, 1]>(x, w) b = Relu(a) c = GlobalAveragePool(b)
+          d = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(b) e = Flatten(d) y = MatMul(e, v) }
+        """,
+        w=rng.standard_normal((8, 3, 3, 3)).astype(np.float32),
+        v=rng.standard_normal((128, 5)).astype(np.float32),
+    )
+    return compile_plain(from_proto(proto))
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("name", load_revisions())
-def test_driving_programs_of_every_revision_pass(name: str, tmp_path: Path) -> None:
-    paths = [path for path, _ in write_interface(tmp_path, name)]
-    compiled = with_self_test(compile_driving(paths), keep=False)
-    report = report_of(compiled)
+@pytest.mark.parametrize("name", quick_cases(load_revisions(), "split-2025", "supercombo-2026"))
+def test_driving_programs_of_every_revision_pass(name: str) -> None:
+    path = revision_artifact(name)
+    with load_program(path) as program:
+        report = run_self_test(program)
     report.require()
-    runs = {(d.entry, d.seed) for d in report.deviations}
-    expected = {("run", 1), ("run", 2)}
-    if "prepare" in compiled.manifest["entries"]:
-        expected.add(("prepare", 3))
-    assert runs == expected
+    manifest = read_artifact(path).manifest
+    prepared = {("prepare", 3)} if "prepare" in [e.name for e in manifest.entries] else set()
+    assert {(d.entry, d.seed) for d in report.deviations} == {("run", 1), ("run", 2)} | prepared
     written = {(d.kind, d.name) for d in report.deviations if d.entry == "run"}
-    states = {("state", b["name"]) for b in compiled.manifest["buffers"] if b["kind"] == "state"}
-    assert states < written or states == written - {w for w in written if w[0] == "output"}
+    states = {("state", b.name) for b in manifest.buffers if b.kind == "state"}
+    assert states == {w for w in written if w[0] != "output"}
+    assert states != written
     assert report.worst is not None
     # Far from the tolerance, so that it is not a lottery on another device.
     assert report.worst.deviation <= report.worst.tolerance / 10
 
 
 @pytest.mark.opencl
-def test_half_storage_passes_with_a_wider_tolerance(tmp_path: Path) -> None:
-    paths = [path for path, _ in write_interface(tmp_path, "split-2025")]
+@pytest.mark.slow
+def test_half_storage_passes_with_a_wider_tolerance() -> None:
+    paths = list(models_of("split-2025").values())
     report = report_of(with_self_test(compile_driving(paths, precision="fp16"), keep=False))
     report.require()
-    outputs = [d for d in report.deviations if d.kind == "output"]
-    assert {d.tolerance for d in outputs} == {2e-2}
+    assert {d.tolerance for d in report.deviations if d.kind == "output"} == {2e-2}
 
 
 @pytest.mark.opencl
+@pytest.mark.slow
 @pytest.mark.parametrize("name", load_monitoring())
-def test_monitoring_programs_pass(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    onnx.save(build_monitoring(load_monitoring()[name], 0)[0], path)
+def test_monitoring_programs_pass(name: str) -> None:
+    (path,) = interface_models(name)
     report = report_of(with_self_test(compile_monitoring(path), keep=False))
     report.require()
     assert report.runs == 2
@@ -97,7 +90,7 @@ def test_plain_programs_pass_and_another_one_fails(tmp_path: Path) -> None:
     report = report_of(compiled)
     report.require()
     assert [(d.entry, d.seed, d.name) for d in report.deviations] == [
-        (entry, seed, name) for entry, seed in (("run", 1), ("run", 2)) for name in ("y", "c")
+        ("run", seed, name) for seed in (1, 2) for name in ("y", "c")
     ]
     # The sign of a weight, with the digest that belongs to it.
     data = bytearray(compiled.data)
@@ -125,12 +118,8 @@ def test_vectors_come_from_the_cache_and_are_the_same(monkeypatch: pytest.Monkey
 
 
 def test_what_cannot_be_tested_has_a_note_and_no_self_test() -> None:
-    infinite = compile_plain(
-        from_proto(
-            model_of([node("Mul", "x x", "a"), node("Neg", "a", "b"), node("Log", "b", "y")])
-        )
-    )
-    tested = with_self_test(infinite)
+    proto = parsed("(float[4] x) => (float[4] y) { a = Mul(x, x) b = Neg(a) y = Log(b) }")
+    tested = with_self_test(compile_plain(from_proto(proto)))
     assert tested.manifest["self_test"] == {}
     assert tested.notes[-1] == (
         'no self-test is carried: output "y" of entry run is not finite for inputs near N(0, 1)'
@@ -142,15 +131,8 @@ def test_what_cannot_be_tested_has_a_note_and_no_self_test() -> None:
 
 @pytest.mark.opencl
 def test_integers_are_indices_of_nearly_all() -> None:
-    table = numpy_helper.from_array(np.arange(12, dtype=np.float32).reshape(4, 3), "table")
-    graph = helper.make_graph(
-        [node("Gather", "table i", "y")],
-        "net",
-        [helper.make_tensor_value_info("i", TensorProto.INT64, [5])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [5, 3])],
-        [table],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    report = report_of(with_self_test(compile_plain(from_proto(model))))
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    proto = parsed("(int64[5] i) => (float[5,3] y) { y = Gather(table, i) }", table=table)
+    report = report_of(with_self_test(compile_plain(from_proto(proto))))
     report.require()
     assert report.runs == 2
