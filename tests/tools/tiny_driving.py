@@ -153,7 +153,7 @@ class _Builder:
             "buffers": self.buffers, "arena_size": 0, "programs": self.programs,
             "kernels": self.kernels, "entries": self.entries,
             "self_test": {}, "sha256": {}, "data_size": 0,
-        }
+        }  # fmt: skip
 
     def _buffer(
         self, name: str, kind: str, dtype: str, shape: tuple[int, ...], offset: int = 0

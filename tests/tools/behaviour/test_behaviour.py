@@ -60,7 +60,7 @@ def test_lines_edges_and_leads() -> None:
         "left_line_10m": -1.7, "right_line_30m": 2.1, "left_line_prob": 0.9,
         "left_edge_10m": -6.0, "right_edge_30m": 6.0, "lead_seen": 1.0,
         "lead_distance": 40.0, "lead_speed": 15.0, "should_stop": 0.0,
-    }.items():
+    }.items():  # fmt: skip
         assert value(found, name) == pytest.approx(expected, rel=1e-6)
     # What is not seen has no place.
     found = behaviour_of([message(7, Made(left_prob=0.4, lead_prob=0.3))])

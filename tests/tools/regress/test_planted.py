@@ -25,12 +25,7 @@ from modeld.model_session import ModelSession
 from tests.support.selection import quick_cases
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, Modeld
-from tests.tools.regress.conftest import (
-    Regress,
-    changes,
-    edited_manifest,
-    edited_tiny,
-)
+from tests.tools.regress.conftest import Regress, changes, edited_manifest, edited_tiny
 from tests.tools.regress.planted import EDGE_FRAME, Planted
 from tests.tools.regress.planted import FRAMES as PLANTED_FRAMES
 from tools.drives.drive import Moment
