@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
 from runtime import read_artifact
+from tests.scheduler.onnx_import.onnx_models import model_of, node
+from tests.support.built import built, example_models
+from tests.support.selection import quick_cases
 from tools import cli
-from tools.make_model import write_models
 
 pytestmark = pytest.mark.opencl
 Array = NDArray[Any]
+NAMES = ("vision", "policy")
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    directory = tmp_path_factory.mktemp("models")
-    return {path.stem: path for path, _ in write_models(directory)}
+def models() -> dict[str, Path]:
+    return example_models(*NAMES)
 
 
-@pytest.fixture(scope="module")
-def artifacts(models: dict[str, Path]) -> dict[str, Path]:
-    result = {}
-    for name, path in models.items():
-        result[name] = path.with_suffix(".pkl")
-        assert cli.main(["compile", str(path), "-o", str(result[name])]) == 0
-    return result
+def artifact(model: Path) -> Path:
+    """Return a model compiled by the command, once in a run."""
+
+    def make(to: Path) -> None:
+        assert cli.main(["compile", str(model), "-o", str(to / "m.pkl")]) == 0
+
+    return built("compiled-by-command", make, model.stem) / "m.pkl"
 
 
 def random_inputs(session: onnxruntime.InferenceSession, seed: int) -> dict[str, Array]:
@@ -50,17 +50,17 @@ def random_inputs(session: onnxruntime.InferenceSession, seed: int) -> dict[str,
     return inputs
 
 
-@pytest.mark.parametrize("name", ["vision", "policy"])
+@pytest.mark.parametrize("name", quick_cases(NAMES, "policy"))
 def test_example_models_agree_with_onnxruntime(
-    name: str, models: dict[str, Path], artifacts: dict[str, Path], tmp_path: Path
+    name: str, models: dict[str, Path], tmp_path: Path
 ) -> None:
     session = onnxruntime.InferenceSession(str(models[name]), providers=["CPUExecutionProvider"])
-    previous = None
+    compiled, previous = artifact(models[name]), None
     for seed in range(5):
         inputs = random_inputs(session, seed)
         given, got = tmp_path / "in.npz", tmp_path / "out.npz"
         np.savez(given, allow_pickle=False, **inputs)
-        arguments = ["exec", str(artifacts[name]), "--inputs", str(given), "--outputs", str(got)]
+        arguments = ["exec", str(compiled), "--inputs", str(given), "--outputs", str(got)]
         assert cli.main(arguments) == 0
         expected = session.run(None, inputs)
         with np.load(got) as outputs:
@@ -71,6 +71,7 @@ def test_example_models_agree_with_onnxruntime(
                 previous = reference
 
 
+@pytest.mark.slow
 def test_compiling_twice_gives_the_same_bytes(models: dict[str, Path], tmp_path: Path) -> None:
     paths = [tmp_path / "first.pkl", tmp_path / "second.pkl"]
     for path in paths:
@@ -79,97 +80,88 @@ def test_compiling_twice_gives_the_same_bytes(models: dict[str, Path], tmp_path:
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_without_binaries_a_driving_program_has_its_entries(
     models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "driving.pkl"
-    pair = [str(models["vision"]), str(models["policy"])]
     cameras = ["--camera", "320x200", "--camera", "640X480"]
-    assert cli.main(["compile", *pair, "-o", str(out), *cameras, "--no-binary", "--json"]) == 0
+    command = ["compile", *map(str, models.values()), "-o", str(out), *cameras]
+    assert cli.main([*command, "--no-binary", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     entries = ["run", "prepare"]
     assert list(report["entries"]) == entries
-    artifact = read_artifact(out)
-    assert [entry.name for entry in artifact.manifest.entries] == entries
+    assert [entry.name for entry in read_artifact(out).manifest.entries] == entries
     assert report["arena_bytes"] < report["arena_unplanned_bytes"]
 
 
-def save_graph(path: Path, *nodes: onnx.NodeProto) -> None:
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])
-    graph = helper.make_graph(list(nodes), "g", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path.write_bytes(model.SerializeToString())
+# --- refused ------------------------------------------------------------------------------------
+
+Refuse = Callable[..., str]
 
 
-def refuse(
-    arguments: Sequence[str], out: Path, capsys: pytest.CaptureFixture[str], code: int
-) -> str:
-    """Run `modeld compile`; expect the exit code, one line and no file; return the line."""
-    capsys.readouterr()
-    assert cli.main(["compile", *arguments, "-o", str(out)]) == code
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("modeld: error: ")
-    assert list(out.parent.glob(f"*{out.name}*")) == []
-    return lines[0]
+@pytest.fixture
+def refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refuse:
+    """Return a function that runs `modeld compile` and returns the one line of its error."""
+
+    def run(code: int, *arguments: str | Path, out: str = "out.pkl") -> str:
+        capsys.readouterr()
+        path = tmp_path / out
+        assert cli.main(["compile", *map(str, arguments), "-o", str(path)]) == code
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert line.startswith("modeld: error: ")
+        assert list(path.parent.glob(f"*{path.name}*")) == []
+        return line
+
+    return run
 
 
-def test_unsupported_operators_are_all_listed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unsupported_operators_are_all_listed(tmp_path: Path, refuse: Refuse) -> None:
+    nodes = [node("Bernoulli", "x", "a", "/head/Bernoulli")]
+    nodes.append(node("StringNormalizer", "a", "y", "/tail/Strings"))
     path = tmp_path / "odd.onnx"
-    save_graph(
-        path,
-        helper.make_node("Bernoulli", ["x"], ["a"], name="/head/Bernoulli"),
-        helper.make_node("StringNormalizer", ["a"], ["y"], name="/tail/Strings"),
-    )
-    line = refuse([str(path)], tmp_path / "out.pkl", capsys, 4)
+    path.write_bytes(model_of(nodes).SerializeToString())
+    line = refuse(4, path)
     for text in ("odd.onnx", "Bernoulli", "/head/Bernoulli", "StringNormalizer", "/tail/Strings"):
         assert text in line
 
 
-def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = refuse([str(tmp_path / "none.onnx")], tmp_path / "out.pkl", capsys, 4)
-    assert "none.onnx" in line
-
-
-@pytest.mark.parametrize("keep", [0.5, 0.001, 0.0])
-def test_a_truncated_file_is_refused(
-    keep: float, models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("keep", [0.5, 0.001, 0.0, None])
+def test_a_truncated_or_missing_file_is_refused(
+    keep: float | None, models: dict[str, Path], tmp_path: Path, refuse: Refuse
 ) -> None:
-    whole = models["policy"].read_bytes()
     path = tmp_path / "short.onnx"
-    path.write_bytes(whole[: int(len(whole) * keep)])
-    assert "short.onnx" in refuse([str(path)], tmp_path / "out.pkl", capsys, 4)
+    if keep is not None:
+        whole = models["policy"].read_bytes()
+        path.write_bytes(whole[: int(len(whole) * keep)])
+    assert "short.onnx" in refuse(4, path)
 
 
 @pytest.mark.parametrize("size", ["big", "1928", "0x0", "321x200", "-320x200", "320x200x3", "9x9"])
 def test_a_bad_camera_size_is_a_usage_error(
-    size: str, models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    size: str, models: dict[str, Path], refuse: Refuse
 ) -> None:
-    pair = [str(models["vision"]), str(models["policy"])]
-    line = refuse([*pair, f"--camera={size}"], tmp_path / "out.pkl", capsys, 2)
+    line = refuse(2, *models.values(), f"--camera={size}")
     assert f"--camera {size}" in line
     assert "WxH" in line
 
 
-def test_other_misuse_is_a_usage_error(
-    models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("code", "arguments", "message"),
+    [
+        (2, "policy --camera 320x200", "no camera"),
+        (2, "vision policy --plain", "exactly one"),
+        (4, "vision policy policy", "given twice"),
+        (4, "vision policy policy vision", "found 4"),
+        (4, "vision vision --camera 320x200", "features_buffer"),
+    ],
+)
+def test_other_misuse(
+    code: int, arguments: str, message: str, models: dict[str, Path], refuse: Refuse
 ) -> None:
-    vision, policy = str(models["vision"]), str(models["policy"])
-    out = tmp_path / "out.pkl"
-    assert "no camera" in refuse([policy, "--camera", "320x200"], out, capsys, 2)
-    assert "exactly one" in refuse([vision, policy, "--plain"], out, capsys, 2)
-    assert "given twice" in refuse([vision, policy, policy], out, capsys, 4)
-    assert "found 4" in refuse([vision, policy, policy, vision], out, capsys, 4)
-    nowhere = tmp_path / "none" / "out.pkl"
-    assert "its directory to exist" in refuse([policy], nowhere, capsys, 2)
+    assert message in refuse(code, *(models.get(word, word) for word in arguments.split()))
 
 
-def test_a_model_that_is_no_policy_is_refused(
-    models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    vision = str(models["vision"])
-    line = refuse([vision, vision, "--camera", "320x200"], tmp_path / "out.pkl", capsys, 4)
-    assert "features_buffer" in line
+def test_a_directory_that_is_missing_is_named(models: dict[str, Path], refuse: Refuse) -> None:
+    line = refuse(2, models["policy"], out="none/out.pkl")
+    assert "its directory to exist" in line
