@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +70,7 @@ class Figures(NamedTuple):
     peak: int
 
 
+Inputs = str | Sequence[Shape | Array | Drawn]
 # A number stands for the bytes of one launch that stores nothing in between; 0 for no launch.
 Bar = int | tuple[int, int, int]
 
@@ -105,7 +106,7 @@ class Row:
 
     name: str
     bar: Bar
-    inputs: str | Sequence[Shape | Array | Drawn]
+    inputs: Inputs
     ours: Callable[..., Tensors]
     expected: Callable[..., Any] | None = None
     tolerance: float = 2e-5
@@ -157,6 +158,11 @@ class Row:
             assert ours.shape == value.shape, f"{where}: {ours.shape}, not {value.shape}"
             limit = self.tolerance if value.dtype.kind == "f" else 0.0
             np.testing.assert_allclose(ours, value, rtol=limit, atol=limit, err_msg=where)
+
+
+def row(name: str, bar: Bar, inputs: Inputs, **more: Any) -> partial[Row]:
+    """Return what makes a row of a program: `row("sum", 120, "10 10")(lambda a, b: a + b)`."""
+    return partial(Row, name, bar, inputs, **more)
 
 
 @cache

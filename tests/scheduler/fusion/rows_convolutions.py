@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.fusion.row import Row
+from tests.scheduler.fusion.row import row
 from tests.scheduler.support.values import Weights
 
 
@@ -87,131 +87,81 @@ def residual_convs(x: Tensor, count: int) -> Tensor:
 
 
 ROWS = [
-    Row("convs-on-packed-images", (4, 18624, 4096), "16x32 16 16", three_image_convs),
-    Row(
-        "average-pool-of-steps",
-        72,
-        "",
-        lambda: Tensor.arange(25).reshape(1, 1, 5, 5).float().avg_pool2d(2, padding=1),
-        owned=(0, 72, 0),
+    row("convs-on-packed-images", (4, 18624, 4096), "16x32 16 16")(three_image_convs),
+    row("average-pool-of-steps", 72, "", owned=(0, 72, 0))(
+        lambda: Tensor.arange(25).reshape(1, 1, 5, 5).float().avg_pool2d(2, padding=1)
     ),
-    Row(
-        "average-pool-of-steps-oblong",
-        48,
-        "",
-        lambda: Tensor.arange(25).reshape(1, 1, 5, 5).float().avg_pool2d((2, 3), padding=1),
-        owned=(0, 48, 0),
+    row("average-pool-of-steps-oblong", 48, "", owned=(0, 48, 0))(
+        lambda: Tensor.arange(25).reshape(1, 1, 5, 5).float().avg_pool2d((2, 3), padding=1)
     ),
-    Row("batch-statistics", 4352, "1x32x4x4 32 32", batch_statistics),
-    Row(
-        "conv-batch-statistics-relu",
-        1808,
-        "1x3x8x8 4x3x3x3 4 4",
-        lambda x, w, s, b: batch_statistics(x.conv2d(w), s, b).relu(),
+    row("batch-statistics", 4352, "1x32x4x4 32 32")(batch_statistics),
+    row("conv-batch-statistics-relu", 1808, "1x3x8x8 4x3x3x3 4 4")(
+        lambda x, w, s, b: batch_statistics(x.conv2d(w), s, b).relu()
     ),
-    Row(
-        "conv-relu-twice",
-        (2, 4832, 1024),
-        "1x3x10x10 4x3x3x3 4x4x3x3",
-        lambda x, v, w: x.conv2d(v).relu().conv2d(w).relu(),
+    row("conv-relu-twice", (2, 4832, 1024), "1x3x10x10 4x3x3x3 4x4x3x3")(
+        lambda x, v, w: x.conv2d(v).relu().conv2d(w).relu()
     ),
-    Row("conv-elu", 2656, "1x3x10x10 4x3x3x3", lambda x, w: x.conv2d(w).elu()),
-    Row(
+    row("conv-elu", 2656, "1x3x10x10 4x3x3x3")(lambda x, w: x.conv2d(w).elu()),
+    row(
         "residual-block",
         (2, 1607680, 262144),
         "1x64x32x32 64x64x3x3 64 64 64 +64 64x64x3x3 64 64 64 +64",
-        residual_block,
         tolerance=1e-4,
-    ),
+    )(residual_block),
     # windows do not overlap: each value is computed once
-    Row("pool-of-pool", 2176, "1x2x16x16", lambda x: x.avg_pool2d(2).max_pool2d(2)),
-    Row("conv-bias-residual", 2640, "1x4x8x8 4x4x3x3 4", residual_conv),
-    Row("conv-groups", 2320, "1x4x8x8 6x2x3x3", lambda x, w: x.conv2d(w, groups=2).silu()),
-    Row(
-        "conv-depthwise",
-        2192,
-        "1x4x8x8 4x1x3x3",
-        lambda x, w: x.conv2d(w, padding=1, groups=4).clip(0.0, 0.5) + x,
+    row("pool-of-pool", 2176, "1x2x16x16")(lambda x: x.avg_pool2d(2).max_pool2d(2)),
+    row("conv-bias-residual", 2640, "1x4x8x8 4x4x3x3 4")(residual_conv),
+    row("conv-groups", 2320, "1x4x8x8 6x2x3x3")(lambda x, w: x.conv2d(w, groups=2).silu()),
+    row("conv-depthwise", 2192, "1x4x8x8 4x1x3x3")(
+        lambda x, w: x.conv2d(w, padding=1, groups=4).clip(0.0, 0.5) + x
     ),
-    Row("conv-separable", (2, 4888, 1024), "1x4x8x8 4x1x3x3 4 6x4x1x1 6", separable),
-    Row("conv-stride", 1744, "1x4x8x8 4x4x3x3", lambda x, w: x.conv2d(w, stride=2).tanh()),
-    Row("conv-bottleneck", (3, 5328, 1024), "1x4x8x8 2x4x1x1 2x2x3x3 4x2x1x1", bottleneck),
-    Row("conv-downsampled", (2, 4688, 512), "1x4x8x8 6x4x3x3 6x6x3x3 6x4x1x1", downsampled),
-    Row("conv-branches", 4864, "1x4x8x8 3x4x1x1 5x4x3x3", branches),
-    Row(
-        "conv-after-branches",
-        (2, 7520, 2048),
-        "1x4x8x8 3x4x1x1 5x4x3x3 2x12x1x1",
-        lambda x, a, b, c: branches(x, a, b).conv2d(c),
+    row("conv-separable", (2, 4888, 1024), "1x4x8x8 4x1x3x3 4 6x4x1x1 6")(separable),
+    row("conv-stride", 1744, "1x4x8x8 4x4x3x3")(lambda x, w: x.conv2d(w, stride=2).tanh()),
+    row("conv-bottleneck", (3, 5328, 1024), "1x4x8x8 2x4x1x1 2x2x3x3 4x2x1x1")(bottleneck),
+    row("conv-downsampled", (2, 4688, 512), "1x4x8x8 6x4x3x3 6x6x3x3 6x4x1x1")(downsampled),
+    row("conv-branches", 4864, "1x4x8x8 3x4x1x1 5x4x3x3")(branches),
+    row("conv-after-branches", (2, 7520, 2048), "1x4x8x8 3x4x1x1 5x4x3x3 2x12x1x1")(
+        lambda x, a, b, c: branches(x, a, b).conv2d(c)
     ),
-    Row(
-        "conv-batchnorm-silu",
-        2688,
-        "1x4x8x8 4x4x3x3 4 4 4 +4",
-        lambda x, w, *s: x.conv2d(w, padding=1).batchnorm(*s).silu(),
+    row("conv-batchnorm-silu", 2688, "1x4x8x8 4x4x3x3 4 4 4 +4")(
+        lambda x, w, *s: x.conv2d(w, padding=1).batchnorm(*s).silu()
     ),
-    Row(
-        "conv-instance-norm",
-        2624,
-        "1x4x8x8 4x4x3x3",
-        lambda x, w: x.conv2d(w, padding=1).layernorm((2, 3)).relu(),
-        tolerance=1e-4,
+    row("conv-instance-norm", 2624, "1x4x8x8 4x4x3x3", tolerance=1e-4)(
+        lambda x, w: x.conv2d(w, padding=1).layernorm((2, 3)).relu()
     ),
-    Row(
-        "conv-max-pool",
-        1856,
-        "1x4x8x8 4x4x3x3",
-        lambda x, w: x.conv2d(w, padding=1).relu().max_pool2d(2),
+    row("conv-max-pool", 1856, "1x4x8x8 4x4x3x3")(
+        lambda x, w: x.conv2d(w, padding=1).relu().max_pool2d(2)
     ),
-    Row("pool-both", 1280, "1x4x8x8", lambda x: x.max_pool2d(2) + x.avg_pool2d(2)),
-    Row(
-        "conv-mean-linear",
-        (2, 1752, 256),
-        "1x4x8x8 4x4x3x3 4x5 5",
-        lambda x, w, head, b: x.conv2d(w, padding=1).relu().mean((2, 3)) @ head + b,
+    row("pool-both", 1280, "1x4x8x8")(lambda x: x.max_pool2d(2) + x.avg_pool2d(2)),
+    row("conv-mean-linear", (2, 1752, 256), "1x4x8x8 4x4x3x3 4x5 5")(
+        lambda x, w, head, b: x.conv2d(w, padding=1).relu().mean((2, 3)) @ head + b
     ),
-    Row("squeeze-excite", (3, 3184, 512), "1x4x8x8 4x2 2x4", squeeze_excite),
-    Row(
-        "upsampled-conv",
-        1856,
-        "1x4x4x4 4x4x3x3",
-        lambda x, w: doubled(x).conv2d(w, padding=1).relu(),
+    row("squeeze-excite", (3, 3184, 512), "1x4x8x8 4x2 2x4")(squeeze_excite),
+    row("upsampled-conv", 1856, "1x4x4x4 4x4x3x3")(
+        lambda x, w: doubled(x).conv2d(w, padding=1).relu()
     ),
-    Row(
-        "two-heads",
-        3328,
-        "1x4x8x8 4x4x3x3 4x4x3x3",
-        lambda x, a, b: [x.conv2d(a).relu(), x.conv2d(b).sigmoid()],
+    row("two-heads", 3328, "1x4x8x8 4x4x3x3 4x4x3x3")(
+        lambda x, a, b: [x.conv2d(a).relu(), x.conv2d(b).sigmoid()]
     ),
-    Row(
-        "batch-statistics-unscaled",
-        4096,
-        "1x32x4x4",
-        lambda x: batch_statistics(x, Tensor.ones(32), Tensor.zeros(32)),
+    row("batch-statistics-unscaled", 4096, "1x32x4x4")(
+        lambda x: batch_statistics(x, Tensor.ones(32), Tensor.zeros(32))
     ),
-    Row("average-pool-padded", 244, "1x1x5x5", lambda x: x.avg_pool2d(2, 1, 1)),
-    Row(
+    row("average-pool-padded", 244, "1x1x5x5")(lambda x: x.avg_pool2d(2, 1, 1)),
+    row(
         "residual-block-of-weights",
         (2, 1606656, 262144),
         "1x8x6x6",
-        residual_norms,
         tolerance=1e-4,
         large="1x64x32x32",
+    )(residual_norms),
+    row("residual-convs", (2, 1606144, 262144), "1x8x6x6", tolerance=2e-4, large="1x64x32x32")(
+        partial(residual_convs, count=1)
     ),
-    Row(
-        "residual-convs",
-        (2, 1606144, 262144),
-        "1x8x6x6",
-        partial(residual_convs, count=1),
-        tolerance=2e-4,
-        large="1x64x32x32",
-    ),
-    Row(
+    row(
         "residual-convs-four-blocks",
         (8, 7112704, 786432),
         "1x8x6x6",
-        partial(residual_convs, count=4),
         tolerance=2e-4,
         large="1x64x32x32",
-    ),
+    )(partial(residual_convs, count=4)),
 ]

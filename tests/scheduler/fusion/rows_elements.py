@@ -6,7 +6,7 @@ import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.fusion.row import Row, positive
+from tests.scheduler.fusion.row import positive, row
 
 ODD = np.array([1.5, np.inf, -np.inf, np.nan], np.float32)
 
@@ -32,131 +32,96 @@ def moved_about(a: Tensor) -> Tensor:
 
 ROWS = [
     # Arithmetic of elements, and values that no kernel needs to compute.
-    Row("sum-of-four", 200, "10 10 10 10", lambda a, b, c, d: a + b + c + d),
-    Row("constant", 0, "", lambda: Tensor(3.5), owned=(0, 4, 0)),
-    Row("elu", 80, "10", lambda a: a.elu()),
+    row("sum-of-four", 200, "10 10 10 10")(lambda a, b, c, d: a + b + c + d),
+    row("constant", 0, "", owned=(0, 4, 0))(lambda: Tensor(3.5)),
+    row("elu", 80, "10")(lambda a: a.elu()),
     # There is no realized tensor ahead of time: the first a+b is a kernel, the second is none.
-    Row("equal-sums", 120, "10 10", lambda a, b: [a + b, a + b], owned=160),
+    row("equal-sums", 120, "10 10", owned=160)(lambda a, b: [a + b, a + b]),
     # likewise: one kernel for the first output, one for the second
-    Row("equal-products-one-transposed", 320, "4x5 4x5", lambda a, b: [(a.T * b.T).T, a * b]),
-    Row("product-divided", 48, "4 +4", lambda a, b: (a * b) / b),
-    Row("divided-twice", 64, "4 +4 +4", lambda a, b, c: (a / b) / c),
-    Row(
-        "equal-ones",
-        16,
-        "",
-        lambda: [Tensor.ones(4).contiguous(), Tensor.ones(4).contiguous()],
-        owned=(0, 48, 0),
+    row("equal-products-one-transposed", 320, "4x5 4x5")(lambda a, b: [(a.T * b.T).T, a * b]),
+    row("product-divided", 48, "4 +4")(lambda a, b: (a * b) / b),
+    row("divided-twice", 64, "4 +4 +4")(lambda a, b, c: (a / b) / c),
+    row("equal-ones", 16, "", owned=(0, 48, 0))(
+        lambda: [Tensor.ones(4).contiguous(), Tensor.ones(4).contiguous()]
     ),
     # `empty` is defined as zeros here.
-    Row("empty", 0, "", lambda: [Tensor.empty(4), Tensor.empty(4)], owned=(0, 64, 0)),
-    Row("power-zero", 0, "4", lambda x: x ** Tensor(0), owned=(0, 16, 0)),
-    Row("power-of-two", 32, "4", lambda x: 2**x),
+    row("empty", 0, "", owned=(0, 64, 0))(lambda: [Tensor.empty(4), Tensor.empty(4)]),
+    row("power-zero", 0, "4", owned=(0, 16, 0))(lambda x: x ** Tensor(0)),
+    row("power-of-two", 32, "4")(lambda x: 2**x),
     # A root is no power of -0.0 and of minus infinity.
-    Row("power-half", 32, "+4", lambda x: x**0.5, float_unsafe=True),
-    Row("power-minus-half", 32, "+4", lambda x: x**-0.5, float_unsafe=True),
-    Row("power-two", 32, "4", lambda x: x**2),
-    Row("power-eight", 32, "4", lambda x: x**8),
-    Row("contiguous-between", (2, 192, 256), "8 8 8", lambda a, b, c: (a + b).contiguous() + c),
-    Row(
-        "half-int-expanded",
-        128,
-        [positive(4, 4, scale=5.0)],
-        lambda a: a.half().expand(2, 4, 4).int().expand(2, 2, 4, 4),
-        owned=320,
+    row("power-half", 32, "+4", float_unsafe=True)(lambda x: x**0.5),
+    row("power-minus-half", 32, "+4", float_unsafe=True)(lambda x: x**-0.5),
+    row("power-two", 32, "4")(lambda x: x**2),
+    row("power-eight", 32, "4")(lambda x: x**8),
+    row("contiguous-between", (2, 192, 256), "8 8 8")(lambda a, b, c: (a + b).contiguous() + c),
+    row("half-int-expanded", 128, [positive(4, 4, scale=5.0)], owned=320)(
+        lambda a: a.half().expand(2, 4, 4).int().expand(2, 2, 4, 4)
     ),
-    Row("times-padding", 0, "4 4", times_padding, float_unsafe=True, owned=(0, 16, 0)),
+    row("times-padding", 0, "4 4", float_unsafe=True, owned=(0, 16, 0))(times_padding),
     # What the switch is for: inf * 0 is nan, so the product cannot be left out without it.
-    Row("times-padding-safe", 32, [ODD, (4,)], times_padding),
-    Row("doubled-24-times", 32, "4", doubled),
-    Row("times-zero", 0, "4", lambda a: a * 0, float_unsafe=True, owned=(0, 16, 0)),
-    Row("times-zero-safe", 32, [ODD], lambda a: a * 0),
-    Row("plus-times-zero", 0, "4 4", lambda a, b: b + a * 0, float_unsafe=True, owned=(0, 32, 0)),
-    Row("plus-times-zero-safe", 48, [ODD, (4,)], lambda a, b: b + a * 0),
-    Row(
-        "mask-of-mask",
-        1152,
-        "8x12 8x12",
-        lambda a, b: (a > 0).where((b > 0).where(a, b), 1.0).clip(-0.5, 0.5),
+    row("times-padding-safe", 32, [ODD, (4,)])(times_padding),
+    row("doubled-24-times", 32, "4")(doubled),
+    row("times-zero", 0, "4", float_unsafe=True, owned=(0, 16, 0))(lambda a: a * 0),
+    row("times-zero-safe", 32, [ODD])(lambda a: a * 0),
+    row("plus-times-zero", 0, "4 4", float_unsafe=True, owned=(0, 32, 0))(lambda a, b: b + a * 0),
+    row("plus-times-zero-safe", 48, [ODD, (4,)])(lambda a, b: b + a * 0),
+    row("mask-of-mask", 1152, "8x12 8x12")(
+        lambda a, b: (a > 0).where((b > 0).where(a, b), 1.0).clip(-0.5, 0.5)
     ),
-    Row("sum-of-two", 120, "10 10", lambda a, b: a + b),
-    Row("plus-itself", 80, "10", lambda x: x + x),
-    Row("two-maps", 200, "10 10 10", lambda a, b, c: [a.cos(), b.sin() + c.sin()]),
-    Row("cast-to-its-own-type", 80, "10", lambda a: a.cast(dt.float32).sin()),
+    row("sum-of-two", 120, "10 10")(lambda a, b: a + b),
+    row("plus-itself", 80, "10")(lambda x: x + x),
+    row("two-maps", 200, "10 10 10")(lambda a, b, c: [a.cos(), b.sin() + c.sin()]),
+    row("cast-to-its-own-type", 80, "10")(lambda a: a.cast(dt.float32).sin()),
     # float16 stands for bfloat16, which there is no type for; both are two bytes.
-    Row("half-again", 6144, "32x32", lambda x: x.half().half().half().half()),
+    row("half-again", 6144, "32x32")(lambda x: x.half().half().half().half()),
     # Views: what is permuted, cut, padded or repeated is an index of the kernel that reads it.
-    Row("sum-transposed-plus", 160, "2x5 2x5 5x2", lambda a, b, c: (a + b).T + c),
-    Row(
-        "sum-reshape-transpose",
-        3072,
-        "4x4x4x4 4x4x4x4",
-        lambda a, b: (a + b).reshape(16, 16).T.contiguous(),
+    row("sum-transposed-plus", 160, "2x5 2x5 5x2")(lambda a, b, c: (a + b).T + c),
+    row("sum-reshape-transpose", 3072, "4x4x4x4 4x4x4x4")(
+        lambda a, b: (a + b).reshape(16, 16).T.contiguous()
     ),
-    Row(
-        "expand-plus-permute",
-        4800,
-        "10x10x1 10x10x1",
-        lambda a, b: (a + b).expand(10, 10, 10) + (a + b).permute(2, 1, 0),
+    row("expand-plus-permute", 4800, "10x10x1 10x10x1")(
+        lambda a, b: (a + b).expand(10, 10, 10) + (a + b).permute(2, 1, 0)
     ),
-    Row("broadcast-row", 1048640, "8192x16 1x16", lambda a, b: a + b.expand(8192, 16)),
-    Row("broadcast-row-transposed", 1048640, "16x8192 1x16", lambda a, b: a + b.expand(8192, 16).T),
-    Row("small-product-times-rows", 1048704, "1x16 1x16 8192x16", lambda a, b, d: (a * b) * d),
-    Row("permuted-copy", 480, "1x3x4x5", lambda x: x.permute(0, 2, 3, 1).contiguous()),
-    Row(
-        "cut-then-pad",
-        24,
-        [np.ones(2, np.float32), np.ones(2, np.float32)],
-        lambda a, b: (a + b).shrink([(0, 1)]).pad([(0, 1)]).contiguous(),
+    row("broadcast-row", 1048640, "8192x16 1x16")(lambda a, b: a + b.expand(8192, 16)),
+    row("broadcast-row-transposed", 1048640, "16x8192 1x16")(lambda a, b: a + b.expand(8192, 16).T),
+    row("small-product-times-rows", 1048704, "1x16 1x16 8192x16")(lambda a, b, d: (a * b) * d),
+    row("permuted-copy", 480, "1x3x4x5")(lambda x: x.permute(0, 2, 3, 1).contiguous()),
+    row("cut-then-pad", 24, [np.ones(2, np.float32), np.ones(2, np.float32)])(
+        lambda a, b: (a + b).shrink([(0, 1)]).pad([(0, 1)]).contiguous()
     ),
-    Row("exp-cut-pad", 128, "4x4", lambda a: a.exp2()[:-1, :-1].pad([(0, 1), (0, 1)]) * 2.0),
-    Row(
-        "only-padding",
-        12,
-        "4",
-        lambda a: a.pad([(3, 0)]).shrink([(0, 3)]).contiguous(),
-        owned=(0, 12, 0),
+    row("exp-cut-pad", 128, "4x4")(lambda a: a.exp2()[:-1, :-1].pad([(0, 1), (0, 1)]) * 2.0),
+    row("only-padding", 12, "4", owned=(0, 12, 0))(
+        lambda a: a.pad([(3, 0)]).shrink([(0, 3)]).contiguous()
     ),
-    Row("expanded-copy", 80, "4x1", lambda a: a.expand(4, 4).contiguous()),
-    Row("reshaped-copy", 0, "4x4", lambda a: a.reshape(16).contiguous(), owned=(0, 128, 0)),
-    Row("expanded-copy-twice", 80, "4x1", lambda a: a.expand(4, 4).contiguous().contiguous()),
-    Row("reshaped-view", 0, "4x4", lambda a: a.reshape(2, 8), owned=(0, 128, 0)),
-    Row("reciprocal-of-expanded", 32, "+4x1", lambda a: a.expand(4, 4).reciprocal(), owned=80),
-    Row("sum-reshaped", 192, "16 16", lambda a, b: (a + b).reshape(8, 2)),
-    Row("expanded", 0, "4x1", lambda a: a.expand(4, 4), owned=80),
-    Row(
+    row("expanded-copy", 80, "4x1")(lambda a: a.expand(4, 4).contiguous()),
+    row("reshaped-copy", 0, "4x4", owned=(0, 128, 0))(lambda a: a.reshape(16).contiguous()),
+    row("expanded-copy-twice", 80, "4x1")(lambda a: a.expand(4, 4).contiguous().contiguous()),
+    row("reshaped-view", 0, "4x4", owned=(0, 128, 0))(lambda a: a.reshape(2, 8)),
+    row("reciprocal-of-expanded", 32, "+4x1", owned=80)(lambda a: a.expand(4, 4).reciprocal()),
+    row("sum-reshaped", 192, "16 16")(lambda a, b: (a + b).reshape(8, 2)),
+    row("expanded", 0, "4x1", owned=80)(lambda a: a.expand(4, 4)),
+    row(
         "value-and-its-views",
         (2, 3648, 0),
         "16x24",
-        lambda a: [a + 1.0, (a + 1.0).T, (a + 1.0)[2:5]],
         owned=5184,
         open=(1, "realized, a part of a result is copied, not a view of it"),
+    )(lambda a: [a + 1.0, (a + 1.0).T, (a + 1.0)[2:5]]),
+    row("views-of-one-result", 768, "8x12", owned=1920)(
+        lambda a: [a.exp(), a.exp().T, a.exp().reshape(4, 24)]
     ),
-    Row(
-        "views-of-one-result",
-        768,
-        "8x12",
-        lambda a: [a.exp(), a.exp().T, a.exp().reshape(4, 24)],
-        owned=1920,
+    row("views-of-an-input", 0, "8x12", owned=1296)(lambda a: [a.T, a[2:5], a.reshape(96).flip(0)]),
+    row("flip-and-add", 768, "8x12")(lambda a: a + a.flip((0, 1))),
+    row("repeat-and-tile", 4992, "8x12 16x36")(lambda a, b: a.repeat(2, 3) + b),
+    row("image-to-planes", 972, [PHOTO, (3,)])(
+        lambda x, mean: x.permute(2, 0, 1).float() * (1 / 255) - mean.reshape(3, 1, 1)
     ),
-    Row("views-of-an-input", 0, "8x12", lambda a: [a.T, a[2:5], a.reshape(96).flip(0)], owned=1296),
-    Row("flip-and-add", 768, "8x12", lambda a: a + a.flip((0, 1))),
-    Row("repeat-and-tile", 4992, "8x12 16x36", lambda a, b: a.repeat(2, 3) + b),
-    Row(
-        "image-to-planes",
-        972,
-        [PHOTO, (3,)],
-        lambda x, mean: x.permute(2, 0, 1).float() * (1 / 255) - mean.reshape(3, 1, 1),
+    row("blocks-to-channels", 1024, "1x2x8x8")(
+        lambda x: x.reshape(1, 2, 4, 2, 4, 2).permute(0, 3, 5, 1, 2, 4).reshape(1, 8, 4, 4).relu()
     ),
-    Row(
-        "blocks-to-channels",
-        1024,
-        "1x2x8x8",
-        lambda x: x.reshape(1, 2, 4, 2, 4, 2).permute(0, 3, 5, 1, 2, 4).reshape(1, 8, 4, 4).relu(),
-    ),
-    Row("plus-transposed", 1200, "10x10 10x10", lambda a, b: a + b.T),
-    Row("transposed-plus", 1200, "10x10 10x10", lambda a, b: a.T + b),
-    Row("movements-chained", 224, "4x5x6", moved_about),
+    row("plus-transposed", 1200, "10x10 10x10")(lambda a, b: a + b.T),
+    row("transposed-plus", 1200, "10x10 10x10")(lambda a, b: a.T + b),
+    row("movements-chained", 224, "4x5x6")(moved_about),
     # One weight for all: it is cheaper to compute its complement again for each element.
-    Row("blend-by-one-weight", 49156, "64x64 64x64 1x1", lambda a, b, w: a * (1.0 - w) + b * w),
+    row("blend-by-one-weight", 49156, "64x64 64x64 1x1")(lambda a, b, w: a * (1.0 - w) + b * w),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.fusion.row import Row, below
+from tests.scheduler.fusion.row import below, row
 
 
 def rotary(x: Tensor, angle: Tensor) -> Tensor:
@@ -28,96 +28,68 @@ INDICES = np.array([3, 1, 9, 9, 0, 2, 5, 7, 6, 4], np.int32)
 
 ROWS = [
     # Concatenations are stores into slices of one buffer, slices are indices: no copies.
-    Row("roll", 128, "16", lambda x: Tensor.cat([x[5:], x[:5]])),
-    Row("concat-then-relu", 1536, "8x12 8x12", lambda a, b: Tensor.cat([a + 1.0, b * 2.0]).relu()),
-    Row("concat-then-sum", 800, "8x12 8x12", lambda a, b: Tensor.cat([a.exp(), b], 1).sum(1)),
-    Row("concat-tree", 3072, "8x12 8x12 8x12 8x12", tree),
-    Row("concat-pieces", 768, "8x12", pieces),
-    Row("concat-of-sums", 676, "8x12 5x12", lambda a, b: Tensor.cat([a.sum(1), b.max(1)])),
-    Row("concat-cut-again", 384, "8x12 8x12", lambda a, b: Tensor.cat([a.exp(), b.exp()])[2:6]),
-    Row("stack-of-sums", 480, "8x12", lambda a: Tensor.stack([a.sum(1), a.max(1), a.min(1)], 1)),
-    Row("stack-of-ten", 704, "16", lambda x: Tensor.stack([x * float(i) for i in range(10)])),
-    Row("interleave", 256, "16 16", lambda a, b: Tensor.stack([a, b], 1).reshape(32) * 2.0),
-    Row("rotary", 1152, "8x12 8x12", rotary),
-    Row("concat-softmax", 1536, "8x12 8x12", lambda a, b: Tensor.cat([a, b], 1).softmax()),
-    Row("concat-product", 1536, "8x12 8x12 24x6", lambda a, b, w: Tensor.cat([a, b], 1) @ w),
-    Row("pieces-as-outputs", 768, "8x12", lambda x: [y.exp() for y in x.split([3, 4, 5], 1)]),
-    Row(
+    row("roll", 128, "16")(lambda x: Tensor.cat([x[5:], x[:5]])),
+    row("concat-then-relu", 1536, "8x12 8x12")(lambda a, b: Tensor.cat([a + 1.0, b * 2.0]).relu()),
+    row("concat-then-sum", 800, "8x12 8x12")(lambda a, b: Tensor.cat([a.exp(), b], 1).sum(1)),
+    row("concat-tree", 3072, "8x12 8x12 8x12 8x12")(tree),
+    row("concat-pieces", 768, "8x12")(pieces),
+    row("concat-of-sums", 676, "8x12 5x12")(lambda a, b: Tensor.cat([a.sum(1), b.max(1)])),
+    row("concat-cut-again", 384, "8x12 8x12")(lambda a, b: Tensor.cat([a.exp(), b.exp()])[2:6]),
+    row("stack-of-sums", 480, "8x12")(lambda a: Tensor.stack([a.sum(1), a.max(1), a.min(1)], 1)),
+    row("stack-of-ten", 704, "16")(lambda x: Tensor.stack([x * float(i) for i in range(10)])),
+    row("interleave", 256, "16 16")(lambda a, b: Tensor.stack([a, b], 1).reshape(32) * 2.0),
+    row("rotary", 1152, "8x12 8x12")(rotary),
+    row("concat-softmax", 1536, "8x12 8x12")(lambda a, b: Tensor.cat([a, b], 1).softmax()),
+    row("concat-product", 1536, "8x12 8x12 24x6")(lambda a, b, w: Tensor.cat([a, b], 1) @ w),
+    row("pieces-as-outputs", 768, "8x12")(lambda x: [y.exp() for y in x.split([3, 4, 5], 1)]),
+    row(
         "concat-beside-parts",
         (2, 384, 0),
         "16 16",
-        lambda a, b: [a.exp(), Tensor.cat([a.exp(), b.sin()])],
         open=(1, "an output that is a part of a concatenation too is stored, then copied"),
+    )(lambda a, b: [a.exp(), Tensor.cat([a.exp(), b.sin()])]),
+    row("concat", 160, "10 10")(lambda a, b: Tensor.cat([a, b])),
+    row("concat-of-maps", 120, "10")(lambda a: Tensor.cat([a.cos(), a.sin()])),
+    row("concat-of-three-plus", 2400, "10x10 10x10 10x10")(
+        lambda a, b, c: Tensor.cat([a + 1.0, b + 2.0, c + 3.0]) + 10.0
     ),
-    Row("concat", 160, "10 10", lambda a, b: Tensor.cat([a, b])),
-    Row("concat-of-maps", 120, "10", lambda a: Tensor.cat([a.cos(), a.sin()])),
-    Row(
-        "concat-of-three-plus",
-        2400,
-        "10x10 10x10 10x10",
-        lambda a, b, c: Tensor.cat([a + 1.0, b + 2.0, c + 3.0]) + 10.0,
-    ),
-    Row(
-        "concat-of-cube-sums-plus",
-        (2, 10400, 1024),
-        "10x10x10 10x10x10",
-        lambda a, b: Tensor.cat([a.sum(0), b.sum(0)]) + 10.0,
+    row("concat-of-cube-sums-plus", (2, 10400, 1024), "10x10x10 10x10x10")(
+        lambda a, b: Tensor.cat([a.sum(0), b.sum(0)]) + 10.0
     ),
     # What the peer cannot fuse stands for a reader of the buffer: here, any operation.
-    Row("concat-of-all-slices", 80, "10", lambda a: Tensor.cat([a[:0], a, a[10:]]).sin()),
-    Row("concat-of-one", 80, "10", lambda a: Tensor.cat([a]).sin()),
-    Row(
-        "concat-of-concat-of-one",
-        0,
-        "10",
-        lambda a: Tensor.cat([Tensor.cat([a])]),
-        owned=(0, 80, 0),
+    row("concat-of-all-slices", 80, "10")(lambda a: Tensor.cat([a[:0], a, a[10:]]).sin()),
+    row("concat-of-one", 80, "10")(lambda a: Tensor.cat([a]).sin()),
+    row("concat-of-concat-of-one", 0, "10", owned=(0, 80, 0))(
+        lambda a: Tensor.cat([Tensor.cat([a])])
     ),
     # Gathers are reads at a computed place.
-    Row("gather-rows", 168, [(10, 10), below(10, 2)], lambda x, i: x[i]),
-    Row("gather-of-steps", 8, "", lambda: (Tensor.arange(10) + 1)[[0]], owned=(0, 8, 0)),
-    Row("gather-of-steps-cut", 8, "", lambda: Tensor.arange(16).reshape(4, 4)[1:2, [1, 2]]),
-    Row("gather-many", 576, [(32768, 4), below(32768, 16)], lambda x, i: x.gather(i)),
-    Row("gather-of-gather", 280, [(20, 6), below(20, 9), below(9, 5)], lambda x, i, j: x[i][j]),
-    Row("gather-by-gathered", 280, [(20, 6), below(20, 9), below(9, 5)], lambda x, i, j: x[i[j]]),
-    Row("gathers-added", 720, [(20, 6), below(20, 9), below(20, 9)], lambda x, i, j: x[i] + x[j]),
-    Row("gather-computed-place", 468, [(20, 6), below(19, 9)], lambda x, i: x[i + 1].relu()),
-    Row("gather-computed-values", 468, [(20, 6), below(20, 9)], lambda x, i: x.exp()[i]),
-    Row(
-        "gather-two-axes",
-        340,
-        [(20, 6), below(20, 9), below(6, 4)],
-        lambda x, i, j: x.gather(i, 0).gather(j, 1),
+    row("gather-rows", 168, [(10, 10), below(10, 2)])(lambda x, i: x[i]),
+    row("gather-of-steps", 8, "", owned=(0, 8, 0))(lambda: (Tensor.arange(10) + 1)[[0]]),
+    row("gather-of-steps-cut", 8, "")(lambda: Tensor.arange(16).reshape(4, 4)[1:2, [1, 2]]),
+    row("gather-many", 576, [(32768, 4), below(32768, 16)])(lambda x, i: x.gather(i)),
+    row("gather-of-gather", 280, [(20, 6), below(20, 9), below(9, 5)])(lambda x, i, j: x[i][j]),
+    row("gather-by-gathered", 280, [(20, 6), below(20, 9), below(9, 5)])(lambda x, i, j: x[i[j]]),
+    row("gathers-added", 720, [(20, 6), below(20, 9), below(20, 9)])(lambda x, i, j: x[i] + x[j]),
+    row("gather-computed-place", 468, [(20, 6), below(19, 9)])(lambda x, i: x[i + 1].relu()),
+    row("gather-computed-values", 468, [(20, 6), below(20, 9)])(lambda x, i: x.exp()[i]),
+    row("gather-two-axes", 340, [(20, 6), below(20, 9), below(6, 4)])(
+        lambda x, i, j: x.gather(i, 0).gather(j, 1)
     ),
-    Row("gather-picked", 144, [(20, 6), below(20, 9), below(6, 9)], lambda x, i, j: x[i, j]),
-    Row("gather-bag", 804, [(20, 6), below(20, 9, 3)], lambda x, i: x[i].mean(1)),
-    Row(
-        "gather-layernorm",
-        948,
-        [(20, 6), below(20, 9), (9, 6)],
-        lambda x, i, p: (x[i] + p).layernorm(),
-        tolerance=1e-4,
+    row("gather-picked", 144, [(20, 6), below(20, 9), below(6, 9)])(lambda x, i, j: x[i, j]),
+    row("gather-bag", 804, [(20, 6), below(20, 9, 3)])(lambda x, i: x[i].mean(1)),
+    row("gather-layernorm", 948, [(20, 6), below(20, 9), (9, 6)], tolerance=1e-4)(
+        lambda x, i, p: (x[i] + p).layernorm()
     ),
-    Row("gather-product", 492, [(20, 6), below(20, 9), (6, 4)], lambda x, i, w: x[i] @ w),
-    Row("gather-by-argmax", 352, "4x10 10x6", lambda s, x: x[s.argmax(1)]),
-    Row(
-        "gather-masked",
-        276,
-        [(20, 6), below(20, 9)],
-        lambda x, i: (i > 9).unsqueeze(1).where(x[i], 0.0).sum(0),
-        tolerance=1e-4,
+    row("gather-product", 492, [(20, 6), below(20, 9), (6, 4)])(lambda x, i, w: x[i] @ w),
+    row("gather-by-argmax", 352, "4x10 10x6")(lambda s, x: x[s.argmax(1)]),
+    row("gather-masked", 276, [(20, 6), below(20, 9)], tolerance=1e-4)(
+        lambda x, i: (i > 9).unsqueeze(1).where(x[i], 0.0).sum(0)
     ),
-    Row(
-        "scatter-add",
-        348,
-        [(9, 6), below(4, 9)],
-        lambda v, i: Tensor.arange(4).unsqueeze(1).eq(i.unsqueeze(0)).float() @ v,
+    row("scatter-add", 348, [(9, 6), below(4, 9)])(
+        lambda v, i: Tensor.arange(4).unsqueeze(1).eq(i.unsqueeze(0)).float() @ v
     ),
-    Row(
-        "histogram",
-        180,
-        [below(5, 40)],
-        lambda i: Tensor.arange(5).unsqueeze(1).eq(i.unsqueeze(0)).sum(1),
+    row("histogram", 180, [below(5, 40)])(
+        lambda i: Tensor.arange(5).unsqueeze(1).eq(i.unsqueeze(0)).sum(1)
     ),
-    Row("gather-map-sum", 480, [(10, 10), INDICES], lambda a, b: a[b].cos().sum(1)),
+    row("gather-map-sum", 480, [(10, 10), INDICES])(lambda a, b: a[b].cos().sum(1)),
 ]

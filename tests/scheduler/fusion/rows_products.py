@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.fusion.row import Array, Row, halves
+from tests.scheduler.fusion.row import Array, halves, row
 from tests.scheduler.support.values import Weights
 
 
@@ -101,94 +101,62 @@ def two_products(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 ROWS = [
-    Row(
-        "half-products-chained",
-        2048,
-        [halves(16, 16)] * 3,
-        gemm_twice,
-        np_gemm_twice,
-        tolerance=2e-2,
+    row("half-products-chained", 2048, [halves(16, 16)] * 3, tolerance=2e-2)(
+        gemm_twice, np_gemm_twice
     ),
-    Row(
-        "attention",
-        16384,
-        "2x4x16x8 2x4x16x8 2x4x16x8",
-        lambda q, k, v: attention(q, k, v, causal=False),
+    row("attention", 16384, "2x4x16x8 2x4x16x8 2x4x16x8")(
+        lambda q, k, v: attention(q, k, v, causal=False)
     ),
-    Row(
-        "attention-causal",
-        16640,
-        "2x4x16x8 2x4x16x8 2x4x16x8",
-        lambda q, k, v: attention(q, k, v, causal=True),
+    row("attention-causal", 16640, "2x4x16x8 2x4x16x8 2x4x16x8")(
+        lambda q, k, v: attention(q, k, v, causal=True)
     ),
-    Row("linear-relu-residual", 2112, "8x16 16x16 16", lambda x, w, b: (x @ w + b).relu() + x),
-    Row("products-added", 5120, "16x16 16x16 16x16 16x16", lambda a, b, c, d: a @ b + c @ d),
-    Row("products-beside", 5120, "16x16 16x16 16x16", lambda a, b, c: [a @ b, a @ c]),
-    Row("product-of-transposed", 3072, "16x16 16x16", lambda a, b: (a.T @ b.T).T.exp()),
-    Row("products-chained", (2, 6144, 1024), "16x16 16x16 16x16", lambda a, b, c: (a @ b).T @ c),
-    Row("gated-layer", (2, 5632, 512), "8x16 16x16 16x16 16x16", gated),
-    Row("linear-softmax", 2048, "8x16 16x16", lambda x, w: (x @ w).softmax()),
-    Row(
-        "linear-layernorm-linear",
-        3072,
-        "8x16 16x16 16x16",
-        lambda x, v, w: (x @ v).layernorm() @ w,
-        tolerance=1e-4,
+    row("linear-relu-residual", 2112, "8x16 16x16 16")(lambda x, w, b: (x @ w + b).relu() + x),
+    row("products-added", 5120, "16x16 16x16 16x16 16x16")(lambda a, b, c, d: a @ b + c @ d),
+    row("products-beside", 5120, "16x16 16x16 16x16")(lambda a, b, c: [a @ b, a @ c]),
+    row("product-of-transposed", 3072, "16x16 16x16")(lambda a, b: (a.T @ b.T).T.exp()),
+    row("products-chained", (2, 6144, 1024), "16x16 16x16 16x16")(lambda a, b, c: (a @ b).T @ c),
+    row("gated-layer", (2, 5632, 512), "8x16 16x16 16x16 16x16")(gated),
+    row("linear-softmax", 2048, "8x16 16x16")(lambda x, w: (x @ w).softmax()),
+    row("linear-layernorm-linear", 3072, "8x16 16x16 16x16", tolerance=1e-4)(
+        lambda x, v, w: (x @ v).layernorm() @ w
     ),
-    Row(
-        "outer-product-sum",
-        132,
-        "12 9",
-        lambda a, b: (a.unsqueeze(1) * b.unsqueeze(0)).exp().sum(1),
+    row("outer-product-sum", 132, "12 9")(
+        lambda a, b: (a.unsqueeze(1) * b.unsqueeze(0)).exp().sum(1)
     ),
-    Row("bilinear", 2080, "8x16 16x16 8x16", lambda x, w, y: ((x @ w) * y).sum(1)),
-    Row("attention-mask", 2304, "2x8x8 2x8x8 2x8x8 8x8", masked_attention),
-    Row(
-        "attention-heads",
-        (3, 9472, 2048),
-        "8x16 16x16 16x16 16x16 16x16",
-        self_attention,
-        tolerance=1e-4,
+    row("bilinear", 2080, "8x16 16x16 8x16")(lambda x, w, y: ((x @ w) * y).sum(1)),
+    row("attention-mask", 2304, "2x8x8 2x8x8 2x8x8 8x8")(masked_attention),
+    row("attention-heads", (3, 9472, 2048), "8x16 16x16 16x16 16x16 16x16", tolerance=1e-4)(
+        self_attention
     ),
-    Row("attention-cached", 1280, "2x1x8 2x1x8 2x1x8 2x8x8 2x8x8", cached_attention),
-    Row(
-        "block", (6, 15232, 2048), "8x16 16x16 16x16 16x16 16x16 16x16 16x16", block, tolerance=2e-4
+    row("attention-cached", 1280, "2x1x8 2x1x8 2x1x8 2x8x8 2x8x8")(cached_attention),
+    row("block", (6, 15232, 2048), "8x16 16x16 16x16 16x16 16x16 16x16 16x16", tolerance=2e-4)(
+        block
     ),
     # The same at a size at which a peer takes 14.
-    Row(
+    row(
         "block-wide",
         (8, 1624064, 163840),
         "8x16 16x16 16x16 16x16 16x16 16x16 16x16",
-        block,
         large="64x128 128x128 128x128 128x128 128x128 128x512 512x128",
         tolerance=2e-4,
-    ),
-    Row("product", 1200, "10x10 10x10", lambda a, b: a @ b),
-    Row("product-of-maps", 800, "10x10", lambda x: x.cos() @ x.sin()),
-    Row("product-and-sum", 800, "10x10", product_and_sum),
-    Row(
+    )(block),
+    row("product", 1200, "10x10 10x10")(lambda a, b: a @ b),
+    row("product-of-maps", 800, "10x10")(lambda x: x.cos() @ x.sin()),
+    row("product-and-sum", 800, "10x10")(product_and_sum),
+    row(
         "products-summed-large",
         (5, 17322606592, 4362076160),
         "64x16 64x16 16x64",
-        two_products,
         large="32768x16 32768x16 16x32768",
-    ),
-    Row("linear-gelu", 14592, "16x32 32x64 64", lambda x, w, b: (x @ w + b).gelu("tanh")),
-    Row("attention-unscaled", 16384, "2x4x16x8 2x4x16x8 2x4x16x8", unscaled_attention),
-    Row("attention-unscaled-masked", 17408, "2x4x16x8 2x4x16x8 2x4x16x8 16x16", unscaled_attention),
+    )(two_products),
+    row("linear-gelu", 14592, "16x32 32x64 64")(lambda x, w, b: (x @ w + b).gelu("tanh")),
+    row("attention-unscaled", 16384, "2x4x16x8 2x4x16x8 2x4x16x8")(unscaled_attention),
+    row("attention-unscaled-masked", 17408, "2x4x16x8 2x4x16x8 2x4x16x8 16x16")(unscaled_attention),
     # The best peer takes 14.
-    Row(
-        "transformer-block",
-        (7, 1645056, 196608),
-        "64x128",
-        partial(transformer, count=1),
-        tolerance=2e-4,
+    row("transformer-block", (7, 1645056, 196608), "64x128", tolerance=2e-4)(
+        partial(transformer, count=1)
     ),
-    Row(
-        "transformer-three-blocks",
-        (21, 4935168, 196608),
-        "64x128",
-        partial(transformer, count=3),
-        tolerance=2e-4,
+    row("transformer-three-blocks", (21, 4935168, 196608), "64x128", tolerance=2e-4)(
+        partial(transformer, count=3)
     ),
 ]

@@ -6,7 +6,7 @@ import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.fusion.row import Row, below, positive
+from tests.scheduler.fusion.row import below, positive, row
 
 
 def largest_and_where(x: Tensor) -> list[Tensor]:
@@ -106,187 +106,121 @@ def pinned_and_child(a: Tensor, b: Tensor) -> Tensor:
 
 ROWS = [
     # Several outputs: what they share is computed and loaded once.
-    Row(
-        "epilogues-and-their-product",
-        76,
-        "4x4",
-        lambda a: [a.sum() + 2.0, a.sum() + 4.0, (a.sum() + 2.0) * (a.sum() + 4.0)],
+    row("epilogues-and-their-product", 76, "4x4")(
+        lambda a: [a.sum() + 2.0, a.sum() + 4.0, (a.sum() + 2.0) * (a.sum() + 4.0)]
     ),
-    Row("chained-scalars", 80, [positive(4, 4, scale=0.05)], powers, tolerance=1e-3),
-    Row("scalar-feeds-a-reduction", 80, "4x4", middle_reduce),
-    Row("scalar-feeds-a-cube", 588, "4x4 4x4x4", middle_expand),
-    Row("epilogues-of-one-sum", 76, "4x4 4", lambda a, b: [a.sum() + b[0], a.sum() + 2.0]),
-    Row("row-sums-and-one-row", (2, 132, 0), "4x4 4", middle_shrink),
-    Row(
-        "rows-plus-their-sum-and-its-sum",
-        (2, 800, 0),
-        "8x8",
-        lambda a: [a + a.sum(-1, keepdim=True), (a + a.sum(-1, keepdim=True)).sum(-1)],
+    row("chained-scalars", 80, [positive(4, 4, scale=0.05)], tolerance=1e-3)(powers),
+    row("scalar-feeds-a-reduction", 80, "4x4")(middle_reduce),
+    row("scalar-feeds-a-cube", 588, "4x4 4x4x4")(middle_expand),
+    row("epilogues-of-one-sum", 76, "4x4 4")(lambda a, b: [a.sum() + b[0], a.sum() + 2.0]),
+    row("row-sums-and-one-row", (2, 132, 0), "4x4 4")(middle_shrink),
+    row("rows-plus-their-sum-and-its-sum", (2, 800, 0), "8x8")(
+        lambda a: [a + a.sum(-1, keepdim=True), (a + a.sum(-1, keepdim=True)).sum(-1)]
     ),
-    Row("two-deviations", 1056, "4x32 4x32", two_deviations),
-    Row(
-        "half-sum-scaled-twice",
-        264,
-        "8x8",
+    row("two-deviations", 1056, "4x32 4x32")(two_deviations),
+    row("half-sum-scaled-twice", 264, "8x8", tolerance=2e-3)(
         lambda x: [x.sum().half().float() * 2.0, x.sum().half().float() * 3.0],
         lambda x: [x.sum().astype(np.float16) * 2.0, x.sum().astype(np.float16) * 3.0],
-        tolerance=2e-3,
     ),
-    Row(
-        "sums-of-a-sum",
-        (2, 416, 256),
-        "4x4x4",
-        lambda a: [(a.sum(0) + 6.0).sum(0) * 4.0, (a.sum(0) + 6.0).sum(1) * 2.0],
+    row("sums-of-a-sum", (2, 416, 256), "4x4x4")(
+        lambda a: [(a.sum(0) + 6.0).sum(0) * 4.0, (a.sum(0) + 6.0).sum(1) * 2.0]
     ),
-    Row("transposed-feed", (2, 576, 256), "4x4x4 4x4", transposed_feed),
-    Row("shared-sum", 136, "4x4 4x4", lambda a, b: [a.sum() + 2.0, (a.sum() - b.sum()) * 4.0]),
-    Row("four-scalars", 144, "4x4 4x4", four_scalars),
-    Row(
-        "epilogues-of-a-sum-with-steps",
-        136,
-        "16",
-        lambda x: [(x + Tensor.arange(16)).sum() + 2.0, (x + Tensor.arange(16)).sum() + 3.0],
+    row("transposed-feed", (2, 576, 256), "4x4x4 4x4")(transposed_feed),
+    row("shared-sum", 136, "4x4 4x4")(lambda a, b: [a.sum() + 2.0, (a.sum() - b.sum()) * 4.0]),
+    row("four-scalars", 144, "4x4 4x4")(four_scalars),
+    row("epilogues-of-a-sum-with-steps", 136, "16")(
+        lambda x: [(x + Tensor.arange(16)).sum() + 2.0, (x + Tensor.arange(16)).sum() + 3.0]
     ),
-    Row("sums-of-both-axes", 1696, "16x24", lambda a: [a.sum(0).relu() + 1.0, a.sum(1).exp()]),
-    Row("sums-of-three-axes", 2672, "6x8x10", lambda a: [a.sum(0), a.sum(1), a.sum(2)]),
-    Row("largest-and-where", 1664, "16x24", largest_and_where),
-    Row("moments", 1664, "16x24", lambda x: [x.mean(1), x.std(1)]),
-    Row("moments-and-values", 3200, "16x24", rows_normalised),
-    Row("both-softmaxes", 4608, "16x24", lambda x: [x.softmax(), x.log_softmax()]),
-    Row(
-        "four-of-one-row",
-        1792,
-        "16x24",
-        lambda x: [x.sum(1), x.max(1), x.min(1), x.square().sum(1)],
+    row("sums-of-both-axes", 1696, "16x24")(lambda a: [a.sum(0).relu() + 1.0, a.sum(1).exp()]),
+    row("sums-of-three-axes", 2672, "6x8x10")(lambda a: [a.sum(0), a.sum(1), a.sum(2)]),
+    row("largest-and-where", 1664, "16x24")(largest_and_where),
+    row("moments", 1664, "16x24")(lambda x: [x.mean(1), x.std(1)]),
+    row("moments-and-values", 3200, "16x24")(rows_normalised),
+    row("both-softmaxes", 4608, "16x24")(lambda x: [x.softmax(), x.log_softmax()]),
+    row("four-of-one-row", 1792, "16x24")(
+        lambda x: [x.sum(1), x.max(1), x.min(1), x.square().sum(1)]
     ),
-    Row(
-        "sum-with-epilogues",
-        1728,
-        "16x24",
-        lambda x: [x.sum(1), x.sum(1).exp(), x.sum(1) * 2.0 + 1.0],
+    row("sum-with-epilogues", 1728, "16x24")(
+        lambda x: [x.sum(1), x.sum(1).exp(), x.sum(1) * 2.0 + 1.0]
     ),
-    Row(
-        "divided-and-scaled",
-        4608,
-        "+16x24",
-        lambda x: [x / x.sum(1, keepdim=True), x * x.sum(1, keepdim=True)],
+    row("divided-and-scaled", 4608, "+16x24")(
+        lambda x: [x / x.sum(1, keepdim=True), x * x.sum(1, keepdim=True)]
     ),
-    Row("value-and-sum", 4672, "16x24 16x24", lambda a, b: [a * b, (a * b).sum(1)]),
-    Row("unrelated-sums", 1888, "16x24 8x8", lambda a, b: [a.sum(1), b.sum(0)]),
-    Row(
+    row("value-and-sum", 4672, "16x24 16x24")(lambda a, b: [a * b, (a * b).sum(1)]),
+    row("unrelated-sums", 1888, "16x24 8x8")(lambda a, b: [a.sum(1), b.sum(0)]),
+    row(
         "sum-under-two-views",
         (2, 1216, 256),
         "16x16",
-        lambda a: [a.sum(0)[:8], a.sum(0)[8:] * 2.0],
         open=(1, "two outputs hold separate parts of one sum: it is stored, then cut"),
+    )(lambda a: [a.sum(0)[:8], a.sum(0)[8:] * 2.0]),
+    row("loss-and-count", 360, [(8, 10), below(10, 8)])(
+        lambda x, i: [x.square().sum(), i.eq(3).sum()]
     ),
-    Row(
-        "loss-and-count",
-        360,
-        [(8, 10), below(10, 8)],
-        lambda x, i: [x.square().sum(), i.eq(3).sum()],
+    row("sum-and-map", 840, "10x10")(lambda a: [a.sum(1), a.cos()]),
+    row("scalar-sum-and-exp", 56, "4 4")(
+        lambda a, b: [a.sum(keepdim=True), a.sum().exp2(), a.sum().exp2() + b]
     ),
-    Row("sum-and-map", 840, "10x10", lambda a: [a.sum(1), a.cos()]),
-    Row(
-        "scalar-sum-and-exp",
-        56,
-        "4 4",
-        lambda a, b: [a.sum(keepdim=True), a.sum().exp2(), a.sum().exp2() + b],
+    row("argmin-and-argmax-of-all", 520, "4x32")(lambda x: [x.argmin(), x.argmax()]),
+    row("sum-with-two-epilogues", 584, "12x12", tolerance=1e-4)(
+        lambda a: [a.sum() + 2.0, a.sum() * 4.0]
     ),
-    Row("argmin-and-argmax-of-all", 520, "4x32", lambda x: [x.argmin(), x.argmax()]),
-    Row(
-        "sum-with-two-epilogues",
-        584,
-        "12x12",
-        lambda a: [a.sum() + 2.0, a.sum() * 4.0],
-        tolerance=1e-4,
-    ),
-    Row("sum-and-range", 672, "12x12", lambda a: [a.sum(1), a.max(1) - a.min(1)]),
-    Row("value-and-its-exponential", 1728, "12x12", lambda a: [a * 2.0, (a * 2.0).exp()]),
+    row("sum-and-range", 672, "12x12")(lambda a: [a.sum(1), a.max(1) - a.min(1)]),
+    row("value-and-its-exponential", 1728, "12x12")(lambda a: [a * 2.0, (a * 2.0).exp()]),
     # Writes: what is assigned is stored in place if no other element of it is read.
-    Row("add-in-place", 768, "8x12", lambda a: a.assign(a + 1.0), assigned=[0]),
-    Row(
-        "assign-two",
-        1536,
-        "8x12 8x12",
-        lambda a, b: [a.assign(a + 1.0), b.assign(b * 2.0)],
-        assigned=[0, 1],
+    row("add-in-place", 768, "8x12", assigned=[0])(lambda a: a.assign(a + 1.0)),
+    row("assign-two", 1536, "8x12 8x12", assigned=[0, 1])(
+        lambda a, b: [a.assign(a + 1.0), b.assign(b * 2.0)]
     ),
-    Row(
-        "assign-from-each-other",
-        1536,
-        "8x12 8x12",
-        lambda a, b: [a.assign(a + b), b.assign(b.exp())],
-        assigned=[0, 1],
+    row("assign-from-each-other", 1536, "8x12 8x12", assigned=[0, 1])(
+        lambda a, b: [a.assign(a + b), b.assign(b.exp())]
     ),
-    Row(
+    row(
         "assign-and-read",
         (2, 1184, 0),
         "8x12",
-        lambda a: [a.assign(a * 2.0), a.sum(1)],
         assigned=[0],
         open=(1, "elements of an assigned value are not computed again"),
+    )(lambda a: [a.assign(a * 2.0), a.sum(1)]),
+    row("assign-matrix-product", 768, "8x8 8x8", assigned=[1])(lambda a, b: b.assign(b + a @ a)),
+    row("assign-normalised", (2, 1536, 512), "+8x12", assigned=[0], owned=(1, 1536, 512))(
+        lambda a: a.assign(a / a.sum(1, keepdim=True))
     ),
-    Row("assign-matrix-product", 768, "8x8 8x8", lambda a, b: b.assign(b + a @ a), assigned=[1]),
-    Row(
-        "assign-normalised",
-        (2, 1536, 512),
-        "+8x12",
-        lambda a: a.assign(a / a.sum(1, keepdim=True)),
-        assigned=[0],
-        owned=(1, 1536, 512),
+    row("assign-reversed", (2, 256, 256), "16", assigned=[0], owned=(1, 256, 256))(
+        lambda a: a.assign(a.flip(0))
     ),
-    Row(
-        "assign-reversed",
-        (2, 256, 256),
-        "16",
-        lambda a: a.assign(a.flip(0)),
-        assigned=[0],
-        owned=(1, 256, 256),
+    row("assign-shifted", (2, 1584, 512), "8x12 1x12", assigned=[0], owned=(1, 1584, 512))(
+        lambda a, x: a.assign(Tensor.cat([a[1:], x]))
     ),
-    Row(
-        "assign-shifted",
-        (2, 1584, 512),
-        "8x12 1x12",
-        lambda a, x: a.assign(Tensor.cat([a[1:], x])),
-        assigned=[0],
-        owned=(1, 1584, 512),
-    ),
-    Row("assign-chained", 1152, "8x12 8x12", chained, assigned=[0], owned=768),
-    Row("assign-swapped", 1536, "8x12 8x12", swapped, assigned=[0, 1]),
-    Row("momentum", 1920, "8x12 8x12 8x12", momentum, assigned=[0, 1]),
-    Row(
+    row("assign-chained", 1152, "8x12 8x12", assigned=[0], owned=768)(chained),
+    row("assign-swapped", 1536, "8x12 8x12", assigned=[0, 1])(swapped),
+    row("momentum", 1920, "8x12 8x12 8x12", assigned=[0, 1])(momentum),
+    row(
         "running-statistics",
         (2, 1536, 512),
         "8x12 12 +12",
-        running_statistics,
         assigned=[1, 2],
         open=(1, "epilogues that are assigned leave the loop nest"),
-    ),
-    Row("replaced-row", 96, "8x12 1x12", replaced_row, assigned=[0]),
-    Row(
-        "half-precision-weights",
-        1152,
-        "8x12 8x12",
+    )(running_statistics),
+    row("replaced-row", 96, "8x12 1x12", assigned=[0])(replaced_row),
+    row("half-precision-weights", 1152, "8x12 8x12", assigned=[0], tolerance=5e-3)(
         lambda w, g: w.assign((w.cast(dt.float16) - g.half() * 0.5).float()),
         lambda w, g: w - g * 0.5,
-        assigned=[0],
-        tolerance=5e-3,
     ),
     # Tensors that are partly realized or pinned: only as users realize them, not as programs.
-    Row("sum-beside-the-same-realized", 0, "4 4", sum_beside_the_realized, eager=True),
-    Row("constant-times-one", 0, "", lambda: Tensor(3.5) * 1.0, eager=True),
-    Row("constant-spread", 0, "", lambda: Tensor.full((2, 3), 4.0).T, eager=True),
-    Row("view-turned-and-cut", 0, "4x4", lambda a: a.T.flip(0)[1:3], eager=True),
-    Row("view-itself", 0, "4x6", lambda a: a, eager=True),
-    Row("view-reshaped", 0, "4x6", lambda a: a.reshape(24), eager=True),
-    Row("view-of-rows", 0, "4x6", lambda a: a[1:3], eager=True),
-    Row("view-of-one-row", 0, "4x6", lambda a: a[1:3][1].reshape(2, 3), eager=True),
-    Row("normalised-state", (2, 168, 0), "4x4 +4x4", normalised_state, eager=True),
-    Row("pinned-then-plus", (2, 80, 0), "4 4", lambda a, b: (a + b).kernelize() + 2, eager=True),
-    Row("pinned-and-its-child", (3, 128, 0), "4 4", pinned_and_child, eager=True),
-    Row("moved-to-its-own-device", 0, "4", lambda a: a.to("auto"), eager=True),
-    Row("variable", 0, "", lambda: Tensor.variable("n", 0, 9, 4), eager=True),
-    Row("variable-plus", 8, "", lambda: Tensor.variable("n", 0, 9, 4) + 2, eager=True),
-    Row("constants-of-two-shapes", 32, "4", lambda a: [a * 0 + 1, Tensor.ones(3) * 1], eager=True),
+    row("sum-beside-the-same-realized", 0, "4 4", eager=True)(sum_beside_the_realized),
+    row("constant-times-one", 0, "", eager=True)(lambda: Tensor(3.5) * 1.0),
+    row("constant-spread", 0, "", eager=True)(lambda: Tensor.full((2, 3), 4.0).T),
+    row("view-turned-and-cut", 0, "4x4", eager=True)(lambda a: a.T.flip(0)[1:3]),
+    row("view-itself", 0, "4x6", eager=True)(lambda a: a),
+    row("view-reshaped", 0, "4x6", eager=True)(lambda a: a.reshape(24)),
+    row("view-of-rows", 0, "4x6", eager=True)(lambda a: a[1:3]),
+    row("view-of-one-row", 0, "4x6", eager=True)(lambda a: a[1:3][1].reshape(2, 3)),
+    row("normalised-state", (2, 168, 0), "4x4 +4x4", eager=True)(normalised_state),
+    row("pinned-then-plus", (2, 80, 0), "4 4", eager=True)(lambda a, b: (a + b).kernelize() + 2),
+    row("pinned-and-its-child", (3, 128, 0), "4 4", eager=True)(pinned_and_child),
+    row("moved-to-its-own-device", 0, "4", eager=True)(lambda a: a.to("auto")),
+    row("variable", 0, "", eager=True)(lambda: Tensor.variable("n", 0, 9, 4)),
+    row("variable-plus", 8, "", eager=True)(lambda: Tensor.variable("n", 0, 9, 4) + 2),
+    row("constants-of-two-shapes", 32, "4", eager=True)(lambda a: [a * 0 + 1, Tensor.ones(3) * 1]),
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.fusion.row import Row, positive
+from tests.scheduler.fusion.row import positive, row
 
 RATE, BETA1, BETA2, EPSILON = 0.01, 0.9, 0.999, 1e-8
 CHANNELS = (0, 2, 3)  # the axes of (N, C, H, W) that statistics per channel go over
@@ -145,54 +145,49 @@ def tanh_beside(a: Tensor, b: Tensor, g: Tensor) -> list[Tensor]:
 
 ROWS = [
     # The reference names neither sizes nor a bias of the convolution; with one there is more to do.
-    Row(
+    row(
         "conv-norm-adam",
         (5, 37536, 5120),
         [(1, 3, 4, 4), *CONV_NORM, *kept_by_adam((32, 3, 3, 3), (32,), (32,), (32,))],
-        conv_norm_adam,
         tolerance=2e-3,
         assigned=range(1, 15),
-    ),
+    )(conv_norm_adam),
     # The four outputs: gradients of values, scale and bias, and the result after relu.
-    Row("batchnorm-gradients", 24832, "2x16x8x8 16 16", norm_backward, tolerance=1e-4),
-    Row("softmax-gradient", 12288, "2x3x16x16", lambda x: softmax_backward(x, 1.0)),
-    Row("softmax-gradient-given", 18432, "2x3x16x16 2x3x16x16", softmax_backward),
-    Row(
+    row("batchnorm-gradients", 24832, "2x16x8x8 16 16", tolerance=1e-4)(norm_backward),
+    row("softmax-gradient", 12288, "2x3x16x16")(lambda x: softmax_backward(x, 1.0)),
+    row("softmax-gradient-given", 18432, "2x3x16x16 2x3x16x16")(softmax_backward),
+    row(
         "linear-adam",
         (4, 282144, 32768),
         [(4, 64, 32), (128, 32), (128,), *kept_by_adam((128, 32), (128,))],
-        linear_adam,
         tolerance=1e-4,
         assigned=range(1, 9),
-    ),
-    Row(
+    )(linear_adam),
+    row(
         "two-convs-adam",
         (5, 81696, 1280),
         [(2, 3, 4, 4), *TWO, *kept_by_adam(*TWO)],
-        partial(convs_adam, 2),
         tolerance=1e-4,
         assigned=range(1, 9),
-    ),
-    Row(
+    )(partial(convs_adam, 2)),
+    row(
         "two-convs-sgd",
         (4, 41984, 1280),
         "2x3x4x4 16x3x3x3 32x16x2x2",
-        convs_sgd,
         tolerance=1e-4,
         assigned=(1, 2),
-    ),
-    Row(
+    )(convs_sgd),
+    row(
         "four-convs-sgd",
         (11, 6261776, 1415424),
         "2x3x12x12 4x3x3x3 8x4x3x3 16x8x3x3 32x16x3x3",
-        convs_sgd,
         tolerance=1e-3,
         large="2x3x64x64 4x3x3x3 8x4x3x3 16x8x3x3 32x16x3x3",
         assigned=(1, 2, 3, 4),
-    ),
-    Row("cosine-thrice-gradient", 160, "10 10", thrice_cosine),
-    Row("negative-part-gradient", 1600, "100 100", negative_part),
-    Row("products-gradient", (3, 3200, 512), "10x10 10x10", products, tolerance=1e-4),
+    )(convs_sgd),
+    row("cosine-thrice-gradient", 160, "10 10")(thrice_cosine),
+    row("negative-part-gradient", 1600, "100 100")(negative_part),
+    row("products-gradient", (3, 3200, 512), "10x10 10x10", tolerance=1e-4)(products),
     # In a program the gradient of b is an output of its own: a copy of 10 elements.
-    Row("tanh-beside-gradient", 240, "10 10 20", tanh_beside, owned=320),
+    row("tanh-beside-gradient", 240, "10 10 20", owned=320)(tanh_beside),
 ]
