@@ -1,5 +1,6 @@
 """The daemon with a scripted program and cameras, and the rest of the car on the same bus."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,21 @@ def frame_of(frame_id: int, sof_ns: int | None = None, form: FrameFormat = SMALL
     start_ns = frame_id * 50 * MS if sof_ns is None else sof_ns
     data = np.full(form.size, frame_id % 256, np.uint8)
     return Frame(data, form, frame_id, start_ns, start_ns + 15 * MS)
+
+
+def check_fields(message: Any, expected: Mapping[str, Any]) -> None:
+    """Compare fields by their paths; numbers as float32, those of an enumeration by name."""
+    for path, value in expected.items():
+        found = message
+        for part in path.split("."):
+            found = found[int(part)] if part.isdigit() else getattr(found, part)
+        if isinstance(value, str):
+            assert str(found) == value, path
+        elif isinstance(value, bytes):
+            assert found == value, path
+        else:
+            numbers = np.array(found if np.isscalar(found) else list(found), np.float32)
+            np.testing.assert_array_equal(numbers, np.asarray(value, np.float32), path)
 
 
 class Car:

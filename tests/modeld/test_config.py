@@ -1,3 +1,5 @@
+"""Settings from files, variables and options; what is wrong in them; the sample."""
+
 import re
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
@@ -17,6 +19,10 @@ from modeld.config_sources import (
 from modeld.errors import ConfigError
 
 
+# A table that is not closed.
+CAMERA = "{width = 960, height = 540, focal_px = 1"
+
+
 def write(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "modeld.toml"
     path.write_text(text)
@@ -30,11 +36,8 @@ def test_defaults() -> None:
     assert (config.lat_smooth_s, config.long_smooth_s) == (None, None)
     assert config.bus_address == "tcp://127.0.0.1"
     assert not config.demo
-
-
-def test_config_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
-        Config().demo = True  # type: ignore[misc]  # what is tested
+        config.demo = True  # type: ignore[misc]  # what is tested
 
 
 def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
@@ -71,14 +74,9 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
         freeze_gc = false
         gpu_priority = "high"
         keep_awake = true
-        [camera.road]
-        width = 960
-        height = 540
-        focal_px = 800
-        [camera.wide]
-        width = 960
-        height = 540
-        focal_px = 300.5
+        [camera]
+        road = {width = 960, height = 540, focal_px = 800}
+        wide = {width = 960, height = 540, focal_px = 300.5}
         """,
     )
     assert load_config(path) == Config(
@@ -175,10 +173,7 @@ def test_raw_predictions_follow_the_environment(monkeypatch: pytest.MonkeyPatch)
         ("long_smooth_s = -0.1", r"long_smooth_s: expected 0\.0\.\.5\.0, got -0\.1"),
         ("lat_smooth_s = '1'", r"lat_smooth_s: expected float.*, got str '1'"),
         ("bus_address = 'http://x'", r"bus_address: expected tcp://HOST"),
-        (
-            "stack = 'openpilot'",
-            r"stack: expected one of openpilot-2025, openpilot-2026, sunnypilot, got 'openpilot'",
-        ),
+        ("stack = 'x'", r"stack: expected one of openpilot-2025, openpilot-2026, sunnypilot, got"),
         ("port_hash = 'md5'", r"port_hash: expected one of murmur, fnv1a, got 'md5'"),
         ("camera_server = 'a/b'", r"camera_server: expected a name"),
         ("demo =", r"expected TOML"),
@@ -186,16 +181,10 @@ def test_raw_predictions_follow_the_environment(monkeypatch: pytest.MonkeyPatch)
         ("[[camera]]\nroad = 3", r"camera: expected \[camera\.road\] and \[camera\.wide\], got"),
         ("[camera.side]\nwidth = 3", r"unknown table \[camera\.side\]; did you mean camera\.wide"),
         ("[camera.road]\nwidth = 960", r"\[camera\.road\]: missing height, focal_px"),
+        (f"camera.wide = {CAMERA}}}", r"\[camera\.wide\]: expected \[camera\.road\], too"),
+        (f"camera.road = {CAMERA}, fov = 2}}", r"unknown key camera\.road\.fov"),
         (
-            "[camera.wide]\nwidth = 960\nheight = 540\nfocal_px = 1",
-            r"\[camera\.wide\]: expected \[camera\.road\], too",
-        ),
-        (
-            "[camera.road]\nwidth = 960\nheight = 540\nfocal_px = 1\nfov = 2",
-            r"unknown key camera\.road\.fov",
-        ),
-        (
-            "[camera.road]\nwidth = 960\nheight = 0\nfocal_px = 800",
+            "camera.road = {width = 960, height = 0, focal_px = 800}",
             r"toml: camera\.road\.height: expected 2\.\.16384, got 0$",
         ),
     ],
@@ -209,16 +198,12 @@ def test_bad_files_are_rejected_with_file_and_key(tmp_path: Path, text: str, mes
     assert caught.value.exit_code == 2
 
 
-def test_missing_file_is_a_config_error(tmp_path: Path) -> None:
+def test_what_is_no_file_of_text_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: cannot be read: No such file"):
         load_config(tmp_path / "none.toml")
-
-
-def test_bytes_that_are_no_text_are_a_config_error(tmp_path: Path) -> None:
-    path = tmp_path / "binary.toml"
-    path.write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="expected TOML"):
-        load_config(path)
+        load_config(tmp_path / "binary.toml")
 
 
 ENVIRONMENT = {
@@ -245,10 +230,8 @@ def test_each_source_wins_over_those_before_it(tmp_path: Path) -> None:
         device = "file"
         [realtime]
         priority = 1
-        [camera.road]
-        width = 960
-        height = 540
-        focal_px = 800
+        [camera]
+        road = {width = 960, height = 540, focal_px = 800}
         """,
     )
     options = [Given("bus_address", "ipc:///option", "--bus"), Given("demo", "true", "--demo")]
@@ -307,14 +290,11 @@ def test_the_variable_of_the_other_stack_loses_against_the_file_and_is_named(
     assert loaded.sources["send_raw_predictions"] == f"file {path}"
 
 
-def test_variables_of_settings_are_distinct_and_no_others() -> None:
+def test_every_field_is_a_setting_with_a_variable_of_its_own() -> None:
     variables = [setting.variable for setting in SETTINGS.values()]
     assert len(set(variables)) == len(variables)
     assert not set(variables) & set(OTHER_VARIABLES)
     assert not [name for name in variables if name.startswith("MODELD_TEST_")]
-
-
-def test_every_field_is_a_setting() -> None:
     first = {key.partition(".")[0] for key in SETTINGS}
     assert first == {item.name for item in fields(Config)} - {"cameras"} | {"camera"}
 
@@ -344,8 +324,9 @@ def test_changed_settings_are_those_that_are_no_defaults() -> None:
 # --- the sample -------------------------------------------------------------------------------
 
 
-def test_the_sample_sets_nothing(tmp_path: Path) -> None:
+def test_the_sample_sets_nothing_and_fits_a_terminal(tmp_path: Path) -> None:
     assert load_config(write(tmp_path, sample_config())) == Config()
+    assert max(map(len, sample_config().splitlines())) <= 100
 
 
 def test_the_sample_holds_every_setting_once_and_can_be_uncommented(tmp_path: Path) -> None:
@@ -364,7 +345,3 @@ def test_the_sample_takes_values_that_are_in_force(tmp_path: Path) -> None:
     text = sample_config({"model": Path('/a"b\\c\n.pkl'), "realtime.priority": 54})
     config = load_config(write(tmp_path, text))
     assert config == Config(model=Path('/a"b\\c\n.pkl'), realtime=RealtimeConfig(priority=54))
-
-
-def test_lines_of_the_sample_fit_a_terminal() -> None:
-    assert max(map(len, sample_config().splitlines())) <= 100

@@ -1,5 +1,9 @@
+"""Fields of the three messages by hand; the bytes of modelV2 that are patched instead of filled."""
+
+from __future__ import annotations
+
 import math
-from collections.abc import Callable, Iterable
+import warnings
 from dataclasses import fields, replace
 from typing import Any
 
@@ -20,7 +24,9 @@ from modeld.fill_message import (
     fill_model_v2,
     path_coefficients,
 )
+from modeld.model_message import ModelMessage
 from modeld.parse_outputs import DrivingOutputs
+from tests.modeld.bench import check_fields
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "plan": (33, 15),
@@ -71,233 +77,256 @@ def make_outputs() -> DrivingOutputs:
 OUTPUTS = make_outputs()
 
 
-def filled(service: str, fill: Callable[[Any], None]) -> Any:
-    """Fill an event, send it through its wire form and return the reader."""
-    event = new_event(service, mono_time_ns=1)
-    fill(event)
-    return read_event(event.to_bytes())
+def event_of(
+    service: str,
+    outputs: DrivingOutputs = OUTPUTS,
+    frame: FrameInfo = FRAME,
+    verdict: FrameVerdict = VERDICT,
+    raw: bytes | None = None,
+) -> Any:
+    event = new_event(service, mono_time_ns=77)
+    if service == "modelV2":
+        fill_model_v2(event, outputs, frame, verdict, raw)
+    elif service == "drivingModelData":
+        fill_driving_model_data(event, outputs, frame, verdict)
+    else:
+        fill_camera_odometry(event, outputs, frame)
+    return event
 
 
-def same(field: Iterable[float], expected: NDArray[Any] | list[float]) -> bool:
-    return np.array_equal(np.array(list(field), np.float32), np.asarray(expected, np.float32))
-
-
-@pytest.fixture(scope="module")
-def model_event() -> Any:
-    return filled("modelV2", lambda event: fill_model_v2(event, OUTPUTS, FRAME, VERDICT))
-
-
-def test_model_v2_frame_fields(model_event: Any) -> None:
-    model = model_event.modelV2
-    assert model_event.valid
-    assert (model.frameId, model.frameIdExtra, model.frameAge) == (12, 13, 2)
-    assert model.frameDropPerc == 1.5
-    assert model.timestampEof == 987_654_321
-    assert model.modelExecutionTime == pytest.approx(0.025)
-    assert len(model.rawPredictions) == 0
-
-
-def test_model_v2_plan(model_event: Any) -> None:
-    model = model_event.modelV2
-    for name, column in (
-        ("position", 0),
-        ("velocity", 3),
-        ("acceleration", 6),
-        ("orientation", 9),
-        ("orientationRate", 12),
-    ):
-        curve = getattr(model, name)
-        assert same(curve.t, T_IDXS), name
-        assert same(curve.x, OUTPUTS.plan[:, column]), name
-        assert same(curve.y, OUTPUTS.plan[:, column + 1]), name
-        assert same(curve.z, OUTPUTS.plan[:, column + 2]), name
-    assert same(model.position.xStd, OUTPUTS.plan_stds[:, 0])
-    assert same(model.position.yStd, OUTPUTS.plan_stds[:, 1])
-    assert same(model.position.zStd, OUTPUTS.plan_stds[:, 2])
-    assert len(model.velocity.xStd) == 0
-
-
-def test_model_v2_lines(model_event: Any) -> None:
-    model = model_event.modelV2
-    for curves, points in (
-        (model.laneLines, OUTPUTS.lane_lines),
-        (model.roadEdges, OUTPUTS.road_edges),
-    ):
-        assert len(curves) == len(points)
-        for curve, expected in zip(curves, points, strict=True):
-            assert same(curve.x, X_IDXS)
-            assert same(curve.y, expected[:, 0])
-            assert same(curve.z, expected[:, 1])
-            assert len(curve.t) == 0
-    assert same(model.laneLineStds, OUTPUTS.lane_lines_stds[:, 0, 0])
-    assert same(model.laneLineProbs, OUTPUTS.lane_lines_prob[[1, 3, 5, 7]])
-    assert same(model.roadEdgeStds, OUTPUTS.road_edges_stds[:, 0, 0])
-
-
-def test_model_v2_leads(model_event: Any) -> None:
-    leads = model_event.modelV2.leadsV3
-    assert [lead.probTime for lead in leads] == [0.0, 2.0, 4.0]
-    for index, lead in enumerate(leads):
-        assert lead.prob == OUTPUTS.lead_prob[index]
-        assert list(lead.t) == [0, 2, 4, 6, 8, 10]
-        for column, name in enumerate("xyva"):
-            assert same(getattr(lead, name), OUTPUTS.lead[index, :, column]), name
-            assert same(getattr(lead, f"{name}Std"), OUTPUTS.lead_stds[index, :, column]), name
-
-
-def test_model_v2_meta(model_event: Any) -> None:
-    meta, expected = model_event.modelV2.meta, OUTPUTS.meta
-    assert meta.engagedProb == expected[0]
-    assert same(meta.desireState, OUTPUTS.desire_state)
-    assert same(meta.desirePrediction, OUTPUTS.desire_pred.reshape(-1))
-    assert meta.hardBrakePredicted
-    assert str(meta.laneChangeState) == "laneChangeStarting"
-    assert str(meta.laneChangeDirection) == "right"
-    disengage = meta.disengagePredictions
-    assert list(disengage.t) == [2, 4, 6, 8, 10]
-    assert same(disengage.gasDisengageProbs, expected[[1, 7, 13, 19, 25]])
-    assert same(disengage.brakeDisengageProbs, expected[[2, 8, 14, 20, 26]])
-    assert same(disengage.steerOverrideProbs, expected[[3, 9, 15, 21, 27]])
-    assert same(disengage.brake3MetersPerSecondSquaredProbs, expected[[4, 10, 16, 22, 28]])
-    assert same(disengage.brake4MetersPerSecondSquaredProbs, expected[[5, 11, 17, 23, 29]])
-    assert same(disengage.brake5MetersPerSecondSquaredProbs, expected[[6, 12, 18, 24, 30]])
-    assert same(disengage.gasPressProbs, expected[[31, 35, 39, 43, 47, 51]])
-    assert same(disengage.brakePressProbs, expected[[32, 36, 40, 44, 48, 52]])
-
-
-def test_model_v2_verdict(model_event: Any) -> None:
-    model = model_event.modelV2
-    assert str(model.confidence) == "yellow"
-    assert model.action.desiredCurvature == pytest.approx(0.01)
-    assert model.action.desiredAcceleration == -0.5
-    assert model.action.shouldStop
-
-
-def test_model_v2_raw_predictions() -> None:
-    event = filled(
-        "modelV2", lambda event: fill_model_v2(event, OUTPUTS, FRAME, VERDICT, b"\x01\x02\x03\x04")
-    )
-    assert event.modelV2.rawPredictions == b"\x01\x02\x03\x04"
-
-
-def test_driving_model_data() -> None:
-    event = filled(
-        "drivingModelData",
-        lambda event: fill_driving_model_data(event, OUTPUTS, FRAME, VERDICT),
-    )
-    data = event.drivingModelData
+def filled(service: str, *arguments: Any) -> Any:
+    """Fill a message, send it through its wire form and return the reader."""
+    event = read_event(event_of(service, *arguments).to_bytes())
     assert event.valid
-    assert (data.frameId, data.frameIdExtra, data.frameDropPerc) == (12, 13, 1.5)
-    assert data.modelExecutionTime == pytest.approx(0.025)
-    assert data.action.desiredAcceleration == -0.5
-    assert str(data.meta.laneChangeState) == "laneChangeStarting"
-    assert str(data.meta.laneChangeDirection) == "right"
-    assert data.laneLineMeta.leftY == OUTPUTS.lane_lines[1, 0, 0]
-    assert data.laneLineMeta.rightY == OUTPUTS.lane_lines[2, 0, 0]
-    assert data.laneLineMeta.leftProb == OUTPUTS.lane_lines_prob[3]
-    assert data.laneLineMeta.rightProb == OUTPUTS.lane_lines_prob[5]
-    expected = path_coefficients(OUTPUTS.plan)
-    assert same(data.path.xCoefficients, expected[0])
-    assert same(data.path.yCoefficients, expected[1])
-    assert same(data.path.zCoefficients, expected[2])
+    return getattr(event, service)
 
 
-def with_meta(width: int) -> DrivingOutputs:
-    return replace(OUTPUTS, meta=np.arange(width, dtype=np.float32))
+PLAN = {"position": 0, "velocity": 3, "acceleration": 6, "orientation": 9, "orientationRate": 12}
+DISENGAGE = (
+    *("gasDisengage", "brakeDisengage", "steerOverride"),
+    *(f"brake{n}MetersPerSecondSquared" for n in (3, 4, 5)),
+)
+MODEL: dict[str, Any] = {
+    "frameId": 12,
+    "frameIdExtra": 13,
+    "frameAge": 2,
+    "frameDropPerc": 1.5,
+    "timestampEof": 987_654_321,
+    "modelExecutionTime": 0.025,
+    "rawPredictions": b"",
+    "confidence": "yellow",
+    "action.desiredCurvature": 0.01,
+    "action.desiredAcceleration": -0.5,
+    "action.shouldStop": True,
+    **{f"{name}.t": T_IDXS for name in PLAN},
+    **{
+        f"{name}.{axis}": OUTPUTS.plan[:, column + index]
+        for name, column in PLAN.items()
+        for index, axis in enumerate("xyz")
+    },
+    **{f"position.{axis}Std": OUTPUTS.plan_stds[:, i] for i, axis in enumerate("xyz")},
+    "velocity.xStd": [],
+    **{
+        f"{name}.{line}.{axis}": value
+        for name, lines in (("laneLines", OUTPUTS.lane_lines), ("roadEdges", OUTPUTS.road_edges))
+        for line, points in enumerate(lines)
+        for axis, value in {"x": X_IDXS, "y": points[:, 0], "z": points[:, 1], "t": []}.items()
+    },
+    "laneLineStds": OUTPUTS.lane_lines_stds[:, 0, 0],
+    "laneLineProbs": OUTPUTS.lane_lines_prob[[1, 3, 5, 7]],
+    "roadEdgeStds": OUTPUTS.road_edges_stds[:, 0, 0],
+    **{
+        f"leadsV3.{lead}.{name}": value
+        for lead in range(3)
+        for name, value in {
+            "probTime": 2.0 * lead,
+            "prob": OUTPUTS.lead_prob[lead],
+            "t": [0, 2, 4, 6, 8, 10],
+            **{axis: OUTPUTS.lead[lead, :, i] for i, axis in enumerate("xyva")},
+            **{f"{axis}Std": OUTPUTS.lead_stds[lead, :, i] for i, axis in enumerate("xyva")},
+        }.items()
+    },
+    "meta.engagedProb": OUTPUTS.meta[0],
+    "meta.desireState": OUTPUTS.desire_state,
+    "meta.desirePrediction": OUTPUTS.desire_pred.reshape(-1),
+    "meta.hardBrakePredicted": True,
+    "meta.laneChangeState": "laneChangeStarting",
+    "meta.laneChangeDirection": "right",
+    "meta.disengagePredictions.t": [2, 4, 6, 8, 10],
+    **{
+        f"meta.disengagePredictions.{name}Probs": OUTPUTS.meta[1 + index :: 6][:5]
+        for index, name in enumerate(DISENGAGE)
+    },
+    "meta.disengagePredictions.gasPressProbs": OUTPUTS.meta[31::4],
+    "meta.disengagePredictions.brakePressProbs": OUTPUTS.meta[32::4],
+    # Of a head that this model does not have.
+    **{f"temporalPose.{name}": [] for name in ("trans", "rot", "transStd", "rotStd")},
+}
+DATA: dict[str, Any] = {
+    "frameId": 12,
+    "frameIdExtra": 13,
+    "frameDropPerc": 1.5,
+    "modelExecutionTime": 0.025,
+    "action.desiredCurvature": 0.01,
+    "action.desiredAcceleration": -0.5,
+    "action.shouldStop": True,
+    "meta.laneChangeState": "laneChangeStarting",
+    "meta.laneChangeDirection": "right",
+    "laneLineMeta.leftY": OUTPUTS.lane_lines[1, 0, 0],
+    "laneLineMeta.rightY": OUTPUTS.lane_lines[2, 0, 0],
+    "laneLineMeta.leftProb": OUTPUTS.lane_lines_prob[3],
+    "laneLineMeta.rightProb": OUTPUTS.lane_lines_prob[5],
+    **{
+        f"path.{axis}Coefficients": path_coefficients(OUTPUTS.plan)[index]
+        for index, axis in enumerate("xyz")
+    },
+}
+ODOMETRY: dict[str, Any] = {
+    "frameId": 12,
+    "timestampEof": 987_654_321,
+    "trans": OUTPUTS.pose[:3],
+    "rot": OUTPUTS.pose[3:],
+    "transStd": OUTPUTS.pose_stds[:3],
+    "rotStd": OUTPUTS.pose_stds[3:],
+    "wideFromDeviceEuler": OUTPUTS.wide_from_device_euler,
+    "wideFromDeviceEulerStd": OUTPUTS.wide_from_device_euler_stds,
+    "roadTransformTrans": OUTPUTS.road_transform[:3],
+    "roadTransformTransStd": OUTPUTS.road_transform_stds[:3],
+}
 
 
 @pytest.mark.parametrize(
-    ("width", "gas", "brake5", "gas_press", "brake_press"),
+    ("service", "expected"),
+    [("modelV2", MODEL), ("drivingModelData", DATA), ("cameraOdometry", ODOMETRY)],
+    ids=["modelV2", "drivingModelData", "cameraOdometry"],
+)
+def test_every_field(service: str, expected: dict[str, Any]) -> None:
+    message = filled(service)
+    check_fields(message, expected)
+    if service == "modelV2":
+        assert [len(message.laneLines), len(message.roadEdges), len(message.leadsV3)] == [4, 2, 3]
+
+
+# Meta's width: how far horizons are apart, and the columns of pressed pedals.
+@pytest.mark.parametrize(
+    ("width", "step", "gas", "brake"),
     [
-        (48, [1, 8, 15, 22, 29], [6, 13, 20, 27, 34], [], []),
-        (53, [1, 9, 17, 25, 33], [6, 14, 22, 30, 38], [7, 15, 23, 31, 39], [8, 16, 24, 32, 40]),
-        (55, [1, 7, 13, 19, 25], [6, 12, 18, 24, 30], [*range(31, 55, 4)], [*range(32, 55, 4)]),
+        (48, 7, [], []),
+        (53, 8, [7, 15, 23, 31, 39], [8, 16, 24, 32, 40]),
+        (55, 6, [*range(31, 55, 4)], [*range(32, 55, 4)]),
     ],
 )
 def test_disengagements_of_the_three_layouts(
-    width: int, gas: list[int], brake5: list[int], gas_press: list[int], brake_press: list[int]
+    width: int, step: int, gas: list[int], brake: list[int]
 ) -> None:
-    outputs = with_meta(width)
-    event = filled("modelV2", lambda event: fill_model_v2(event, outputs, FRAME, VERDICT))
-    found = event.modelV2.meta.disengagePredictions
-    assert event.modelV2.meta.engagedProb == 0.0
-    assert list(found.t) == [2, 4, 6, 8, 10]
-    assert list(found.gasDisengageProbs) == gas
-    assert list(found.brakeDisengageProbs) == [value + 1 for value in gas]
-    assert list(found.steerOverrideProbs) == [value + 2 for value in gas]
-    assert list(found.brake3MetersPerSecondSquaredProbs) == [value + 3 for value in gas]
-    assert list(found.brake4MetersPerSecondSquaredProbs) == [value + 4 for value in gas]
-    assert list(found.brake5MetersPerSecondSquaredProbs) == brake5
-    assert list(found.gasPressProbs) == gas_press
-    assert list(found.brakePressProbs) == brake_press
+    meta = filled("modelV2", replace(OUTPUTS, meta=np.arange(width, dtype=np.float32))).meta
+    horizons = np.arange(5) * step
+    columns = {f"{name}Probs": 1 + index + horizons for index, name in enumerate(DISENGAGE)}
+    columns |= {"t": [2, 4, 6, 8, 10], "gasPressProbs": gas, "brakePressProbs": brake}
+    check_fields(meta, {"engagedProb": 0.0})
+    check_fields(meta.disengagePredictions, columns)
 
 
-def test_temporal_pose_is_that_of_the_head_and_empty_without_it(model_event: Any) -> None:
-    empty = model_event.modelV2.temporalPose
-    names = ("trans", "rot", "transStd", "rotStd")
-    assert [len(getattr(empty, name)) for name in names] == [0] * 4
+def test_what_only_some_models_have() -> None:
     pose = np.arange(6, dtype=np.float32)
     outputs = replace(OUTPUTS, sim_pose=pose, sim_pose_stds=pose + 10)
-    event = filled("modelV2", lambda event: fill_model_v2(event, outputs, FRAME, VERDICT))
-    found = event.modelV2.temporalPose
-    assert [list(getattr(found, name)) for name in names] == [
-        [0, 1, 2],
-        [3, 4, 5],
-        [10, 11, 12],
-        [13, 14, 15],
-    ]
+    model = filled("modelV2", outputs, FRAME, VERDICT, b"\x01\x02\x03\x04")
+    check_fields(model.temporalPose, {"trans": [0, 1, 2], "rot": [3, 4, 5]})
+    check_fields(model.temporalPose, {"transStd": [10, 11, 12], "rotStd": [13, 14, 15]})
+    assert model.rawPredictions == b"\x01\x02\x03\x04"
+    for service in ("modelV2", "drivingModelData"):
+        assert not filled(service).big
+        assert filled(service, OUTPUTS, replace(FRAME, big=True)).big
 
 
-@pytest.mark.parametrize("big", [False, True])
-def test_the_flag_of_the_large_model(big: bool) -> None:
-    frame = replace(FRAME, big=big)
-    model = filled("modelV2", lambda event: fill_model_v2(event, OUTPUTS, frame, VERDICT))
-    data = filled(
-        "drivingModelData", lambda event: fill_driving_model_data(event, OUTPUTS, frame, VERDICT)
-    )
-    assert model.modelV2.big is big
-    assert data.drivingModelData.big is big
+@pytest.mark.parametrize(
+    ("changes", "valid", "odometry"),
+    [({}, True, True), ({"dropped": 1}, True, False), ({"valid": False}, False, False)],
+)
+def test_camera_odometry_is_valid_only_without_a_gap(
+    changes: dict[str, Any], valid: bool, odometry: bool
+) -> None:
+    frame = replace(FRAME, **changes)
+    found = [event_of(service, OUTPUTS, frame).valid for service in ("modelV2", "drivingModelData")]
+    assert found == [valid] * 2
+    assert event_of("cameraOdometry", OUTPUTS, frame).valid is odometry
 
 
-def test_path_coefficients_of_a_polynomial_are_its_own() -> None:
+def test_path_coefficients_are_those_of_a_polynomial() -> None:
     plan = np.zeros((33, 15), np.float32)
     plan[:, 0] = 1 + 20 * T_IDXS - 0.5 * T_IDXS**2
     plan[:, 1] = 0.25 * T_IDXS
     plan[:, 2] = 0.001 * T_IDXS**4
     expected = [[1, 20, -0.5, 0, 0], [0, 0.25, 0, 0, 0], [0, 0, 0, 0, 0.001]]
     np.testing.assert_allclose(path_coefficients(plan), expected, atol=1e-4)
-
-
-def test_path_coefficients_agree_with_polyfit() -> None:
     plan = np.random.default_rng(3).normal(size=(33, 15)).astype(np.float32)
     fit = np.polynomial.polynomial.polyfit(T_IDXS, plan[:, :3].astype(np.float64), 4)
     np.testing.assert_allclose(path_coefficients(plan), fit.T, rtol=1e-6, atol=1e-9)
 
 
-def test_camera_odometry() -> None:
-    event = filled("cameraOdometry", lambda event: fill_camera_odometry(event, OUTPUTS, FRAME))
-    odometry = event.cameraOdometry
-    assert event.valid
-    assert (odometry.frameId, odometry.timestampEof) == (12, 987_654_321)
-    assert same(odometry.trans, OUTPUTS.pose[:3])
-    assert same(odometry.rot, OUTPUTS.pose[3:])
-    assert same(odometry.transStd, OUTPUTS.pose_stds[:3])
-    assert same(odometry.rotStd, OUTPUTS.pose_stds[3:])
-    assert same(odometry.wideFromDeviceEuler, OUTPUTS.wide_from_device_euler)
-    assert same(odometry.wideFromDeviceEulerStd, OUTPUTS.wide_from_device_euler_stds)
-    assert same(odometry.roadTransformTrans, OUTPUTS.road_transform[:3])
-    assert same(odometry.roadTransformTransStd, OUTPUTS.road_transform_stds[:3])
+# --- modelV2 is filled once, and its bytes are patched with each frame ------------------------
+
+
+def same_bytes(
+    message: ModelMessage,
+    outputs: DrivingOutputs,
+    frame: FrameInfo = FRAME,
+    verdict: FrameVerdict = VERDICT,
+    raw: bytes | None = None,
+) -> None:
+    anew = event_of("modelV2", outputs, frame, verdict, raw).to_bytes()
+    assert message.fill(77, frame, verdict, raw) == anew
+
+
+POSE = np.zeros((2, 6), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
-    [({}, True), ({"dropped": 1}, False), ({"valid": False}, False)],
+    "changes",
+    [
+        {},
+        {"meta": np.zeros(48, np.float32)},
+        {"meta": np.zeros(53, np.float32)},
+        {"sim_pose": POSE[0], "sim_pose_stds": POSE[1]},
+        {"action": np.zeros(2, np.float32)},
+        {"plan": np.zeros(2000, np.float32)[:495].reshape(33, 15)},  # a slice of a vector
+    ],
 )
-def test_camera_odometry_is_valid_only_without_a_gap(
-    changes: dict[str, Any], expected: bool
-) -> None:
-    frame = replace(FRAME, **changes)
-    odometry = filled("cameraOdometry", lambda event: fill_camera_odometry(event, OUTPUTS, frame))
-    model = filled("modelV2", lambda event: fill_model_v2(event, OUTPUTS, frame, VERDICT))
-    assert odometry.valid is expected
-    assert model.valid is frame.valid
+def test_each_frame_is_what_a_message_filled_anew_is(changes: dict[str, Any]) -> None:
+    outputs = replace(make_outputs(), **changes)
+    message = ModelMessage(outputs)
+    rng = np.random.default_rng(3)
+    for number in range(50):
+        # Other numbers in the arrays, as a parser writes them.
+        for one in fields(outputs):
+            array = getattr(outputs, one.name)
+            if isinstance(array, np.ndarray):
+                array[...] = rng.normal(0.0, 100.0, array.shape)
+        frame = replace(FRAME, frame_id=number, valid=bool(number % 3), dropped=number)
+        action = replace(VERDICT.action, curvature_1pm=float(rng.normal()), should_stop=False)
+        verdict = replace(VERDICT, action=action, hard_brake_predicted=bool(number % 2))
+        same_bytes(message, outputs, frame, verdict)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -0.0, 1e-42, 2.0**22 + 5])
+def test_numbers_pass_as_bits(value: float) -> None:
+    outputs = make_outputs()
+    message = ModelMessage(outputs)
+    outputs.plan[7, 2] = outputs.lead[2, 5, 3] = outputs.meta[0] = value
+    same_bytes(message, outputs)
+
+
+def test_raw_vectors_come_along_and_nothing_grows_or_warns() -> None:
+    outputs = make_outputs()
+    message = ModelMessage(outputs)
+    same_bytes(message, outputs)
+    same_bytes(message, outputs, raw=b"\x01\x02\x03\x04")
+    same_bytes(message, outputs)
+    # Fields of the frame are never taken for outputs, whatever their bits.
+    bits: Any = np.float32(2.0**22 + 3).view(np.uint32)
+    frame = replace(FRAME, frame_id=int(bits), execution_time_s=2.0**22 + 3)
+    same_bytes(message, outputs, frame)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sizes = {len(message.fill(number, FRAME, VERDICT)) for number in range(200)}
+    assert len(sizes) == 1

@@ -1,9 +1,10 @@
-"""The health message: what it says of facts, loop and process."""
+"""The health message and its facts: what it says of loop, model, process and machine."""
 
 from __future__ import annotations
 
 import gc
 import os
+import resource
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +12,31 @@ from typing import Any
 
 import pytest
 
+import runtime
 from cereal.clock import ManualClock
 from cereal.errors import TransportError
 from cereal.schema import content, member_name, read_event
 from cereal.transport.memory import MemoryTransport
 from modeld.health import HEALTH_SERVICES, HealthReporter
+from modeld.health_facts import facts_of, versions
 from modeld.health_snapshot import SelfTestFacts, ServiceFacts, TestResult
+from modeld.load_models import LoadedModel
 from modeld.loop_state import Fault, LoopState, Phase
 from modeld.metrics import MetricsFile
-from modeld.process_figures import FigureReader
+from modeld.process_figures import (
+    MOST_TEMPERATURES,
+    FigureReader,
+    Figures,
+    Temperature,
+    find_sensors,
+    read_temperatures,
+)
 from modeld.realtime import Effect
 from modeld.stages import BOUNDS_MS, NS_PER_MS
+from tests.modeld.bench import check_fields
+from tests.support.built import built
+from tests.tools.small_monitoring import write_small_monitoring
+from tests.tools.tiny_driving import write_tiny_driving
 
 NS_PER_S = 1_000_000_000
 FACTS = ServiceFacts(
@@ -41,18 +56,27 @@ FACTS = ServiceFacts(
 class Line:
     """A reporter, its clock, and what comes of it."""
 
-    def __init__(self, facts: ServiceFacts = FACTS, service: str = "modeldHealth") -> None:
+    def __init__(
+        self,
+        facts: ServiceFacts = FACTS,
+        service: str = "modeldHealth",
+        metrics: MetricsFile | None = None,
+    ) -> None:
         self.state = LoopState()
         self.clock = ManualClock(7)
         self.transport = MemoryTransport()
         self.bus = self.transport.subscriber(service)
-        self.reporter = HealthReporter(facts, self.state, self.transport, self.clock, service)
+        ends = (self.state, self.transport, self.clock, service)
+        self.reporter = HealthReporter(facts, *ends, metrics)
 
-    def at(self, now_s: float, log_lost: int = 0) -> Any:
+    def event(self, now_s: float, log_lost: int = 0) -> Any:
         self.reporter.report(int(now_s * NS_PER_S), log_lost)
         data = self.bus.receive()
         assert data is not None
-        return content(read_event(data))
+        return read_event(data)
+
+    def at(self, now_s: float, log_lost: int = 0) -> Any:
+        return content(self.event(now_s, log_lost))
 
 
 @pytest.fixture
@@ -62,63 +86,81 @@ def line() -> Iterator[Line]:
     made.reporter.close()
 
 
-def test_facts_are_in_the_message(line: Line) -> None:
-    health = line.at(15.0)
-    assert health.kind == "driving"
-    assert [(v.name, v.version) for v in health.versions] == [("modeld", "1.0"), ("python", "3.11")]
-    assert health.processId == os.getpid()
-    assert health.uptime == 10.0
-    assert health.phase == "starting"
-    assert (health.model, health.modelSha256) == ("driving.pkl", "ab" * 32)
-    assert [(c.role, c.name) for c in health.checkpoints] == [
-        ("vision", "big/1"),
-        ("policy", "small/2"),
-    ]
-    assert (health.device, health.driver) == ("a device", "a driver 1.2")
-    assert (str(health.selfTest.result), health.selfTest.duration) == ("passed", 12.5)
-    [setting] = health.realtime
-    assert (setting.name, setting.wanted) == ("cpus", "7")
-    assert (setting.effective, setting.reason) == (False, "no CPU 7")
+def faults(health: Any) -> dict[str, tuple[int, int]]:
+    return {fault.name: (fault.count, fault.recent) for fault in health.faults}
 
 
-def test_nothing_has_happened_yet(line: Line) -> None:
+def test_facts_are_in_the_message_and_nothing_has_happened_yet(line: Line) -> None:
     health = line.at(15.0)
-    assert (health.isFallback, health.fallbackReason) == (False, "")
-    assert (health.frames, health.published, health.publishedValid) == (0, 0, 0)
-    assert health.publicationAge == -1.0
-    assert (health.frameWait, health.runTime) == (0.0, 0.0)
-    assert list(health.invalidReasons) == []
-    assert {f.name: (f.count, f.recent) for f in health.faults} == dict.fromkeys(Fault, (0, 0))
+    strings = {
+        "kind": "driving",
+        "versions.0.name": "modeld",
+        "versions.0.version": "1.0",
+        "versions.1.name": "python",
+        "versions.1.version": "3.11",
+        "phase": "starting",
+        "model": "driving.pkl",
+        "modelSha256": "ab" * 32,
+        "checkpoints.0.role": "vision",
+        "checkpoints.0.name": "big/1",
+        "checkpoints.1.role": "policy",
+        "checkpoints.1.name": "small/2",
+        "device": "a device",
+        "driver": "a driver 1.2",
+        "selfTest.result": "passed",
+        "realtime.0.name": "cpus",
+        "realtime.0.wanted": "7",
+        "realtime.0.reason": "no CPU 7",
+        "fallbackReason": "",
+    }
+    numbers = {"processId": os.getpid(), "uptime": 10.0, "selfTest.duration": 12.5}
+    zeros = ("realtime.0.effective", "isFallback", "frames", "published", "publishedValid")
+    zeros += ("dropped", "frameWait", "runTime", "invalidReasons", "warmUpRunsLeft")
+    numbers |= {name: [] if name == "invalidReasons" else 0 for name in zeros}
+    check_fields(health, {**strings, **numbers, "publicationAge": -1.0})
+    assert [len(health.versions), len(health.checkpoints), len(health.realtime)] == [2, 2, 1]
+    assert faults(health) == dict.fromkeys(Fault, (0, 0))
     assert [sum(stage.counts) for stage in health.stages] == [0, 0, 0, 0]
+    # Figures are those of this process.
+    assert 1 << 20 < health.memory <= health.memoryPeak
+    assert health.threads >= 1
+    assert health.openFiles >= 3
+    assert health.cpuTime > 0
 
 
 def test_the_loop_is_in_the_message(line: Line) -> None:
     state = line.state
-    state.phase = Phase.RUNNING
-    state.fallback = "run took longer than 300 ms"
+    state.phase, state.fallback = Phase.RUNNING, "run took longer than 300 ms"
     state.frames, state.published, state.valid, state.dropped = 100, 90, 80, 7
-    state.frame_id = 4711
-    state.warm_up_left = 88
+    state.frame_id, state.warm_up_left = 4711, 88
     state.reasons = ("no liveCalibration since 4.0 s", "wide camera lost")
     state.published_ns = 14 * NS_PER_S
-    state.awaiting_ns = 14_500_000_000
-    state.running_ns = 14_750_000_000
+    state.awaiting_ns, state.running_ns = 14_500_000_000, 14_750_000_000
     state.count(Fault.NOT_FINITE, 3)
     state.stages.begin(0)
     state.stages.mark("wait", 2 * NS_PER_MS)
     state.stages.mark("inputs", 5_000 * NS_PER_MS)
     health = line.at(15.0, log_lost=4)
-    assert (health.phase, health.model) == ("running", "driving.pkl")
-    assert (health.isFallback, health.fallbackReason) == (True, "run took longer than 300 ms")
-    assert (health.frames, health.published, health.publishedValid) == (100, 90, 80)
-    assert health.dropped == 7
-    assert health.frameId == 4711
-    assert health.warmUpRunsLeft == 88
+    expected = {
+        "phase": "running",
+        "model": "driving.pkl",
+        "isFallback": True,
+        "fallbackReason": "run took longer than 300 ms",
+        "frames": 100,
+        "published": 90,
+        "publishedValid": 80,
+        "dropped": 7,
+        "frameId": 4711,
+        "warmUpRunsLeft": 88,
+        "publicationAge": 1.0,
+        "frameWait": 0.5,
+        "runTime": 0.25,
+        "stageBounds": list(BOUNDS_MS),
+    }
+    check_fields(health, expected)
     assert list(health.invalidReasons) == ["no liveCalibration since 4.0 s", "wide camera lost"]
-    assert (health.publicationAge, health.frameWait, health.runTime) == (1.0, 0.5, 0.25)
-    counts = {fault.name: fault.count for fault in health.faults}
-    assert (counts["notFinite"], counts["logLost"], counts["noFrame"]) == (3, 4, 0)
-    assert list(health.stageBounds) == list(BOUNDS_MS)
+    counts = {name: count for name, (count, _) in faults(health).items() if count}
+    assert counts == {"notFinite": 3, "logLost": 4}
     stages = {stage.name: stage for stage in health.stages}
     assert list(stages) == ["wait", "inputs", "model", "publish"]
     # A bound counts what takes at most so long.
@@ -143,28 +185,22 @@ def test_recent_is_what_came_in_the_last_ten_reports(line: Line) -> None:
     line.state.count(Fault.NO_FRAME, 5)
     first = line.at(6.0)
     assert first.recentTime == 1.0  # since the start
-    assert next(f.recent for f in first.faults if f.name == "noFrame") == 5
-    for second in range(7, 16):
+    assert faults(first)["noFrame"] == (5, 5)
+    for second in range(7, 17):
         line.state.published += 20
-        line.at(float(second))
-    line.state.published += 20
-    health = line.at(16.0)
-    assert health.recentTime == 10.0
-    assert health.recentPublished == 200
-    assert next((f.count, f.recent) for f in health.faults if f.name == "noFrame") == (5, 0)
+        health = line.at(float(second))
+    assert (health.recentTime, health.recentPublished) == (10.0, 200)
+    assert faults(health)["noFrame"] == (5, 0)
 
 
-def test_event_is_valid_stamped_and_of_its_service() -> None:
+@pytest.mark.parametrize(("kind", "service"), HEALTH_SERVICES.items())
+def test_event_is_valid_stamped_and_of_its_service(kind: str, service: str) -> None:
     assert set(HEALTH_SERVICES.values()) == {"modeldHealth", "dmonitoringmodeldHealth"}
-    for kind, service in HEALTH_SERVICES.items():
-        line = Line(ServiceFacts(kind), service)
-        line.reporter.report(NS_PER_S)
-        data = line.bus.receive()
-        line.reporter.close()
-        assert data is not None
-        event = read_event(data)
-        assert (member_name(event), event.valid, event.logMonoTime) == (service, True, 7)
-        assert content(event).kind == kind
+    line = Line(ServiceFacts(kind), service)
+    event = line.event(1.0)
+    line.reporter.close()
+    assert (member_name(event), event.valid, event.logMonoTime) == (service, True, 7)
+    assert content(event).kind == kind
 
 
 def test_facts_and_loop_may_be_replaced(line: Line) -> None:
@@ -177,32 +213,11 @@ def test_facts_and_loop_may_be_replaced(line: Line) -> None:
 
 
 def test_the_service_is_given_up(line: Line) -> None:
+    ends = (line.state, line.transport, line.clock, "modeldHealth")
     with pytest.raises(TransportError, match="expected one publisher"):
-        HealthReporter(FACTS, line.state, line.transport, line.clock, "modeldHealth")
+        HealthReporter(FACTS, *ends)
     line.reporter.close()
-    HealthReporter(FACTS, line.state, line.transport, line.clock, "modeldHealth").close()
-
-
-def test_figures_are_those_of_this_process(line: Line) -> None:
-    health = line.at(15.0)
-    assert 1 << 20 < health.memory <= health.memoryPeak
-    assert health.threads >= 1
-    assert health.openFiles >= 3
-    assert health.cpuTime > 0
-
-
-def test_an_open_file_and_a_thread_are_counted() -> None:
-    reader = FigureReader()
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
-    before = reader.read()
-    thread.start()
-    with Path(os.devnull).open(encoding="utf-8"):
-        during = reader.read()
-    stop.set()
-    thread.join()
-    reader.close()
-    assert (during.open_files, during.threads) == (before.open_files + 1, before.threads + 1)
+    HealthReporter(FACTS, *ends).close()
 
 
 def test_long_and_broken_texts_do_not_matter(line: Line) -> None:
@@ -233,8 +248,7 @@ def test_the_loop_writes_while_it_is_looked_at(line: Line) -> None:
     try:
         for second in range(200):
             health = line.at(1e6 + second)
-            counts = [health.frames, next(f.count for f in health.faults if f.name == "noFrame")]
-            counts.append(sum(health.stages[2].counts))
+            counts = [health.frames, faults(health)["noFrame"][0], sum(health.stages[2].counts)]
             assert all(new >= old for new, old in zip(counts, last, strict=False))
             last = counts
     finally:
@@ -242,17 +256,10 @@ def test_the_loop_writes_while_it_is_looked_at(line: Line) -> None:
         thread.join()
 
 
+@pytest.mark.slow
 def test_reports_leave_nothing_behind(tmp_path: Path) -> None:
     """The collector does not run while the daemon drives: nothing may need it."""
-    transport = MemoryTransport()
-    reporter = HealthReporter(
-        FACTS,
-        LoopState(),
-        transport,
-        ManualClock(),
-        "modeldHealth",
-        MetricsFile(tmp_path / "modeld.prom"),
-    )
+    reporter = Line(metrics=MetricsFile(tmp_path / "modeld.prom")).reporter
     reporter.report(NS_PER_S)
     gc.collect()
     gc.disable()
@@ -263,3 +270,120 @@ def test_reports_leave_nothing_behind(tmp_path: Path) -> None:
         assert gc.collect() < 50
     finally:
         gc.enable()
+
+
+# --- facts of a model that is loaded ----------------------------------------------------------
+
+
+def test_versions_begin_with_ours() -> None:
+    assert list(versions()) == ["modeld", "python", "numpy", "pyopencl"]
+    assert all(versions().values())
+
+
+def make_models(place: Path) -> None:
+    write_tiny_driving(place / "driving.pkl")
+    write_small_monitoring(place / "monitoring.pkl")
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize(
+    ("kind", "checkpoints"),
+    [("driving", {"vision": "tiny-vision", "policy": "tiny-policy"}), ("monitoring", None)],
+)
+def test_facts_of_a_model(kind: str, checkpoints: dict[str, str] | None) -> None:
+    path = built("health", make_models) / f"{kind}.pkl"
+    artifact = runtime.read_artifact(path)
+    with runtime.load_program(artifact) as program:
+        facts = facts_of(LoadedModel(path, artifact.sha256, program, SelfTestFacts()), started_ns=7)
+        assert (facts.device, facts.driver) == (program.stats.device, program.stats.driver)
+    assert (facts.kind, facts.model, facts.started_ns) == (kind, str(path), 7)
+    assert (len(facts.sha256), facts.sha256) == (64, artifact.sha256)
+    assert facts.checkpoints == (checkpoints or facts.checkpoints)
+    assert len(facts.checkpoints) == (2 if checkpoints else 1)
+    assert facts.driver
+
+
+# --- the process and the sensors of the machine, as the kernel shows them ---------------------
+
+
+def test_an_open_file_and_a_thread_are_counted() -> None:
+    reader = FigureReader()
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    before = reader.read()
+    thread.start()
+    with Path(os.devnull).open(encoding="utf-8"):
+        during = reader.read()
+    stop.set()
+    thread.join()
+    reader.close()
+    assert (during.open_files, during.threads) == (before.open_files + 1, before.threads + 1)
+
+
+def test_figures_are_read_without_a_free_descriptor() -> None:
+    reader = FigureReader()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    found = Figures()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        try:
+            while True:
+                held.append(os.dup(0))
+        except OSError:
+            found = reader.read()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for number in held:
+            os.close(number)
+        reader.close()
+    assert found.memory_bytes > 1 << 20
+    assert found.threads >= 1
+
+
+def folder_of(root: Path, name: str, **files: str) -> Path:
+    folder = root / name
+    folder.mkdir(parents=True)
+    for file, text in files.items():
+        (folder / file).write_text(text + "\n", encoding="ascii")
+    return folder
+
+
+def zone(root: Path, number: int, kind: str, text: str) -> Path:
+    return folder_of(root, f"thermal/thermal_zone{number}", type=kind, temp=text)
+
+
+def test_zones_and_monitors_are_read_once(tmp_path: Path) -> None:
+    acpi = zone(tmp_path, 0, "acpitz", "27800")
+    zone(tmp_path, 10, "gpu", "-274000")  # a sensor that is off
+    zone(tmp_path, 2, "cpu0", "54321")
+    core = {"temp1_input": "61000", "temp1_label": "Package id 0", "temp10_input": "60000"}
+    core = {**core, "name": "coretemp", "temp2_input": "no number"}
+    (folder_of(tmp_path, "hwmon/hwmon1", **core) / "device").symlink_to(tmp_path)
+    # The kernel shows the zone once more.
+    again = folder_of(tmp_path, "hwmon/hwmon0", name="acpitz", temp1_input="27800")
+    (again / "device").symlink_to(acpi)
+    assert read_temperatures(find_sensors(tmp_path)) == (
+        Temperature("acpitz", 27.8),
+        Temperature("cpu0", 54.321),
+        Temperature("coretemp Package id 0", 61.0),
+        Temperature("coretemp temp10", 60.0),
+    )
+
+
+def test_a_sensor_that_goes_away_is_left_out(tmp_path: Path) -> None:
+    folder = zone(tmp_path, 0, "battery", "30000")
+    sensors = find_sensors(tmp_path)
+    (folder / "temp").unlink()
+    assert len(sensors) == 1
+    assert read_temperatures(sensors) == find_sensors(tmp_path / "nothing") == ()
+
+
+def test_of_many_sensors_the_hottest_are_told(tmp_path: Path) -> None:
+    for number in range(90):
+        zone(tmp_path, number, f"zone-{number}", str(1000 * (20 + number * 7 % 90)))
+    found = read_temperatures(find_sensors(tmp_path))
+    assert len(found) == MOST_TEMPERATURES
+    assert {one.degrees_c for one in found} == {float(20 + n) for n in range(74, 90)}
+    numbers = [int(one.name.removeprefix("zone-")) for one in found]
+    assert numbers == sorted(numbers)

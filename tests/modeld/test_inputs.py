@@ -1,6 +1,9 @@
+"""What the model is told of driver and car; parameters of the stack."""
+
 import math
+import os
 from dataclasses import replace
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 
 from cereal.schema import new_event
 from modeld.desire import VehicleState
+from modeld.errors import ParameterError
 from modeld.inputs import (
     DEMO_CAR,
     ActionTimes,
@@ -17,107 +21,95 @@ from modeld.inputs import (
     HostInputs,
     action_times,
     read_car_parameters,
-    write_traffic_convention,
 )
+from modeld.params import LIMIT_BYTES, UserDelay, car_of_params, read_param
 from modeld.validity import Reason
 from tests.modeld.fake_program import SPLIT_ACTION
 
 
-def indices(pulse: DesirePulse, desires: list[int]) -> list[list[int]]:
-    return [np.flatnonzero(pulse.update(desire)).tolist() for desire in desires]
-
-
-def test_desire_pulses_at_the_rising_edge_only() -> None:
-    assert indices(DesirePulse(), [0, 3, 3, 3, 0, 3]) == [[], [3], [], [], [], [3]]
-
-
-def test_desire_pulses_when_it_changes() -> None:
-    assert indices(DesirePulse(), [3, 4, 4, 3]) == [[3], [4], [], [3]]
-
-
-def test_desire_none_and_out_of_range_never_pulse() -> None:
-    assert indices(DesirePulse(), [0, 8, -1, 7]) == [[], [], [], [7]]
-
-
-def test_desire_pulse_is_one() -> None:
-    pulse = DesirePulse().update(4)
-    assert pulse.dtype == np.float32
-    assert pulse.tolist() == [0, 0, 0, 0, 1, 0, 0, 0]
-
-
-@pytest.mark.parametrize(("is_rhd", "expected"), [(False, [[1, 0]]), (True, [[0, 1]])])
-def test_traffic_convention(is_rhd: bool, expected: list[list[int]]) -> None:
-    out = np.full((1, 2), 9, np.float32)
-    write_traffic_convention(out, is_rhd=is_rhd)
-    assert out.tolist() == expected
+@pytest.mark.parametrize(
+    ("desires", "pulses"),
+    [
+        # At the rising edge only, and when it changes.
+        ([0, 3, 3, 3, 0, 3], [[], [3], [], [], [], [3]]),
+        ([3, 4, 4, 3], [[3], [4], [], [3]]),
+        # None and what is no desire never pulse.
+        ([0, 8, -1, 7], [[], [], [], [7]]),
+    ],
+)
+def test_desires_become_pulses(desires: list[int], pulses: list[list[int]]) -> None:
+    pulse = DesirePulse()
+    for desire, expected in zip(desires, pulses, strict=True):
+        found = pulse.update(desire)
+        assert found.dtype == np.float32
+        assert found.tolist() == [float(index in expected) for index in range(8)]
 
 
 CAR = CarParameters(longitudinal_actuator_delay_s=0.5, name="x", steer_actuator_delay_s=0.12)
+OLD = {"lateral_delay": "steerActuatorDelay", "lateral_delay_extra_s": 0.2}
 
 
 @pytest.mark.parametrize(
-    ("changes", "lateral_delay", "lateral", "longitudinal"),
+    ("changes", "expected"),
     [
         # August 2025: .2 measured + .1; .5 + .3; one period more.
-        ({}, 0.3, 0.35, 0.85),
+        ({}, (0.3, 0.35, 0.85)),
         # 2026: no lateral filter, a period and a half.
-        ({"lat_smooth_s": 0.0, "frame_delay_s": 0.075}, 0.2, 0.275, 0.875),
+        ({"lat_smooth_s": 0.0, "frame_delay_s": 0.075}, (0.2, 0.275, 0.875)),
         # Until May 2025: the car's own .12 + .2 + .3 of the filter.
-        (
-            {
-                "lateral_delay": "steerActuatorDelay",
-                "lateral_delay_extra_s": 0.2,
-                "lat_smooth_s": 0.3,
-            },
-            0.62,
-            0.67,
-            0.85,
-        ),
+        ({**OLD, "lat_smooth_s": 0.3}, (0.62, 0.67, 0.85)),
         # 2024: .12 + .2 and nothing else.
         (
-            {
-                "lateral_delay": "steerActuatorDelay",
-                "lateral_delay_extra_s": 0.2,
-                "lat_smooth_s": 0.0,
-                "long_smooth_s": 0.0,
-                "frame_delay_s": 0.0,
-            },
-            0.32,
-            0.32,
-            0.5,
+            {**OLD, "lat_smooth_s": 0.0, "long_smooth_s": 0.0, "frame_delay_s": 0.0},
+            (0.32, 0.32, 0.5),
         ),
     ],
 )
 def test_delays_and_action_times_of_the_generations(
-    changes: dict[str, Any], lateral_delay: float, lateral: float, longitudinal: float
+    changes: dict[str, Any], expected: tuple[float, float, float]
 ) -> None:
     times = action_times(0.2, CAR, replace(SPLIT_ACTION, **changes))
-    assert (times.lateral_delay_s, times.lateral_s, times.longitudinal_s) == pytest.approx(
-        (lateral_delay, lateral, longitudinal)
-    )
+    found = (times.lateral_delay_s, times.lateral_s, times.longitudinal_s)
+    assert found == pytest.approx(expected)
 
 
-def test_host_inputs_are_rewritten_in_place() -> None:
+@pytest.mark.parametrize(("is_rhd", "convention"), [(True, [0, 1]), (False, [1, 0])])
+def test_host_inputs_are_rewritten_in_place(is_rhd: bool, convention: list[int]) -> None:
     host = HostInputs()
     arrays = (host.traffic_convention, host.lateral_control_params, host.action_t)
-    bus = BusInputs(VehicleState(v_ego_mps=12.5), is_rhd=True, lateral_delay_s=0, road_frame_id=0)
-    times = ActionTimes(lateral_s=0.35, longitudinal_s=0.85, lateral_delay_s=0.3)
-    host.update(bus, times)
-    assert [array.shape for array in arrays] == [(1, 2)] * 3
-    assert [array.dtype for array in arrays] == [np.float32] * 3
+    for array in arrays:
+        array[...] = 9
+    bus = BusInputs(VehicleState(v_ego_mps=12.5), is_rhd, lateral_delay_s=0, road_frame_id=0)
+    host.update(bus, ActionTimes(lateral_s=0.35, longitudinal_s=0.85, lateral_delay_s=0.3))
+    assert [(array.shape, array.dtype) for array in arrays] == [((1, 2), np.float32)] * 3
     traffic, params, action_t = (array[0].tolist() for array in arrays)
-    assert traffic == [0, 1]
+    assert traffic == convention
     assert params == pytest.approx([12.5, 0.3])
     assert action_t == pytest.approx([0.35, 0.85])
 
 
-def test_car_parameters_are_read_and_checked() -> None:
-    message = SimpleNamespace(
-        longitudinalActuatorDelay=0.15, carFingerprint="A CAR", steerActuatorDelay=0.1
-    )
-    assert read_car_parameters(message) == CarParameters(0.15, "A CAR", 0.1)
-    message.longitudinalActuatorDelay, message.steerActuatorDelay = 0.0, 5.0
-    assert read_car_parameters(message) == CarParameters(0.0, "A CAR", 5.0)
+# --- the car ----------------------------------------------------------------------------------
+
+LONG, STEER = "carParams.longitudinalActuatorDelay", "carParams.steerActuatorDelay"
+
+
+def car_params(name: str = "A CAR", delay_s: float = 0.25, steer_s: float = 0.1) -> Any:
+    event = new_event("carParams", mono_time_ns=1)
+    event.carParams.carFingerprint = name
+    event.carParams.longitudinalActuatorDelay = delay_s
+    event.carParams.steerActuatorDelay = steer_s
+    return event.carParams
+
+
+def value_of(params: Any) -> bytes:
+    """The value of the parameter: the structure itself, framed, without an Event around it."""
+    data: bytes = params.as_reader().as_builder().to_bytes()
+    return data
+
+
+def test_the_car_is_read_from_its_fields() -> None:
+    assert read_car_parameters(car_params(steer_s=0.125)) == CarParameters(0.25, "A CAR", 0.125)
+    assert read_car_parameters(car_params("x", 0.0, 5.0)) == CarParameters(0.0, "x", 5.0)
     assert DEMO_CAR.longitudinal_actuator_delay_s > 0
     assert DEMO_CAR.steer_actuator_delay_s > 0
 
@@ -127,19 +119,111 @@ def test_car_parameters_are_read_and_checked() -> None:
     [(math.nan, "nan"), (math.inf, "inf"), (-0.1, "-0.1"), (5.1, "5.1"), (1e9, "1e+09")],
 )
 def test_a_delay_out_of_bounds_counts_as_zero_and_is_a_reason(value: float, found: str) -> None:
-    event = new_event("carParams", mono_time_ns=1)
-    event.carParams.carFingerprint = "A CAR"
-    event.carParams.steerActuatorDelay = 0.25
-    event.carParams.longitudinalActuatorDelay = value
-    car = read_car_parameters(event.carParams)
+    car = read_car_parameters(car_params("A CAR", value, 0.25))
     assert (car.longitudinal_actuator_delay_s, car.steer_actuator_delay_s) == (0.0, 0.25)
-    name = "carParams.longitudinalActuatorDelay"
-    text = f"{name}: expected 0 to 5 s, found {found}; it counts as 0"
-    assert car.reasons == (Reason(f"{name} out of bounds", text),)
-    event.carParams.steerActuatorDelay = value
-    car = read_car_parameters(event.carParams)
+    text = f"{LONG}: expected 0 to 5 s, found {found}; it counts as 0"
+    assert car.reasons == (Reason(f"{LONG} out of bounds", text),)
+    car = read_car_parameters(car_params("A CAR", value, value))
     assert car.steer_actuator_delay_s == 0.0
-    assert [one.kind.partition(" ")[0] for one in car.reasons] == [
-        name,
-        "carParams.steerActuatorDelay",
-    ]
+    assert [one.kind.partition(" ")[0] for one in car.reasons] == [LONG, STEER]
+
+
+# --- parameters of the stack ------------------------------------------------------------------
+
+
+def test_parameter_is_the_content_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "LagdToggle").write_bytes(b"1")
+    assert read_param(tmp_path, "LagdToggle") == b"1"
+    for directory in (tmp_path, tmp_path / "none", tmp_path / "LagdToggle"):
+        assert read_param(directory, "CarParams") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("pipe", "expected a file"),
+        ("directory", "expected a file"),
+        ("huge", f"expected at most {LIMIT_BYTES} bytes"),
+        ("loop", "expected a parameter, found Too many levels"),
+    ],
+)
+def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path, key: str, reason: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "directory").mkdir()
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ParameterError, match=reason) as caught:
+        read_param(tmp_path, key)
+    assert str(tmp_path / key) in str(caught.value)
+
+
+def test_car_of_the_parameter_through_the_link_that_the_stack_makes(tmp_path: Path) -> None:
+    values = tmp_path / ".tmp_abcdef"
+    values.mkdir()
+    (tmp_path / "d").symlink_to(values)
+    # That of the last drive is not taken.
+    (values / "CarParamsPersistent").write_bytes(value_of(car_params()))
+    assert car_of_params(tmp_path / "d") is None
+    (values / "CarParams").write_bytes(value_of(car_params(steer_s=0.125)))
+    assert car_of_params(tmp_path / "d") == CarParameters(0.25, "A CAR", 0.125)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"garbage",
+        b"garbage!" * 8,
+        bytes(64),
+        value_of(car_params())[:-8],
+        value_of(car_params(name="")),
+        # An Event holds other pointers where the fingerprint would be.
+        new_event("carParams", mono_time_ns=1).to_bytes(),
+    ],
+)
+def test_damaged_parameter_is_one_typed_error(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "CarParams").write_bytes(data)
+    with pytest.raises(ParameterError, match="CarParams: ") as caught:
+        car_of_params(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_flipped_byte_gives_a_car_or_one_typed_error(tmp_path: Path) -> None:
+    data = value_of(car_params())
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 0xFF
+        (tmp_path / "CarParams").write_bytes(damaged)
+        try:
+            found = car_of_params(tmp_path)
+        except ParameterError:
+            continue
+        assert isinstance(found, CarParameters)
+        assert 0.0 <= found.longitudinal_actuator_delay_s < float("inf")
+
+
+def test_user_delay_is_looked_up_each_60_updates(tmp_path: Path) -> None:
+    delay = UserDelay(tmp_path)
+    # The first loop finds the default, and keeps it for 3 s, as the stack's own daemon does.
+    found = [delay.update(0.0 if update == 0 else 0.3, update) for update in range(61)]
+    assert found == [0.0] * 60 + [0.3]
+    (tmp_path / "LagdValueCache").write_bytes(b"0.2")
+    assert delay.update(0.3, 120) == 0.3
+    (tmp_path / "LagdToggle").write_bytes(b"1")
+    assert delay.update(0.3, 121) == 0.3
+    assert delay.update(0.3, 180) == 0.2
+    (tmp_path / "LagdToggle").write_bytes(b"0")
+    assert delay.update(0.4, 240) == 0.4
+
+
+@pytest.mark.parametrize("value", [b"", b"fast", b"nan", b"-1", b"9", b"\xff"])
+def test_delay_that_is_none_is_said_once(
+    tmp_path: Path, value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "LagdToggle").write_bytes(b"1")
+    (tmp_path / "LagdValueCache").write_bytes(value)
+    delay = UserDelay(tmp_path)
+    assert [delay.update(0.3, update) for update in (0, 60, 120)] == [0.3] * 3
+    (said,) = caplog.messages
+    assert "LagdValueCache: expected seconds from 0 to 5" in said

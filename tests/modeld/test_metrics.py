@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import resource
@@ -15,9 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from cereal.clock import ManualClock
-from cereal.transport.memory import MemoryTransport
-from modeld.health import HealthReporter
 from modeld.health_snapshot import (
     Earlier,
     HealthSnapshot,
@@ -31,6 +27,7 @@ from modeld.metrics import MetricsFile, metrics_text
 from modeld.process_figures import Figures, Temperature
 from modeld.realtime import Effect
 from modeld.stages import BOUNDS_MS, NS_PER_MS
+from tests.modeld.test_health import Line
 
 NS_PER_S = 1_000_000_000
 SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z0-9_]+="(?:[^"\\]|\\["n\\])*",?)*)\} (\S+)')
@@ -90,10 +87,8 @@ def snapshot(state: LoopState | None = None, facts: ServiceFacts | None = None) 
 
 def test_counters_gauges_and_their_types() -> None:
     state = LoopState(phase=Phase.RUNNING, model="m.pkl", frames=10, published=9, valid=8)
-    state.dropped, state.frame_id = 3, 4711
-    state.published_ns = 19_500_000_000
-    state.reasons = ("no calibration",)
-    state.warm_up_left = 12
+    state.dropped, state.frame_id, state.warm_up_left = 3, 4711, 12
+    state.published_ns, state.reasons = 19_500_000_000, ("no calibration",)
     state.count(Fault.NO_FRAME, 5)
     facts = ServiceFacts(
         "driving",
@@ -107,36 +102,34 @@ def test_counters_gauges_and_their_types() -> None:
     )
     samples, types = parse(metrics_text(snapshot(state, facts)))
     labels = {"version": "1.2", "model": "m.pkl", "sha256": "abc"}
-    assert value(samples, "info", **labels, device="a device", driver="a driver") == 1
-    assert value(samples, "phase", phase="running") == 1
-    assert value(samples, "phase", phase="starting") == 0
-    assert value(samples, "uptime_seconds") == 15
-    assert value(samples, "fallback") == 0
-    assert value(samples, "self_test_passed") == 1
-    assert value(samples, "self_test_seconds") == 0.0125
-    assert value(samples, "frames_total") == 10
-    assert value(samples, "frames_published_total") == 9
-    assert value(samples, "frames_valid_total") == 8
-    assert value(samples, "frames_dropped_total") == 3
-    assert value(samples, "frame_id") == 4711
-    assert value(samples, "publication_age_seconds") == 0.5
-    assert value(samples, "invalid_reasons") == 1
-    assert value(samples, "warm_up_runs_left") == 12
-    assert value(samples, "faults_total", kind="noFrame") == 5
-    assert value(samples, "faults_total", kind="deviceError") == 0
-    assert value(samples, "realtime_effective", setting="cpus") == 1
-    assert value(samples, "realtime_effective", setting="priority") == 0
-    assert value(samples, "memory_bytes") == 1 << 20
-    assert value(samples, "cpu_seconds_total") == 4.5
-    assert value(samples, "temperature_celsius", sensor="cpu") == 54.5
+    for name, expected, more in (
+        ("info", 1, {**labels, "device": "a device", "driver": "a driver"}),
+        ("phase", 1, {"phase": "running"}),
+        ("phase", 0, {"phase": "starting"}),
+        ("uptime_seconds", 15, {}),
+        ("fallback", 0, {}),
+        ("self_test_passed", 1, {}),
+        ("self_test_seconds", 0.0125, {}),
+        ("frames_total", 10, {}),
+        ("frames_published_total", 9, {}),
+        ("frames_valid_total", 8, {}),
+        ("frames_dropped_total", 3, {}),
+        ("frame_id", 4711, {}),
+        ("publication_age_seconds", 0.5, {}),
+        ("invalid_reasons", 1, {}),
+        ("warm_up_runs_left", 12, {}),
+        ("faults_total", 5, {"kind": "noFrame"}),
+        ("faults_total", 0, {"kind": "deviceError"}),
+        ("realtime_effective", 1, {"setting": "cpus"}),
+        ("realtime_effective", 0, {"setting": "priority"}),
+        ("memory_bytes", 1 << 20, {}),
+        ("cpu_seconds_total", 4.5, {}),
+        ("temperature_celsius", 54.5, {"sensor": "cpu"}),
+    ):
+        assert value(samples, name, **more) == expected, name
     page = Path(__file__).parents[2] / "docs/formats/health.md"
-    documented = {
-        name: row[1].strip()
-        for row in re.findall(
-            r"^\| (`modeld_.*?) \|([^|]*)\|", page.read_text("utf-8"), re.MULTILINE
-        )
-        for name in re.findall(r"`(\w+)`", row[0])
-    }
+    rows = re.findall(r"^\| (`modeld_.*?) \|([^|]*)\|", page.read_text("utf-8"), re.MULTILINE)
+    documented = {n: kind.strip() for names, kind in rows for n in re.findall(r"`(\w+)`", names)}
     assert types == documented
     for name, kind in types.items():
         assert (kind == "counter") is name.endswith("_total"), name
@@ -163,15 +156,11 @@ def test_stages_are_cumulative_histograms_in_seconds() -> None:
     assert value(samples, "stage_seconds_count", stage="wait") == 0
 
 
-def test_labels_hold_any_text() -> None:
+def test_labels_hold_any_text_and_what_is_not_known_is_left_out() -> None:
     name = 'C:\\models\\"big"\nü'
     samples, _ = parse(metrics_text(snapshot(LoopState(model=name))))
     [info] = [dict(labels) for name, labels in samples if name == "modeld_info"]
     assert info["model"] == name
-
-
-def test_what_is_not_known_is_left_out() -> None:
-    samples, _ = parse(metrics_text(snapshot()))
     names = {name for name, _ in samples}
     assert not names & {"modeld_publication_age_seconds", "modeld_self_test_passed"}
 
@@ -182,11 +171,27 @@ def test_of_sensors_of_one_name_the_hottest_counts() -> None:
     assert value(samples, "temperature_celsius", sensor="nvme") == 50
 
 
-def test_the_file_is_replaced_whole_and_readable_for_all(tmp_path: Path) -> None:
-    path = tmp_path / "modeld.prom"
+# --- the file ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> MetricsFile:
+    return MetricsFile(tmp_path / "metrics/modeld.prom")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "metrics").mkdir()
+    return tmp_path / "metrics/modeld.prom"
+
+
+def names(path: Path) -> list[str]:
+    return [one.name for one in path.parent.iterdir()]
+
+
+def test_the_file_is_replaced_whole_and_readable_for_all(file: MetricsFile, path: Path) -> None:
     before = os.umask(0o077)
     try:
-        file = MetricsFile(path)
         file.write(snapshot())
     finally:
         os.umask(before)
@@ -205,30 +210,26 @@ def test_the_file_is_replaced_whole_and_readable_for_all(tmp_path: Path) -> None
     finally:
         stop.set()
         thread.join()
-    assert [one.name for one in tmp_path.iterdir()] == ["modeld.prom"]
+    assert names(path) == ["modeld.prom"]
     assert file.failures == 0
 
 
 def test_a_missing_directory_is_said_once_and_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    file: MetricsFile, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = tmp_path / "metrics"
-    file = MetricsFile(folder / "modeld.prom")
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            file.write(snapshot())
-        folder.mkdir()
+    path.parent.rmdir()
+    for _ in range(3):
         file.write(snapshot())
-        file.write(snapshot())
-        (folder / "modeld.prom").unlink()
-        folder.rmdir()
-        file.write(snapshot())
+    path.parent.mkdir()
+    file.write(snapshot())
+    file.write(snapshot())
+    path.unlink()
+    path.parent.rmdir()
+    file.write(snapshot())
     assert file.failures == 4
-    assert [record.getMessage().split(": ", 1)[1] for record in caplog.records] == [
-        "metrics cannot be written: No such file or directory; trying again every second",
-        "metrics are written again (3 lost)",
-        "metrics cannot be written: No such file or directory; trying again every second",
-    ]
+    failed = "metrics cannot be written: No such file or directory; trying again every second"
+    said = [text.split(": ", 1)[1] for text in caplog.messages]
+    assert said == [failed, "metrics are written again (3 lost)", failed]
 
 
 @contextmanager
@@ -242,15 +243,15 @@ def file_size_limit(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
-    path = tmp_path / "modeld.prom"
-    file = MetricsFile(path)
+def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(
+    file: MetricsFile, path: Path
+) -> None:
     file.write(snapshot())
     old = path.read_bytes()
     with file_size_limit(1000):
         file.write(snapshot(LoopState(frames=5)))
     assert (file.failures, path.read_bytes()) == (1, old)
-    assert [one.name for one in tmp_path.iterdir()] == ["modeld.prom"]
+    assert names(path) == ["modeld.prom"]
     file.write(snapshot(LoopState(frames=5)))
     assert path.read_bytes() != old
 
@@ -263,20 +264,12 @@ def wait_until(done: Callable[[], bool]) -> None:
 
 
 def test_a_disk_that_hangs_stops_no_report(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    file: MetricsFile, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A named pipe that nobody reads stands for the disk: opening it waits for ever."""
-    path = tmp_path / "modeld.prom"
-    pipe = tmp_path / ".modeld.prom.part"
+    pipe = path.with_name(".modeld.prom.part")
     os.mkfifo(pipe)
-    reporter = HealthReporter(
-        ServiceFacts("driving"),
-        LoopState(),
-        MemoryTransport(),
-        ManualClock(),
-        "modeldHealth",
-        MetricsFile(path),
-    )
+    reporter = Line(ServiceFacts("driving"), metrics=file).reporter
     lost: list[int] = []
 
     def report() -> bool:
@@ -285,7 +278,7 @@ def test_a_disk_that_hangs_stops_no_report(
         return lost[-1] >= 3
 
     wait_until(report)
-    assert sum("is still being written" in record.getMessage() for record in caplog.records) == 1
+    assert sum("is still being written" in text for text in caplog.messages) == 1
     # Whoever reads the pipe lets the thread go on.
     pipe.read_bytes()
     wait_until(lambda: not pipe.exists())
@@ -295,18 +288,11 @@ def test_a_disk_that_hangs_stops_no_report(
     assert value(samples, "faults_total", kind="metricsLost") >= 3
 
 
-def test_the_last_report_is_in_the_file_when_it_is_closed(tmp_path: Path) -> None:
-    path = tmp_path / "modeld.prom"
+def test_the_last_report_is_in_the_file_when_it_is_closed(path: Path) -> None:
     for frames in range(20):
-        reporter = HealthReporter(
-            ServiceFacts("driving"),
-            LoopState(frames=frames),
-            MemoryTransport(),
-            ManualClock(),
-            "modeldHealth",
-            MetricsFile(path),
-        )
-        reporter.report(NS_PER_S)
-        reporter.close()
+        line = Line(ServiceFacts("driving"), metrics=MetricsFile(path))
+        line.state.frames = frames
+        line.reporter.report(NS_PER_S)
+        line.reporter.close()
         samples, _ = parse(path.read_text(encoding="utf-8"))
         assert value(samples, "frames_total") == frames

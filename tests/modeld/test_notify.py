@@ -1,4 +1,4 @@
-"""The service manager's side is a real datagram socket."""
+"""The service manager's side is a real datagram socket; whether the car is parked, by the bus."""
 
 import os
 import socket
@@ -9,25 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cereal.schema import new_event
+from cereal.transport import MemoryTransport, ZmqTransport
 from modeld.notify import Notifier
-
-Listen = Callable[[str], socket.socket]
-
-
-@pytest.fixture
-def listen() -> Iterator[Listen]:
-    opened: list[socket.socket] = []
-
-    def at(address: str) -> socket.socket:
-        end = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        end.bind("\0" + address[1:] if address.startswith("@") else address)
-        end.settimeout(5.0)
-        opened.append(end)
-        return end
-
-    yield at
-    for end in opened:
-        end.close()
+from modeld.parked import why_not_parked
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -35,9 +20,31 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "notify") if request.param == "path" else f"@modeld-{uuid.uuid4()}"
 
 
-def test_messages_are_those_of_the_protocol(listen: Listen, address: str) -> None:
-    manager = listen(address)
-    notifier = Notifier(address)
+@pytest.fixture
+def listen(address: str) -> Iterator[Callable[[], socket.socket]]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+
+        def begin() -> socket.socket:
+            end.bind("\0" + address[1:] if address.startswith("@") else address)
+            end.settimeout(5.0)
+            return end
+
+        yield begin
+
+
+@pytest.fixture
+def manager(listen: Callable[[], socket.socket]) -> socket.socket:
+    return listen()
+
+
+@pytest.fixture
+def notifier(address: str) -> Iterator[Notifier]:
+    made = Notifier(address)
+    yield made
+    made.close()
+
+
+def test_messages_are_those_of_the_protocol(manager: socket.socket, notifier: Notifier) -> None:
     notifier.ready()
     notifier.status("frame 5;\n valid")
     notifier.alive()
@@ -60,14 +67,10 @@ def test_messages_are_those_of_the_protocol(listen: Listen, address: str) -> Non
 
 
 def test_variables_are_taken_away_and_kept_for_who_takes_our_place(
-    listen: Listen, address: str
+    manager: socket.socket, address: str
 ) -> None:
-    manager = listen(address)
-    told = {
-        "NOTIFY_SOCKET": address,
-        "WATCHDOG_USEC": "2500000",
-        "WATCHDOG_PID": str(os.getpid()),
-    }
+    told = {"WATCHDOG_USEC": "2500000", "WATCHDOG_PID": str(os.getpid())}
+    told["NOTIFY_SOCKET"] = address
     environ = {**told, "HOME": "/"}
     notifier = Notifier.from_environment(environ)
     assert environ == {"HOME": "/"}
@@ -75,6 +78,9 @@ def test_variables_are_taken_away_and_kept_for_who_takes_our_place(
     assert notifier.watchdog_s == 2.5
     notifier.ready()
     assert manager.recv(100) == b"READY=1\nWATCHDOG_USEC=2500000"
+    # The watchdog waits for a process that loads anew.
+    notifier.reloading(7_000_999)
+    assert manager.recv(100) == b"RELOADING=1\nMONOTONIC_USEC=7000\nWATCHDOG_USEC=60000000"
     notifier.close()
 
 
@@ -91,9 +97,7 @@ def test_no_watchdog_where_none_is_meant_for_us(variables: dict[str, str]) -> No
     assert Notifier.from_environment(dict(variables)).watchdog_s is None
 
 
-def test_ready_waits_for_a_manager_that_is_busy(listen: Listen, address: str) -> None:
-    manager = listen(address)
-    notifier = Notifier(address)
+def test_ready_waits_for_a_manager_that_is_busy(manager: socket.socket, notifier: Notifier) -> None:
     for _ in range(10_000):
         notifier.alive()
     telling = threading.Thread(target=notifier.ready)
@@ -105,24 +109,64 @@ def test_ready_waits_for_a_manager_that_is_busy(listen: Listen, address: str) ->
         heard = manager.recv(100)
     assert heard == b"READY=1"
     telling.join(5.0)
-    notifier.close()
 
 
-def test_a_manager_that_is_gone_or_full_does_not_hold_us_up(listen: Listen, address: str) -> None:
-    notifier = Notifier(address)
+def test_a_manager_that_is_gone_or_full_does_not_hold_us_up(
+    listen: Callable[[], socket.socket], notifier: Notifier
+) -> None:
     notifier.ready()  # nobody is there
-    manager = listen(address)
+    manager = listen()
     for _ in range(10_000):
         notifier.alive()  # nobody reads
     assert manager.recv(100) == b"WATCHDOG=1"
-    notifier.close()
 
 
-def test_watchdog_waits_for_a_process_that_loads_anew(listen: Listen, address: str) -> None:
-    manager = listen(address)
-    notifier = Notifier(address, watchdog_s=2.0)
-    notifier.reloading(7_000_999)
-    assert manager.recv(100) == b"RELOADING=1\nMONOTONIC_USEC=7000\nWATCHDOG_USEC=60000000"
-    notifier.ready()
-    assert manager.recv(100) == b"READY=1\nWATCHDOG_USEC=2000000"
-    notifier.close()
+# --- whether the car is parked ----------------------------------------------------------------
+
+
+def event(service: str, *, started: bool = False) -> bytes:
+    built = new_event(service, mono_time_ns=1, valid=True)
+    if service == "deviceState":
+        built.deviceState.started = started
+    data: bytes = built.to_bytes()
+    return data
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], ""),
+        ([event("deviceState")], ""),
+        ([event("deviceState", started=True)], "deviceState says that it is started"),
+        ([b"junk"], ""),
+        ([event("modelV2")], ""),
+    ],
+)
+def test_device_state_says_whether_the_car_drives(messages: list[bytes], reason: str) -> None:
+    transport = MemoryTransport()
+    publisher = transport.publisher("deviceState")
+    timer = threading.Timer(0.02, lambda: [publisher.send(message) for message in messages])
+    timer.start()
+    assert why_not_parked(transport, 0.2) == reason
+    timer.join()
+
+
+@pytest.mark.parametrize("service", ["modelV2", "driverStateV2"])
+def test_a_daemon_that_publishes_drives(service: str, tmp_path: Path) -> None:
+    transport = ZmqTransport(f"ipc://{tmp_path}")
+    publisher = transport.publisher(service)
+    done = threading.Event()
+
+    def publish() -> None:
+        while not done.wait(0.02):
+            publisher.send(event(service))
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    listener = ZmqTransport(f"ipc://{tmp_path}")
+    assert why_not_parked(listener, 20.0) == f"a daemon publishes {service}"
+    done.set()
+    thread.join()
+    assert why_not_parked(listener, 0.1) == ""
+    listener.close()
+    transport.close()

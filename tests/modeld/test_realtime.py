@@ -14,40 +14,59 @@ import pytest
 
 from modeld.realtime import Effect, awake, cpus_of, newest
 
-# Applies the settings as the daemon does, and says what came of them and what the system knows.
+# Applies each of several settings as the daemon does, in a process forked for it, and says what came
+# of them and what the system knows.
 CHILD = """
 import gc, json, os, sys, threading
+import modeld.daemon
 from modeld.config import RealtimeConfig
 from modeld.realtime import apply_to_loop, apply_to_process
-settings = RealtimeConfig(**json.loads(sys.argv[1]))
-effects = list(apply_to_process(settings))
-found = {}
-def loop():
-    effects.extend(apply_to_loop(settings))
-    found["cpus"] = sorted(os.sched_getaffinity(0))
-    found["policy"] = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
-    found["priority"] = os.sched_getparam(0).sched_priority
-    child = threading.Thread(target=lambda: found.update(child=os.sched_getscheduler(0)))
-    child.start(); child.join()
-thread = threading.Thread(target=loop)
-thread.start(); thread.join()
-found["main_cpus"] = sorted(os.sched_getaffinity(0))
-found["main_policy"] = os.sched_getscheduler(0)
-found["collects"] = gc.isenabled()
-found["frozen"] = gc.get_freeze_count()
-status = open("/proc/self/status").read()
-found["locked_kib"] = int(status.split("VmLck:")[1].split()[0])
-found["effects"] = {e.name: [e.effective, str(e)] for e in effects}
-print(json.dumps(found))
+
+def apply(settings):
+    effects, found = list(apply_to_process(settings)), {}
+    def loop():
+        effects.extend(apply_to_loop(settings))
+        found["cpus"] = sorted(os.sched_getaffinity(0))
+        found["policy"] = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+        found["priority"] = os.sched_getparam(0).sched_priority
+        child = threading.Thread(target=lambda: found.update(child=os.sched_getscheduler(0)))
+        child.start(); child.join()
+    thread = threading.Thread(target=loop)
+    thread.start(); thread.join()
+    found["main_cpus"] = sorted(os.sched_getaffinity(0))
+    found["main_policy"] = os.sched_getscheduler(0)
+    found["collects"] = gc.isenabled()
+    found["frozen"] = gc.get_freeze_count()
+    status = open("/proc/self/status").read()
+    found["locked_kib"] = int(status.split("VmLck:")[1].split()[0])
+    found["effects"] = {e.name: [e.effective, str(e)] for e in effects}
+    print(json.dumps(found), flush=True)
+
+for settings in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+        apply(RealtimeConfig(**settings))
+        os._exit(0)
+    os.wait()
 """
+Found = dict[str, Any]
 # Of root only; a test that runs as another user is one without permissions already.
 IS_ROOT = os.geteuid() == 0
 OTHER_USER = ("setpriv", "--reuid=65534", "--clear-groups") if IS_ROOT else ()
 NO_RIGHTS = ("--inh-caps=-all", "--bounding-set=-all") if IS_ROOT else ()
 RIGHTS = ("--inh-caps=+sys_nice,+ipc_lock", "--ambient-caps=+sys_nice,+ipc_lock") if IS_ROOT else ()
+CPUS = sorted(os.sched_getaffinity(0))
+# Each of them once, in one process that forks.
+CASES: dict[str, Found] = {
+    "nothing": {"freeze_gc": False},
+    "freeze": {"freeze_gc": True},
+    "cpus": {"cpus": str(CPUS[-1])},
+    "no cpu": {"cpus": "0,4000"},
+    "priority": {"priority": 40},
+    "memory": {"lock_memory": True},
+}
 
 
-def applied(*, before: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:
+def applied(*settings: Found, before: tuple[str, ...] = ()) -> list[Found]:
     done = subprocess.run(
         [*before, sys.executable, "-c", CHILD, json.dumps(settings)],
         env={**os.environ, "PYTHONPATH": str(Path.cwd()), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -55,39 +74,12 @@ def applied(*, before: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:
         text=True,
         check=True,
     )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_nothing_wanted_changes_nothing() -> None:
-    found = applied(freeze_gc=False)
-    assert found["effects"] == {}
-    assert found["collects"]
-    assert found["policy"] == found["main_policy"] == os.SCHED_OTHER
-    assert found["cpus"] == found["main_cpus"] == sorted(os.sched_getaffinity(0))
-
-
-def test_the_collector_leaves_what_there_is_and_rests() -> None:
-    found = applied(freeze_gc=True)
-    assert found["effects"]["freeze_gc"][0]
-    assert not found["collects"]
-    assert found["frozen"] > 1000
-
-
-def test_the_loop_alone_stays_on_its_cpus() -> None:
-    cpu = max(os.sched_getaffinity(0))
-    found = applied(cpus=str(cpu))
-    assert found["effects"]["cpus"] == [True, f"cpus {cpu}"]
-    assert found["cpus"] == [cpu]
-    assert found["main_cpus"] == sorted(os.sched_getaffinity(0))
-
-
-def test_a_cpu_that_is_not_there_is_said() -> None:
-    found = applied(cpus="0,4000")
-    effective, text = found["effects"]["cpus"]
-    assert not effective
-    assert "CPU 4000 is not this process's" in text
-    assert found["cpus"] == sorted(os.sched_getaffinity(0))
+@pytest.fixture(scope="module")
+def found() -> dict[str, Found]:
+    return dict(zip(CASES, applied(*CASES.values()), strict=True))
 
 
 def may(*, capability: int) -> bool:
@@ -96,51 +88,72 @@ def may(*, capability: int) -> bool:
     return bool(mask >> capability & 1)
 
 
-def test_the_loop_alone_runs_first_where_it_may() -> None:
-    found = applied(priority=40)
-    effective, text = found["effects"]["priority"]
+def test_nothing_wanted_changes_nothing(found: dict[str, Found]) -> None:
+    nothing = found["nothing"]
+    assert nothing["effects"] == {}
+    assert nothing["collects"]
+    assert nothing["policy"] == nothing["main_policy"] == os.SCHED_OTHER
+    assert nothing["cpus"] == nothing["main_cpus"] == CPUS
+
+
+def test_the_collector_leaves_what_there_is_and_rests(found: dict[str, Found]) -> None:
+    freeze = found["freeze"]
+    assert freeze["effects"]["freeze_gc"][0]
+    assert not freeze["collects"]
+    assert freeze["frozen"] > 1000
+
+
+def test_the_loop_alone_stays_on_its_cpus(found: dict[str, Found]) -> None:
+    cpus, no_cpu = found["cpus"], found["no cpu"]
+    assert cpus["effects"]["cpus"] == [True, f"cpus {CPUS[-1]}"]
+    assert cpus["cpus"] == [CPUS[-1]]
+    assert cpus["main_cpus"] == CPUS
+    effective, text = no_cpu["effects"]["cpus"]
+    assert not effective
+    assert "CPU 4000 is not this process's" in text
+    assert no_cpu["cpus"] == CPUS
+
+
+def test_the_loop_alone_runs_first_where_it_may(found: dict[str, Found]) -> None:
+    priority = found["priority"]
+    effective, text = priority["effects"]["priority"]
     # CAP_SYS_NICE: a build machine may lack it, and is then told why.
     assert effective == may(capability=23)
-    assert found["policy"] == (os.SCHED_FIFO if effective else os.SCHED_OTHER)
-    assert found["priority"] == (40 if effective else 0)
+    assert priority["policy"] == (os.SCHED_FIFO if effective else os.SCHED_OTHER)
+    assert priority["priority"] == (40 if effective else 0)
     assert effective or "LimitRTPRIO=40" in text or "real-time" in text
     # Neither what it starts, nor the supervisor.
-    assert found["child"] == found["main_policy"] == os.SCHED_OTHER
+    assert priority["child"] == priority["main_policy"] == os.SCHED_OTHER
 
 
-def test_memory_is_locked_where_it_may() -> None:
-    found = applied(lock_memory=True)
-    effective, text = found["effects"]["lock_memory"]
-    assert effective == (found["locked_kib"] > 0)
+def test_memory_is_locked_where_it_may(found: dict[str, Found]) -> None:
+    memory = found["memory"]
+    effective, text = memory["effects"]["lock_memory"]
+    assert effective == (memory["locked_kib"] > 0)
     assert effective or "LimitMEMLOCK=infinity" in text
-    assert "lock_memory of the stack" in found["effects"]
+    assert "lock_memory of the stack" in memory["effects"]
+
+
+BOTH: Found = {"priority": 40, "lock_memory": True}
 
 
 def test_another_user_is_told_what_to_set() -> None:
     limits = ("prlimit", "--rtprio=0:0", "--memlock=8388608:8388608")
-    found = applied(before=(*limits, *OTHER_USER, *NO_RIGHTS), priority=40, lock_memory=True)
-    effects = found["effects"]
-    assert effects["priority"] == [
-        False,
-        "priority 40 without effect: RLIMIT_RTPRIO is 0: set the unit's LimitRTPRIO=40",
-    ]
-    assert effects["lock_memory"] == [
-        False,
-        (
-            "lock_memory true without effect: RLIMIT_MEMLOCK is 8388608 bytes: set the unit's "
-            "LimitMEMLOCK=infinity"
-        ),
-    ]
-    assert effects["freeze_gc"][0]
-    assert found["locked_kib"] == 0
+    (told,) = applied(BOTH, before=(*limits, *OTHER_USER, *NO_RIGHTS))
+    why = "priority 40 without effect: RLIMIT_RTPRIO is 0: set the unit's LimitRTPRIO=40"
+    assert told["effects"]["priority"] == [False, why]
+    why = "lock_memory true without effect: RLIMIT_MEMLOCK is 8388608 bytes: "
+    assert told["effects"]["lock_memory"] == [False, f"{why}set the unit's LimitMEMLOCK=infinity"]
+    assert told["effects"]["freeze_gc"][0]
+    assert told["locked_kib"] == 0
 
 
 def test_another_user_needs_two_capabilities_and_no_more() -> None:
-    found = applied(before=(*OTHER_USER, *RIGHTS), priority=40, lock_memory=True)
-    works = [found["effects"][name][0] for name in ("priority", "lock_memory")]
+    (told,) = applied(BOTH, before=(*OTHER_USER, *RIGHTS))
+    works = [told["effects"][name][0] for name in ("priority", "lock_memory")]
     assert works == ([True, True] if IS_ROOT else [may(capability=23), may(capability=14)])
-    assert found["policy"] == (os.SCHED_FIFO if works[0] else os.SCHED_OTHER)
-    assert (found["locked_kib"] > 0) == works[1]
+    assert told["policy"] == (os.SCHED_FIFO if works[0] else os.SCHED_OTHER)
+    assert (told["locked_kib"] > 0) == works[1]
 
 
 def test_awake_says_whether_the_system_lets_it() -> None:

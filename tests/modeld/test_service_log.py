@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 
@@ -27,27 +27,50 @@ from modeld.service_log import CAPACITY, CLOSE_S, RESERVED, ServiceLog
 from modeld.sync_log import EXTRA_LOST
 
 logger = logging.getLogger("modeld.test")
-
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "log"
+class LogFile:
+    """A file that takes the log."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.stream = path.open("w", encoding="utf-8")
+
+    def log(self, **options: Any) -> ServiceLog:
+        return ServiceLog(stream=self.stream, **options)
+
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    def lines(self) -> list[str]:
+        return self.text().splitlines()
+
+    def messages(self) -> list[str]:
+        """Lines without time, level and logger."""
+        return [line.partition(": ")[2] for line in self.lines()]
 
 
 @pytest.fixture
-def stream(path: Path) -> Iterator[TextIO]:
-    with path.open("w", encoding="utf-8") as file:
-        yield file
+def file(tmp_path: Path) -> Iterator[LogFile]:
+    made = LogFile(tmp_path / "log")
+    yield made
+    made.stream.close()
 
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, TextIO]]:
-    """The reading descriptor of a pipe, and the stream that writes."""
+    """The reading descriptor of a full pipe, and the stream that writes."""
     reading, writing = os.pipe()
-    with os.fdopen(writing, "w") as file:
-        yield reading, file
+    with os.fdopen(writing, "w") as stream:
+        os.set_blocking(writing, False)
+        try:
+            while os.write(writing, b"." * 4096):
+                pass
+        except BlockingIOError:
+            pass
+        os.set_blocking(writing, True)
+        yield reading, stream
     os.close(reading)
 
 
@@ -56,17 +79,6 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "it never became true"
         time.sleep(0.01)
-
-
-def fill(file: TextIO) -> None:
-    """Write into a pipe that nobody reads until it takes no more."""
-    os.set_blocking(file.fileno(), False)
-    try:
-        while os.write(file.fileno(), b"." * 4096):
-            pass
-    except BlockingIOError:
-        pass
-    os.set_blocking(file.fileno(), True)
 
 
 def read_all(reading: int) -> str:
@@ -83,30 +95,6 @@ def read_all(reading: int) -> str:
 # --- lines ------------------------------------------------------------------------------------
 
 
-def test_a_record_is_one_line_with_time_level_logger_and_message(
-    stream: TextIO, path: Path
-) -> None:
-    with ServiceLog(stream=stream) as log:
-        logger.info("running at %d Hz", 20)
-        logger.debug("not shown")
-        logger.error("two\nlines, \x1b[31m")
-    assert log.lost == 0
-    first, second = path.read_text(encoding="utf-8").splitlines()
-    assert re.fullmatch(rf"{TIME} I modeld\.test: running at 20 Hz", first)
-    assert re.fullmatch(rf"{TIME} E modeld\.test: two\\nlines, \\x1b\[31m", second)
-
-
-def test_levels_decide_what_is_shown(stream: TextIO, path: Path) -> None:
-    shown = {}
-    for level in ("debug", "info", "warning", "error"):
-        stream.truncate(0)
-        with ServiceLog(stream=stream, level=level):
-            for name in ("debug", "info", "warning", "error"):
-                logger.log(service_log.LEVELS[name], name)
-        shown[level] = len(path.read_text(encoding="utf-8").replace("\0", "").splitlines())
-    assert shown == {"debug": 4, "info": 3, "warning": 2, "error": 1}
-
-
 def fail() -> None:
     raise KeyError("x\ny")
 
@@ -118,54 +106,67 @@ def log_failure() -> None:
         logger.exception("unexpected error")
 
 
-def test_an_exception_is_one_line_of_text_with_its_calls(stream: TextIO, path: Path) -> None:
-    with ServiceLog(stream=stream, level="debug"):
+def test_a_record_is_one_line_with_time_level_logger_and_message(file: LogFile) -> None:
+    with file.log() as log:
+        logger.info("running at %d Hz", 20)
+        logger.debug("not shown")
+        logger.error("two\nlines, \x1b[31m")
         log_failure()
-    (line,) = path.read_text(encoding="utf-8").splitlines()
+    assert log.lost == 0
+    first, second, third = file.lines()
+    assert re.fullmatch(rf"{TIME} I modeld\.test: running at 20 Hz", first)
+    assert re.fullmatch(rf"{TIME} E modeld\.test: two\\nlines, \\x1b\[31m", second)
     assert re.search(
         r": unexpected error: KeyError: 'x\\ny' "
         r"\(at test_service_log\.py:\d+ fail, test_service_log\.py:\d+ log_failure\)$",
-        line,
+        third,
     )
 
 
-def test_tracebacks_are_shown_where_they_are_asked_for(stream: TextIO, path: Path) -> None:
-    with ServiceLog(stream=stream, tracebacks=True):
+@pytest.mark.parametrize(
+    ("level", "count"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)]
+)
+def test_levels_decide_what_is_shown(file: LogFile, level: str, count: int) -> None:
+    with file.log(level=level):
+        for name in ("debug", "info", "warning", "error"):
+            logger.log(service_log.LEVELS[name], name)
+    assert file.messages() == ["debug", "info", "warning", "error"][4 - count :]
+
+
+def test_tracebacks_are_shown_where_they_are_asked_for(file: LogFile) -> None:
+    with file.log(tracebacks=True):
         log_failure()
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines[1] == "  Traceback (most recent call last):"
-    assert lines[-1] == "  KeyError: 'x\\ny'"
+    assert file.lines()[1] == "  Traceback (most recent call last):"
+    assert file.lines()[-1] == "  KeyError: 'x\\ny'"
 
 
 def test_json_lines_are_objects_with_the_exception_as_one_text(
-    stream: TextIO, path: Path, monkeypatch: pytest.MonkeyPatch
+    file: LogFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The test runner keeps what is logged, and cannot hand on what is no text.
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    with ServiceLog(stream=stream, format="json"):
-        logger.warning('a "quoted" %s', "\N{GREEK SMALL LETTER ALPHA}\n\udc80")
+    said = 'a "quoted" \N{GREEK SMALL LETTER ALPHA}\n\udc80'
+    with file.log(format="json"):
+        logger.warning("%s", said)
         log_failure()
-    first, second = map(json.loads, path.read_text(encoding="ascii").splitlines())
+    assert file.text().isascii()
+    first, second = map(json.loads, file.lines())
     assert re.fullmatch(TIME, first.pop("time"))
-    assert first == {
-        "level": "warning",
-        "logger": "modeld.test",
-        "message": 'a "quoted" \N{GREEK SMALL LETTER ALPHA}\n\udc80',
-    }
+    assert first == {"level": "warning", "logger": "modeld.test", "message": said}
     assert second["exception"].startswith("Traceback (most recent call last):\n")
     assert second["exception"].endswith("KeyError: 'x\\ny'")
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_the_journal_gets_priorities_and_no_time(
-    form: str, stream: TextIO, path: Path, monkeypatch: pytest.MonkeyPatch
+    form: str, file: LogFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status = os.fstat(stream.fileno())
+    status = os.fstat(file.stream.fileno())
     monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
-    with ServiceLog(stream=stream, format=form, level="debug"):
+    with file.log(format=form, level="debug"):
         for level in (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, 10):
             logger.log(level, "text")
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = file.lines()
     assert [line[:3] for line in lines] == ["<2>", "<3>", "<4>", "<6>", "<7>"]
     if form == "text":
         assert lines[1] == "<3>E modeld.test: text"
@@ -174,45 +175,51 @@ def test_the_journal_gets_priorities_and_no_time(
 
 
 def test_a_stream_that_was_redirected_is_not_the_journal(
-    stream: TextIO, path: Path, monkeypatch: pytest.MonkeyPatch
+    file: LogFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JOURNAL_STREAM", "1:2")
-    with ServiceLog(stream=stream):
+    with file.log():
         logger.info("text")
-    assert re.match(TIME, path.read_text(encoding="utf-8"))
+    assert re.match(TIME, file.text())
 
 
-def test_a_record_that_cannot_be_formatted_is_shown_as_far_as_it_can() -> None:
-    class Odd:
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    def message(text: str, argument: object) -> str:
-        record = logging.LogRecord("x", logging.INFO, "file.py", 1, text, (argument,), None)
-        return entry_of(record).message
-
-    assert message("%d frames", "no number") == "%d frames (arguments do not fit: TypeError)"
-    assert message("%s", Odd()) == "%s (arguments do not fit: RuntimeError)"
-    assert message("%s", "x" * 10_000) == "x" * MAX_MESSAGE + "... (10000 characters)"
+class Odd:
+    def __str__(self) -> str:
+        raise RuntimeError
 
 
-def test_warnings_and_ended_threads_are_records(stream: TextIO, path: Path) -> None:
-    with ServiceLog(stream=stream), warnings.catch_warnings():
+@pytest.mark.parametrize(
+    ("text", "argument", "shown"),
+    [
+        ("%d frames", "no number", "%d frames (arguments do not fit: TypeError)"),
+        ("%s", Odd(), "%s (arguments do not fit: RuntimeError)"),
+        ("%s", "x" * MAX_MESSAGE, "x" * MAX_MESSAGE),
+        ("%s", "x" * 10_000, "x" * MAX_MESSAGE + "... (10000 characters)"),
+    ],
+    ids=["type", "error", "long", "too long"],
+)
+def test_a_record_that_cannot_be_formatted_is_shown_as_far_as_it_can(
+    text: str, argument: object, shown: str
+) -> None:
+    record = logging.LogRecord("x", logging.INFO, "file.py", 1, text, (argument,), None)
+    assert entry_of(record).message == shown
+
+
+def test_warnings_and_ended_threads_are_records(file: LogFile) -> None:
+    with file.log(), warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("take care", stacklevel=1)
         thread = threading.Thread(target=fail, name="loop")
         thread.start()
         thread.join()
-    first, second = path.read_text(encoding="utf-8").splitlines()
+    first, second = file.lines()
     assert re.search(r" W modeld\.service_log: UserWarning: take care \(.*:\d+\)$", first)
     assert " E modeld.service_log: thread 'loop' ended by an exception: KeyError: " in second
 
 
 def test_what_was_installed_before_is_restored() -> None:
-    root = logging.getLogger()
-    other = logging.StreamHandler(StringIO())
-    same = StringIO()
-    plain = logging.StreamHandler(same)
+    root, same = logging.getLogger(), StringIO()
+    other, plain = logging.StreamHandler(StringIO()), logging.StreamHandler(same)
     hooks = warnings.showwarning, threading.excepthook, sys.unraisablehook
     before, level = [*root.handlers], root.level
     try:
@@ -233,9 +240,9 @@ def test_what_was_installed_before_is_restored() -> None:
 # --- limits -----------------------------------------------------------------------------------
 
 
-def test_records_of_one_place_are_limited_and_counted(stream: TextIO, path: Path) -> None:
+def test_records_of_one_place_are_limited_and_counted(file: LogFile) -> None:
     clock = ManualClock(1)
-    with ServiceLog(stream=stream, clock=clock) as log:
+    with file.log(clock=clock) as log:
         for number in range(MOST + 6):
             if number == MOST + 5:
                 clock.advance_ns(PERIOD_NS)
@@ -244,32 +251,30 @@ def test_records_of_one_place_are_limited_and_counted(stream: TextIO, path: Path
         clock.advance_ns(PERIOD_NS // 2)
         logger.error("fault again")
     assert log.lost == 0
-    lines = [line.partition(": ")[2] for line in path.read_text(encoding="utf-8").splitlines()]
-    faults = [line for line in lines if line.startswith("fault")]
+    faults = [line for line in file.messages() if line.startswith("fault")]
     assert faults[:MOST] == [f"fault {number}" for number in range(MOST)]
     assert faults[MOST:] == [f"fault {MOST + 5} (5 suppressed)", "fault again"]
-    assert sum(line.startswith("another") for line in lines) == MOST + 1
+    assert sum(line.startswith("another") for line in file.messages()) == MOST + 1
 
 
-def test_a_fault_that_ended_leaves_its_last_record(stream: TextIO, path: Path) -> None:
+def test_a_fault_that_ended_leaves_its_last_record(file: LogFile) -> None:
     clock = ManualClock(1)
-    with ServiceLog(stream=stream, clock=clock):
+    with file.log(clock=clock):
         for number in range(MOST + 5):
             logger.error("fault %d", number)
-        assert "suppressed" not in path.read_text(encoding="utf-8")
+        assert "suppressed" not in file.text()
         clock.advance_ns(PERIOD_NS)
-        eventually(lambda: "(last of 5 suppressed)" in path.read_text(encoding="utf-8"))
+        eventually(lambda: "(last of 5 suppressed)" in file.text())
         for number in range(MOST + 2):
             logger.error("next fault %d", number)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines[MOST].endswith(f": fault {MOST + 4} (last of 5 suppressed)")
-    assert lines[-1].endswith(f": next fault {MOST + 1} (last of 2 suppressed)")
+    assert file.messages()[MOST] == f"fault {MOST + 4} (last of 5 suppressed)"
+    assert file.messages()[-1] == f"next fault {MOST + 1} (last of 2 suppressed)"
 
 
-def test_outages_of_one_kind_leave_the_lines_of_others(stream: TextIO, path: Path) -> None:
+def test_outages_of_one_kind_leave_the_lines_of_others(file: LogFile) -> None:
     """More kinds than one place may write lines: what begins last is said, too."""
     clock = ManualClock(1)
-    with ServiceLog(stream=stream, clock=clock):
+    with file.log(clock=clock):
         episodes = Episodes(clock, logger, LoopState())
         for number in range(MOST + 5):
             kind = Kind(f"garbage {number}", over=f"end of {number}")
@@ -277,20 +282,18 @@ def test_outages_of_one_kind_leave_the_lines_of_others(stream: TextIO, path: Pat
         episodes.happen(EXTRA_LOST, "extra camera lost")
         clock.advance_ns(2 * NS_PER_S)
         episodes.settle()
-    lines = [line.partition(": ")[2] for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = file.messages()
     assert len(lines) == 2 * (MOST + 6)
-    assert lines[MOST + 4 : MOST + 6] == [
-        f"service {MOST + 4}: message rejected",
-        "extra camera lost",
-    ]
+    last = f"service {MOST + 4}: message rejected"
+    assert lines[MOST + 4 : MOST + 6] == [last, "extra camera lost"]
     assert lines[-1].startswith("extra camera is back after ")
 
 
-def test_debug_records_are_not_limited(stream: TextIO, path: Path) -> None:
-    with ServiceLog(stream=stream, level="debug"):
+def test_debug_records_are_not_limited(file: LogFile) -> None:
+    with file.log(level="debug"):
         for number in range(3 * MOST):
             logger.debug("step %d", number)
-    assert len(path.read_text(encoding="utf-8").splitlines()) == 3 * MOST
+    assert len(file.lines()) == 3 * MOST
 
 
 # --- streams that take nothing ----------------------------------------------------------------
@@ -306,7 +309,6 @@ def test_a_full_pipe_costs_the_caller_nothing_and_is_told_when_it_is_read(
     pipe: tuple[int, TextIO],
 ) -> None:
     reading, writing = pipe
-    fill(writing)
     with ServiceLog(stream=writing, level="debug") as log:
         logger.debug("first")  # the writer holds this one, the queue the others
         eventually(log._writer._queue.empty)
@@ -331,42 +333,31 @@ def test_a_full_pipe_costs_the_caller_nothing_and_is_told_when_it_is_read(
     assert lines[-1].endswith("goes on")
 
 
+@pytest.mark.slow
 def test_the_end_waits_a_bounded_time_for_a_full_pipe(pipe: tuple[int, TextIO]) -> None:
-    _, writing = pipe
-    fill(writing)
+    def stays(thread: threading.Thread) -> bool:
+        thread.join(10.0)
+        return thread.is_alive()
+
     start = time.monotonic()
-    with ServiceLog(stream=writing):
+    with ServiceLog(stream=pipe[1]):
         logger.error("nobody reads this")
     assert time.monotonic() - start < CLOSE_S + 5.0  # the bound, and a busy machine
     assert not [t for t in threading.enumerate() if t.name == "log" and stays(t)]
 
 
-def stays(thread: threading.Thread) -> bool:
-    thread.join(10.0)
-    return thread.is_alive()
-
-
-def test_a_pipe_whose_reader_is_gone_loses_records_and_nothing_else() -> None:
+@pytest.mark.parametrize("what", ["no reader", "closed", "full"])
+def test_a_stream_that_takes_nothing_loses_records_and_nothing_else(what: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    with os.fdopen(writing, "w") as file, ServiceLog(stream=file) as log:
-        logger.error("nobody can read this")
-        eventually(lambda: log.lost == 1)
-
-
-def test_a_closed_stream_loses_records_and_nothing_else(path: Path) -> None:
-    file = path.open("w", encoding="utf-8")
-    with ServiceLog(stream=file) as log:
-        # Its number is not used by others here: this test's process opens nothing meanwhile.
-        file.close()
-        logger.error("nowhere")
-        eventually(lambda: log.lost == 1)
-
-
-def test_a_full_device_loses_records_and_nothing_else() -> None:
-    with Path("/dev/full").open("w", encoding="utf-8") as file, ServiceLog(stream=file) as log:
-        logger.error("no room")
-        eventually(lambda: log.lost == 1)
+    with os.fdopen(writing, "w") as gone, Path("/dev/full").open("w", encoding="utf-8") as full:
+        stream = full if what == "full" else gone
+        with ServiceLog(stream=stream) as log:
+            if what == "closed":
+                # Its number is not used by others here: this process opens nothing meanwhile.
+                stream.close()
+            logger.error("nobody can read this")
+            eventually(lambda: log.lost == 1)
 
 
 PROGRAM = """
@@ -387,53 +378,46 @@ with ServiceLog() as log:
         time.sleep(0.01)
     logger.error("has room again")
 """
+STUCK = """
+import logging
+from modeld.service_log import ServiceLog
+with ServiceLog():
+    for n in range(5000): logging.getLogger('x').error(f'{n}' + 'x' * 100)
+"""
 
 
-def test_a_disk_that_has_room_again_is_written_in_whole_lines(path: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(path), "200"], stderr=file, check=False, timeout=60
-        )
-    assert done.returncode == 0
-    lines = path.read_text(encoding="utf-8").splitlines()
+def run(program: str, *arguments: str, stderr: Any) -> int:
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, stderr=stderr, check=False, timeout=60).returncode
+
+
+def test_a_disk_that_has_room_again_is_written_in_whole_lines(file: LogFile) -> None:
+    assert run(PROGRAM, str(file.path), "200", stderr=file.stream) == 0
+    lines = file.lines()
     cut = [line for line in lines if not re.match(rf"{TIME} [EW] [\w.]+: .", line)]
     assert len(cut) <= 1, "only the line that was cut off"
     assert sum("log records lost" in line for line in lines) == 1
     assert lines[-1].endswith("has room again")
 
 
-def test_a_process_ends_though_its_stderr_is_stuck() -> None:
-    program = (
-        "import logging; from modeld.service_log import ServiceLog\n"
-        "with ServiceLog():\n"
-        "    for n in range(5000): logging.getLogger('x').error(f'{n}' + 'x' * 100)\n"
-    )
-    reading, writing = os.pipe()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", program], stderr=writing, check=False, timeout=60
-        )
-    finally:
-        os.close(writing)
-        os.close(reading)
-    assert done.returncode == 0
+@pytest.mark.slow
+def test_a_process_ends_though_its_stderr_is_stuck(pipe: tuple[int, TextIO]) -> None:
+    assert run(STUCK, stderr=pipe[1]) == 0
 
 
-def test_records_from_a_signal_and_from_threads_do_not_block_each_other(
-    stream: TextIO, path: Path
-) -> None:
+def test_records_from_a_signal_and_from_threads_do_not_block_each_other(file: LogFile) -> None:
     def work(number: int) -> None:
         for step in range(50):
             logger.debug("thread %d step %d", number, step)
 
-    with ServiceLog(stream=stream, level="debug") as log:
+    with file.log(level="debug") as log:
         threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     assert log.lost == 0
-    assert len(path.read_text(encoding="utf-8").splitlines()) == 400
+    assert len(file.lines()) == 400
 
 
 def test_a_directory_that_is_gone_does_not_matter_to_a_file_that_is_open() -> None:
