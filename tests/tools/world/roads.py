@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from tools.world.expert import Command
 from tools.world.lanes import Lanes, Marking, MarkingKind
 from tools.world.road import GRID_M, Road, integrated
 from tools.world.scenery import PLAIN
+from tools.world.traffic import Vehicle
 from tools.world.world import World
 
 
@@ -28,12 +29,20 @@ def uniform_road(
     return integrated(curvature_1pm * ones, grade_rad * ones, bank_rad * ones)
 
 
-def lanes_of(count: int, width_m: float = 3.5, **marking: object) -> Lanes:
+def changing_road(length_m: float = 500.0, **angles: Callable[[Floats], Floats]) -> Road:
+    """Return a road whose `curvature`, `grade` or `bank` is a function of the way along it."""
+    s = np.arange(round(length_m / GRID_M)) * GRID_M - 60.0
+    profiles = [
+        angles[name](s) if name in angles else 0.0 * s for name in ("curvature", "grade", "bank")
+    ]
+    return integrated(*profiles)
+
+
+def lanes_of(count: int, width_m: float = 3.5, *, is_yellow: bool = False) -> Lanes:
     """Return lanes between solid lines, half a metre from the ends of the asphalt."""
     border = 0.5 * count * width_m
-    kinds = {"kind": MarkingKind.SOLID, **marking}
     markings = tuple(
-        Marking(index * width_m - border, **kinds)  # type: ignore[arg-type]  # test figures
+        Marking(index * width_m - border, MarkingKind.SOLID, is_yellow=is_yellow)
         for index in range(count + 1)
     )
     return Lanes(width_m, count, markings, -border - 0.5, border + 0.5)
@@ -43,19 +52,18 @@ def world_of(road: Road, lanes: Lanes, speed_limit_mps: float = 20.0) -> World:
     return World(0, road, lanes, PLAIN, speed_limit_mps)
 
 
+def car(s_m: float, offset_m: float, speed_mps: float = 0.0, braking_mps2: float = 0.0) -> Vehicle:
+    """Return another car, 1.8 m wide, 1.5 m high and 4.5 m long."""
+    return Vehicle(s_m, offset_m, speed_mps, -braking_mps2, 1.8, 1.5, 4.5, 0)
+
+
 def body_on(
-    world: World,
-    s_m: float,
-    offset_m: float,
-    speed_mps: float,
-    angle_rad: float = 0.0,
-    *,
-    follows: bool = True,
+    world: World, s_m: float, offset_m: float, speed_mps: float, angle_rad: float = 0.0
 ) -> Body:
     """Return a car on a road, at an angle to it, steered along it."""
     point = world.road.at(s_m)
     x, y, _ = world.road.places(s_m, offset_m)
-    bend = point.curvature_1pm / (1.0 - point.curvature_1pm * offset_m) if follows else 0.0
+    bend = point.curvature_1pm / (1.0 - point.curvature_1pm * offset_m)
     heading = point.heading_rad + angle_rad
     return body_at(world.road, float(x), float(y), heading, speed_mps, 0.0, bend, near_s_m=s_m)
 
@@ -70,23 +78,16 @@ class IdealCar:
     def step(self, command: Command, dt_s: float = 0.05, parts: int = 5) -> None:
         body, dt = self.body, dt_s / parts
         x, y, heading, speed = body.x_m, body.y_m, body.heading_rad, body.speed_mps
+        acceleration, curvature = command.acceleration_mps2, command.curvature_1pm
         for _ in range(parts):
-            way = (speed + 0.5 * command.acceleration_mps2 * dt) * dt * math.cos(body.pitch_rad)
-            middle = heading + 0.5 * speed * command.curvature_1pm * dt
+            way = (speed + 0.5 * acceleration * dt) * dt * math.cos(body.pitch_rad)
+            middle = heading + 0.5 * speed * curvature * dt
             x, y = x + way * math.cos(middle), y + way * math.sin(middle)
-            heading += speed * command.curvature_1pm * dt
-            speed = max(speed + command.acceleration_mps2 * dt, 0.0)
-        acceleration = command.acceleration_mps2 if speed > 0.0 else 0.0
-        self.body = body_at(
-            self.world.road,
-            x,
-            y,
-            heading,
-            speed,
-            acceleration,
-            command.curvature_1pm,
-            near_s_m=body.s_m,
-        )
+            heading += speed * curvature * dt
+            speed = max(speed + acceleration * dt, 0.0)
+        felt = acceleration if speed > 0.0 else 0.0
+        place = (x, y, heading, speed, felt, curvature)
+        self.body = body_at(self.world.road, *place, near_s_m=body.s_m)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Driven:
 
 def drive(car: IdealCar, seconds: float, commands: Callable[[Body, float], Command]) -> Driven:
     """Drive at 20 Hz."""
-    rows: list[Sequence[float]] = []
+    rows: list[tuple[float, ...]] = []
     for step in range(round(seconds * 20.0)):
         body = car.body
         lateral = body.speed_mps * body.speed_mps * body.curvature_1pm

@@ -1,50 +1,107 @@
-"""The simulated car: delays, limits, and that it drives the curve it steers."""
+"""The simulated car: its place on the road, delays, limits and messages, by hand."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from cereal.schema import new_event
+from tests.tools.world.roads import body_on, lanes_of, uniform_road, world_of
+from tools.world import car_messages
+from tools.world.body import Body, body_at
 from tools.world.car import FAMILY_CAR, TICK_S, Car
+from tools.world.expert import LEFT, RIGHT
 from tools.world.world import random_world
 
+GRADE, BANK = 0.05, 0.04
 
-def car(speed_mps: float = 10.0) -> Car:
-    return Car(0.0, 0.0, 0.0, speed_mps)
+
+def on_slope(angle_rad: float) -> Body:
+    road = uniform_road(grade_rad=GRADE, bank_rad=BANK)
+    return body_on(world_of(road, lanes_of(1)), 100.0, 0.0, 10.0, angle_rad)
+
+
+def test_car_on_a_slope_has_its_grade_and_bank() -> None:
+    body = on_slope(0.0)
+    assert (body.s_m, body.offset_m) == pytest.approx((100.0, 0.0))
+    assert (body.pitch_rad, body.roll_rad) == pytest.approx((GRADE, BANK))
+    assert body.z_m == pytest.approx(-100.0 * math.sin(GRADE))
+    # Its axes are those of the road.
+    forward, right, down = body.axes()
+    assert forward == pytest.approx((math.cos(GRADE), 0.0, -math.sin(GRADE)))
+    assert right[2] == pytest.approx(math.cos(GRADE) * math.sin(BANK))
+    assert np.cross(forward, right).tolist() == pytest.approx(list(down))
+    # Facing right its nose hangs down the bank, and its right side down the hill.
+    across = on_slope(0.5 * math.pi)
+    assert (across.pitch_rad, across.roll_rad) == pytest.approx((-BANK, GRADE), abs=2e-4)
+
+
+def test_uniform_slope_is_flat_as_seen_from_the_car() -> None:
+    road = uniform_road(grade_rad=GRADE, bank_rad=BANK)
+    ahead, right, down = on_slope(0.1).seen(*road.places(np.arange(60.0, 200.0, 10.0), 2.0))
+    np.testing.assert_allclose(down, 0.0, atol=1e-9)
+    assert np.all(np.diff(ahead) > 9.0)
+    assert right[0] > right[-1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_car_lies_on_the_surface_of_any_road(seed: int) -> None:
+    world, rng = random_world(seed, 800.0), np.random.default_rng(seed)
+    # Half a metre around the car the road is where its frame says.
+    ahead, aside = np.array([0.5, 0.5, -0.5, -0.5]), np.array([0.5, -0.5, 0.5, -0.5])
+    for _ in range(20):
+        s, offset = rng.uniform(0.0, 800.0), rng.uniform(-8.0, 8.0)
+        body = body_on(world, s, offset, 10.0, rng.uniform(-0.2, 0.2))
+        near = world.road.places(s + ahead, offset + aside)
+        assert np.abs(body.seen(*near)[2]).max() < 1.5e-3
+
+
+def test_place_and_motion_are_kept() -> None:
+    body = body_at(uniform_road(), 50.0, 1.5, 0.1, 20.0, -1.0, 0.002, near_s_m=40.0)
+    assert (body.x_m, body.y_m, body.heading_rad) == (50.0, 1.5, 0.1)
+    assert (body.speed_mps, body.acceleration_mps2, body.curvature_1pm) == (20.0, -1.0, 0.002)
+    assert (body.s_m, body.offset_m) == pytest.approx((50.0, 1.5))
+    road = random_world(3, 300.0).road
+    body = Car.on_road(road, 150.0, 1.2, 15.0, heading_error_rad=0.05).body(road)
+    assert (body.s_m, body.offset_m) == pytest.approx((150.0, 1.2), abs=1e-6)
+    assert body.heading_rad - road.at(150.0).heading_rad == pytest.approx(0.05)
+    assert body.speed_mps == 15.0
+
+
+def stepped(car: Car, steps: int, curvature: float, acceleration: float, ramp: float = 0.0) -> Car:
+    """Step a car by ticks; commands are factors of `ramp` times the time, or constant without."""
+    for tick in range(steps):
+        share = ramp * tick * TICK_S if ramp else 1.0
+        car.step(TICK_S, curvature * share, acceleration * share)
+    return car
 
 
 def test_a_steered_curve_is_a_circle_of_its_curvature() -> None:
-    turning = Car(0.0, 0.0, 0.0, 10.0, curvature_1pm=0.02)
-    for _ in range(500):
-        turning.step(TICK_S, 0.02, 0.0)
+    turning = stepped(Car(0.0, 0.0, 0.0, 10.0, curvature_1pm=0.02), 500, 0.02, 0.0)
     # 50 m on a circle of 50 m of radius, to the right.
     assert turning.heading_rad == pytest.approx(1.0)
     assert turning.x_m == pytest.approx(50.0 * np.sin(1.0), abs=1e-3)
     assert turning.y_m == pytest.approx(50.0 * (1.0 - np.cos(1.0)), abs=1e-3)
 
 
-def test_the_steering_is_as_late_as_the_car_says() -> None:
-    steered = car()
-    ramp = 0.002  # 1/m each second, below every limit
-    for tick in range(400):
-        steered.step(TICK_S, ramp * tick * TICK_S, 0.0)
-    late_s = 399 * TICK_S - steered.curvature_1pm / ramp
+def test_steering_and_drive_are_as_late_as_the_car_says() -> None:
+    # 1/m and m/s^2 each second, below every limit.
+    steered = stepped(Car(0.0, 0.0, 0.0, 10.0), 400, 0.002, 0.0, ramp=1.0)
+    late_s = 399 * TICK_S - steered.curvature_1pm / 0.002
     assert late_s == pytest.approx(FAMILY_CAR.lateral_delay_s, abs=TICK_S)
-
-
-def test_the_drive_is_as_late_as_the_car_says() -> None:
-    driven = car(20.0)
-    for tick in range(200):
-        driven.step(TICK_S, 0.0, 0.5 * tick * TICK_S)
+    driven = stepped(Car(0.0, 0.0, 0.0, 20.0), 200, 0.0, 0.5, ramp=1.0)
     late_s = 199 * TICK_S - driven.acceleration_mps2 / 0.5
     assert late_s == pytest.approx(FAMILY_CAR.longitudinal_delay_s, abs=TICK_S)
 
 
 def test_no_command_exceeds_the_limits() -> None:
-    wild = car(25.0)
-    before = 0.0
+    wild, before = Car(0.0, 0.0, 0.0, 25.0), 0.0
     for _ in range(600):
-        wild.step(TICK_S, 1.0, 9.0)
+        stepped(wild, 1, 1.0, 9.0)
         lateral = wild.curvature_1pm * wild.speed_mps**2
         assert lateral <= FAMILY_CAR.max_lateral_acceleration_mps2 * 1.05
         assert wild.acceleration_mps2 <= FAMILY_CAR.acceleration_limits_mps2[1]
@@ -54,29 +111,81 @@ def test_no_command_exceeds_the_limits() -> None:
 
 
 def test_a_braked_car_stands_and_pulls_away_again() -> None:
-    braked = car(5.0)
-    for _ in range(400):
-        braked.step(TICK_S, 0.0, -3.0)
+    braked = stepped(Car(0.0, 0.0, 0.0, 5.0), 400, 0.0, -3.0)
     assert (braked.speed_mps, braked.acceleration_mps2) == (0.0, 0.0)
     place = braked.x_m
-    for _ in range(100):
-        braked.step(TICK_S, 0.0, 1.0)
-    assert braked.x_m > place
+    assert stepped(braked, 100, 0.0, 1.0).x_m > place
 
 
 def test_steps_of_any_length_are_whole_ticks() -> None:
-    one, other = car(), car()
+    one, other = Car(0.0, 0.0, 0.0, 10.0), stepped(Car(0.0, 0.0, 0.0, 10.0), 100, 0.01, 1.0)
     for _ in range(20):
         one.step(0.05, 0.01, 1.0)
-    for _ in range(100):
-        other.step(TICK_S, 0.01, 1.0)
     assert (one.x_m, one.y_m, one.heading_rad) == (other.x_m, other.y_m, other.heading_rad)
 
 
-def test_a_car_on_the_road_is_where_it_was_put() -> None:
-    road = random_world(3, 300.0).road
-    placed = Car.on_road(road, 150.0, 1.2, 15.0, heading_error_rad=0.05)
-    body = placed.body(road)
-    assert (body.s_m, body.offset_m) == pytest.approx((150.0, 1.2), abs=1e-6)
-    assert body.heading_rad - road.at(150.0).heading_rad == pytest.approx(0.05)
-    assert body.speed_mps == 15.0
+# To the right, on a circle of 50 m; once round and 0.3 rad more.
+MOTION = car_messages.Motion(
+    speed_mps=10.0,
+    acceleration_mps2=0.5,
+    curvature_1pm=0.02,
+    rpy_rad=(0.01, -0.02, 2.0 * math.pi + 0.3),
+    steering_angle_deg=-46.4,
+    blinker=RIGHT,
+    nudge=RIGHT,
+)
+
+
+def builder(service: str) -> Any:
+    """Return the builder of a message."""
+    return getattr(new_event(service, mono_time_ns=1), service)
+
+
+def test_car_state_is_positive_to_the_left() -> None:
+    state = builder("carState")
+    car_messages.fill_car_state(state, MOTION, 12.0, is_engaged=True, set_speed_mps=20.0)
+    assert (state.leftBlinker, state.rightBlinker) == (False, True)
+    assert (state.steeringPressed, state.steeringTorque) == (True, -2.5)
+    assert state.steeringAngleDeg == pytest.approx(-46.4)
+    assert state.yawRate == pytest.approx(-0.2)
+    # What is said of the speed may be wrong.
+    assert state.vEgo == state.wheelSpeeds.fl == 12.0
+    other = replace(MOTION, blinker=LEFT, nudge=0, speed_mps=0.0)
+    car_messages.fill_car_state(state, other, 0.0, is_engaged=False, set_speed_mps=20.0)
+    assert (state.leftBlinker, state.rightBlinker) == (True, False)
+    assert (state.steeringPressed, state.steeringTorque) == (False, 0.0)
+    assert state.standstill
+
+
+def test_control_tells_what_is_wanted_and_what_is() -> None:
+    control = builder("carControl")
+    wanted = car_messages.Control(
+        is_engaged=True, acceleration_mps2=-1.0, curvature_1pm=0.03, steering_angle_deg=-70.0
+    )
+    car_messages.fill_car_control(control, MOTION, wanted)
+    assert control.latActive
+    assert control.longActive
+    assert control.actuators.accel == -1.0
+    assert control.actuators.curvature == pytest.approx(0.03)
+    assert control.currentCurvature == pytest.approx(0.02)
+    assert list(control.orientationNED) == pytest.approx([0.0, 0.0, 0.3])
+    assert list(control.angularVelocity) == pytest.approx([0.0, 0.0, 0.2])
+
+
+def test_pose_is_that_of_the_device() -> None:
+    pose = builder("livePose")
+    # Seen from the device, which is turned to the left, the car drives to the right.
+    car_messages.fill_live_pose(pose, MOTION, (0.0, 0.0, 0.1))
+    velocity, turn = pose.velocityDevice, pose.angularVelocityDevice
+    assert velocity.x == pytest.approx(10.0 * math.cos(0.1), rel=1e-6)
+    assert velocity.y == pytest.approx(10.0 * math.sin(0.1), rel=1e-6)
+    assert (turn.x, turn.y, turn.z) == pytest.approx((0.0, 0.0, 0.2), abs=1e-7)
+    assert pose.orientationNED.z == pytest.approx(0.3, abs=1e-6)
+
+
+def test_params_are_those_of_the_car_with_the_delays_that_are_said() -> None:
+    params = builder("carParams")
+    car_messages.fill_car_params(params, FAMILY_CAR, (0.1, 0.15))
+    assert params.steerRatio == 15.0
+    found = (params.wheelbase, params.steerActuatorDelay, params.longitudinalActuatorDelay)
+    assert found == pytest.approx((2.7, 0.1, 0.15))

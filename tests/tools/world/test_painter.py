@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from numpy.testing import assert_array_equal
 
 from modeld.calibration import Camera
 from modeld.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
-from tests.tools.world.roads import body_on, lanes_of, uniform_road, world_of
+from tests.tools.world.roads import body_on, changing_road, lanes_of, uniform_road, world_of
 from tools.world.body import Body
 from tools.world.curves import Floats
 from tools.world.lanes import MarkingKind
 from tools.world.painter import Painter
-from tools.world.road import GRID_M, integrated
 from tools.world.scenery import PLAIN, random_scenery
-from tools.world.sky import Picture
 from tools.world.traffic import Vehicle
 from tools.world.view import MED_LENS, WIDE_LENS, Lens, Mount
 from tools.world.world import World, random_world
@@ -25,27 +24,22 @@ from tools.world.world import World, random_world
 HEIGHT_M = 1.22
 CAMERA = Lens.of(Camera(1344, 760, 1141.5))
 LEVEL = (0.0, 0.0, 0.0)
+MED = Mount(MED_LENS, LEVEL, HEIGHT_M)
 CAR = Vehicle(40.0, 0.0, 10.0, 0.0, 1.8, 1.5, 4.4, 0)
 
 
 def projected(points_m: Floats, mount: Mount) -> Floats:
     """Project points (n, 3) of the calibrated frame into (n, 2) pixels."""
     view = points_m @ (VIEW_FROM_DEVICE @ rot_from_euler(mount.rpy_rad)).T
-    lens = mount.lens
-    return np.stack(
-        [
-            lens.cx_px + lens.focal_px * view[:, 0] / view[:, 2],
-            lens.cy_px + lens.focal_px * view[:, 1] / view[:, 2],
-        ],
-        axis=1,
-    )
+    middle = np.array([mount.lens.cx_px, mount.lens.cy_px])
+    return np.asarray(middle + mount.lens.focal_px * view[:, :2] / view[:, 2:])
 
 
-def line_before(world: World, body: Body, offset_m: float, height_m: float) -> Floats:
+def line_before(world: World, body: Body, offset_m: float) -> Floats:
     """Return points of a line along the road in the calibrated frame, (n, 3)."""
     s = body.s_m + np.linspace(2.0, 45.0, 3000)
     x, y, z = body.seen(*world.road.places(s, offset_m))
-    return np.stack([x, y, z + height_m], axis=1)
+    return np.stack([x, y, z + HEIGHT_M], axis=1)
 
 
 def marked_world(**road: float) -> World:
@@ -57,6 +51,12 @@ def marked_world(**road: float) -> World:
     look = replace(PLAIN, asphalt=black, verge=black, haze_m=1e5)
     look = replace(look, asphalt_grain=0.0, verge_grain=0.0, tracks=0.0, shoulder=0.0, post_m=0.0)
     return replace(world_of(uniform_road(**road), lanes), scenery=look)
+
+
+def luma_of(world: World, mount: Mount, body: Body, *cars: Vehicle, **look: Any) -> Floats:
+    """Paint a world that looks different in some ways; the number 0 seeds its noise."""
+    world = replace(world, scenery=replace(world.scenery, **look))
+    return Painter(world, mount).paint(body, cars, 0).luma.astype(np.float64)
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,10 @@ def marked_world(**road: float) -> World:
 def test_line_is_where_it_projects(
     lens: Lens, rpy_rad: tuple[float, float, float], road: dict[str, float]
 ) -> None:
-    world = marked_world(**road)
-    mount = Mount(lens, rpy_rad, HEIGHT_M)
+    world, mount = marked_world(**road), Mount(lens, rpy_rad, HEIGHT_M)
     body = body_on(world, 30.0, -0.4, 15.0, 0.02)
-    luma = Painter(world, mount).paint(body, (), 0).luma.astype(np.float64)
-    line = projected(line_before(world, body, world.lanes.markings[2].offset_m, HEIGHT_M), mount)
+    luma = luma_of(world, mount, body)
+    line = projected(line_before(world, body, world.lanes.markings[2].offset_m), mount)
     rows = np.arange(lens.height)
     columns = np.interp(rows, line[::-1, 1], line[::-1, 0])
     slope = np.abs(np.gradient(columns))
@@ -103,33 +102,27 @@ def test_line_is_where_it_projects(
 def test_line_covers_its_width() -> None:
     # 0.15 m at 12 m are 0.15 / 12 * 910 = 11.4 px; it is 216 - 50 brighter than the road.
     world = marked_world()
-    body = body_on(world, 30.0, 1.75, 15.0)
-    luma = Painter(world, Mount(MED_LENS, LEVEL, HEIGHT_M)).paint(body, (), 0).luma
     row = round(MED_LENS.cy_px + MED_LENS.focal_px * HEIGHT_M / 12.0)
-    added = (luma[row].astype(np.float64) - 50.0).clip(0.0).sum() / (PLAIN.paint - 50.0)
+    luma = luma_of(world, MED, body_on(world, 30.0, 1.75, 15.0))[row]
+    added = (luma - 50.0).clip(0.0).sum() / (PLAIN.paint - 50.0)
     assert added == pytest.approx(0.15 / 12.0 * MED_LENS.focal_px, rel=0.06)
 
 
 def test_crest_hides_what_is_behind_it() -> None:
     # 50 m of 5 % up, then 5 % down: the road behind the crest is below the line of sight.
-    s = np.arange(-60.0, 600.0, GRID_M)
-    grade = np.where(s < 50.0, 0.05, -0.05)
-    zeros = np.zeros(s.size)
-    lanes = lanes_of(2)
-    world = replace(marked_world(), road=integrated(zeros, grade, zeros), lanes=lanes)
+    road = changing_road(660.0, grade=lambda s: np.where(s < 50.0, 0.05, -0.05))
+    world = replace(marked_world(), road=road, lanes=lanes_of(2))
     body = body_on(world, 0.0, -1.75, 15.0)
-    painter = Painter(world, Mount(MED_LENS, LEVEL, HEIGHT_M))
-    empty = painter.paint(body, (), 0).luma.astype(np.int64)
+    empty = luma_of(world, MED, body)
     # The crest: 50 m ahead along the car's own slope.
-    crest = round(MED_LENS.cy_px + MED_LENS.focal_px * HEIGHT_M / 50.0)
-    middle = slice(160, 352)
+    crest, middle = round(MED_LENS.cy_px + MED_LENS.focal_px * HEIGHT_M / 50.0), slice(160, 352)
     assert np.abs(empty[crest + 4 :, 256] - 50).max() < 12
     assert (empty[crest + 4, middle] > 60).any(), "lines up to the crest"
     assert (empty[crest - 3, middle] > 120).all(), "the sky behind it"
     behind = replace(CAR, s_m=110.0, height_m=1.2)
-    assert np.abs(painter.paint(body, (behind,), 0).luma.astype(np.int64) - empty).max() < 2
+    assert np.abs(luma_of(world, MED, body, behind) - empty).max() < 2
     tall = replace(CAR, s_m=60.0, height_m=3.6)
-    shown = np.abs(painter.paint(body, (tall,), 0).luma.astype(np.int64) - empty) > 20
+    shown = np.abs(luma_of(world, MED, body, tall) - empty) > 20
     rows = np.flatnonzero(shown.any(axis=1))
     assert rows.size > 20
     assert rows.max() <= crest + 2
@@ -138,20 +131,15 @@ def test_crest_hides_what_is_behind_it() -> None:
 @pytest.mark.parametrize("ahead_m", [8.0, 25.0, 70.0])
 @pytest.mark.parametrize("lens", [MED_LENS, WIDE_LENS])
 def test_car_stands_where_it_projects(lens: Lens, ahead_m: float) -> None:
-    world = marked_world(curvature_1pm=0.001)
-    mount = Mount(lens, (0.0, 0.01, -0.01), HEIGHT_M)
-    body = body_on(world, 10.0, -1.75, 15.0)
-    car = replace(CAR, s_m=10.0 + ahead_m, offset_m=-1.75)
-    painter = Painter(world, mount)
-    luma, empty = painter.paint(body, (car,), 0).luma, painter.paint(body, (), 0).luma
-    changed = np.abs(luma.astype(np.int64) - empty) > 12
+    world, mount = marked_world(curvature_1pm=0.001), Mount(lens, (0.0, 0.01, -0.01), HEIGHT_M)
+    body, car = body_on(world, 10.0, -1.75, 15.0), replace(CAR, s_m=10.0 + ahead_m, offset_m=-1.75)
+    changed = np.abs(luma_of(world, mount, body, car) - luma_of(world, mount, body)) > 12
     x, y, z = body.seen(*world.road.places(np.array([car.s_m] * 2), np.array([-2.65, -0.85])))
     corners = np.stack([x, y, z + HEIGHT_M], axis=1)
     (left, foot), (right, _) = projected(corners, mount)
     top = projected(corners - [0.0, 0.0, 1.5], mount)[0, 1]
     # Between lamps and windows the body is nearly as wide as the car.
-    row = round(top + 0.39 * (foot - top))
-    columns = np.flatnonzero(changed[row])
+    columns = np.flatnonzero(changed[round(top + 0.39 * (foot - top))])
     slack = 1.6 + 0.03 * (right - left)
     assert columns[0] - 0.5 == pytest.approx(left, abs=slack)
     assert columns[-1] + 0.5 == pytest.approx(right, abs=slack)
@@ -160,44 +148,37 @@ def test_car_stands_where_it_projects(lens: Lens, ahead_m: float) -> None:
 
 
 def test_braking_lights_the_lamps() -> None:
-    world = marked_world()
+    world, car = marked_world(), replace(CAR, s_m=15.0)
     body = body_on(world, 0.0, 0.0, 15.0)
-    painter = Painter(world, Mount(MED_LENS, LEVEL, HEIGHT_M))
-    calm = painter.paint(body, (replace(CAR, s_m=15.0),), 0)
-    braking = painter.paint(body, (replace(CAR, s_m=15.0, acceleration_mps2=-3.0),), 0)
-    difference = braking.luma.astype(np.int64) - calm.luma
+    braking = luma_of(world, MED, body, replace(car, acceleration_mps2=-3.0))
+    difference = braking - luma_of(world, MED, body, car)
     assert difference.min() >= -1
     assert 100 < (difference > 50).sum() < 3000
 
 
 def test_cars_beside_show_their_sides() -> None:
-    world = marked_world()
+    world, mount = marked_world(), Mount(WIDE_LENS, LEVEL, HEIGHT_M)
     body = body_on(world, 0.0, -1.75, 15.0)
-    painter = Painter(world, Mount(WIDE_LENS, LEVEL, HEIGHT_M))
-    empty = painter.paint(body, (), 0).luma.astype(np.int64)
     # Its rear is behind the lens, its front before it.
     beside = replace(CAR, s_m=-1.0, offset_m=2.5, length_m=12.0, width_m=2.5, height_m=3.5)
-    shown = np.flatnonzero(
-        (np.abs(painter.paint(body, (beside,), 0).luma - empty) > 15).any(axis=0)
-    )
+    added = luma_of(world, mount, body, beside) - luma_of(world, mount, body)
+    shown = np.flatnonzero((np.abs(added) > 15).any(axis=0))
     # Its near side is 3 m to the right; its front is at 11 m.
     assert shown[0] == pytest.approx(256.0 + 455.0 * 3.0 / 11.0, abs=2)
     assert shown[-1] == 511
-    behind = replace(beside, s_m=-13.0)
-    np.testing.assert_array_equal(painter.paint(body, (behind,), 0).luma, empty)
+    behind = luma_of(world, mount, body, replace(beside, s_m=-13.0))
+    assert_array_equal(behind, luma_of(world, mount, body))
 
 
 def test_colour_lies_where_brightness_does() -> None:
     world = marked_world()
     yellow = replace(world.lanes.markings[2], is_yellow=True)
     world = replace(world, lanes=replace(world.lanes, markings=(*world.lanes.markings[:2], yellow)))
-    body = body_on(world, 30.0, 0.0, 15.0)
-    picture = Painter(world, Mount(MED_LENS, LEVEL, HEIGHT_M)).paint(body, (), 0)
+    picture = Painter(world, MED).paint(body_on(world, 30.0, 0.0, 15.0), (), 0)
     differences = []
     for row in range(90, 130, 2):
-        luma = picture.luma[row : row + 2].astype(np.float64).mean(axis=0) - 52.0
-        colour = 128.0 - picture.u[row // 2].astype(np.float64)
-        bright, tinted = np.maximum(luma, 0.0), np.maximum(colour, 0.0)
+        bright = np.maximum(picture.luma[row : row + 2].mean(axis=0) - 52.0, 0.0)
+        tinted = np.maximum(128.0 - picture.u[row // 2], 0.0)
         # A sample j of the colours lies at column 2 j + 0.5.
         middle = (bright * np.arange(512)).sum() / bright.sum()
         tone = (tinted * (2.0 * np.arange(256) + 0.5)).sum() / tinted.sum()
@@ -207,11 +188,9 @@ def test_colour_lies_where_brightness_does() -> None:
 
 @pytest.mark.parametrize(("bank_rad", "roll_rad"), [(0.05, 0.0), (0.0, 0.05), (0.04, -0.03)])
 def test_bank_and_roll_tilt_the_horizon(bank_rad: float, roll_rad: float) -> None:
-    world = marked_world(bank_rad=bank_rad)
-    world = replace(world, scenery=replace(world.scenery, hills_rad=0.0, treeline_rad=0.0))
-    mount = Mount(WIDE_LENS, (roll_rad, 0.0, 0.0), HEIGHT_M)
+    world, mount = marked_world(bank_rad=bank_rad), Mount(WIDE_LENS, (roll_rad, 0.0, 0.0), HEIGHT_M)
     body = body_on(world, 30.0, 0.0, 15.0)
-    luma = Painter(world, mount).paint(body, (), 0).luma
+    luma = luma_of(world, mount, body, hills_rad=0.0, treeline_rad=0.0)
     # Two points far away that are level with the car in the world, turned into its frame.
     far = 1e6 * np.array([[1.0, aside, 0.0] for aside in (-0.55, 0.55)])
     level = projected(far @ rot_from_euler((bank_rad, 0.0, 0.0)), mount)
@@ -220,44 +199,32 @@ def test_bank_and_roll_tilt_the_horizon(bank_rad: float, roll_rad: float) -> Non
         assert np.flatnonzero(luma[:, column] < 100)[0] == pytest.approx(row, abs=2.5)
 
 
-def crowded() -> list[tuple[World, Body, tuple[Vehicle, ...]]]:
-    found = []
-    for seed in range(12):
-        world = random_world(seed, 600.0)
-        body = body_on(world, 120.0, world.lanes.centre_m(0), 15.0, 0.01)
-        cars = tuple(
-            replace(CAR, s_m=122.0 + 17.0 * k, offset_m=world.lanes.centre_m(k), paint=seed + k)
-            for k in range(world.lanes.count)
-        )
-        found.append((world, body, cars))
-    return found
-
-
-def planes_of(picture: Picture) -> list[NDArray[np.uint8]]:
-    return list(picture)
-
-
-def test_pictures_are_the_same_in_any_order_and_for_longer_worlds() -> None:
-    for seed, (world, body, cars) in enumerate(crowded()):
-        mount = Mount((MED_LENS, WIDE_LENS)[seed % 2], (0.01, 0.02, -0.01), 1.0 + 0.05 * seed)
-        one, two = Painter(world, mount), Painter(random_world(seed, 900.0), mount)
-        two.paint(body, cars[:1], 77)
-        first, again = one.paint(body, cars, 5), two.paint(body, cars[::-1], 5)
-        for plane, other in zip(planes_of(first), planes_of(again), strict=True):
-            assert plane.dtype == np.uint8
-            assert plane.shape in {(256, 512), (128, 256)}
-            np.testing.assert_array_equal(plane, other)
-            assert plane.min() >= 16
-            assert plane.max() <= 235
+@pytest.mark.parametrize("seed", range(12))
+def test_pictures_are_the_same_in_any_order_and_for_longer_worlds(seed: int) -> None:
+    world = random_world(seed, 600.0)
+    centre_m = world.lanes.centre_m
+    body = body_on(world, 120.0, centre_m(0), 15.0, 0.01)
+    cars = tuple(
+        replace(CAR, s_m=122.0 + 17.0 * k, offset_m=centre_m(k), paint=seed + k)
+        for k in range(world.lanes.count)
+    )
+    mount = Mount((MED_LENS, WIDE_LENS)[seed % 2], (0.01, 0.02, -0.01), 1.0 + 0.05 * seed)
+    one, two = Painter(world, mount), Painter(random_world(seed, 900.0), mount)
+    two.paint(body, cars[:1], 77)
+    for plane, other in zip(one.paint(body, cars, 5), two.paint(body, cars[::-1], 5), strict=True):
+        assert plane.dtype == np.uint8
+        assert plane.shape in {(256, 512), (128, 256)}
+        assert_array_equal(plane, other)
+        assert plane.min() >= 16
+        assert plane.max() <= 235
 
 
 def test_number_seeds_noise_only() -> None:
     world = marked_world()
     body = body_on(world, 0.0, 0.0, 15.0)
-    mount = Mount(MED_LENS, LEVEL, HEIGHT_M)
-    clean = Painter(world, mount)
-    np.testing.assert_array_equal(clean.paint(body, (), 1).luma, clean.paint(body, (), 2).luma)
-    noisy = Painter(replace(world, scenery=replace(world.scenery, noise=4.0)), mount)
+    clean = Painter(world, MED)
+    assert_array_equal(clean.paint(body, (), 1).luma, clean.paint(body, (), 2).luma)
+    noisy = Painter(replace(world, scenery=replace(world.scenery, noise=4.0)), MED)
     one, two = (noisy.paint(body, (), number).luma.astype(np.float64) for number in (1, 2))
     assert np.std(one[120:, 200:300] - two[120:, 200:300]) == pytest.approx(4.0 * 2**0.5, rel=0.1)
     assert abs((one - clean.paint(body, (), 1).luma).mean()) < 0.2
@@ -266,25 +233,18 @@ def test_number_seeds_noise_only() -> None:
 def test_night_is_dark_but_before_the_car() -> None:
     world = marked_world()
     body = body_on(world, 0.0, 0.0, 15.0)
-    mount = Mount(MED_LENS, LEVEL, HEIGHT_M)
-    night = Painter(replace(world, scenery=replace(world.scenery, light=0.0)), mount)
-    day = Painter(world, mount).paint(body, (), 0).luma.astype(np.float64)
-    dark = night.paint(body, (), 0).luma.astype(np.float64)
+    day, dark = luma_of(world, MED, body), luma_of(world, MED, body, light=0.0)
     assert dark[:40].mean() < 0.3 * day[:40].mean()
-    near, far = dark[150:250, 200:300].mean(), dark[52:60, 200:300].mean()
-    assert near > far + 10.0
+    assert dark[150:250, 200:300].mean() > dark[52:60, 200:300].mean() + 10.0
     assert dark[200, 256] > dark[200, 20]
 
 
 def test_weather_and_blur_lower_the_contrast() -> None:
     world = marked_world()
     body = body_on(world, 0.0, 0.0, 15.0)
-    mount = Mount(MED_LENS, LEVEL, HEIGHT_M)
 
     def sharpness(**look: float) -> float:
-        changed = replace(world, scenery=replace(world.scenery, **look))  # type: ignore[arg-type]
-        luma = Painter(changed, mount).paint(body, (), 0).luma[100:].astype(np.float64)
-        return float(np.square(np.diff(luma, axis=1)).sum())
+        return float(np.square(np.diff(luma_of(world, MED, body, **look)[100:], axis=1)).sum())
 
     clear = sharpness()
     assert sharpness(haze_m=40.0) < 0.8 * clear
@@ -293,25 +253,16 @@ def test_weather_and_blur_lower_the_contrast() -> None:
 
 
 def test_woods_stand_where_their_foot_projects() -> None:
-    world = marked_world(curvature_1pm=0.002)
-    look = replace(
-        world.scenery,
-        woods_m=(5.0, 0.0),
-        woods_beyond_m=3.0,
-        woods_rough=0.0,
-        woods=(130.0, 100.0, 128.0),
-    )
-    mount = Mount(WIDE_LENS, (0.0, 0.01, -0.01), HEIGHT_M)
+    world, mount = marked_world(curvature_1pm=0.002), Mount(WIDE_LENS, (0.0, 0.01, -0.01), HEIGHT_M)
+    look = {"woods_m": (5.0, 0.0), "woods_beyond_m": 3.0, "woods_rough": 0.0}
     body = body_on(world, 30.0, 0.0, 15.0)
-    empty = Painter(world, mount).paint(body, (), 0).luma.astype(np.int64)
-    wooded = Painter(replace(world, scenery=look), mount).paint(body, (), 0).luma
-    changed = np.abs(wooded.astype(np.int64) - empty) > 6
-    foot = line_before(world, body, world.lanes.right_edge_m + 3.0, HEIGHT_M)
+    wooded = luma_of(world, mount, body, **look, woods=(130.0, 100.0, 128.0))
+    changed = np.abs(wooded - luma_of(world, mount, body)) > 6
+    foot = line_before(world, body, world.lanes.right_edge_m + 3.0)
     low, high = projected(foot, mount), projected(foot - [0.0, 0.0, 5.0], mount)
     for column in (410, 450, 490):
         rows = np.flatnonzero(changed[:, column])
-        bottom = np.interp(column, low[::-1, 0], low[::-1, 1])
-        top = np.interp(column, high[::-1, 0], high[::-1, 1])
+        bottom, top = (np.interp(column, edge[::-1, 0], edge[::-1, 1]) for edge in (low, high))
         assert rows[-1] == pytest.approx(bottom, abs=2.0)
         assert rows[0] == pytest.approx(max(top, 0.0), abs=3.0 + 0.03 * (bottom - top))
     assert not changed[:, :200].any(), "nothing on the left"
@@ -319,12 +270,8 @@ def test_woods_stand_where_their_foot_projects() -> None:
 
 def test_posts_stand_along_the_edges() -> None:
     world = marked_world()
-    look = replace(world.scenery, post_m=25.0)
-    mount = Mount(MED_LENS, LEVEL, HEIGHT_M)
     body = body_on(world, 10.0, 0.0, 15.0)
-    empty = Painter(world, mount).paint(body, (), 0).luma.astype(np.int64)
-    posts = Painter(replace(world, scenery=look), mount).paint(body, (), 0).luma
-    changed = np.abs(posts.astype(np.int64) - empty) > 20
+    changed = np.abs(luma_of(world, MED, body, post_m=25.0) - luma_of(world, MED, body)) > 20
     # 0.7 m beyond the edges, at s = 50: 40 m ahead, from the ground to 1 m.
     for edge in (world.lanes.left_edge_m - 0.7, world.lanes.right_edge_m + 0.7):
         column = round(MED_LENS.cx_px + MED_LENS.focal_px * edge / 40.0)
@@ -334,23 +281,19 @@ def test_posts_stand_along_the_edges() -> None:
 
 
 def test_low_sun_shines_into_the_lens_it_stands_before() -> None:
-    world = marked_world()
+    world, mount = marked_world(), Mount(WIDE_LENS, LEVEL, HEIGHT_M)
     body = body_on(world, 0.0, 0.0, 15.0)
-    mount = Mount(WIDE_LENS, LEVEL, HEIGHT_M)
-
-    def luma(glare: float, azimuth_rad: float) -> Floats:
-        look = replace(world.scenery, glare=glare, sun_azimuth_rad=azimuth_rad)
-        picture = Painter(replace(world, scenery=look), mount).paint(body, (), 0)
-        return picture.luma.astype(np.float64)
-
-    plain = luma(0.0, 0.3)
-    added = luma(1.0, 0.3) - plain
+    plain, shining, behind = (
+        luma_of(world, mount, body, glare=glare, sun_azimuth_rad=azimuth_rad)
+        for glare, azimuth_rad in ((0.0, 0.3), (1.0, 0.3), (1.0, 3.0))
+    )
+    added = shining - plain
     # Its place: 455 tan(0.3) right of the middle, 455 * 0.12 over the horizon.
-    column, row = 256 + 455 * np.tan(0.3), 151.8 - 455 * 0.12 / np.cos(0.3)
+    column, row = round(256 + 455 * np.tan(0.3)), round(151.8 - 455 * 0.12 / np.cos(0.3))
     assert added[180:].mean() > 5.0
     assert added.max() <= 235 - plain.min()
-    assert (luma(1.0, 0.3)[round(row) - 2 : round(row) + 3, round(column)] == 235).all()
-    np.testing.assert_array_equal(luma(1.0, 3.0), plain)
+    assert (shining[row - 2 : row + 3, column] == 235).all()
+    assert_array_equal(behind, plain)
 
 
 def test_random_looks_differ_and_stay_visible() -> None:
@@ -365,3 +308,31 @@ def test_random_looks_differ_and_stay_visible() -> None:
     assert min(look.asphalt[0] for look in looks) < 85.0
     assert max(look.asphalt[0] for look in looks) > 105.0
     assert max(look.paint * look.exposure for look in looks) > 225.0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_place_and_direction_gives_a_picture(seed: int) -> None:
+    """From beside the road, across it, at its end, inside a car."""
+    rng, world = np.random.default_rng(seed), random_world(seed, 200.0)
+    s = float(rng.uniform(-50.0, 600.0))
+    offset = float(rng.uniform(-40.0, 40.0)) if seed % 2 else 0.0
+    turn = float(rng.uniform(-3.1, 3.1)) if seed % 3 else 0.0
+    body = body_on(world, s, offset, 10.0, turn)
+    cars = [
+        replace(
+            CAR,
+            s_m=body.s_m + float(rng.uniform(-8.0, 6.0)),
+            offset_m=offset + float(rng.uniform(-4.0, 4.0)),
+            acceleration_mps2=-2.0,
+            height_m=(1.5, 2.2, 3.5)[k],
+            paint=k,
+        )
+        for k in range(3)
+    ]
+    roll, pitch, yaw = rng.uniform(-0.08, 0.08, 3).tolist()
+    lens, height_m = (MED_LENS, WIDE_LENS)[seed % 2], float(rng.uniform(0.8, 2.2))
+    with np.errstate(all="raise"):
+        picture = Painter(world, Mount(lens, (roll, pitch, yaw), height_m)).paint(body, cars, seed)
+    for plane in picture:
+        assert plane.dtype == np.uint8
+        assert 16 <= plane.min() <= plane.max() <= 240

@@ -1,42 +1,52 @@
+"""What is true of a moment, by hand: lines, leads, desires; and the cars that drive around."""
+
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from modeld.constants import T_IDXS, X_IDXS
 from modeld.desire import Desire
 from modeld.meta_layout import ENGAGED, META_LAYOUTS
-from tests.tools.world.roads import body_on, lanes_of, uniform_road, world_of
+from tests.tools.world.roads import (
+    body_on,
+    car,
+    changing_road,
+    lanes_of,
+    uniform_road,
+    world_of,
+)
+from tools.world import traffic
 from tools.world.body import FRONT_M, Body
 from tools.world.expert import LEFT, RIGHT, Expert
 from tools.world.lanes import Lanes, Marking, MarkingKind
-from tools.world.road import GRID_M, integrated
-from tools.world.traffic import Traffic, Vehicle
+from tools.world.traffic import ScriptedLead, Traffic, Vehicle
 from tools.world.truth import CAMERA_HEIGHT_M, Truth, truth_of
 from tools.world.world import World, random_world
 
 
-def car(s_m: float, offset_m: float, speed_mps: float, acceleration_mps2: float = 0.0) -> Vehicle:
-    return Vehicle(s_m, offset_m, speed_mps, acceleration_mps2, 1.8, 1.5, 4.5, 0)
+def straight(lanes: int, length_m: float = 800.0) -> World:
+    return world_of(uniform_road(length_m=length_m), lanes_of(lanes))
 
 
-def truth_on(world: World, body: Body, *vehicles: Vehicle) -> Truth:
+def truth_on(world: World, body: Body, *vehicles: Vehicle, **options: float) -> Truth:
     lane = world.lanes.lane_at(body.offset_m)
     plan = Expert(world, lane, 20.0).plan(body, vehicles)
-    return truth_of(world, body, vehicles, plan)
+    return truth_of(world, body, vehicles, plan, **options)  # type: ignore[arg-type]  # height_m
 
 
 def test_lines_of_a_straight_are_straight_and_below_the_camera() -> None:
-    world = world_of(uniform_road(), lanes_of(2))
+    world = straight(2)
     truth = truth_on(world, body_on(world, 100.0, -1.75 + 0.4, 20.0))
-    expected = [np.nan, -2.15, 1.35, 4.85]
-    for line, y in zip(truth.lane_lines, expected, strict=True):
-        np.testing.assert_allclose(line[:, 0], y, atol=1e-9)
-        np.testing.assert_allclose(line[:, 1], np.nan if np.isnan(y) else CAMERA_HEIGHT_M)
-    np.testing.assert_allclose(truth.road_edges[0, :, 0], -4.0 + 1.35)
-    np.testing.assert_allclose(truth.road_edges[1, :, 0], 4.0 + 1.35)
+    for line, y in zip(truth.lane_lines, [np.nan, -2.15, 1.35, 4.85], strict=True):
+        assert_allclose(line[:, 0], y, atol=1e-9)
+        assert_allclose(line[:, 1], np.nan if np.isnan(y) else CAMERA_HEIGHT_M)
+    assert_allclose(truth.road_edges[0, :, 0], -4.0 + 1.35)
+    assert_allclose(truth.road_edges[1, :, 0], 4.0 + 1.35)
     assert truth.lane_lines_prob.tolist() == [0.0, 1.0, 1.0, 1.0]
     assert truth.road_transform.tolist() == [0.0, 0.0, CAMERA_HEIGHT_M, 0.0, 0.0, 0.0]
     assert truth.pose.tolist() == pytest.approx([20.0, 0.0, 0.0, 0.0, 0.0, 0.0], abs=1e-9)
@@ -49,7 +59,7 @@ def test_lines_of_a_circle_are_circles() -> None:
     truth = truth_on(world, body_on(world, 100.0, 0.0, 15.0))
     for line, offset in zip(truth.lane_lines[1:3], (-1.75, 1.75), strict=True):
         y = 250.0 - np.sqrt((250.0 - offset) ** 2 - X_IDXS**2)
-        np.testing.assert_allclose(line[:, 0], y, atol=5e-3)
+        assert_allclose(line[:, 0], y, atol=5e-3)
     assert truth.pose.tolist() == pytest.approx([15.0, 0.0, 0.0, 0.0, 0.0, 0.06], abs=1e-6)
     assert truth.plan[0, 14] == pytest.approx(0.06)
 
@@ -59,66 +69,45 @@ def test_lines_end_where_the_road_turns_back() -> None:
     world = world_of(uniform_road(curvature_1pm=1.0 / 60.0), lanes_of(1))
     lines = truth_on(world, body_on(world, 100.0, 0.0, 9.0)).lane_lines
     known = ~np.isnan(lines[1, :, 0])
-    np.testing.assert_array_equal(known, X_IDXS < 61.75)
+    assert_array_equal(known, X_IDXS < 61.75)
     assert np.isnan(lines[1, ~known]).all()
 
 
-def test_hill_of_known_grade_lifts_the_lines() -> None:
-    length = round(500.0 / GRID_M)
-    flat = np.zeros(length)
-    grade = np.where(np.arange(length) * GRID_M - 60.0 > 100.0, 0.05, 0.0)
-    world = world_of(integrated(flat, grade, flat), lanes_of(1))
+def test_hills_and_banks_ahead_lift_and_tilt_the_lines() -> None:
+    world = world_of(changing_road(grade=lambda s: 0.05 * (s > 100.0)), lanes_of(1))
     line = truth_on(world, body_on(world, 50.0, 0.0, 20.0)).lane_lines[1]
     climb = np.maximum(X_IDXS - 50.0, 0.0) * np.tan(0.05)
-    np.testing.assert_allclose(line[:, 1], CAMERA_HEIGHT_M - climb, atol=0.03)
-
-
-def test_bank_that_begins_ahead_tilts_the_lines() -> None:
+    assert_allclose(line[:, 1], CAMERA_HEIGHT_M - climb, atol=0.03)
     # Level below the car, then the right side hangs by 0.05 rad: the left line lies higher.
-    length = round(500.0 / GRID_M)
-    flat = np.zeros(length)
-    bank = np.clip((np.arange(length) * GRID_M - 60.0 - 80.0) / 30.0, 0.0, 1.0) * 0.05
-    world = world_of(integrated(flat, flat, bank), lanes_of(1))
+    road = changing_road(bank=lambda s: np.clip((s - 80.0) / 30.0, 0.0, 1.0) * 0.05)
+    world = world_of(road, lanes_of(1))
     lines = truth_on(world, body_on(world, 50.0, 0.0, 20.0)).lane_lines
-    far = X_IDXS > 62.0
-    fall = 1.75 * np.sin(0.05)
-    np.testing.assert_allclose(lines[1, far, 1], CAMERA_HEIGHT_M - fall, atol=1e-6)
-    np.testing.assert_allclose(lines[2, far, 1], CAMERA_HEIGHT_M + fall, atol=1e-6)
-    np.testing.assert_allclose(lines[2, X_IDXS < 29.0, 1], CAMERA_HEIGHT_M, atol=1e-6)
+    far, fall = X_IDXS > 62.0, 1.75 * np.sin(0.05)
+    assert_allclose(lines[1, far, 1], CAMERA_HEIGHT_M - fall, atol=1e-6)
+    assert_allclose(lines[2, far, 1], CAMERA_HEIGHT_M + fall, atol=1e-6)
+    assert_allclose(lines[2, X_IDXS < 29.0, 1], CAMERA_HEIGHT_M, atol=1e-6)
 
 
 def test_uniform_slope_is_level_for_its_lines() -> None:
     world = world_of(uniform_road(0.0, 0.05, 0.04), lanes_of(3))
-    truth = truth_of(
-        world,
-        body := body_on(world, 50.0, 0.0, 20.0),
-        (),
-        Expert(world, 1, 20.0).plan(body, ()),
-        height_m=1.5,
-    )
-    np.testing.assert_allclose(truth.lane_lines[..., 1], 1.5, atol=1e-9)
-    np.testing.assert_allclose(
-        truth.lane_lines[..., 0], [[y] * 33 for y in (-5.25, -1.75, 1.75, 5.25)]
-    )
+    truth = truth_on(world, body_on(world, 50.0, 0.0, 20.0), height_m=1.5)
+    assert_allclose(truth.lane_lines[..., 1], 1.5, atol=1e-9)
+    assert_allclose(truth.lane_lines[..., 0], [[y] * 33 for y in (-5.25, -1.75, 1.75, 5.25)])
 
 
 @pytest.mark.parametrize(
-    ("marking", "expected"),
+    ("kind", "wear", "expected"),
     [
-        (Marking(0.0, MarkingKind.DASHED), 1.0),
-        (Marking(0.0, MarkingKind.NONE), 0.0),
-        (Marking(0.0, MarkingKind.SOLID, wear=0.95), 0.0),
-        (Marking(0.0, MarkingKind.SOLID, wear=0.8), 1.0),
-        (Marking(0.0, MarkingKind.SOLID, gaps=((95.0, 150.0),)), 0.0),
-        (Marking(0.0, MarkingKind.SOLID, gaps=((130.0, 190.0),)), 1.0),
-        (Marking(0.0, MarkingKind.SOLID, gaps=((20.0, 60.0), (170.0, 200.0))), 1.0),
+        (MarkingKind.DASHED, 0.0, 1.0),
+        (MarkingKind.NONE, 0.0, 0.0),
+        (MarkingKind.SOLID, 0.95, 0.0),
+        (MarkingKind.SOLID, 0.8, 1.0),
     ],
 )
-def test_line_is_there_if_its_paint_can_be_seen(marking: Marking, expected: float) -> None:
-    lines = (
-        dataclasses.replace(marking, offset_m=-1.75),
-        Marking(1.75, MarkingKind.SOLID),
-    )
+def test_line_is_there_if_its_paint_can_be_seen(
+    kind: MarkingKind, wear: float, expected: float
+) -> None:
+    lines = (Marking(-1.75, kind, wear=wear), Marking(1.75, MarkingKind.SOLID))
     world = world_of(uniform_road(), Lanes(3.5, 1, lines, -2.0, 2.0))
     truth = truth_on(world, body_on(world, 100.0, 0.0, 20.0))
     assert truth.lane_lines_prob.tolist() == [0.0, expected, 1.0, 0.0]
@@ -127,44 +116,35 @@ def test_line_is_there_if_its_paint_can_be_seen(marking: Marking, expected: floa
 
 
 def test_lead_is_told_with_what_it_will_do() -> None:
-    world = world_of(uniform_road(), lanes_of(2))
-    body = body_on(world, 100.0, -1.75, 20.0)
-    beside = car(120.0, 1.75, 20.0)
-    truth = truth_on(world, body, beside, car(150.0, -1.55, 12.0, -3.0), car(190.0, -1.75, 20.0))
+    world = straight(2)
+    body, braking = body_on(world, 100.0, -1.75, 20.0), car(150.0, -1.55, 12.0, 3.0)
+    truth = truth_on(world, body, car(120.0, 1.75, 20.0), braking, car(190.0, -1.75, 20.0))
     assert truth.lead_prob.tolist() == [1.0, 1.0, 1.0]
     for lead in truth.lead:
         # It stands after 4 s and 24 m.
-        np.testing.assert_allclose(lead[:, 0], [50.0, 68.0, 74.0, 74.0, 74.0, 74.0])
-        np.testing.assert_allclose(lead[:, 1], 0.2)
-        np.testing.assert_allclose(lead[:, 2], [12.0, 6.0, 0.0, 0.0, 0.0, 0.0])
-        np.testing.assert_allclose(lead[:, 3], [-3.0, -3.0, 0.0, 0.0, 0.0, 0.0])
-
-
-def test_nobody_leads_from_beside_behind_or_far_away() -> None:
-    world = world_of(uniform_road(), lanes_of(2))
-    body = body_on(world, 100.0, -1.75, 20.0)
-    truth = truth_on(
-        world, body, car(120.0, 1.75, 9.0), car(90.0, -1.75, 9.0), car(240.0, -1.75, 9.0)
-    )
+        assert_allclose(lead[:, 0], [50.0, 68.0, 74.0, 74.0, 74.0, 74.0])
+        assert_allclose(lead[:, 1], 0.2)
+        assert_allclose(lead[:, 2], [12.0, 6.0, 0.0, 0.0, 0.0, 0.0])
+        assert_allclose(lead[:, 3], [-3.0, -3.0, 0.0, 0.0, 0.0, 0.0])
+    # Nobody leads from beside, behind or far away.
+    others = (car(120.0, 1.75, 9.0), car(90.0, -1.75, 9.0), car(240.0, -1.75, 9.0))
+    truth = truth_on(world, body, *others)
     assert truth.lead_prob.tolist() == [0.0, 0.0, 0.0]
     assert np.isnan(truth.lead).all()
 
 
 def test_car_of_the_next_lane_leads_when_we_are_there() -> None:
-    world = world_of(uniform_road(), lanes_of(2))
-    body = body_on(world, 100.0, -1.75, 20.0)
-    vehicles = (car(140.0, -1.75, 20.0), car(160.0, 1.75, 20.0))
+    world = straight(2)
+    body, vehicles = body_on(world, 100.0, -1.75, 20.0), (car(140, -1.75, 20), car(160, 1.75, 20))
     expert = Expert(world, 0, 20.0)
     expert.change_lane(RIGHT)
-    plan = expert.plan(body, vehicles)
-    truth = truth_of(world, body, vehicles, plan)
+    truth = truth_of(world, body, vehicles, expert.plan(body, vehicles))
     assert truth.lead[:, 0, 0].tolist() == pytest.approx([40.0, 40.0, 60.0])
 
 
 def test_desires_tell_a_lane_change_and_its_end() -> None:
-    world = world_of(uniform_road(), lanes_of(2))
-    body = body_on(world, 100.0, 1.75, 20.0)
-    expert = Expert(world, 1, 20.0)
+    world = straight(2)
+    body, expert = body_on(world, 100.0, 1.75, 20.0), Expert(world, 1, 20.0)
     expert.change_lane(LEFT)
     plan = expert.plan(body, ())
     truth = truth_of(world, body, (), plan)
@@ -180,23 +160,37 @@ def test_desires_tell_a_lane_change_and_its_end() -> None:
 
 
 def test_meta_tells_engaged_and_hard_braking_within_each_horizon() -> None:
-    world = world_of(uniform_road(), lanes_of(1))
-    body = body_on(world, 100.0, 0.0, 20.0)
-    layout = META_LAYOUTS[55]
+    world = straight(1)
+    body, layout = body_on(world, 100.0, 0.0, 20.0), META_LAYOUTS[55]
     assert layout.brake_press is not None
     calm = truth_on(world, body).meta
-    assert calm[ENGAGED] == 1.0
-    assert calm.sum() == 1.0
-    hard = truth_on(world, body, car(100.0 + FRONT_M + 32.0, 0.0, 0.0)).meta
+    assert calm[ENGAGED] == calm.sum() == 1.0
+    hard = truth_on(world, body, car(100.0 + FRONT_M + 32.0, 0.0)).meta
     assert hard[layout.hard_brake_3].tolist() == [1.0] * 5
     assert hard[layout.brake_press][1] == 1.0
     assert hard[layout.gas_disengage].sum() == 0.0
 
 
+SHAPES = {
+    "plan": (33, 15),
+    "lane_lines": (4, 33, 2),
+    "lane_lines_prob": (4,),
+    "road_edges": (2, 33, 2),
+    "lead": (3, 6, 4),
+    "lead_prob": (3,),
+    "pose": (6,),
+    "road_transform": (6,),
+    "wide_from_device_euler": (3,),
+    "desire_state": (8,),
+    "desire_pred": (4, 8),
+    "meta": (55,),
+    "for_curves": (1,),
+}
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_truth_of_any_moment_is_whole(seed: int) -> None:
-    world = random_world(seed, 1200.0)
-    rng = np.random.default_rng(seed)
+    world, rng = random_world(seed, 1200.0), np.random.default_rng(seed)
     lane = int(rng.integers(world.lanes.count))
     for s in (0.0, 500.0, 1200.0):
         offset = world.lanes.centre_m(lane) + rng.uniform(-1.0, 1.0)
@@ -204,32 +198,114 @@ def test_truth_of_any_moment_is_whole(seed: int) -> None:
         vehicles = Traffic(world, seed, body, density=0.7).vehicles
         plan = Expert(world, lane, world.speed_limit_mps).plan(body, vehicles)
         truth = truth_of(world, body, vehicles, plan)
-        shapes = {
-            "plan": (33, 15),
-            "lane_lines": (4, 33, 2),
-            "lane_lines_prob": (4,),
-            "road_edges": (2, 33, 2),
-            "lead": (3, 6, 4),
-            "lead_prob": (3,),
-            "pose": (6,),
-            "road_transform": (6,),
-            "wide_from_device_euler": (3,),
-            "desire_state": (8,),
-            "desire_pred": (4, 8),
-            "meta": (55,),
-            "for_curves": (1,),
-        }
-        assert {f.name: getattr(truth, f.name).shape for f in dataclasses.fields(truth)} == shapes
+        assert {f.name: getattr(truth, f.name).shape for f in dataclasses.fields(truth)} == SHAPES
         assert np.isfinite(truth.plan).all()
         assert np.isfinite(truth.lane_lines[1:3, :12]).all()
         # The lines lie to both sides of the car, on the road.
         ahead = X_IDXS < 5.0
         assert (truth.lane_lines[1, ahead, 0] < 0.7).all()
         assert (truth.lane_lines[2, ahead, 0] > -0.7).all()
-        np.testing.assert_allclose(truth.lane_lines[1:3, 0, 1], CAMERA_HEIGHT_M, atol=0.02)
+        assert_allclose(truth.lane_lines[1:3, 0, 1], CAMERA_HEIGHT_M, atol=0.02)
         # The car drives between its lines where the way back to the lane's centre has ended.
         x, y = plan.position_m[:, 0], plan.position_m[:, 1]
         back = (T_IDXS > 4.0) & (np.abs(plan.orientation_rad[:, 2]) < 0.5)
         left, right = (np.interp(x[back], X_IDXS, line[:, 0]) for line in truth.lane_lines[1:3])
         aside = y[back] - 0.5 * (left + right)
         assert np.abs(aside[~np.isnan(aside) & (x[back] < 150.0)]).max(initial=0.0) < 0.25
+
+
+def step(cars: Traffic, world: World, body: Body) -> Body:
+    """Move all cars by 50 ms and return where ours is then."""
+    body = body_on(world, body.s_m + body.speed_mps * 0.05, body.offset_m, body.speed_mps)
+    cars.step(0.05, body)
+    return body
+
+
+def test_traffic_of_a_seed_is_always_the_same() -> None:
+    world, seen = random_world(4, 2000.0), []
+    for _ in range(2):
+        body = body_on(world, 100.0, world.lanes.centre_m(0), 20.0)
+        cars = Traffic(world, 9, body, density=0.8)
+        for _ in range(200):
+            body = step(cars, world, body)
+        seen.append(cars.vehicles)
+    assert seen[0] == seen[1]
+    assert len(seen[0]) > 3
+    assert Traffic(world, 1, body, density=0.0).vehicles == ()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_cars_keep_their_lanes_and_their_distance(seed: int) -> None:
+    world = random_world(seed, 3000.0)
+    lanes = world.lanes
+    body = body_on(world, 150.0, lanes.centre_m(lanes.count - 1), 0.7 * world.speed_limit_mps)
+    cars = Traffic(world, seed, body, density=1.0)
+    for _ in range(1200):
+        body = step(cars, world, body)
+        rows = sorted((lanes.lane_at(v.offset_m), v.s_m, v.length_m) for v in cars.vehicles)
+        for (lane, rear, length), (next_lane, next_rear, _) in pairwise(rows):
+            assert lane != next_lane or rear + length < next_rear
+        assert all(v.speed_mps >= 0.0 for v in cars.vehicles)
+    for vehicle in cars.vehicles:
+        centre = lanes.centre_m(lanes.lane_at(vehicle.offset_m))
+        assert abs(vehicle.offset_m - centre) <= 0.35
+        assert -traffic.BEHIND_M - 5.0 < vehicle.s_m - body.s_m < traffic.AHEAD_M + 25.0
+
+
+def test_some_cars_brake_to_a_stop_and_go_again() -> None:
+    world = straight(2, 4000.0)
+    body = body_on(world, 0.0, world.lanes.centre_m(0), 10.0)
+    cars = Traffic(world, 2, body, density=1.0)
+    stood, went = set(), set()
+    for _ in range(2400):
+        body = step(cars, world, body)
+        stood |= {v.paint for v in cars.vehicles if v.speed_mps < 0.1}
+        went |= {v.paint for v in cars.vehicles if v.paint in stood and v.speed_mps > 3.0}
+    assert went
+
+
+def test_nobody_runs_into_an_ego_car_that_stands() -> None:
+    world = straight(1, 1000.0)
+    body = body_on(world, 200.0, 0.0, 0.0)
+    cars = Traffic(world, 1, body, density=1.0)
+    assert any(v.s_m < body.s_m for v in cars.vehicles)
+    for _ in range(600):
+        cars.step(0.05, body)
+    for vehicle in cars.vehicles:
+        assert vehicle.s_m > body.s_m or vehicle.s_m + vehicle.length_m < body.s_m - 0.9
+
+
+def test_scripted_lead_drives_as_told() -> None:
+    world = straight(2)
+    body = body_on(world, 0.0, world.lanes.centre_m(1), 20.0)
+    lead = ScriptedLead(30.0, ((0.0, 20.0), (1.0, 20.0), (5.0, 0.0), (8.0, 0.0), (10.0, 4.0)))
+    cars = Traffic(world, 1, body, density=0.0, lead=lead)
+    (first,) = cars.vehicles
+    assert (first.s_m, first.offset_m, first.speed_mps) == pytest.approx((33.7, 1.75, 20.0))
+    for _ in range(60):
+        cars.step(0.05, body)
+    (then,) = cars.vehicles
+    # 20 m in the first second, then 2 s of braking from 20 to 10 m/s: 30 m.
+    assert (then.s_m, then.speed_mps) == pytest.approx((83.7, 10.0))
+    assert then.acceleration_mps2 == pytest.approx(-5.0)
+    for _ in range(200):
+        cars.step(0.05, body)
+    assert (cars.vehicles[0].speed_mps, cars.vehicles[0].acceleration_mps2) == (4.0, 0.0)
+
+
+def test_braking_car_is_expected_to_stop_and_an_accelerating_one_to_settle() -> None:
+    times = np.array([0.0, 2.0, 4.0, 10.0])
+    s, speed, acceleration = traffic.foresee(car(100.0, 0.0, 12.0, 3.0), times)
+    # 12 m/s at 3 m/s^2: it stands after 4 s and 24 m.
+    assert s.tolist() == pytest.approx([100.0, 118.0, 124.0, 124.0])
+    assert speed.tolist() == pytest.approx([12.0, 6.0, 0.0, 0.0])
+    assert acceleration.tolist() == [-3.0, -3.0, 0.0, 0.0]
+    s, speed, _ = traffic.foresee(car(0.0, 0.0, 10.0, -1.0), times)
+    assert speed.tolist() == pytest.approx([10.0, 12.0, 13.0, 13.0])
+    assert s[-1] == pytest.approx(34.5 + 7.0 * 13.0)
+
+
+def test_nearest_ahead_is_in_reach() -> None:
+    cars = [car(*place) for place in ((90.0, 0.0), (50.0, 3.5), (70.0, 0.3), (10.0, 0.0))]
+    assert traffic.nearest_ahead(cars, 20.0, 0.0, 1.75) == cars[2]
+    assert traffic.nearest_ahead(cars, 95.0, 0.0, 1.75) is None

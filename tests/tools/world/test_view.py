@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from modeld.calibration import Camera
 from modeld.view_geometry import (
@@ -31,10 +32,7 @@ def test_lenses_are_the_models_views() -> None:
         assert lens.focal_px == matrix[0, 0] == matrix[1, 1]
         assert (lens.cx_px, lens.cy_px) == (matrix[0, 2], matrix[1, 2])
     assert Lens.of(CAMERA) == Lens(1344, 760, 1141.5, 672.0, 380.0)
-
-
-def test_rotation_is_that_of_the_calibration() -> None:
-    np.testing.assert_allclose(rotation(RPY), rot_from_euler(RPY), atol=1e-15)
+    assert_allclose(rotation(RPY), rot_from_euler(RPY), atol=1e-15)
 
 
 def test_sight_projects_as_the_calibration_does_on_any_road() -> None:
@@ -47,7 +45,7 @@ def test_sight_projects_as_the_calibration_does_on_any_road() -> None:
     x, y, z = place[:, None] + turned @ (points - [0.0, 0.0, 1.22]).T
     sight = View(Mount(Lens.of(CAMERA), RPY, 1.22)).sight(body)
     columns, rows, depth = sight.project(x, y, z)
-    np.testing.assert_allclose(np.stack([columns, rows], 1), project(points, CAMERA, RPY))
+    assert_allclose(np.stack([columns, rows], 1), project(points, CAMERA, RPY))
     assert (depth > 0.0).all()
 
 
@@ -56,10 +54,10 @@ def test_horizon_is_where_far_points_are() -> None:
     view = View(Mount(Lens.of(CAMERA), RPY, 1.22))
     sight = view.sight(body_on(world, 120.0, -1.0, 15.0))
     columns, rows, _ = sight.project(np.array([1e8, 1e8]), np.array([-3e7, 4e7]), np.zeros(2))
-    np.testing.assert_allclose(sight.horizon_rows(columns), rows, atol=1e-3)
+    assert_allclose(sight.horizon_rows(columns), rows, atol=1e-3)
     far = project(np.array([[1e7, -3e6, 1.22], [1e7, 4e6, 1.22]]), CAMERA, RPY)
     azimuths = np.interp(far[:, 0], np.arange(1344), view.azimuths())
-    np.testing.assert_allclose(azimuths, np.arctan([-0.3, 0.4]), atol=1e-5)
+    assert_allclose(azimuths, np.arctan([-0.3, 0.4]), atol=1e-5)
 
 
 def sampled(plane: Floats, columns: Floats, rows: Floats) -> Floats:
@@ -90,7 +88,6 @@ def test_view_painted_directly_is_the_camera_picture_warped(
         seen, painted = (np.asarray(one[plane], np.float64) for one in (picture, direct))
         # Of a colour sample, the middle of its four pixels.
         v, u = np.mgrid[120:250:scale, 20:490:scale] + 0.5 * (scale - 1)
-
         errors = []
         for right, down in ((0.0, 0.0), (0.5, 0.0), (-0.5, 0.0), (0.0, 0.5), (0.0, -0.5)):
             at = np.stack([u + right * scale, v + down * scale, np.ones_like(u)])
