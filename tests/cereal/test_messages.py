@@ -211,35 +211,27 @@ def test_read_event_never_fails_otherwise_on_garbage(data: bytes) -> None:
         pass
 
 
-floats = st.lists(st.floats(width=32, allow_nan=False), max_size=40)
-uint32 = st.integers(0, 2**32 - 1)
-uint64 = st.integers(0, 2**64 - 1)
+finite = st.floats(width=32, allow_nan=False)
+floats = st.lists(finite, max_size=40)
+uint32, uint64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 
 
-@given(
-    uint32, uint64, st.floats(width=32, allow_nan=False), floats, st.lists(floats, max_size=4),
-    st.binary(max_size=100),
-)  # fmt: skip
+@given(uint32, uint64, finite, floats, st.lists(floats, max_size=4), st.binary(max_size=100))
 @settings(deadline=None)
 def test_model_round_trip(
     frame_id: int, eof: int, percent: float, xs: list[float], lanes: list[list[float]], raw: bytes
 ) -> None:
     event = new_event("modelV2", mono_time_ns=eof, valid=True)
     model = event.modelV2
-    model.frameId = frame_id
-    model.timestampEof = eof
-    model.frameDropPerc = percent
+    model.frameId, model.timestampEof, model.frameDropPerc = frame_id, eof, percent
     model.position.x = xs
     model.rawPredictions = raw
     model.confidence = "green"
     model.meta.laneChangeState = "laneChangeStarting"
-    lines = model.init("laneLines", len(lanes))
-    for line, values in zip(lines, lanes, strict=True):
+    for line, values in zip(model.init("laneLines", len(lanes)), lanes, strict=True):
         line.y = values
-    data = event.to_bytes()
-    back = read_event(data)
-    assert back.valid
-    assert back.logMonoTime == eof
+    back = read_event(event.to_bytes())
+    assert (back.valid, back.logMonoTime) == (True, eof)
     model = content(back)
     assert (model.frameId, model.timestampEof, model.frameDropPerc) == (frame_id, eof, percent)
     assert list(model.position.x) == xs

@@ -7,7 +7,6 @@ reach up to one second before the kill; before that nothing may be missing.
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
@@ -36,8 +35,7 @@ def write(path: Path) -> None:
     with GrowingLogWriter(path) as writer:
         number = 0
         while True:
-            now_ns = time.monotonic_ns()
-            event = new_event("modelV2", mono_time_ns=now_ns)
+            event = new_event("modelV2", mono_time_ns=time.monotonic_ns())
             event.modelV2.frameId = number
             event.modelV2.rawPredictions = noise
             writer.write(bytes(event.to_bytes()))
@@ -46,21 +44,18 @@ def write(path: Path) -> None:
 
 
 def run(count: int, seed: int, directory: Path) -> dict[str, Any]:
-    """Kill `count` writers, a few at a time.
-
-    Returns:
-        How many were killed, and the longest time before a kill of which something was lost, s.
+    """Kill `count` writers, a few at a time; return how many, and the longest loss in seconds.
 
     Raises:
         AssertionError: more than a second was lost, or something in between.
     """
     rng = np.random.default_rng(seed)
+    paths = [directory / f"{n}.{('rlog', 'rlog.zst')[n % TOGETHER % 2]}" for n in range(count)]
     losses_ns: list[int] = []
     events = 0
     for first in range(0, count, TOGETHER):
-        names = ["rlog", "rlog.zst"] * TOGETHER
-        paths = [directory / f"{first + i}.{names[i]}" for i in range(min(TOGETHER, count - first))]
-        for path, killed_ns in zip(paths, _kill(paths, rng), strict=True):
+        batch = paths[first : first + TOGETHER]
+        for path, killed_ns in zip(batch, _kill(batch, rng), strict=True):
             written, loss_ns = _check(path, killed_ns)
             events += written
             losses_ns.append(loss_ns)
@@ -69,9 +64,8 @@ def run(count: int, seed: int, directory: Path) -> dict[str, Any]:
 
 def _kill(paths: list[Path], rng: np.random.Generator) -> list[int]:
     """Start a writer for each path and kill each at a time of its own; return those times, ns."""
-    processes = [
-        subprocess.Popen([sys.executable, "-m", "tests.logs.kills", str(path)]) for path in paths
-    ]
+    command = [sys.executable, "-m", "tests.logs.kills"]
+    processes = [subprocess.Popen([*command, str(path)]) for path in paths]
     killed_ns = [0] * len(paths)
     try:
         while not all(path.exists() and path.stat().st_size for path in paths):
@@ -81,7 +75,7 @@ def _kill(paths: list[Path], rng: np.random.Generator) -> list[int]:
         start = time.monotonic()
         for index in np.argsort(delays_s):
             time.sleep(max(0.0, start + delays_s[index] - time.monotonic()))
-            processes[index].send_signal(signal.SIGKILL)
+            processes[index].kill()
             killed_ns[index] = time.monotonic_ns()
     finally:
         for process in processes:

@@ -61,12 +61,10 @@ def test_encode_gives_equal_bytes_for_equal_values_of_other_identity() -> None:
     ("value", "message"),
     [
         ({"a": [1, {"b": 2j}]}, r"manifest\.a\[1\]\.b: builtins\.complex is not plain data"),
-        ({1: 2}, "key 1 is not a str"),
-        (2**63, "does not fit 64 bits"),
-        ("\ud800", "is not valid Unicode"),
-        ({"x": bytearray()}, "bytearray is not plain data"),
+        ({1: 2}, "key 1 is not a str"), (2**63, "does not fit 64 bits"),
+        ("\ud800", "is not valid Unicode"), ({"x": bytearray()}, "bytearray is not plain data"),
     ],
-)
+)  # fmt: skip
 def test_encode_refuses_what_is_not_plain(value: Any, message: str) -> None:
     with pytest.raises(PlainPickleError, match=message):
         encode(value)
@@ -101,48 +99,37 @@ def p5(body: bytes) -> bytes:
 
 
 HOSTILE = {
-    "global": p5(b"cos\nsystem\n."),
-    "inst": p5(b"(S'x'\nios\nsystem\n."),
+    "global": p5(b"cos\nsystem\n."), "inst": p5(b"(S'x'\nios\nsystem\n."),
     "stack_global": p5(b"\x8c\x02os\x8c\x06system\x93."),
     "reduce": pickle.dumps({"a": _Reduce()}, protocol=5),
-    "build": pickle.dumps({"a": _Plain()}, protocol=5),
-    "persistent id": p5(b"Pid\n."),
-    "binary persistent id": p5(b"NQ."),
-    "extension": p5(b"\x82\x01."),
-    "next buffer": p5(b"\x97."),
+    "build": pickle.dumps({"a": _Plain()}, protocol=5), "persistent id": p5(b"Pid\n."),
+    "binary persistent id": p5(b"NQ."), "extension": p5(b"\x82\x01."), "next buffer": p5(b"\x97."),
     "set": pickle.dumps({"a": {1, 2}}, protocol=5),
     "bytearray": pickle.dumps({"a": bytearray(b"x")}, protocol=5),
-    "huge LONG_BINPUT": p5(b"Nr\xff\xff\xff\xff."),
-    "huge BINBYTES": p5(b"B\xff\xff\xff\xff."),
+    "huge LONG_BINPUT": p5(b"Nr\xff\xff\xff\xff."), "huge BINBYTES": p5(b"B\xff\xff\xff\xff."),
     "huge BINBYTES8": p5(b"\x8e" + struct.pack("<Q", 2**62) + b"."),
     "huge BINUNICODE": p5(b"X\xff\xff\xff\x7f."),
     "huge BYTEARRAY8": p5(b"\x96" + struct.pack("<Q", 2**62) + b"."),
     "huge FRAME": p5(b"\x95" + struct.pack("<Q", 2**63) + b"N."),
     "huge LONG1": p5(b"\x8a\xff" + b"\xff" * 255 + b"."),
-    "huge LONG4": p5(b"\x8b\xff\xff\xff\x7f."),
-    "memo index": p5(b"h\x05."),
-    "long memo index": p5(b"j\xff\xff\xff\xff."),
-    "cycle": p5(b"]\x94h\x00a."),
-    "shared container": p5(b"](]\x94h\x00e."),
-    "deep nesting": p5(b"]" * 1_000_000 + b"a" * 999_999 + b"."),
-    "deep tuples": p5(b")" + b"\x85" * 1_000_000 + b"."),
-    "deep marks": p5(b"(" * 1_000_000 + b"t" * 1_000_000 + b"."),
-    "endless": p5(b"N" * 5_000_000),
-    "empty stack": p5(b"."),
-    "two values": p5(b"NN."),
-    "open mark": p5(b"N(."),
-    "append to nothing": p5(b"Na."),
-    "append to a dict": p5(b"}Na."),
-    "unhashable key": p5(b"}]Ns."),
-    "odd items": p5(b"}(Nu."),
-    "repeated key": p5(b"}\x8c\x01aNs\x8c\x01aNs."),
-    "no mark": p5(b"]e."),
-    "bad UTF-8": p5(b"\x8c\x01\xff."),
-    "protocol 2": b"\x80\x02N.",
-    "protocol 0": b"(dp0\n.",
-    "second PROTO": p5(b"\x80\x05N."),
-    "empty": b"",
-}
+    "huge LONG4": p5(b"\x8b\xff\xff\xff\x7f."), "memo index": p5(b"h\x05."),
+    "long memo index": p5(b"j\xff\xff\xff\xff."), "cycle": p5(b"]\x94h\x00a."),
+    "shared container": p5(b"](]\x94h\x00e."), "empty stack": p5(b"."), "two values": p5(b"NN."),
+    "open mark": p5(b"N(."), "append to nothing": p5(b"Na."), "append to a dict": p5(b"}Na."),
+    "unhashable key": p5(b"}]Ns."), "odd items": p5(b"}(Nu."),
+    "repeated key": p5(b"}\x8c\x01aNs\x8c\x01aNs."), "no mark": p5(b"]e."),
+    "bad UTF-8": p5(b"\x8c\x01\xff."), "protocol 2": b"\x80\x02N.", "protocol 0": b"(dp0\n.",
+    "second PROTO": p5(b"\x80\x05N."), "empty": b"",
+}  # fmt: skip
+
+
+def deep(times: int) -> dict[str, bytes]:
+    return {
+        "deep nesting": p5(b"]" * times + b"a" * (times - 1) + b"."),
+        "deep tuples": p5(b")" + b"\x85" * times + b"."),
+        "deep marks": p5(b"(" * times + b"t" * times + b"."),
+        "endless": p5(b"N" * 5 * times),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -153,11 +140,19 @@ def million_s() -> float:
     return time.perf_counter() - started
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_decode_refuses_hostile_pickles_quickly(name: str, million_s: float) -> None:
+@pytest.mark.parametrize("name", [*HOSTILE, *deep(1)])
+def test_decode_refuses_hostile_pickles(name: str) -> None:
+    with pytest.raises(PlainPickleError):
+        decode((HOSTILE | deep(20_000))[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", deep(1))
+def test_decode_refuses_endless_pickles_quickly(name: str, million_s: float) -> None:
+    data = deep(1_000_000)[name]
     started = time.perf_counter()
     with pytest.raises(PlainPickleError):
-        decode(HOSTILE[name])
+        decode(data)
     # The worst goes on for all of the MAX_OPCODES: four million.
     assert time.perf_counter() - started < 20 * million_s
 

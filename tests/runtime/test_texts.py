@@ -34,15 +34,12 @@ def test_short_origin_is_never_longer_than_asked() -> None:
 @pytest.mark.parametrize(
     ("name", "width", "expected"),
     [
-        (LONG, 35, LONG),
-        (LONG, 34, "/model/../blocks.1/mixer/Conv"),
-        (LONG, 22, "/model/../mixer/Conv"),
-        (LONG, 12, "/../Conv"),
-        ("model/stages.2/Conv", 15, "model/../Conv"),
-        ("model/stages.2/Conv", 10, "../Conv"),
+        (LONG, 35, LONG), (LONG, 34, "/model/../blocks.1/mixer/Conv"),
+        (LONG, 22, "/model/../mixer/Conv"), (LONG, 12, "/../Conv"),
+        ("model/stages.2/Conv", 15, "model/../Conv"), ("model/stages.2/Conv", 10, "../Conv"),
         ("onnx::Convolution_123", 12, "onnx..on_123"),
     ],
-)
+)  # fmt: skip
 def test_a_long_name_loses_whole_layers_first(name: str, width: int, expected: str) -> None:
     assert shorten(name, width) == expected
 
@@ -50,28 +47,21 @@ def test_a_long_name_loses_whole_layers_first(name: str, width: int, expected: s
 @pytest.mark.parametrize(
     ("count", "noun", "plural", "text"),
     [
-        (0, "kernel", "", "0 kernels"),
-        (1, "kernel", "", "1 kernel"),
-        (1, "launch", "", "1 launch"),
-        (2, "launch", "", "2 launches"),
+        (0, "kernel", "", "0 kernels"), (1, "kernel", "", "1 kernel"),
+        (1, "launch", "", "1 launch"), (2, "launch", "", "2 launches"),
         (1368, "node", "", "1,368 nodes"),
         (2, "set of inputs", "sets of inputs", "2 sets of inputs"),
     ],
-)
+)  # fmt: skip
 def test_counts_agree_with_their_nouns(count: int, noun: str, plural: str, text: str) -> None:
     assert count_text(count, noun, plural) == text
 
 
 def test_operations_and_bytes_have_the_unit_that_fits() -> None:
     flops = {
-        0: "0 FLOP",
-        512: "512 FLOP",
-        999.96: "1 kFLOP",
-        3_456: "3.456 kFLOP",
-        334_700_000: "334.7 MFLOP",
-        1_646_049_715: "1.646 GFLOP",
-        3.2e12: "3.2 TFLOP",
-    }
+        0: "0 FLOP", 512: "512 FLOP", 999.96: "1 kFLOP", 3_456: "3.456 kFLOP",
+        334_700_000: "334.7 MFLOP", 1_646_049_715: "1.646 GFLOP", 3.2e12: "3.2 TFLOP",
+    }  # fmt: skip
     assert {number: flops_text(number) for number in flops} == flops
     # A column has the unit of its largest.
     assert flops_column([4, 1_500, 2_000_000]) == ("MFLOP", [4e-6, 1.5e-3, 2.0])

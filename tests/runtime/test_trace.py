@@ -47,28 +47,19 @@ def test_trace_says_what_ran_in_microseconds_since_the_first_enqueue(tmp_path: P
     assert device["args"] == {"name": "a device"}
     assert thread["args"] == {"name": "tiny run"}
     assert [(e["name"], e["cat"], e["ts"], e["dur"]) for e in events] == [
-        ("run 0", "run", 2.0, 6.0),
-        ("/stem/{Conv,Relu}", "contract", 2.0, 2.0),
-        ("/sum", "sum", 4.0, 4.0),
-        ("run 1", "run", 11.0, 8.0),
-        ("/stem/{Conv,Relu}", "contract", 11.0, 6.0),
-        ("/sum", "sum", 17.0, 2.0),
-    ]
+        ("run 0", "run", 2.0, 6.0), ("/stem/{Conv,Relu}", "contract", 2.0, 2.0),
+        ("/sum", "sum", 4.0, 4.0), ("run 1", "run", 11.0, 8.0),
+        ("/stem/{Conv,Relu}", "contract", 11.0, 6.0), ("/sum", "sum", 17.0, 2.0),
+    ]  # fmt: skip
     # Kernels of tiny: 4 operations and 16 bytes an item; 8 items in all, so 20 and 80 of a run.
     assert events[3]["args"] == {"run": 1, "launches": 2, "flops": 20, "bytes": 80}
     assert events[5]["args"] == {
-        "run": 1,
-        "launch": 1,
-        "kernel": "sum",
-        "nodes": ["/sum"],
-        "arguments": ["intermediate float32[4] total", "state float32[3, 4] queue"],
-        "flops": 16,
-        "bytes": 64,
-        "global_size": [4, 1, 1],
-        "local_size": [1, 1, 1],
+        "run": 1, "launch": 1, "kernel": "sum", "nodes": ["/sum"],
+        "arguments": ["intermediate float32[4] total", "state float32[3, 4] queue"], "flops": 16,
+        "bytes": 64, "global_size": [4, 1, 1], "local_size": [1, 1, 1],
         "GFLOP/s": 0.008,  # 16 operations in 2000 ns
         "GB/s": 0.032,
-    }
+    }  # fmt: skip
 
 
 def test_a_trace_holds_as_many_runs_as_were_asked_for_up_to_a_bound() -> None:

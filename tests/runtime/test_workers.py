@@ -18,6 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from runtime.workers import Candidates, Governor, Workers, deal, starting, workers_of
+from tests.support.built import built
 from tools.cli import main
 
 MS = 1_000_000
@@ -76,35 +77,40 @@ def judge(governor: Governor, *runs: tuple[int, int]) -> list[bool]:
     return [governor.judge(*run) for run in runs]
 
 
-def test_calm_runs_set_workers_apart() -> None:
-    assert judge(Governor(), *[CALM] * 6) == [False, False, False, True, True, True]
-
-
-def test_two_contended_runs_end_it_and_one_does_not() -> None:
+def set_apart() -> Governor:
     governor = Governor()
-    judge(governor, *[CALM] * 4)
-    assert judge(governor, CONTENDED, CALM, CALM, CONTENDED) == [True] * 4
-    assert judge(governor, CONTENDED) == [False]
+    assert judge(governor, *[CALM] * 6) == [False, False, False, True, True, True]
+    return governor
 
 
-def test_a_wait_counts_by_its_part_of_the_run() -> None:
-    short = Governor()
-    judge(short, *[CALM] * 4)
-    assert judge(short, (2 * MS, 6 * MS), (2 * MS, 6 * MS)) == [True, False]
-    long = Governor()
-    judge(long, *[CALM] * 4)
-    assert judge(long, (2 * MS, 25 * MS), (2 * MS, 25 * MS)) == [True, True]
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        # Two contended runs end it and one does not; each calm one takes back half of one.
+        ([CONTENDED, CALM, CALM, CONTENDED, CONTENDED], [True, True, True, True, False]),
+        ([CONTENDED, CALM, CONTENDED, CONTENDED], [True, True, True, False]),
+        # A wait counts by its part of the run.
+        ([(2 * MS, 6 * MS)] * 2, [True, False]),
+        ([(2 * MS, 25 * MS)] * 2, [True, True]),
+        ([(15 * MS, 100 * MS)] * 2, [True, True]),
+        ([(15 * MS + 1, 100 * MS)] * 2, [True, False]),
+    ],
+)
+def test_contended_runs_end_setting_apart(
+    runs: list[tuple[int, int]], expected: list[bool]
+) -> None:
+    assert judge(set_apart(), *runs) == expected
 
 
 def test_workers_that_never_rest_are_tried_apart_less_and_less_often() -> None:
     """What two workers on one CPU look like is what a taken CPU looks like: only a trial tells."""
-    governor = Governor()
-    found = judge(governor, *[CONTENDED] * 2000)
-    trials = [n for n in range(1, 2000) if found[n] and not found[n - 1]]
+    found = judge(Governor(), *[CONTENDED] * 4000)
+    trials = [n for n in range(1, 4000) if found[n] and not found[n - 1]]
     gaps = [b - a for a, b in itertools.pairwise(trials)]
     assert trials[0] == 19  # the twentieth run
-    assert gaps[:4] == [42, 82, 162, 322]  # two runs apart, then twice as long as before
-    assert max(gaps) <= 642
+    # Two runs apart, then twice as long as before.
+    assert gaps == [42, 82, 162, 322, *[642] * (len(gaps) - 4)]
+    assert len(gaps) > 6
 
 
 def test_calm_after_a_load_sets_apart_at_once_and_forgets_the_load() -> None:
@@ -187,53 +193,39 @@ def test_workers_that_have_ended_do_not_end_a_run() -> None:
     for thread in threads:
         thread.start()
     numbers = [thread.native_id or 0 for thread in threads]
-    workers = Workers(numbers, frozenset(os.sched_getaffinity(0)))
+    home = os.sched_getaffinity(0)
+    workers = Workers(numbers, frozenset(home))
+    for _ in range(3):
+        workers.ran(MS // 2 - 1)  # three together are more than the least that is judged
+    assert not workers.apart
     done.set()
     for thread in threads:
         thread.join()
-    for _ in range(10):
+    for _ in range(3):
+        assert not workers.apart
         workers.ran(25 * MS)
     assert workers.apart  # nobody waits: placing them fails without a word
 
 
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def products(to: Path) -> None:
     """A product of matrices that takes long enough to be judged alone."""
-    rng = np.random.default_rng(0)
-    weight = numpy_helper.from_array(rng.standard_normal((512, 512)).astype(np.float32), "w")
-    shape = [512, 512]
+    weight = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
     graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["h"]),
-            helper.make_node("MatMul", ["h", "w"], ["y"]),
-        ],
+        [helper.make_node("MatMul", [x, "w"], [y]) for x, y in (("x", "h"), ("h", "y"))],
         "products",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [weight],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [512, 512])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [512, 512])],
+        [numpy_helper.from_array(weight, "w")],
     )
-    directory = tmp_path_factory.mktemp("products")
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10),
-        directory / "products.onnx",
-    )
-    assert (
-        main(
-            [
-                "compile",
-                "--plain",
-                str(directory / "products.onnx"),
-                "-o",
-                str(directory / "products.pkl"),
-            ]
-        )
-        == 0
-    )
-    return directory / "products.pkl"
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), to / "products.onnx")
+    command = ["compile", "--plain", str(to / "products.onnx"), "-o", str(to / "products.pkl")]
+    assert main(command) == 0
 
 
-def placed(artifact: Path, cpus: set[int]) -> dict[str, Any]:
+def placed(cpus: set[int]) -> dict[str, Any]:
     """Run PROGRAM in a process of its own, on these CPUs."""
+    artifact = built("products", products) / "products.pkl"
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(artifact)],
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
@@ -247,9 +239,10 @@ def placed(artifact: Path, cpus: set[int]) -> dict[str, Any]:
 
 
 @pytest.mark.opencl
-def test_workers_part_when_it_is_calm_and_give_way_to_a_load(artifact: Path) -> None:
+@pytest.mark.slow
+def test_workers_part_when_it_is_calm_and_give_way_to_a_load() -> None:
     home = os.sched_getaffinity(0)
-    found = placed(artifact, home)
+    found = placed(home)
     if found["threads"] != found["units"] or not 2 <= found["units"] <= len(home):
         pytest.skip("the device has no worker for each of several CPUs")
     assert found["home"] == sorted(home)
@@ -264,8 +257,9 @@ def test_workers_part_when_it_is_calm_and_give_way_to_a_load(artifact: Path) -> 
 
 
 @pytest.mark.opencl
-def test_on_one_cpu_nothing_is_placed(artifact: Path) -> None:
+@pytest.mark.slow
+def test_on_one_cpu_nothing_is_placed() -> None:
     cpu = min(os.sched_getaffinity(0))
-    found = placed(artifact, {cpu})
+    found = placed({cpu})
     assert found["apart"] == found["after"] == [[cpu]] * found["threads"]
     assert found["runs_apart"] == 0

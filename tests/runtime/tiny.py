@@ -96,13 +96,8 @@ def manifest(**changes: Any) -> dict[str, Any]:
     model = {"role": "model", "file": "tiny.onnx", "sha256": "0" * 64, "checkpoint": "none"}
     run = {"inputs": [X, FRAME], "outputs": [Y, COUNT], "launches": [0, 1, 2, 3, 4]}
     raw = {
-        "magic": "modeld-artifact",
-        "format": 1,
-        "abi": 1,
-        "name": "tiny",
-        "kind": "plain",
-        "models": [model],
-        "metadata": {},
+        "magic": "modeld-artifact", "format": 1, "abi": 1, "name": "tiny", "kind": "plain",
+        "models": [model], "metadata": {},
         "target": {"name": "cpu", "device": "", "driver": "", "options": ""},
         "buffers": [
             buffer("x", "input", "float32", 4),
@@ -114,8 +109,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
             buffer("total", "arena", "float32", 4),
             buffer("twice", "arena", "float32", 4, offset=256),
         ],
-        "arena_size": 512,
-        "programs": [program(SOURCE), program(SOURCE_2, "-cl-mad-enable")],
+        "arena_size": 512, "programs": [program(SOURCE), program(SOURCE_2, "-cl-mad-enable")],
         "kernels": [
             kernel("shift", 1, QUEUE, X),
             kernel("sum", 4, TOTAL, QUEUE),
@@ -125,7 +119,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
         ],
         "entries": {"run": run, "prepare": {"inputs": [X], "outputs": [], "launches": [0]}},
         "self_test": {},
-    }
+    }  # fmt: skip
     return copy.deepcopy({**raw, **changes})
 
 
