@@ -133,7 +133,7 @@ def test_names_that_would_leave_the_directory_are_refused(name: str, tmp_path: P
 def test_a_ring_that_cannot_be_is_refused(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    given = {"format": SMALL, "count": 2, "directory": tmp_path}
+    given: dict[str, Any] = {"format": SMALL, "count": 2, "directory": tmp_path}
     with pytest.raises(FrameError, match=message):
         FrameRingWriter("cam", "road", **{**given, **change})
     assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ import logging
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,9 +39,9 @@ UMASKS = pytest.mark.parametrize(
     "umask",
     [0o077, pytest.param(0o022, marks=pytest.mark.slow), pytest.param(0, marks=pytest.mark.slow)],
 )
-CAMERA = {"user": CAMERA_USER, "group": SHARED_GROUP}
-DAEMON = {"user": DAEMON_USER, "group": SHARED_GROUP}
-STRANGERS = {"user": STRANGER, "group": OWN_GROUP}
+CAMERA: dict[str, Any] = {"user": CAMERA_USER, "group": SHARED_GROUP}
+DAEMON: dict[str, Any] = {"user": DAEMON_USER, "group": SHARED_GROUP}
+STRANGERS: dict[str, Any] = {"user": STRANGER, "group": OWN_GROUP}
 
 # A ring and a socket at once, so that one child shows both.
 OWNER = """

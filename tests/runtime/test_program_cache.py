@@ -177,8 +177,8 @@ def test_key_depends_on_every_part() -> None:
         ("sourceo", "ptions"),
     ]
     found = {cache_key(*key, info) for key in keys}
-    for name in ("name", "driver", "platform"):
-        found.add(cache_key("source", "options", replace(info, **{name: "other"})))
+    others = (replace(info, name="o"), replace(info, driver="o"), replace(info, platform="o"))
+    found |= {cache_key("source", "options", other) for other in others}
     assert len(found) == 7
     assert cache_key("source", "options", info) in found
 
