@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import import import_model, parse_metadata
 from scheduler.onnx_import.metadata import sliced_width
+from tests.scheduler.onnx_import.onnx_models import parsed
 
 SLICES = {
     "meta": slice(0, 55),
@@ -44,12 +45,8 @@ def encoded(data: bytes) -> dict[str, str]:
 def test_slices_of_every_protocol_are_resolved_against_the_width(protocol: int) -> None:
     metadata = parse_metadata(props(SLICES, protocol), 64, "m.onnx")
     assert metadata.checkpoint == "abc/123"
-    assert metadata.output_slices == {
-        "meta": (0, 55),
-        "hidden": (55, 61),
-        "tail": (61, 64),
-        "all": (0, 64),
-    }
+    places = {"meta": (0, 55), "hidden": (55, 61), "tail": (61, 64), "all": (0, 64)}
+    assert metadata.output_slices == places
 
 
 def test_model_without_metadata_has_none() -> None:
@@ -59,15 +56,8 @@ def test_model_without_metadata_has_none() -> None:
 
 @pytest.mark.parametrize(
     "item",
-    [
-        slice(0, 65),
-        slice(64, None),
-        slice(5, 5),
-        slice(6, 5),
-        slice(-65, None),
-        slice(0, 10, 2),
-        slice(0, 10, -1),
-    ],
+    [slice(*ends) for ends in ((0, 65), (64, None), (5, 5), (6, 5), (-65, None))]
+    + [slice(0, 10, 2), slice(0, 10, -1)],
     ids=str,
 )
 def test_slice_that_does_not_fit_is_refused(item: slice) -> None:
@@ -194,18 +184,9 @@ def test_slices_cut_the_only_output_or_the_one_called_outputs(
 
 
 def test_slices_need_one_output() -> None:
-    names = ("a", "b")
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["w"], [n]) for n in names],
-        "two",
-        [],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64]) for n in names],
-        [numpy_helper.from_array(np.zeros((1, 64), np.float32), "w")],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    model = parsed("(float[1,64] x) => (float[1,64] a, float[1,64] b) { a = Neg(x) b = Exp(x) }")
     helper.set_model_props(model, props(SLICES))
     with pytest.raises(
-        ModelError, match="two: output_slices needs a model with exactly one output"
+        ModelError, match="net: output_slices needs a model with exactly one output"
     ):
         import_model(model)

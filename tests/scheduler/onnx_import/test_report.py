@@ -8,14 +8,15 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import helper
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import import from_proto
 from scheduler.onnx_import.report import ModelReport, report
 from scheduler.onnx_import.work import flops
+from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.scheduler.onnx_import.test_networks import SMALL
-from tests.scheduler.onnx_import.tiny_models import Sizes, model_of, slices_text, value
+from tests.scheduler.onnx_import.tiny_models import slices_text
 
 Array = NDArray[Any]
 FLOAT = np.float32
@@ -77,36 +78,31 @@ def test_work_of_an_operator(
     assert flops(made, inputs, [output]) == expected
 
 
-def broken() -> onnx.ModelProto:
-    """Two operators that nobody has, one that is used wrongly, and good ones between them."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["a"], name="first"),
-        helper.make_node("Frobnicate", ["a"], ["b"], name="odd/1", domain="com.example"),
-        helper.make_node("Relu", ["b"], ["c"], name="behind"),
-        helper.make_node("StringNormalizer", ["x"], ["s"], name="strings"),
-        helper.make_node("Reshape", ["c", "shape"], ["d"], name="reshape"),
-        helper.make_node("Transpose", ["d"], ["e"], name="turn", perm=[0, 0]),
-        helper.make_node("Mul", ["a", "a"], ["y"], name="last"),
-    ]
-    shapes: dict[str, Sizes] = {"b": (2, 6), "e": (3, 4)}
-    proto = model_of(
-        nodes,
-        [value("x", (2, 6))],
-        [value("y", (2, 6))],
-        {"shape": np.array([4, 3])},
-        {"note": "kept", "output_slices": "not base64!"},
-    )
-    proto.graph.value_info.extend(value(name, shape) for name, shape in shapes.items())
-    return proto
+def problems_of(found: ModelReport) -> list[tuple[str, str]]:
+    return [(p.node or p.op, p.reason) for p in found.problems]
+
+
+# Two operators that nobody has, one that is used wrongly, and good ones between them.
+BROKEN = """(float[2,6] x) => (float[2,6] y) <int64[2] shape = {4, 3}, float[2,6] b, float[3,4] e> {
+  [first] a = Relu(x)
+  ["odd/1"] b = vendor.Frobnicate(a)
+  [behind] c = Relu(b)
+  [strings] s = StringNormalizer(x)
+  [reshape] d = Reshape(c, shape)
+  [turn] e = Transpose <perm = [0, 0]> (d)
+  [last] y = Mul(a, a)
+}"""
 
 
 def test_all_problems_are_listed_at_once_and_the_rest_is_looked_at() -> None:
-    found = of(broken())
-    by_node = {p.node or p.op: p for p in found.problems}
-    assert list(by_node) == ["odd/1", "strings", "turn", "metadata"]
-    assert by_node["odd/1"].op == "com.example:Frobnicate"
-    assert "m.onnx" not in by_node["turn"].reason
-    assert "not base64" in by_node["metadata"].reason
+    proto = parsed(BROKEN)
+    helper.set_model_props(proto, {"note": "kept", "output_slices": "not base64!"})
+    found = of(proto)
+    reasons = dict(problems_of(found))
+    assert list(reasons) == ["odd/1", "strings", "turn", "metadata"]
+    assert found.problems[0].op == "vendor:Frobnicate"
+    assert "m.onnx" not in reasons["turn"]
+    assert "not base64" in reasons["metadata"]
     shapes = {node.name: node.shape for node in found.nodes}
     # Behind an unknown operator shapes are what the file declares.
     assert shapes["behind"] == (2, 6)
@@ -116,12 +112,8 @@ def test_all_problems_are_listed_at_once_and_the_rest_is_looked_at() -> None:
 
 
 def test_what_depends_on_unknown_shapes_is_counted_as_not_looked_at() -> None:
-    nodes = [
-        helper.make_node("Frobnicate", ["x"], ["a"], name="odd", domain="com.example"),
-        helper.make_node("Relu", ["a"], ["b"], name="one"),
-        helper.make_node("Relu", ["b"], ["y"], name="two"),
-    ]
-    found = of(model_of(nodes, [value("x", (2,))], [value("y", ("n",))]))
+    nodes = "[odd] a = vendor.Frobnicate(x) [one] b = Relu(a) [two] y = Relu(b)"
+    found = of(parsed(f"(float[2] x) => (float[n] y) {{ {nodes} }}"))
     assert [p.node for p in found.problems] == ["odd"]
     assert found.unchecked == 2
     assert found.uncounted == 3
@@ -129,44 +121,24 @@ def test_what_depends_on_unknown_shapes_is_counted_as_not_looked_at() -> None:
 
 
 def test_an_input_of_an_unsupported_type_is_a_problem_not_an_error() -> None:
-    nodes = [
-        helper.make_node("Identity", ["s"], ["t"]),
-        helper.make_node("Add", ["x", "x"], ["y"]),
-        helper.make_node("Identity", ["c"], ["z"]),
-    ]
-    inputs = [
-        *(value(name, (2,), TensorProto.STRING) for name in ("s", "c")),
-        value("x", (3,)),
-    ]
-    outputs = [
-        *(value(name, (2,), TensorProto.STRING) for name in ("t", "z")),
-        value("y", ("n",)),
-    ]
-    found = of(model_of(nodes, inputs, outputs))
-    assert [p.op for p in found.problems] == ["input", "input"]
-    for name, problem in zip("sc", found.problems, strict=True):
-        assert problem.reason == f'"{name}": unsupported element type string'
+    ports = "(string[2] s, string[2] c, float[3] x) => (string[2] t, string[2] z, float[n] y)"
+    found = of(parsed(f"{ports} {{ t = Identity(s) y = Add(x, x) z = Identity(c) }}"))
+    said = [("input", f'"{name}": unsupported element type string') for name in "sc"]
+    assert problems_of(found) == said
     assert found.unchecked == 2
     assert found.nodes[1].shape == (3,)  # the other inputs are known all the same
 
 
 def test_random_numbers_have_no_translation_even_where_inputs_are_known() -> None:
-    nodes = [
-        helper.make_node("RandomNormal", [], ["noise"], name="random", shape=[3]),
-        helper.make_node("Add", ["x", "noise"], ["y"], name="sum"),
-    ]
-    found = of(model_of(nodes, [value("x", (3,))], [value("y", (3,))]))
-    assert [(p.node, p.reason) for p in found.problems] == [("random", "no translation")]
+    nodes = "[random] noise = RandomNormal <shape = [3]> () [sum] y = Add(x, noise)"
+    found = of(parsed(f"(float[3] x) => (float[3] y) {{ {nodes} }}"))
+    assert problems_of(found) == [("random", "no translation")]
     assert found.nodes[1].shape == (3,)
 
 
 def test_symbolic_dimensions_are_bound_and_noted() -> None:
-    proto = model_of(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [value("x", ("batch", 4))],
-        [value("y", ("batch", 3))],
-        {"w": np.ones((4, 3), FLOAT)},
-    )
+    text = "(float[batch,4] x) => (float[batch,3] y) { y = MatMul(x, w) }"
+    proto = parsed(text, w=np.ones((4, 3), FLOAT))
     assert of(proto).flops == 2 * 3 * 4
     (note,) = of(proto).notes
     assert "batch" in note
@@ -180,27 +152,21 @@ def test_symbolic_dimensions_are_bound_and_noted() -> None:
 
 
 def test_bound_sizes_reach_inference_behind_an_unknown_operator() -> None:
-    nodes = [
-        helper.make_node("Frobnicate", ["x"], ["a"], domain="com.example"),
-        helper.make_node("Exp", ["a"], ["y"]),
-    ]
-    proto = model_of(nodes, [value("x", ("n", 4))], [value("y", ("n", 4))])
-    proto.graph.value_info.append(value("a", ("n", 4)))
+    nodes = "a = vendor.Frobnicate(x) y = Exp(a)"
+    proto = parsed(f"(float[n,4] x) => (float[n,4] y) <float[n,4] a> {{ {nodes} }}")
     assert of(proto, n=7).nodes[1].shape == (7, 4)
 
 
 def test_weights_types_and_what_is_known_while_compiling() -> None:
-    nodes = [
-        helper.make_node("Cast", ["half"], ["w"], to=TensorProto.FLOAT, name="widen"),
-        helper.make_node("MatMul", ["x", "w"], ["y"], name="product"),
-        helper.make_node("Shape", ["x"], ["size"], name="shape"),
-        helper.make_node("Cast", ["size"], ["z"], to=TensorProto.FLOAT, name="float"),
-    ]
-    weights: dict[str, Array] = {"half": np.ones((8, 4), np.float16), "bias": np.ones(3, FLOAT)}
+    text = """(float[2,8] x) => (float[2,4] y) {
+      [widen] w = Cast <to = 1> (half)
+      [product] y = MatMul(x, w)
+      [shape] size = Shape(x)
+      [float] z = Cast <to = 1> (size)
+    }"""
+    proto = parsed(text, half=np.ones((8, 4), np.float16), bias=np.ones(3, FLOAT))
     slices = slices_text({"left": slice(0, 2), "all": slice(None)})
-    proto = model_of(
-        nodes, [value("x", (2, 8))], [value("y", (2, 4))], weights, {"output_slices": slices}
-    )
+    helper.set_model_props(proto, {"output_slices": slices})
     found = of(proto)
     assert (found.parameters, found.weight_bytes) == (35, 76)
     assert found.element_types == {"float16": 64, "float32": 12}
@@ -208,17 +174,12 @@ def test_weights_types_and_what_is_known_while_compiling() -> None:
     assert [n.name for n in found.largest_activations] == ["product"]
     assert found.flops == 2 * 8 * 8
     assert found.output_slices == {"left": (0, 2), "all": (0, 4)}
-    assert found.opsets == {"ai.onnx": 17, "com.example": 1}
+    assert found.opsets == {"ai.onnx": 17, "vendor": 1}
 
 
 def test_nodes_of_branches_are_counted_as_operators() -> None:
-    def branch(op: str) -> onnx.GraphProto:
-        return helper.make_graph([helper.make_node(op, ["x"], ["r"])], op, [], [value("r", (2,))])
-
-    choose = helper.make_node(
-        "If", ["flag"], ["y"], then_branch=branch("Exp"), else_branch=branch("Tanh")
-    )
-    proto = model_of([choose], [value("x", (2,))], [value("y", (2,))], {"flag": np.array(True)})
-    found = of(proto)
+    then, other = (f"g () => (float[2] r) {{ r = {op}(x) }}" for op in ("Exp", "Tanh"))
+    choose = f"y = If <then_branch = {then}, else_branch = {other}> (flag)"
+    found = of(parsed(f"(float[2] x) => (float[2] y) <bool flag = {{1}}> {{ {choose} }}"))
     assert dict(found.operators) == {"If": 1, "Exp": 1, "Tanh": 1}
     assert found.uncounted == 1
