@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.device import choose_device
-from scheduler.cache.schedules import EntryGraph
-from scheduler.context import DEFAULT_CONTEXT, context_for
+from scheduler.context import context_for
 from scheduler.device.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, parse_choice
 from scheduler.device.spec import SPECS
 from scheduler.device.tuned_table import Entry, TunedTable
@@ -23,23 +19,14 @@ from scheduler.loops.schedule import choose_schedule
 from scheduler.loops.variations import form_of
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.build import Builders
-from scheduler.tuning.jobs import Job, jobs_of
 from scheduler.tuning.trial import Variant, make_trials
+from tests.scheduler.loops.jobs import jobs_for, normal, weight
 from tests.scheduler.support.programs import compute, program_of, values_of
-from tests.scheduler.support.values import Weights, rng
 
 
 @pytest.fixture(autouse=True)
 def tables_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNED")
-
-
-def floats(*shape: int) -> np.ndarray[Any, Any]:
-    return rng().standard_normal(shape).astype(np.float32)
-
-
-def jobs(tensors: Mapping[str, Tensor]) -> list[Job]:
-    return jobs_of([EntryGraph({name: t.node for name, t in tensors.items()})], DEFAULT_CONTEXT)
 
 
 def choices() -> st.SearchStrategy[Choice]:
@@ -88,11 +75,11 @@ def test_what_is_no_choice_is_refused(text: str) -> None:
 
 def contraction() -> Tensor:
     x = Tensor.input("x", (37, 24))
-    return (x @ Tensor.weight(floats(24, 80)) + Tensor.weight(floats(80))).relu()
+    return (x @ weight(24, 80) + weight(80)).relu()
 
 
 def test_candidates_begin_with_the_heuristic_and_are_bounded_different_and_in_one_order() -> None:
-    (job,), (again,) = jobs({"y": contraction()}), jobs({"y": contraction()})
+    (job,), (again,) = jobs_for({"y": contraction()}), jobs_for({"y": contraction()})
     tiles = job.tiles()
     assert tiles[0] == HEURISTIC
     assert 5 < len(tiles) <= 16
@@ -110,16 +97,16 @@ def test_candidates_begin_with_the_heuristic_and_are_bounded_different_and_in_on
 
 def test_equal_layers_are_one_job_and_other_sizes_another() -> None:
     x = Tensor.input("x", (32, 48))
-    first, second = Tensor.weight(floats(48, 48)), Tensor.weight(floats(48, 48))
+    first, second = weight(48, 48), Tensor.weight(normal(48, 48) + 1)
     rows = (x @ first).relu()
-    found = jobs({"y": (rows @ second).relu()})
+    found = jobs_for({"y": (rows @ second).relu()})
     assert [job.times for job in found] == [2]
-    other = jobs({"y": (Tensor.input("x", (33, 48)) @ first).relu()})
+    other = jobs_for({"y": (Tensor.input("x", (33, 48)) @ first).relu()})
     assert other[0].key != found[0].key
 
 
 def test_a_key_tells_lanes_and_vectors_apart() -> None:
-    (job,) = jobs({"y": contraction()})
+    (job,) = jobs_for({"y": contraction()})
     body, loops = job.nest.body, job.nest.schedule
     keys = {body_key(body, loops.vector, n) for n in (4, 8, 16)} | {body_key(body, None, 16)}
     assert len(keys) == 4
@@ -140,7 +127,6 @@ def networks() -> dict[str, Tensor]:
     """One of each kind of loop nest, of sizes that blocks do not divide."""
     image = Tensor.input("image", (1, 13, 15, 24)).permute((0, 3, 1, 2))
     rows = Tensor.input("rows", (19, 45))
-    weight = Weights()
     return {
         "conv": image.conv2d(weight(40, 24, 3, 3), padding=1).relu(),
         "window": image.conv2d(weight(24, 1, 3, 3), groups=24, padding=1),
@@ -156,13 +142,22 @@ def networks() -> dict[str, Tensor]:
 
 
 @pytest.mark.opencl
-def test_every_candidate_gives_what_the_heuristic_gives() -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("product", "softmax", "window"),
+        pytest.param((*networks(),), marks=pytest.mark.slow),
+    ],
+    ids=["few", "all"],
+)
+def test_every_candidate_gives_what_the_heuristic_gives(names: tuple[str, ...]) -> None:
     """Of every kind of loop nest some of the tiles, with other loops around them, in one program.
 
     The trial that a search makes is what compares them.
     """
-    found = jobs(networks())
-    assert len(found) >= len(networks())
+    made = networks()
+    found = jobs_for({name: made[name] for name in names})
+    assert len(found) >= len(names)
     rng = np.random.default_rng(5)
     variants = []
     for job in found:
@@ -203,13 +198,13 @@ def test_any_choice_covers_every_element(choice: Choice) -> None:
             assert r in across or r.size % unroll == 0
 
 
-JOBS = jobs(networks())
+JOBS = jobs_for(networks())
 
 
 @pytest.mark.opencl
 def test_a_table_changes_the_loops_and_not_the_numbers() -> None:
-    tensor, x = contraction(), floats(37, 24)
-    (job,) = jobs({"y": tensor})
+    tensor, x = contraction(), normal(37, 24)
+    (job,) = jobs_for({"y": tensor})
     entry = Entry(job.was, Choice(2, 3, items=2), 2.0, 1.0, 3)
     table = TunedTable(entries={job.key: entry})
     expected = compute(tensor, x=x)
@@ -223,7 +218,7 @@ def test_a_table_changes_the_loops_and_not_the_numbers() -> None:
 
 
 def test_an_entry_against_other_loops_is_not_used() -> None:
-    (job,) = jobs({"y": contraction()})
+    (job,) = jobs_for({"y": contraction()})
     heuristic = job.nest.schedule
     args = (job.nest.body, heuristic.vector, heuristic.lanes, job.nest.spec)
     choice = Choice(1, 2)

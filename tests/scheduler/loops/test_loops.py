@@ -11,36 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
-from runtime.executor import Program
-from runtime.program_cache import shared_cache
-from scheduler.cache.schedules import EntryGraph
-from scheduler.context import DEFAULT_CONTEXT, context_for
+from scheduler.context import context_for
 from scheduler.device.choice import Choice
-from scheduler.emit.artifact import Emitted
 from scheduler.flags import Flags
 from scheduler.loops.pack import PackedWeight
 from scheduler.loops.schedule import LoopSchedule
 from scheduler.lower import LoweredKernel
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
-from scheduler.tuning.jobs import Job, jobs_of
-from tests.scheduler.support.programs import emitted, load
+from tests.scheduler.loops.jobs import close, job_of, normal, weight
+from tests.scheduler.support.programs import Array, Made, compute, make_program
 
-Array = np.ndarray[Any, Any]
 # Vectors and rows of a register tile, so that tests do not depend on which one is the fastest.
 TILE = Choice(2, 8)
 # A loop whose bounds are computed: from which step, to which.
 BOUNDED = re.compile(r"for \(int (\w+) = (v\d+); \1 < (v\d+); \1\+\+\)")
-
-
-def floats(*shape: int) -> Array:
-    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
-
-
-def weight(*shape: int) -> Tensor:
-    return Tensor.weight(floats(*shape))
 
 
 @functools.cache  # one input for all who ask
@@ -57,11 +42,6 @@ def rows(count: int, inner: int) -> Tensor:
 def lowered(tensor: Tensor) -> LoweredKernel:
     (kernel,) = schedule({"y": tensor.node}).lowered
     return kernel
-
-
-def job_of(tensor: Tensor) -> Job:
-    (job,) = jobs_of([EntryGraph({"y": tensor.node})], DEFAULT_CONTEXT)
-    return job
 
 
 def loops_of(tensor: Tensor) -> LoopSchedule:
@@ -144,7 +124,7 @@ def test_the_padding_of_a_maximum_is_left_out_too() -> None:
 
 def test_zero_times_infinity_is_not_left_out() -> None:
     """A product with a padded zero is no zero if the weight is infinite."""
-    values = floats(16, 16, 3, 3)
+    values = normal(16, 16, 3, 3)
     values[3, 4, 0, 0] = np.inf
     assert not BOUNDED.search(lowered(image().conv2d(Tensor.weight(values), padding=1)).text)
 
@@ -308,27 +288,20 @@ NETWORKS = networks()
 
 
 @pytest.fixture(scope="module")
-def made() -> Emitted:
-    return emitted(NETWORKS)
+def made() -> Made:
+    return make_program(NETWORKS)
 
 
 @pytest.fixture(scope="module")
-def inputs(made: Emitted) -> dict[str, Array]:
+def inputs(made: Made) -> dict[str, Array]:
     specs = [b for b in made.manifest["buffers"] if b["kind"] == "input"]
-    return {b["name"]: (floats(*b["shape"]) * 0.4 - 1).astype(np.float32) for b in specs}
+    return {b["name"]: (normal(*b["shape"]) * 0.4 - 1).astype(np.float32) for b in specs}
 
 
 @pytest.fixture(scope="module")
-def results(made: Emitted, inputs: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
-    device = choose_device(None)
-    artifact = from_memory(made.manifest, made.data)
-    with Program(artifact, device, shared_cache(device)) as program:
+def results(made: Made, inputs: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    with made.load() as program:
         yield program.run(inputs)
-
-
-def close(got: Array, expected: Array) -> None:
-    assert got.shape == expected.shape
-    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 @pytest.mark.opencl
@@ -350,18 +323,14 @@ FEATURES: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("feature", sorted(FEATURES))
-def test_the_program_that_gave_these_numbers_has_what_they_test(
-    made: Emitted, feature: str
-) -> None:
-    sources = "\n".join(p["source"] for p in made.manifest["programs"])
-    assert FEATURES[feature](sources)
+def test_the_program_that_gave_these_numbers_has_what_they_test(made: Made, feature: str) -> None:
+    assert FEATURES[feature](made.source)
 
 
 @pytest.mark.opencl
 def test_numbers_are_the_same_without_buffers_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAX_KERNEL_BUFFERS", "4")
     tensor = image().conv2d(weight(16, 16, 3, 3), weight(16), padding=1)
-    x = floats(1, 9, 11, 16)
-    with load({"y": tensor}) as program:
-        (expected,) = evaluate([tensor], {"image": x})
-        close(program.run({"image": x})["y"], expected)
+    x = normal(1, 9, 11, 16)
+    (expected,) = evaluate([tensor], {"image": x})
+    close(compute(tensor, image=x), expected)

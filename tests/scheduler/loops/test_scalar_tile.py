@@ -2,58 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from unittest import mock
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cache.schedules import EntryGraph
 from scheduler.context import CompileContext
 from scheduler.device.choice import HEURISTIC
 from scheduler.device.spec import SPECS
+from scheduler.emit.schedule import Schedule
 from scheduler.loops import schedule as schedules
 from scheduler.loops.in_place import is_exact
 from scheduler.loops.tile import ISSUE, LATENCY, dot_tile
 from scheduler.tensor.tensor import Tensor, evaluate
-from scheduler.tuning.jobs import Job, jobs_of
-from tests.scheduler.support.programs import load
-from tests.scheduler.support.values import rng
-
-Array = np.ndarray[Any, Any]
-CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
-
-
-def floats(*shape: int) -> Array:
-    return rng().standard_normal(shape).astype(np.float32)
+from scheduler.tuning.jobs import Job
+from tests.scheduler.loops.jobs import CPUS, close, job_of, normal, weight
+from tests.scheduler.support.programs import Array, plan_of
+from tests.scheduler.support.together import Together
 
 
 def dots(heads: int, rows: int, columns: int, depth: int) -> Tensor:
     """Return the products of rows with rows, as of queries with keys."""
     a = Tensor.input("a", (heads, rows, depth))
-    b = Tensor.input("b", (heads, columns, depth))
-    return a @ b.permute((0, 2, 1))
+    return a @ Tensor.input("b", (heads, columns, depth)).permute((0, 2, 1))
 
 
 def window(size: int = 24, channels: int = 5) -> Tensor:
     """Return a depthwise convolution of planes, whose padding differs by lane."""
     x = Tensor.input("x", (1, channels, size, size))
-    return x.conv2d(Tensor.weight(floats(channels, 1, 5, 5)), padding=2, groups=channels)
-
-
-def job_of(context: CompileContext, tensor: Tensor) -> Job:
-    (job,) = jobs_of([EntryGraph({"y": tensor.node})], context)
-    return job
+    return x.conv2d(weight(channels, 1, 5, 5), padding=2, groups=channels)
 
 
 def cut(job: Job) -> list[int]:
     return [t.unroll for t in job.nest.schedule.tiles if t.unroll > 1]
-
-
-@pytest.fixture(params=CPUS)
-def context(request: pytest.FixtureRequest) -> CompileContext:
-    return CompileContext(SPECS[request.param])
 
 
 # --- the tile -----------------------------------------------------------------------------------
@@ -78,8 +62,9 @@ def test_a_tile_of_dot_products_fits_its_registers(
         assert r * c >= ISSUE * LATENCY
 
 
-def test_products_of_rows_share_what_they_load(context: CompileContext) -> None:
-    job = job_of(context, dots(2, 64, 48, 96))
+@pytest.mark.parametrize("cpu", CPUS)
+def test_products_of_rows_share_what_they_load(cpu: str) -> None:
+    job = job_of(dots(2, 64, 48, 96), cpu)
     rows, columns = cut(job)
     (loop,) = [part for part in job.render(HEURISTIC).text.split("for (int i") if "m_fma" in part]
     body = loop[: loop.index("}")]
@@ -87,22 +72,23 @@ def test_products_of_rows_share_what_they_load(context: CompileContext) -> None:
     assert body.count("M_LOAD") * rows * columns == body.count("m_fma") * (rows + columns)
 
 
-def test_neighbours_of_a_window_share_what_they_load(context: CompileContext) -> None:
-    job = job_of(context, window())
+@pytest.mark.parametrize("cpu", CPUS)
+def test_neighbours_of_a_window_share_what_they_load(cpu: str) -> None:
+    job = job_of(window(), cpu)
     assert job.nest.schedule.lanes == 1
     assert cut(job) == [8]
 
 
-def test_sums_of_private_rows_are_not_cut(context: CompileContext) -> None:
+@pytest.mark.parametrize("cpu", CPUS)
+def test_sums_of_private_rows_are_not_cut(cpu: str) -> None:
     """Of a row that is kept there is one array, not one per result."""
-    x = Tensor.input("x", (7, 33))
-    job = job_of(context, x.softmax().sum(1))
-    assert not cut(job)
+    assert not cut(job_of(Tensor.input("x", (7, 33)).softmax().sum(1), cpu))
 
 
-def test_what_is_overwritten_is_computed_once(context: CompileContext) -> None:
+@pytest.mark.parametrize("cpu", CPUS)
+def test_what_is_overwritten_is_computed_once(cpu: str) -> None:
     """13 and 11 are no multiples of a block; the last one may not overlap the one before."""
-    nest = job_of(context, dots(1, 13, 11, 64)).nest
+    nest = job_of(dots(1, 13, 11, 64), cpu).nest
     loops = nest.schedule
     assert not is_exact(loops)
     once = schedules.choose_schedule(nest.body, None, loops.lanes, nest.spec, exact=True)
@@ -111,60 +97,61 @@ def test_what_is_overwritten_is_computed_once(context: CompileContext) -> None:
 
 # --- numbers ------------------------------------------------------------------------------------
 
-SIZES = [(1, 13, 11, 64), (3, 9, 10, 37), (2, 2, 31, 16), (1, 1, 5, 130), (2, 64, 64, 32)]
+
+def pairs(combined: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Reduce what two operands make: every reduction ends in lanes that are combined."""
+    return combined(Tensor.input("a", (9, 1, 40)), Tensor.input("b", (1, 14, 40)))
+
+
+NETWORKS: dict[str, Callable[[], Tensor]] = {
+    "dots 1": lambda: dots(1, 13, 11, 64) * 0.5,
+    "dots 2": lambda: dots(3, 9, 10, 37) * 0.5,
+    "dots 3": lambda: dots(2, 2, 31, 16) * 0.5,
+    "dots 4": lambda: dots(1, 1, 5, 130) * 0.5,
+    "dots 5": lambda: dots(2, 64, 64, 32) * 0.5,
+    "window 7": lambda: window(7),
+    "window 8": lambda: window(8),
+    "window 19": lambda: window(19),
+    "maximum": lambda: pairs(lambda a, b: (a + b).max(2)),
+    "sum": lambda: pairs(lambda a, b: (a - b).abs().sum(2)),
+    "count": lambda: pairs(lambda a, b: (a > b).sum(2)),
+}
+
+
+def plan(name: str, context: CompileContext) -> Schedule:
+    if name in NETWORKS:
+        return plan_of({"y": NETWORKS[name]()}, context=context)
+    tile = schedules.scalar_tile if name == "tiled" else lambda *_: {}
+    with mock.patch.object(schedules, "scalar_tile", tile):
+        return plan_of({"y": dots(1, 21, 26, 64)}, context=context)
+
+
+@pytest.fixture(scope="module", params=CPUS)
+def programs(request: pytest.FixtureRequest) -> Iterator[Together]:
+    context = CompileContext(SPECS[request.param])
+    names = [*NETWORKS, "tiled", "alone"]
+    with Together({name: partial(plan, name, context) for name in names}) as together:
+        yield together
+
+
+def given_to(programs: Together, name: str) -> dict[str, Array]:
+    return {b.name: normal(*b.shape) for b in programs.plans[name].inputs if b.data is None}
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("size", SIZES)
-def test_dot_products_are_the_interpreters(
-    context: CompileContext, size: tuple[int, int, int, int]
-) -> None:
-    tensor = dots(*size) * 0.5
-    inputs = {"a": floats(*size[:2], size[3]), "b": floats(size[0], size[2], size[3])}
-    (expected,) = evaluate([tensor], inputs)
-    with load({"y": tensor}, context=context) as program:
-        got = program.run(inputs)["y"]
-    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+@pytest.mark.parametrize("name", NETWORKS)
+def test_numbers_are_the_interpreters(programs: Together, name: str) -> None:
+    inputs = given_to(programs, name)
+    (expected,) = evaluate([NETWORKS[name]()], inputs)
+    close(programs.run(name, inputs)["y"], expected)
 
 
 @pytest.mark.opencl
 def test_sums_that_share_vectors_at_their_end_have_the_bits_of_sums_alone(
-    context: CompileContext,
-    monkeypatch: pytest.MonkeyPatch,
+    programs: Together,
 ) -> None:
-    tensor, inputs = dots(1, 21, 26, 64), {"a": floats(1, 21, 64), "b": floats(1, 26, 64)}
-    found = []
-    for tiled in (True, False):
-        if not tiled:
-            monkeypatch.setattr(schedules, "scalar_tile", lambda *_: {})
-        with load({"y": tensor}, context=context) as program:
-            found.append(program.run(inputs)["y"])
-    assert (found[0] == found[1]).all()
-
-
-@pytest.mark.opencl
-@pytest.mark.parametrize("size", [7, 8, 19])
-def test_windows_without_lanes_are_the_interpreters(context: CompileContext, size: int) -> None:
-    tensor, inputs = window(size), {"x": floats(1, 5, size, size)}
-    (expected,) = evaluate([tensor], inputs)
-    with load({"y": tensor}, context=context) as program:
-        got = program.run(inputs)["y"]
-    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
-
-
-@pytest.mark.opencl
-@pytest.mark.parametrize("kind", ["max", "sum", "int"])
-def test_other_reductions_of_two_operands(context: CompileContext, kind: str) -> None:
-    """Every reduction ends in lanes that are combined, not only sums of products of floats."""
-    a, b = Tensor.input("a", (9, 1, 40)), Tensor.input("b", (1, 14, 40))
-    values = {"a": floats(9, 1, 40), "b": floats(1, 14, 40)}
-    if kind == "max":
-        tensor = (a + b).max(2)
-    elif kind == "sum":
-        tensor = (a - b).abs().sum(2)
-    else:
-        tensor = (a > b).sum(2)
-    (expected,) = evaluate([tensor], values)
-    with load({"y": tensor}, context=context) as program:
-        got = program.run(values)["y"]
-    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    inputs = given_to(programs, "tiled")
+    tiled, alone = (programs.run(name, inputs)["y"] for name in ("tiled", "alone"))
+    texts = [programs.plans[name].lowered[0].text for name in ("tiled", "alone")]
+    assert texts[0] != texts[1]
+    assert (tiled == alone).all()

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.cache.schedules import EntryGraph
-from scheduler.context import CompileContext
 from scheduler.device.choice import Choice
 from scheduler.device.spec import DEFAULT, SPECS
 from scheduler.ir import index as ixs
@@ -27,11 +24,8 @@ from scheduler.loops.vector import LoadInfo
 from scheduler.passes.winograd_kernel import STACK_BYTES, Shape, choose_blocks, fits, kernel_source
 from scheduler.render.kernel_code import KernelCode
 from scheduler.tensor.tensor import Tensor
-from scheduler.tuning.jobs import Job, jobs_of
-from tests.scheduler.support.values import rng
-
-CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
-
+from scheduler.tuning.jobs import Job
+from tests.scheduler.loops.jobs import CPUS, job_of, weight
 
 # --- the model of a core ------------------------------------------------------------------------
 
@@ -39,37 +33,37 @@ extents = st.tuples(st.integers(1, 64), st.integers(1, 300), st.integers(1, 600)
 
 
 @given(extents, st.sampled_from(CPUS))
-def test_a_tile_fits_the_ranges_and_the_registers(extent: tuple[int, int, int], row: str) -> None:
+def test_a_tile_fits_the_registers_and_hides_the_latency(
+    extent: tuple[int, int, int], row: str
+) -> None:
     vectors, rows, steps = extent
     v, r = contraction_tile(vectors, rows, steps, SPECS[row].lanes, SPECS[row])
     assert 1 <= v <= vectors
     assert 1 <= r <= rows
     # Beside the accumulators: one for each row or each vector, whichever are fewer, and one more.
     assert v * r + min(v, r) + 1 <= SPECS[row].vector_registers
-
-
-@given(extents, st.sampled_from(CPUS))
-def test_a_tile_hides_the_latency_where_there_are_enough_results(
-    extent: tuple[int, int, int], row: str
-) -> None:
-    vectors, rows, steps = extent
-    v, r = contraction_tile(vectors, rows, steps, SPECS[row].lanes, SPECS[row])
-    if rows >= 2 * ISSUE * LATENCY and steps >= ISSUE * LATENCY:
+    if rows >= 2 * ISSUE * LATENCY and steps >= ISSUE * LATENCY:  # there are enough results
         assert v * r >= ISSUE * LATENCY
 
 
-def test_tiles_are_what_was_measured_to_be_fast() -> None:
-    """A product of 128 rows by 768 columns; a convolution; a row alone; few columns."""
-    v, r = contraction_tile(48, 128, 256, 16, DEFAULT)
-    assert 2 <= v <= 3
-    assert 7 <= r <= 10
-    v, r = contraction_tile(4, 90 * 160, 9 * 64, 16, DEFAULT)
-    assert 2 <= v <= 3
-    assert 16 <= v * r <= 24
-    assert contraction_tile(8, 1, 512, 16, DEFAULT) == (4, 1)
-    v, r = contraction_tile(1, 64, 64, 16, DEFAULT)
-    assert v == 1
-    assert r >= 12
+@pytest.mark.parametrize(
+    ("extent", "vectors", "rows", "results"),
+    [
+        ((48, 128, 256), (2, 3), (7, 10), (1, 99)),  # a product of 128 rows by 768 columns
+        ((4, 90 * 160, 9 * 64), (2, 3), (1, 99), (16, 24)),  # a convolution
+        ((8, 1, 512), (4, 4), (1, 1), (4, 4)),  # a row alone
+        ((1, 64, 64), (1, 1), (12, 99), (12, 99)),  # few columns
+    ],
+)
+def test_tiles_are_what_was_measured_to_be_fast(
+    extent: tuple[int, int, int],
+    vectors: tuple[int, int],
+    rows: tuple[int, int],
+    results: tuple[int, int],
+) -> None:
+    v, r = contraction_tile(*extent, 16, DEFAULT)
+    for found, (least, most) in ((v, vectors), (r, rows), (v * r, results)):
+        assert least <= found <= most
 
 
 def test_rows_that_share_a_set_of_the_cache_are_not_too_many() -> None:
@@ -156,38 +150,30 @@ def test_the_rows_of_a_window_divide_the_range_where_they_can(rows: int, most: i
 # --- steps --------------------------------------------------------------------------------------
 
 
-def floats(*shape: int) -> np.ndarray[Any, Any]:
-    return rng().standard_normal(shape).astype(np.float32)
-
-
 def product(rows: int, inner: int, columns: int) -> Tensor:
-    return Tensor.input("x", (rows, inner)) @ Tensor.weight(floats(inner, columns))
+    return Tensor.input("x", (rows, inner)) @ weight(inner, columns)
 
 
 def window(rows: int, inner: int, columns: int) -> Tensor:
     image = Tensor.input("x", (1, 3, rows, columns)).permute((0, 2, 3, 1))
-    weight = Tensor.weight(floats(rows, 1, 3, 3))
-    return image.permute((0, 1, 3, 2)).conv2d(weight, padding=inner % 3 + 1, groups=rows)
+    turned = image.permute((0, 1, 3, 2))
+    return turned.conv2d(weight(rows, 1, 3, 3), padding=inner % 3 + 1, groups=rows)
 
 
 KINDS: dict[str, Callable[[int, int, int], Tensor]] = {
     "product": product,
     "rolled": lambda m, k, n: product(m, k, n).gelu(),
-    "joined rows": lambda m, k, n: Tensor.input("x", (m, 2, k)) @ Tensor.weight(floats(k, n)),
+    "joined rows": lambda m, k, n: Tensor.input("x", (m, 2, k)) @ weight(k, n),
     "stream": lambda m, k, n: Tensor.input("x", (m, n)) * float(k),
     "hoisted": lambda m, k, n: (product(m, k, n) * 0.5).softmax(-1),
     "window": window,
 }
 
 
-def job_of(tensor: Tensor, row: str = "cpu") -> Job:
-    return jobs_of([EntryGraph({"y": tensor.node})], CompileContext(SPECS[row]))[-1]
-
-
 @pytest.mark.parametrize("row", CPUS)
 def test_rows_of_a_hoisted_sum_share_what_is_read_below_it(row: str) -> None:
     """softmax(x) @ v: 512 rows are enough to share v's vectors, 16 are left to the cores."""
-    v = Tensor.weight(floats(2048, 64))
+    v = weight(2048, 64)
     many = job_of(Tensor.input("x", (512, 2048)).softmax(-1) @ v, row).nest.schedule
     few = job_of(Tensor.input("x", (16, 2048)).softmax(-1) @ v, row).nest.schedule
     assert many.tiles[0].unroll > 1
@@ -295,7 +281,7 @@ def test_every_step_is_done_by_one_item(
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_parts_of_a_long_row_are_done_once_each(rows: int) -> None:
     x = Tensor.input("x", (rows, 64))
-    job = job_of(x.layernorm() @ Tensor.weight(floats(64, 4096 // rows)))
+    job = job_of(x.layernorm() @ weight(64, 4096 // rows))
     assert 1 < job.nest.schedule.items <= WANTED_PARTS
     assert job.nest.schedule.parts > 1
     check_steps(job, Choice())

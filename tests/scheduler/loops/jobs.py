@@ -1,0 +1,39 @@
+"""Tensors whose loops are looked at, and the jobs of a search that hold them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler.cache.schedules import EntryGraph
+from scheduler.context import DEFAULT_CONTEXT, CompileContext
+from scheduler.device.spec import SPECS
+from scheduler.tensor.tensor import Tensor
+from scheduler.tuning.jobs import Job, jobs_of
+from tests.scheduler.support.programs import Array
+
+# Rows of the device table whose results come in vectors, of different numbers of registers.
+CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
+
+
+def normal(*shape: int) -> Array:
+    """Return values, always the same ones for a shape."""
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def weight(*shape: int) -> Tensor:
+    return Tensor.weight(normal(*shape))
+
+
+def jobs_for(outputs: dict[str, Tensor], context: CompileContext = DEFAULT_CONTEXT) -> list[Job]:
+    return jobs_of([EntryGraph({name: t.node for name, t in outputs.items()})], context)
+
+
+def job_of(tensor: Tensor, row: str = "cpu") -> Job:
+    """Return the job of the last loop nest of a tensor, for a row of the device table."""
+    return jobs_for({"y": tensor}, CompileContext(SPECS[row]))[-1]
+
+
+def close(got: Array, expected: Array) -> None:
+    """Compare to a tolerance of the largest value."""
+    assert got.shape == expected.shape
+    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
