@@ -37,6 +37,7 @@ def test_row_of_a_cpu_follows_what_its_compiler_generates(simd: str, width: int,
     assert spec_of_device(replace(device, info=silent)).lanes == 4
 
 
+@pytest.mark.slow
 def test_forced_name_forces_the_row() -> None:
     """A processor without AVX, as far as the driver's compiler is concerned."""
     if choose_device(None).info.cpu == "":
@@ -54,8 +55,7 @@ worst = np.abs(got - np.sin(a.astype(np.float64) @ w)).max()
 print(choose_device().info.cpu, spec.target, spec.lanes, worst < 1e-4)
 """
     environment = {**os.environ, "MODELD_POCL_CPU": "x86-64-v2"}
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")  # clang warns of vectors that are too wide
     assert result.stdout.split() == ["x86-64-v2", "cpu-sse", "4", "True"]

@@ -15,17 +15,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.artifact import from_memory
 from runtime.device import choose_device
-from runtime.executor import Program
-from runtime.program_cache import shared_cache
 from scheduler import CustomKernel, custom_kernel
 from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import CompileContext
 from scheduler.debug.kernel_table import source_of
 from scheduler.device.spec import SPECS, DeviceSpec, Half, Images, Peak, spec_of
 from scheduler.device.targets import spec_of_device, target_for
-from scheduler.emit.artifact import Emitted, emit
+from scheduler.emit.artifact import Emitted
 from scheduler.emit.image_pool import share_images
 from scheduler.emit.limit_checks import check_limits
 from scheduler.errors import DeviceLimitError, SchedulerError
@@ -34,7 +31,10 @@ from scheduler.kernelize.memory_plan import Lifetime
 from scheduler.loops.images import Image
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
+from tests.scheduler.support.programs import emitted, loaded
 from tests.scheduler.support.values import rng
+from tests.support.built import example_models
+from tests.support.selection import quick_cases
 from tools import cli
 from tools.lib.target_report import target_report
 
@@ -53,15 +53,7 @@ def compiled(
     precision: str = "fp32",
 ) -> Emitted:
     spec = SPECS[target] if isinstance(target, str) else target
-    context = CompileContext(spec, precision=precision)
-    nodes = {n: t.node for n, t in outputs.items()}
-    plan = schedule(nodes, [w.node for w in writes], context=context)
-    return emit({"run": plan}, name="test", kind="plain")
-
-
-def loaded(made: Emitted) -> Program:
-    device = choose_device(None)
-    return Program(from_memory(made.manifest, made.data), device, shared_cache(device))
+    return emitted(outputs, writes, CompileContext(spec, precision=precision))
 
 
 def sources(made: Emitted) -> list[str]:
@@ -78,8 +70,7 @@ def reads(made: Emitted) -> tuple[int, int]:
 
 def network() -> dict[str, Tensor]:
     """What driving models are made of, small: convolutions of all kinds, gates, rows, attention."""
-    x = Tensor.input("x", (1, 8, 10, 12))
-    y = x.conv2d(Tensor.weight(floats(24, 8, 3, 3)), Tensor.weight(floats(24)), padding=1).gelu()
+    y = X.conv2d(Tensor.weight(floats(24, 8, 3, 3)), Tensor.weight(floats(24)), padding=1).gelu()
     z = y.conv2d(Tensor.weight(floats(24, 1, 3, 3)), None, padding=1, groups=24) + y
     z = z * z.mean((2, 3), keepdim=True).conv2d(Tensor.weight(floats(24, 24, 1, 1))).sigmoid()
     u = z.conv2d(Tensor.weight(floats(32, 24, 3, 3)), None, stride=2, padding=1).relu()
@@ -89,13 +80,27 @@ def network() -> dict[str, Tensor]:
     return {"rows": scores @ rows, "picture": u}
 
 
-def check(made: Emitted, outputs: Mapping[str, Tensor], tolerance: float = 1e-5) -> None:
-    inputs = {"x": floats(1, 8, 10, 12)}
-    with loaded(made) as program:
+SHAPES = {"x": (1, 8, 10, 12)}
+X = Tensor.input("x", SHAPES["x"])
+
+
+def check(
+    made: Emitted,
+    outputs: Mapping[str, Tensor],
+    tolerance: float = 1e-5,
+    shapes: Mapping[str, tuple[int, ...]] = SHAPES,
+) -> None:
+    """Run a program on random inputs, and compare with the interpreter."""
+    inputs = {name: floats(*shape) for name, shape in shapes.items()}
+    with loaded(made.manifest, made.data) as program:
         got = program.run(inputs)
         for name, value in zip(outputs, evaluate(list(outputs.values()), inputs), strict=True):
             worst = np.abs(got[name] - value).max() / np.abs(value).max()
             assert worst < tolerance, (name, worst)
+
+
+def images_of(made: Emitted) -> list[list[int]]:
+    return [b["image"] for b in made.manifest["buffers"] if b["kind"] == "image"]
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -132,15 +137,12 @@ def test_work_items_beyond_the_last_do_nothing() -> None:
     (kernel,) = made.manifest["kernels"]
     assert kernel["local"] == [64, 1, 1]
     assert kernel["global"] == [128, 1, 1]  # 75 vectors of four
-    with loaded(made) as program:
+    with loaded(made.manifest, made.data) as program:
         for _ in range(3):
             program.run({})
         assert np.array_equal(program.state("n"), np.full(300, 3, np.float32))
-
-
-def test_a_small_launch_has_a_small_work_group() -> None:
-    made = compiled("gpu", {"y": Tensor.input("x", (24,)) * 2.0})
-    (kernel,) = made.manifest["kernels"]
+    # A small launch has a small work-group.
+    (kernel,) = compiled("gpu", {"y": Tensor.input("x", (24,)) * 2.0}).manifest["kernels"]
     assert (kernel["global"], kernel["local"]) == ([8, 1, 1], [8, 1, 1])
 
 
@@ -160,11 +162,9 @@ def convolved(x: Tensor, channels: int, size: int = 3) -> Tensor:
 
 
 def test_zero_padding_needs_no_condition_and_other_padding_does() -> None:
-    x = Tensor.input("x", (1, 8, 10, 12))
-    inside = convolved(x, 8)
-    plain = compiled("adreno", {"y": convolved(inside, 8)})
-    assert reads(plain)[0] > 0
-    assert reads(plain)[1] == 0
+    inside = convolved(X, 8)
+    plain = reads(compiled("adreno", {"y": convolved(inside, 8)}))
+    assert plain[0] > 0 == plain[1]
     pooled = {"y": inside.max_pool2d((3, 3), stride=1, padding=1)}
     gated = compiled("adreno", pooled)
     assert reads(gated)[1] > 0
@@ -173,61 +173,48 @@ def test_zero_padding_needs_no_condition_and_other_padding_does() -> None:
 
 def test_a_batch_is_not_padded_by_its_neighbour() -> None:
     """Rows of a batch lie on each other: one above the first is the last of the picture before."""
-    x = Tensor.input("x", (1, 8, 10, 12))
-    two = convolved(x, 16).reshape(2, 8, 10, 12).contiguous()
+    two = convolved(X, 16).reshape(2, 8, 10, 12).contiguous()
     outputs = {"y": two.conv2d(Tensor.weight(floats(8, 8, 3, 3)), padding=1)}
     check(compiled("adreno", outputs), outputs)
 
 
-@pytest.mark.parametrize("channels", [6, 10])
-def test_channels_that_fill_no_texels_stay_in_buffers(channels: int) -> None:
-    outputs = {"y": convolved(convolved(Tensor.input("x", (1, 8, 10, 12)), channels), 8)}
+@pytest.mark.parametrize("case", quick_cases(["6 channels", "10 channels", "shifted"], "shifted"))
+def test_what_fills_no_texels_or_is_read_across_them_is_a_buffer(case: str) -> None:
+    if case == "shifted":
+        inside = convolved(X, 8)
+        outputs = {"y": inside[:, 1:8] * 2.0, "z": inside.sum(1)}
+    else:
+        outputs = {"y": convolved(convolved(X, int(case.split()[0])), 8)}
     made = compiled("adreno", outputs)
-    assert not [b for b in made.manifest["buffers"] if b["kind"] == "image"]
+    assert images_of(made) == []
     check(made, outputs)
 
 
-def test_what_is_read_across_texels_is_a_buffer() -> None:
-    inside = convolved(Tensor.input("x", (1, 8, 10, 12)), 8)
-    shifted = {"y": inside[:, 1:8] * 2.0, "z": inside.sum(1)}
-    made = compiled("adreno", shifted)
-    assert not [b for b in made.manifest["buffers"] if b["kind"] == "image"]
-    check(made, shifted)
-
-
 def test_images_of_one_size_are_used_again() -> None:
-    x = Tensor.input("x", (1, 8, 10, 12))
+    y = X
     for _ in range(5):
-        x = convolved(x, 8)
-    made = compiled("adreno", {"y": x})
-    images = [b for b in made.manifest["buffers"] if b["kind"] == "image"]
-    assert [b["image"] for b in images] == [[24, 10], [24, 10]]
+        y = convolved(y, 8)
+    made = compiled("adreno", {"y": y})
+    assert images_of(made) == [[24, 10], [24, 10]]
     assert made.manifest["arena_size"] == 0
 
 
 def test_images_alive_together_are_not_shared() -> None:
     rng = np.random.default_rng(2)
     nodes = [Tensor.input(f"x{i}", (4, 4)).node for i in range(40)]
-    sizes = [Image(int(rng.integers(1, 3)), 4) for _ in nodes]
+    sizes = {n: Image(int(rng.integers(1, 3)), 4) for n in nodes}
     lives = {n: Lifetime(0, i, i + int(rng.integers(1, 6))) for i, n in enumerate(nodes)}
-    owner = share_images(dict(zip(nodes, sizes, strict=True)), lives)
-    size_of = dict(zip(nodes, sizes, strict=True))
-    together = 0
-    for a, b in combinations(nodes, 2):
-        if owner[a] is owner[b]:
-            together += 1
-            assert size_of[a] == size_of[b]
-            assert lives[a].last < lives[b].first
-    assert together > 20
+    owner = share_images(sizes, lives)
+    shared = [(a, b) for a, b in combinations(nodes, 2) if owner[a] is owner[b]]
+    assert all(sizes[a] == sizes[b] and lives[a].last < lives[b].first for a, b in shared)
+    assert len(shared) > 20
 
 
 def test_an_image_too_wide_is_split_elsewhere_or_a_buffer() -> None:
-    tiny = Images(16, 16, 128, 64)
-    spec = replace(SPECS["adreno"], images=tiny)
-    outputs = {"y": convolved(convolved(Tensor.input("x", (1, 8, 10, 12)), 8), 8)}
+    spec = replace(SPECS["adreno"], images=Images(16, 16, 128, 64))
+    outputs = {"y": convolved(convolved(X, 8), 8)}
     made = compiled(spec, outputs)
-    for buffer in made.manifest["buffers"]:
-        assert max(buffer.get("image", [0])) <= 16
+    assert max([0, *(side for image in images_of(made) for side in image)]) <= 16
     check(made, outputs)
 
 
@@ -271,9 +258,8 @@ def test_the_cache_tells_devices_apart() -> None:
         made[target] = cache.emitted(graph, context, name="m", kind="plain").manifest
         assert made[target]["target"]["name"] == target
     assert made["cpu"]["kernels"] != made["gpu"]["kernels"]
-    changed = replace(
-        SPECS["cpu"], cores=7, half=Half(storage=False, arithmetic=False), peak=Peak()
-    )
+    half = Half(storage=False, arithmetic=False)
+    changed = replace(SPECS["cpu"], cores=7, half=half, peak=Peak())
     assert changed.key() != SPECS["cpu"].key()
     assert replace(SPECS["cpu"], sources=("elsewhere",)).key() == SPECS["cpu"].key()
 
@@ -322,23 +308,20 @@ def test_every_limit_of_a_target_is_checked_by_name() -> None:
         check_limits(made.manifest, adreno)
 
 
+@pytest.mark.slow
 def test_a_command_prints_what_the_target_costs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    models = tmp_path / "m"
-    assert cli.main(["make-model", str(models), "--model", "policy"]) == 0
-    capsys.readouterr()
-    arguments = ["compile", str(models / "policy.onnx"), "-o", str(tmp_path / "p.pkl")]
-    arguments += ["--target", "adreno", "--no-binary"]
-    assert cli.main([*arguments, "--json"]) == 0
+    model = example_models("policy")["policy"]
+    arguments = ["compile", str(model), "-o", str(tmp_path / "p.pkl"), "--target", "adreno"]
+    assert cli.main([*arguments, "--no-binary", "--json"]) == 0
     (cost,) = json.loads(capsys.readouterr().out)["target"]
     assert cost["entry"] == "run"
     assert cost["kernels"] > 0
     assert cost["image_reads"] > cost["gated_reads"]
     assert cost["estimate_ms"] >= max(cost["arithmetic_ms"], cost["memory_ms"])
-    assert cli.main(arguments) == 0
-    text = capsys.readouterr().out
-    assert f"image reads {cost['image_reads']} (1361)" in text
+    assert cli.main([*arguments, "--no-binary"]) == 0
+    assert f"image reads {cost['image_reads']} (1361)" in capsys.readouterr().out
 
 
 # --- local memory ---------------------------------------------------------------------------------
@@ -356,7 +339,10 @@ def product_of(rows: int, depth: int, columns: int, dtype: str) -> tuple[Tensor,
 
 @pytest.mark.parametrize(
     ("rows", "depth", "columns", "dtype"),
-    [(37, 50, 68, "float32"), (90, 48, 132, "float16")],
+    [
+        pytest.param(37, 50, 68, "float32", marks=pytest.mark.slow),
+        (90, 48, 132, "float16"),
+    ],
 )
 def test_products_in_local_memory(rows: int, depth: int, columns: int, dtype: str) -> None:
     spec = replace(SPECS["gpu"], cores=1)
@@ -371,23 +357,15 @@ def test_products_in_local_memory(rows: int, depth: int, columns: int, dtype: st
         assert kernel["code"]["local_bytes"] == sum(4 * prod(shape) for shape in declared)
     check_limits(made.manifest, spec)
     shapes = {"x": (2, rows, depth), "r": (2, rows, columns), "z": (2, columns, depth)}
-    inputs = {name: floats(*shape) for name, shape in shapes.items()}
-    with loaded(made) as program:
-        got = program.run(inputs)
-        for name, value in zip(outputs, evaluate(list(outputs.values()), inputs), strict=True):
-            assert np.abs(got[name] - value).max() < 1e-5 * np.abs(value).max()
+    check(made, outputs, shapes=shapes)
 
 
 @pytest.mark.parametrize(("group", "tiled"), [(16, False), (36, False), (256, True)])
 def test_tiles_fit_the_work_group(group: int, tiled: bool) -> None:
-    spec = replace(SPECS["gpu"], cores=1, group=group)
     outputs = {"y": Tensor.input("x", (72, 64)) @ Tensor.weight(floats(64, 128))}
-    made = compiled(spec, outputs)
+    made = compiled(replace(SPECS["gpu"], cores=1, group=group), outputs)
     assert ("barrier(" in str(made.manifest["programs"])) is tiled
-    inputs = {"x": floats(72, 64)}
-    with loaded(made) as program:
-        (expected,) = evaluate(list(outputs.values()), inputs)
-        assert np.abs(program.run(inputs)["y"] - expected).max() < 1e-5
+    check(made, outputs, 3e-6, {"x": (72, 64)})
 
 
 def test_work_items_that_do_not_meet_have_no_barrier() -> None:

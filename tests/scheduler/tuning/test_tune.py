@@ -44,12 +44,11 @@ def tables_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNED")
 
 
-def graph(name: str = "y") -> EntryGraph:
+def graph() -> EntryGraph:
     rng = np.random.default_rng(2)
     x = Tensor.input("x", (40, 32))
     w = [Tensor.weight(rng.standard_normal((32, 32)).astype(np.float32)) for _ in range(2)]
-    hidden = (x @ w[0]).relu().softmax(-1)
-    return EntryGraph({name: (hidden @ w[1]).node})
+    return EntryGraph({"y": ((x @ w[0]).relu().softmax(-1) @ w[1]).node})
 
 
 JOBS = jobs_of([graph()], DEFAULT_CONTEXT)
@@ -108,28 +107,34 @@ def test_the_fastest_choice_wins_by_its_margin() -> None:
         return 1.0 - 0.05 * (choice.vectors == 2) - 0.05 * (choice.unroll == 1)
 
     for outcome in search(Device(times)).run(JOBS):
-        tiles = {c.vectors for c in outcome.job.tiles()}
         if outcome.choice.is_heuristic:
-            assert 2 not in tiles
+            assert 2 not in {c.vectors for c in outcome.job.tiles()}
         else:
             assert outcome.best_ms < (1 - MARGIN) * outcome.heuristic_ms
 
 
-def test_a_slower_choice_never_wins() -> None:
+def slower(_job: Job, choice: Choice, _rounds: int) -> float:
+    return 1.0 if choice.is_heuristic else 1.0 + 0.1 * choice.vectors
+
+
+def lucky(_job: Job, choice: Choice, rounds: int) -> float:
     """Whatever the first rounds said: what confirms is measured anew."""
+    return 1.0 if choice.is_heuristic else 0.5 if rounds < CONFIRM_ROUNDS else 0.99
 
-    def slower(_job: Job, choice: Choice, _rounds: int) -> float:
-        return 1.0 if choice.is_heuristic else 1.0 + 0.1 * choice.vectors
 
-    def lucky(_job: Job, choice: Choice, rounds: int) -> float:
-        found = 0.5 if rounds < CONFIRM_ROUNDS else 0.99
-        return 1.0 if choice.is_heuristic else found
+def fast(_job: Job, choice: Choice, _rounds: int) -> float:
+    return 1.0 if choice.is_heuristic else 0.1
 
-    for times in (slower, lucky):
-        outcomes = search(Device(times)).run(JOBS)
-        assert len(outcomes) == len(JOBS)
-        assert all(o.choice.is_heuristic for o in outcomes)
-        assert any(o.tried > 1 for o in outcomes)
+
+@pytest.mark.parametrize(("times", "wrong"), [(slower, False), (lucky, False), (fast, True)])
+def test_a_slower_choice_or_one_with_other_results_never_wins(
+    times: Callable[[Job, Choice, int], float], wrong: bool
+) -> None:
+    device = Device(times, lambda choice: wrong and not choice.is_heuristic)
+    outcomes = search(device).run(JOBS)
+    assert len(outcomes) == len(JOBS)
+    assert all(o.choice.is_heuristic for o in outcomes)
+    assert any(o.wrong if wrong else o.tried > 1 for o in outcomes)
 
 
 @pytest.mark.parametrize(
@@ -140,15 +145,6 @@ def test_both_the_minimum_and_the_median_have_to_be_better(
     minimum: float, median: float, faster: bool
 ) -> None:
     assert is_faster(Timing(minimum, median), Timing(1.0, 1.0)) is faster
-
-
-def test_a_choice_with_other_results_never_wins() -> None:
-    def times(_job: Job, choice: Choice, _rounds: int) -> float:
-        return 1.0 if choice.is_heuristic else 0.1
-
-    outcomes = search(Device(times, wrong=lambda c: not c.is_heuristic)).run(JOBS)
-    assert all(o.choice.is_heuristic for o in outcomes)
-    assert any(o.wrong for o in outcomes)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 1.5, 3.0, 4.2])
@@ -170,14 +166,9 @@ def test_heavy_kernels_come_first_and_known_ones_are_left_out() -> None:
 
 def test_nothing_is_searched_further_at_the_peak() -> None:
     job = max(JOBS, key=lambda j: j.flops)
-    ms = job.flops / 100e6
-
-    def steps(peak: float) -> int:
-        device = Device(lambda _job, _choice, _rounds: ms)
-        (outcome,) = search(device, peak=peak).run([job])
-        return outcome.tried
-
-    assert steps(100.0) < steps(1000.0)
+    device = Device(lambda _job, _choice, _rounds: job.flops / 100e6)
+    (at_peak,), (below,) = (search(device, peak=peak).run([job]) for peak in (100.0, 1000.0))
+    assert at_peak.tried < below.tried
 
 
 # --- tables ------------------------------------------------------------------------------------
@@ -197,24 +188,16 @@ def test_a_table_comes_back_from_its_file(tmp_path: Path) -> None:
 
 def damaged() -> list[str]:
     whole: dict[str, Any] = json.loads(TunedTable("cpu", "d", "v", {KEY: ENTRY}).text())
-    texts = ["", "{", "[]", "[" * 100_000, json.dumps({**whole, "format": 2})]
-    texts.append(json.dumps({**whole, "device": 3}))
+    entry = whole["kernels"][KEY]
+    changes: list[dict[str, Any]] = [{"format": 2}, {"device": 3}]
+    changes += [{"kernels": {"../../key": entry}}, {"kernels": {KEY: []}}]
     for name, value in (
-        ("choice", "v99"),
-        ("choice", "v4 r60"),
-        ("choice", None),
-        ("was", "x" * 1000),
-        ("us", -1),
-        ("us", "1"),
-        ("us", float("nan")),
-        ("heuristic_us", True),
-        ("tried", None),
+        *(("choice", choice) for choice in ("v99", "v4 r60", None)),
+        *(("us", us) for us in (-1, "1", float("nan"))),
+        *(("was", "x" * 1000), ("heuristic_us", True), ("tried", None)),
     ):
-        kernels = {KEY: {**whole["kernels"][KEY], name: value}}
-        texts.append(json.dumps({**whole, "kernels": kernels}))
-    texts.append(json.dumps({**whole, "kernels": {"../../key": whole["kernels"][KEY]}}))
-    texts.append(json.dumps({**whole, "kernels": {KEY: []}}))
-    return texts
+        changes.append({"kernels": {KEY: {**entry, name: value}}})
+    return ["", "{", "[]", "[" * 100_000, *(json.dumps({**whole, **change}) for change in changes)]
 
 
 @pytest.mark.parametrize("text", damaged())
@@ -237,14 +220,13 @@ def test_a_file_of_another_device_is_not_taken_for_ones_own(
 ) -> None:
     """Its name is a digest, so such a file was copied there; nothing in it was measured here."""
     monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
-    path = tuned_table.table_path("cpu", "this", "1.0")
-    key = "0" * 24
-    found = {key: ENTRY}
-    tuned_table.write_table(path, TunedTable("cpu", "this", "1.0", found))
-    assert tuned_table.own_table("cpu", "this", "1.0").entries == found
-    tuned_table.write_table(path, TunedTable("cpu", "another", "1.0", found))
-    assert not tuned_table.own_table("cpu", "this", "1.0").entries
-    assert key not in tuned_table.table_for("cpu", "this", "1.0").entries
+    device, key = ("cpu", "this", "1.0"), "0" * 24
+    path, found = tuned_table.table_path(*device), {key: ENTRY}
+    write_table(path, TunedTable(*device, found))
+    assert tuned_table.own_table(*device).entries == found
+    write_table(path, TunedTable("cpu", "another", "1.0", found))
+    assert not tuned_table.own_table(*device).entries
+    assert key not in tuned_table.table_for(*device).entries
 
 
 def test_shipped_tables_are_whole() -> None:
@@ -258,11 +240,11 @@ def test_shipped_tables_are_whole() -> None:
 
 def test_the_cache_of_schedules_tells_tables_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCHEDULE_CACHE", "1")
+    entry = {"run": graph()}
 
     def key(table: TunedTable) -> str | None:
-        return schedule_cache._request({"run": entry}, context_for(tuned=table), ())
+        return schedule_cache._request(entry, context_for(tuned=table), ())
 
-    entry = graph()
     first, same = TunedTable(entries={KEY: ENTRY}), TunedTable("cpu", entries={KEY: ENTRY})
     other = TunedTable(entries={KEY: Entry(ENTRY.was, Choice(1, 8), 12.5, 10.0, 17)})
     assert key(first) == key(same) != key(other)
@@ -290,27 +272,23 @@ def test_other_results_are_noticed(found: list[float], same: bool) -> None:
 
 
 @pytest.mark.opencl
+@pytest.mark.slow
 def test_tuning_finds_something_or_nothing_and_remembers_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
-    device = choose_device("cpu")
-    context = context_for()
+    device, context = choose_device("cpu"), context_for()
     told: list[tuple[int, int]] = []
     first = tune([graph()], context, device, 3.0, lambda *n: told.append(n))
     assert told
     assert told[0][0] == 0
     assert {line.state for line in first.lines} <= {"searched", "not reached"}
     assert first.best_ms <= first.heuristic_ms
-    spec = context.spec
-    path = tuned_table.table_path(spec.target, device.info.name, device.info.driver)
-    kept = read_table(path)
+    of_device = (context.spec.target, device.info.name, device.info.driver)
+    kept = read_table(tuned_table.table_path(*of_device))
     assert len(kept.entries) == sum(line.state == "searched" for line in first.lines) > 0
-    assert (
-        kept.digest
-        == tuned_table.table_for(spec.target, device.info.name, device.info.driver).digest
-        or tuned_table.shipped_table(spec.target).entries
-    )
+    used = tuned_table.table_for(*of_device)
+    assert kept.digest == used.digest or tuned_table.shipped_table(of_device[0]).entries
     again = tune([graph()], context, device, 0.5)
     assert sum(line.state == "known" for line in again.lines) == len(kept.entries)
     assert [p["kernel"] for p in first.plain()["kernels"]]
