@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import toposort
@@ -14,53 +15,53 @@ from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.passes.strength_reduce import strength_reduce
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.passes.pass_check import one, ops
-from tests.scheduler.support.programs import compute
+from tests.scheduler.passes.pass_check import Build, check_row, one, ops, row, rows
+from tests.scheduler.support.programs import Array, compute, program_of, values_of
 
-ROOT_HALF, ROOT_TWO = math.sqrt(0.5), math.sqrt(2.0)
-
-
-def x() -> Tensor:
-    return Tensor.input("x", (3, 4))
+HALF, TWO = math.sqrt(0.5), math.sqrt(2.0)
+X = Tensor.input("x", (3, 4))
 
 
-def raw_power(exponent: float) -> Tensor:
+def power(exponent: float, left: int) -> ParameterSet:
     """POW as a graph may hold it: the front end writes known exponents otherwise."""
-    base = x().abs() + 1.0
-    return base.binary(Op.POW, Tensor.full((3, 4), exponent))
+    raw = (X.abs() + 1.0).binary(Op.POW, Tensor.full((3, 4), exponent))
+    return row(f"power {exponent}", lambda: raw, POW=left)
 
 
-@pytest.mark.parametrize(
-    "gelu",
-    [
-        lambda x: x * ((x / 1.4142135).erf() + 1.0) * 0.5,
-        lambda x: x * 0.5 * (1.0 + (x * ROOT_HALF).erf()),
-        lambda x: x * (((x / ROOT_TWO).erf() + 1.0) * 0.5),
-        lambda x: (1.0 + (x * 0.7071068).erf()) * (0.5 * x),
-        lambda x: 0.5 * (x * (1.0 + (x / ROOT_TWO).erf())),
-        lambda x: x.gelu(),
-        lambda x: (x * 3.0).gelu(),
-    ],
+@rows(
+    row("gelu", lambda: X * ((X / 1.4142135).erf() + 1.0) * 0.5, GELU=1, ERF=0),
+    row("gelu by factors", lambda: X * 0.5 * (1.0 + (X * HALF).erf()), GELU=1, ERF=0),
+    row("gelu, half first", lambda: X * (((X / TWO).erf() + 1.0) * 0.5), GELU=1, ERF=0),
+    row("gelu, erf first", lambda: (1.0 + (X * 0.7071068).erf()) * (0.5 * X), GELU=1, ERF=0),
+    row("gelu, half last", lambda: 0.5 * (X * (1.0 + (X / TWO).erf())), GELU=1, ERF=0),
+    row("gelu by name", X.gelu, GELU=1, ERF=0),
+    row("gelu of a product", (X * 3.0).gelu, GELU=1, ERF=0),
+    row("gelu, divided by more", lambda: X * ((X / 1.5).erf() + 1.0) * 0.5, GELU=0),
+    row("gelu, plus more", lambda: X * ((X / TWO).erf() + 2.0) * 0.5, GELU=0),
+    row("gelu times another", lambda: (X + 1.0) * ((X / TWO).erf() + 1.0) * 0.5, GELU=0),
+    row("gelu times less", lambda: X * ((X / TWO).erf() + 1.0) * 0.25, GELU=0),
+    row("gelu of doubles", lambda: X.cast(dt.float64).gelu(), GELU=0),
+    row("gelu of halves", lambda: X.half().gelu(), GELU=0),
+    row("quotient", lambda: X / 3.0, DIV=0),
+    row("quotient of doubles", lambda: X.cast(dt.float64) / 3.0, DIV=0),
+    row("quotient of halves", lambda: X.half() / 3.0, DIV=1),
+    row("quotient by so little that 1/c is infinite", lambda: X / 1e-39, DIV=1),
+    row("quotient by what is not known", lambda: X / X.exp(), DIV=1),
+    row("one over y", lambda: 1.0 / (X + 9.5), RECIP=1, DIV=0),
+    row("factors", lambda: X * 3.0 * 0.7, MUL=1),
+    row("factors and a quotient", lambda: 3.0 * (0.1 * (X / 3.0)), MUL=1),
+    row("factors of no normal product", lambda: X * 1e-30 * 1e-30, MUL=2),
+    row("factors of an infinite product", lambda: X * 1e30 * 1e30, MUL=2),
+    *(power(e, 0) for e in (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 7.0, 8.0)),
+    *(power(e, 1) for e in (-3.0, 0.3, 2.5, 9.0, math.inf)),
 )
-def test_every_form_of_gelu_is_one_operation(gelu: Callable[[Tensor], Tensor]) -> None:
-    found = one(strength_reduce, gelu(x()))
-    assert found.op is Op.GELU
-    assert Op.ERF not in ops(found)
+def test_what_becomes_cheaper(build: Build, counts: Mapping[str, int]) -> None:
+    check_row(strength_reduce, build, counts)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda x: x * ((x / 1.5).erf() + 1.0) * 0.5,
-        lambda x: x * ((x / ROOT_TWO).erf() + 2.0) * 0.5,
-        lambda x: (x + 1.0) * ((x / ROOT_TWO).erf() + 1.0) * 0.5,
-        lambda x: x * ((x / ROOT_TWO).erf() + 1.0) * 0.25,
-        lambda x: x.cast(dt.float64).gelu(),
-        lambda x: x.half().gelu(),
-    ],
-)
-def test_what_only_looks_like_gelu_stays(other: Callable[[Tensor], Tensor]) -> None:
-    assert Op.GELU not in ops(one(strength_reduce, other(x())))
+def test_the_results_are_those_nodes() -> None:
+    assert one(strength_reduce, X.gelu()).op is Op.GELU
+    assert one(strength_reduce, 1.0 / (X + 9.5)).op is Op.RECIP
 
 
 def test_gelu_bears_the_names_of_all_it_replaces() -> None:
@@ -75,18 +76,12 @@ def test_gelu_bears_the_names_of_all_it_replaces() -> None:
 
 def test_gelu_runs_on_the_device() -> None:
     given = np.linspace(-8, 8, 77, dtype=np.float32)
-    tensor = Tensor.input("x", (77,))
-    got = compute(tensor.gelu(), x=given)
-    exact = 0.5 * given * (1 + np.vectorize(math.erf)(given.astype(np.float64) / ROOT_TWO))
+    got = compute(Tensor.input("x", (77,)).gelu(), x=given)
+    exact = 0.5 * given * (1 + np.vectorize(math.erf)(given.astype(np.float64) / TWO))
     assert (np.abs(got - exact) <= 3e-7 * np.abs(given)).all()
 
 
 def test_a_division_by_a_constant_is_a_multiplication_within_one_unit() -> None:
-    assert Op.DIV not in ops(one(strength_reduce, x() / 3.0))
-    assert Op.DIV not in ops(one(strength_reduce, x().cast(dt.float64) / 3.0))
-    assert Op.DIV in ops(one(strength_reduce, x().half() / 3.0))
-    assert Op.DIV in ops(one(strength_reduce, x() / 1e-39))  # 1/c is infinite
-    assert Op.DIV in ops(one(strength_reduce, x() / x().exp()))
     rng = np.random.default_rng(0)
     given = rng.uniform(1, 2, 50_000).astype(np.float32)
     for divisor in rng.uniform(1, 2, 40).astype(np.float32):
@@ -95,86 +90,54 @@ def test_a_division_by_a_constant_is_a_multiplication_within_one_unit() -> None:
         assert (np.abs(got - exact) <= np.spacing(exact)).all()
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        lambda y: y.floor(),
-        lambda y: (y + 0.5).trunc(),
-        lambda y: y.reshape(-1).cast(dt.int32),
-        lambda y: (y * 1.0).exp() > 1.0,
-        lambda y: Tensor.cat([y, y]).contiguous().round(),
-        lambda y: y.max(0, keepdim=True).floor(),
-        lambda y: (-y.min(1, keepdim=True)).ceil(),
-        lambda y: y.gather(Tensor.input("i", (2,), dt.int32), 1).maximum(0).trunc(),
-        lambda y: y.reshape(1, 1, -1, 4).max_pool2d((1, 2)).clip(0, 9).cast(dt.int32),
-        lambda y: (y > 1e9).where(0.0, y).pad(((1, 1), (0, 0))).abs() < 1.0,
-        lambda y: y.half(),
-    ],
-)
+STEPS: list[Callable[[Tensor], Tensor]] = [
+    lambda y: y.floor(),
+    lambda y: (y + 0.5).trunc(),
+    lambda y: y.reshape(-1).cast(dt.int32),
+    lambda y: (y * 1.0).exp() > 1.0,
+    lambda y: Tensor.cat([y, y]).contiguous().round(),
+    lambda y: y.max(0, keepdim=True).floor(),
+    lambda y: (-y.min(1, keepdim=True)).ceil(),
+    lambda y: y.gather(Tensor.input("i", (2,), dt.int32), 1).maximum(0).trunc(),
+    lambda y: y.reshape(1, 1, -1, 4).max_pool2d((1, 2)).clip(0, 9).cast(dt.int32),
+    lambda y: (y > 1e9).where(0.0, y).pad(((1, 1), (0, 0))).abs() < 1.0,
+    lambda y: y.half(),
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
 def test_what_decides_about_steps_keeps_its_last_place(step: Callable[[Tensor], Tensor]) -> None:
-    found = ops(one(strength_reduce, step(x() / 49.0)))
-    assert Op.DIV in found
-    assert Op.DIV not in ops(one(strength_reduce, step((x() / 49.0).sum(0, keepdim=True))))
-
-
-def test_whole_quotients_stay_whole_on_the_device() -> None:
-    n = np.arange(1, 400, dtype=np.float32)
-    assert np.array_equal(compute((Tensor.input("x", n.shape) / 49.0).floor(), x=n * 49), n)
+    assert Op.DIV in ops(one(strength_reduce, step(X / 49.0)))
+    assert Op.DIV not in ops(one(strength_reduce, step((X / 49.0).sum(0, keepdim=True))))
 
 
 def test_a_state_is_followed_to_what_the_next_run_reads() -> None:
     state = Tensor.state("s", (3, 4))
-    seen, kept = (state * 1.0).floor().node, state.assign(x() / 49.0).node
-    new = strength_reduce([seen, kept])
-    assert Op.DIV in ops(new[kept])
-    alone = strength_reduce([kept])
-    assert Op.DIV not in ops(alone[kept])
+    seen, kept = (state * 1.0).floor().node, state.assign(X / 49.0).node
+    assert Op.DIV in ops(strength_reduce([seen, kept])[kept])
+    assert Op.DIV not in ops(strength_reduce([kept])[kept])
 
 
-@pytest.mark.parametrize(
-    ("step", "want"),
-    [
-        (lambda y: y.max(1).floor(), [2, 4, 6, 8]),
-        (lambda y: (-y).min(1).ceil(), [-2, -4, -6, -8]),
-        (lambda y: y.gather(Tensor.input("i", (2,), dt.int32), 0).floor().max(1), [8, 2]),
-        (lambda y: y.reshape(1, 1, 4, 2).max_pool2d((1, 2)).floor().reshape(4), [2, 4, 6, 8]),
-    ],
-)
-def test_whole_quotients_stay_whole_whatever_passes_them_on(
-    step: Callable[[Tensor], Tensor], want: list[int]
-) -> None:
-    given = np.arange(1, 9, dtype=np.float32).reshape(4, 2) * 41
-    made = step(Tensor.input("x", (4, 2)) / 41.0)
-    named = {n.arg.name for n in toposort([made.node]) if n.op is Op.BUFFER}
-    more = {"i": np.array([3, 0], np.int32)} if "i" in named else {}
-    assert compute(made, x=given, **more).tolist() == want
+def test_whole_quotients_stay_whole_whatever_passes_them_on() -> None:
+    given: dict[str, Array] = {"i": np.array([3, 0], np.int32)}
+    made: list[tuple[Tensor, list[int]]] = []
 
+    def fed(name: str, values: Array) -> Tensor:
+        given[name] = values
+        return Tensor.input(name, values.shape, dt.from_numpy(values.dtype))
 
-@pytest.mark.parametrize(("kind", "count"), [(dt.float32, 41), (dt.float64, 49)])
-def test_means_of_whole_multiples_are_whole(kind: dt.DType, count: int) -> None:
-    given = np.repeat(np.arange(1, 9), count).reshape(8, count).astype(kind.np)
-    rows = Tensor.input("x", (8, count), kind)
-    assert compute(rows.mean(1).floor(), x=given).tolist() == list(range(1, 9))
-    images = rows.reshape(1, 8, 1, count).avg_pool2d((1, count)).reshape(8)
-    assert compute(images.floor(), x=given).tolist() == list(range(1, 9))
-
-
-def test_factors_merge_unless_the_product_is_no_normal_number() -> None:
-    assert ops(one(strength_reduce, x() * 3.0 * 0.7)).count(Op.MUL) == 1
-    assert ops(one(strength_reduce, 3.0 * (0.1 * (x() / 3.0)))).count(Op.MUL) == 1
-    assert ops(one(strength_reduce, x() * 1e-30 * 1e-30)).count(Op.MUL) == 2
-    assert ops(one(strength_reduce, x() * 1e30 * 1e30)).count(Op.MUL) == 2
-
-
-@pytest.mark.parametrize("exponent", [-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 7.0, 8.0])
-def test_powers_that_need_no_pow(exponent: float) -> None:
-    assert Op.POW not in ops(one(strength_reduce, raw_power(exponent)))
-
-
-@pytest.mark.parametrize("exponent", [-3.0, 0.3, 2.5, 9.0, math.inf])
-def test_other_powers_stay(exponent: float) -> None:
-    assert Op.POW in ops(one(strength_reduce, raw_power(exponent)))
-
-
-def test_one_over_y_is_a_reciprocal() -> None:
-    assert one(strength_reduce, 1.0 / (x() + 9.5)).op is Op.RECIP
+    n = np.arange(1, 400, dtype=np.float32)
+    made.append(((fed("n", n * 49) / 49.0).floor(), n.astype(int).tolist()))
+    y = fed("y", np.arange(1, 9, dtype=np.float32).reshape(4, 2) * 41) / 41.0
+    made.append((y.max(1).floor(), [2, 4, 6, 8]))
+    made.append(((-y).min(1).ceil(), [-2, -4, -6, -8]))
+    made.append((y.gather(Tensor.input("i", (2,), dt.int32), 0).floor().max(1), [8, 2]))
+    pooled = y.reshape(1, 1, 4, 2).max_pool2d((1, 2))
+    made.append((pooled.floor().reshape(4), [2, 4, 6, 8]))
+    for kind, count in ((np.float32, 41), (np.float64, 49)):  # means of whole multiples
+        multiples = np.repeat(np.arange(1, 9), count).reshape(8, count).astype(kind)
+        z = fed(f"z{count}", multiples)
+        images = z.reshape(1, 8, 1, count).avg_pool2d((1, count)).reshape(8)
+        made += [(t.floor(), list(range(1, 9))) for t in (z.mean(1), images)]
+    found = values_of(program_of(*(tensor for tensor, _ in made)), **given)
+    assert [value.tolist() for value in found] == [want for _, want in made]

@@ -16,6 +16,8 @@ from scheduler.ir.ops import Op
 from tests.scheduler.support.programs import x
 from tests.scheduler.support.verified import Verified
 
+BROKEN = r"after broken: <SQRT int32\[4\]>.*needs a float type"
+
 
 def _break(roots: Sequence[Node]) -> Mapping[Node, Node]:
     """Put an integer under the root of a float: no shape rule sees it."""
@@ -27,23 +29,18 @@ def test_every_pass_is_verified_in_these_tests() -> None:
     passes = pipeline.passes(CompileContext())
     assert passes
     assert all(isinstance(apply, Verified) for _, apply in passes)
-    with pytest.raises(VerifyError, match=r"after broken: <SQRT int32\[4\]>.*needs a float type"):
+    with pytest.raises(VerifyError, match=BROKEN):
         Verified("broken", _break)([x(4).exp().node])
 
 
-def test_debug_names_the_pass_that_breaks_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = pipeline.passes
-    monkeypatch.setattr(pipeline, "passes", lambda c: (("broken", _break), *listed(c)))
-    with pytest.raises(VerifyError, match=r"after broken: <SQRT int32\[4\]>.*needs a float type"):
-        pipeline.schedule({"y": x(4).exp().node}, context=CompileContext(flags=Flags(debug=1)))
-
-
-def test_a_broken_last_pass_is_found_without_debug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In release the graph is verified once, after all passes."""
-    listed = pipeline.passes
-    monkeypatch.setattr(pipeline, "passes", lambda c: (*listed(c), ("broken", _break)))
-    with pytest.raises(VerifyError, match="SQRT"):
-        pipeline.schedule({"y": x(4).exp().node})
+@pytest.mark.parametrize("debug", [0, 1])
+def test_a_pass_that_breaks_the_graph_is_found(monkeypatch: pytest.MonkeyPatch, debug: int) -> None:
+    """With DEBUG the pass is named; in release the graph is verified once, after all passes."""
+    listed, broken = pipeline.passes, ("broken", _break)
+    first, last = ((broken,), ()) if debug else ((), (broken,))
+    monkeypatch.setattr(pipeline, "passes", lambda c: (*first, *listed(c), *last))
+    with pytest.raises(VerifyError, match=BROKEN if debug else "SQRT"):
+        pipeline.schedule({"y": x(4).exp().node}, context=CompileContext(flags=Flags(debug=debug)))
 
 
 def test_a_broken_graph_is_refused_before_the_first_pass() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 
 from scheduler.context import CompileContext
 from scheduler.device.spec import DEFAULT, SPECS, DeviceSpec
-from scheduler.ir import interp
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.passes.split_concat_sums import split_concat_sums
@@ -20,7 +20,7 @@ from scheduler.passes.winograd import winograd
 from scheduler.passes.winograd_kernel import Shape, choose_blocks, fits, pays
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.passes.pass_check import check, ops, weight
+from tests.scheduler.passes.pass_check import EXAMPLES, check, for_all, ops, weight
 from tests.scheduler.support.programs import Array, load
 
 
@@ -40,7 +40,7 @@ def ended(y: Tensor) -> Node:
 
 def taken(node: Node, spec: DeviceSpec = DEFAULT) -> int:
     """Return how many convolutions become custom kernels."""
-    return ops(*(always([node], spec)[node],)).count(Op.CUSTOM)
+    return ops(always([node], spec)[node]).count(Op.CUSTOM)
 
 
 @st.composite
@@ -48,11 +48,10 @@ def chains(draw: st.DrawFn) -> tuple[Node, int]:
     """Draw a few convolutions, one after the other, and how many of them can be taken."""
     batch, height, width = draw(st.integers(1, 2)), draw(st.integers(2, 7)), draw(st.integers(2, 7))
     y = inside(batch, 8, height, width)
-    count = 0
-    for i in range(draw(st.integers(1, 2))):
+    count = draw(st.integers(1, 2))
+    for i in range(count):
         pads = [draw(st.integers(0, 2)), 2, draw(st.integers(0, 2)), 2]
-        concat = draw(st.booleans())
-        if concat:
+        if draw(st.booleans()):
             y = Tensor.cat(y, inside(*y.shape, name=f"c{i}").exp(), axis=1)
         outputs = draw(st.sampled_from([8, 16]))
         z = y.conv2d(
@@ -60,7 +59,6 @@ def chains(draw: st.DrawFn) -> tuple[Node, int]:
             weight(outputs, seed=7) if draw(st.booleans()) else None,
             padding=((pads[0], pads[1]), (pads[2], pads[3])),
         )
-        count += 1
         then = draw(st.sampled_from(["", "relu", "silu", "crop", "residual"]))
         if then == "residual":
             z = (z + inside(*z.shape, name=f"r{i}")).relu()
@@ -72,20 +70,21 @@ def chains(draw: st.DrawFn) -> tuple[Node, int]:
     return ended(y), count
 
 
-@settings(max_examples=60)
-@given(chains())
-def test_convolutions_keep_their_values(drawn: tuple[Node, int]) -> None:
-    node, count = drawn
-    (found,) = check(partial(always, spec=SPECS["cpu-avx2"]), [node])
-    assert ops(found).count(Op.CUSTOM) <= count
+@EXAMPLES
+def test_convolutions_keep_their_values(examples: int) -> None:
+    def keeps(drawn: tuple[Node, int]) -> None:
+        node, count = drawn
+        (found,) = check(partial(always, spec=SPECS["cpu-avx2"]), [node])
+        assert ops(found).count(Op.CUSTOM) <= count
+
+    for_all(min(examples, 60), chains(), keeps)
 
 
 def test_a_block_is_two_kernels_that_share_what_they_read() -> None:
     x = inside(1, 16, 6, 5).exp()
     y = x.conv2d(weight(16, 16, 3, 3), weight(16), padding=1).relu()
     y = y.conv2d(weight(16, 16, 3, 3, seed=1), weight(16), padding=1)
-    node = ended((y + x).relu())
-    (found,) = check(always, [node])
+    (found,) = check(always, [ended((y + x).relu())])
     # x, the result between, and the end of the block: nothing is stored in two orders.
     assert (ops(found).count(Op.CUSTOM), ops(found).count(Op.CONTIGUOUS)) == (2, 3)
     plan = schedule({"y": found})
@@ -102,74 +101,47 @@ def test_a_convolution_of_concat_channels_is_one_kernel() -> None:
     assert len(launch.inputs) == 3
 
 
-def strided() -> Node:
-    return ended(inside(1, 16, 9, 9).conv2d(weight(16, 16, 3, 3), stride=2))
+def convolved(*kernel: int, image: tuple[int, ...] = (1, 16, 9, 9), **how: Any) -> Tensor:
+    return inside(*image).conv2d(weight(*kernel), **how)
 
 
-def dilated() -> Node:
-    return ended(inside(1, 16, 9, 9).conv2d(weight(16, 16, 3, 3), dilation=2))
+def padded(x: Tensor) -> Tensor:
+    return x.pad([(0, 0), (0, 0), (1, 1), (1, 1)], 1.0)
 
 
-def grouped() -> Node:
-    return ended(inside(1, 32, 9, 9).conv2d(weight(32, 16, 3, 3), groups=2))
+REFUSED: dict[str, Callable[[], Node]] = {
+    "strided": lambda: ended(convolved(16, 16, 3, 3, stride=2)),
+    "dilated": lambda: ended(convolved(16, 16, 3, 3, dilation=2)),
+    "grouped": lambda: ended(convolved(32, 16, 3, 3, image=(1, 32, 9, 9), groups=2)),
+    "larger": lambda: ended(convolved(16, 16, 5, 3)),
+    "pointwise": lambda: ended(convolved(16, 16, 1, 1)),
+    "narrow channels": lambda: ended(convolved(16, 12, 3, 3, image=(1, 12, 9, 9))),
+    "one dimension": lambda: ended(convolved(16, 16, 3, image=(1, 16, 9))),
+    "weights known at run time": lambda: ended(
+        inside(1, 16, 9, 9).conv2d(Tensor.input("w", (16, 16, 3, 3)))
+    ),
+    "ones around": lambda: ended(
+        padded(inside(1, 16, 9, 9)).windows((3, 3), (1, 1), (1, 1)).sum((-1, -2))
+    ),
+    "of an input": lambda: ended(Tensor.input("x", (1, 16, 9, 9)).conv2d(weight(16, 16, 3, 3))),
+    "to an output": lambda: convolved(16, 16, 3, 3).relu().node,
+}
 
 
-def larger() -> Node:
-    return ended(inside(1, 16, 9, 9).conv2d(weight(16, 16, 5, 3)))
-
-
-def pointwise() -> Node:
-    return ended(inside(1, 16, 9, 9).conv2d(weight(16, 16, 1, 1)))
-
-
-def narrow_channels() -> Node:
-    return ended(inside(1, 12, 9, 9).conv2d(weight(16, 12, 3, 3)))
-
-
-def one_dimension() -> Node:
-    return ended(inside(1, 16, 9).conv2d(weight(16, 16, 3)))
-
-
-def weights_known_at_run_time() -> Node:
-    return ended(inside(1, 16, 9, 9).conv2d(Tensor.input("w", (16, 16, 3, 3))))
-
-
-def ones_around() -> Node:
-    padded = inside(1, 16, 9, 9).pad([(0, 0), (0, 0), (1, 1), (1, 1)], 1.0)
-    return ended(padded.windows((3, 3), (1, 1), (1, 1)).sum((-1, -2)))
-
-
-def another_fill() -> Node:
-    x = inside(1, 16, 9, 9).exp().pad([(0, 0), (0, 0), (1, 1), (1, 1)], 1.0)
-    return ended(x.conv2d(weight(16, 16, 3, 3), padding=1))
-
-
-def of_an_input() -> Node:
-    return ended(Tensor.input("x", (1, 16, 9, 9)).conv2d(weight(16, 16, 3, 3)))
-
-
-def to_an_output() -> Node:
-    return inside(1, 16, 9, 9).conv2d(weight(16, 16, 3, 3)).relu().node
-
-
-REFUSED = [strided, dilated, grouped, larger, pointwise, narrow_channels, one_dimension]
-REFUSED += [weights_known_at_run_time, ones_around, of_an_input, to_an_output]
-
-
-@pytest.mark.parametrize("make", REFUSED)
-def test_what_stays(make: Callable[[], Node]) -> None:
-    assert taken(make()) == 0
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_stays(name: str) -> None:
+    assert taken(REFUSED[name]()) == 0
 
 
 def test_what_is_around_an_image_may_be_part_of_it() -> None:
-    node = another_fill()
+    image = padded(inside(1, 16, 9, 9).exp())
+    node = ended(image.conv2d(weight(16, 16, 3, 3), padding=1))
     assert taken(node) == 1
     check(always, [node])
 
 
 def test_it_is_for_floats_on_processors() -> None:
-    y = inside(1, 32, 32, 32).conv2d(weight(32, 32, 3, 3), padding=1).relu()
-    node = ended(y)
+    node = ended(convolved(32, 32, 3, 3, image=(1, 32, 32, 32), padding=1).relu())
     for target in ("gpu", "adreno"):
         assert taken(node, SPECS[target]) == 0
     assert any(k.custom for k in schedule({"y": node}).launches)
@@ -196,19 +168,17 @@ def test_where_it_pays(
 
 @settings(max_examples=60)
 @given(
-    st.integers(1, 2),
-    st.integers(2, 70),
-    st.integers(2, 70),
+    st.tuples(st.integers(1, 2), st.integers(2, 70), st.integers(2, 70)),
     st.lists(st.integers(1, 6), min_size=1, max_size=2),
     st.integers(1, 12),
     st.sampled_from(["cpu", "cpu-avx2", "cpu-sse", "cpu-neon"]),
 )
 def test_a_cut_covers_everything(
-    batch: int, height: int, width: int, depth: list[int], outputs: int, target: str
+    image: tuple[int, int, int], depth: list[int], outputs: int, target: str
 ) -> None:
     spec = SPECS[target]
     channels = tuple(spec.lanes * d for d in depth)
-    shape = Shape(batch, height, width, channels, spec.lanes * outputs, 1, 1, height, width)
+    shape = Shape(*image, channels, spec.lanes * outputs, 1, 1, *image[1:])
     cut = choose_blocks(shape, spec)
     panels = outputs // cut.vectors
     assert panels * cut.vectors == outputs
@@ -224,39 +194,28 @@ def test_on_the_device_errors_stay_small() -> None:
 
     Seen: 3e-7 of the largest value; a direct convolution in float32 has 2e-7.
     """
+    w0, w1, w2 = weight(64, 32, 3, 3), weight(64, 64, 3, 3, seed=1), weight(32, 128, 3, 3, seed=2)
+    bias = weight(64, seed=3)
     x = Tensor.input("x", (2, 32, 15, 17)).exp()
-    a = x.conv2d(weight(64, 32, 3, 3), weight(64, seed=3), padding=1).relu()
-    b = (a.conv2d(weight(64, 64, 3, 3, seed=1) * 0.05, None, padding=1) + a).silu()
-    concat = Tensor.cat(a, b, axis=1)
-    c = concat.conv2d(weight(32, 128, 3, 3, seed=2) * 0.05, None, padding=((2, 0), (0, 1)))
+    a = x.conv2d(w0, bias, padding=1).relu()
+    b = (a.conv2d(w1 * 0.05, None, padding=1) + a).silu()
+    c = Tensor.cat(a, b, axis=1).conv2d(w2 * 0.05, None, padding=((2, 0), (0, 1)))
     end = c.relu().permute((0, 2, 3, 1)).contiguous()
     plan = schedule({"y": end.node})
     assert [len(k.custom.inputs) for k in plan.launches if k.custom] == [2, 2, 3]
-    rng = np.random.default_rng(5)
-    given_x = rng.standard_normal(x.shape).astype(np.float32)
+    drawn = np.random.default_rng(5).standard_normal(x.shape).astype(np.float32)
     with load({"y": end}) as program:
-        got = program.run({"x": given_x})["y"]
-    want = np.transpose(_in_float64(given_x), (0, 2, 3, 1))
+        got = program.run({"x": drawn})["y"].transpose(0, 3, 1, 2)
+    first = _convolved(np.exp(drawn.astype(np.float64)), w0, ((1, 1), (1, 1)))
+    a = np.maximum(first + bias.interp().reshape(1, -1, 1, 1), 0)
+    b = _convolved(a, w1 * 0.05, ((1, 1), (1, 1))) + a
+    joined = np.concatenate([a, b / (1 + np.exp(-b))], 1)
+    want = np.maximum(_convolved(joined, w2 * 0.05, ((2, 0), (0, 1))), 0)
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
-def _in_float64(x: Array) -> Array:
-    x = np.exp(x.astype(np.float64))
-    a = _convolved(x, weight(64, 32, 3, 3), ((1, 1), (1, 1)))
-    a = np.maximum(a + _known(weight(64, seed=3)).reshape(1, -1, 1, 1), 0)
-    b = _convolved(a, weight(64, 64, 3, 3, seed=1) * 0.05, ((1, 1), (1, 1))) + a
-    concat = np.concatenate([a, b / (1 + np.exp(-b))], 1)
-    c = _convolved(concat, weight(32, 128, 3, 3, seed=2) * 0.05, ((2, 0), (0, 1)))
-    return np.maximum(c, 0)
-
-
-def _known(tensor: Tensor) -> Array:
-    found: Array = interp.evaluate([tensor.node])[0].astype(np.float64)
-    return found
-
-
 def _convolved(x: Array, weights: Tensor, pads: tuple[tuple[int, int], ...]) -> Array:
-    x, w = np.pad(x, ((0, 0), (0, 0), *pads)), _known(weights)
+    x, w = np.pad(x, ((0, 0), (0, 0), *pads)), weights.interp().astype(np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
     found: Array = np.einsum("nchwij,ocij->nohw", windows, w, optimize=True)
     return found
