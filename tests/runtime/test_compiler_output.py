@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -54,8 +55,8 @@ def test_what_others_write_meanwhile_is_passed_on_in_order(
 
     with _without_counts():
         os.write(2, b"LLVM ERROR: something\n2 warnings generated.\n")
-        threads = [threading.Thread(target=write, args=(n,)) for n in range(3)]
-        for thread in threads:
+        for number in range(3):
+            thread = threading.Thread(target=write, args=(number,))
             thread.start()
             thread.join()
         os.write(2, b"1 warning and 12 errors generated.\nrest of a line")
@@ -84,10 +85,7 @@ def test_builds_of_several_threads_do_not_mix_up_the_stream(
 ) -> None:
     # One context in one thread each; the lock makes their builds follow each other.
     programs = [program(WARNS % (os.getpid() + (n << 25))) for n in range(2, 6)]
-    threads = [threading.Thread(target=build, args=(one,)) for one in programs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(programs)) as pool:
+        list(pool.map(build, programs))
     os.write(2, b"end\n")
     assert capfd.readouterr().err == "end\n"

@@ -35,21 +35,20 @@ def test_entries_share_state(program: Program) -> None:
     np.testing.assert_array_equal(program.state("queue"), [0 * BASE, 5 * BASE, BASE])
 
 
-def test_reset_restores_zeros(program: Program) -> None:
-    program.run(tiny.inputs(7.0))
-    assert program.state("queue").any()
-    program.reset()
-    assert not program.state("queue").any()
-
-
-def test_reset_restores_the_value_in_the_data(tmp_path: Path) -> None:
-    raw = tiny.altered(tiny.manifest(), {f"buffers/{tiny.QUEUE}/reset": 256})
+@pytest.mark.parametrize(
+    ("reset", "value"), [(-1, np.zeros(12, np.float32)), (256, tiny.QUEUE_RESET)]
+)
+def test_reset_restores_zeros_or_the_value_in_the_data(
+    reset: int, value: np.ndarray[Any, Any], tmp_path: Path
+) -> None:
+    raw = tiny.altered(tiny.manifest(), {f"buffers/{tiny.QUEUE}/reset": reset})
     with tiny.load(tmp_path / "a.pkl", **raw) as program:
-        np.testing.assert_array_equal(program.state("queue").ravel(), tiny.QUEUE_RESET)
-        program.run(tiny.inputs())
-        np.testing.assert_array_equal(program.state("queue")[0], [4, 5, 6, 7])
+        np.testing.assert_array_equal(program.state("queue").ravel(), value)
+        program.run(tiny.inputs(7.0))
+        np.testing.assert_array_equal(program.state("queue").ravel()[:8], value[4:])
+        np.testing.assert_array_equal(program.state("queue")[2], 7 * BASE)
         program.reset()
-        np.testing.assert_array_equal(program.state("queue").ravel(), tiny.QUEUE_RESET)
+        np.testing.assert_array_equal(program.state("queue").ravel(), value)
 
 
 def test_output_arrays_are_reused_by_the_next_run(program: Program) -> None:
@@ -118,8 +117,9 @@ def test_stats_count_runs_and_sizes(program: Program) -> None:
     assert stats.last_run_ms > 0
 
 
-def test_closed_program_says_so_and_close_is_repeatable(artifact: Path) -> None:
+def test_closed_program_says_so_and_has_let_go_of_the_artifacts_memory(artifact: Path) -> None:
     program = load_program(artifact)
+    memory = weakref.ref(program._memory._blob.obj)
     outputs = program.run(tiny.inputs())
     program.close()
     program.close()
@@ -127,25 +127,14 @@ def test_closed_program_says_so_and_close_is_repeatable(artifact: Path) -> None:
         with pytest.raises(RuntimeFault, match="tiny: the program is closed"):
             use()
     np.testing.assert_array_equal(outputs["count"], [1225])  # the caller's arrays stay
-
-
-def test_close_lets_go_of_the_artifacts_memory(artifact: Path) -> None:
-    with load_program(artifact) as program:
-        program.run(tiny.inputs())
-        memory = weakref.ref(program._memory._blob.obj)
     assert tiny.collected(memory)
 
 
-def test_two_programs_do_not_share_state(artifact: Path) -> None:
+def test_programs_share_no_state_and_do_not_depend_on_their_file(artifact: Path) -> None:
     with load_program(artifact) as first, load_program(artifact) as second:
         first.run(tiny.inputs(3.0))
-        np.testing.assert_array_equal(second.run(tiny.inputs())["y"], 2 * BASE + tiny.WEIGHT)
-
-
-def test_replacing_the_file_leaves_the_loaded_program_alone(artifact: Path) -> None:
-    with load_program(artifact) as program:
         tiny.write(artifact, name="next")
-        np.testing.assert_array_equal(program.run(tiny.inputs())["y"], 2 * BASE + tiny.WEIGHT)
+        np.testing.assert_array_equal(second.run(tiny.inputs())["y"], 2 * BASE + tiny.WEIGHT)
 
 
 def test_profile_times_each_launch_and_advances_state(program: Program) -> None:

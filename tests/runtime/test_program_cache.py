@@ -2,8 +2,8 @@
 
 import logging
 import os
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,16 +119,12 @@ def test_writers_in_one_process_leave_whole_entries_only(tmp_path: Path) -> None
     store = EntryStore(tmp_path, "thing")
     payload = bytes(range(256)) * 100
 
-    def write() -> None:
-        for turn in range(20):
-            store.put(f"key{turn % 4}", payload)
-            assert store.get(f"key{turn % 4}") == payload
+    def write(turn: int) -> bool:
+        store.put(f"key{turn % 4}", payload)
+        return store.get(f"key{turn % 4}") == payload
 
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(write, range(80)))
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"key{n}" for n in range(4)]
 
 
