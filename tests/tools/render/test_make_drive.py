@@ -18,11 +18,15 @@ import pytest
 
 from cereal.log_reader import read_log, read_log_bytes
 from cereal.services import service
+from tests.support.built import built
 from tools.cli import main
+from tools.drives.comma2k19 import read_comma2k19
 from tools.drives.open_drive import DriveOptions, open_drive
+from tools.render.recorded_motion import recorded_motion
 from tools.render.render_file import FileJob
 from tools.render.spec import DriveSpec
 from tools.render.workers import open_workers
+from tools.render.world import World
 from tools.render.write_drive import write_drive
 
 ROOT = Path(__file__).parents[3]
@@ -37,19 +41,25 @@ SPEC = DriveSpec(
 FILES = ("dcamera.hevc", "ecamera.hevc", "fcamera.hevc", "qlog.zst", "rlog.zst", "truth.npz")
 
 
-def quiet(_done: int) -> None:
-    """Show no progress."""
+def write(spec: DriveSpec, to: Path, workers: int) -> list[Path]:
+    """Write a drive and show no progress."""
+    return write_drive(spec, to, workers, lambda _: None)
 
 
 @pytest.fixture(scope="module")
-def segments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def segments() -> list[Path]:
     """A drive of two segments, of 6 and 4 frames, three of which were lost."""
-    return write_drive(SPEC, tmp_path_factory.mktemp("drive"), 2, quiet)
+    place = built("drive-of-two-segments", lambda to: write(SPEC, to, 2))
+    return sorted(place.iterdir())
 
 
 def events(path: Path, *names: str) -> list[Any]:
     """Return the events of a log, of these services only where some are named."""
     return [e for e in read_log(path) if not names or str(e.which()) in names]
+
+
+def said_by(path: Path, name: str) -> list[Any]:
+    return [getattr(event, name) for event in events(path, name)]
 
 
 def planes(path: Path) -> list[Any]:
@@ -59,75 +69,68 @@ def planes(path: Path) -> list[Any]:
 
 
 def test_segments_are_named_and_filled_as_a_logger_does(segments: list[Path]) -> None:
-    root = segments[0].parent
+    # Nothing else is left, hidden or not.
     assert [segment.name for segment in segments] == [f"{SPEC.route}--0", f"{SPEC.route}--1"]
     assert len(SPEC.route) == 20
-    # Nothing else is left, hidden or not.
-    assert sorted(path.name for path in root.iterdir()) == sorted(s.name for s in segments)
     for segment in segments:
         assert sorted(path.name for path in segment.iterdir()) == sorted(FILES)
 
 
 def test_logs_begin_and_end_with_sentinels_and_the_same_init_data(segments: list[Path]) -> None:
-    first_bytes = []
-    for number, segment in enumerate(segments):
-        for name in ("rlog.zst", "qlog.zst"):
-            data = list(read_log_bytes(segment / name))
-            first_bytes.append(data[0])
-            log = events(segment / name)
-            assert log[0].which() == "initData"
-            assert str(log[0].initData.deviceType) == "mici"
-            assert str(log[1].sentinel.type) == ("startOfSegment" if number else "startOfRoute")
-            assert str(log[-1].sentinel.type) == ("endOfRoute" if number else "endOfSegment")
-            times = [event.logMonoTime for event in log]
-            assert times == sorted(times)
-    assert len(set(first_bytes)) == 1
+    first_bytes = set()
+    for number, path in enumerate(segment / name for segment in segments for name in FILES[3:5]):
+        first_bytes.add(next(iter(read_log_bytes(path))))
+        log = events(path)
+        assert log[0].which() == "initData"
+        assert str(log[0].initData.deviceType) == "mici"
+        assert str(log[1].sentinel.type) == ("startOfSegment" if number > 1 else "startOfRoute")
+        assert str(log[-1].sentinel.type) == ("endOfRoute" if number > 1 else "endOfSegment")
+        times = [event.logMonoTime for event in log]
+        assert times == sorted(times)
+    assert len(first_bytes) == 1
 
 
-def test_frame_ids_go_on_and_files_begin_anew(segments: list[Path]) -> None:
-    wanted = {
-        "road": ([0, 1, 3, 4, 5], [6, 7, 8, 9]),
-        "wide": ([0, 1, 3, 4, 5], [6, 8, 9]),
-        "driver": ([0, 1, 3, 4, 5], [6, 7, 8, 9]),
-    }
-    names = {"road": ("road", "f"), "wide": ("wideRoad", "e"), "driver": ("driver", "d")}
-    for stream, (prefix, letter) in names.items():
-        encoded = 0
-        for number, segment in enumerate(segments):
-            ids = wanted[stream][number]
-            member = f"{prefix}CameraState"
-            states = [getattr(e, member) for e in events(segment / "rlog.zst", member)]
-            assert [state.frameId for state in states] == ids
-            later = 25_000_000 if stream == "driver" else 0
-            for state in states:
-                assert state.timestampSof == 60_000_000_000 + 50_000_000 * state.frameId + later
-                assert state.timestampEof - state.timestampSof == 11_000_000
-                assert str(state.sensor) == "os04c10"
-            member = f"{prefix}EncodeIdx"
-            indices = [getattr(e, member) for e in events(segment / "rlog.zst", member)]
-            assert [index.frameId for index in indices] == ids
-            assert [index.segmentId for index in indices] == list(range(len(ids)))
-            assert [index.encodeId for index in indices] == [encoded + i for i in range(len(ids))]
-            assert {index.segmentNum for index in indices} == {number}
-            assert {str(index.type) for index in indices} == {"fullHEVC"}
-            assert [index.flags for index in indices] == [8] + [0] * (len(ids) - 1)
-            encoded += len(ids)
-            file = segment / f"{letter}camera.hevc"
-            # Before the packets stand the parameter sets, once.
-            assert 20 < file.stat().st_size - sum(index.len for index in indices) < 200
-            pictures = planes(file)
-            assert len(pictures) == len(ids)
-            assert pictures[0].shape == (760 * 3 // 2, 1344)
+@pytest.mark.parametrize(
+    ("prefix", "letter", "ids_of", "later_ns"),
+    [
+        ("road", "f", ([0, 1, 3, 4, 5], [6, 7, 8, 9]), 0),
+        ("wideRoad", "e", ([0, 1, 3, 4, 5], [6, 8, 9]), 0),
+        ("driver", "d", ([0, 1, 3, 4, 5], [6, 7, 8, 9]), 25_000_000),
+    ],
+)
+def test_frame_ids_go_on_and_files_begin_anew(
+    segments: list[Path], prefix: str, letter: str, ids_of: tuple[list[int], ...], later_ns: int
+) -> None:
+    encoded = 0
+    for number, (segment, ids) in enumerate(zip(segments, ids_of, strict=True)):
+        states = said_by(segment / "rlog.zst", f"{prefix}CameraState")
+        assert [state.frameId for state in states] == ids
+        for state in states:
+            assert state.timestampSof == 60_000_000_000 + 50_000_000 * state.frameId + later_ns
+            assert state.timestampEof - state.timestampSof == 11_000_000
+            assert str(state.sensor) == "os04c10"
+        indices = said_by(segment / "rlog.zst", f"{prefix}EncodeIdx")
+        assert [index.frameId for index in indices] == ids
+        assert [index.segmentId for index in indices] == list(range(len(ids)))
+        assert [index.encodeId for index in indices] == [encoded + i for i in range(len(ids))]
+        assert {(index.segmentNum, str(index.type)) for index in indices} == {(number, "fullHEVC")}
+        assert [index.flags for index in indices] == [8] + [0] * (len(ids) - 1)
+        encoded += len(ids)
+        file = segment / f"{letter}camera.hevc"
+        # Before the packets stand the parameter sets, once.
+        assert 20 < file.stat().st_size - sum(index.len for index in indices) < 200
+        pictures = planes(file)
+        assert len(pictures) == len(ids)
+        assert pictures[0].shape == (760 * 3 // 2, 1344)
 
 
 def test_services_come_at_their_rates_and_the_small_log_takes_every_nth(
     segments: list[Path],
 ) -> None:
-    whole: Counter[str] = Counter()
-    small: Counter[str] = Counter()
-    for segment in segments:
-        whole.update(str(event.which()) for event in events(segment / "rlog.zst"))
-        small.update(str(event.which()) for event in events(segment / "qlog.zst"))
+    whole, small = (
+        Counter(str(event.which()) for segment in segments for event in events(segment / name))
+        for name in ("rlog.zst", "qlog.zst")
+    )
     # Half a second: 10 frames. Slow services begin anew with the second segment (0.3 s and 0.2 s).
     assert whole["carState"] == whole["carControl"] == 50
     assert whole["driverMonitoringState"] == whole["livePose"] == 10
@@ -148,11 +151,10 @@ def test_messages_say_what_the_truth_says(segments: list[Path]) -> None:
     poses = {e.logMonoTime: e.livePose for e in log if e.which() == "livePose"}
     for row, sof_ns in enumerate(truth["sof_ns"].tolist()):
         assert speeds[sof_ns] == pytest.approx(truth["speed_mps"][row], abs=1e-4)
-        velocity = poses[sof_ns].velocityDevice
+        velocity, turn = poses[sof_ns].velocityDevice, poses[sof_ns].angularVelocityDevice
         # Pitch 0.02, yaw -0.01: Rz(yaw) Ry(pitch) (v, 0, 0).
         assert velocity.y / velocity.x == pytest.approx(np.tan(-0.01), rel=1e-4)
         assert velocity.z / speeds[sof_ns] == pytest.approx(-np.sin(0.02), rel=1e-4)
-        turn = poses[sof_ns].angularVelocityDevice
         rate = truth["curvature_1pm"][row] * truth["speed_mps"][row]
         assert np.hypot(np.hypot(turn.x, turn.y), turn.z) == pytest.approx(abs(rate), abs=1e-6)
     calibration = next(e for e in log if e.which() == "liveCalibration").liveCalibration
@@ -161,23 +163,24 @@ def test_messages_say_what_the_truth_says(segments: list[Path]) -> None:
     np.testing.assert_array_equal(truth["rpy_rad"], SPEC.rpy_rad)
 
 
+@pytest.mark.slow
 def test_same_options_give_same_bytes_with_any_number_of_workers(
     segments: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tools.render.write_drive.choose_workers", lambda _jobs, most: most)
-    for one, other in zip(segments, write_drive(SPEC, tmp_path, 2, quiet), strict=True):
+    for one, other in zip(segments, write(SPEC, tmp_path, 2), strict=True):
         for name in FILES:
             assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-def test_every_picture_is_counted_with_any_number_of_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_every_picture_is_counted(tmp_path: Path, workers: int) -> None:
     jobs = [FileJob(SPEC, stream, 0, tmp_path / stream) for stream in SPEC.streams]
-    for workers in (1, 2):
-        counted: list[int] = []
-        with open_workers(jobs, workers, counted.append) as pool:
-            for job in jobs:
-                pool.packets(job)
-        assert counted == [*range(1, 16)], workers
+    counted: list[int] = []
+    with open_workers(jobs, workers, counted.append) as pool:
+        for job in jobs:
+            pool.packets(job)
+    assert counted == [*range(1, 16)]
 
 
 def test_segments_open_as_recorded_ones(segments: list[Path]) -> None:
@@ -188,19 +191,14 @@ def test_segments_open_as_recorded_ones(segments: list[Path]) -> None:
         assert drive.info.car_params is not None
         seen = []
         for moment in drive.moments():
-            frames = {name: frame.frame_id for name, frame in moment.frames.items()}
-            if frames:
-                seen.append(frames)
+            if moment.frames:
                 pixels = np.asarray(moment.frames["road"].data)
-                assert len(seen) > 1 or np.ptp(pixels[: 1344 * 700]) > 100
-        ids = [0, 1, 3, 4, 5]
-        assert [frames.get("road") for frames in seen] == ids
-        assert [frames.get("wideRoad") for frames in seen] == ids
+                assert seen or np.ptp(pixels[: 1344 * 700]) > 100
+                seen.append({name: frame.frame_id for name, frame in moment.frames.items()})
+        for stream in ("road", "wideRoad"):
+            assert [frames.get(stream) for frames in seen] == [0, 1, 3, 4, 5]
     finally:
         drive.close()
-
-
-# --- the command -------------------------------------------------------------------------------
 
 
 def test_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,54 +216,62 @@ def test_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "expected no such segment yet" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+# Three files of more than 8 KiB each; the limit acts as a full disk does, on a write.
+FULL_DISK = """
+import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+import sys; from pathlib import Path; from tools.render import write_drive as w
+from tools.render.spec import DriveSpec; from tools.errors import UsageError
+w.choose_workers = lambda jobs, most: most
+try:
+    w.write_drive(
+        DriveSpec(seed=3, frames=10), Path(sys.argv[1]), int(sys.argv[2]), lambda done: None
+    )
+except UsageError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, workers: int) -> None:
-    # Three files of more than 8 KiB each; the limit acts as a full disk does, on a write.
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
-    code = limit + (
-        "import sys; from pathlib import Path; from tools.render import write_drive as w\n"
-        "from tools.render.spec import DriveSpec; from tools.errors import UsageError\n"
-        "w.choose_workers = lambda jobs, most: most\n"
-        "try: w.write_drive(DriveSpec(seed=3, frames=10), Path(sys.argv[1]), int(sys.argv[2]), "
-        "lambda done: None)\n"
-        "except UsageError as error: print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "drives"), str(workers)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    target = tmp_path / "drives"
+    command = [sys.executable, "-c", FULL_DISK, str(target), str(workers)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == (
-        f"{tmp_path}/drives: expected to write a segment, found: File too large; free some disk "
+        f"{target}: expected to write a segment, found: File too large; free some disk "
         "space or name another directory\n"
     )
-    assert list((tmp_path / "drives").iterdir()) == []
+    assert list(target.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--seconds", "0"], "--seconds: expected 0.05 to 36000 s"),
-        (["--minutes", "nan"], "--minutes: expected 0.05 to 36000 s"),
-        (["--seed", "-1"], "--seed: expected 0 or more, found -1"),
-        (["--rpy", "0,0"], "--rpy: expected three angles"),
-        (["--rpy", "0,0.5,0"], "--rpy: expected angles of at most 0.05, 0.15, 0.1 rad"),
-        (["--rpy", "0,nan,0"], "--rpy: expected angles of at most"),
-        (["--drop", "7,x"], "--drop: expected a frame number"),
-        (["--drop", "driver:3"], "--drop: expected a frame number, or road, wide and one"),
-        (["--drop", "wide:3", "--missing", "wide"], "--drop: expected a frame number, or road"),
-        (["--seconds", "1", "--drop", "20"], "--drop: expected frames below 20, found 20"),
-        (["--workers", "0"], "--workers: expected at least 1"),
-        (["--telemetry", "nowhere"], "nowhere: expected a comma2k19 segment"),
+        ("--seconds 0", "--seconds: expected 0.05 to 36000 s"),
+        ("--minutes nan", "--minutes: expected 0.05 to 36000 s"),
+        ("--seed -1", "--seed: expected 0 or more, found -1"),
+        ("--rpy 0,0", "--rpy: expected three angles"),
+        ("--rpy 0,0.5,0", "--rpy: expected angles of at most 0.05, 0.15, 0.1 rad"),
+        ("--rpy 0,nan,0", "--rpy: expected angles of at most"),
+        ("--drop 7,x", "--drop: expected a frame number"),
+        ("--drop driver:3", "--drop: expected a frame number, or road, wide and one"),
+        ("--drop wide:3 --missing wide", "--drop: expected a frame number, or road"),
+        ("--seconds 1 --drop 20", "--drop: expected frames below 20, found 20"),
+        ("--workers 0", "--workers: expected at least 1"),
+        ("--telemetry nowhere", "nowhere: expected a comma2k19 segment"),
+        ("--telemetry {}/poseless", "expected a segment with global_pose"),
     ],
 )
 def test_options_that_cannot_work_write_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, message: str
 ) -> None:
+    for name in ("speed", "steering_angle"):
+        folder = tmp_path / "poseless/processed_log/CAN" / name
+        folder.mkdir(parents=True)
+        for part in ("t", "value"):
+            with (folder / part).open("wb") as file:
+                np.lib.format.write_array(file, np.arange(50) / 10.0 + 1.0)
     target = tmp_path / "drives"
-    code = main(["make-drive", str(target), *options])
+    code = main(["make-drive", str(target), *options.format(tmp_path).split()])
     assert code == (4 if "--telemetry" in options else 2)
     error = capsys.readouterr().err
     assert message in error
@@ -281,8 +287,16 @@ def test_directory_that_cannot_be_made_is_named(
     assert "cannot be made" in capsys.readouterr().err
 
 
-def start(target: Path) -> subprocess.Popen[str]:
-    """Start a drive of minutes; return when its worker processes have begun to write."""
+def children(process: subprocess.Popen[str]) -> list[int]:
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+    return [int(word) for task in tasks for word in task.read_text().split()]
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+@pytest.mark.parametrize(("ending", "code"), [("interrupt", 130), ("lost worker", 1)])
+def test_what_ends_early_leaves_nothing(tmp_path: Path, ending: str, code: int) -> None:
+    target = tmp_path / "drives"
     process = subprocess.Popen(
         [sys.executable, "-m", "tools.cli", "make-drive", str(target), "--minutes", "5"],
         cwd=ROOT,
@@ -292,38 +306,25 @@ def start(target: Path) -> subprocess.Popen[str]:
         start_new_session=True,
     )
     deadline = time.monotonic() + 60.0
-    while not list(target.glob(".*.part/*.hevc")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return process
-
-
-def children(process: subprocess.Popen[str]) -> list[int]:
-    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
-    return [int(word) for task in tasks for word in task.read_text().split()]
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize("ending", ["interrupt", "lost worker"])
-def test_what_ends_early_leaves_nothing(tmp_path: Path, ending: str) -> None:
-    target = tmp_path / "drives"
-    process = start(target)
     try:
+        # Until its worker processes have begun to write.
+        while not list(target.glob(".*.part/*.hevc")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         workers = children(process)
         if ending == "interrupt":
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all of the group
         else:
-            is_worker = [
-                pid for pid in workers if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            ]
-            os.kill(is_worker[0], signal.SIGKILL)
+            lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers}
+            spawned = [pid for pid, line in lines.items() if b"spawn_main" in line]
+            os.kill(spawned[0], signal.SIGKILL)
         _, error = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    assert process.returncode == {"interrupt": 130, "lost worker": 1}[ending]
+    assert process.returncode == code
     assert error.count("\n") == 1, error
     assert list(target.iterdir()) == []
     deadline = time.monotonic() + 10.0
@@ -332,51 +333,29 @@ def test_what_ends_early_leaves_nothing(tmp_path: Path, ending: str) -> None:
         time.sleep(0.02)
 
 
-# --- telemetry ---------------------------------------------------------------------------------
-
-
 @pytest.mark.footage
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared footage is not checked out")
 def test_telemetry_drives_the_rendered_camera(tmp_path: Path) -> None:
-    from tools.drives.comma2k19 import read_comma2k19
-    from tools.render.recorded_motion import recorded_motion
-    from tools.render.world import World
-
     recording = read_comma2k19(SHARED)
     motion, frames = recorded_motion(SHARED, 0, None)
     assert frames == 1200
     world = World(motion)
     states = [world.state(5 * frame) for frame in range(frames)]
-    speeds = np.array([state.speed_mps for state in states])
     recorded = np.interp(np.arange(frames) / 20, recording.times_s, recording.velocities_mps[:, 0])
-    np.testing.assert_allclose(speeds, recorded, atol=0.05)
+    np.testing.assert_allclose([state.speed_mps for state in states], recorded, atol=0.05)
+
+    def ahead_and_aside(x: float, y: float, heading: float) -> tuple[float, float]:
+        sine, cosine = np.sin(heading), np.cos(heading)
+        return float(x * cosine + y * sine), float(y * cosine - x * sine)
+
     # Where the path leads after a minute, in the frame of the first motion: 1 km ahead within 1 %,
     # and to the side within what half a degree of heading makes of that.
     assert recording.rpy_calib_rad is not None
-    _, _, yaw = recording.rpy_calib_rad
-    end = recording.positions_m[-1]
-    ahead = end[0] * np.cos(yaw) + end[1] * np.sin(yaw)
-    aside = end[1] * np.cos(yaw) - end[0] * np.sin(yaw)
-    heading = states[0].heading_rad
-    dx, dy = states[-1].x_m - states[0].x_m, states[-1].y_m - states[0].y_m
-    assert dx * np.cos(heading) + dy * np.sin(heading) == pytest.approx(ahead, rel=0.01)
-    assert dy * np.cos(heading) - dx * np.sin(heading) == pytest.approx(aside, abs=9.0)
-    (segment,) = write_drive(
-        DriveSpec(frames=2, telemetry=SHARED, streams=("road",)), tmp_path, 1, quiet
-    )
-    first = events(segment / "rlog.zst", "carState")[0].carState
-    assert first.vEgo == pytest.approx(recorded[0], abs=0.05)
-
-
-def test_telemetry_too_short_or_without_pose_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("speed", "steering_angle"):
-        folder = tmp_path / "processed_log/CAN" / name
-        folder.mkdir(parents=True)
-        for part in ("t", "value"):
-            with (folder / part).open("wb") as file:
-                np.lib.format.write_array(file, np.arange(50) / 10.0 + 1.0)
-    command = ["make-drive", str(tmp_path / "out"), "--telemetry", str(tmp_path)]
-    assert main(command) == 4
-    assert "expected a segment with global_pose" in capsys.readouterr().err
+    end, first, last = recording.positions_m[-1], states[0], states[-1]
+    ahead, aside = ahead_and_aside(end[0], end[1], recording.rpy_calib_rad[2])
+    found = ahead_and_aside(last.x_m - first.x_m, last.y_m - first.y_m, first.heading_rad)
+    assert found[0] == pytest.approx(ahead, rel=0.01)
+    assert found[1] == pytest.approx(aside, abs=9.0)
+    (segment,) = write(DriveSpec(frames=2, telemetry=SHARED, streams=("road",)), tmp_path, 1)
+    speed = said_by(segment / "rlog.zst", "carState")[0].vEgo
+    assert speed == pytest.approx(recorded[0], abs=0.05)

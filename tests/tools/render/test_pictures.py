@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from modeld.calibration import Camera
@@ -16,7 +17,6 @@ from tools.render.painter import DRIVE_SCENERY, DrivePainter
 from tools.render.spec import DriveSpec
 from tools.render.truth import segment_truth
 from tools.render.world import Motion, World, road_grid, seeded_motion
-from tools.world.sky import Picture
 from tools.world.view import Lens, Mount
 
 SEED = 5
@@ -50,7 +50,7 @@ def projected(y_m: Floats, camera: Camera, rpy_rad: tuple[float, float, float]) 
     return project(points, camera, rpy_rad)
 
 
-def columns_of(line: Floats, rows: NDArray[np.int64]) -> Floats:
+def columns_of(line: Floats, rows: Any) -> Any:
     """Return the columns at which a projected line crosses rows, pixel middles at whole numbers."""
     return np.interp(rows, line[::-1, 1], line[::-1, 0])
 
@@ -137,66 +137,48 @@ def test_pictures_are_in_limited_range_and_the_same_each_time(world: World) -> N
     one, two = DrivePainter(world, mount, SEED), DrivePainter(world, mount, SEED)
     two.paint(77)
     for tick in (0, 400):
-        first, second = one.paint(tick), two.paint(tick)
-        for a, b in zip(first, second, strict=True):
-            np.testing.assert_array_equal(a, b)
+        for a, b in zip(one.paint(tick), two.paint(tick), strict=True):
+            assert_array_equal(a, b)
             assert a.dtype == np.uint8
-            assert a.min() >= 16
-            assert a.max() <= 235
+            assert 16 <= a.min() <= a.max() <= 235
     assert (one.paint(0).luma != one.paint(5).luma).mean() > 0.02
+
+
+def luma_of(world: World, camera: Camera, tick: int = 0, roll_rad: float = 0.0) -> Any:
+    painter = DrivePainter(world, Mount(Lens.of(camera), (roll_rad, 0.0, 0.0), HEIGHT_M), SEED)
+    return painter.paint(tick).luma.astype(np.int16)
 
 
 def test_ground_has_no_streaks(world: World) -> None:
     # A step that is not taken back would brighten a row to its right end: neighbours would differ.
-    luma = (
-        DrivePainter(world, Mount(Lens.of(ROAD), (0.0, 0.0, 0.0), HEIGHT_M), SEED).paint(250).luma
-    )
-    edge = luma[400:, -1].astype(np.int16)
+    edge, look = luma_of(world, ROAD, 250)[400:, -1], DRIVE_SCENERY
     assert np.abs(np.diff(edge)).max() < 140
-    look = DRIVE_SCENERY
-    sides = (look.verge[0], look.asphalt[0], look.paint, look.yellow[0])
-    nearest = np.abs(edge[:, None] - np.array(sides)).min(axis=1)
+    sides = np.array([look.verge[0], look.asphalt[0], look.paint, look.yellow[0]])
+    nearest = np.abs(edge[:, None] - sides).min(axis=1)
     assert np.mean(nearest <= 12) > 0.9
-
-
-def test_road_that_turns_back_leaves_no_streaks() -> None:
     # A circle of 60 m: after 72 m the road runs away to the side.
-    grid = road_grid(400.0)
-    motion = Motion(
-        speed_mps=np.full(2000, 20.0),
-        curvature_1pm=np.full(grid.size, 1.0 / 60.0),
-        gap_m=np.full(2000, 30.0),
-        lane_changes=(),
-        wobble_m=np.zeros(grid.size),
-    )
-    luma = (
-        DrivePainter(World(motion), Mount(Lens.of(WIDE), (0.0, 0.0, 0.0), HEIGHT_M), SEED)
-        .paint(0)
-        .luma
-    )
-    below = luma[384:]
+    size, seconds = road_grid(400.0).size, np.ones(2000)
+    bends, wobble_m = np.full(size, 1.0 / 60.0), np.zeros(size)
+    circle = World(Motion(20.0 * seconds, bends, 30.0 * seconds, (), wobble_m))
+    below = luma_of(circle, WIDE)[384:]
     # On the left there is grass down to the road; sums that do not close leave other values.
-    assert np.abs(below[:20, :100].astype(int) - DRIVE_SCENERY.verge[0]).max() < 80
+    assert np.abs(below[:20, :100] - DRIVE_SCENERY.verge[0]).max() < 80
     assert 16 <= below.min() <= below.max() <= 235
 
 
 def test_roll_tilts_the_horizon(world: World) -> None:
-    luma = DrivePainter(world, Mount(Lens.of(ROAD), (0.05, 0.0, 0.0), HEIGHT_M), SEED).paint(0).luma
+    luma = luma_of(world, ROAD, roll_rad=0.05)
     # View roll of 0.05: left and right borders are 0.05 * 1344 = 67 px apart in height.
     left, right = (int(np.flatnonzero(luma[:, column] < 130)[0]) for column in (0, -1))
-    lower, higher = max(left, right), min(left, right)
-    assert 30 < lower - higher < 110
-
-
-def is_skin(picture: Picture) -> NDArray[np.bool_]:
-    return picture.v > 140
+    assert 30 < abs(left - right) < 110
 
 
 def test_driver_has_a_face_that_moves_and_blinks() -> None:
     painter = DriverPainter(ROAD, 8.0, SEED)
     pictures = [painter.paint(tick) for tick in range(0, 500, 20)]
-    centres = [np.argwhere(is_skin(picture)).mean(axis=0) for picture in pictures]
-    assert np.ptp([centre[1] for centre in centres]) > 4
+    # Skin is red.
+    columns = [np.argwhere(picture.v > 140)[:, 1].mean() for picture in pictures]
+    assert np.ptp(columns) > 4
     closed, opened = painter.paint(405).luma, painter.paint(430).luma
     assert (opened < 34).sum() > (closed < 34).sum() + 500
     for plane in pictures[0]:
