@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import pytest
 
 from cereal.clock import ManualClock
 from cereal.frames import (
@@ -25,6 +26,9 @@ from modeld.inputs import SUBSCRIPTIONS
 from modeld.late_camera import LateCamera
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
 
+# Fixtures of pytest, by names that fit into a line.
+Log: TypeAlias = pytest.LogCaptureFixture
+Patch: TypeAlias = pytest.MonkeyPatch
 MS = 1_000_000
 START_NS = 1_000 * MS
 CAMERAS = DeviceCameras(Camera(64, 32, 90.0), Camera(64, 32, 45.0))

@@ -12,7 +12,7 @@ from modeld.desire import VehicleState
 from modeld.inputs import SUBSCRIPTIONS, BusInputs
 from modeld.loop_state import Fault
 from modeld.validity import Freshness
-from tests.modeld.bench import MS, Car
+from tests.modeld.bench import MS, Car, Log
 from tests.modeld.conftest import make_episodes
 
 NO_CAR_STATE = ("no carState", "no carState since 0.5 s")
@@ -60,6 +60,7 @@ def test_all_is_read_from_its_fields(car: Reader) -> None:
     car.send("driverMonitoringState", isRHD=True)
     car.send("liveDelay", lateralDelay=0.25)
     car.send("roadCameraState", frameId=77)
+    inputs = car.read()
     # One signal at a time, so that a swapped one shows.
     for name, field in signals.items():
         car.send("carState", vEgo=12.5, steeringTorque=-3.0, **{name: True})
@@ -73,9 +74,7 @@ def test_all_is_read_from_its_fields(car: Reader) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -21.0, 101.0])
-def test_an_impossible_speed_counts_as_0_and_marks(
-    car: Reader, value: float, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_impossible_speed_counts_as_0_and_marks(car: Reader, value: float, caplog: Log) -> None:
     car.send("carState", vEgo=value)
     inputs = car.read()
     assert inputs.vehicle.v_ego_mps == 0.0
@@ -177,9 +176,7 @@ def test_silence_is_not_judged_where_time_runs_unevenly() -> None:
     assert inputs.reasons == ()
 
 
-def test_garbage_is_counted_and_its_sender_named(
-    car: Reader, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_garbage_is_counted_and_its_sender_named(car: Reader, caplog: Log) -> None:
     for _ in range(3):
         car.bus.send("carState", b"garbage!" * 4)
         car.read(after_ms=50)

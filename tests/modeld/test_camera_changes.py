@@ -13,7 +13,7 @@ from cereal.frames import FrameFormat, FrameRingWriter, nv12_format
 from modeld.calibration import Camera, DeviceCameras
 from modeld.late_camera import LateCamera
 from modeld.loop_state import Fault
-from tests.modeld.bench import BINNED, MS, RingBench
+from tests.modeld.bench import BINNED, MS, Log, RingBench
 from tests.modeld.fake_program import TICI, FakeProgram
 
 FULL, NEO = nv12_format(2688, 1520), nv12_format(1164, 874)
@@ -51,9 +51,7 @@ def rings(make: Make) -> RingBench:
     return bench
 
 
-def test_lost_wide_camera_is_gone_on_without_and_marked(
-    rings: RingBench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lost_wide_camera_is_gone_on_without_and_marked(rings: RingBench, caplog: Log) -> None:
     assert rings.steps(1) == [(2, 1002, ())]
     rings.writers.pop("wideRoad").close()
     found = rings.steps(20)
@@ -72,9 +70,7 @@ def test_lost_wide_camera_is_gone_on_without_and_marked(
     assert rings.inputs["wide_transform"][0, 0] == pytest.approx(425.25 / 455)
 
 
-def test_lost_road_camera_is_waited_for_and_said(
-    rings: RingBench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lost_road_camera_is_waited_for_and_said(rings: RingBench, caplog: Log) -> None:
     rings.writers.pop("road").close()
     assert rings.steps(5) == [None] * 5
     said = [text.split(" within ")[0] for text in caplog.messages]
@@ -112,7 +108,7 @@ def test_cameras_that_come_back_with_another_layout_are_followed(
 
 
 def test_size_of_another_sensor_is_invalid_until_the_next_calibration(
-    rings: RingBench, caplog: pytest.LogCaptureFixture
+    rings: RingBench, caplog: Log
 ) -> None:
     rings.reopen(TICI)
     last = rings.steps(6)[-1]
@@ -127,9 +123,7 @@ def test_size_of_another_sensor_is_invalid_until_the_next_calibration(
     assert rings.inputs["road_transform"][0, 0] == pytest.approx(2648 / 910)
 
 
-def test_frames_that_are_too_large_are_said_once_and_waited_out(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_frames_that_are_too_large_are_said_once_and_waited_out(make: Make, caplog: Log) -> None:
     rings = make()
     rings.calibrate("tizi", "os04c10")
     assert rings.steps(1) == [(1, 1001, ())]
@@ -142,7 +136,7 @@ def test_frames_that_are_too_large_are_said_once_and_waited_out(
 
 
 def test_a_fallback_that_the_new_cameras_are_too_large_for_is_done_without(
-    make: Make, caplog: pytest.LogCaptureFixture
+    make: Make, caplog: Log
 ) -> None:
     rings = make(room=FULL)
     rings.daemon.close()
@@ -159,9 +153,7 @@ def test_a_fallback_that_the_new_cameras_are_too_large_for_is_done_without(
     assert rings.daemon.state.problems == (said,)
 
 
-def test_damaged_calibration_does_not_end_the_loop(
-    rings: RingBench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_calibration_does_not_end_the_loop(rings: RingBench, caplog: Log) -> None:
     message = rings.bus.new("liveCalibration")
     message.liveCalibration.rpyCalib = [0.0, 0.0, 0.0]
     data = bytearray(message.to_bytes())
@@ -184,10 +176,7 @@ CONFIGURED = DeviceCameras(Camera(1344, 760, 910.0), Camera(1344, 760, 455.0))
 
 @pytest.mark.parametrize(("cameras", "road_px"), [(None, 1141.5), (CONFIGURED, 910.0)])
 def test_a_car_that_has_a_wide_camera_is_never_valid_without(
-    make: Make,
-    cameras: DeviceCameras | None,
-    road_px: float,
-    caplog: pytest.LogCaptureFixture,
+    make: Make, cameras: DeviceCameras | None, road_px: float, caplog: Log
 ) -> None:
     car = make(late=True, cameras=cameras)
     (before,) = car.steps(1)
@@ -206,10 +195,7 @@ def test_a_car_that_has_a_wide_camera_is_never_valid_without(
 
 @pytest.mark.parametrize(("cameras", "wide_px"), [(None, 425.25), (CONFIGURED, 455.0)])
 def test_a_wide_camera_that_comes_late_is_used_within_a_second(
-    make: Make,
-    cameras: DeviceCameras | None,
-    wide_px: float,
-    caplog: pytest.LogCaptureFixture,
+    make: Make, cameras: DeviceCameras | None, wide_px: float, caplog: Log
 ) -> None:
     car = make(late=True, cameras=cameras)
     car.keep_calibrated()
@@ -237,7 +223,7 @@ def test_a_wide_camera_that_comes_before_the_calibration_is_there_with_it(make: 
 
 @pytest.mark.parametrize("cameras", [None, DeviceCameras(Camera(1164, 874, 910.0), None)])
 def test_a_device_with_one_camera_is_valid_with_it(
-    make: Make, cameras: DeviceCameras | None, caplog: pytest.LogCaptureFixture
+    make: Make, cameras: DeviceCameras | None, caplog: Log
 ) -> None:
     car = make(NEO, late=True, cameras=cameras)
     car.keep_calibrated("neo", "unknown")

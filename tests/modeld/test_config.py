@@ -17,7 +17,7 @@ from modeld.config_sources import (
     load_settings,
 )
 from modeld.errors import ConfigError
-
+from tests.modeld.bench import Patch
 
 # A table that is not closed.
 CAMERA = "{width = 960, height = 540, focal_px = 1"
@@ -117,9 +117,7 @@ def test_stack_and_hash_give_the_ports() -> None:
     assert old.port("liveDelay") == 51688
 
 
-def test_parameters_lie_where_the_environment_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parameters_lie_where_the_environment_says(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("PARAMS_ROOT", str(tmp_path))
     monkeypatch.setenv("OPENPILOT_PREFIX", "P")
     assert Config().parameters() == tmp_path / "P"
@@ -131,7 +129,7 @@ def test_parameters_lie_where_the_environment_says(
     assert Config(params_dir=Path("here")).parameters() == Path("here")
 
 
-def test_raw_predictions_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raw_predictions_follow_the_environment(monkeypatch: Patch) -> None:
     results = []
     for value in ("1", "yes", "0", ""):
         monkeypatch.setenv("SEND_RAW_PRED", value)
@@ -278,7 +276,7 @@ def test_wrong_variables_and_options_are_told_together(tmp_path: Path) -> None:
 
 
 def test_the_variable_of_the_other_stack_loses_against_the_file_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv("SEND_RAW_PRED", "1")
     loaded = load_settings(None, {"SEND_RAW_PRED": "1"})

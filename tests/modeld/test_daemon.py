@@ -16,8 +16,8 @@ from modeld.config import Config
 from modeld.daemon import PUBLICATIONS, Daemon, StepResult
 from modeld.errors import CameraConfigError
 from modeld.loop_state import LoopState, Phase
-from tests.modeld.bench import CAMERAS, MS, NUDGE, START_NS, Bench, frame_of
-from tests.modeld.fake_program import SMALL, TICI, FakeProgram, make_interface
+from tests.modeld.bench import CAMERAS, MS, NUDGE, START_NS, Bench, Log, Patch, frame_of
+from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
 
 
 def test_step_without_frames_does_nothing(bench: Bench) -> None:
@@ -83,9 +83,7 @@ def test_frames_of_two_moments_give_invalid_messages(
     assert bench.said["cameraOdometry"].cameraOdometry.frameId == 2
 
 
-def test_messages_are_sent_in_the_published_order(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_are_sent_in_the_published_order(bench: Bench, monkeypatch: Patch) -> None:
     order: list[str] = []
     send = PubMaster.send
 
@@ -112,24 +110,7 @@ def test_everything_is_invalid_and_transforms_zero_until_calibrated(bench: Bench
     assert bench.step(2).valid
 
 
-def test_device_cameras_need_device_and_sensor_first() -> None:
-    bench = Bench(FakeProgram(capacity_bytes=TICI.size), form=TICI, cameras=None)
-    bench.calibrate()
-    valid = [bench.step(0).valid]
-    bench.send("deviceState", deviceType="tici")
-    bench.send("roadCameraState", sensor="ox03c10", frameId=1)
-    # The calibration that came too early is not remembered, the next one is used.
-    valid.append(bench.step(1).valid)
-    bench.calibrate()
-    valid.append(bench.step(2).valid)
-    assert valid == [False, False, True]
-    assert bench.inputs["road_transform"][0, 0] == pytest.approx(2648 / 910)
-    assert bench.inputs["wide_transform"][0, 0] == pytest.approx(567 / 455)
-
-
-def test_dropped_frame_prepares_and_publishes_nothing(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_dropped_frame_prepares_and_publishes_nothing(bench: Bench, caplog: Log) -> None:
     bench.calibrate()
     bench.step(0)
     assert bench.step(2) == StepResult(2, 1, False, False, 0.0)
@@ -139,7 +120,7 @@ def test_dropped_frame_prepares_and_publishes_nothing(
     assert [entry for entry, _ in bench.program.calls] == ["run", "prepare", "run"]
 
 
-def test_dropped_frame_is_run_where_the_model_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_dropped_frame_is_run_where_the_model_says_so(caplog: Log) -> None:
     bench = Bench(FakeProgram(make_interface(drop_policy="run")))
     bench.calibrate()
     bench.step(0)
@@ -263,25 +244,27 @@ def test_action_uses_delays_and_time_constants(
     assert action.desiredAcceleration == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_non_finite_outputs_are_published_as_invalid_and_finite(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: Bench, bad: float, caplog: Log
 ) -> None:
     bench.calibrate()
     bench.program.vision[0, 87:93] = 4.0
     bench.step(0)
-    bench.program.vision[0, 87] = np.nan
+    bench.program.vision[0, 87], bench.program.policy[0, 999] = 6.0, bad
     result = bench.step(1)
     assert (result.published, result.valid) == (True, False)
     assert bench.valid == [False] * 3
     assert bench.daemon.state.reasons == ("outputs not finite",)
     assert list(bench.said["cameraOdometry"].cameraOdometry.trans) == [4.0, 4.0, 4.0]
     assert "not finite" in caplog.text
-    bench.program.vision[0, 87] = 1.0
+    assert bench.program.resets == 1
+    bench.program.policy[0, 999] = 1.0
     assert bench.step(2).valid
 
 
 def test_frame_overwritten_during_the_run_is_invalid(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bench: Bench, monkeypatch: Patch, caplog: Log
 ) -> None:
     bench.calibrate()
     bench.program.on_run = lambda: monkeypatch.setattr(bench.road, "is_intact", lambda: False)
@@ -306,6 +289,7 @@ def test_single_camera_feeds_both_views() -> None:
     bench.calibrate()
     assert bench.step(3).valid
     assert (bench.inputs["road_frame"][0], bench.inputs["wide_frame"][0]) == (3, 3)
+    assert bench.inputs["road_transform"][0, 0] == pytest.approx(90 / 910)
     assert bench.inputs["wide_transform"][0, 0] == pytest.approx(90 / 455)
     assert bench.model.frameIdExtra == 3
 

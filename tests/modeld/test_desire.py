@@ -109,11 +109,7 @@ FADED: Given = [*STARTED, *[(LEFT, 0.0)] * 9]
             [OFF, PRE_LEFT, *[START_LEFT] * 13, *[FINISH_LEFT] * 20, OFF],
         ),
         # The model is done below 0.02, and not at it.
-        (
-            "A",
-            [*FADED, (LEFT, 0.02), (LEFT, 0.0199)],
-            [PRE_LEFT, *[START_LEFT] * 11, FINISH_LEFT],
-        ),
+        ("A", [*FADED, (LEFT, 0.02), (LEFT, 0.0199)], [PRE_LEFT, *[START_LEFT] * 11, FINISH_LEFT]),
         # A blinker that is on to the same side when the lines are back arms the next change.
         (
             "A",
@@ -130,11 +126,7 @@ FADED: Given = [*STARTED, *[(LEFT, 0.0)] * 9]
         ("A", [*FADED, (LEFT, 0.0), (IDLE, 0.0)], [PRE_LEFT, *[START_LEFT] * 10, FINISH_LEFT, OFF]),
         # The timer passes 10 s with the frame after 200 steps of 0.05 s; the next frame switches
         # off. The blinker is still on: no new edge, no new lane change.
-        (
-            "A",
-            [*STARTED, *[(LEFT, 1.0)] * 220],
-            [PRE_LEFT, *[START_LEFT] * 200, *[OFF] * 21],
-        ),
+        ("A", [*STARTED, *[(LEFT, 1.0)] * 220], [PRE_LEFT, *[START_LEFT] * 200, *[OFF] * 21]),
         # Done by the model at once, but half a second has to pass: ten times 0.05 in floating
         # point is a little less, so it is the 11th frame.
         (
@@ -149,11 +141,7 @@ FADED: Given = [*STARTED, *[(LEFT, 0.0)] * 9]
             [PRE_LEFT, *[START_LEFT] * 15, PRE_RIGHT, PRE_LEFT, *[START_LEFT] * 2],
         ),
         # It begins at 0, and 200 times 0.05 is a little more than 10 in floating point.
-        (
-            "B",
-            [*STARTED, *[(LEFT, 1.0)] * 220],
-            [PRE_LEFT, *[START_LEFT] * 201, *[OFF] * 20],
-        ),
+        ("B", [*STARTED, *[(LEFT, 1.0)] * 220], [PRE_LEFT, *[START_LEFT] * 201, *[OFF] * 20]),
     ],
 )
 def test_whole_changes(name: str, frames: Given, expected: list[Frame]) -> None:

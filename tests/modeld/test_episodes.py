@@ -3,12 +3,14 @@
 import logging
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
 from cereal.clock import ManualClock
 from modeld.episodes import NS_PER_S, Episodes, Kind
 from modeld.loop_state import Fault, LoopState
+from tests.modeld.bench import Log
 
 MS = 1_000_000
 OUTAGE = Kind("outage", over="frames again", unit="waits", fault=Fault.NO_FRAME)
@@ -25,10 +27,10 @@ def never(_second: float) -> bool:
     return False
 
 
-class Log:
+class Lines:
     """Episodes on a clock set by hand, and the seconds at which lines were written."""
 
-    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+    def __init__(self, caplog: Log) -> None:
         caplog.set_level(logging.INFO)
         self.clock = ManualClock(7 * NS_PER_S)
         self.state = LoopState()
@@ -60,11 +62,11 @@ class Log:
 
 
 @pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> Log:
-    return Log(caplog)
+def log(caplog: Log) -> Lines:
+    return Lines(caplog)
 
 
-def test_an_outage_has_a_begin_reminders_and_an_end(log: Log) -> None:
+def test_an_outage_has_a_begin_reminders_and_an_end(log: Lines) -> None:
     log.go(1, never)
     log.go(12.3, always)
     log.go(2, never)
@@ -76,7 +78,7 @@ def test_an_outage_has_a_begin_reminders_and_an_end(log: Log) -> None:
     assert log.state.faults[Fault.NO_FRAME] == 246
 
 
-def test_reminders_of_an_hour_are_eleven(log: Log) -> None:
+def test_reminders_of_an_hour_are_eleven(log: Lines) -> None:
     log.go(3600, always)
     times = [round(time) for time, _ in log.lines]
     assert times == [0, 10, 30, 70, 150, 310, 630, 1230, 1830, 2430, 3030]
@@ -109,7 +111,7 @@ def test_reminders_of_an_hour_are_eleven(log: Log) -> None:
     ids=["short", "joined", "event", "patience"],
 )
 def test_what_is_said(
-    log: Log, kind: Kind, parts: list[tuple[float, Happens]], said: list[str]
+    log: Lines, kind: Kind, parts: list[tuple[float, Happens]], said: list[str]
 ) -> None:
     for seconds, happens in parts:
         log.go(seconds, happens, kind)
@@ -117,7 +119,7 @@ def test_what_is_said(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_flaps_there_is_one_line_a_second_at_most(log: Log, seed: int) -> None:
+def test_whatever_flaps_there_is_one_line_a_second_at_most(log: Lines, seed: int) -> None:
     numbers = random.Random(seed)  # noqa: S311 -- a repeatable choice
     edges, state = [0.0], False
     while edges[-1] < 300:
@@ -133,12 +135,12 @@ def test_whatever_flaps_there_is_one_line_a_second_at_most(log: Log, seed: int) 
 
     log.go(299, happens)
     times = [time for time, _ in log.lines]
-    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(times)]
     assert len(gaps) > 20
     assert min(gaps) >= 1 - 1e-6
 
 
-def test_an_end_that_is_known_is_said_at_once_unless_it_flaps(log: Log) -> None:
+def test_an_end_that_is_known_is_said_at_once_unless_it_flaps(log: Lines) -> None:
     log.go(1, always)
     log.end()
     assert log.texts() == ["it fails"]
@@ -153,7 +155,7 @@ def test_an_end_that_is_known_is_said_at_once_unless_it_flaps(log: Log) -> None:
     assert log.texts() == [*first, "frames again after 0.3 s, 6 waits"]
 
 
-def test_a_clock_that_is_set_back_begins_anew(log: Log) -> None:
+def test_a_clock_that_is_set_back_begins_anew(log: Lines) -> None:
     for happens in (always, always, never):
         log.go(1, happens)
         log.clock.set_ns(0)

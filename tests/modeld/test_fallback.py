@@ -10,7 +10,7 @@ from modeld.drive_memory import DriveMemory, state_directory
 from modeld.loop_state import Fault, LoopState
 from modeld.side_reports import DriveKeeper
 from runtime.errors import RuntimeFault
-from tests.modeld.bench import Bench
+from tests.modeld.bench import Bench, Log, Patch
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
 
 PLAN_SPEED = 3  # column of the plan: metres per second ahead
@@ -52,13 +52,11 @@ def bench() -> TwoModels:
     return TwoModels()
 
 
-def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+def errors(caplog: Log) -> list[str]:
     return [r.message for r in caplog.records if r.levelno == logging.ERROR]
 
 
-def test_an_error_of_the_device_costs_one_frame(
-    bench: TwoModels, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_of_the_device_costs_one_frame(bench: TwoModels, caplog: Log) -> None:
     state = bench.daemon.state
     assert bench.drive(0) == [(True, 3.0)]
     bench.fail(bench.program)
@@ -100,9 +98,7 @@ def test_without_another_model_an_error_is_the_process_to_handle(bench: TwoModel
         bench.step(1)
 
 
-def test_a_fallback_without_room_for_the_frames_is_done_without(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_fallback_without_room_for_the_frames_is_done_without(caplog: Log) -> None:
     bench = TwoModels(room=SMALL.payload_bytes - 1)
     before = bench.daemon.take_over
     assert before is not None  # no frame is known yet
@@ -161,9 +157,9 @@ def test_a_note_of_another_boot_or_a_damaged_one_is_not_followed(
 
 @pytest.mark.parametrize("directory", ["gone", None])
 def test_a_directory_that_is_gone_is_logged_and_none_keeps_nothing(
-    tmp_path: Path, directory: str | None, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, directory: str | None, caplog: Log
 ) -> None:
-    memory = DriveMemory(directory and tmp_path / directory)
+    memory = DriveMemory(None if directory is None else tmp_path / directory)
     memory.fallback.write("it hung")
     assert ("not remembered: No such file" in caplog.text) is (directory is not None)
     assert memory.fallback.read() == ""
@@ -190,7 +186,7 @@ def test_a_drive_is_remembered_from_its_first_message_until_the_car_is_parked(
     assert memory.fallback.read() == "it hung"
 
 
-def test_state_lies_where_the_service_manager_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_lies_where_the_service_manager_says(monkeypatch: Patch) -> None:
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
     assert state_directory(None) is None
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/modeld:/run/other")

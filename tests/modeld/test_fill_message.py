@@ -221,7 +221,9 @@ def test_disengagements_of_the_three_layouts(
 ) -> None:
     meta = filled("modelV2", replace(OUTPUTS, meta=np.arange(width, dtype=np.float32))).meta
     horizons = np.arange(5) * step
-    columns = {f"{name}Probs": 1 + index + horizons for index, name in enumerate(DISENGAGE)}
+    columns: dict[str, Any] = {
+        f"{name}Probs": 1 + index + horizons for index, name in enumerate(DISENGAGE)
+    }
     columns |= {"t": [2, 4, 6, 8, 10], "gasPressProbs": gas, "brakePressProbs": brake}
     check_fields(meta, {"engagedProb": 0.0})
     check_fields(meta.disengagePredictions, columns)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from tests.modeld.bench import Bench
+from tests.modeld.bench import Bench, Log
 
 # Windows of the rates are full by then.
 WARM_FRAMES = 1200
@@ -72,9 +72,7 @@ def test_neither_objects_nor_bytes_grow(bench: Bench) -> None:
     assert bench.daemon.state.published > FRAMES // 2
 
 
-def test_the_frame_path_keeps_no_memory_and_logs_nothing(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_frame_path_keeps_no_memory_and_logs_nothing(bench: Bench, caplog: Log) -> None:
     def frames(first: int, last: int) -> None:
         for frame_id in range(first, last):
             bench.calibrate()

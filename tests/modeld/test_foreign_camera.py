@@ -49,7 +49,7 @@ def ring_of(server: str, stream: str, group: int) -> FrameRingWriter:
 
 
 @needs_root
-@pytest.mark.parametrize("stream", ["road", "driver"])
+@pytest.mark.parametrize("stream", ["road", pytest.param("driver", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("group", [OWN_GROUP, SHARED_GROUP])
 def test_a_camera_of_another_group_is_named_and_one_of_the_group_is_used(
     group: int, stream: str
@@ -86,6 +86,7 @@ def looks(daemon: Popen[str], word: str = "go") -> list[str]:
     return said[:-1]
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_camera_that_comes_back_with_another_group_is_named_while_running() -> None:
     server = f"test-foreign-{os.getpid()}"

@@ -9,7 +9,7 @@ from cereal.clock import ManualClock
 from cereal.frames import Frame, FrameFormat
 from modeld.frame_sync import EXTRA_WAIT_MS, LOST_AFTER_MS, FramePair
 from modeld.loop_state import Fault
-from tests.modeld.bench import MS
+from tests.modeld.bench import MS, Log
 from tests.modeld.conftest import make_sync
 from tests.modeld.fake_program import SMALL
 
@@ -199,7 +199,7 @@ def test_late_frames_of_the_extra_camera_are_waited_for(main: TimedCamera) -> No
     ("main_unit", "extra_unit"), [(1000, 1), (1, 1000), (1000, 1000), (1000, None)]
 )
 def test_wrong_units_are_said_and_a_stop_is_noticed_meanwhile(
-    main: TimedCamera, main_unit: int, extra_unit: int | None, caplog: pytest.LogCaptureFixture
+    main: TimedCamera, main_unit: int, extra_unit: int | None, caplog: Log
 ) -> None:
     main.ns_per_unit = main_unit
     extra = None if extra_unit is None else TimedCamera(main.clock, ns_per_unit=extra_unit)

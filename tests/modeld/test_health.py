@@ -114,10 +114,12 @@ def test_facts_are_in_the_message_and_nothing_has_happened_yet(line: Line) -> No
         "fallbackReason": "",
     }
     numbers = {"processId": os.getpid(), "uptime": 10.0, "selfTest.duration": 12.5}
-    zeros = ("realtime.0.effective", "isFallback", "frames", "published", "publishedValid")
-    zeros += ("dropped", "frameWait", "runTime", "invalidReasons", "warmUpRunsLeft")
-    numbers |= {name: [] if name == "invalidReasons" else 0 for name in zeros}
-    check_fields(health, {**strings, **numbers, "publicationAge": -1.0})
+    numbers["publicationAge"] = -1.0
+    for name in ("realtime.0.effective", "isFallback", "frames", "published", "publishedValid"):
+        numbers[name] = 0
+    for name in ("dropped", "frameWait", "runTime", "warmUpRunsLeft"):
+        numbers[name] = 0
+    check_fields(health, {**strings, **numbers, "invalidReasons": []})
     assert [len(health.versions), len(health.checkpoints), len(health.realtime)] == [2, 2, 1]
     assert faults(health) == dict.fromkeys(Fault, (0, 0))
     assert [sum(stage.counts) for stage in health.stages] == [0, 0, 0, 0]
@@ -186,9 +188,11 @@ def test_recent_is_what_came_in_the_last_ten_reports(line: Line) -> None:
     first = line.at(6.0)
     assert first.recentTime == 1.0  # since the start
     assert faults(first)["noFrame"] == (5, 5)
-    for second in range(7, 17):
+    for second in range(7, 16):
         line.state.published += 20
-        health = line.at(float(second))
+        line.at(float(second))
+    line.state.published += 20
+    health = line.at(16.0)
     assert (health.recentTime, health.recentPublished) == (10.0, 200)
     assert faults(health)["noFrame"] == (5, 0)
 
@@ -341,8 +345,7 @@ def test_figures_are_read_without_a_free_descriptor() -> None:
     assert found.threads >= 1
 
 
-def folder_of(root: Path, name: str, **files: str) -> Path:
-    folder = root / name
+def folder_of(folder: Path, **files: str) -> Path:
     folder.mkdir(parents=True)
     for file, text in files.items():
         (folder / file).write_text(text + "\n", encoding="ascii")
@@ -350,7 +353,7 @@ def folder_of(root: Path, name: str, **files: str) -> Path:
 
 
 def zone(root: Path, number: int, kind: str, text: str) -> Path:
-    return folder_of(root, f"thermal/thermal_zone{number}", type=kind, temp=text)
+    return folder_of(root / f"thermal/thermal_zone{number}", type=kind, temp=text)
 
 
 def test_zones_and_monitors_are_read_once(tmp_path: Path) -> None:
@@ -359,9 +362,9 @@ def test_zones_and_monitors_are_read_once(tmp_path: Path) -> None:
     zone(tmp_path, 2, "cpu0", "54321")
     core = {"temp1_input": "61000", "temp1_label": "Package id 0", "temp10_input": "60000"}
     core = {**core, "name": "coretemp", "temp2_input": "no number"}
-    (folder_of(tmp_path, "hwmon/hwmon1", **core) / "device").symlink_to(tmp_path)
+    (folder_of(tmp_path / "hwmon/hwmon1", **core) / "device").symlink_to(tmp_path)
     # The kernel shows the zone once more.
-    again = folder_of(tmp_path, "hwmon/hwmon0", name="acpitz", temp1_input="27800")
+    again = folder_of(tmp_path / "hwmon/hwmon0", name="acpitz", temp1_input="27800")
     (again / "device").symlink_to(acpi)
     assert read_temperatures(find_sensors(tmp_path)) == (
         Temperature("acpitz", 27.8),
@@ -376,7 +379,8 @@ def test_a_sensor_that_goes_away_is_left_out(tmp_path: Path) -> None:
     sensors = find_sensors(tmp_path)
     (folder / "temp").unlink()
     assert len(sensors) == 1
-    assert read_temperatures(sensors) == find_sensors(tmp_path / "nothing") == ()
+    assert read_temperatures(sensors) == ()
+    assert find_sensors(tmp_path / "nothing") == ()
 
 
 def test_of_many_sensors_the_hottest_are_told(tmp_path: Path) -> None:

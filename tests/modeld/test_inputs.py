@@ -10,20 +10,11 @@ import numpy as np
 import pytest
 
 from cereal.schema import new_event
-from modeld.desire import VehicleState
 from modeld.errors import ParameterError
-from modeld.inputs import (
-    DEMO_CAR,
-    ActionTimes,
-    BusInputs,
-    CarParameters,
-    DesirePulse,
-    HostInputs,
-    action_times,
-    read_car_parameters,
-)
+from modeld.inputs import DEMO_CAR, CarParameters, DesirePulse, action_times, read_car_parameters
 from modeld.params import LIMIT_BYTES, UserDelay, car_of_params, read_param
 from modeld.validity import Reason
+from tests.modeld.bench import Log
 from tests.modeld.fake_program import SPLIT_ACTION
 
 
@@ -71,21 +62,6 @@ def test_delays_and_action_times_of_the_generations(
     times = action_times(0.2, CAR, replace(SPLIT_ACTION, **changes))
     found = (times.lateral_delay_s, times.lateral_s, times.longitudinal_s)
     assert found == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("is_rhd", "convention"), [(True, [0, 1]), (False, [1, 0])])
-def test_host_inputs_are_rewritten_in_place(is_rhd: bool, convention: list[int]) -> None:
-    host = HostInputs()
-    arrays = (host.traffic_convention, host.lateral_control_params, host.action_t)
-    for array in arrays:
-        array[...] = 9
-    bus = BusInputs(VehicleState(v_ego_mps=12.5), is_rhd, lateral_delay_s=0, road_frame_id=0)
-    host.update(bus, ActionTimes(lateral_s=0.35, longitudinal_s=0.85, lateral_delay_s=0.3))
-    assert [(array.shape, array.dtype) for array in arrays] == [((1, 2), np.float32)] * 3
-    traffic, params, action_t = (array[0].tolist() for array in arrays)
-    assert traffic == convention
-    assert params == pytest.approx([12.5, 0.3])
-    assert action_t == pytest.approx([0.35, 0.85])
 
 
 # --- the car ----------------------------------------------------------------------------------
@@ -218,9 +194,7 @@ def test_user_delay_is_looked_up_each_60_updates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"fast", b"nan", b"-1", b"9", b"\xff"])
-def test_delay_that_is_none_is_said_once(
-    tmp_path: Path, value: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_delay_that_is_none_is_said_once(tmp_path: Path, value: bytes, caplog: Log) -> None:
     (tmp_path / "LagdToggle").write_bytes(b"1")
     (tmp_path / "LagdValueCache").write_bytes(value)
     delay = UserDelay(tmp_path)

@@ -16,7 +16,9 @@ from modeld.load_models import Before, Loader, ModelKind, Models, load_models
 from modeld.model_store import ModelStore
 from modeld.store_manifest import ModelId
 from runtime.errors import ArtifactError
-from tests.modeld.copy_program import make_manifest
+from tests.modeld.bench import Log
+from tests.modeld.fake_program import SMALL
+from tests.tools.tiny_driving import SOURCE, _Builder
 
 KINDS = {
     "driving": ModelKind(check_interface, try_driving),
@@ -24,28 +26,27 @@ KINDS = {
 }
 
 
-def manifest_of(what: str) -> dict[str, Any]:
-    """A manifest as named: "driving" is sound; "narrow" has a vector too short for its metadata."""
-    manifest = make_manifest()
+def write(path: Path, what: str = "driving") -> Path:
+    """Put an artifact: a sound one, or of another kind, one that is "damaged", none if "missing".
+
+    The policy's vector of a "narrow" one is too short for its metadata, an "unusable" one has none.
+    """
+    if what == "damaged":
+        path.write_bytes(path.name.encode())
+    if what in ("damaged", "missing"):
+        return path
+    source = SOURCE.replace("BAD_FRAME", "-1").replace("HANG", "")
+    builder = _Builder(SMALL.payload_bytes, source, 15.0, what)
+    manifest = builder.manifest()
     if what == "narrow":
         (policy,) = [b for b in manifest["buffers"] if b["name"] == "policy_outputs"]
         policy["shape"], policy["size"] = [1, 500], 4 * 500
         manifest["kernels"][2]["global"] = [500, 1, 1]
     elif what == "unusable":
         manifest["metadata"] = {}
-    elif what == "another":
-        manifest["name"] = "another"
-    else:
+    elif what in ("monitoring", "plain"):
         manifest["kind"] = what
-    return manifest
-
-
-def write(path: Path, what: str = "driving") -> Path:
-    """Put an artifact, one that is "damaged", or nothing where it is "missing"."""
-    if what == "damaged":
-        path.write_bytes(path.name.encode())
-    elif what != "missing":
-        runtime.write_artifact(path, manifest_of(what), b"")
+    runtime.write_artifact(path, manifest, builder.data)
     return path
 
 
@@ -85,7 +86,7 @@ def test_which_of_two_models_is_run(
     hung: str,
     taken: tuple[str, str | None],
     reason_and_problem: tuple[str, str],
-    caplog: pytest.LogCaptureFixture,
+    caplog: Log,
 ) -> None:
     a, b = (write(tmp_path / f"{n}.pkl", w) for n, w in zip("ab", contents.split(), strict=True))
     models = load(Before(hung), model=a, fallback_model=b)
@@ -97,9 +98,7 @@ def test_which_of_two_models_is_run(
     assert all(text in caplog.text for text in models.problems)
 
 
-def test_where_both_are_damaged_the_first_is_the_error(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_both_are_damaged_the_first_is_the_error(tmp_path: Path, caplog: Log) -> None:
     paths = [write(tmp_path / name, "damaged") for name in ("a.pkl", "b.pkl")]
     with pytest.raises(ArtifactError, match=r"a\.pkl"):
         load(model=paths[0], fallback_model=paths[1])
@@ -139,7 +138,7 @@ def test_the_only_model_is_tried_again_though_its_loading_did_not_end(tmp_path: 
 
 @pytest.mark.opencl
 def test_a_device_that_comes_back_between_both_models_does_not_end_the_fallback(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: Log
 ) -> None:
     first, safe = (write(tmp_path / name) for name in ("a.pkl", "b.pkl"))
     content = safe.read_bytes()
@@ -181,6 +180,20 @@ def test_a_drive_goes_on_with_the_model_that_it_began_with(tmp_path: Path) -> No
 
 
 @pytest.mark.opencl
+def test_a_damaged_selected_model_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    store, before, selected = stored(tmp_path)
+    write(selected, "damaged")
+    models = load(models_dir=store.directory)
+    assert (models.first.path, models.reason) == (before, "")
+    (problem,) = models.problems
+    assert problem.startswith("model of the store not usable: ")
+    assert "b@1/artifact.pkl: expected" in problem
+    write(before, "damaged")
+    with pytest.raises(StoreError, match="add it again, or choose another with modeld models"):
+        load(models_dir=store.directory)
+
+
+@pytest.mark.opencl
 def test_the_fallback_of_the_store_is_loaded_too(tmp_path: Path) -> None:
     store, before, selected = stored(tmp_path)
     store.select(ModelId("a", "1"), "fallback", self_test=lambda _path: None)
@@ -213,7 +226,7 @@ def test_the_model_before_the_selected_one_is_checked_before_it_is_loaded(tmp_pa
 @pytest.mark.opencl
 @pytest.mark.parametrize("began_with_it", [False, True])
 def test_a_selected_model_whose_loading_did_not_end_gives_way_to_the_one_before(
-    tmp_path: Path, began_with_it: bool, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, began_with_it: bool, caplog: Log
 ) -> None:
     store, before, selected = stored(tmp_path)
     kept = str(selected) if began_with_it else ""

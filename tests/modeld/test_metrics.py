@@ -27,6 +27,7 @@ from modeld.metrics import MetricsFile, metrics_text
 from modeld.process_figures import Figures, Temperature
 from modeld.realtime import Effect
 from modeld.stages import BOUNDS_MS, NS_PER_MS
+from tests.modeld.bench import Log
 from tests.modeld.test_health import Line
 
 NS_PER_S = 1_000_000_000
@@ -215,7 +216,7 @@ def test_the_file_is_replaced_whole_and_readable_for_all(file: MetricsFile, path
 
 
 def test_a_missing_directory_is_said_once_and_counted(
-    file: MetricsFile, path: Path, caplog: pytest.LogCaptureFixture
+    file: MetricsFile, path: Path, caplog: Log
 ) -> None:
     path.parent.rmdir()
     for _ in range(3):
@@ -263,9 +264,7 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_a_disk_that_hangs_stops_no_report(
-    file: MetricsFile, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_hangs_stops_no_report(file: MetricsFile, path: Path, caplog: Log) -> None:
     """A named pipe that nobody reads stands for the disk: opening it waits for ever."""
     pipe = path.with_name(".modeld.prom.part")
     os.mkfifo(pipe)

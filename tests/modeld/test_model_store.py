@@ -21,6 +21,7 @@ from modeld.model_store import ModelStore, candidates
 from modeld.store_manifest import ModelId, StoreManifest, parse_manifest
 from modeld.store_selection import Selected
 from runtime.artifact import read_artifact
+from tests.modeld.bench import Log
 from tests.runtime import tiny
 from tests.support.built import built
 from tests.tools.small_monitoring import write_small_monitoring
@@ -347,9 +348,7 @@ def test_a_model_that_fails_its_self_test_is_not_selected(store: Store) -> None:
     assert store.selection()["driving"] == Selected(B, A)
 
 
-def test_a_damaged_selected_model_gives_way_to_the_one_before(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_selected_model_gives_way_to_the_one_before(store: Store, caplog: Log) -> None:
     store.damage(flip_last, B)
     found, problems = candidates(store.directory, "driving")
     assert found == [store.path_of(A)]
@@ -477,7 +476,7 @@ except StoreError as error:
 
 
 def test_a_full_disk_leaves_nothing(store: Store, artifacts: Path) -> None:
-    command = [sys.executable, "-c", FULL_DISK, store.directory, artifacts / "a.pkl"]
+    command = [sys.executable, "-c", FULL_DISK, str(store.directory), str(artifacts / "a.pkl")]
     said = subprocess.check_output(command, cwd=ROOT, text=True)
     assert "cannot be changed: File too large; correct that, and see modeld models list" in said
     assert said.count("\n") == 1

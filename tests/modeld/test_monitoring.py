@@ -17,6 +17,7 @@ from modeld.config import Config
 from modeld.driver_camera import driver_transform, find_driver_camera
 from modeld.errors import ModelInterfaceError
 from modeld.monitoring import Monitoring, MonitoringStep, try_monitoring
+from tests.modeld.bench import Log
 from tests.modeld.fake_program import TICI
 from tests.modeld.monitoring_program import METADATA_2025, ScriptedProgram
 
@@ -150,7 +151,7 @@ def test_the_raw_vector_is_sent_where_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_an_output_that_is_not_finite_reports_nobody(
-    driver: Driver, value: float, caplog: pytest.LogCaptureFixture
+    driver: Driver, value: float, caplog: Log
 ) -> None:
     driver.program.output[0, 12] = 9.0
     driver.step(0)
@@ -165,9 +166,7 @@ def test_an_output_that_is_not_finite_reports_nobody(
     assert driver.event.valid
 
 
-def test_a_frame_that_was_overwritten_is_marked(
-    driver: Driver, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_frame_that_was_overwritten_is_marked(driver: Driver, caplog: Log) -> None:
     driver.camera.intact = False
     driver.step(4)
     assert not driver.event.valid
@@ -198,13 +197,13 @@ def test_the_camera_may_come_back_with_another_size(driver: Driver) -> None:
     ],
 )
 def test_a_frame_that_cannot_be_used_is_named_and_not_given_to_the_device(
-    room: FrameFormat, form: FrameFormat, cut: int, said: str, caplog: pytest.LogCaptureFixture
+    room: FrameFormat, form: FrameFormat, cut: int, said: str, caplog: Log
 ) -> None:
     driver = Driver(room.payload_bytes)
     unused = MonitoringStep(0, published=False, valid=False)
     assert driver.step(0, form, form.payload_bytes - cut) == unused
-    assert driver.event is None
-    assert driver.program.calls == []
+    assert driver.received.receive(0) is None
+    assert (driver.event, driver.program.calls) == (None, [])
     assert said in caplog.text
     driver.step(1, room)
     assert (driver.event.valid, driver.event.driverStateV2.frameId) == (True, 1)
@@ -215,7 +214,7 @@ def test_a_frame_that_cannot_be_used_is_named_and_not_given_to_the_device(
     [([0.05] * 5000, "got 5000 values"), ([0.0, math.nan, 0.0], "nan"), ([], "got 0 values")],
 )
 def test_why_a_calibration_is_not_used_is_logged_now_and_then(
-    driver: Driver, angles: list[float], said: str, caplog: pytest.LogCaptureFixture
+    driver: Driver, angles: list[float], said: str, caplog: Log
 ) -> None:
     for frame_id in range(40):
         driver.calibrate(*angles)
@@ -270,11 +269,12 @@ def test_the_loop_ends_when_it_is_told(driver: Driver) -> None:
     ],
 )
 def test_the_middle_of_the_view_sees_the_middle_of_any_camera(
-    size: tuple[int, int], scale: float, known: bool, caplog: pytest.LogCaptureFixture
+    size: tuple[int, int], scale: float, known: bool, caplog: Log
 ) -> None:
     # The middle of the reference camera is at 720, 356 of the view, whose focal length is 567.
     x, y = size[0] / 2 - 720 * scale, size[1] / 2 - 356 * scale
     found = driver_transform(find_driver_camera(*size))
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, [[scale, 0, x], [0, scale, y], [0, 0, 1]], atol=1e-3)
+    expected = np.array([[scale, 0, x], [0, scale, y], [0, 0, 1]])
+    np.testing.assert_allclose(found, expected, atol=1e-3)
     assert (f"{size[0]}x{size[1]} is not known" in caplog.text) is not known

@@ -145,7 +145,12 @@ def event(service: str, *, started: bool = False) -> bytes:
 def test_device_state_says_whether_the_car_drives(messages: list[bytes], reason: str) -> None:
     transport = MemoryTransport()
     publisher = transport.publisher("deviceState")
-    timer = threading.Timer(0.02, lambda: [publisher.send(message) for message in messages])
+
+    def publish() -> None:
+        for message in messages:
+            publisher.send(message)
+
+    timer = threading.Timer(0.02, publish)
     timer.start()
     assert why_not_parked(transport, 0.2) == reason
     timer.join()

@@ -100,7 +100,7 @@ class Car:
 
     def answer(self, wait_ms: int = ANSWER_MS) -> dict[str, Any] | None:
         """The three events of the next frame; None if nothing comes."""
-        found = {}
+        found: dict[str, Any] = {}
         for name in PUBLICATIONS:
             data = self.outputs[name].receive(ANSWER_MS if found else wait_ms)
             if data is None:

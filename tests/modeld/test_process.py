@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-import runtime
-from cereal.frames import FrameFormat
 from cereal.schema import new_event
 from cereal.transport import ZmqTransport
 from modeld.model_store import ModelStore
 from modeld.store_manifest import ModelId
 from tests.faults.service import Service, Setup
-from tests.modeld.copy_program import make_manifest
+from tests.modeld.bench import Patch
 from tests.modeld.daemon_process import DEADLINE_S, DaemonProcess, running
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
@@ -29,38 +27,22 @@ A, B = ModelId("a", "1"), ModelId("b", "1")
 ASKS_FOR_TIME = "EXTEND_TIMEOUT_USEC=60000000"
 
 
-CONFIG = """
-[camera.road]
-width = 64
-height = 32
-focal_px = 91.0
-[camera.wide]
-width = 64
-height = 32
-focal_px = 45.5
-"""
-
-
 def car_params(name: str) -> Any:
     event = new_event("carParams", mono_time_ns=1)
     event.carParams.carFingerprint = name
     return event
 
 
-# --- with an artifact that copies its inputs out ----------------------------------------------
+# --- with a model of its own ------------------------------------------------------------------
 
 
 @pytest.fixture
-def start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., DaemonProcess]]:
+def start(tmp_path: Path, monkeypatch: Patch) -> Iterator[Callable[..., DaemonProcess]]:
     monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path / "cache"))
-    model, config = tmp_path / "copy.pkl", tmp_path / "modeld.toml"
-    runtime.write_artifact(model, make_manifest(), b"")
-    config.write_text(CONFIG, encoding="utf-8")
+    model = tmp_path / "tiny.pkl"
+    write_tiny_driving(model, (64, 32))
     with ExitStack() as resources:
-        options = ("--model", str(model), "--config", str(config))
-        yield lambda *more: resources.enter_context(running(tmp_path, *options, *more))
+        yield lambda *more: resources.enter_context(running(tmp_path, "--model", str(model), *more))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
@@ -70,7 +52,7 @@ def test_runs_and_stops_on_a_signal(
     process = start("--demo")
     process.open("road")
     event = process.publish_until("cameraOdometry", lambda _event: True)
-    assert list(event.cameraOdometry.trans)[:2] == [7, 7]
+    assert event.cameraOdometry.frameId > 0
     assert not event.valid
     process.wait_for("running")
     assert process.stop(number) == code
@@ -113,24 +95,6 @@ def test_takes_the_car_of_the_parameter_and_publishes(
     process.open("road")
     process.publish_until("cameraOdometry", lambda _event: True)
     process.wait_for("car: FILE CAR")
-    assert process.stop(signal.SIGTERM) == 0
-
-
-def test_outlives_its_wide_camera(start: Callable[..., DaemonProcess]) -> None:
-    def ahead(event: Any) -> int:
-        return int(event.modelV2.frameIdExtra - event.modelV2.frameId)
-
-    process = start("--demo")
-    process.open("wideRoad")
-    process.open("road")
-    process.publish_until("modelV2", lambda event: ahead(event) == 1000)
-    process.rings.pop("wideRoad").close()
-    process.publish_until("modelV2", lambda event: ahead(event) == 0)
-    # It comes back with unpadded frames: stride and chroma offset are the frame's own.
-    process.open("wideRoad", FrameFormat(64, 32, 64, 64 * 32, 64 * 32 * 3 // 2))
-    process.publish_until("modelV2", lambda event: ahead(event) == 1000)
-    process.wait_for("extra camera lost")
-    process.wait_for("extra camera is back")
     assert process.stop(signal.SIGTERM) == 0
 
 
@@ -185,26 +149,6 @@ def test_a_reload_with_settings_that_are_wrong_changes_nothing(store: ModelStore
         daemon.wait_for("starting anew")
         daemon.wait_for("waiting for camera streams")
         assert daemon.stop(signal.SIGTERM) == 0
-
-
-def test_a_damaged_selected_model_gives_way_to_the_one_before(store: ModelStore) -> None:
-    with store.path_of(B).open("r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"\x7f")
-    with running_store(store) as daemon:
-        daemon.wait_for("b@1/artifact.pkl: expected sha256")
-        daemon.wait_for(f"loading {store.path_of(A)}")
-        daemon.wait_for("waiting for camera streams")
-        assert daemon.stop(signal.SIGTERM) == 0
-
-
-def test_nothing_usable_ends_it_in_one_line(store: ModelStore) -> None:
-    for model in (A, B):
-        store.path_of(model).write_bytes(b"")
-    with running_store(store) as daemon:
-        assert daemon.end() == 4
-    assert "b@1/artifact.pkl: expected" in daemon.said[-1]
-    assert daemon.said[-1].endswith("add it again, or choose another with modeld models select")
 
 
 # --- what the service manager hears before it is ready ----------------------------------------

@@ -14,11 +14,10 @@ import pytest
 
 from modeld.realtime import Effect, awake, cpus_of, newest
 
-# Applies each of several settings as the daemon does, in a process forked for it, and says what came
+# Applies each of several settings as the daemon does, in a process forked for it; says what came
 # of them and what the system knows.
 CHILD = """
 import gc, json, os, sys, threading
-import modeld.daemon
 from modeld.config import RealtimeConfig
 from modeld.realtime import apply_to_loop, apply_to_process
 

@@ -25,6 +25,7 @@ from modeld.log_limit import MOST, PERIOD_NS
 from modeld.loop_state import LoopState
 from modeld.service_log import CAPACITY, CLOSE_S, RESERVED, ServiceLog
 from modeld.sync_log import EXTRA_LOST
+from tests.modeld.bench import Patch
 
 logger = logging.getLogger("modeld.test")
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -141,7 +142,7 @@ def test_tracebacks_are_shown_where_they_are_asked_for(file: LogFile) -> None:
 
 
 def test_json_lines_are_objects_with_the_exception_as_one_text(
-    file: LogFile, monkeypatch: pytest.MonkeyPatch
+    file: LogFile, monkeypatch: Patch
 ) -> None:
     # The test runner keeps what is logged, and cannot hand on what is no text.
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
@@ -159,7 +160,7 @@ def test_json_lines_are_objects_with_the_exception_as_one_text(
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_the_journal_gets_priorities_and_no_time(
-    form: str, file: LogFile, monkeypatch: pytest.MonkeyPatch
+    form: str, file: LogFile, monkeypatch: Patch
 ) -> None:
     status = os.fstat(file.stream.fileno())
     monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
@@ -174,9 +175,7 @@ def test_the_journal_gets_priorities_and_no_time(
         assert json.loads(lines[1][3:])["message"] == "text"
 
 
-def test_a_stream_that_was_redirected_is_not_the_journal(
-    file: LogFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_was_redirected_is_not_the_journal(file: LogFile, monkeypatch: Patch) -> None:
     monkeypatch.setenv("JOURNAL_STREAM", "1:2")
     with file.log():
         logger.info("text")

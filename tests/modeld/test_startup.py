@@ -25,6 +25,7 @@ from modeld.loop_state import Phase
 from modeld.process import run
 from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
 from runtime.errors import ArtifactError
+from tests.modeld.bench import Log, Patch
 from tests.modeld.conftest import make_episodes
 from tests.modeld.fake_program import SMALL
 from tests.runtime import tiny
@@ -72,25 +73,15 @@ def found_streams(stop: threading.Event, episodes: Episodes | None = None) -> tu
     ],
 )
 def test_connects_to_the_streams_that_exist(
-    stop: threading.Event,
-    open_stream: Open,
-    streams: tuple[str, ...],
-    expected: tuple[bool, ...],
+    stop: threading.Event, open_stream: Open, streams: tuple[str, ...], expected: tuple[bool, ...]
 ) -> None:
     for stream in streams:
         open_stream(stream)
     assert found_streams(stop) == expected
 
 
-def test_waits_for_cameras_that_come_later(stop: threading.Event, open_stream: Open) -> None:
-    starter = threading.Timer(0.15, open_stream, ["road"])
-    starter.start()
-    assert found_streams(stop)[0]
-    starter.join()
-
-
 def test_stream_that_opens_just_after_the_first_is_not_missed(
-    stop: threading.Event, open_stream: Open, monkeypatch: pytest.MonkeyPatch
+    stop: threading.Event, open_stream: Open, monkeypatch: Patch
 ) -> None:
     open_stream("road")
     opened: list[str] = []
@@ -150,10 +141,7 @@ def test_car_of_the_parameter_needs_no_message_and_may_come_while_waiting(
 
 
 def test_damage_in_either_place_is_said_once_and_waiting_goes_on(
-    stop: threading.Event,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    stop: threading.Event, tmp_path: Path, caplog: Log, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(startup, "POLL_S", 0.01)
     transport = MemoryTransport()
@@ -274,7 +262,7 @@ class Polls(threading.Event):
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> Episodes:
+def waiting(monkeypatch: Patch) -> Episodes:
     monkeypatch.setattr(startup, "POLL_S", 0.001)
     return make_episodes()
 
@@ -298,12 +286,7 @@ def waits(what: str, episodes: Episodes, seconds: float) -> object:
     [(CAMERAS, Phase.WAITING_CAMERA, 45, 3), (CAR, Phase.WAITING_CAR, 5, 1)],
 )
 def test_a_wait_that_takes_long_says_what_is_missing_and_less_and_less_often(
-    waiting: Episodes,
-    caplog: pytest.LogCaptureFixture,
-    what: str,
-    phase: Phase,
-    seconds: float,
-    times: int,
+    waiting: Episodes, caplog: Log, what: str, phase: Phase, seconds: float, times: int
 ) -> None:
     # What a command shows without -v.
     assert waits(what, waiting, 0.9) is None
@@ -314,9 +297,7 @@ def test_a_wait_that_takes_long_says_what_is_missing_and_less_and_less_often(
     assert times == 1 or caplog.messages[1] == f"{what} (11.0 s, 111 looks)"
 
 
-def test_the_end_of_a_wait_is_said(
-    waiting: Episodes, open_stream: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_end_of_a_wait_is_said(waiting: Episodes, open_stream: Open, caplog: Log) -> None:
     class Opening(Polls):
         """The camera comes after five seconds."""
 
@@ -329,9 +310,7 @@ def test_the_end_of_a_wait_is_said(
     assert caplog.messages[-1] == f"camera streams of '{SERVER}' found after 4.9 s, 50 looks"
 
 
-def test_a_camera_that_is_there_and_cannot_be_read_is_said(
-    waiting: Episodes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_camera_that_is_there_and_cannot_be_read_is_said(waiting: Episodes, caplog: Log) -> None:
     ring = DIRECTORY / f"frames_{SERVER}_road"
     # Refused to whoever asks, root too.
     ring.symlink_to("elsewhere")
@@ -361,7 +340,7 @@ def test_run_with_a_missing_model_is_one_typed_error(tmp_path: Path) -> None:
 
 @pytest.mark.opencl
 def test_an_artifact_of_another_kind_is_refused_before_anything_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     path = tiny.write(tmp_path / "plain.pkl")
     # Nothing is built for it either.

@@ -30,6 +30,7 @@ from modeld.supervisor import (
     in_pause,
     status_line,
 )
+from tests.modeld.bench import Log, Patch
 
 SOON_S = 20.0
 TICK_NS = 50_000_000
@@ -192,7 +193,7 @@ def test_without_a_fallback_that_works_a_run_that_hangs_ends_the_process(
 
 
 def test_time_in_which_the_process_stood_still_is_neither_the_models_nor_the_cars(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
 ) -> None:
     watched = Watched(has_fallback=True, run_timeout_s=0.3)
     elapsed: list[int] = []
@@ -409,9 +410,7 @@ def test_when_the_manager_is_told(
     notifier.close()
 
 
-def test_a_report_that_fails_does_not_end_the_drive(
-    watched: Watched, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_report_that_fails_does_not_end_the_drive(watched: Watched, caplog: Log) -> None:
     def fails(_now_ns: int) -> None:
         raise ValueError("no")
 
@@ -495,10 +494,7 @@ OVER_NS = PARKED_NS + 1
     ],
 )
 def test_when_the_process_starts_anew(
-    watched: Watched,
-    steps: list[tuple[dict[str, Any], int, bool]],
-    said: list[str],
-    caplog: pytest.LogCaptureFixture,
+    watched: Watched, steps: list[tuple[dict[str, Any], int, bool]], said: list[str], caplog: Log
 ) -> None:
     supervisor = watched.supervisor
     supervisor._why_no_reload = lambda: watched.problem
@@ -515,7 +511,7 @@ def test_when_the_process_starts_anew(
     assert caplog.messages == said
 
 
-def test_a_reload_ends_the_loop_in_order(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reload_ends_the_loop_in_order(watched: Watched, monkeypatch: Patch) -> None:
     def wants(_elapsed_ns: int) -> bool:
         return watched.state.published > 3
 
