@@ -13,7 +13,7 @@ import pytest
 from scheduler.ir.node import toposort
 from scheduler.onnx_import import import_model
 from scheduler.tensor.tensor import evaluate
-from tests.scheduler.onnx_import.exported import recurrent, styles, transformers, vision
+from tests.scheduler.onnx_import.exported import convolutional, sequences
 from tests.scheduler.onnx_import.onnx_models import Array, ort_session
 from tests.scheduler.support.programs import load
 from tests.support.built import example_models
@@ -65,20 +65,20 @@ def example(name: str) -> Network:
 
 
 EXPORTED = [
-    Network(vision.regnet),
-    Network(vision.yolo),
-    Network(transformers.vit_tiny, {"batch": 2}),
-    Network(transformers.swin_blocks),
-    Network(transformers.masked_text, {"batch": 3, "tokens": 7}),
-    Network(recurrent.gru_head, {"batch": 2}),
-    Network(recurrent.lstm_both_ways),
-    Network(recurrent.unrolled_cell),
-    Network(styles.training_export),
-    Network(styles.ir_version_3),
-    Network(styles.half_precision, tolerance=5e-3),
-    Network(styles.tf2onnx, {"unk__1": 2}),
-    Network(styles.dynamic_batch, {"batch": 2, "height": 10, "width": 14}),
-    Network(styles.quantized, tolerance=2e-2),
+    Network(convolutional.regnet),
+    Network(convolutional.yolo),
+    Network(sequences.vit_tiny, {"batch": 2}),
+    Network(sequences.swin_blocks),
+    Network(sequences.masked_text, {"batch": 3, "tokens": 7}),
+    Network(sequences.gru_head, {"batch": 2}),
+    Network(sequences.lstm_both_ways),
+    Network(sequences.unrolled_cell),
+    Network(convolutional.training_export),
+    Network(convolutional.ir_version_3),
+    Network(convolutional.half_precision, tolerance=5e-3),
+    Network(convolutional.tf2onnx, {"unk__1": 2}),
+    Network(convolutional.dynamic_batch, {"batch": 2, "height": 10, "width": 14}),
+    Network(convolutional.quantized, tolerance=2e-2),
 ]
 NETWORKS = {e.build.__name__: e for e in EXPORTED}
 NETWORKS |= {

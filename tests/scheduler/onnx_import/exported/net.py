@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 Array = NDArray[Any]
 
 
 @dataclass
 class Net:
-    """A graph under construction.
+    """A graph under construction: `net.Mul(x, 0.5)` appends a node and returns its output's name.
+
+    Inputs are names and what becomes constants: integers, lists of them (int64), floats (`real`)
+    and arrays.
 
     Attributes:
         opset: version of the default domain.
@@ -34,33 +37,32 @@ class Net:
     inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
     initializers: list[onnx.TensorProto] = field(default_factory=list)
 
-    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Append a node with one output and return the output's name."""
-        return self.ops(kind, 1, *inputs, **attributes)[0]
+    def __getattr__(self, kind: str) -> Callable[..., str]:
+        if not kind[0].isupper():
+            raise AttributeError(kind)
+        return lambda *inputs, **attributes: self.ops(kind, 1, *inputs, **attributes)[0]
 
-    def ops(self, kind: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
+    def ops(self, kind: str, count: int, *inputs: Any, **attributes: Any) -> list[str]:
         """Append a node with `count` outputs and return their names."""
+        given = [x if isinstance(x, str) else self.constant(x) for x in inputs]
         label = f"/{kind}_{len(self.nodes)}"
         names = [f"{label}_output_{i}" for i in range(count)]
-        self.nodes.append(helper.make_node(kind, list(inputs), names, label, **attributes))
+        self.nodes.append(helper.make_node(kind, given, names, label, **attributes))
         return names
 
-    def input(self, name: str, shape: Sequence[int | str], kind: int | None = None) -> str:
-        """Declare an input of type `real`, or of TensorProto type `kind`."""
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype(self.real)) if kind is None else kind
-        self.inputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
+    def input(self, name: str, shape: Sequence[int | str], kind: Any = None) -> str:
+        """Declare an input of type `real`, or of another numpy type."""
+        code = helper.np_dtype_to_tensor_dtype(np.dtype(kind or self.real))
+        self.inputs.append(helper.make_tensor_value_info(name, code, list(shape)))
         return name
 
-    def constant(self, values: Any, kind: Any = np.int64) -> str:
+    def constant(self, values: Any) -> str:
         """Return a small array: a shape, axes, a scalar."""
-        array = np.asarray(values, kind)
+        kind = self.real if isinstance(values, float) else np.int64
+        array = np.asarray(values, getattr(values, "dtype", kind))
         if not self.constants_as_nodes:
             return self.initializer(array)
-        return self.op("Constant", value=numpy_helper.from_array(array))
-
-    def number(self, value: float) -> str:
-        """Return a scalar of type `real`."""
-        return self.constant(value, self.real)
+        return self.Constant(value=numpy_helper.from_array(array))
 
     def initializer(self, array: Array | np.generic) -> str:
         """Return an array stored with the graph."""
@@ -80,49 +82,45 @@ class Net:
         low = [(side - 1) // 2 for side in shape[2:]]
         attributes.setdefault("pads", low + low)
         bias = self.weight(shape[0], scale=0.1)
-        return self.op("Conv", x, self.weight(*shape), bias, kernel_shape=shape[2:], **attributes)
+        return self.Conv(x, self.weight(*shape), bias, kernel_shape=shape[2:], **attributes)
+
+    def dense(self, x: str, wide: int, out: int, scale: float | None = None) -> str:
+        """Append Gemm, as a linear layer on two axes is written."""
+        return self.Gemm(x, self.weight(out, wide), self.weight(out, scale=scale), transB=1)
 
     def linear(self, x: str, wide: int, out: int) -> str:
         """Append MatMul and Add, as a linear layer on more than two axes is written."""
-        weight = self.initializer(
-            (self.rng.standard_normal((wide, out)) * wide**-0.5).astype(self.real)
-        )
-        return self.op("Add", self.weight(out, scale=0.1), self.op("MatMul", x, weight))
+        drawn = self.rng.standard_normal((wide, out)) * wide**-0.5
+        weight = self.initializer(drawn.astype(self.real))
+        return self.Add(self.weight(out, scale=0.1), self.MatMul(x, weight))
 
     def size_of(self, x: str, axis: int) -> str:
         """Return one size of a tensor at run time: Shape and Gather."""
-        return self.op("Gather", self.op("Shape", x), self.constant(axis), axis=0)
+        return self.Gather(self.Shape(x), axis, axis=0)
 
     def shape(self, *sizes: str | int) -> str:
         """Return a shape put together from sizes known and unknown: Unsqueeze and Concat."""
         axes = self.constant([0])
-        parts = [
-            self.op("Unsqueeze", s, axes) if isinstance(s, str) else self.constant([s])
-            for s in sizes
-        ]
-        return self.op("Concat", *parts, axis=0)
+        return self.Concat(
+            *(self.Unsqueeze(s, axes) if isinstance(s, str) else [s] for s in sizes), axis=0
+        )
 
     def slice(self, x: str, start: int, end: int, axis: int, step: int = 1) -> str:
         """Append a Slice of one axis."""
-        bounds = [self.constant([v]) for v in (start, end, axis, step)]
-        return self.op("Slice", x, *bounds)
+        return self.Slice(x, [start], [end], [axis], [step])
 
     def layer_norm(self, x: str, wide: int) -> str:
         """Append a layer norm written out, as before opset 17."""
-        mean = self.op("ReduceMean", x, axes=[-1])
-        centred = self.op("Sub", x, mean)
-        squared = self.op("Pow", centred, self.number(2.0))
-        variance = self.op("ReduceMean", squared, axes=[-1])
-        deviation = self.op("Sqrt", self.op("Add", variance, self.number(1e-5)))
-        normal = self.op("Div", centred, deviation)
-        scaled = self.op("Mul", normal, self.weight(wide, scale=0.1, mean=1.0))
-        return self.op("Add", scaled, self.weight(wide, scale=0.1))
+        centred = self.Sub(x, self.ReduceMean(x, axes=[-1]))
+        variance = self.ReduceMean(self.Pow(centred, 2.0), axes=[-1])
+        normal = self.Div(centred, self.Sqrt(self.Add(variance, 1e-5)))
+        scaled = self.Mul(normal, self.weight(wide, scale=0.1, mean=1.0))
+        return self.Add(scaled, self.weight(wide, scale=0.1))
 
     def gelu(self, x: str) -> str:
         """Append GELU as exporters write it: Div, Erf, Add, Mul, Mul."""
-        erf = self.op("Erf", self.op("Div", x, self.number(2**0.5)))
-        doubled = self.op("Mul", x, self.op("Add", erf, self.number(1.0)))
-        return self.op("Mul", doubled, self.number(0.5))
+        erf = self.Erf(self.Div(x, 2**0.5))
+        return self.Mul(self.Mul(x, self.Add(erf, 1.0)), 0.5)
 
     def model(self, outputs: Mapping[str, str]) -> onnx.ModelProto:
         """Return the model; `outputs` are the names of its outputs and of what they are."""
@@ -130,20 +128,10 @@ class Net:
             self.nodes.append(helper.make_node("Identity", [source], [name]))
         listed = list(self.inputs)
         if self.ir_version < 4:
-            listed += [
-                helper.make_tensor_value_info(w.name, w.data_type, list(w.dims))
-                for w in self.initializers
-            ]
-        graph = helper.make_graph(
-            self.nodes,
-            "main_graph",
-            listed,
-            [onnx.ValueInfoProto(name=name) for name in outputs],
-            self.initializers,
-        )
+            info = helper.make_tensor_value_info
+            listed += [info(w.name, w.data_type, list(w.dims)) for w in self.initializers]
+        untyped = [onnx.ValueInfoProto(name=name) for name in outputs]
+        graph = helper.make_graph(self.nodes, "main_graph", listed, untyped, self.initializers)
         opsets = [helper.make_opsetid("", self.opset)]
         made = helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
         return onnx.shape_inference.infer_shapes(made, check_type=True)
-
-
-INT64 = TensorProto.INT64
