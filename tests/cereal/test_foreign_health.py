@@ -10,8 +10,8 @@ import capnp
 import pytest
 
 from cereal.errors import MessageError
-from cereal.log_writer import LogWriter
 from cereal.schema import content, member_name, new_event, read_event
+from tests.cereal.shared import write_log
 from tools.cli import main
 from tools.lib.message_values import to_plain
 
@@ -54,26 +54,20 @@ def test_a_list_of_bytes_becomes_structures_of_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "values"),
+    ("fields", "value"),
     [
-        ("a @0 :List(Float32);", {"a": [1.0, 2.0]}),  # where a text is
-        ("a @0 :Data;", {"a": b"\xff\xfe\x00"}),  # a text that is none
+        ("a @0 :List(Float32);", [1.0, 2.0]),  # where a text is
+        ("a @0 :Data;", b"\xff\xfe\x00"),  # a text that is none
     ],
 )
 def test_what_does_not_fit_is_left_out_like_damage(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    fields: str,
-    values: dict[str, Any],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fields: str, value: object
 ) -> None:
-    data = fork_event(tmp_path, fields, **values)
-    event = read_event(data)
+    data = fork_event(tmp_path, fields, a=value)
     with pytest.raises(MessageError):
-        to_plain(content(event))
+        to_plain(content(read_event(data)))
     log = tmp_path / "fork.rlog"
-    with LogWriter(log) as writer:
-        writer.write(data)
-        writer.write(new_event("carState", mono_time_ns=6).to_bytes())
+    write_log(log, [data, bytes(new_event("carState", mono_time_ns=6).to_bytes())])
     assert main(["inspect", str(log)]) == 0
     assert "modeldHealth" in capsys.readouterr().out
     assert main(["inspect", str(log), "--dump", "--json"]) == 0
