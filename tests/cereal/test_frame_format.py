@@ -142,10 +142,7 @@ def test_a_ring_that_cannot_be_is_refused(
 
 
 def test_too_little_memory_is_said_before_the_first_frame(tmp_path: Path) -> None:
-    with (
-        largest_file(1 << 16),
-        pytest.raises(FrameError, match="bytes of shared memory"),
-    ):
+    with largest_file(1 << 16), pytest.raises(FrameError, match="bytes of shared memory"):
         ring_writer(tmp_path, 6, nv12_format(640, 480))
     assert list(tmp_path.iterdir()) == []
 

@@ -134,9 +134,7 @@ def test_each_check_has_services_to_ignore(bus: Bus, ignored: str) -> None:
     assert sm.all_freq_ok() is (ignored in ("alive", "freq"))
 
 
-def test_service_on_demand_is_alive_and_at_its_rate_and_valid_as_its_message_says(
-    bus: Bus,
-) -> None:
+def test_service_on_demand_is_alive_and_at_its_rate_and_valid_as_its_message_says(bus: Bus) -> None:
     sm = bus.listen("logMessage")
     sm.update()
     assert sm.all_checks()

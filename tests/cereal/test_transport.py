@@ -153,9 +153,7 @@ def test_wait_tells_all_that_have_a_message_in_the_order_asked(transport: Transp
     assert transport.wait(tuple(reversed(ends)), 0) == [ends[3], ends[0]]
 
 
-def test_send_never_blocks_on_a_reader_that_does_not_read(
-    ends: Ends,
-) -> None:
+def test_send_never_blocks_on_a_reader_that_does_not_read(ends: Ends) -> None:
     publisher, _ = ends
 
     def send() -> None:
