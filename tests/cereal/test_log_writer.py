@@ -240,9 +240,7 @@ def test_warning_names_the_byte_of_the_file(tmp_path: Path) -> None:
 
 
 @SINKS
-def test_message_that_readers_would_refuse_is_not_written(
-    kind: type[LogWriter], tmp_path: Path
-) -> None:
+def test_message_no_reader_takes_is_not_written(kind: type[LogWriter], tmp_path: Path) -> None:
     big = (0xFFFFFF << 32).to_bytes(8, "little")  # 16 Mi words
     with pytest.raises(LogError, match="announced"), kind(tmp_path / "rlog") as writer:
         writer.write(big)
@@ -304,9 +302,7 @@ def test_links_are_followed(kind: type[LogWriter], tmp_path: Path) -> None:
         ("no/rlog", "check the directory"),
     ],
 )
-def test_what_is_no_file_is_refused(
-    kind: type[LogWriter], target: str, message: str, tmp_path: Path
-) -> None:
+def test_no_file(kind: type[LogWriter], target: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(LogError, match=message):
         kind(tmp_path / target)
@@ -335,7 +331,7 @@ LATER = [pytest.param(delay_s, marks=pytest.mark.slow) for delay_s in (0.15, 0.2
 
 @pytest.mark.parametrize("delay_s", [0.1, *LATER])
 @pytest.mark.parametrize("kind", ["growing", pytest.param("atomic", marks=pytest.mark.slow)])
-def test_interrupted_writer_leaves_a_whole_log_or_nothing(
+def test_interrupted_writer_leaves_all_or_nothing(
     kind: str, delay_s: float, tmp_path: Path
 ) -> None:
     path = tmp_path / "log.zst"

@@ -291,7 +291,7 @@ def test_what_is_open_is_not_refused(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert not caplog.records
 
 
-def test_a_lock_that_is_held_is_not_waited_for_for_ever(
+def test_a_held_lock_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ring_file._GUARD_WAIT_S == 5.0

@@ -149,7 +149,7 @@ OFFSETS = {
 
 
 @pytest.mark.parametrize(("kind", "number", "words", "pointers"), ROWS)
-def test_layout_of_structures_is_the_published_one(
+def test_layout_is_the_published_one(
     kind: Any, number: int | None, words: int, pointers: int
 ) -> None:
     node = kind.schema.node

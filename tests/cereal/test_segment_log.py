@@ -145,7 +145,7 @@ def test_video_decides_where_a_segment_ends(frames: int, tmp_path: Path) -> None
         (70, [1400]),
     ],
 )
-def test_video_that_stops_does_not_hold_a_segment(
+def test_stopped_video_holds_no_segment(
     video_s: float, expected: list[int], tmp_path: Path
 ) -> None:
     def events() -> Iterable[bytes]:

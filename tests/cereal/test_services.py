@@ -180,9 +180,7 @@ def test_directory_of_the_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
-def test_publishers_and_subscribers_of_a_stack_meet_under_names_of_2025(
-    stack: Stack, tmp_path: Path
-) -> None:
+def test_both_ends_on_a_stack_have_names_of_2025(stack: Stack, tmp_path: Path) -> None:
     transport = ZmqTransport(f"ipc://{tmp_path}", stack=stack)
     clock = MonotonicClock()
     publisher = PubMaster(["liveCalibration"], transport, clock)

@@ -239,9 +239,7 @@ def test_host_that_is_none_and_socket_path_that_is_too_long_are_refused(tmp_path
 
 
 @pytest.mark.parametrize(("place", "found"), [("no/such", "none"), ("file", "another file")])
-def test_socket_directory_that_is_not_there_is_refused_and_not_made(
-    tmp_path: Path, place: str, found: str
-) -> None:
+def test_missing_socket_directory_is_not_made(tmp_path: Path, place: str, found: str) -> None:
     (tmp_path / "file").touch()
     transport = ZmqTransport(f"ipc://{tmp_path}/{place}")
     for end in (transport.publisher, transport.subscriber):

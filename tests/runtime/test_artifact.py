@@ -19,9 +19,7 @@ from runtime.plainpickle import encode
 from tests.runtime import tiny
 
 
-def test_artifact_is_an_ordinary_pickle_of_builtins_and_data_from_the_next_page_on(
-    artifact: Path,
-) -> None:
+def test_artifact_is_a_plain_pickle_and_data_from_the_next_page_on(artifact: Path) -> None:
     with artifact.open("rb") as file:
         manifest = pickle.load(file)
     assert manifest["magic"] == "modeld-artifact"
@@ -85,9 +83,7 @@ def test_missing_empty_and_foreign_files_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["format", "abi"])
-def test_future_artifact_is_called_that_even_if_its_keys_are_unknown(
-    tmp_path: Path, key: str
-) -> None:
+def test_future_artifact_with_unknown_keys_is_called_that(tmp_path: Path, key: str) -> None:
     path = tmp_path / "a.pkl"
     future = {"magic": "modeld-artifact", "format": 1, "abi": 1, "new": [], key: 7}
     path.write_bytes(pickle.dumps(future, protocol=5))

@@ -47,9 +47,7 @@ def test_errors_come_as_an_exception_only(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_others_write_meanwhile_is_passed_on_in_order(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_what_others_write_is_passed_on_in_order(capfd: pytest.CaptureFixture[str]) -> None:
     def write(number: int) -> None:
         os.write(2, f"thread {number}\n".encode())
 
@@ -80,9 +78,7 @@ def test_a_process_without_stderr_builds_too() -> None:
     assert (done.returncode, done.stdout) == (0, b"built\n")
 
 
-def test_builds_of_several_threads_do_not_mix_up_the_stream(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_builds_of_several_threads_leave_the_stream(capfd: pytest.CaptureFixture[str]) -> None:
     # One context in one thread each; the lock makes their builds follow each other.
     programs = [program(WARNS % (os.getpid() + (n << 25))) for n in range(2, 6)]
     with ThreadPoolExecutor(len(programs)) as pool:

@@ -90,7 +90,7 @@ def test_choose_device_without_a_match_lists_what_there_is() -> None:
     assert f"{info.index} {info.name}" in str(error.value)
 
 
-def test_cache_directory_is_private_and_follows_the_environment(
+def test_cache_directory_is_private_and_where_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path / "a" / "b"))

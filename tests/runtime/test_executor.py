@@ -81,9 +81,7 @@ def test_specs_name_shapes_and_dtypes(program: Program) -> None:
         ({"z": np.zeros(1)}, "unknown input 'z'; it takes: x, frame"),
     ],
 )
-def test_input_that_does_not_fit_is_refused(
-    program: Program, change: dict[str, Any], message: str
-) -> None:
+def test_input_that_does_not_fit(program: Program, change: dict[str, Any], message: str) -> None:
     inputs = {**tiny.inputs(), **change}
     if inputs["x"] is None:
         del inputs["x"]
@@ -175,7 +173,7 @@ def test_source_that_does_not_build_is_one_line_with_the_compilers_error() -> No
         ({"kernels/1/local": [2, 1, 1]}, RuntimeFault, "entry 'run', sum: .*INVALID_WORK_GROUP"),
     ],
 )
-def test_kernel_that_is_not_as_its_source_is_refused(
+def test_kernel_unlike_its_source(
     changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

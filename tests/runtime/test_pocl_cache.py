@@ -80,9 +80,7 @@ time.sleep(60)
 """
 
 
-def test_directories_of_killed_processes_are_removed_and_of_living_ones_are_not(
-    tmp_path: Path,
-) -> None:
+def test_directories_of_killed_processes_are_removed(tmp_path: Path) -> None:
     processes = [start(WAIT, tmp_path) for _ in range(2)]
     paths = [Path(process.stdout.readline().strip()) for process in processes if process.stdout]
     assert all(path.parent == tmp_path / "pocl" for path in paths)
@@ -124,9 +122,7 @@ def test_child_processes_have_their_own_directory_and_leave_the_parents(tmp_path
     assert list(Path(base).iterdir()) == []
 
 
-def test_directory_that_is_removed_is_made_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_removed_directory_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = PoclDirectory(tmp_path / "pocl")
     directory.ensure()
     assert caplog.messages == []
@@ -157,9 +153,7 @@ def test_cache_that_is_emptied_while_a_process_runs_is_made_again(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variable", ["MODELD_CACHE_DIR", "POCL_CACHE_DIR"])
-def test_directory_of_no_use_is_replaced_and_its_variable_named(
-    tmp_path: Path, variable: str
-) -> None:
+def test_directory_of_no_use_has_its_variable_named(tmp_path: Path, variable: str) -> None:
     (tmp_path / "file").touch()
     wanted = str(tmp_path / "file" / "cache")
     code, out, err = run(RUN, tmp_path / "cache", **{variable: wanted})

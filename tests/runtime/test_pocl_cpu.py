@@ -85,9 +85,7 @@ def test_level_follows_the_flags(flags: str, level: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["generic", "no-such-cpu"])
 @NEEDS_RECORD
-def test_name_that_clang_refuses_is_replaced_by_the_level_of_the_flags(
-    name: str, tmp_path: Path
-) -> None:
+def test_name_that_clang_refuses_is_replaced_by_a_level(name: str, tmp_path: Path) -> None:
     for _ in range(2):  # the second start finds what the first one learned
         code, out, err = run(tmp_path, REPORT, MODELD_POCL_CPU=name)
         assert (code, err) == (0, "")
@@ -209,9 +207,7 @@ def test_wrong_result_is_a_problem(handle: cl.Device, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_driver_that_ends_the_process_is_a_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_driver_that_ends_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PoCL does so without a linker: a real driver's real end."""
     if not choose_device().info.is_pocl:
         pytest.skip("needs PoCL")

@@ -58,9 +58,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damaged_entry_is_named_and_removed(
-    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_entry(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     store = EntryStore(tmp_path / "store", "thing")
     for key in ("key", "other"):
         store.put(key, b"payload of " + key.encode())
