@@ -35,7 +35,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 # Processes that wait for each other, and ratios of times: nothing runs beside them in `make test`.
 ALONE = {
     *("test_bench_commands.py", "test_demo.py", "test_end_to_end.py"),
-    "test_scheduler_speed.py",
 }
 
 

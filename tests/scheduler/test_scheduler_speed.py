@@ -28,6 +28,7 @@ from benchmarks.scheduler_speed import (
 from scheduler import Tensor, pipeline
 from scheduler.context import CompileContext
 from tests.scheduler.support.verified import Verified
+from tests.support.selection import quick_cases
 
 # 3 ms a kernel where the calibration loop takes 8 ms (2.6 GHz Xeon, 2026-11).
 MAX_UNITS = 3 / 8
@@ -66,22 +67,32 @@ def least_growth(
     return least
 
 
-@pytest.mark.parametrize("graph", [residual, transformer])
+@pytest.mark.alone
+@pytest.mark.parametrize("graph", quick_cases([residual, transformer], residual))
 def test_time_per_kernel_does_not_grow_with_the_graph(graph: Callable[[int], Tensor]) -> None:
     assert least_growth(graph, 32, 128, lambda s: s.ms_per_kernel) < MAX_GROWTH
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
-    ("graph", "small", "large"),
-    [(elementwise, 2000, 10_000), (reductions, 400, 2000), (wide_stack, 600, 3000)],
+    ("graph", "small"),
+    [
+        pytest.param(elementwise, 2000, marks=pytest.mark.slow),
+        pytest.param(reductions, 400, marks=pytest.mark.slow),
+        (wide_stack, 600),
+    ],
 )
 def test_time_per_node_does_not_grow_with_the_graph(
-    graph: Callable[[int], Tensor], small: int, large: int
+    graph: Callable[[int], Tensor], small: int
 ) -> None:
-    assert least_growth(graph, small, large, lambda s: s.ms_per_node) < MAX_GROWTH
+    assert least_growth(graph, small, 5 * small, lambda s: s.ms_per_node) < MAX_GROWTH
 
 
-@pytest.mark.parametrize("name", ["residual-8", "residual-32", "transformer-8", "transformer-32"])
+KERNELS = ["residual-8", "residual-32", "transformer-8", "transformer-32"]
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", quick_cases(KERNELS, "residual-8"))
 def test_a_kernel_takes_less_than_three_milliseconds(name: str) -> None:
     tensor = GRAPHS[name]()
     measured: list[tuple[float, float]] = []
@@ -103,21 +114,20 @@ def shallow_stack() -> Iterator[None]:
     sys.setrecursionlimit(before)
 
 
+DEEP: dict[Callable[[int], Tensor], int] = {
+    elementwise: 10_000,
+    reductions: 500,
+    wide_sum: 512,
+    wide_stack: 1000,
+    residual: 32,
+    transformer: 8,
+}
+
+
 @pytest.mark.usefixtures("shallow_stack")
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: elementwise(10_000),
-        lambda: reductions(500),
-        lambda: wide_sum(512),
-        lambda: wide_stack(1000),
-        lambda: residual(32),
-        lambda: transformer(8),
-    ],
-    ids=["elementwise", "reductions", "sum", "stack", "residual", "transformer"],
-)
-def test_no_graph_walk_recurses(build: Callable[[], Tensor]) -> None:
-    found = measure("", build(), 1, lowering=True)
+@pytest.mark.parametrize("graph", quick_cases(DEEP, wide_sum, wide_stack, residual, transformer))
+def test_no_graph_walk_recurses(graph: Callable[[int], Tensor]) -> None:
+    found = measure("", graph(DEEP[graph]), 1, lowering=True)
     assert found.kernels
     assert found.lower_ms > 0
 
