@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -12,14 +11,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from scheduler.compile import compile_plain
 from scheduler.errors import SchedulerError, UnsupportedOpError
 from scheduler.onnx_import import from_proto, import_model, load_model
 from tests.scheduler.onnx_import.model_mutations import damaged_bytes, damaged_model
 from tests.scheduler.onnx_import.onnx_cases import CASES
-from tests.scheduler.onnx_import.onnx_models import FLOAT, model_of, node
+from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.scheduler.onnx_import.test_networks import SMALL
 from tests.scheduler.onnx_import.test_ops import build
 
@@ -27,7 +25,6 @@ SECONDS = 20  # for one model; the machine may be busy
 MEMORY_BYTES = 1 << 30
 MESSAGE = 400
 OPERATOR_CASES = 300
-LEAST, MOST = 200, 2500  # damaged models; as many as there is time for
 
 
 class Late(BaseException):
@@ -79,51 +76,43 @@ def accepted(run: Callable[[], object]) -> bool:
 
 def recurrent() -> onnx.ModelProto:
     rng = np.random.default_rng(3)
-    weights = {
-        name: rng.standard_normal(shape).astype(np.float32)
-        for name, shape in (("w", (1, 12, 3)), ("r", (1, 12, 4)), ("b", (1, 24)))
-    }
-    gru = node("GRU", "x w r b", "all last", "gru", hidden_size=4, linear_before_reset=1)
-    return model_of(
-        [gru], [("x", [5, 2, 3])], [("all", [5, 1, 2, 4]), ("last", [1, 2, 4])], weights
+    shapes = {"w": (1, 12, 3), "r": (1, 12, 4), "b": (1, 24)}
+    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    return parsed(
+        """(float[5,2,3] x) => (float[5,1,2,4] all, float[1,2,4] last) {
+          [gru] all, last = GRU <hidden_size = 4, linear_before_reset = 1> (x, w, r, b)
+        }""",
+        **weights,
     )
 
 
 def branching() -> onnx.ModelProto:
-    def branch(op: str) -> onnx.GraphProto:
-        nodes = [node(op, "x", f"{op}_a"), node("Add", f"{op}_a w", op)]
-        weight = numpy_helper.from_array(np.arange(4, dtype=np.float32), "w")
-        return helper.make_graph(
-            nodes, op, [], [helper.make_tensor_value_info(op, FLOAT, [4])], [weight]
-        )
-
-    nodes = [
-        node("ReduceSum", "x", "total", keepdims=0),
-        node("Greater", "total zero", "flag"),
-        node("If", "flag", "y", "choice", then_branch=branch("Neg"), else_branch=branch("Abs")),
-    ]
-    return model_of(nodes, weights={"zero": np.float32(0)})
+    then, other = (
+        f"{op} () => (float[4] o) <float[4] w = {{0, 1, 2, 3}}> {{ a = {op}(x) o = Add(a, w) }}"
+        for op in ("Neg", "Abs")
+    )
+    return parsed(
+        f"""(float[4] x) => (float[4] y) <float zero = {{0}}> {{
+          total = ReduceSum <keepdims = 0> (x)
+          flag = Greater(total, zero)
+          [choice] y = If <then_branch = {then}, else_branch = {other}> (flag)
+        }}"""
+    )
 
 
 def looping() -> onnx.ModelProto:
-    info = helper.make_tensor_value_info
-    body = helper.make_graph(
-        [
-            node("Identity", "go", "go_on"),
-            node("Add", "value x", "next"),
-            node("Tanh", "next", "each"),
-        ],
-        "body",
-        [
-            info("i", TensorProto.INT64, []),
-            info("go", TensorProto.BOOL, []),
-            info("value", FLOAT, [4]),
-        ],
-        [info(n, t, s) for n, t, s in (("go_on", 9, []), ("next", 1, [4]), ("each", 1, [4]))],
+    return parsed(
+        """(float[4] x) => (float[4] y, float[3,4] stack) <int64 count = {3}, bool true = {1}> {
+          [loop] y, stack = Loop (count, true, x) <
+            body = body (int64 i, bool go, float[4] value)
+            => (bool go_on, float[4] next, float[4] each) {
+              go_on = Identity(go)
+              next = Add(value, x)
+              each = Tanh(next)
+            }
+          >
+        }"""
     )
-    loop = node("Loop", "count true x", "y stack", "loop", body=body)
-    weights = {"count": np.int64(3), "true": np.array(True)}
-    return model_of([loop], outputs=[("y", [4]), ("stack", [3, 4])], weights=weights)
 
 
 @cache
@@ -136,42 +125,50 @@ def seeds() -> tuple[onnx.ModelProto, ...]:
     return (*small, *[make() for make in (recurrent, branching, looping) for _ in range(15)])
 
 
-def test_damaged_fields_give_a_model_or_one_line() -> None:
+def damaged_seed(rng: np.random.Generator) -> onnx.ModelProto:
+    return damaged_model(seeds()[int(rng.integers(len(seeds())))], rng)
+
+
+def share_accepted(count: int, run: Callable[[], object]) -> float:
+    return sum(accepted(run) for _ in range(count)) / count
+
+
+def few_and(many: int, few: int) -> pytest.MarkDecorator:
+    counts = [few, pytest.param(many, marks=pytest.mark.slow)]
+    return pytest.mark.parametrize("count", counts)
+
+
+@few_and(2500, 100)
+def test_damaged_fields_give_a_model_or_one_line(count: int) -> None:
     rng = np.random.default_rng(29)
-    count, good, until = 0, 0, time.monotonic() + 25
-    while count < LEAST or (count < MOST and time.monotonic() < until):
-        model = damaged_model(seeds()[int(rng.integers(len(seeds())))], rng)
-        good += accepted(lambda m=model: import_model(m))  # type: ignore[misc]
-        count += 1
-    assert 0.02 < good / count < 0.98
+    assert 0.02 < share_accepted(count, lambda: import_model(damaged_seed(rng))) < 0.98
 
 
-def test_damaged_files_give_a_model_or_one_line(tmp_path: Path) -> None:
+@few_and(2500, 100)
+def test_damaged_files_give_a_model_or_one_line(tmp_path: Path, count: int) -> None:
     rng = np.random.default_rng(31)
     path = tmp_path / "fuzz.onnx"
     files = [model.SerializeToString() for model in seeds()]
-    count, good, until = 0, 0, time.monotonic() + 15
-    while count < LEAST or (count < MOST and time.monotonic() < until):
+
+    def read() -> None:
         data, other = (files[int(i)] for i in rng.integers(len(files), size=2))
         path.write_bytes(damaged_bytes(data, other, rng))
-        good += accepted(lambda: import_model(load_model(path)))
-        count += 1
-    assert 0 < good < count
+        import_model(load_model(path))
+
+    assert 0 < share_accepted(count, read) < 1
 
 
-def test_damaged_networks_give_a_model_or_one_line() -> None:
+@few_and(40, 5)
+def test_damaged_networks_give_a_model_or_one_line(count: int) -> None:
     rng = np.random.default_rng(37)
     for name in SMALL:
         model, _ = SMALL[name](3)
-        for _ in range(8):
-            damaged = damaged_model(model, rng)
-            accepted(lambda m=damaged: import_model(m))  # type: ignore[misc]
+        share_accepted(count // 5, lambda m=model: import_model(damaged_model(m, rng)))  # type: ignore[misc]
 
 
-def test_damaged_models_that_are_accepted_compile() -> None:
+@few_and(60, 3)
+def test_damaged_models_that_are_accepted_compile(count: int) -> None:
     rng = np.random.default_rng(41)
-    until = time.monotonic() + 15
     compiled = 0
-    while compiled <= 5 or (compiled < 60 and time.monotonic() < until):
-        model = damaged_model(seeds()[int(rng.integers(len(seeds())))], rng)
-        compiled += accepted(lambda m=model: compile_plain(from_proto(m)))  # type: ignore[misc]
+    while compiled < count:
+        compiled += accepted(lambda: compile_plain(from_proto(damaged_seed(rng))))
