@@ -1,272 +1,235 @@
-"""Kernels written by hand."""
+"""Kernels written by hand: what is launched, and what is computed in their slot.
+
+A row of the table says of which kinds the launches of a program are; the values of all programs
+are compared with the interpreter at once.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 from scheduler import CustomKernel, custom_kernel
-from scheduler.cache.schedules import EntryGraph, ScheduleCache
-from scheduler.compile import compile_plain
-from scheduler.context import CompileContext, Stages, context_for
-from scheduler.debug.kernel_text import table_text
-from scheduler.debug.pretty import pretty
-from scheduler.debug.viz import write_page
-from scheduler.device.limits import TABLE
-from scheduler.device.spec import DEFAULT
-from scheduler.errors import ModelError, VerifyError
 from scheduler.ir import dtype as dt
-from scheduler.ir.digest import graph_digest
-from scheduler.ir.node import make
-from scheduler.ir.ops import Op
-from scheduler.ir.verify import verify
-from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.support.programs import floats, make_program, program_of, same, x
-from tests.scheduler.tensor.custom_programs import F32, check, kinds, scale, scaled
-
-SUMS = CustomKernel(
-    "sums",
-    "float s = 0; for (int i = 0; i < 4; i++) s += in0[i];\nout0[0] = s + 1; out1[0] = s * 2;",
-    [((), F32), ((), F32)],
-    1,
-    lambda v: (v.sum() + 1, v.sum() * 2),
-    flops=6,
-)
+from tests.scheduler.render.device_check import Case, Given, all_of, check, closely
+from tests.scheduler.support.programs import floats, program_of
+from tests.scheduler.tensor.custom_programs import F32, ITEM, SUMS, by_hand, kinds, pair, scaled
 
 
-# --- programs of several kernels ------------------------------------------------------------------
+def every_operand(g: Given) -> Sequence[Tensor]:
+    """A buffer of the shape, a row, a column of weights, a position, a constant."""
+    column, position = Tensor.weight(floats(8, 1, seed=2)), Tensor.arange(4).cast(F32)
+    y = scaled(g.floats(8, 4)) + g.floats(8, 4)
+    return [(y * g.floats(4) + column + position).relu().exp() * 0.5]
 
 
-@pytest.mark.opencl
-@pytest.mark.parametrize("lazy", [True, False])
-def test_an_explicit_kernel_with_two_outputs(*, lazy: bool) -> None:
-    ramp = Tensor.arange(4).cast(F32) if lazy else Tensor(np.arange(4, dtype=np.float32))
-    first, second = custom_kernel(SUMS, ramp)
-    assert len(schedule({"a": first.node, "b": second.node}).kernels) == 1
-    assert (first.item(), second.item()) == (7.0, 12.0)
+def where_it_is(g: Given) -> Sequence[Tensor]:
+    """Positions, and a part of it behind padding, with another operand behind padding."""
+    y = by_hand("EPILOGUE(in0[i] * 3, i);", (4, 6), lambda v: v * 3, ints(g, 4, 6), kind=dt.int32)
+    z = y + Tensor.arange(6) - Tensor.arange(4).unsqueeze(1)
+    edge = z.pad([(1, 1), (0, 0)], 7)[1:5]
+    return [edge + ints(g, 2, 6).pad([(2, 0), (0, 0)])]
 
 
-@pytest.mark.opencl
-def test_a_computed_input_is_stored_first() -> None:
-    y = scaled(x(8, 4) + 1.0)
-    made = program_of(y)
-    assert kinds(made) == ["map", "custom"]
-    check(made, [y], x=floats(8, 4))
+def ints(g: Given, *shape: int) -> Tensor:
+    return g(np.random.default_rng(3).integers(-9, 9, shape, np.int32))
 
 
-@pytest.mark.opencl
-def test_two_kernels_write_halves_and_the_consumer_is_last() -> None:
-    a, b = x(4, 8, name="a"), x(4, 8, name="b")
-    joined = Tensor.cat([scaled(a), scaled(b)], 0)
-    total = joined.sum(0)
-    made = program_of(total)
-    assert kinds(made) == ["custom", "custom", "reduce"]
-    check(made, [total], a=floats(4, 8), b=floats(4, 8, seed=1))
+def one_element(g: Given) -> Sequence[Tensor]:
+    source = "float s = 0; for (int j = 0; j < 4; j++) s += in0[j]; EPILOGUE(s, 0);"
+    return [(by_hand(source, (), np.sum, g.floats(4), items=1) * g.floats()).exp().reshape(1, 1)]
 
 
-# --- what is launched -------------------------------------------------------------------------
+def squares(g: Given) -> tuple[Tensor, Tensor]:
+    source = "i *= 4; const float4 a = vload4(0, in0 + i);\nEPILOGUE(m_fma(a, a, a), i);"
+    given = g.floats(3, 8)
+    return given, by_hand(source, (3, 8), lambda v: v * v + v, given, lanes=4)
 
 
-@pytest.mark.opencl
-def test_inputs_and_outputs_are_row_major() -> None:
+def vectors(g: Given) -> Sequence[Tensor]:
+    """A buffer of the shape, a row of weights, a column, a position, another type."""
+    _, y = squares(g)
+    y = y + g.floats(3, 8) * Tensor.weight(floats(8, seed=2)) + g.floats(3, 1)
+    return [(y + Tensor.arange(8).cast(F32)).relu() > 1.5]
+
+
+def short_rows(g: Given) -> Sequence[Tensor]:
+    """Of 6: vectors of 4 would reach into the next one."""
+    _, y = squares(g)
+    return [y, y.reshape(4, 6).exp()]
+
+
+def row_major(g: Given) -> Sequence[Tensor]:
     """The producer and the consumer would both like another order of axes."""
-    a = x(16, 48)
-    transposed = (a * 2.0).T.contiguous()
-    copy = CustomKernel(
-        "transpose",
-        "int i = get_global_id(0); int r = i / 48, c = i % 48; out0[r * 48 + c] = in0[c * 16 + r];",
-        [((16, 48), F32)],
-        16 * 48,
-        lambda v: v.T,
-    )
-    (y,) = custom_kernel(copy, transposed)
-    z = y.T + 1.0
-    made = program_of(z)
-    check(made, [z], x=floats(16, 48))
+    source = "int r = i / 48, c = i % 48; out0[r * 48 + c] = in0[c * 16 + r];"
+    transposed = (g.floats(16, 48) * 2.0).T.contiguous()
+    return [by_hand(source, (16, 48), lambda v: v.T, transposed).T + 1.0]
 
 
-@pytest.mark.opencl
-def test_an_unread_output_is_written_nowhere_else() -> None:
-    given = x(4)
-    _, second = custom_kernel(SUMS, given)
-    y = second.reshape(1) + given
-    made = program_of(y)
-    assert kinds(made) == ["custom", "map"]
-    assert len(made.stored) == 2
-    check(made, [y], x=floats(4))
+def known_inputs(g: Given) -> Sequence[Tensor]:
+    """They are made on the host."""
+    given = (g.floats(8, 4), Tensor.weight(floats(4, 8)).T, Tensor(3.0), Tensor.full((8, 4), 1.0))
+    source = "out0[i] = in0[i] + in1[i] * in2[0] + in3[i];"
+    return [by_hand(source, (8, 4), lambda a, b, c, d: a + b * c + d, *given)]
 
 
-@pytest.mark.opencl
-def test_known_inputs_are_made_on_the_host() -> None:
-    weight = Tensor.weight(floats(4, 8))
-    both = CustomKernel(
-        "both",
-        "int i = get_global_id(0); out0[i] = in0[i] + in1[i] * in2[0] + in3[i];",
-        [((8, 4), F32)],
-        32,
-        lambda a, b, c, d: a + b * c + d,
-    )
-    given = (x(8, 4), weight.T, Tensor(3.0), Tensor.full((8, 4), 1.0))
-    (y,) = custom_kernel(both, *given)
-    made = program_of(y)
-    assert kinds(made) == ["custom"]
-    check(made, [y], x=floats(8, 4, seed=1))
+def one_buffer_twice(g: Given) -> Sequence[Tensor]:
+    given, source = g.floats(8), "EPILOGUE(in0[i] - 3 * in1[i], i);"
+    reshaped = given.reshape(2, 4)
+    y = by_hand(source, (8,), lambda a, b: a - 3 * b.reshape(8), given, reshaped)
+    return [y * given + g.floats(8)]
 
 
-@pytest.mark.opencl
-def test_one_buffer_may_be_two_inputs() -> None:
-    twice = CustomKernel(
-        "twice",
-        "int i = get_global_id(0); EPILOGUE(in0[i] - 3 * in1[i], i);",
-        [((8,), F32)],
-        8,
-        lambda a, b: a - 3 * b.reshape(8),
-    )
-    given = x(8)
-    (y,) = custom_kernel(twice, given, given.reshape(2, 4))
-    z = y * given + x(8, name="b")
-    made = program_of(z)
-    assert kinds(made) == ["custom"]
-    check(made, [z], x=floats(8), b=floats(8, seed=1))
-
-
-@pytest.mark.opencl
-def test_only_a_part_of_a_result_may_be_read() -> None:
-    y = scaled(x(64, 8))[2:40].exp()[1:3].sum(1)
-    made = program_of(y)
-    assert kinds(made) == ["custom", "reduce"]
-    check(made, [y], x=floats(64, 8))
-
-
-@pytest.mark.opencl
-def test_a_state_is_read_before_it_is_written() -> None:
-    state = Tensor.state("s", (8,))
-    y = scaled(state)
-    made = make_program({"y": y}, [state.assign(scaled(state + x(8), slot=False))])
-    with made.load() as program:
-        found = [program.run({"x": np.ones(8, np.float32)})["y"][0].item() for _ in range(4)]
-    assert found == [0.0, 4.0, 12.0, 28.0]
-
-
-@pytest.mark.opencl
-def test_halves_and_bools() -> None:
-    kernel = CustomKernel(
-        "narrow",
-        "int i = get_global_id(0); vstore_half(in0[i], i, out0); out1[i] = in0[i] > 0;",
-        [((16,), dt.float16), ((16,), dt.bool_)],
-        16,
-        lambda v: (v.astype(np.float16), v > 0),
-    )
-    given = x(16)
+def halves_and_bools(g: Given) -> Sequence[Tensor]:
+    source = ITEM + "vstore_half(in0[i], i, out0); out1[i] = in0[i] > 0;"
+    outputs = [((16,), dt.float16), ((16,), dt.bool_)]
+    kernel = CustomKernel("k", source, outputs, 16, lambda v: (v.astype(np.float16), v > 0))
+    given = g.floats(16)
     half, positive = custom_kernel(kernel, given)
-    y, z = half.cast(F32) * 2.0, positive.where(given, 0.0)
-    made = program_of(y, z)
-    check(made, [y, z], x=floats(16) - 0.5)
+    return [half.cast(F32) * 2.0, positive.where(given, 0.0)]
+
+
+def matrix_product(g: Given) -> Sequence[Tensor]:
+    """The case it is for: a kernel of the vendor's, and what comes after it in one launch."""
+    source = """
+    /* one row per work-item } */
+    for (int column = 0; column < 12; column++) {
+      float acc = 0.0f;
+      for (int k = 0; k < 16; k++)
+        acc += in0[i * 16 + k] * in1[k * 12 + column];  // in7 is not read
+      if (column >= 0)
+        EPILOGUE(acc, i * 12 + column);
+    }
+    """
+    weight = Tensor.weight(floats(16, 12, seed=1))
+    y = by_hand(source, (8, 12), np.matmul, g.floats(8, 16), weight, items=8, flops=3072)
+    return [(y + g.floats(12)).relu() + g.floats(8, 12)]
+
+
+def of_type(kind: dt.DType) -> Case:
+    """A bool in a register is 0 or 1, a half is a float."""
+
+    def made(g: Given) -> Sequence[Tensor]:
+        values = floats(3, 5) > 0 if kind is dt.bool_ else np.abs(floats(3, 5) * 9)
+        y, value = g(values.astype(kind.np)), "in0[i]"
+        if kind is dt.float16:
+            value = "vload_half(i, in0)"
+        for _ in range(2):  # of the first one no consumer but another launch
+            y = by_hand(f"EPILOGUE({value}, i);", (3, 5), lambda v: v, y, kind=kind)
+        return [y.cast(F32) * 2.0 + 1.0]
+
+    return made
+
+
+def unread_output(g: Given) -> Sequence[Tensor]:
+    given = g.floats(4)
+    return [custom_kernel(SUMS, given)[1].reshape(1) + given]
+
+
+def waiting(g: Given) -> Sequence[Tensor]:
+    """No epilogue waits for its own launch."""
+    first, second = pair(g.floats(8))
+    return [first + second.max(0).contiguous()]
+
+
+def beside(g: Given) -> Sequence[Tensor]:
+    first, second = pair(g.floats(8))
+    return [first.relu(), second * 3.0]
+
+
+def both(g: Given) -> Sequence[Tensor]:
+    """What reads two outputs of one launch."""
+    first, second = pair(g.floats(8))
+    return [first * second]
+
+
+def consumer(use: Callable[[Tensor, Given], Sequence[Tensor]]) -> Case:
+    return lambda g: use(scaled(g.floats(8, 4)), g)
+
+
+ROWS8 = np.arange(8, dtype=np.int32)[::-1] * 2
+# Kinds of launches, the program; of those in STORES what is stored between launches, too.
+PROGRAMS: dict[str, tuple[str, Case]] = {
+    "every operand": ("custom", every_operand),
+    "where it is": ("custom", where_it_is),
+    "one element": ("custom", one_element),
+    "vectors": ("custom", vectors),
+    "vectors and short rows": ("custom map", short_rows),
+    "no consumer": ("custom", lambda g: [scaled(g.floats(8))]),
+    "another type and shape": (
+        "custom custom",
+        lambda g: [
+            (scaled(g.floats(8, 4)) > 1.0).reshape(4, 8),
+            scaled(g.floats(6)).cast(dt.int32) + 1,
+        ],
+    ),
+    "an output beside the epilogue": ("custom map", beside),
+    "two outputs in one": ("custom map", both),
+    "reduced": ("custom reduce", consumer(lambda y, _: [y.sum(1)])),
+    "read twice": ("custom reduce", consumer(lambda y, _: [y.relu(), y.exp().sum(0)])),
+    "also an output": ("custom map", consumer(lambda y, _: [y, y.relu()])),
+    "transposed": ("custom map", consumer(lambda y, g: [y.T + g.floats(4, 8)])),
+    "shifted": ("custom map", consumer(lambda y, _: [y.pad([(1, 0), (0, 0)]).exp()])),
+    "masked": ("custom map", consumer(lambda y, _: [y[:7].pad([(0, 1), (0, 0)]).exp()])),
+    "gathered": (
+        "custom map",
+        consumer(lambda y, g: [y + g.floats(16, 4).gather(g(ROWS8), 0)]),
+    ),
+    "flipped": ("custom map", consumer(lambda y, _: [y.flip(0) + y])),
+    "repeated": (
+        "custom map",
+        consumer(lambda y, g: [y.unsqueeze(0).broadcast_to((3, 8, 4)).exp() + g.floats(3, 8, 4)]),
+    ),
+    "a boundary": ("custom map", consumer(lambda y, _: [y.contiguous().exp()])),
+    "no slot, and a boundary": (
+        "custom map",
+        lambda g: [scaled(g.floats(8, 4), slot=False).contiguous().exp()],
+    ),
+    "waiting for its own launch": ("custom reduce map", waiting),
+    "a chain": (
+        "custom custom reduce",
+        lambda g: [scaled(scaled(g.floats(8, 4)).relu() + 1.0).exp().sum(1)],
+    ),
+    "an operand that runs first": (
+        "reduce custom",
+        lambda g: [scaled(g.floats(8)) + g.floats(64).reshape(8, 8).sum(1).contiguous()],
+    ),
+    "a matrix product": ("custom", matrix_product),
+    "a computed input": ("map custom", lambda g: [scaled(g.floats(8, 4) + 1.0)]),
+    "two halves of a concat": (
+        "custom custom reduce",
+        lambda g: [Tensor.cat([scaled(g.floats(4, 8)), scaled(g.floats(4, 8))], 0).sum(0)],
+    ),
+    "row-major": ("map custom map", row_major),
+    "an unread output": ("custom map", unread_output),
+    "known inputs": ("custom", known_inputs),
+    "one buffer twice": ("custom", one_buffer_twice),
+    "a part of a result": (
+        "custom reduce",
+        lambda g: [scaled(g.floats(64, 8))[2:40].exp()[1:3].sum(1)],
+    ),
+    "halves and bools": ("custom map", halves_and_bools),
+    "beside small kernels": (
+        "map custom",
+        lambda g: [g.floats(8).exp(), scaled(g.floats(8)), g.floats(8).cos()],
+    ),
+    **{f"slot of {kind}": ("custom custom", of_type(kind)) for kind in dt.ALL},
+}
+STORED = {"every operand": 0, "another type and shape": 0, "an unread output": 2}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_launched(name: str) -> None:
+    wanted, case = PROGRAMS[name]
+    made = program_of(*case(Given()))
+    assert kinds(made) == wanted
+    assert len(made.stored) == STORED.get(name, len(made.stored))
 
 
 @pytest.mark.opencl
-def test_eager_values_are_computed_once() -> None:
-    given = Tensor(floats(4, 4))
-    y = scaled(given + 1.0)
-    z = (y * 3.0).kernelize()
-    same(y.numpy(), (floats(4, 4) + 1) * 2)
-    same(z.numpy(), (floats(4, 4) + 1) * 6)
-    assert scaled(given + 1.0).schedule().launches == []
-
-
-@pytest.mark.opencl
-def test_small_kernels_beside_it_still_share_a_launch() -> None:
-    outputs = [x(8, name="a").exp(), scaled(x(8, name="b")), x(8, name="c").cos()]
-    made = program_of(*outputs)
-    assert sorted(kinds(made)) == ["custom", "map"]
-    check(made, outputs, a=floats(8), b=floats(8, seed=1), c=floats(8, seed=2))
-
-
-# --- the rest of the compiler -----------------------------------------------------------------
-
-
-@pytest.mark.opencl
-def test_names_are_by_content() -> None:
-    made = program_of(scaled(x(8, name="a")), scaled(x(8, name="b")))
-    assert kinds(made) == ["custom", "custom"]
-    assert len({launch.kernel for launch in made.table.launches}) == 1
-    assert "/* scale */" in made.source
-
-
-@pytest.mark.opencl
-def test_tables_listings_and_pages_show_it(tmp_path: Path) -> None:
-    stages = Stages()
-    context = CompileContext(stages=stages)
-    made = program_of((scaled(x(8, 4)) + 1.0).sum(1), context=context)
-    listing = pretty(stages.graphs[0][1])
-    assert "custom scale" in listing
-    assert "result 0" in listing
-    assert "custom_" in table_text(made.table)
-    write_page(tmp_path / "page.html", made.manifest, {"run": made.plan})
-    assert "EPILOGUE" not in (page := (tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert "custom kernel scale" in page
-
-
-def test_the_text_is_part_of_the_key_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    def digest(kernel: CustomKernel) -> str:
-        return graph_digest([custom_kernel(kernel, Tensor.input("x", (8,)))[0].node])
-
-    assert digest(scale(8)) == digest(scale(8))
-    assert digest(scale(8)) != digest(scale(8, factor=3.0))
-    assert digest(scale(8)) != digest(scale(8, slot=False))
-    monkeypatch.setenv("SCHEDULE_CACHE", "1")
-    cache = ScheduleCache()
-    for factor in (2.0, 3.0):
-        given = Tensor.input("x", (8,))
-        (y,) = custom_kernel(scale(8, factor=factor), given)
-        graph = {"run": EntryGraph({"y": y.node})}
-        made = cache.emitted(graph, context_for(), name="t", kind="plain")
-        assert f"{factor}f" in made.manifest["programs"][0]["source"]
-
-
-def test_buffers_are_limited_like_those_of_other_kernels() -> None:
-    context = CompileContext(replace(DEFAULT, limits=TABLE["webgpu"]))
-    names = " + ".join(f"in{i}[0]" for i in range(8))
-    wide = CustomKernel("wide", f"out0[0] = {names};", [((1,), F32)], 1)
-    (y,) = custom_kernel(wide, *(Tensor.input(f"x{i}", (1,)) for i in range(8)))
-    with pytest.raises(ModelError, match="wide: expected at most 8 buffers, found 9"):
-        schedule({"y": y.node}, context=context)
-    # Seven buffers fit, an operand of the epilogue would be the ninth.
-    names = " + ".join(f"in{i}[0]" for i in range(7))
-    wide = CustomKernel("wide", f"EPILOGUE({names}, 0);", [((1,), F32)], 1)
-    (y,) = custom_kernel(wide, *(Tensor.input(f"x{i}", (1,)) for i in range(7)))
-    assert len(schedule({"y": y.relu().node}, context=context).kernels) == 1
-    assert len(schedule({"y": (y + Tensor.input("b", (1,))).node}, context=context).kernels) == 2
-
-
-def test_a_launch_is_read_by_its_results_only() -> None:
-    launch = scaled(Tensor.input("x", (8,))).node.src[0]
-    with pytest.raises(VerifyError, match="no output 1"):
-        make(Op.RESULT, F32, (launch,), 1)
-    with pytest.raises(VerifyError, match="RESULT picks one"):
-        verify([make(Op.NEG, F32, (launch,))])
-    with pytest.raises(VerifyError, match="is not int32"):
-        verify([make(Op.RESULT, dt.int32, (launch,), 0)])
-
-
-def test_nothing_but_the_program_makes_one(tmp_path: Path) -> None:
-    """A model names operators, and what it calls CustomKernel is not one of them."""
-    onnx = pytest.importorskip("onnx")
-    value = onnx.helper.make_tensor_value_info
-    node = onnx.helper.make_node(
-        "CustomKernel", ["x"], ["y"], name="n", domain="modeld", source="out0[0] = 1;", items=1
-    )
-    graph = onnx.helper.make_graph(
-        [node],
-        "g",
-        [value("x", onnx.TensorProto.FLOAT, [1])],
-        [value("y", onnx.TensorProto.FLOAT, [1])],
-    )
-    domains = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("modeld", 1)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=domains), tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match="CustomKernel"):
-        compile_plain(tmp_path / "m.onnx")
+def test_values_are_those_of_the_interpreter() -> None:
+    given = Given()
+    check(all_of({name: case for name, (_, case) in PROGRAMS.items()}, given), given, closely)

@@ -1,42 +1,73 @@
-"""What is refused of a kernel written by hand, and what a wrong one leads to."""
+"""Kernels written by hand: what is refused of them, and where the compiler shows and keeps them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, save
 
 from runtime import BuildError
 from scheduler import CustomKernel, custom_kernel
-from scheduler.errors import ModelError
+from scheduler.cache.schedules import EntryGraph, ScheduleCache
+from scheduler.compile import compile_plain
+from scheduler.context import CompileContext, Stages, context_for
+from scheduler.debug.kernel_text import table_text
+from scheduler.debug.pretty import pretty
+from scheduler.debug.viz import write_page
+from scheduler.device.limits import TABLE
+from scheduler.device.spec import DEFAULT
+from scheduler.errors import ModelError, VerifyError
 from scheduler.ir import dtype as dt
+from scheduler.ir.digest import graph_digest
+from scheduler.ir.node import make
+from scheduler.ir.ops import Op
+from scheduler.ir.verify import verify
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.support.programs import floats
+from tests.scheduler.render.device_check import Given
+from tests.scheduler.support.programs import (
+    compute,
+    floats,
+    make_program,
+    plan_of,
+    program_of,
+    same,
+    x,
+)
+from tests.scheduler.tensor.custom_programs import F32, SUMS, by_hand, kinds, scale, scaled
+from tests.scheduler.tensor.test_custom_kernels import every_operand, matrix_product
 
-F32 = dt.float32
+
+def single(source: str, name: str = "k", **fields: Any) -> CustomKernel:
+    """Return a kernel of one output of one element."""
+    return CustomKernel(name, source, [((1,), F32)], 1, **fields)
+
+
+# --- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.opencl
 def test_a_build_error_names_the_kernel_and_the_line() -> None:
-    broken = CustomKernel(
-        "broken", "int i = 0;\nEPILOGUE(in0[i], i);\nnonsense(i);", [((4,), F32)], 4
-    )
-    (y,) = custom_kernel(broken, Tensor(floats(4)))
+    source = "int i = 0;\nEPILOGUE(in0[i], i);\nnonsense(i);"
+    (y,) = custom_kernel(CustomKernel("broken", source, [((4,), F32)], 4), Tensor(floats(4)))
     with pytest.raises(BuildError, match=r"custom kernel broken:3:3: .*nonsense") as error:
         y.numpy()
     assert len(str(error.value).splitlines()) == 1
 
 
 def test_the_interpreter_needs_a_reference() -> None:
-    silent = CustomKernel("silent", "out0[0] = 1;", [((1,), F32)], 1)
-    (y,) = custom_kernel(silent, Tensor(floats(4)))
-    with pytest.raises(ModelError, match=r"custom kernel silent: the interpreter .* reference"):
-        y.interp()
-    wrong = CustomKernel("wrong", "out0[0] = 1;", [((1,), F32)], 1, lambda v: v)
-    (y,) = custom_kernel(wrong, Tensor(floats(4)))
-    with pytest.raises(ModelError, match=r"wrong: its reference returned shapes \[\(4,\)\]"):
-        y.interp()
+    for kernel, message in (
+        (single("out0[0] = 1;"), r"custom kernel k: the interpreter .* reference"),
+        (
+            single("out0[0] = 1;", reference=lambda v: v),
+            r"k: its reference returned shapes \[\(4,\)\]",
+        ),
+    ):
+        with pytest.raises(ModelError, match=message):
+            custom_kernel(kernel, Tensor(floats(4)))[0].interp()
 
 
 BAD_SOURCES = {
@@ -68,7 +99,7 @@ BAD_SOURCES = {
 def test_a_source_that_leaves_its_function_is_refused(case: str) -> None:
     source, message = BAD_SOURCES[case]
     with pytest.raises(ModelError) as error:
-        custom_kernel(CustomKernel("bad", source, [((1,), F32)], 1), Tensor.input("x", (1,)))
+        custom_kernel(single(source, "bad"), x(1))
     assert message in str(error.value)
     assert str(error.value).startswith("custom kernel bad: ")
 
@@ -85,28 +116,156 @@ def test_a_source_that_leaves_its_function_is_refused(case: str) -> None:
         ({"items": 0}, "at least one work-item"),
         ({"items": 1 << 40}, "at least one work-item"),
         ({"flops": -1}, "no negative flops"),
+        ({"outputs": [((3, 6), F32)], "lanes": 4}, "lanes out of"),
     ],
 )
 def test_fields_that_make_no_sense_are_refused(fields: dict[str, Any], message: str) -> None:
-    good: dict[str, Any] = {
-        "name": "k",
-        "source": "int i = 0;",
-        "outputs": [((4,), F32)],
-        "items": 4,
-    }
+    outputs = [((4,), F32)]
+    good: dict[str, Any] = {"name": "k", "source": "int i = 0;", "outputs": outputs, "items": 4}
     assert str(CustomKernel(**good)) == "k"
     with pytest.raises(ModelError, match=message):
         CustomKernel(**{**good, **fields})
 
 
 def test_an_empty_input_is_refused() -> None:
-    kernel = CustomKernel("k", "out0[0] = in0[0];", [((1,), F32)], 1)
     with pytest.raises(ModelError, match="in0 has no elements"):
-        custom_kernel(kernel, Tensor(np.zeros((0, 4), np.float32)))
+        custom_kernel(single("out0[0] = in0[0];"), Tensor(np.zeros((0, 4), np.float32)))
+
+
+def test_buffers_are_limited_like_those_of_other_kernels() -> None:
+    context = CompileContext(replace(DEFAULT, limits=TABLE["webgpu"]))
+
+    def launches(source: str, count: int, *, added: bool = False) -> int:
+        names = " + ".join(f"in{i}[0]" for i in range(count))
+        inputs = (x(1, name=f"x{i}") for i in range(count))
+        (y,) = custom_kernel(single(source.format(names), "wide"), *inputs)
+        y = y + x(1, name="b") if added else y.relu()
+        return len(plan_of({"y": y}, context=context).kernels)
+
+    with pytest.raises(ModelError, match="wide: expected at most 8 buffers, found 9"):
+        launches("out0[0] = {};", 8)
+    # Seven buffers fit, an operand of the epilogue would be the ninth.
+    assert launches("EPILOGUE({}, 0);", 7) == 1
+    assert launches("EPILOGUE({}, 0);", 7, added=True) == 2
+
+
+def test_a_launch_is_read_by_its_results_only() -> None:
+    launch = scaled(x(8)).node.src[0]
+    with pytest.raises(VerifyError, match="no output 1"):
+        make(Op.RESULT, F32, (launch,), 1)
+    with pytest.raises(VerifyError, match="RESULT picks one"):
+        verify([make(Op.NEG, F32, (launch,))])
+    with pytest.raises(VerifyError, match="is not int32"):
+        verify([make(Op.RESULT, dt.int32, (launch,), 0)])
+
+
+def test_nothing_but_the_program_makes_one(tmp_path: Path) -> None:
+    """A model names operators, and what it calls CustomKernel is not one of them."""
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in "xy"]
+    fields: dict[str, Any] = {"name": "n", "domain": "modeld", "source": "out0[0] = 1;", "items": 1}
+    node = helper.make_node("CustomKernel", ["x"], ["y"], **fields)
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("modeld", 1)]
+    save(helper.make_model(graph, opset_imports=domains), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="CustomKernel"):
+        compile_plain(tmp_path / "m.onnx")
+
+
+# --- what it is known by --------------------------------------------------------------------------
 
 
 def test_equal_kernels_are_one_node() -> None:
-    kernel = CustomKernel("k", "out0[0] = in0[0];", [((1,), F32)], 1)
-    given = Tensor.input("x", (4,))
+    kernel, given = single("out0[0] = in0[0];"), x(4)
     nodes = [custom_kernel(k, given)[0].node for k in (kernel, CustomKernel(**vars(kernel)))]
     assert nodes[0] is nodes[1]
+
+
+def test_the_text_is_part_of_the_key_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest(kernel: CustomKernel) -> str:
+        return graph_digest([custom_kernel(kernel, x(8))[0].node])
+
+    assert digest(scale(8)) == digest(scale(8))
+    assert digest(scale(8)) != digest(scale(8, factor=3.0))
+    assert digest(scale(8)) != digest(scale(8, slot=False))
+    monkeypatch.setenv("SCHEDULE_CACHE", "1")
+    cache = ScheduleCache()
+    for factor in (2.0, 3.0):
+        graph = {"run": EntryGraph({"y": custom_kernel(scale(8, factor=factor), x(8))[0].node})}
+        made = cache.emitted(graph, context_for(), name="t", kind="plain")
+        assert f"{factor}f" in made.manifest["programs"][0]["source"]
+
+
+def test_names_are_by_content() -> None:
+    made = program_of(scaled(x(8, name="a")), scaled(x(8, name="b")))
+    assert kinds(made) == "custom custom"
+    assert len({launch.kernel for launch in made.table.launches}) == 1
+    assert "/* scale */" in made.source
+    assert "epilogue_value" in made.source
+
+
+def test_tables_listings_and_pages_show_it(tmp_path: Path) -> None:
+    stages = Stages()
+    made = program_of((scaled(x(8, 4)) + 1.0).sum(1), context=CompileContext(stages=stages))
+    listing = pretty(stages.graphs[0][1])
+    assert "custom scale" in listing
+    assert "result 0" in listing
+    assert "custom_" in table_text(made.table)
+    write_page(tmp_path / "page.html", made.manifest, {"run": made.plan})
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "EPILOGUE" not in page
+    assert "custom kernel scale" in page
+
+
+def test_work_and_origin_of_a_launch() -> None:
+    (launch,) = program_of(*every_operand(Given())).table.launches
+    assert launch.origin[0] == "scale"
+    assert launch.bytes_moved == 4 * (32 + 32 + 32 + 4 + 8 + 4)
+    assert launch.flops > 0
+    (launch,) = program_of(*matrix_product(Given())).table.launches
+    assert launch.flops > 2 * 8 * 12 * 16
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("lazy", [True, False])
+def test_an_explicit_kernel_with_two_outputs(*, lazy: bool) -> None:
+    ramp = Tensor.arange(4).cast(F32) if lazy else Tensor(np.arange(4, dtype=np.float32))
+    first, second = custom_kernel(SUMS, ramp)
+    assert len(plan_of({"a": first, "b": second}).kernels) == 1
+    assert (first.item(), second.item()) == (7.0, 12.0)
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_half_in_the_slot_is_what_would_be_stored(lanes: int) -> None:
+    read = "vload_half(i, in0)" if lanes == 1 else "vload_half4(i, in0)"
+    source, given = f"EPILOGUE({read} * 0.3f, i * {lanes});", Tensor.input("x", (3, 8), dt.float16)
+    third = np.float32(0.3)
+    y = by_hand(source, (3, 8), lambda v: v * third, given, kind=dt.float16, lanes=lanes)
+    z = y.float() * 4096.0
+    assert kinds(program_of(z)) == "custom"
+    values = floats(3, 8).astype(np.float16)
+    want = (values.astype(np.float32) * third).astype(np.float16)
+    np.testing.assert_array_equal(compute(z, x=values), want.astype(np.float32) * 4096)
+
+
+@pytest.mark.opencl
+def test_a_state_is_read_before_it_is_written() -> None:
+    state = Tensor.state("s", (8,))
+    y = scaled(state)
+    made = make_program({"y": y}, [state.assign(scaled(state + x(8), slot=False))])
+    with made.load() as program:
+        found = [program.run({"x": np.ones(8, np.float32)})["y"][0].item() for _ in range(4)]
+    assert found == [0.0, 4.0, 12.0, 28.0]
+
+
+@pytest.mark.opencl
+def test_eager_values_are_computed_once() -> None:
+    given = Tensor(floats(4, 4))
+    y = scaled(given + 1.0)
+    z = (y * 3.0).kernelize()
+    same(y.numpy(), (floats(4, 4) + 1) * 2)
+    same(z.numpy(), (floats(4, 4) + 1) * 6)
+    assert scaled(given + 1.0).schedule().launches == []
