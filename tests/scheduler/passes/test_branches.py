@@ -183,10 +183,7 @@ def test_networks_keep_their_values(examples: int) -> None:
     row("no weights", lambda: [A @ Tensor.input(f"w{i}", (6, 4)) for i in range(2)]),
     row("large results", lambda: [WIDE @ weight(512, 257, seed=i) for i in range(2)]),
     row("much arithmetic", lambda: [WIDE @ weight(512, 80, seed=i) for i in range(2)]),
-    row(
-        "maxima",
-        lambda: [(A.unsqueeze(1) + weight(4, 6, seed=i)).max(-1) for i in range(2)],
-    ),
+    row("maxima", lambda: [(A.unsqueeze(1) + weight(4, 6, seed=i)).max(-1) for i in range(2)]),
 )
 def test_branches(build: Build, counts: Mapping[str, int]) -> None:
     check_row(batch_branches, build, counts)

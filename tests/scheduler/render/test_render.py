@@ -146,8 +146,7 @@ def test_values_are_those_of_the_interpreter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "absent"),
-    [(padded_lanes, r"lane(?!s)"), (unpacked_weight, r"M_LOAD\(float, 16, p")],
+    ("case", "absent"), [(padded_lanes, r"lane(?!s)"), (unpacked_weight, r"M_LOAD\(float, 16, p")]
 )
 def test_what_the_text_does_not_hold(case: Case, absent: str) -> None:
     """The bounds of a loop do not differ by lane; narrow vectors do not read beyond a weight."""

@@ -174,10 +174,7 @@ PROGRAMS: dict[str, tuple[str, Case]] = {
     "transposed": ("custom map", consumer(lambda y, g: [y.T + g.floats(4, 8)])),
     "shifted": ("custom map", consumer(lambda y, _: [y.pad([(1, 0), (0, 0)]).exp()])),
     "masked": ("custom map", consumer(lambda y, _: [y[:7].pad([(0, 1), (0, 0)]).exp()])),
-    "gathered": (
-        "custom map",
-        consumer(lambda y, g: [y + g.floats(16, 4).gather(g(ROWS8), 0)]),
-    ),
+    "gathered": ("custom map", consumer(lambda y, g: [y + g.floats(16, 4).gather(g(ROWS8), 0)])),
     "flipped": ("custom map", consumer(lambda y, _: [y.flip(0) + y])),
     "repeated": (
         "custom map",
