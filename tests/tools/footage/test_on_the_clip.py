@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.built import built, interface_models
 from tests.tools.footage.clip import CLIP, LABELS, TELEMETRY
 from tools.cli import main
 
-MODELS = Path(__file__).parents[3] / "tools/models"
+COMMAND = ["footage", str(CLIP), "--labels", str(LABELS)]
+KEPT = [Path(__file__).parents[3] / f"tools/models/{role}.onnx" for role in ("vision", "policy")]
 
 pytestmark = [
     pytest.mark.opencl,
@@ -20,34 +22,35 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def random_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A driving model that has learnt nothing."""
-    directory = tmp_path_factory.mktemp("random")
-    models = directory / "models"
-    assert main(["make-model", str(models), "--interface", "split-2025"]) == 0
-    return compiled(models, directory)
+def judged(name: str, files: list[Path], *options: str, capsys: Any) -> list[dict[str, Any]]:
+    """Return what is said of a model, of the best fit and of what sees nothing."""
+
+    def compile_to(to: Path) -> None:
+        command = ["compile", *map(str, files), "-o", str(to / "driving.pkl")]
+        assert main([*command, "--no-binary", "--no-selftest"]) == 0
+
+    artifact = built(f"footage-{name}", compile_to) / "driving.pkl"
+    capsys.readouterr()
+    options = ("--model", str(artifact), "--telemetry", str(TELEMETRY), *options)
+    assert main([*COMMAND, *options, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    subjects: list[dict[str, Any]] = said["subjects"]
+    assert said["frames"] == subjects[0]["answered"] == 20
+    for subject in subjects:
+        figures = {(one["what"], one["at"]): one["mean_m"] for one in subject["figures"]}
+        subject["mean_m"] = figures["both lines", "all"]
+    return subjects
 
 
-def compiled(models: Path, directory: Path) -> Path:
-    """Return the artifact of a folder's models."""
-    files, path = [str(model) for model in models.glob("*.onnx")], directory / "driving.pkl"
-    assert main(["compile", *files, "-o", str(path), "--no-binary", "--no-selftest"]) == 0
-    return path
-
-
+@pytest.mark.slow
 def test_random_weights_are_no_better_than_what_sees_nothing(
-    random_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.html"
-    command = ["footage", str(CLIP), "--labels", str(LABELS), "--model", str(random_weights)]
-    options = ["--telemetry", str(TELEMETRY), "--report", str(page), "--json"]
-    assert main([*command, *options]) == 0
-    said = json.loads(capsys.readouterr().out)
-    model, best, blind = said["subjects"]
-    assert said["frames"] == model["answered"] == 20
+    files = interface_models("split-2025")
+    model, best, blind = judged("random", files, "--report", str(page), capsys=capsys)
     # The example's lines are a straight road and noise: a guess, which follows nothing.
-    assert _mean_m(model) > 0.7 * _mean_m(blind) > 10 * _mean_m(best)
+    assert model["mean_m"] > 0.7 * blind["mean_m"] > 10 * best["mean_m"]
     assert best["following"] == pytest.approx(1.0, abs=0.05)
     assert model["following"] < 0.2
     text = page.read_text()
@@ -56,37 +59,21 @@ def test_random_weights_are_no_better_than_what_sees_nothing(
     assert "nan" not in text
 
 
-def test_the_kept_model_sees_the_lines_of_a_real_road(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.slow
+def test_the_kept_model_sees_the_lines_of_a_real_road(capsys: pytest.CaptureFixture[str]) -> None:
     """It has never seen a real picture; it follows the lane better than what sees nothing."""
-    artifact = compiled(MODELS, tmp_path)
-    capsys.readouterr()
-    command = ["footage", str(CLIP), "--labels", str(LABELS), "--model", str(artifact)]
-    assert main([*command, "--telemetry", str(TELEMETRY), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    model, _, blind = said["subjects"]
-    assert said["frames"] == model["answered"] == 20
+    model, _, blind = judged("kept", KEPT, capsys=capsys)
     assert model["following"] > 0.5
-    assert _mean_m(model) < _mean_m(blind)
+    assert model["mean_m"] < blind["mean_m"]
 
 
 def test_without_a_model_the_references_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["footage", str(CLIP), "--labels", str(LABELS)]) == 0
+    assert main(COMMAND) == 0
     out = capsys.readouterr().out
     assert "20 labelled frames of 12 rows" in out
     assert out.count("20 of 20 frames answered") == 2
 
 
-def test_a_rate_that_leaves_labelled_frames_out_is_refused(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["footage", str(CLIP), "--labels", str(LABELS), "--rate", "5"]) == 2
+def test_a_rate_that_leaves_frames_out_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND, "--rate", "5"]) == 2
     assert "frame 21 is not; choose the rate of the clip" in capsys.readouterr().err
-
-
-def _mean_m(subject: dict[str, Any]) -> float:
-    (found,) = (
-        one for one in subject["figures"] if (one["what"], one["at"]) == ("both lines", "all")
-    )
-    return float(found["mean_m"])
