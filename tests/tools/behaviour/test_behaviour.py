@@ -29,9 +29,6 @@ def test_a_place_between_the_model_times() -> None:
     assert index == 10
     assert share == pytest.approx((1.0 - 0.9765625) / (1.181640625 - 0.9765625))
     assert place_of(X_IDXS, 192.0) == (31, 1.0)
-
-
-def test_the_plan_at_its_times() -> None:
     found = behaviour_of([car_state(7, 20.0), message(7, Made(braking_mps2=0.5))])
     assert found.frame_ids.tolist() == [7]
     assert found.valid.tolist() == [True]
@@ -76,9 +73,7 @@ def test_a_message_without_curves_or_leads_and_a_damaged_one() -> None:
     assert found.frame_ids.tolist() == [0, 8]
     nothing = {"lateral_2s", "left_line_10m", "left_edge_10m", "lead_prob", "lead_seen"}
     assert all(math.isnan(value(found, name)) for name in nothing)
-
-
-def test_a_reader_passes_everything_on() -> None:
+    # A reader passes everything on.
     events = [car_state(1, 10.0), message(1), car_state(2, 20.0), message(2, valid=False)]
     reader = BehaviourReader()
     assert list(reader.watch(iter(events))) == events
@@ -134,11 +129,9 @@ def test_a_file_a_segment_and_a_route(tmp_path: Path) -> None:
     both = read_truth(tmp_path)
     assert both.frame_id.tolist() == list(range(8))
     assert both.lane_line_y_m.shape == (8, 4, 33)
-
-
-def test_none_or_a_damaged_one_is_one_line(tmp_path: Path) -> None:
+    # None or a damaged one is one line.
     with pytest.raises(CompareError, match=r"expected truth\.npz of a rendered drive, found none"):
-        read_truth(tmp_path)
+        read_truth(tmp_path / "none")
     path = tmp_path / "truth.npz"
     whole = write(path).read_bytes()
     for content in (b"PK nothing", whole[: len(whole) // 2]):

@@ -66,18 +66,14 @@ def test_what_appears_and_disappears_is_counted() -> None:
     assert figures["lead_seen_mean"] == pytest.approx(0.9)
     assert figures["lead_distance_lost_frames"] == 2.0
     assert figures["lead_distance_max_m"] == 0.0
-
-
-def test_a_figure_that_neither_side_has_is_told_from_one_that_only_one_has() -> None:
+    # A figure that neither side has is told from one that only one has.
     none = behaviour_of([message(1, Made(lead_prob=0.1))])
     some = behaviour_of([message(1)])
     assert figures_of(difference(none, none))["lead_distance_max_m"] is None
     one_sided = figures_of(difference(some, none))["lead_distance_max_m"]
     assert one_sided is not None
     assert math.isnan(one_sided)
-
-
-def test_values_that_are_not_finite_are_missing() -> None:
+    # Values that are not finite are missing.
     left = behaviour_of([car_state(0, 20.0), message(0), message(1)])
     lost = message(1, Made(curvature_1pm=math.inf))
     right = behaviour_of([car_state(0, 20.0), message(0), lost])
@@ -105,11 +101,9 @@ def test_errors_of_both_logs_against_the_truth() -> None:
     lost = figures["error.lateral_acceleration_max_mps2"]
     assert lost is not None
     assert math.isnan(lost)
-
-
-def test_a_truth_of_nothing_leaves_nothing_to_judge() -> None:
-    truth = made_truth(2)
-    none = replace(truth, lane_line_y_m=np.full_like(truth.lane_line_y_m, np.nan))
+    # A truth of nothing leaves nothing to judge.
+    seen = made_truth(2)
+    none = replace(seen, lane_line_y_m=np.full_like(seen.lane_line_y_m, np.nan))
     log = behaviour_of([message(0), message(1)])
     figures = figures_of(difference(log, log, true_behaviour(none)))
     assert figures["error.left_line_10m_max_m"] is None

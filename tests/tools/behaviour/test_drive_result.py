@@ -137,23 +137,6 @@ def test_what_is_no_result_is_one_line(tmp_path: Path, content: bytes, found: st
         read_result(path)
 
 
-@pytest.mark.parametrize(
-    ("code", "right", "more", "found"),
-    [
-        (2, "b.rlog", [], "found one of each"),
-        (2, "b.json", ["--bit-exact"], "--bit-exact: expected two logs"),
-        (2, "b.json", ["--gate", "ofset_p99_m < 1"], "did you mean offset_p99_m"),
-        (2, "b.json", ["--gates-only"], "expected gates that decide"),
-        (4, "none.json", [], "No such file"),
-    ],
-)
-def test_arguments_that_cannot_work(
-    results: Any, modeld: Modeld, code: int, right: str, more: list[str], found: str
-) -> None:
-    left, _ = results()
-    modeld.refused(code, found, "compare", left, left.with_name(right), *more)
-
-
 @pytest.fixture
 def driven(modeld: Modeld, tmp_path: Path) -> Callable[..., Path]:
     """Write what `modeld drive` prints."""

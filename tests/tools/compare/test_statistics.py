@@ -98,9 +98,6 @@ def test_statistics_by_hand() -> None:
     assert found.standard_error == pytest.approx(1 / 256 / math.sqrt(39), rel=1e-3)
     # Each pair of frames adds 1/256 to the covariance: 20 / 256, over n (n^2 - 1) / 12.
     assert found.drift_per_frame == pytest.approx(20 / 256 / 5330, rel=1e-2)
-
-
-def test_drift_is_the_slope_over_the_frames() -> None:
     comparison = moved(lambda frame_id: np.full(33, 1e-4 * frame_id))
     assert statistics(comparison).drift_per_frame == pytest.approx(1e-4, rel=1e-2)
     assert statistics(comparison, "position.y").drift_per_frame == 0.0
@@ -135,18 +132,15 @@ def test_batches_keep_the_mean_and_a_fair_error(frames: int) -> None:
         assert error[1, 0] == pytest.approx(2.0 / math.sqrt(frames), rel=0.35)
 
 
-def test_batches_see_through_slow_noise() -> None:
-    """Alike over 50 frames: the frames' own spread would promise seven times too much."""
-    values = np.repeat(np.random.default_rng(2).normal(size=100), 50)
-    assert batched(values, 0).means()[1][0, 0] == pytest.approx(0.1, rel=0.4)
-
-
 def test_slopes_of_large_frame_numbers() -> None:
     slope = Slope()
     slope.grow(1)
     for frame in range(4_000_000_000, 4_000_000_100):
         slope.add(np.array([0]), frame, np.array([2.5 * (frame - 4_000_000_000)]))
     assert slope.slopes()[0] == pytest.approx(2.5)
+    """Alike over 50 frames: the frames' own spread would promise seven times too much."""
+    values = np.repeat(np.random.default_rng(2).normal(size=100), 50)
+    assert batched(values, 0).means()[1][0, 0] == pytest.approx(0.1, rel=0.4)
 
 
 def test_long_series_are_thinned_and_keep_their_peaks() -> None:

@@ -72,13 +72,6 @@ def test_a_log_is_entered_anywhere(index: Index, monkeypatch: pytest.MonkeyPatch
     assert [one.frame_id for one in answers if one is not None] == [159, 100, 130]
 
 
-def test_a_log_without_answers_goes_by_its_camera(index: Index) -> None:
-    found = index(drive_log(range(40), answers=False))
-    assert (len(found), found.has_answers) == (40, False)
-    assert found.answer(3) is None
-    assert found.rows[3][1] == 3
-
-
 def test_a_log_that_is_damaged_is_shown_without_what_is(index: Index) -> None:
     whole = b"".join(EVENTS)
     found = index([whole[: len(whole) // 2 + 20]])
@@ -90,6 +83,11 @@ def test_a_log_that_is_damaged_is_shown_without_what_is(index: Index) -> None:
     found = index(events)
     assert len(found) == 9
     assert len(found.notes) == 1
+    # A log without answers goes by its camera.
+    found = index(drive_log(range(40), answers=False))
+    assert (len(found), found.has_answers) == (40, False)
+    assert found.answer(3) is None
+    assert found.rows[3][1] == 3
 
 
 def test_a_log_with_nothing_to_show_is_refused(tmp_path: Path) -> None:
@@ -97,9 +95,7 @@ def test_a_log_with_nothing_to_show_is_refused(tmp_path: Path) -> None:
     path = write_log(tmp_path / "a.rlog", [event])
     with ExitStack() as stack, pytest.raises(DriveError, match="found liveDelay; name the log of"):
         log_session(str(path), OPTIONS, stack)
-
-
-def test_a_segment_brings_its_own_log_and_frames(tmp_path: Path) -> None:
+    # A segment brings its own log and frames.
     path = write_log(tmp_path / "rlog", drive_log(range(5)))
     (tmp_path / "fcamera.hevc").write_bytes(b"no video")
     with ExitStack() as stack:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
 import json
 import os
@@ -133,28 +132,6 @@ def test_a_port_in_use_is_one_line_and_2(log: Path, modeld: Modeld) -> None:
         said = f"127.0.0.1 port {port}: expected a free port, found it in use"
         modeld.refused(2, said, "view", log, "--port", port)
         modeld.refused(2, "--port (0: any that is free)", "view", log, "--port", port)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "text"),
-    [
-        (["nothing.rlog"], 4, "nothing.rlog: expected a segment directory"),
-        (["no-log.txt"], 4, "no-log.txt: expected a log"),
-        (["--drive", "a.mp4"], 2, "--drive: expected a log beside it"),
-        (["--host", "0.0.0.0"], 2, "add --expose if all of them may watch"),  # noqa: S104 - refused
-        (["--port", "70000"], 2, "--port: expected 0 to 65535"),
-        (["--picture-rate", "nan"], 2, "--picture-rate: expected above 0"),
-        (["--picture-width", "9"], 2, "--picture-width: expected 64 to 1928"),
-        (["--camera-server", "../x"], 2, "--camera-server: frame ring: expected a name of letters"),
-        (["--bus", "nowhere"], 4, "expected tcp://HOST or ipc:///DIR"),
-    ],
-)
-def test_what_cannot_be_is_one_line(
-    words: list[str], code: int, text: str, tmp_path: Path, modeld: Modeld
-) -> None:
-    (tmp_path / "no-log.txt").write_bytes(b"what is this? " * 9)
-    with contextlib.chdir(tmp_path):
-        modeld.refused(code, text, "view", "--port", "0", *words)
 
 
 @pytest.mark.slow

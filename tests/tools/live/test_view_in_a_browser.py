@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,10 @@ def pixels(page: Browser, canvas: str) -> tuple[int, int]:
     return found[0], found[1]
 
 
+def moved(page: Browser, canvas: str, before: tuple[int, int]) -> bool:
+    return pixels(page, canvas)[0] != before[0]
+
+
 def text(page: Browser, name: str) -> str:
     return str(page.ask(TEXT % name))
 
@@ -88,7 +93,7 @@ def test_a_daemon_is_watched_and_everything_moves(
         wait_until(lambda: "healthy" in text(chromium, "health-state"), "health")
         before = {name: pixels(chromium, name) for name in CANVASES}
         for name in CANVASES:
-            wait_until(lambda name=name: pixels(chromium, name)[0] != before[name][0], name)
+            wait_until(partial(moved, chromium, name, before[name]), name)
         assert all(colours > 5 for _, colours in before.values())
         assert text(chromium, "numbers").startswith("frame")
         assert "model" in text(chromium, "stage-rows")
@@ -147,7 +152,7 @@ def test_keys_drive_the_timeline(
         assert frame_id(chromium) == 20
         wait_until(lambda: "frame 20," in text(chromium, "picture-note"), "its picture")
         for name, before in at.items():
-            wait_until(lambda name=name, before=before: pixels(chromium, name) != before, name)
+            wait_until(partial(moved, chromium, name, before), name)
         chromium.press("End", END)
         assert frame_id(chromium) == 69
         chromium.press("Home", HOME)

@@ -93,9 +93,7 @@ def test_frames_without_an_answer_and_with_two_are_named() -> None:
     assert found.table.published.tolist() == [True, True, False, True, False, True]
     # None of the pairs of answered frames is whole but 0 and 1, and 0 does not count.
     assert found.deviation_ms.size == 0
-
-
-def test_a_frame_after_frames_lost_in_the_recording_may_stay_unanswered() -> None:
+    # A frame after frames lost in the recording may stay unanswered.
     frames = [played(0, 0), played(1, 50), played(2, 200, gap=2), played(3, 250, gap=2)]
     found = judge(frames, [answer(0, 30), answer(1, 80), answer(5, 280)], speed=1.0)
     assert found.table.dropped.tolist() == [0, 0, 2, 0]
@@ -124,10 +122,7 @@ def test_the_log_keeps_order_and_stamps_anew_also_what_is_damaged_inside(tmp_pat
         log.write(bytes(damaged), 40)
     found = [(event.logMonoTime, event.valid) for event in read_log(path)]
     assert found == [(10, True), (20, True), (30, True), (40, False)]
-
-
-def test_the_log_leaves_nothing_after_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "live.rlog"
+    # After an error what was there before is left.
     path.write_bytes(b"older")
     with pytest.raises(LogError), LiveLog(path) as log:
         log.write(b"no event")
@@ -248,20 +243,3 @@ def test_what_cannot_be_played_live_is_refused_at_once(tmp_path: Path, tiny_mode
     services = ServiceFilter(allow=frozenset({"modelV2", "carState"}))
     with pytest.raises(UsageError, match="no service that the daemon publishes, found modelV2"):
         replay_live(drive_to_play(), replace(job, options=PlayOptions(services=services)))
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (["--speed", "2"], "--speed: expected with --live only"),
-        (["--block", "can"], "--block: expected with --live only"),
-        (["--live", "--report", "x.html"], "--report: expected without --live"),
-        (["--live", "--speed", "11"], "--speed: expected 0.1 to 10, found 11"),
-        (["--live", "--model", "a", "b"], "--live: expected one drive, one model and a log"),
-    ],
-)
-def test_options_that_do_not_go_together(
-    tmp_path: Path, tiny_model: Path, video: Path, modeld: Modeld, options: list[str], text: str
-) -> None:
-    log = tmp_path / "out.rlog"
-    modeld.refused(2, text, "replay", video, "--model", tiny_model, "-o", log, *options)

@@ -23,7 +23,7 @@ import pytest
 from cereal.frames import FrameRingReader, available_streams
 from cereal.schema import read_event
 from cereal.transport import ZmqTransport
-from tests.tools.conftest import SIZE, MakeVideo, Modeld
+from tests.tools.conftest import SIZE, MakeVideo
 from tests.tools.playback.synthetic_drive import drive_to_play
 from tests.tools.playback.tape import make
 from tests.tools.waiting import wait_until
@@ -242,34 +242,3 @@ def test_what_keys_do() -> None:
 )
 def test_clock_text(seconds: float, text: str) -> None:
     assert clock_text(seconds) == text
-
-
-NO_FRAME = "--start: expected a time within drive.mkv, found no frame from 99 s on"
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (["--speed", "0.05"], "--speed: expected 0.1 to 10, found 0.05"),
-        (["--speed", "nan"], "--speed: expected 0.1 to 10, found nan"),
-        (["--start", "-1"], "--start: expected 0 s or more, found -1"),
-        pytest.param(["--start", "99"], NO_FRAME, marks=pytest.mark.slow),
-        (["--limit", "0"], "--limit: expected at least 1 frame, found 0"),
-        (["--block", "carState,carStat"], "--block: expected names of services, found carStat"),
-        (["--allow", "modelV3"], "--allow: expected names of services, found modelV3"),
-    ],
-)
-def test_impossible_options(
-    tmp_path: Path, video: Path, modeld: Modeld, options: list[str], text: str
-) -> None:
-    where = ["--bus", f"ipc://{tmp_path}", "--camera-server", SERVER]
-    modeld.refused(2, text, "play", video, *where, *options)
-
-
-def test_a_damaged_video_and_a_missing_one_are_one_line(
-    tmp_path: Path, video: Path, modeld: Modeld
-) -> None:
-    broken = tmp_path / "broken.mkv"
-    broken.write_bytes(video.read_bytes()[:200])
-    for path in (broken, tmp_path / "missing.mp4"):
-        modeld.refused(4, path.name, "play", path, "--bus", f"ipc://{tmp_path}")

@@ -116,18 +116,14 @@ def test_recorded_messages_are_kept_as_they_are_but_for_those_of_the_daemon(run:
     assert written == [d for d in recorded if read_event(d).which() != "modelV2"]
 
 
-def test_messages_up_to_the_camera_state_are_seen_by_the_frame(session: PlaybackSession) -> None:
+def test_messages_reach_the_daemon_before_their_frame(session: PlaybackSession) -> None:
     for moment in SyntheticDrive(count=3).moments():
         session.step(moment)
         messages = session.daemon._messages
         # The car's speed is 7 between the frames and 12 with each: the newest one counts.
         assert messages["carState"].vEgo == 12.0
         assert messages["roadCameraState"].frameId == moment.index
-
-
-def test_driver_monitoring_of_either_generation_reaches_the_daemon(
-    session: PlaybackSession,
-) -> None:
+    # Driver monitoring of either generation is one service.
     for member in ("driverMonitoringState", "driverMonitoringStateV2"):
         for is_rhd in (True, False):
             event = new_event(member, mono_time_ns=START_NS, valid=True)
@@ -184,6 +180,10 @@ def test_missing_moment_is_a_drop(run: Run) -> None:
         assert frames.dropped.tolist() == [0] * 4 + [1] + [0] * 6
         assert frames.published.tolist() == [True] * 4 + [False] + [True] * 6
         assert ids(models) == [0, 1, 2, 3, *range(6, 12)]
+    # A callback sees each moment.
+    seen: list[tuple[int, bool]] = []
+    run(missing((2, "road")), on_moment=lambda one, said: seen.append((one.index, bool(said))))
+    assert seen == [(index, index != 2) for index in range(12)]
 
 
 def test_missing_wide_frame_pairs_as_live(run: Run) -> None:
@@ -196,9 +196,7 @@ def test_missing_wide_frame_pairs_as_live(run: Run) -> None:
     assert pairs == [*((i, i) for i in range(4)), (4, 5), *((i, i) for i in range(7, 12))]
     assert outcome.frames.input_crc["road_frame"][4] == crc_of(4, "road")
     assert outcome.frames.input_crc["wide_frame"][4] == crc_of(5, "wideRoad")
-
-
-def test_frame_that_waits_is_not_overwritten(run: Run) -> None:
+    # A frame that waits is not overwritten.
     outcome, _ = run(missing((3, "wideRoad"), (4, "wideRoad")), digest_inputs=True)
     row = outcome.frames.frame_id.tolist().index(3)
     assert outcome.frames.moment[row] == 5
@@ -254,19 +252,13 @@ def test_damaged_drive_leaves_nothing_and_the_program_goes_on(run: Run, tmp_path
     assert outcome.frames.moment.tolist() == list(range(7))
 
 
-def test_callback_sees_each_moment(run: Run) -> None:
-    seen: list[tuple[int, bool]] = []
-    run(missing((2, "road")), on_moment=lambda one, said: seen.append((one.index, bool(said))))
-    assert seen == [(index, index != 2) for index in range(12)]
-
-
 @pytest.mark.parametrize("size", [(64, 32), (128, 96), (96, 128)])
 def test_frames_of_any_size_that_fits_are_taken(run: Run, size: tuple[int, int]) -> None:
     assert run(SyntheticDrive(size=size))[0].frames.published.all()
 
 
-def test_frames_too_large_for_the_artifact_are_refused_before_decoding(
-    run: Run, tmp_path: Path
+def test_nothing_is_left_of_frames_too_large_or_on_a_full_disk(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drive = SyntheticDrive(size=(320, 240))
     with pytest.raises(ArtifactMismatchError, match=r"found 320x240 with.*--camera 320x240"):
@@ -274,10 +266,6 @@ def test_frames_too_large_for_the_artifact_are_refused_before_decoding(
     assert drive.opened == [0, 0]
     assert list(tmp_path.iterdir()) == []
 
-
-def test_full_disk_leaves_neither_log_nor_table(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def full(self: LogWriter) -> None:
         self.discard()
         raise LogError("o.rlog: expected to finish the log, got No space left on device")
@@ -295,7 +283,7 @@ def test_non_finite_outputs_are_not_valid(tmp_path: Path) -> None:
     assert table.valid.tolist() == [i % 4 != 3 for i in range(12)]
 
 
-def test_frame_table_comes_back(run: Run) -> None:
+def test_frame_table_comes_back_or_is_said_to_be_damaged(run: Run) -> None:
     outcome, _ = run(missing((4, "road")), digest_inputs=True)
     loaded = load_frames(frames_path(outcome.log))
     for name in ("moment", "frame_id", "dropped", "published", "valid", "execution_s"):
@@ -304,9 +292,6 @@ def test_frame_table_comes_back(run: Run) -> None:
     assert loaded.input_crc.keys() == outcome.frames.input_crc.keys()
     for name, crc in loaded.input_crc.items():
         np.testing.assert_array_equal(crc, outcome.frames.input_crc[name])
-
-
-def test_damaged_frame_tables_are_one_line(run: Run) -> None:
     outcome, _ = run(SyntheticDrive(count=2))
     path = frames_path(outcome.log)
     whole = path.read_bytes()

@@ -73,17 +73,14 @@ def test_first_pass_is_the_recording_byte_by_byte_with_wide_frames_before_road()
     assert tape.log == ["deviceState", "liveCalibration", "liveDelay", *once * 4]
 
 
-def test_stamps_of_now_begin_at_the_clock_and_agree() -> None:
+def test_start_limit_and_stamps_of_now() -> None:
+    player, tape, _ = play(drive_to_play(), first=7, limit=3)
+    assert tape.road_ids == [FIRST_ID + i for i in (7, 8, 9)]
+    assert player.counts.frames == {"wideRoad": 3, "road": 3}
     _, tape, _ = play(drive_to_play(4), now=True)
     expected = [(FIRST_ID + i, CLOCK_NS + i * PERIOD_NS) for i in range(4)]
     assert [(n, sof) for _, n, sof in tape.road] == expected
     assert [(state.frameId, state.timestampSof) for state in states(tape)] == expected
-
-
-def test_start_and_limit() -> None:
-    player, tape, _ = play(drive_to_play(), first=7, limit=3)
-    assert tape.road_ids == [FIRST_ID + i for i in (7, 8, 9)]
-    assert player.counts.frames == {"wideRoad": 3, "road": 3}
 
 
 def test_a_silence_of_over_a_second_is_skipped() -> None:
@@ -135,12 +132,9 @@ def test_lateness_is_what_the_clock_says() -> None:
     assert tape.road_ns[3] - tape.road_ns[2] == 40 * MS
 
 
-def test_spread_of_known_numbers() -> None:
+def test_spread_and_timeline_by_hand() -> None:
     assert spread(np.arange(101.0)) == {"p50": 50.0, "p99": 99.0, "max": 100.0}
     assert spread(np.zeros(0)) is None
-
-
-def test_timeline_maps_back() -> None:
     line = Timeline(2.5)
     line.set(1_000, 50_000)
     assert (line.due_ns(3_500), line.played_ns(51_000)) == (51_000, 3_500)
@@ -214,6 +208,10 @@ def test_a_loop_begins_again_where_it_began_and_no_daemon_sees_a_drop() -> None:
     drops = DropFilter()
     assert [drops.update(number).dropped for number in tape.road_ids] == [0] * 10
     assert all(b - a >= 0.8 * PERIOD_NS for a, b in itertools.pairwise(tape.road_ns))
+    # A drive without frames does not loop for ever.
+    drive = drive_to_play(3, streams=())
+    player, _, played = play(drive, loop=True)
+    assert (played, player.counts.frames, drive.began) == ([], {}, [0])
 
 
 class Queue:
@@ -246,20 +244,12 @@ def test_the_daemon_pairs_every_frame_around_a_seek(delta_s: float) -> None:
     assert all(pair is not None and pair.main.frame_id == pair.extra.frame_id for pair in pairs)
 
 
-def test_a_drive_without_frames_does_not_loop_for_ever() -> None:
-    drive = drive_to_play(3, streams=())
-    player, _, played = play(drive, loop=True)
-    assert (played, player.counts.frames, drive.began) == ([], {}, [0])
-
-
 def test_what_a_drive_raises_reaches_the_caller_after_what_precedes() -> None:
     player, tape, _ = make(drive_to_play(9, damaged_at=3))
     with pytest.raises(DriveError, match="found 3"):
         player.run(threading.Event())
     assert len(tape.road) == 3
-
-
-def test_a_stop_ends_it_at_once() -> None:
+    # A stop ends it at once.
     player, tape, _ = make(drive_to_play(900))
     stop = threading.Event()
     tape.after_frame = lambda frames: stop.set() if frames == 10 else None

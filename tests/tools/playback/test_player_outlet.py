@@ -123,9 +123,6 @@ def test_moved_messages() -> None:
     assert data is not None
     assert read_event(data).logMonoTime == 1_060
     assert moved(Message("carState", 60, b"no event"), offset) is None
-
-
-def test_damaged_messages_are_moved_without_being_copied() -> None:
     # A builder's copy of a message whose list points nowhere would end this process.
     event = new_event("roadCameraState", mono_time_ns=50)
     event.roadCameraState.frameId, event.roadCameraState.transform = 3, [1.0] * 9
@@ -191,7 +188,7 @@ def test_a_camera_that_changes_within_the_drive_is_one_line(tmp_path: Path) -> N
     outlet.close()
 
 
-def test_a_service_with_another_publisher_names_the_way_out(tmp_path: Path) -> None:
+def test_services_and_rings_with_another_writer(tmp_path: Path) -> None:
     bus, formats = MemoryTransport(), {"road": LAYOUT}
     bus.publisher("carState")
     with pytest.raises(ToolError, match=r"carState: .* or leave it out: --block carState"):
@@ -199,9 +196,7 @@ def test_a_service_with_another_publisher_names_the_way_out(tmp_path: Path) -> N
     # Nothing stays behind of what was made before.
     assert list(tmp_path.glob("frames_*")) == []
     bus.publisher("liveDelay")
-
-
-def test_a_ring_with_another_writer_gives_up_all_services(tmp_path: Path) -> None:
+    # A ring with another writer gives up all services.
     bus, formats = MemoryTransport(), {"road": LAYOUT}
     first = BusOutlet(MemoryTransport(), "test-twice", formats, directory=tmp_path)
     with pytest.raises(FrameError, match="no other writer"):

@@ -105,39 +105,15 @@ def test_fast_video_is_thinned_to_at_least_20_hz(
     assert summarize(read_log(replay.log)).frame_ids.tolist() == list(range(expected))
 
 
-def test_limit_is_a_number_of_frames(replay: Replay, video: Path) -> None:
-    replay(video, "--limit", 1)
-    (first,) = replay.events("modelV2")
-    assert first.valid
-
-
-def test_sizes_artifacts_and_videos_that_cannot_be_are_refused(
-    replay: Replay, video: Path, make_video: MakeVideo, tmp_path: Path
+def test_sizes_and_videos_that_cannot_be_are_refused(
+    replay: Replay, make_video: MakeVideo, tmp_path: Path
 ) -> None:
     text = r"expected frames of at most \d+ bytes, found 320x240 with \d+; .*--camera 320x240"
     replay.refused(4, text, make_video("large.mkv", size=(320, 240)))
-    replay.refused(4, r"none\.pkl", video, model=tmp_path / "none.pkl")
-    cut = tmp_path / "cut.pkl"
-    cut.write_bytes(replay.model.read_bytes()[:-500])
-    replay.refused(4, r"cut\.pkl.*truncated", video, model=cut)
     short = make_video("cut.avi", frames=40, codec="mpeg4")
     short.write_bytes(short.read_bytes()[: short.stat().st_size // 2])
     text = r"cut\.avi: expected 40 frames, found .* after \d+ decoded frames"
     replay.refused(4, text, short, log=tmp_path / "o.rlog.zst")
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (["--limit", "0"], "--limit: expected at least 1 frame"),
-        (["--focal-px", "-3"], "--focal-px: expected a positive"),
-        (["--report", "nowhere/report.html"], "--report nowhere/report.html: expected its dir"),
-    ],
-)
-def test_bad_options_are_refused(
-    replay: Replay, video: Path, options: list[str], text: str
-) -> None:
-    replay.refused(2, re.escape(text), video, *options)
 
 
 def test_non_finite_outputs_fail_the_replay(replay: Replay, video: Path, tmp_path: Path) -> None:

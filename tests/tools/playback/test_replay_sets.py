@@ -213,33 +213,21 @@ def test_same_names_are_told_apart(
     assert all(Path(log).is_file() for log in logs)
 
 
-def test_names_of_files() -> None:
+def test_names_of_files_and_pictures_that_cannot_be_read(tmp_path: Path) -> None:
     assert file_name("a2a0|2023-07-27--13-01-19--5") == "a2a0_2023-07-27--13-01-19--5"
     assert file_name("../../etc/passwd") == "_.._etc_passwd"
     assert file_name("...") == file_name("///") == "_"
-
-
-@pytest.mark.parametrize(
-    ("output", "text"),
-    [
-        ("out.rlog.zst", "expected a directory for several drives or models, found the name of a"),
-        ("good.pkl", "expected a directory for several drives or models, found a file"),
-        ("none/out", "cannot be made"),
-    ],
-)
-def test_output_of_a_set_is_a_directory(
-    modeld: Modeld, video: Path, model: Path, tmp_path: Path, output: str, text: str
-) -> None:
-    before = files(tmp_path)
-    modeld.refused(2, text, "replay", video, video, "--model", model, "-o", tmp_path / output)
-    assert files(tmp_path) == before
+    path = pictures_path(tmp_path / "o.rlog")
+    assert load_pictures(path) == []
+    path.write_bytes(b"no archive")
+    assert load_pictures(path) == []
+    save_pictures(path, [(7, b"jpeg")])
+    assert load_pictures(path) == [(7, b"jpeg")]
 
 
 def test_drive_may_stand_behind_the_model(replay: Replay, model: Path, video: Path) -> None:
     log = replay.out.with_suffix(".rlog")
     assert replay(0, "--model", model, video, "--json", out=log).json["frames"] == FRAMES
-    said = replay(2, "--model", model, out=log).err
-    assert "expected at least one drive, found none" in said
 
 
 def test_second_writer_is_refused_in_one_line(
@@ -293,12 +281,3 @@ def test_interrupt_keeps_what_is_finished(
     assert set(before) == first
     assert replay.kept(*words) == [True, False, False]
     assert {key: value for key, value in files(replay.out).items() if key in before} == before
-
-
-def test_pictures_that_cannot_be_read_are_none(tmp_path: Path) -> None:
-    path = pictures_path(tmp_path / "o.rlog")
-    assert load_pictures(path) == []
-    path.write_bytes(b"no archive")
-    assert load_pictures(path) == []
-    save_pictures(path, [(7, b"jpeg")])
-    assert load_pictures(path) == [(7, b"jpeg")]

@@ -50,7 +50,7 @@ def test_prefetches_in_order_and_never_too_far() -> None:
     assert left() == []
 
 
-def test_error_comes_after_the_moments_before_it() -> None:
+def test_errors_and_leaving_early_end_the_thread() -> None:
     seen: list[int] = []
     drive = SyntheticDrive(damaged_at=3)
     with pytest.raises(DriveError, match="found 3"), prefetch(drive) as moments:
@@ -58,9 +58,6 @@ def test_error_comes_after_the_moments_before_it() -> None:
         seen.extend(moment.index for moment in moments)
     assert seen == [0, 1, 2]
     assert left() == []
-
-
-def test_leaving_early_ends_the_thread_and_the_drive() -> None:
     drive = SyntheticDrive(count=1000)
     with contextlib.suppress(KeyboardInterrupt), prefetch(drive) as moments:
         next(moments)

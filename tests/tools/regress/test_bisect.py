@@ -115,16 +115,3 @@ def test_a_binary_that_computes_like_its_source(planted: Planted, modeld: Modeld
     said = "binaries were made by driver none for A, an older one for B"
     assert any(said in text for text in texts(found))
     assert "B and B from source" in [one["name"] for one in found["experiments"]]
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--model", "x.pkl"], "--bisect: expected no --model"),
-        (["--update"], "--bisect: expected neither --update"),
-        (["--explain"], "--bisect: expected neither --update nor --explain"),
-        (["--gate", "lead_seen_max < 1"], "nor gates with it"),
-    ],
-)
-def test_options_that_do_not_go_together(modeld: Modeld, more: list[str], said: str) -> None:
-    modeld.refused(2, said, "regress", "--bisect", "a.pkl", "b.pkl", "--drives", "d", *more)

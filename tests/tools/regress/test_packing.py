@@ -89,16 +89,13 @@ def test_columns_come_back(shape: tuple[int, int]) -> None:
         assert (decode_column(data, shape, prediction, width) == values).all()
 
 
-def test_a_smooth_curve_is_predicted_from_its_points() -> None:
+def test_columns_are_predicted_and_have_their_length() -> None:
     places = np.arange(33)
     rows = [(7 * frame + 3 * places + places**2) for frame in range(20)]
     prediction, width, _ = encode_column(np.array(rows, np.int64))
     # Frames a constant apart, and the points of the first one on a parabola.
     assert PREDICTIONS[prediction] == (1, 2)
     assert width == 1
-
-
-def test_a_column_of_other_length_is_refused() -> None:
     with pytest.raises(ReferenceFormatError, match="expected 6 bytes, found 5"):
         decode_column(b"12345", (2, 3), 0, 1)
     with pytest.raises(ReferenceFormatError, match="prediction 99"):
@@ -140,17 +137,15 @@ def test_a_message_comes_back_from_its_leaves() -> None:
     values = {path: iter(row) for path, row in leaves.values.items()}
     again = read_event(put_together(json.loads(leaves.skeleton), values))
     assert str(again) == str(event)
-
-
-def test_the_digest_of_a_message_is_what_references_have_stored() -> None:
+    # Its digest is what references have stored.
     event = new_event("cameraOdometry", mono_time_ns=7, valid=True)
     event.cameraOdometry.frameId = 5
     leaves = take_apart(read_event(event.to_bytes()), lambda *_: False)
     assert json.loads(leaves.skeleton)["valid"] == "b"
     text = json.dumps(json.loads(leaves.skeleton), separators=(",", ":")).encode()
-    values = b"".join(repr(row).encode() for row in leaves.values.values())
+    rows = b"".join(repr(row).encode() for row in leaves.values.values())
     assert set(leaves.kinds.values()) == {"i", "b"}
-    assert leaves.digest() == zlib.crc32(text + values)
+    assert leaves.digest() == zlib.crc32(text + rows)
 
 
 def test_packed_messages_are_within_the_tolerance_and_their_table_is_exact() -> None:
@@ -195,9 +190,7 @@ def test_messages_of_several_shapes_keep_their_order() -> None:
     found = unpack(pack(messages, _table(2), rule_of))
     assert found.services == ("modelV2", "cameraOdometry", "modelV2", "modelV2")
     assert [read_event(data).logMonoTime for data in found.messages] == [10**18, 7, 8, 10**18 + 1]
-
-
-def test_a_drive_without_messages_packs() -> None:
+    # A drive may have none.
     found = unpack(pack([], _table(0), rule_of))
     assert found.messages == ()
     assert found.frames.frame_id.size == 0

@@ -102,18 +102,16 @@ def test_kept_results_are_taken_up_and_damaged_ones_made_again(
     assert WorkDirectory(tmp_path / "work").load(jobs[0]) is None
 
 
-def test_a_work_directory_that_cannot_be_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ToolError, match="expected a work directory"):
-        WorkDirectory(tmp_path / "file")
-
-
-def test_a_full_disk_keeps_what_was_kept(work: WorkDirectory) -> None:
+def test_a_full_disk_keeps_what_was_kept(work: WorkDirectory, tmp_path: Path) -> None:
     work.store(JobResult("a" * 64, digest="kept"))
     said = "free some disk space, then go on with --work"
     with full_disk(), pytest.raises(ToolError, match=said):
         work.store(JobResult("b" * 64))
     assert work.count() == len(list(work.path.iterdir())) == 1
+    # A file is no directory.
+    (tmp_path / "file").touch()
+    with pytest.raises(ToolError, match="expected a work directory"):
+        WorkDirectory(tmp_path / "file")
 
 
 def test_jobs_and_results_travel(tmp_path: Path) -> None:

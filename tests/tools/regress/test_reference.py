@@ -39,14 +39,11 @@ RESULT = JobResult(
 REFERENCE = make_reference(RESULT, {"reason": "it is better", "device": "some CPU"})
 
 
-def test_a_reference_comes_back(tmp_path: Path) -> None:
+def test_a_reference_comes_back_and_is_said_to_be_damaged_anywhere(tmp_path: Path) -> None:
     data = to_bytes(REFERENCE)
     assert from_bytes(data, tmp_path / "x") == REFERENCE
     assert b'"reason": "it is better"' in data  # readable without a tool
     assert to_bytes(from_bytes(data, tmp_path)) == data
-
-
-def test_a_file_that_is_damaged_anywhere_is_said_to_be(tmp_path: Path) -> None:
     data = to_bytes(REFERENCE)
     spoilt = [
         data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
@@ -68,6 +65,11 @@ def test_a_reference_is_found_by_its_key_whatever_the_drive_is_called(tmp_path: 
     renamed = replace(REFERENCE, drive=replace(REFERENCE.drive, name="elsewhere"))
     assert store.write(renamed) == path
     assert len(list(tmp_path.glob("references/*"))) == 1
+    # A file that was renamed says its name.
+    path = ReferenceStore(tmp_path).write(REFERENCE)
+    path.rename(tmp_path / "mine.reference")
+    with pytest.raises(ToolError, match=f"in another file; rename that to {path.name}"):
+        ReferenceStore(tmp_path).find(REFERENCE.key, "a drive")
 
 
 @pytest.mark.parametrize(
@@ -87,13 +89,6 @@ def test_what_differs_is_named(tmp_path: Path, changes: dict[str, str], said: st
     assert said in str(caught.value)
     assert "--update" in str(caught.value)
     assert caught.value.exit_code == 4
-
-
-def test_a_file_that_was_renamed_says_its_name(tmp_path: Path) -> None:
-    path = ReferenceStore(tmp_path).write(REFERENCE)
-    path.rename(tmp_path / "mine.reference")
-    with pytest.raises(ToolError, match=f"in another file; rename that to {path.name}"):
-        ReferenceStore(tmp_path).find(REFERENCE.key, "a drive")
 
 
 def test_no_reference_at_all_and_none_of_this_drive(tmp_path: Path) -> None:

@@ -129,9 +129,7 @@ def test_text_is_read_cell_by_cell() -> None:
     for u, v in ((-5, -5), (26, 12), (100, 100), (-100, 3)):
         Canvas(rgb).text(u, v, "ab\N{SNOWMAN}", 3, WHITE)
     assert np.array_equal(font.text_mask("\N{SNOWMAN}", 1), font.text_mask("?", 1))
-
-
-def test_glyphs_differ_and_fit_their_cells() -> None:
+    # Glyphs differ and fit their cells.
     masks = {name: font.text_mask(name, 1) for name in font._GLYPHS}
     assert len({mask.tobytes() for mask in masks.values()}) == len(masks)
     assert all(mask.shape == (7, 6) and not mask[:, 5].any() for mask in masks.values())
@@ -152,9 +150,7 @@ def test_the_path_lies_where_the_car_would_drive() -> None:
         assert beside.tolist() == [90, 90, 90]
         if x_m < 10:
             np.testing.assert_allclose(lane, BLUE, atol=1)
-
-
-def test_improbable_lines_are_faint() -> None:
+    # Improbable lines are faint.
     at = project(np.array([[6.0, -1.8, 1.22]]), CAMERA, (0, 0, 0))[0].astype(int)
     for probability, opacity in ((1.0, 1.0), (0.5, 0.5), (0.0, 0.12), (float("nan"), 0.12)):
         pixel = drawn(answer_of(probability=probability))[at[1], at[0]]
@@ -268,7 +264,7 @@ def test_facts_of_a_frame(tmp_path: Path) -> None:
     assert (limited.frames, limited.answered) == (2, 1)
 
 
-def test_the_log_of_another_drive_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_errors_and_interrupts_leave_nothing(tmp_path: Path) -> None:
     log = made_log(tmp_path / "log.rlog", [100, 101])
     with pytest.raises(DriveError, match="name the drive that the log was made from"):
         write_overlay_video(SyntheticDrive(count=5), log, Written(tmp_path / "out.mp4"))
@@ -279,8 +275,6 @@ def test_the_log_of_another_drive_is_an_error_and_leaves_nothing(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["log.rlog"]
     assert damaged.opened == [1, 1]
 
-
-def test_an_interrupt_leaves_nothing_and_nothing_decodes_on(tmp_path: Path) -> None:
     def interrupt() -> None:
         if written.frames == 3:
             raise KeyboardInterrupt
@@ -311,15 +305,3 @@ def test_replay_writes_the_video_beside_the_log(
     assert all(e.modelV2.modelExecutionTime == 0 for e in read_log(log) if e.which() == "modelV2")
     modeld(0, *words, "--limit", 4)
     assert len(decode(out)) == 4
-
-
-@pytest.mark.opencl
-def test_options_that_cannot_work(
-    tmp_path: Path, video: Path, tiny_model: Path, modeld: Modeld
-) -> None:
-    words, log = ["replay", video, "--model", tiny_model], ["-o", tmp_path / "out.rlog"]
-    out = ["--video", tmp_path / "out.mp4"]
-    modeld.refused(2, "would be lost", *words, *log, "--video", video)
-    modeld.refused(2, "modeld export LOG", *words, *log, "--live", *out)
-    modeld.refused(2, "found several", *words, video, "-o", tmp_path / "set", *out)
-    assert list(tmp_path.iterdir()) == []
