@@ -1,4 +1,4 @@
-"""An example of each revision: its names, shapes, types and slices; equal bytes for equal seeds."""
+"""An example of each revision: names, shapes, types, slices and heads; equal bytes for seeds."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ import pytest
 from numpy.typing import NDArray
 
 from scheduler.driving.derive import example_parts
-from scheduler.driving.revisions import load_revisions
+from scheduler.driving.revisions import load_monitoring, load_revisions
 from tools import cli
-from tools.example_models import ExampleModel, build_revision
+from tools.example_models import ExampleModel, build_driver_monitoring, build_revision
 
-REVISIONS = load_revisions()
+REVISIONS, MONITORING = load_revisions(), load_monitoring()
 MODELS = [(name, i) for name, r in REVISIONS.items() for i in range(len(r.models))]
 IDS = [f"{name}-{REVISIONS[name].models[i].role}" for name, i in MODELS]
 KINDS = {"tensor(uint8)": "uint8", "tensor(float16)": "float16", "tensor(float)": "float32"}
 
 Arrays = dict[str, NDArray[Any]]
+Built = dict[str, tuple[ExampleModel, ...]]
 
 
 @pytest.fixture(scope="module")
-def built() -> dict[str, tuple[ExampleModel, ...]]:
-    return {name: build_revision(revision) for name, revision in REVISIONS.items()}
+def built() -> Built:
+    monitoring = {name: (build_driver_monitoring(one),) for name, one in MONITORING.items()}
+    return {name: build_revision(one) for name, one in REVISIONS.items()} | monitoring
 
 
 def session(model: ExampleModel) -> ort.InferenceSession:
@@ -38,37 +40,45 @@ def session(model: ExampleModel) -> ort.InferenceSession:
     return ort.InferenceSession(model.data, options)
 
 
+def declared(values: list[Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {value.name: (tuple(value.shape), KINDS[value.type]) for value in values}
+
+
 def inputs_of(loaded: ort.InferenceSession, seed: int) -> Arrays:
     """Noise: pixels in 0..255, anything else about one."""
     rng = np.random.default_rng(seed)
     found: Arrays = {}
-    for item in loaded.get_inputs():
-        pixels = item.shape[-2:] == [128, 256]
-        values = rng.integers(0, 256, item.shape) if pixels else rng.normal(size=item.shape)
-        found[item.name] = values.astype(KINDS[item.type])
+    for name, (shape, kind) in declared(loaded.get_inputs()).items():
+        pixels = shape[-2:] == (128, 256)
+        values = rng.integers(0, 256, shape) if pixels else rng.normal(size=shape)
+        found[name] = values.astype(kind)
     return found
 
 
-def metadata_of(model: ExampleModel) -> dict[str, str]:
-    return {p.key: p.value for p in onnx.load_model_from_string(model.data).metadata_props}
+def properties_of(model: ExampleModel) -> tuple[dict[str, str], dict[str, slice]]:
+    """Return the metadata, and the slices of outputs among them."""
+    proto = onnx.load_model_from_string(model.data)
+    properties = {entry.key: entry.value for entry in proto.metadata_props}
+    slices = properties.get("output_slices")
+    return properties, pickle.loads(base64.b64decode(slices)) if slices else {}
 
 
-@pytest.mark.parametrize(("name", "index"), MODELS, ids=IDS)
+each_model = pytest.mark.parametrize(("name", "index"), MODELS, ids=IDS)
+
+
+@each_model
 def test_names_shapes_types_and_slices_are_those_of_the_revision(
-    built: dict[str, tuple[ExampleModel, ...]], name: str, index: int
+    built: Built, name: str, index: int
 ) -> None:
     model, part = built[name][index], example_parts(REVISIONS[name])[index]
-    row = REVISIONS[name].models[index]
-    loaded = session(model)
-    inputs = {i.name: (tuple(i.shape), KINDS[i.type]) for i in loaded.get_inputs()}
-    assert inputs == part.inputs
-    outputs = {o.name: (tuple(o.shape), KINDS[o.type]) for o in loaded.get_outputs()}
+    row, loaded = REVISIONS[name].models[index], session(model)
+    assert declared(loaded.get_inputs()) == part.inputs
+    outputs = declared(loaded.get_outputs())
     states = {f"next_{state}": part.inputs[state] for state in row.states}
     assert outputs == {"outputs": ((1, part.width), "float32")} | states
     assert list(outputs) == ["outputs", *states]
-    properties = metadata_of(model)
+    properties, slices = properties_of(model)
     assert properties["model_checkpoint"] == f"example-{name}-{part.role}/seed-0"
-    slices = pickle.loads(base64.b64decode(properties["output_slices"]))
     assert {k: (s.start, s.stop) for k, s in slices.items() if k != "pad"} == part.slices
     ends = {0: None, -1: slice(0, None)}.get(row.pad, slice(-row.pad, None))
     assert slices.get("pad") == ends
@@ -76,12 +86,9 @@ def test_names_shapes_types_and_slices_are_those_of_the_revision(
     assert model.parameters < 2_000_000
 
 
-@pytest.mark.parametrize(("name", "index"), MODELS, ids=IDS)
-def test_every_head_depends_on_every_input(
-    built: dict[str, tuple[ExampleModel, ...]], name: str, index: int
-) -> None:
-    part = example_parts(REVISIONS[name])[index]
-    loaded = session(built[name][index])
+@each_model
+def test_every_head_depends_on_every_input(built: Built, name: str, index: int) -> None:
+    part, loaded = example_parts(REVISIONS[name])[index], session(built[name][index])
     base = inputs_of(loaded, 1)
     reference = loaded.run(None, base)
     assert all(np.isfinite(value).all() for value in reference)
@@ -91,28 +98,26 @@ def test_every_head_depends_on_every_input(
         if "prev_feat" in changed:  # seen as soon as it has moved on to a sampled row
             assert any((a != b).any() for a, b in zip(answer, reference, strict=True))
             continue
+        difference = np.abs(answer[0] - reference[0])[0]
         for head, (start, stop) in part.slices.items():
-            difference = np.abs(answer[0] - reference[0])[0, start:stop]
-            assert difference.max() > 1e-6, head
+            assert difference[start:stop].max() > 1e-6, head
 
 
-@pytest.mark.parametrize(("name", "index"), MODELS, ids=IDS)
-def test_every_row_of_a_history_matters(
-    built: dict[str, tuple[ExampleModel, ...]], name: str, index: int
-) -> None:
+@each_model
+def test_every_row_of_a_history_matters(built: Built, name: str, index: int) -> None:
     loaded = session(built[name][index])
     base = inputs_of(loaded, 2)
-    if "prev_desired_curv" in base:
-        base["prev_desired_curv"] *= 3e-4
-    states = REVISIONS[name].models[index].states
+    units = dict.fromkeys(base, 1.0) | {"prev_desired_curv": 3e-4}
+    base |= {key: units[key] * value for key, value in base.items() if units[key] < 1.0}
     reference = loaded.run(None, base)[0]
     for changed, value in base.items():
-        if value.ndim < 3 or value.shape[-2:] == (128, 256) or changed in states:
+        is_history = value.ndim >= 3 and value.shape[-2:] != (128, 256)
+        if not is_history or changed in REVISIONS[name].models[index].states:
             continue
         differences = set()
         for row in (0, value.shape[1] // 2, value.shape[1] - 1):
             other = value.copy()
-            other[:, row] += 1.0 if changed != "prev_desired_curv" else 3e-4
+            other[:, row] += units[changed]
             answer = loaded.run(None, base | {changed: other})[0]
             differences.add(float(np.abs(answer - reference).max()))
         assert min(differences) > 1e-5, changed
@@ -123,12 +128,11 @@ def test_every_row_of_a_history_matters(
     ("name", "index"), [(n, i) for n, i in MODELS if REVISIONS[n].models[i].states]
 )
 def test_states_move_on_and_are_sampled_as_a_host_would(
-    built: dict[str, tuple[ExampleModel, ...]], name: str, index: int
+    built: Built, name: str, index: int
 ) -> None:
     loaded = session(built[name][index])
     given = inputs_of(loaded, 4)
-    names = [o.name for o in loaded.get_outputs()]
-    found = dict(zip(names, loaded.run(None, given), strict=True))
+    found = dict(zip(declared(loaded.get_outputs()), loaded.run(None, given), strict=True))
     start, stop = example_parts(REVISIONS[name])[index].slices["hidden_state"]
     frames = next(given[n] for n in ("warped", "new_img") if n in given)
     newest = {
@@ -154,9 +158,7 @@ def test_states_move_on_and_are_sampled_as_a_host_would(
 
 
 @pytest.mark.parametrize("name", REVISIONS)
-def test_equal_seeds_give_equal_bytes(
-    built: dict[str, tuple[ExampleModel, ...]], name: str
-) -> None:
+def test_equal_seeds_give_equal_bytes(built: Built, name: str) -> None:
     assert build_revision(REVISIONS[name]) == built[name]
     for model, other in zip(built[name], build_revision(REVISIONS[name], 1), strict=True):
         assert model.data != other.data
@@ -165,18 +167,65 @@ def test_equal_seeds_give_equal_bytes(
         assert np.abs(a - b).max() > 0.01
 
 
+def picture(seed: int) -> Arrays:
+    rng = np.random.default_rng(seed)
+    blocks = rng.integers(0, 256, (30, 45)).repeat(32, 0).repeat(32, 1)
+    noisy = np.clip(blocks + rng.normal(0, 8, blocks.shape), 0, 255).astype(np.uint8)
+    return {"input_img": noisy.reshape(1, -1), "calib": np.zeros((1, 3), np.float32)}
+
+
+@pytest.mark.parametrize("name", MONITORING)
+def test_monitoring_is_that_of_its_revision_and_sees_a_driver(built: Built, name: str) -> None:
+    row, (model,) = MONITORING[name].model, built[name]
+    loaded = session(model)
+    inputs = {"input_img": ((1, 1382400), "uint8"), "calib": ((1, 3), "float32")}
+    assert declared(loaded.get_inputs()) == inputs
+    assert declared(loaded.get_outputs()) == {"outputs": ((1, row.width), "float32")}
+    properties, slices = properties_of(model)
+    assert properties["model_checkpoint"] == f"example-{name}/seed-0"
+    found = {head: (s.start, s.stop) for head, s in slices.items()}
+    assert found == (row.slices if row.sliced else {})
+    # Every head depends on picture and angles.
+    base = picture(1)
+    reference = loaded.run(None, base)[0][0]
+    for other in (picture(2), base | {"calib": np.array([[0.1, -0.1, 0.2]], np.float32)}):
+        difference = np.abs(loaded.run(None, other)[0][0] - reference)
+        for head, (start, stop) in row.slices.items():
+            assert difference[start:stop].max() > 1e-5, head
+    # Somebody sits on the left.
+    outputs = loaded.run(None, picture(3))[0][0]
+    logits = {head: outputs[start] for head, (start, _) in row.slices.items()}
+    assert logits["face_prob_lhd"] > 1 > -1 > logits["face_prob_rhd"]
+    assert logits["left_eye_prob_lhd"] > 0 > logits["left_blink_prob_lhd"]
+    assert logits["wheel_on_right"] < 0
+    start, stop = row.slices["face_descs_lhd"]
+    assert np.abs(outputs[start : start + 6]).max() < 1.5
+    assert np.exp(outputs[start + 6 : stop]).max() < 0.5
+
+
+def seeded(interface: str, seed: int) -> list[ExampleModel]:
+    if interface in MONITORING:
+        return [build_driver_monitoring(MONITORING[interface], seed)]
+    return list(build_revision(REVISIONS[interface], seed))
+
+
+@pytest.mark.parametrize(
+    ("interface", "roles"),
+    [("split-2025", ["vision", "policy"]), ("dmonitoring-2026", ["dmonitoring"])],
+)
 def test_command_writes_one_file_for_each_role(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], interface: str, roles: list[str]
 ) -> None:
     directory = tmp_path / "models"
-    command = ["make-model", str(directory), "--interface", "split-2025", "--seed", "4", "--json"]
+    command = ["make-model", str(directory), "--interface", interface, "--seed", "4", "--json"]
     assert cli.main(command) == 0
-    listed = json.loads(capsys.readouterr().out)
-    expected = build_revision(REVISIONS["split-2025"], 4)
-    assert [row["name"] for row in listed["models"]] == ["vision", "policy"]
-    assert sorted(p.name for p in directory.iterdir()) == ["policy.onnx", "vision.onnx"]
-    for row, model in zip(listed["models"], expected, strict=True):
-        assert Path(row["file"]).read_bytes() == model.data
+    rows = json.loads(capsys.readouterr().out)["models"]
+    assert [row["name"] for row in rows] == roles
+    assert [row["file"] for row in rows] == [str(directory / f"{role}.onnx") for role in roles]
+    assert sorted(path.stem for path in directory.iterdir()) == sorted(roles)
+    models = zip(seeded(interface, 4), seeded(interface, 3), strict=True)
+    for row, (model, other) in zip(rows, models, strict=True):
+        assert Path(row["file"]).read_bytes() == model.data != other.data
         assert row["parameters"] == model.parameters
 
 
@@ -184,6 +233,7 @@ def test_interfaces_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["make-model", "--list-interfaces", "--json"]) == 0
     names = json.loads(capsys.readouterr().out)["interfaces"]
     assert [name for name in names if name in REVISIONS] == list(REVISIONS)
+    assert set(MONITORING) <= set(names)
     assert cli.main(["make-model", "--list-interfaces"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert list(lines) == names
@@ -195,24 +245,17 @@ def test_interfaces_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--interface", "split-2024"], "found 'split-2024'; did you mean 'split-2025'?"),
-        (["--interface", "split-2025", "--seed", "-1"], "--seed: expected 0 or more, found -1"),
-        (
-            ["--interface", "split-2025", "--benchmarks"],
-            "expected neither --model nor --benchmarks",
-        ),
+        ("{} --interface split-2024", "found 'split-2024'; did you mean 'split-2025'?"),
+        ("{} --interface split-2025 --seed -1", "--seed: expected 0 or more, found -1"),
+        ("{} --interface split-2025 --benchmarks", "expected neither --model nor --benchmarks"),
+        ("", "DIR: missing"),
     ],
 )
 def test_bad_arguments_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, said: str
 ) -> None:
-    assert cli.main(["make-model", str(tmp_path / "new"), *arguments]) == 2
+    assert cli.main(["make-model", *arguments.format(tmp_path / "new").split()]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
     assert not (tmp_path / "new").exists()
-
-
-def test_a_directory_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["make-model"]) == 2
-    assert "DIR: missing" in capsys.readouterr().err
