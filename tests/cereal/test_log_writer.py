@@ -106,16 +106,6 @@ def test_thread_ends_with_the_log(tmp_path: Path) -> None:
     assert flushers() == before
 
 
-def test_flush_lets_everything_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "rlog.zst"
-    events = [model_event(i, noise=1000) for i in range(20)]
-    with untimed(path) as writer:
-        for number, data in enumerate(events, 1):
-            writer.write(data)
-            writer.flush()
-            assert kept(path) == events[:number]
-
-
 def test_flushing_costs_little_of_the_size(tmp_path: Path) -> None:
     events = [data for data, _ in zip(typical_events(), range(2000), strict=False)]
     clock = ManualClock()
