@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.reference_loop.lane_change import Driver
 from tests.reference_loop.loop import Car, Moment
-from tests.reference_loop.transforms import Lens
-from tests.reference_loop.warps import Picture
+from tests.reference_loop.rules import Driver
+from tests.reference_loop.warps import Lens, Picture
 from tools.lib.video import Video
 
 CLIP = Path(__file__).parents[3] / "shared/data/dashcam/solidWhiteRight.mp4"

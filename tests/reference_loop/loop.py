@@ -3,7 +3,7 @@
 import base64
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,20 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from tests.reference_loop.actions import DT, Action, act
-from tests.reference_loop.confidence import Confidence, HardBrake
-from tests.reference_loop.histories import Images, Past
-from tests.reference_loop.lane_change import MACHINES, NO_DESIRE, Driver
 from tests.reference_loop.messages import About, messages, meta_column
 from tests.reference_loop.parse import parse
 from tests.reference_loop.revisions import Facts
-from tests.reference_loop.transforms import ROAD_VIEW, WIDE_VIEW, Lens, transform
-from tests.reference_loop.warps import Picture, view
+from tests.reference_loop.rules import (
+    DT,
+    MACHINES,
+    NO_DESIRE,
+    Action,
+    Confidence,
+    Driver,
+    HardBrake,
+    act,
+)
+from tests.reference_loop.warps import ROAD_VIEW, WIDE_VIEW, Lens, Picture, transform, view
 
 Array = NDArray[Any]
 
@@ -57,6 +62,55 @@ class Car:
     def with_one_camera(self) -> "Car":
         """Both views come from the road camera, with its lens."""
         return replace(self, wide=self.road)
+
+
+Row = NDArray[np.float32]
+
+
+class Past:
+    """Rows since the start; what was before it is zero."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.rows: list[Row] = []
+
+    def push(self, row: Row) -> None:
+        """Append a copy of a row, reshaped."""
+        self.rows.append(np.array(row, np.float32).reshape(self.shape))
+
+    def back(self, age: int) -> Row:
+        """The row of an age <= 0; zeros from before the start."""
+        at = len(self.rows) - 1 + age
+        return self.rows[at] if at >= 0 else np.zeros(self.shape, np.float32)
+
+    def at(self, ages: Sequence[int]) -> NDArray[np.float32]:
+        """Rows of several ages, (n, *shape)."""
+        return np.stack([self.back(age) for age in ages])
+
+    def largest(self, groups: int, of: int) -> NDArray[np.float32]:
+        """Elementwise maximum of groups of consecutive rows; the newest row ends the last."""
+        found = []
+        for group in range(groups):
+            end = -(groups - 1 - group) * of
+            found.append(np.max([self.back(end - i) for i in range(of)], axis=0))
+        return np.stack(found)
+
+
+class Images:
+    """The pictures of one camera as the models see them, (6, 128, 256) uint8 each."""
+
+    def __init__(self) -> None:
+        self.recent: list[NDArray[np.uint8]] = []
+
+    def push(self, image: NDArray[np.uint8]) -> None:
+        """Append the newest; only the last few are ever asked for."""
+        self.recent = [*self.recent[-9:], image]
+
+    def pair(self, gap: int) -> NDArray[np.uint8]:
+        """(12, 128, 256): the picture of `gap` frames before, then the newest."""
+        black = np.zeros((6, 128, 256), np.uint8)
+        before = self.recent[-1 - gap] if len(self.recent) > gap else black
+        return np.concatenate([before, self.recent[-1]])
 
 
 class _Slices(pickle.Unpickler):

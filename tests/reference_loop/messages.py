@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.reference_loop.actions import Action, T
+from tests.reference_loop.rules import Action, T
 
 X = [192.0 * (i / 32) ** 2 for i in range(33)]
 PLAN_BLOCKS = ("position", "velocity", "acceleration", "orientation", "orientationRate")

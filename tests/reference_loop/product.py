@@ -16,8 +16,7 @@ from modeld.inputs import SUBSCRIPTIONS, read_car_parameters
 from runtime.program import Program
 from tests.reference_loop.drive import Drive
 from tests.reference_loop.loop import Car, Moment
-from tests.reference_loop.transforms import Lens
-from tests.reference_loop.warps import Picture
+from tests.reference_loop.warps import Lens, Picture
 
 
 class Product:

@@ -16,7 +16,7 @@ CURVATURES_25 = tuple(range(-97, 0, 4))
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One revision.
+    """One revision; without more it is the one of 0.9.7.
 
     Attributes:
         order: roles of its models in the order in which they run.
@@ -39,53 +39,31 @@ class Facts:
         big: flag in the messages.
     """
 
-    order: tuple[str, ...]
-    image_mode: str
-    image_gap: int
-    desire: tuple[int, int] | None
-    features: tuple[int, ...]
-    features_current: bool
-    curvatures: tuple[int, ...]
-    curvature_scale: float
-    drop: str
-    lateral: str
-    longitudinal: str
-    delay: str
-    extra_delay: float
-    frame_delay: float
-    lat_tau: float
-    long_tau: float
-    hold_below: float
-    stop: str
-    clip_speed: bool
-    meta: int
-    machine: str
+    order: tuple[str, ...] = ("supercombo",)
+    image_mode: str = "bilinear"
+    image_gap: int = 1
+    desire: tuple[int, int] | None = (100, 1)
+    features: tuple[int, ...] = CONSECUTIVE_99
+    features_current: bool = False
+    curvatures: tuple[int, ...] = CURVATURES_100
+    curvature_scale: float = 1.0
+    drop: str = "skip"
+    lateral: str = "desired_curvature"
+    longitudinal: str = "none"
+    delay: str = "steerActuatorDelay"
+    extra_delay: float = 0.2
+    frame_delay: float = 0.0
+    lat_tau: float = 0.0
+    long_tau: float = 0.0
+    hold_below: float = 0.0
+    stop: str = "plan"
+    clip_speed: bool = False
+    meta: int = 48
+    machine: str = "A"
     big: bool = False
 
 
-_097 = Facts(
-    order=("supercombo",),
-    image_mode="bilinear",
-    image_gap=1,
-    desire=(100, 1),
-    features=CONSECUTIVE_99,
-    features_current=False,
-    curvatures=CURVATURES_100,
-    curvature_scale=1.0,
-    drop="skip",
-    lateral="desired_curvature",
-    longitudinal="none",
-    delay="steerActuatorDelay",
-    extra_delay=0.2,
-    frame_delay=0.0,
-    lat_tau=0.0,
-    long_tau=0.0,
-    hold_below=0.0,
-    stop="plan",
-    clip_speed=False,
-    meta=48,
-    machine="A",
-)
+_097 = Facts()
 _TOMB_RAIDER = replace(_097, meta=53)
 _CLIPPED = replace(_TOMB_RAIDER, clip_speed=True)
 _20HZ = replace(
