@@ -42,11 +42,14 @@ def _batchnorm(x: Array, *statistics: Array) -> Array:
     return np.asarray((x - m) / np.sqrt(v + 1e-5) * s + b)
 
 
+_erf = np.vectorize(math.erf)
+
+
 def _gelu(x: Array, approximate: str = "none") -> Array:
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
         return np.asarray(x / 2 * (1 + np.tanh(inner)))
-    return np.asarray(x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))))
+    return np.asarray(x / 2 * (1 + _erf(x / math.sqrt(2))))
 
 
 def _window(x: Array, axis: int, size: int, stride: int = 1) -> Array:
@@ -121,6 +124,7 @@ class Plain(np.ndarray[Any, Any]):
     std, var = _reduction(_moments(np.std)), _reduction(_moments(np.var))
     exp, exp2, log, log2 = (_method(f) for f in (np.exp, np.exp2, np.log, np.log2))
     sin, cos, tanh, abs = (_method(f) for f in (np.sin, np.cos, np.tanh, np.abs))
+    erf = _method(_erf)
     sqrt, square, reciprocal = (_method(f) for f in (np.sqrt, np.square, np.reciprocal))
     rsqrt = _method(lambda v: 1 / np.sqrt(v))
     sigmoid = _method(lambda v: 1 / (1 + np.exp(-v)))

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from scheduler.context import CompileContext, context_for
+from scheduler.debug.kernel_table import kernel_tables
 from scheduler.debug.pretty import pretty_body
 from scheduler.device.spec import DEFAULT, DeviceSpec
 from scheduler.emit.schedule import Schedule
@@ -20,7 +21,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.ops import Op
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.fusion.plain import instead_of_tensors
-from tests.scheduler.support.programs import plan_of
+from tests.scheduler.support.programs import Made, artifact_of, plan_of
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -101,6 +102,9 @@ class Row:
         float_unsafe: whether floats may cancel as real numbers do.
         assigned: numbers of the inputs that the program writes to; in a program they are states.
         eager: whether it is about realized or pinned tensors, so that there is no such program.
+        flops: the most operations of a program.
+        stored: type and shape of what lies in the arena of a program.
+        loops: reductions that are left in a program.
         open: launches within reach, and why more are taken; ends when it is solved.
     """
 
@@ -115,6 +119,9 @@ class Row:
     assigned: Sequence[int] = ()
     owned: Bar | None = None
     eager: bool = False
+    flops: int | None = None
+    stored: Sequence[tuple[str, Shape]] | None = None
+    loops: int | None = None
     open: tuple[int, str] | None = None
 
     def _inputs(self) -> Iterable[Shape | Array | Drawn]:
@@ -213,3 +220,13 @@ def check_bar(row: Row, plan: Schedule, *, program: bool) -> None:
     if any(ours > most for ours, most in zip(found, bar, strict=True)):
         shown = "\n".join(pretty_body(body) for kernel in plan.launches for body in kernel.bodies)
         pytest.fail(f"{row.name}: {found}, at most {bar}\n{shown}", pytrace=False)
+
+
+def check_inside(row: Row, plan: Schedule) -> None:
+    """Compare operations, stored values and loops of a program with what the row says of them."""
+    emitted = artifact_of(plan)
+    (table,) = kernel_tables(emitted.manifest, {"run": plan})
+    made = Made(plan, emitted.manifest, emitted.data, table)
+    assert row.flops is None or table.totals.flops <= row.flops
+    assert row.stored is None or made.stored == list(row.stored)
+    assert row.loops is None or len(made.loops) == row.loops

@@ -86,6 +86,8 @@ def residual_convs(x: Tensor, count: int) -> Tensor:
     return x
 
 
+# Multiply-adds of a filter of 3 by 3, and less than a hundred operations for a pixel.
+EXPENSIVE = 2 * 16 * 32 * 32 * 16 * 9 + 16 * 32 * 32 * 100 - 1
 ROWS = [
     row("convs-on-packed-images", (4, 18624, 4096), "16x32 16 16")(three_image_convs),
     row("average-pool-of-steps", 72, "", owned=(0, 72, 0))(
@@ -164,4 +166,12 @@ ROWS = [
         tolerance=2e-4,
         large="1x64x32x32",
     )(partial(residual_convs, count=4)),
+    # The exponential of an image is computed once per pixel, not once per tap of a filter.
+    row(
+        "conv-of-expensive-values",
+        (2, 271360, 65536),
+        "1x16x32x32 16x16x3x3",
+        flops=EXPENSIVE,
+        tolerance=1e-3,
+    )(lambda x, w: x.exp().tanh().erf().conv2d(w, padding=1)),
 ]

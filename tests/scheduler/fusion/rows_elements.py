@@ -30,6 +30,32 @@ def moved_about(a: Tensor) -> Tensor:
     return y.T.reshape(2, 14)[:, ::-1].reshape(7, 4) + 1.0
 
 
+def chain_of_transposes(y: Tensor) -> Tensor:
+    for i in range(8):
+        y = (y * 0.5 + float(i)).tanh().T
+    return y
+
+
+def needed_through_a_third(x: Tensor, w: Tensor) -> list[Tensor]:
+    """a feeds the product, the product feeds c: a and c share a's input and cannot be one."""
+    a = (x * 2.0).contiguous()
+    b = (a @ w).contiguous()
+    return [a, b, b.T + a]
+
+
+def small_and_independent(*given: Tensor) -> list[Tensor]:
+    """Of different shapes, types and kinds: nothing is shared but the launch."""
+    parts = enumerate(given[:-1])
+    return [*(p.exp() if i % 2 else p.sum(0) * 2.0 for i, p in parts), given[-1] + 1]
+
+
+def wide_values(source: Tensor) -> list[Tensor]:
+    """All six wide values read one input: in one kernel they would all be alive at once."""
+    wide = [(source * float(i + 2)).contiguous() for i in range(6)]
+    return [w.flip(0).contiguous().sum(1) for w in wide]
+
+
+STEPS = np.arange(7, dtype=np.int32)
 ROWS = [
     # Arithmetic of elements, and values that no kernel needs to compute.
     row("sum-of-four", 200, "10 10 10 10")(lambda a, b, c, d: a + b + c + d),
@@ -124,4 +150,18 @@ ROWS = [
     row("movements-chained", 224, "4x5x6")(moved_about),
     # One weight for all: it is cheaper to compute its complement again for each element.
     row("blend-by-one-weight", 49156, "64x64 64x64 1x1")(lambda a, b, w: a * (1.0 - w) + b * w),
+    # Where a program is cut: what is stored, and what is computed again for each reader.
+    row("chain-of-transposes", 288, "6x6")(chain_of_transposes),
+    row("column-forced-to-be-stored", (2, 608, 256), "8x1 8x8", stored=[("float32", (8, 1))])(
+        lambda a, b: (a + 1.0).contiguous() * b
+    ),
+    row("column-computed-again", 544, "8x1 8x8", stored=[])(lambda a, b: (a + 1.0) * b),
+    row("expensive-column", 8407040, "512x1 1x4096", flops=512 * 4096 * 8 - 1)(
+        lambda a, row: (a.exp().tanh().erf().sin() + 0.0 * row).maximum(row)
+    ),
+    row("needed-through-a-third", (3, 2048, 0), "8x8 8x8", tolerance=1e-4)(needed_through_a_third),
+    row("small-and-independent", 1136, [*((i + 3, 5) for i in range(6)), STEPS])(
+        small_and_independent
+    ),
+    row("wide-values-each-summed", (13, 493056, 32768), "64x64", tolerance=1e-4)(wide_values),
 ]

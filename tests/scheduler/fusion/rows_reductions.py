@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.fusion.row import below, row
 
@@ -91,6 +93,20 @@ def scaled_and_largest(h: Tensor, scale: Tensor) -> list[Tensor]:
     return [(h * scale).sigmoid(), h.abs().max(keepdim=True)]
 
 
+def repeated_sums(a: Tensor, w: Tensor) -> list[Tensor]:
+    """Of two values that could be stored, the one of fewer bytes is."""
+    total = a.sum(1, keepdim=True).expand(64, 64)
+    return [total.sum(0) + 0.0, total @ w]
+
+
+def half_and_its_readers(a: Tensor, w: Tensor) -> list[Tensor]:
+    """A widening conversion behind the stored value belongs to its readers."""
+    narrow = a.sum(2).half()
+    return [narrow.float().sum(0) * 2.0, narrow.float() @ w]
+
+
+PICKED = np.array([9, -1, 4], np.int32)
+OUTSIDE = np.array([[9], [0], [12]], np.int32)  # row 12 is outside
 ROWS = [
     # Reductions: what precedes and follows them, and several in one loop nest.
     row("half-sum-views", 1152, "4x4x4x4 16", tolerance=2e-3)(
@@ -242,4 +258,44 @@ ROWS = [
     row("layernorm", 9216, "24x48")(lambda x: x.layernorm()),
     row("softmax-of-layernorm", 9216, "24x48")(lambda x: x.layernorm().softmax()),
     row("norm-softmax-gelu", 3136, "16x48", tolerance=1e-4)(norm_softmax_gelu),
+    # Sums that become indexed loads, and reductions that are merged.
+    row("row-beyond-the-budget", (2, 240064, 512), "4x5000")(lambda x: x.softmax()),
+    row("gather-between", 108, [(10, 4), PICKED], loops=0)(lambda x, i: (x * 2.0)[i] + 1.0),
+    row("gather-of-more-steps", 36, [PICKED], loops=0, stored=[])(
+        lambda i: (Tensor.arange(10) + 1)[i]
+    ),
+    row("one-hot-choice", 108, [(10, 4), OUTSIDE], loops=0)(
+        lambda x, i: Tensor.arange(10).reshape(1, 10).eq(i).unsqueeze(2).where(x, 0.0).sum(1)
+    ),
+    row("one-hot-choice-turned", 108, [(10, 4), OUTSIDE], loops=0)(
+        lambda x, i: i.eq(Tensor.arange(10).reshape(1, 10)).unsqueeze(2).where(x, 0.0).sum(1)
+    ),
+    # Infinities of other rows would be NaN, hence only with the switch.
+    row("one-hot-product", 108, [(10, 4), OUTSIDE], float_unsafe=True, loops=0)(
+        lambda x, i: Tensor.arange(10).reshape(1, 10).eq(i).float() @ x
+    ),
+    row("sum-of-sums", 496, "4x5x6", loops=1, tolerance=1e-4)(lambda a: a.sum(2).sum(1)),
+    row("maximum-of-maxima", 500, "4x5x6", loops=1)(lambda a: a.max(2).max(0)),
+    row("sum-through-a-reshape", 484, "4x5x6", loops=1, tolerance=1e-4)(
+        lambda a: a.sum(2).reshape(20).sum(0)
+    ),
+    row("minimum-through-a-permute", 500, "4x5x6", loops=1)(lambda a: a.min(0).T.min(0)),
+    row("maximum-of-sums", 496, "4x5x6")(lambda a: a.sum(2).max(1)),
+    # What is stored of a reduction, and what is computed once.
+    row("reduction-before-a-broadcast", 20480, "32x64 32x48", flops=32 * 64 + 32 * 48)(
+        lambda a, b: a.sum(1, keepdim=True).expand(32, 48) * b
+    ),
+    row("dropped-before-it-is-stored", (2, 19200, 256), "64x64 64x4", tolerance=1e-4)(
+        repeated_sums
+    ),
+    row(
+        "half-stored-for-float-readers",
+        (2, 149248, 8192),
+        "64x64x8 64x3",
+        stored=[("float16", (64, 64))],
+        tolerance=1e-2,
+    )(half_and_its_readers),
+    row("producer-that-is-cut-away", 0, "8x8 8x8", owned=(0, 128, 0), flops=4 * 8, stored=[])(
+        lambda a, w: (a @ w).exp().pad([(4, 0), (0, 0)], 2.0)[:4] * 3.0
+    ),
 ]

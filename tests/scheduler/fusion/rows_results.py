@@ -122,7 +122,7 @@ ROWS = [
         lambda x: [x.sum().half().float() * 2.0, x.sum().half().float() * 3.0],
         lambda x: [x.sum().astype(np.float16) * 2.0, x.sum().astype(np.float16) * 3.0],
     ),
-    row("sums-of-a-sum", (2, 416, 256), "4x4x4")(
+    row("sums-of-a-sum", (2, 416, 256), "4x4x4", flops=120, stored=[("float32", (4, 4))])(
         lambda a: [(a.sum(0) + 6.0).sum(0) * 4.0, (a.sum(0) + 6.0).sum(1) * 2.0]
     ),
     row("transposed-feed", (2, 576, 256), "4x4x4 4x4")(transposed_feed),

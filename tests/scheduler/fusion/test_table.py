@@ -18,7 +18,7 @@ from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.onnx_import import import_model, load_model
 from tests.scheduler.fusion.batch import Batch
-from tests.scheduler.fusion.row import Row, check_bar, program_plan, realized_plan
+from tests.scheduler.fusion.row import Row, check_bar, check_inside, program_plan, realized_plan
 from tests.scheduler.fusion.table import ROWS, THEMES
 from tests.scheduler.support.programs import artifact_of, plan_of
 from tests.support.built import example_models
@@ -51,6 +51,8 @@ def test_what_realizing_takes(row: Row) -> None:
 @rows(PROGRAMS)
 def test_what_a_program_takes(row: Row) -> None:
     check_bar(row, program_plan(row, measured=True), program=True)
+    if any(inside is not None for inside in (row.flops, row.stored, row.loops)):
+        check_inside(row, program_plan(row, measured=True))
 
 
 @rows(ROWS)
