@@ -26,12 +26,7 @@ KINDS = ("light", "pytorch-converted", "pytorch-operator", "simple", "node")
 
 @dataclass(frozen=True, slots=True)
 class SuiteCase:
-    """One test of onnx's suite.
-
-    Attributes:
-        kind: as above.
-        source: what onnx's loader says of it.
-    """
+    """One test of onnx's suite: its kind, and what onnx's loader says of it."""
 
     kind: str
     source: TestCase
@@ -41,16 +36,9 @@ class SuiteCase:
         """Its id: unique, and what known failures are listed by."""
         return self.source.name if self.kind == "node" else f"{self.kind}/{self.source.name}"
 
-    @property
-    def tolerance(self) -> tuple[float, float]:
-        """Relative and absolute tolerance that onnx checks it with."""
-        return self.source.rtol, self.source.atol
-
     def model(self) -> onnx.ModelProto:
         """Return the model; file based ones are read."""
-        if self.source.model is not None:
-            return self.source.model
-        return onnx.load(self._path())
+        return self.source.model or onnx.load(self._path())
 
     def data_sets(self, model: onnx.ModelProto) -> Iterator[tuple[Values, Values]]:
         """Yield inputs and expected outputs of each run."""

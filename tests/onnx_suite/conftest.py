@@ -15,8 +15,8 @@ import pytest
 
 from tests.onnx_suite.cases import SuiteCase
 from tests.onnx_suite.figures import PROPERTY, Figures, Result, failures_by_operator
+from tests.onnx_suite.out_of_scope import traits_of
 from tests.onnx_suite.sample import sampled
-from tests.onnx_suite.traits import traits_of
 from tests.scheduler.onnx_import.onnx_cases.case import Case
 from tests.session_cache import SESSION
 
@@ -36,17 +36,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     count = config.getoption("--onnx-sample")
     if count is None:
         return
-    cases = [item for item in items if isinstance(item, pytest.Function) and operators_of(item)]
-    drawn = [(item, operators_of(item)) for item in cases]
+    drawn = [(item, operators) for item in items if (operators := operators_of(item))]
     kept = sampled(drawn, count, config.getoption("--onnx-seed"))
-    left_out = set(cases) - set(kept)
+    left_out = {item for item, _ in drawn} - set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 
 
-def operators_of(item: pytest.Function) -> frozenset[str]:
+def operators_of(item: pytest.Item) -> frozenset[str]:
     """Return the operators of a test's case; none where it has no case."""
-    case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
+    call = getattr(item, "callspec", None)
+    case = None if call is None else call.params.get("case")
     if isinstance(case, SuiteCase):
         return traits_of(case.model()).operators
     return frozenset({case.op}) if isinstance(case, Case) else frozenset()

@@ -43,16 +43,13 @@ class Result:
     message: str = ""
 
     def ran(self, folded: bool) -> Result:
-        """Return the result of a test whose outputs are right."""
         return replace(self, done=True, folded=folded)
 
     def as_data(self) -> dict[str, Any]:
-        """Return it as plain data."""
         return asdict(self)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Result:
-        """Return the result that `as_data` wrote."""
         return cls(**{**data, "operators": tuple(data["operators"])})
 
 

@@ -7,23 +7,62 @@ reasons for users.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tests.onnx_suite.traits import Traits
+import onnx
+from onnx import TensorProto
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a model consists of; tables match on it.
+
+    Attributes:
+        operators: of all nodes, also in nested graphs; with their domain where it is not the
+            default one ("ai.onnx.ml:Binarizer").
+        types: of inputs and outputs: ONNX's names of element types, "sequence", "optional".
+    """
+
+    operators: frozenset[str]
+    types: frozenset[str]
+
+
+def traits_of(model: onnx.ModelProto) -> Traits:
+    operators = {_qualified(node) for node in _nodes(model.graph)}
+    types = {_type_of(value.type) for value in (*model.graph.input, *model.graph.output)}
+    return Traits(frozenset(operators), frozenset(types))
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _nodes(attribute.g)
+
+
+def _qualified(node: onnx.NodeProto) -> str:
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}:{node.op_type}"
+
+
+def _type_of(value: onnx.TypeProto) -> str:
+    kind = value.WhichOneof("value")
+    if kind == "tensor_type":
+        return str(TensorProto.DataType.Name(value.tensor_type.elem_type)).lower()
+    return str(kind).removesuffix("_type")
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Tests that must be refused; it matches a test if any of its fields does.
+    """Tests that must be refused: any field but the first two matches.
 
     Attributes:
         reason: for users; tests are counted by it.
         says: regular expression that the refusal's message must contain.
-        operators: op types, as in `Traits`.
-        domains: domains of operators.
-        types: element types and kinds of inputs and outputs, as in `Traits`.
-        tests: patterns of test names.
+        operators, domains, types: as in `Traits`.
+        tests: patterns of names.
     """
 
     reason: str
@@ -34,7 +73,6 @@ class Exclusion:
     tests: tuple[str, ...] = ()
 
     def matches(self, name: str, traits: Traits) -> bool:
-        """Return whether a test is out of scope for this reason."""
         domains = {op.rpartition(":")[0] for op in traits.operators}
         return bool(
             self.operators & traits.operators
@@ -55,9 +93,7 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     Exclusion(
         "text: strings are prepared before a model runs",
         r"(?i)string|not supported",
-        operators=_names(
-            "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer"
-        ),
+        _names("RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer"),
         types=_names("string"),
     ),
     Exclusion(
@@ -68,14 +104,9 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     Exclusion(
         "random numbers: a program gives the same outputs for the same inputs",
         r"(?i)random|not supported|training",
-        operators=_names(
-            "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
-        ),
-        tests=(
-            "test_training_dropout",
-            "test_training_dropout_default*",
-            "test_training_dropout_mask",
-        ),
+        _names("Bernoulli Multinomial")
+        | _names("RandomNormal RandomNormalLike RandomUniform RandomUniformLike"),
+        tests=tuple(f"test_training_dropout{end}" for end in ("", "_default*", "_mask")),
     ),
     Exclusion(
         "training: the compiler runs models, it does not train them",

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.onnx_suite.figures import LEAST_NODE_TESTS, Figures, Result, failures_by_operator
-from tests.onnx_suite.out_of_scope import IN_SCOPE, exclusion_of, is_in_scope
+from tests.onnx_suite.out_of_scope import IN_SCOPE, Traits, exclusion_of, is_in_scope
 from tests.onnx_suite.sample import sampled
-from tests.onnx_suite.traits import Traits
 
 NODE = Result("node", ("Abs",), in_scope=True, outcome="passed", name="test_abs")
 ON_DEVICE = NODE.ran(folded=False)

@@ -19,8 +19,13 @@ from scheduler.onnx_backend.backend import OnnxBackend
 from tests.onnx_suite.cases import SuiteCase, all_cases
 from tests.onnx_suite.figures import PROPERTY, Result
 from tests.onnx_suite.known_failures import KNOWN_FAILURES
-from tests.onnx_suite.out_of_scope import EXCLUSIONS, Exclusion, exclusion_of, is_in_scope
-from tests.onnx_suite.traits import traits_of
+from tests.onnx_suite.out_of_scope import (
+    EXCLUSIONS,
+    Exclusion,
+    exclusion_of,
+    is_in_scope,
+    traits_of,
+)
 
 pytestmark = pytest.mark.opencl
 
@@ -57,13 +62,11 @@ def test_suite(case: SuiteCase, record_property: Record) -> None:
     if exclusion is not None:
         assert_refused(case, exclusion)
         return
-    rtol, atol = case.tolerance
+    rtol, atol = case.source.rtol, case.source.atol
     with OnnxBackend.prepare(model) as prepared:
         for inputs, expected in case.data_sets(model):
             found = prepared.run(inputs)
-            if any(
-                value.dtype == np.float16 for value in expected if isinstance(value, np.ndarray)
-            ):
+            if np.float16 in [value.dtype for value in expected if isinstance(value, np.ndarray)]:
                 rtol = max(rtol, HALF_TOLERANCE)
             Runner.assert_similar_outputs(expected, found, rtol, atol, case.name)
         assert prepared.last is not None, "the test runs nothing"
@@ -71,23 +74,17 @@ def test_suite(case: SuiteCase, record_property: Record) -> None:
 
 
 def assert_refused(case: SuiteCase, exclusion: Exclusion) -> None:
-    """Assert that a test out of scope ends in a typed error that says why."""
-    error = refusal(case)
-    if error is None:
-        pytest.fail(f'the table is stale: this is listed under "{exclusion.reason}", and it works')
-    assert re.search(exclusion.says, str(error)), f"does not say {exclusion.says!r}: {error}"
-
-
-def refusal(case: SuiteCase) -> ModelError | None:
-    """Return why a model is refused; None if it runs. Other errors are failures."""
-    model = case.model()
+    """Assert that a test out of scope ends in a typed error that says why; others are failures."""
+    model, said = case.model(), None
     try:
         with OnnxBackend.prepare(model) as prepared:
             for inputs, _ in case.data_sets(model):
                 prepared.run(inputs)
     except ModelError as error:
-        return error
-    return None
+        said = str(error)
+    if said is None:
+        pytest.fail(f'the table is stale: this is listed under "{exclusion.reason}", and it works')
+    assert re.search(exclusion.says, said), f"does not say {exclusion.says!r}: {said}"
 
 
 def test_every_known_failure_is_a_test() -> None:
@@ -97,9 +94,5 @@ def test_every_known_failure_is_a_test() -> None:
 
 
 def test_every_exclusion_excludes_something() -> None:
-    used = {
-        found
-        for case in all_cases()
-        if (found := exclusion_of(case.name, traits_of(case.model()))) is not None
-    }
-    assert {e.reason for e in used} == {e.reason for e in EXCLUSIONS}
+    found = [exclusion_of(case.name, traits_of(case.model())) for case in all_cases()]
+    assert {e.reason for e in found if e is not None} == {e.reason for e in EXCLUSIONS}
