@@ -215,6 +215,8 @@ def test_a_sleeping_reader_is_woken(tmp_path: Path, what: str) -> None:
 
 def test_waiting_costs_no_processor_time(tmp_path: Path) -> None:
     writer, reader = ring_writer(tmp_path), ring_reader(tmp_path)
+    publish(writer, 1)
+    assert ids(reader) == [1]
     for _ in ("there is a writer", "it has gone"):
         before = time.thread_time()
         assert reader.receive(150) is None

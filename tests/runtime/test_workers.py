@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,16 +130,29 @@ def test_cpus_are_dealt_in_turn_and_all_of_them() -> None:
     assert deal(frozenset({1, 3, 4, 5, 9}), 2) == [{1, 4, 9}, {3, 5}]
 
 
+@contextlib.contextmanager
+def threads_of(work: Callable[[int], object], count: int) -> Iterator[list[threading.Thread]]:
+    """Start threads that are given their number."""
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    yield threads
+    for thread in threads:
+        thread.join()
+
+
+def numbers(threads: list[threading.Thread]) -> tuple[int, ...]:
+    return tuple(thread.native_id or 0 for thread in threads)
+
+
 def test_threads_that_a_call_starts_are_found() -> None:
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
     result, threads = starting(thread.start)
-    try:
-        assert result is None
-        assert threads == (thread.native_id,)
-    finally:
-        done.set()
-        thread.join()
+    done.set()
+    thread.join()
+    assert result is None
+    assert threads == (thread.native_id,)
 
 
 def test_what_is_no_worker_is_left_alone() -> None:
@@ -156,27 +171,24 @@ def test_workers_are_the_candidates_that_have_run() -> None:
     done = threading.Event()
     ran = threading.Semaphore(0)
 
-    def work(turn: threading.Event) -> None:
-        turn.wait()
+    def work(number: int) -> None:
+        turns[number].wait()
         ran.release()
         done.wait()
 
-    threads = [threading.Thread(target=work, args=(turn,), daemon=True) for turn in turns]
-    for thread in threads:
-        thread.start()
-    wait_until_asleep(threads)
-    candidates = Candidates([thread.native_id or 0 for thread in threads], compute_units=2)
-    assert candidates.workers() is None  # nobody has run
-    for turn in turns[1:3]:
-        turn.set()
-        ran.acquire()
-    workers = candidates.workers()
-    for turn in turns:
-        turn.set()
-    done.set()
+    with threads_of(work, 4) as threads:
+        wait_until_asleep(threads)
+        candidates = Candidates(numbers(threads), compute_units=2)
+        assert candidates.workers() is None  # nobody has run
+        for turn in turns[1:3]:
+            turn.set()
+            ran.acquire()
+        workers = candidates.workers()
+        for event in (*turns, done):
+            event.set()
     if len(os.sched_getaffinity(0)) >= 2:
         assert workers is not None
-        assert workers.threads == tuple(thread.native_id for thread in threads[1:3])
+        assert workers.threads == numbers(threads[1:3])
         assert candidates.workers() is workers
 
 
@@ -189,18 +201,11 @@ def wait_until_asleep(threads: list[threading.Thread]) -> None:
 
 def test_workers_that_have_ended_do_not_end_a_run() -> None:
     done = threading.Event()
-    threads = [threading.Thread(target=done.wait) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    numbers = [thread.native_id or 0 for thread in threads]
-    home = os.sched_getaffinity(0)
-    workers = Workers(numbers, frozenset(home))
-    for _ in range(3):
-        workers.ran(MS // 2 - 1)  # three together are more than the least that is judged
-    assert not workers.apart
-    done.set()
-    for thread in threads:
-        thread.join()
+    with threads_of(lambda _: done.wait(), 2) as threads:
+        workers = Workers(numbers(threads), frozenset(os.sched_getaffinity(0)))
+        for _ in range(3):
+            workers.ran(MS // 2 - 1)  # three together are more than the least that is judged
+        done.set()
     for _ in range(3):
         assert not workers.apart
         workers.ran(25 * MS)
