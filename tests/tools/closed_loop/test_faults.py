@@ -24,26 +24,15 @@ from tools.lib.picture import encode_jpeg
 from tools.lib.video import read_planes
 from tools.world.sky import Picture
 
-TRUTH = Told(rpy_rad=(0.0, 0.02, -0.01), lateral_delay_s=0.2, speed_mps=20.0)
-
 
 def pictures(seed: int = 0) -> Pictures:
     """Return pictures of noise."""
     rng = np.random.default_rng(seed)
-
-    def plane(rows: int, columns: int) -> NDArray[np.uint8]:
-        return rng.integers(16, 236, (rows, columns)).astype(np.uint8)
-
+    shapes = ((8, 12), (4, 6), (4, 6))
     return {
-        stream: Picture(plane(8, 12), plane(4, 6), plane(4, 6))
+        stream: Picture(*(rng.integers(16, 236, shape).astype(np.uint8) for shape in shapes))
         for stream in (WIDE_STREAM, ROAD_STREAM)
     }
-
-
-def disturbed(name: str, given: Pictures) -> Pictures:
-    change = FAULTS[name].plant().pictures
-    assert change is not None
-    return change(given)
 
 
 def test_each_fault_disturbs_one_thing() -> None:
@@ -58,57 +47,60 @@ def test_each_fault_disturbs_one_thing() -> None:
     [("chroma-shifted", "uv"), ("chroma-swapped", "uv"), ("luma-stretched", "y")],
 )
 def test_pictures_are_changed_in_the_planes_that_are_named(name: str, planes: str) -> None:
-    given = pictures()
-    found = disturbed(name, given)
-    for stream in (WIDE_STREAM, ROAD_STREAM):
-        for letter, before, after in zip("yuv", given[stream], found[stream], strict=True):
+    given, change = pictures(), FAULTS[name].plant().pictures
+    assert change is not None
+    for stream, found in change(given).items():
+        for letter, before, after in zip("yuv", given[stream], found, strict=True):
             assert after.dtype == np.uint8
             assert np.array_equal(before, after) is (letter not in planes)
-
-
-def test_half_a_sample_is_the_mean_of_four() -> None:
-    given = pictures()
-    plane = given[ROAD_STREAM].u.astype(int)
-    found = disturbed("chroma-shifted", given)[ROAD_STREAM].u
-    four = plane[1:, 1:] + plane[1:, :-1] + plane[:-1, 1:] + plane[:-1, :-1]
-    assert np.array_equal(found[1:, 1:], (four + 2) // 4)
+        luma, u, v = (plane.astype(int) for plane in given[stream])
+        if name == "chroma-shifted":
+            # Half a sample is the mean of four.
+            four = u[1:, 1:] + u[1:, :-1] + u[:-1, 1:] + u[:-1, :-1]
+            assert np.array_equal(found.u[1:, 1:], (four + 2) // 4)
+        elif name == "chroma-swapped":
+            assert np.array_equal(found.u, v)
+            assert np.array_equal(found.v, u)
+        else:
+            assert np.array_equal(found.luma, (luma - 16) * 255 // 219)
 
 
 def test_the_wide_camera_is_one_frame_late() -> None:
     change = FAULTS["wide-late"].plant().pictures
     assert change is not None
-    first, second, third = (pictures(seed) for seed in range(3))
-    assert np.array_equal(change(first)[WIDE_STREAM].luma, first[WIDE_STREAM].luma)
-    assert np.array_equal(change(second)[WIDE_STREAM].luma, first[WIDE_STREAM].luma)
-    found = change(third)
-    assert np.array_equal(found[WIDE_STREAM].luma, second[WIDE_STREAM].luma)
-    assert found[ROAD_STREAM] is third[ROAD_STREAM]
+    given = [pictures(seed) for seed in range(3)]
+    for now, before in zip(given, (given[0], *given), strict=False):
+        found = change(now)
+        assert np.array_equal(found[WIDE_STREAM].luma, before[WIDE_STREAM].luma)
+        assert found[ROAD_STREAM] is now[ROAD_STREAM]
 
 
 def test_messages_are_falsified() -> None:
+    truth = Told(rpy_rad=(0.0, 0.02, -0.01), lateral_delay_s=0.2, speed_mps=20.0)
+
     def told(name: str) -> Told:
         change = FAULTS[name].plant().told
         assert change is not None
-        return change(TRUTH)
+        return change(truth)
 
     assert told("delay-zero").lateral_delay_s == 0.0
-    assert told("yaw-off").rpy_rad[:2] == TRUTH.rpy_rad[:2]
-    assert np.degrees(told("yaw-off").rpy_rad[2] - TRUTH.rpy_rad[2]) == pytest.approx(0.5, abs=0.01)
+    turned = np.degrees(np.subtract(told("yaw-off").rpy_rad, truth.rpy_rad))
+    assert turned[:2].tolist() == [0.0, 0.0]
+    assert turned[2] == pytest.approx(0.5, abs=0.01)
     assert told("speed-in-miles").speed_mps == pytest.approx(44.74, abs=0.01)
 
 
 def test_swapped_lenses_see_as_the_other_camera() -> None:
     trial = make_trial(STANDARD, 0, 50.0)
     simulation = Simulation(trial)
-    true = Cameras(trial, device_cameras()).frames(simulation, 0, 10**9)
-    swapped = Cameras(trial, device_cameras(), are_swapped=True).frames(simulation, 0, 10**9)
     right, wrong = (
-        {stream: frame.data for stream, frame in frames.items()} for frames in (true, swapped)
+        Cameras(trial, device_cameras(), are_swapped=swapped).frames(simulation, 0, 10**9)
+        for swapped in (False, True)
     )
     # The device's cameras are of one size, so the pictures are just those of the other one.
-    assert np.array_equal(right[WIDE_STREAM], wrong[ROAD_STREAM])
-    assert np.array_equal(right[ROAD_STREAM], wrong[WIDE_STREAM])
-    assert not np.array_equal(right[ROAD_STREAM], right[WIDE_STREAM])
+    assert np.array_equal(right[WIDE_STREAM].data, wrong[ROAD_STREAM].data)
+    assert np.array_equal(right[ROAD_STREAM].data, wrong[WIDE_STREAM].data)
+    assert not np.array_equal(right[ROAD_STREAM].data, right[WIDE_STREAM].data)
 
 
 class Echo:
@@ -118,7 +110,7 @@ class Echo:
     metadata: Mapping[str, Any] = {}
 
     def __init__(self) -> None:
-        self.given: list[tuple[str | None, dict[str, float]]] = []
+        self.given: list[dict[str, float]] = []
 
     def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
         del entry
@@ -127,11 +119,12 @@ class Echo:
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
     ) -> Mapping[str, NDArray[Any]]:
-        self.given.append((entry, {name: float(value[0]) for name, value in inputs.items()}))
+        del entry
+        self.given.append({name: float(value[0]) for name, value in inputs.items()})
         return {}
 
     def reset(self) -> None:
-        self.given.append(("reset", {}))
+        self.given.append({})
 
 
 def test_late_features_are_those_of_the_pictures_before() -> None:
@@ -144,14 +137,13 @@ def test_late_features_are_those_of_the_pictures_before() -> None:
         late.run(inputs, entry)
     late.reset()
     late.run(inputs, "run")
-    frames = [given.get("road_frame") for _, given in echo.given]
-    assert frames == [1.0, 1.0, 2.0, None, 3.0]
-    assert [given.get("wide_transform") for _, given in echo.given] == frames
+    for name in ("road_frame", "wide_transform"):
+        assert [given.get(name) for given in echo.given] == [1.0, 1.0, 2.0, None, 3.0]
     # What is not of pictures is of now.
-    assert [given.get("desire") for _, given in echo.given] == [1.0, 2.0, 3.0, None, 3.0]
+    assert [given.get("desire") for given in echo.given] == [1.0, 2.0, 3.0, None, 3.0]
 
 
-def driven(frames: int) -> Simulation:
+def driven(frames: int = 20) -> Simulation:
     simulation = Simulation(make_trial(STANDARD, 2, 100.0))
     for _ in range(frames * TICKS_PER_FRAME):
         simulation.tick()
@@ -159,20 +151,16 @@ def driven(frames: int) -> Simulation:
 
 
 def test_a_scene_is_painted_again_as_the_daemon_got_it() -> None:
-    simulation = driven(20)
-    cameras = Cameras(simulation.trial, device_cameras())
-    frame = cameras.frames(simulation, 0, 0)[ROAD_STREAM]
+    simulation = driven()
+    frame = Cameras(simulation.trial, device_cameras()).frames(simulation, 0, 0)[ROAD_STREAM]
     jpeg = encode_jpeg(*read_planes(frame.data, frame.format))
-    scene = scene_of(simulation)
-    for _ in range(5 * TICKS_PER_FRAME):
-        simulation.tick()
-    later = scene_of(simulation)
+    scene, later = scene_of(simulation), scene_of(driven(25))
     assert road_pictures(simulation.trial, [later, scene])[1] == jpeg
     assert road_pictures(simulation.trial, [later])[0] != jpeg
 
 
 def test_the_truth_is_beside_the_car() -> None:
-    simulation = driven(20)
+    simulation = driven()
     trial = simulation.trial
     truth = true_curves(trial, scene_of(simulation))
     half_m = 0.5 * trial.world.lanes.width_m
@@ -186,20 +174,20 @@ def test_the_truth_is_beside_the_car() -> None:
 
 
 def test_lines_are_off_by_what_they_are_moved() -> None:
-    simulation = driven(20)
+    simulation = driven()
     truth = true_curves(simulation.trial, scene_of(simulation))
-    truth = replace(truth, lane_line_probs=np.array([1.0, 1.0, 1.0, 1.0], np.float32))
+    truth, one, none = (
+        replace(truth, lane_line_probs=np.array([1.0, *inner, 1.0], np.float32))
+        for inner in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0))
+    )
     lines = truth.lane_lines_m.copy()
     lines[1, :, 1] += 0.25
     lines[2, X_IDXS > COMPARED_M, 1] += 9.0
     moved = replace(truth, lane_lines_m=lines)
     near = int((X_IDXS <= COMPARED_M).sum())
     assert line_errors_m(truth, truth).tolist() == [0.0] * 2 * near
-    errors = line_errors_m(moved, truth)
-    assert errors.mean() == pytest.approx(0.125, abs=1e-5)
+    assert line_errors_m(moved, truth).mean() == pytest.approx(0.125, abs=1e-5)
     # Neither a line that is not painted nor one that the model does not see.
-    one = replace(truth, lane_line_probs=np.array([1.0, 0.0, 1.0, 1.0], np.float32))
     assert line_errors_m(moved, one).max() == 0.0
     assert line_errors_m(replace(moved, lane_line_probs=one.lane_line_probs), truth).max() == 0.0
-    none = replace(truth, lane_line_probs=np.zeros(4, np.float32))
     assert line_errors_m(moved, none).size == 0
