@@ -16,51 +16,30 @@ CURVATURES_25 = tuple(range(-97, 0, 4))
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One revision; without more it is the one of 0.9.7.
+    """One revision; without more it is that of 0.9.7. Ages are in frames, relative to a run."""
 
-    Attributes:
-        order: roles of its models in the order in which they run.
-        image_mode: "bilinear" or "nearest".
-        image_gap: frames between the two pictures of a camera; 0 in the graph.
-        desire: number of groups, frames in each; None in the graph.
-        features, curvatures: ages in frames of the rows that a model sees, relative to its run.
-        features_current: a run sees its own frame's features.
-        curvature_scale: factor of what is stored.
-        drop: "skip" or "run".
-        lateral, longitudinal: "plan", "action", "desired_curvature", "none".
-        delay: "steerActuatorDelay" or "liveDelay", and `extra_delay` seconds more.
-        frame_delay: seconds on top of both delays.
-        lat_tau, long_tau: seconds of the filters.
-        hold_below: m/s at or below which the curvature stays; 0 for never.
-        stop: "plan" or "speed".
-        clip_speed: speeds below 0 count as 0.
-        meta: width of the head.
-        machine: of lane changes.
-        big: flag in the messages.
-    """
-
-    order: tuple[str, ...] = ("supercombo",)
-    image_mode: str = "bilinear"
-    image_gap: int = 1
-    desire: tuple[int, int] | None = (100, 1)
-    features: tuple[int, ...] = CONSECUTIVE_99
-    features_current: bool = False
-    curvatures: tuple[int, ...] = CURVATURES_100
-    curvature_scale: float = 1.0
-    drop: str = "skip"
-    lateral: str = "desired_curvature"
-    longitudinal: str = "none"
-    delay: str = "steerActuatorDelay"
-    extra_delay: float = 0.2
-    frame_delay: float = 0.0
-    lat_tau: float = 0.0
+    order: tuple[str, ...] = ("supercombo",)  # roles of its models, in the order they run
+    image_mode: str = "bilinear"  # or "nearest"
+    image_gap: int = 1  # frames between the two pictures of a camera; 0 in the graph
+    desire: tuple[int, int] | None = (100, 1)  # groups, frames in each; None in the graph
+    features: tuple[int, ...] = CONSECUTIVE_99  # ages of the rows that a model sees
+    features_current: bool = False  # a run sees its own frame's
+    curvatures: tuple[int, ...] = CURVATURES_100  # ages of the rows that a model sees
+    curvature_scale: float = 1.0  # of what is stored
+    drop: str = "skip"  # or "run"
+    lateral: str = "desired_curvature"  # or "plan", "action"
+    longitudinal: str = "none"  # or "plan", "action"
+    delay: str = "steerActuatorDelay"  # or "liveDelay"
+    extra_delay: float = 0.2  # s more
+    frame_delay: float = 0.0  # s on top of both delays
+    lat_tau: float = 0.0  # s, of the filter
     long_tau: float = 0.0
-    hold_below: float = 0.0
-    stop: str = "plan"
-    clip_speed: bool = False
-    meta: int = 48
-    machine: str = "A"
-    big: bool = False
+    hold_below: float = 0.0  # m/s at or below which the curvature stays; 0 for never
+    stop: str = "plan"  # or "speed"
+    clip_speed: bool = False  # speeds below 0 count as 0
+    meta: int = 48  # width of the head
+    machine: str = "A"  # of lane changes
+    big: bool = False  # flag in the messages
 
 
 _097 = Facts()

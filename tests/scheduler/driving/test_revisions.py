@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from modeld.parse_outputs import HEADS as PARSED
-from runtime.driving_interface import META_WIDTHS, parse_interface
+from runtime.driving_interface import META_WIDTHS, ActionRule, parse_interface
+from scheduler.driving.declare import Rules
 from scheduler.driving.derive import derive, example_parts
 from scheduler.driving.heads import HEADS, head_problems
 from scheduler.driving.revisions import FOLDER, Revision, load_monitoring, load_revisions
 from scheduler.errors import ModelError
+from tests.reference_loop.revisions import TABLE, Facts
 
 REVISIONS = load_revisions()
 # Of the output vectors in run order. Published: 6504, 6512, 632, 5884, 1576, 1000, 2576, 2580,
@@ -46,23 +48,6 @@ WIDTHS = {
     "history-2026": (2576,),
     "supercombo-2026-08": (18452,),
 }
-# lateral, its delay and what is added, frame delay, time constants, held below: by hand from the
-# published history.
-ACTIONS = {
-    "supercombo-0.9.7": ("desired_curvature", "steerActuatorDelay", 0.2, 0.0, 0.0, 0.0, 0.0),
-    "mlsim-2024-12-13": ("plan", "steerActuatorDelay", 0.2, 0.0, 0.0, 0.0, 0.0),
-    "supercombo-2025-01": ("desired_curvature", "steerActuatorDelay", 0.2, 0.0, 0.0, 0.0, 0.0),
-    "split-0.9.9": ("desired_curvature", "steerActuatorDelay", 0.2, 0.05, 0.0, 0.0, 0.0),
-    "split-2025-04-17": ("desired_curvature", "steerActuatorDelay", 0.2, 0.05, 0.3, 0.3, 0.0),
-    "split-2025-04-23": ("desired_curvature", "steerActuatorDelay", 0.2, 0.05, 0.3, 0.3, 0.3),
-    "split-2025-05-24": ("desired_curvature", "liveDelay", 0.0, 0.05, 0.3, 0.3, 0.3),
-    "split-2025-07-02": ("plan", "liveDelay", 0.0, 0.05, 0.1, 0.3, 0.3),
-    "split-2025-08-11": ("plan", "liveDelay", 0.0, 0.05, 0.1, 0.3, 0.3),
-    "split-2025-11": ("plan", "liveDelay", 0.0, 0.05, 0.1, 0.3, 0.3),
-    "supercombo-2026": ("plan", "liveDelay", 0.0, 0.075, 0.0, 0.3, 0.3),
-    "supercombo-2026-08": ("action", "liveDelay", 0.0, 0.075, 0.0, 0.3, 0.3),
-    "history-2026": ("plan", "liveDelay", 0.0, 0.075, 0.0, 0.3, 0.3),
-}
 
 
 def test_widths_are_those_published() -> None:
@@ -81,40 +66,36 @@ def test_every_revision_makes_an_interface_that_can_be_stored(revision: Revision
     assert head_problems(parts, revision.rules.action) == {}
 
 
-@pytest.mark.parametrize(("name", "row"), ACTIONS.items(), ids=list(ACTIONS))
-def test_rules_of_the_command(name: str, row: tuple[str, str, *tuple[float, ...]]) -> None:
-    action = REVISIONS[name].rules.action
-    assert row == (
-        action.lateral,
-        action.lateral_delay,
-        action.lateral_delay_extra_s,
-        action.frame_delay_s,
-        action.lat_smooth_s,
-        action.long_smooth_s,
-        action.hold_below_mps,
+@pytest.mark.parametrize(("name", "facts"), TABLE.items(), ids=list(TABLE))
+def test_rules_are_those_of_the_history_of_openpilot(name: str, facts: Facts) -> None:
+    rules = REVISIONS[name].rules
+    assert rules == Rules(
+        image_mode=facts.image_mode,
+        drop_policy=facts.drop,
+        lane_change=facts.machine,
+        # Nobody keeps curvatures where no model takes them.
+        curvature_scale=facts.curvature_scale if facts.curvatures else rules.curvature_scale,
+        big=facts.big,
+        action=ActionRule(
+            facts.lateral,
+            facts.longitudinal,
+            facts.delay,
+            facts.extra_delay,
+            facts.frame_delay,
+            facts.lat_tau,
+            facts.long_tau,
+            facts.hold_below,
+            facts.stop,
+            facts.clip_speed,
+        ),
     )
 
 
-def test_what_changed_when() -> None:
-    names = list(REVISIONS)
-    rules = {name: revision.rules for name, revision in REVISIONS.items()}
-
-    def are(*those: str) -> list[str]:
-        return [n for n in names if n in those]
-
-    assert [n for n in names if rules[n].image_mode == "nearest"] == names[18:]
-    assert [n for n in names if rules[n].drop_policy == "run"] == names[22:]
-    assert [n for n in names if rules[n].lane_change == "B"] == names[20:]
-    assert [n for n in names if not rules[n].action.clip_speed] == names[:2]
-    assert [n for n in names if rules[n].action.longitudinal == "none"] == names[:10]
-    assert [n for n in names if rules[n].big] == are("supercombo-2026-action", "supercombo-2026-08")
-    assert [n for n in names if rules[n].curvature_scale == 0] == [
-        *are("mlsim-2024-10", "mlsim-2024-12-13", "mlsim-2024-12-16"),
-        *(n for n in names if "2025-04-17" <= n.removeprefix("split-") <= "2025-08-11"),
-    ]
-    assert [n for n in names if rules[n].action.stop == "speed"] == are(
-        "on-off-2026-action", "supercombo-2026-action", "supercombo-2026-08"
-    )
+def test_curvatures_that_are_kept_as_zeros() -> None:
+    zeros = [n for n, revision in REVISIONS.items() if revision.rules.curvature_scale == 0]
+    mlsim = ["mlsim-2024-10", "mlsim-2024-12-13", "mlsim-2024-12-16"]
+    split = [n for n in REVISIONS if "2025-04-17" <= n.removeprefix("split-") <= "2025-08-11"]
+    assert zeros == mlsim + split
 
 
 def test_heads_are_those_that_the_daemon_parses() -> None:
@@ -136,47 +117,59 @@ def test_the_document_lists_all_revisions() -> None:
 GOOD = 'title = "t"\nsince = "2025"\nbase = "split-2025"\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+TABLES = {
+    "": [
         ("title = ", "new.toml: cannot be read as TOML: "),
         ('titel = "t"', "new.toml: titel: unknown key, did you mean title?"),
         ('since = "2025"\nbase = "split-2025"', "new.toml: title: is missing"),
         ('title = 5\nsince = "2025"\nbase = "split-2025"', "title: expected str, found int 5"),
         (GOOD.replace("split-2025", "split"), "base: expected another revision, found 'split'"),
         (GOOD.replace("split-2025", "new"), "base: expected another revision, found itself"),
-        (GOOD + '[rules]\nimage_mod = "nearest"', "rules.image_mod: unknown key, did you mean"),
-        (GOOD + '[rules]\nimage_mode = "near"', "rules.image_mode: expected one of bilinear, ne"),
-        (GOOD + "[rules.action]\nlat_smooth_s = 11", "rules.action.lat_smooth_s: 11.0 is outside"),
-        (GOOD + "[rules.action]\nlat_smooth_s = nan", "rules.action.lat_smooth_s: nan is outside"),
-        (GOOD + "[rules.action]\nclip_speed = 1", "clip_speed: expected bool, found int 1"),
-        (GOOD + '[[models]]\nroles = "policy"', "models[0].roles: unknown key, did you mean role?"),
-        (GOOD + '[[models]]\nrole = "policy"\nwidths = { plam = 5 }', "widths.plam: unknown key"),
-        (GOOD + '[[models]]\nrole = "policy"\nheads = [["plan"]]', "heads: expected ["),
-        (GOOD + '[[models]]\nrole = "policy"\ninputs = { x = [1, 0] }', "inputs.x: expected a sh"),
-        (GOOD + '[[models]]\nrole = "policy"\nstates = { x = [1] }', "states.x: expected [shape"),
         ('title = "t"\nsince = "2025"', "new.toml: models: expected at least one model"),
     ],
-    ids=lambda x: x if "\n" not in x else None,
+    GOOD + "[rules]\n": [
+        ('image_mod = "nearest"', "rules.image_mod: unknown key, did you mean"),
+        ('image_mode = "near"', "rules.image_mode: expected one of bilinear, ne"),
+    ],
+    GOOD + "[rules.action]\n": [
+        ("lat_smooth_s = 11", "rules.action.lat_smooth_s: 11.0 is outside"),
+        ("lat_smooth_s = nan", "rules.action.lat_smooth_s: nan is outside"),
+        ("clip_speed = 1", "clip_speed: expected bool, found int 1"),
+    ],
+    GOOD + "[[models]]\n": [
+        ('roles = "policy"', "models[0].roles: unknown key, did you mean role?"),
+        ('role = "policy"\nwidths = { plam = 5 }', "widths.plam: unknown key"),
+        ('role = "policy"\nheads = [["plan"]]', "heads: expected ["),
+        ('role = "policy"\ninputs = { x = [1, 0] }', "inputs.x: expected a sh"),
+        ('role = "policy"\nstates = { x = [1] }', "states.x: expected [shape"),
+    ],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "split-2025.toml").write_text((FOLDER / "split-2025.toml").read_text())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(top + text, why) for top, rows in TABLES.items() for text, why in rows]
 )
 def test_a_file_that_is_no_revision_is_named_with_its_key(
-    tmp_path: Path, text: str, message: str
+    folder: Path, text: str, message: str
 ) -> None:
-    (tmp_path / "split-2025.toml").write_text((FOLDER / "split-2025.toml").read_text())
-    (tmp_path / "new.toml").write_text(text)
+    (folder / "new.toml").write_text(text)
     with pytest.raises(ModelError) as caught:
-        load_revisions(tmp_path)
+        load_revisions(folder)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_revision_takes_the_rest_from_its_base(tmp_path: Path) -> None:
-    (tmp_path / "split-2025.toml").write_text((FOLDER / "split-2025.toml").read_text())
-    change = (
-        '[rules]\nimage_mode = "nearest"\n[[models]]\nrole = "policy"\nwidths = { plan = 4955 }'
-    )
-    (tmp_path / "new.toml").write_text(GOOD + change)
-    found = load_revisions(tmp_path)
+def test_a_revision_takes_the_rest_from_its_base(folder: Path) -> None:
+    change = '[rules]\nimage_mode = "nearest"\n'
+    change += '[[models]]\nrole = "policy"\nwidths = { plan = 4955 }'
+    (folder / "new.toml").write_text(GOOD + change)
+    found = load_revisions(folder)
     base, new = found["split-2025"], found["new"]
     assert (base.preferred, new.preferred) == (True, False)
     assert new.rules.image_mode == "nearest"
