@@ -24,7 +24,7 @@ from tests.scheduler.support.programs import Array, plan_for, plan_of
 from tests.scheduler.support.together import Together
 
 N = 20
-STATES = {"s": (N, N), "t": (N, N), "r": (N, 1), "j": (N, 2 * N)}
+STATES = {"s": (N, N), "t": (N, N), "u": (N, N), "r": (N, 1), "j": (N, 2 * N)}
 TWO = CustomKernel(
     "two",
     "const int i = get_global_id(0); out0[i] = in0[i] * 2.0f; out1[i] = in0[i] + 1.0f;",
@@ -226,6 +226,53 @@ def custom_reads_a_new_state(of: Tensors) -> Made:
     return [double.T, s * 1.0, other], {"s": push, "t": other}
 
 
+def many_readers_of_one_input(of: Tensors) -> Made:
+    """Sums of rows, a quotient, a maximum of all, parts of a join, and a state."""
+    a, y, b, s = of("xyvs")
+    total, most = a.sum(1, keepdim=True), a.max()
+    join = of.kind.cat([a @ y[:, :5], (a * b).sum(1, keepdim=True), a[:, :2]], 1)
+    outputs = [a.sum(1), a.abs(), a * (total + 100.0), a.T * 2.0, most, most * 2.0, join, s.sum(0)]
+    return outputs, {"s": of.put(s, a + s)}
+
+
+def old_and_new(of: Tensors) -> Made:
+    """Reads before the assignment see the old version, those after it the new one."""
+    s, x = of("sx")
+    old, new = s * 10.0, of.put(s, s + x)
+    after = new * 100.0
+    return [old.flip(0), after, old + after.flip(0)], {"s": new}
+
+
+def states_in_a_ring(of: Tensors) -> Made:
+    s, t, u = of("stu")
+    new = {"s": of.put(s, u + 1.0), "t": of.put(t, s + 2.0), "u": of.put(u, t + 3.0)}
+    return [(s + t + u).flip(0)], new
+
+
+def states_that_would_be_a_cycle(of: Tensors) -> Made:
+    """Each result needs the other state's old value and the own new one: commits break the ring."""
+    s, t = of("st")
+    first, second = of.put(s, t.flip(0) + 1.0), of.put(t, s.flip(0) + 2.0)
+    return [first + t, second + s], {"s": first, "t": second}
+
+
+ITSELF: dict[str, Callable[[Any, Any], Any]] = {
+    "transposed": lambda s, _: s + s.T,
+    "turned": lambda s, _: s.flip(0) + 1.0,
+    "shifted": lambda s, kind: kind.cat([s[1:], s[:1] + 1.0]),
+    "summed": lambda s, _: s.sum(0, keepdim=True).minimum(9.0) - s,
+    "padded": lambda s, _: (s + 1.0)[:-1].pad([(1, 0), (0, 0)], 5.0),
+    "not moved": lambda s, _: s * 2.0,
+}
+
+
+def state_of_itself(of: Tensors, how: str) -> Made:
+    """A state is made of its old value; other elements of that must still be there."""
+    s, x = of("sx")
+    new = of.put(s, ITSELF[how](s, of.kind) + x)
+    return [s.max()] if how == "not moved" else [], {"s": new}
+
+
 def row_of_a_computed_table(of: Tensors, table: str, form: str) -> Made:
     """An index that is known at run time, of values that are not loaded."""
     steps, twos = of.kind.arange(5), of.kind.full((3,), 2.0).pad([(1, 1)], 7.0)
@@ -243,9 +290,10 @@ PROGRAMS = {
         *(part_beside_the_old_state_as_output, part_feeds_another_state, one_value_everywhere),
         *(part_is_summed_with_the_rest, states_exchange, join_whose_parts_are_read),
         *(join_becomes_a_state, custom_result_nobody_reads, custom_reads_an_old_state),
-        *(custom_reads_a_new_state, custom_reads_a_state_written_in_part),
+        *(custom_reads_a_new_state, custom_reads_a_state_written_in_part, old_and_new),
+        *(many_readers_of_one_input, states_in_a_ring, states_that_would_be_a_cycle),
     )
-}
+} | {f"state {how}": partial(state_of_itself, how=how) for how in ITSELF}
 CHOSEN = {
     f"{table} {form}": partial(row_of_a_computed_table, table=table, form=form)
     for table in ("steps", "padded")

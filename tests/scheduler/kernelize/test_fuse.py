@@ -2,101 +2,141 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
 import numpy as np
 import pytest
 
 from scheduler.device.limits import MAX_OPERATIONS
-from scheduler.device.spec import DEFAULT
 from scheduler.emit.schedule import Schedule
-from scheduler.ir import dtype as dt
 from scheduler.ir.index import leaves
-from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.kernelize import combine
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import Kernel
-from scheduler.kernelize.make_kernels import make_kernels
-from scheduler.pipeline import schedule
-from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.support.programs import load
+from scheduler.tensor.tensor import Tensor
+from tests.scheduler.support.programs import floats, make_program, plan_for, same
+from tests.scheduler.support.programs import x as new_input
 
+x = cache(new_input)  # equal texts are one graph
 LARGE = (1024, 512)  # work beyond a launch: such kernels do not go side by side
+CELLS = 1024 * 512
 
 
-def x(*shape: int, name: str = "x", dtype: dt.DType = dt.float32) -> Tensor:
-    return Tensor.input(name, shape, dtype)
+def stores(plan: Schedule) -> list[list[int]]:
+    """Return the number of stores of each loop nest of each launch."""
+    return [[len(body.stores) for body in kernel.bodies] for kernel in plan.launches]
 
 
-def plan(*outputs: Tensor, writes: tuple[Tensor, ...] = ()) -> Schedule:
-    return schedule({f"o{i}": t.node for i, t in enumerate(outputs)}, [w.node for w in writes])
+@dataclass(frozen=True)
+class Case:
+    """A program, the stores of each loop nest of each launch, and the values that one moves."""
+
+    make: Callable[[], list[Tensor]]
+    stores: list[list[int]]
+    moved: int = 0
 
 
-def stores(kernel: Kernel) -> list[int]:
-    """Return the number of stores of each loop nest."""
-    return [len(body.stores) for body in kernel.bodies]
+def of_large(make: Callable[[Tensor], list[Tensor]]) -> Callable[[], list[Tensor]]:
+    return lambda: make(x(*LARGE))
 
 
-def test_results_of_one_reduction_are_one_loop_nest_that_reduces_once() -> None:
-    total = x(64, 64).sum()
-    (kernel,) = plan(total + 2.0, total * 3.0).launches
-    assert stores(kernel) == [2]
-    assert kernel.reductions == 1
+def stored_then_transposed() -> list[Tensor]:
+    """Across a boundary the value is loaded."""
+    b = (x(*LARGE) + 1.0).contiguous()
+    return [b, b.T * 2.0]
 
 
-def test_a_value_that_only_the_pair_reads_is_not_stored_any_more() -> None:
-    a = x(*LARGE)
-    rows = a.sum(1, keepdim=True).contiguous().sum(0)  # a boundary: this one stays
-    shared = a.sum(1)
-    both = plan(shared.exp(), shared.tanh())
-    (kernel,) = both.launches
+def both(make: Callable[[Tensor, Tensor], list[Tensor]], *shape: int) -> list[Tensor]:
+    return make(x(*shape), x(*shape, name="b"))
+
+
+def square_product() -> Tensor:
+    return x(256, 256) @ x(256, 256, name="v")
+
+
+def expensive() -> Tensor:
+    return (x(64, 64).exp() + 1.0).tanh().sin()
+
+
+def joined_products() -> list[Tensor]:
+    parts = [x(1, 512) @ x(512, n, name=f"w{i}") for i, n in enumerate((300, 7, 64))]
+    return [Tensor.cat(parts, axis=1)]
+
+
+CASES = {
+    "results of one reduction": Case(
+        lambda: [x(64, 64).sum() + 2.0, x(64, 64).sum() * 3.0], [[2]], 64 * 64 + 2
+    ),
+    "a sum over a stored sum": Case(
+        of_large(lambda a: [a.sum(1, keepdim=True).contiguous().sum(0)]), [[1], [1]]
+    ),
+    "a value that only the pair reads": Case(
+        of_large(lambda a: [a.sum(1).exp(), a.sum(1).tanh()]), [[2]], CELLS + 2 * 1024
+    ),
+    "a row and its sum": Case(of_large(lambda a: [a.sum(1), a.cos()]), [[2]], CELLS * 2 + 1024),
+    "a stored value turned": Case(stored_then_transposed, [[1], [1]]),
+    "a value turned": Case(of_large(lambda a: [a.exp(), a.exp().T * 2.0]), [[2]]),
+    "readers of one input": Case(
+        lambda: both(lambda a, b: [a + b, a * 2.0 - b], *LARGE), [[2]], 4 * CELLS
+    ),
+    "large kernels that share nothing": Case(
+        lambda: both(lambda a, b: [a.exp(), b.exp()], *LARGE), [[1], [1]]
+    ),
+    "small kernels that share nothing": Case(
+        lambda: [x(4, 4).exp(), x(7, name="b").exp()], [[1, 1]]
+    ),
+    "small heads": Case(
+        lambda: [x(1, 64) @ x(64, 8 * i, name=f"w{i}") for i in range(1, 5)], [[1] * 4]
+    ),
+    "products with register tiles": Case(
+        lambda: [square_product(), x(256, 256) @ x(256, 256, name="w")], [[1], [1]]
+    ),
+    "an epilogue of a stored product": Case(
+        lambda: [square_product(), square_product().relu()], [[2]]
+    ),
+    "a join of products": Case(joined_products, [[1, 1, 1]], 512 + 512 * 371 + 371),
+    "an expensive value": Case(lambda: [expensive(), expensive().sum(1)], [[1], [1]]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stores_of_each_loop_nest(name: str) -> None:
+    case = CASES[name]
+    plan = plan_for(*case.make())
+    assert stores(plan) == case.stores
+    assert plan.copies == []
+    if case.moved:
+        (kernel,) = plan.launches
+        assert kernel.bytes_moved == 4 * case.moved
+
+
+def only(plan: Schedule) -> Kernel:
+    (kernel,) = plan.launches
+    return kernel
+
+
+def test_a_reduction_with_two_results_is_computed_once() -> None:
+    assert only(plan_for(*CASES["results of one reduction"].make())).reductions == 1
+    kernel = only(plan_for(*CASES["a value that only the pair reads"].make()))
     assert [t.op for t in kernel.targets] == [Op.EXP, Op.TANH]
-    assert len(plan(rows).launches) == 2
 
 
-def test_a_row_and_its_sum_are_one_kernel_that_stores_the_sum_once_per_row() -> None:
-    a = x(*LARGE)
-    (kernel,) = plan(a.sum(1), a.cos()).launches
-    (body,) = kernel.bodies
+def test_the_sum_of_a_row_is_stored_once_per_row() -> None:
+    (body,) = only(plan_for(*CASES["a row and its sum"].make())).bodies
     assert len(body.ranges) == 2
     loops = [{a for ix in s.index for a in leaves(ix)} for s in body.stores]
     assert sorted(map(len, loops)) == [1, 2]
-    assert kernel.bytes_moved == 4 * (1024 * 512 * 2 + 1024)
 
 
-def test_a_transposed_reader_is_aligned_by_the_element_it_reads() -> None:
-    a = x(*LARGE)
-    b = (a + 1.0).contiguous()
-    kernels = plan(b, b.T * 2.0).launches
-    assert len(kernels) == 2, "across a boundary the value is loaded"
-    c = a.exp()
-    (kernel,) = plan(c, c.T * 2.0).launches
-    assert stores(kernel) == [2]
-
-
-def test_readers_of_one_input_are_one_nest() -> None:
-    a, b = x(*LARGE), x(*LARGE, name="b")
-    (kernel,) = plan(a + b, a * 2.0 - b).launches
-    assert stores(kernel) == [2]
-    assert kernel.bytes_moved == 4 * 4 * 1024 * 512
-
-
-def test_kernels_that_share_nothing_stay_apart_unless_they_are_small() -> None:
-    large = plan(x(*LARGE).exp(), x(*LARGE, name="b").exp()).launches
-    small = plan(x(4, 4).exp(), x(7, name="b").exp()).launches
-    assert [stores(k) for k in large] == [[1], [1]]
-    assert [stores(k) for k in small] == [[1, 1]]
-
-
-def test_small_heads_run_side_by_side() -> None:
-    h = x(1, 64)
-    heads = [h @ Tensor.input(f"w{i}", (64, 8 * (i + 1))) for i in range(4)]
-    (kernel,) = plan(*heads).launches
-    assert len(kernel.bodies) == 4
+def test_a_join_is_one_target() -> None:
+    assert len(only(plan_for(*joined_products())).targets) == 1
 
 
 def test_a_launch_has_a_bounded_number_of_loop_nests() -> None:
-    values = [x(i + 8, name=f"x{i}").exp() for i in range(40)]
-    counts = [len(k.bodies) for k in plan(*values).launches]
+    counts = [*map(len, stores(plan_for(*(x(i + 8, name=f"x{i}").exp() for i in range(40)))))]
     assert sum(counts) == 40
     assert max(counts) <= combine.MAX_BODIES
     assert len(counts) <= 5
@@ -104,16 +144,15 @@ def test_a_launch_has_a_bounded_number_of_loop_nests() -> None:
 
 def test_no_kernel_gets_more_buffers_than_the_limit() -> None:
     values = [x(8, name=f"x{i}") + x(8, name=f"y{i}") for i in range(60)]
-    for kernel in plan(*values).launches:
+    for kernel in plan_for(*values).launches:
         assert len(kernel.reads) + len(kernel.targets) <= 64
 
 
 def test_a_third_kernel_between_two_keeps_them_apart() -> None:
-    a = x(64, 64)
-    first = a.exp()
+    first = x(64, 64).exp()
     middle = first.flip(0).contiguous()  # needs all of the first
     last = first + middle
-    kernels = plan(first, last).launches
+    kernels = plan_for(first, last).launches
     at = {t: i for i, k in enumerate(kernels) for t in k.targets}
     assert len(kernels) == 3
     assert at[first.node] < at[middle.node] < at[last.node]
@@ -122,34 +161,9 @@ def test_a_third_kernel_between_two_keeps_them_apart() -> None:
 def test_the_reader_of_an_old_state_is_not_fused_with_its_writer() -> None:
     state = Tensor.state("s", (64,))
     old = state.flip(0) * 2.0
-    push = state.assign(x(64) + 1.0)
-    made = plan(old, writes=(push,))
+    made = plan_for(old, writes=[state.assign(x(64) + 1.0)])
     assert len(made.launches) == 2
     assert state.node in made.launches[0].reads
-
-
-def test_two_contractions_keep_their_register_tiles() -> None:
-    a, v, w = x(256, 256), x(256, 256, name="v"), x(256, 256, name="w")
-    assert [stores(k) for k in plan(a @ v, a @ w).launches] == [[1], [1]]
-
-
-def test_an_elementwise_reader_of_a_stored_contraction_becomes_its_epilogue() -> None:
-    a, v = x(256, 256), x(256, 256, name="v")
-    y = a @ v
-    (kernel,) = plan(y, y.relu()).launches
-    assert stores(kernel) == [2]
-
-
-def test_a_join_of_contractions_is_one_launch_without_a_copy() -> None:
-    a = x(1, 512)
-    parts = [a @ Tensor.input(f"w{i}", (512, n)) for i, n in enumerate((300, 7, 64))]
-    made = plan(Tensor.cat(parts, axis=1))
-    (kernel,) = made.launches
-    assert len(kernel.bodies) == 3
-    assert len(kernel.targets) == 1
-    assert made.copies == []
-    weights = 512 * (300 + 7 + 64)
-    assert kernel.bytes_moved == 4 * (512 + weights + 371)
 
 
 def test_a_pair_that_would_raise_the_peak_stays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,21 +171,12 @@ def test_a_pair_that_would_raise_the_peak_stays_apart(monkeypatch: pytest.Monkey
     a = x(*LARGE)
     values = [a.exp().contiguous(), a.tanh().contiguous()]
     outputs = [v.flip(0).sum(1) for v in values]
-    guarded = plan(*outputs)
+    guarded = plan_for(*outputs)
     monkeypatch.setattr(FusionGraph, "peak", lambda _: 0)
-    careless = plan(*outputs)
+    careless = plan_for(*outputs)
     assert len(guarded.launches) == 4
     assert len(careless.launches) == 3
     assert guarded.peak_bytes == careless.peak_bytes // 2
-
-
-def test_fusion_is_deterministic() -> None:
-    def build() -> list[tuple[str, ...]]:
-        a, b = x(32, 32), x(32, 32, name="b")
-        outputs = [a + b, (a * b).sum(1), a.exp(), b.max(0), (a - b).T]
-        return [tuple(repr(t) for t in k.targets) for k in plan(*outputs).launches]
-
-    assert build() == build()
 
 
 def test_what_is_fused_is_not_larger_than_the_operations_limit() -> None:
@@ -182,90 +187,38 @@ def test_what_is_fused_is_not_larger_than_the_operations_limit() -> None:
         for j in range(200):
             value = (value * 1.01 + float(j)).sin() if j % 2 else value + 0.5
         chains.append(value)
-    kernels = plan(*chains).launches
+    kernels = plan_for(*chains).launches
     assert 1 < len(kernels) <= 6
     assert all(k.operations <= MAX_OPERATIONS for k in kernels)
-
-
-@pytest.mark.opencl
-def test_values_of_fused_programs() -> None:
-    rng = np.random.default_rng(3)
-    a, b, w = x(24, 40), x(40, name="b"), x(40, 5, name="w")
-    state = Tensor.state("s", (24, 40))
-    total = a.sum(1, keepdim=True)
-    outputs = {
-        "rows": a.sum(1),
-        "cosines": a.cos(),
-        "shares": a / (total + 100.0),
-        "transposed": a.T * 2.0,
-        "largest": a.max(),
-        "twice": a.max() * 2.0,
-        "join": Tensor.cat([a @ w, (a * b).sum(1, keepdim=True), a[:, :2]], axis=1),
-        "old": state.sum(0),
-    }
-    given = {
-        "x": rng.standard_normal((24, 40)).astype(np.float32),
-        "b": rng.standard_normal(40).astype(np.float32),
-        "w": rng.standard_normal((40, 5)).astype(np.float32),
-    }
-    push = state.assign(a + state)
-    expected = evaluate([*outputs.values(), push], given)
-    with load(outputs, [push]) as program:
-        got = program.run(given)
-        for (name, value), want in zip(got.items(), expected, strict=False):
-            np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-5, err_msg=name)
-        np.testing.assert_allclose(program.state("s"), expected[-1], rtol=1e-6)
 
 
 @pytest.mark.opencl
 @pytest.mark.parametrize("size", [1, 5, 16, 33, 64])
 def test_states_that_read_each_other_are_one_nest_and_right_over_frames(size: int) -> None:
     a, b = Tensor.state("a", (size,)), Tensor.state("b", (size,))
-    given = x(size)
-    writes = [a.assign(b * 2.0 + given), b.assign(a * 3.0 - given)]
-    outputs = {"sum": a + b}
-    (kernel,) = plan(*outputs.values(), writes=(writes[0], writes[1])).launches
-    assert stores(kernel) == [3]
+    writes = [a.assign(b * 2.0 + x(size)), b.assign(a * 3.0 - x(size))]
+    made = make_program({"sum": a + b}, writes)
+    assert stores(made.plan) == [[3]]
     held = np.zeros((2, size), np.float32)
     rng = np.random.default_rng(size)
-    with load(outputs, writes) as program:
+    with made.load() as program:
         for _ in range(3):
             value = rng.integers(-4, 5, size).astype(np.float32)
             got = program.run({"x": value})["sum"]
             assert np.array_equal(got, held[0] + held[1])
             held = np.stack([held[1] * 2 + value, held[0] * 3 - value])
-            assert np.array_equal(program.state("a"), held[0])
-            assert np.array_equal(program.state("b"), held[1])
+            assert np.array_equal([program.state("a"), program.state("b")], held)
 
 
 @pytest.mark.opencl
 @pytest.mark.parametrize("columns", [4, 24, 40])
 def test_a_stored_value_and_the_sums_of_its_rows_are_one_nest(columns: int) -> None:
-    a, b = x(32, columns), x(32, columns, name="b")
-    product = a * b
-    outputs = {"p": product, "s": product.sum(1), "m": (product + 1.0).max(1)}
-    (kernel,) = plan(*outputs.values()).launches
-    assert len(kernel.bodies) == 1
-    rng = np.random.default_rng(2)
-    given = {n: rng.standard_normal((32, columns)).astype(np.float32) for n in ("x", "b")}
+    product = x(32, columns) * x(32, columns, name="b")
+    made = make_program({"p": product, "s": product.sum(1), "m": (product + 1.0).max(1)})
+    assert stores(made.plan) == [[3]]
+    given = {"x": floats(32, columns), "b": floats(32, columns, seed=1)}
     want = given["x"] * given["b"]
-    with load(outputs) as program:
+    with made.load() as program:
         got = program.run(given)
-        np.testing.assert_allclose(got["p"], want, rtol=1e-6)
-        np.testing.assert_allclose(got["s"], want.sum(1), rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(got["m"], want.max(1) + 1, rtol=1e-6)
-
-
-def test_an_expensive_value_is_not_computed_again() -> None:
-    value = (x(64, 64).exp() + 1.0).tanh().sin()
-    counts = [stores(k) for k in plan(value, value.sum(1)).launches]
-    assert counts == [[1], [1]]
-
-
-def test_kernels_read_only_what_was_written_before() -> None:
-    a = x(16, 16)
-    outputs = [a.sum(i % 2) + a.exp().sum() for i in range(4)]
-    written: set[Node] = set()
-    for kernel in make_kernels([t.node for t in outputs], DEFAULT):
-        assert {r for r in kernel.reads if r.op is not Op.BUFFER} <= written
-        written.update(kernel.targets)
+        for name, value in {"p": want, "s": want.sum(1), "m": want.max(1) + 1}.items():
+            same(got[name], value)
