@@ -17,30 +17,16 @@ from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
 from scheduler.passes.merge_assign import merge_assign
 from tests.scheduler.support.programs import Array, load
+from tests.scheduler.tensor.eager import equal, t, zeros
 
 pytestmark = pytest.mark.opencl
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
-
-
-def t(x: Any = X) -> Tensor:
-    return Tensor(np.asarray(x, np.float32))
-
-
-def zeros(*shape: int) -> Tensor:
-    return t(np.zeros(shape))
-
-
-def equal(*pairs: tuple[Tensor, Any]) -> None:
-    """Run tensors one by one and compare each exactly."""
-    for tensor, want in pairs:
-        assert tensor.tolist() == np.asarray(want).tolist()
-
 
 # --- whole ------------------------------------------------------------------------------------
 
 
 def test_the_buffer_stays_and_old_readers_keep_old_values() -> None:
-    x = t()
+    x = t(X)
     buffer = x.node.arg
     old, view = x + 1.0, x.T
     assert x.assign(x * 2.0) is x
@@ -53,7 +39,7 @@ def test_the_buffer_stays_and_old_readers_keep_old_values() -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_old_and_new_in_one_run(first: int) -> None:
-    x = t()
+    x = t(X)
     old = x.sum(0)
     x.assign(x * 3.0 + 1.0)
     both = [old, x]
@@ -63,7 +49,7 @@ def test_old_and_new_in_one_run(first: int) -> None:
 
 
 def test_reading_a_new_value_performs_the_assignment() -> None:
-    x = t()
+    x = t(X)
     x.assign(x + 1.0)
     total = x.sum()
     assert total.item() == (X + 1).sum()
@@ -94,7 +80,7 @@ def test_m04_chained_conversions_are_one_kernel_in_place() -> None:
 
 
 def test_k15_only_the_last_assignment_is_stored() -> None:
-    x = t()
+    x = t(X)
     x.assign(x + 1.0)
     between = x * 10.0
     x.assign(x + 1.0)
@@ -106,7 +92,7 @@ def test_k15_only_the_last_assignment_is_stored() -> None:
 
 
 def test_k16_what_is_not_realized_just_takes_the_value() -> None:
-    a, y = t(), t(X * 2)
+    a, y = t(X), t(X * 2)
     assert (a + 1.0).assign(y).node is y.node
     made = Tensor.zeros(4, 6)
     made.assign(a * 2.0)
@@ -117,7 +103,7 @@ def test_k16_what_is_not_realized_just_takes_the_value() -> None:
 
 
 def test_a_result_that_was_overwritten_is_not_found_again() -> None:
-    a, b = t(), t(X + 1)
+    a, b = t(X), t(X + 1)
     c = (a + b).realize()
     c.assign(c * 0.0).realize()
     equal((a + b, X + X + 1))
@@ -127,7 +113,7 @@ def test_a_result_that_was_overwritten_is_not_found_again() -> None:
 
 
 def test_an_old_view_that_is_written_to_leaves_the_new_value_alone() -> None:
-    x = t()
+    x = t(X)
     view = x[0:2]
     x.assign(x + 1.0)
     view.assign(view * 0.0)
@@ -136,7 +122,7 @@ def test_an_old_view_that_is_written_to_leaves_the_new_value_alone() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    x = t()
+    x = t(X)
     for target, value in ((x, t(X[:2])), (x, Tensor(X.astype(np.int32)))):
         with pytest.raises(ModelError, match="cannot take"):
             target.assign(value)
@@ -167,8 +153,8 @@ KEYS: dict[str, Any] = {
     "twice-the-same": np.s_[:, [1, 1, 1]],
 }
 KINDS: dict[str, Callable[[], Tensor]] = {
-    "realized": t,
-    "assigned": lambda: t(X * 0).assign(t()),
+    "realized": lambda: t(X),
+    "assigned": lambda: t(X * 0).assign(t(X)),
     "computed": lambda: t(X * 2) * 0.5,
     "view": lambda: t(X.T.copy()).T,
 }
@@ -197,7 +183,7 @@ def test_a_part_is_replaced(kind: str) -> None:
 
 
 def test_a_view_writes_to_the_tensor_it_was_taken_from() -> None:
-    x = t()
+    x = t(X)
     want = X.copy()
     x[1:3].assign(t(-X[:2]))
     want[1:3] = -X[:2]
@@ -295,7 +281,7 @@ def test_two_values_of_one_state_are_refused() -> None:
 
 
 def test_the_pass_leaves_whole_writes_and_gives_the_same_values() -> None:
-    x = t()
+    x = t(X)
     x[1:3, ::2] = 5.0
     whole = merge_assign([x.node])[x.node]
     assert whole.arg is None
@@ -319,7 +305,7 @@ def test_the_pass_leaves_whole_writes_and_gives_the_same_values() -> None:
 def test_a_region_that_does_not_fit_is_no_node(
     value: tuple[int, ...], index: tuple[int, ...] | None, region: Any
 ) -> None:
-    sources = [t().node, Tensor.input("v", value).node]
+    sources = [t(X).node, Tensor.input("v", value).node]
     if index:
         sources.append(Tensor.input("i", index, dt.int32).node)
     with pytest.raises(VerifyError, match="ASSIGN"):
