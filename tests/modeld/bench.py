@@ -25,6 +25,10 @@ from modeld.daemon import PUBLICATIONS, Daemon, StepResult
 from modeld.inputs import SUBSCRIPTIONS
 from modeld.late_camera import LateCamera
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
+from tests.runtime import tiny
+from tests.support.built import built
+from tests.tools.small_monitoring import write_small_monitoring
+from tests.tools.tiny_driving import write_tiny_driving
 
 # Fixtures of pytest, by names that fit into a line.
 Log: TypeAlias = pytest.LogCaptureFixture
@@ -44,6 +48,21 @@ def frame_of(frame_id: int, sof_ns: int | None = None, form: FrameFormat = SMALL
     return Frame(data, form, frame_id, start_ns, start_ns + 15 * MS)
 
 
+def small_artifacts() -> Path:
+    """The directory of artifacts that compute next to nothing, for all tests: see `built`.
+
+    Driving models a and b, of which b fails at its 1000th frame, one of monitoring, a plain one.
+    """
+
+    def make(place: Path) -> None:
+        write_tiny_driving(place / "a.pkl", (64, 32))
+        write_tiny_driving(place / "b.pkl", (64, 32), bad_frame=1000)
+        write_small_monitoring(place / "m.pkl")
+        tiny.write(place / "plain.pkl")
+
+    return built("small-artifacts", make)
+
+
 def check_fields(message: Any, expected: Mapping[str, Any]) -> None:
     """Compare fields by their paths; numbers as float32, those of an enumeration by name."""
     for path, value in expected.items():
@@ -60,11 +79,7 @@ def check_fields(message: Any, expected: Mapping[str, Any]) -> None:
 
 
 class Car:
-    """The bus of a car on a clock set by hand, and what is heard there of the daemon.
-
-    Attributes:
-        said: The events about the frame that was given last, by service.
-    """
+    """The bus of a car on a clock set by hand; `said` are the events about the last frame."""
 
     def __init__(self, now_ns: int = START_NS) -> None:
         self.clock = ManualClock(now_ns)
@@ -110,12 +125,7 @@ class Car:
 class Bench(Car):
     """A daemon that is stepped frame by frame; its cameras are in memory.
 
-    Args:
-        program: Its model; None: that of August 2025.
-        form: Layout of both cameras' frames.
-        wide: Whether there is a wide camera.
-        fallback: The model that takes over.
-        settings: Of the configuration.
+    Without a program its model is that of August 2025; settings are those of the configuration.
     """
 
     def __init__(
@@ -167,12 +177,7 @@ class Bench(Car):
 class RingBench(Car):
     """A daemon whose cameras are rings; ids of the wide one are 1000 higher.
 
-    Args:
-        directory: Of the rings.
-        form: Layout of the frames.
-        room: The largest layout that the program takes.
-        late: Only the road camera is there at first, and the daemon looks for the other.
-        cameras: Of the configuration.
+    There is room for frames of another layout. If the wide camera is late, the daemon looks for it.
     """
 
     def __init__(

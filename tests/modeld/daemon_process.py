@@ -27,9 +27,7 @@ DEADLINE_S = 60.0
 class DaemonProcess:
     """`modeld run -v` on a bus in a directory, for a camera server that is this test's own.
 
-    Attributes:
-        said: Lines of its log without time, level and logger, as far as they were waited for.
-        rings: Of the cameras that were opened here.
+    `said` are the lines of its log without time, level and logger, as far as they were read.
     """
 
     def __init__(self, directory: Path, *options: str) -> None:

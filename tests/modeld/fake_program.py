@@ -77,14 +77,7 @@ def with_heads(interface: Interface, **widths: int) -> Interface:
 class FakeProgram:
     """Stands in for a loaded driving artifact: same methods, scripted outputs.
 
-    Args:
-        interface: Of its model; None: that of August 2025.
-        capacity_bytes: The largest frame.
-
-    Attributes:
-        calls: Entry and a copy of the inputs of every run.
-        raw: Next output vector of each role, (1, width) float32.
-        resets: Number of resets so far.
+    `raw` has the next output vector of each role, `calls` entry and inputs of every run.
     """
 
     def __init__(

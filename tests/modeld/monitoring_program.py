@@ -62,12 +62,7 @@ METADATA_2026 = metadata(slices_2026(), 41, "clipped", "nearest")
 
 
 class ScriptedProgram:
-    """Stands in for a loaded driver monitoring artifact: same methods, scripted output.
-
-    Attributes:
-        calls: A copy of the inputs of every run.
-        output: (1, width) float32, the next answer.
-    """
+    """Stands in for a loaded driver monitoring artifact: same methods, scripted output."""
 
     def __init__(self, metadata: Mapping[str, Any], capacity: int) -> None:
         self.metadata = metadata

@@ -40,73 +40,57 @@ def test_defaults() -> None:
         config.demo = True  # type: ignore[misc]  # what is tested
 
 
+# Each setting as a file has it, and its value; paths are relative to the file.
+KEYS: dict[str, tuple[str, object]] = {
+    "model": ("'driving.pkl'", "driving.pkl"),
+    "demo": ("true", True),
+    "device": ("'pocl'", "pocl"),
+    "bus_address": ("'ipc:///run/modeld'", "ipc:///run/modeld"),
+    "stack": ("'openpilot-2026'", "openpilot-2026"),
+    "port_hash": ("'murmur'", "murmur"),
+    "params_dir": ("'params/d'", "params/d"),
+    "camera_server": ("'cams'", "cams"),
+    "frame_timeout_ms": ("50", 50),
+    "lat_smooth_s": ("0", 0.0),
+    "long_smooth_s": ("0.5", 0.5),
+    "send_raw_predictions": ("true", True),
+    "fallback_model": ("'../small.pkl'", "../small.pkl"),
+    "models_dir": ("'/var/lib/models'", "/var/lib/models"),
+    "role": ("'monitoring'", "monitoring"),
+    "simulation": ("true", True),
+    "state_dir": ("'state'", "state"),
+    "run_timeout_ms": ("200", 200),
+    "non_finite_limit": ("5", 5),
+    "log_format": ("'json'", "json"),
+    "log_level": ("'debug'", "debug"),
+    "log_tracebacks": ("true", True),
+    "metrics_file": ("'metrics.prom'", "metrics.prom"),
+    "realtime.cpus": ("'0-3,6'", "0-3,6"),
+    "realtime.priority": ("54", 54),
+    "realtime.lock_memory": ("true", True),
+    "realtime.freeze_gc": ("false", False),
+    "realtime.gpu_priority": ("'high'", "high"),
+    "realtime.keep_awake": ("true", True),
+    "camera.road.width": ("960", 960),
+    "camera.road.height": ("540", 540),
+    "camera.road.focal_px": ("800", 800.0),
+    "camera.wide.width": ("960", 960),
+    "camera.wide.height": ("540", 540),
+    "camera.wide.focal_px": ("300.5", 300.5),
+}
+PATHS = ("model", "params_dir", "fallback_model", "models_dir", "state_dir", "metrics_file")
+
+
 def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        """
-        model = "driving.pkl"
-        demo = true
-        device = "pocl"
-        bus_address = "ipc:///run/modeld"
-        stack = "openpilot-2026"
-        port_hash = "murmur"
-        params_dir = "params/d"
-        camera_server = "cams"
-        frame_timeout_ms = 50
-        lat_smooth_s = 0
-        long_smooth_s = 0.5
-        send_raw_predictions = true
-        fallback_model = "../small.pkl"
-        models_dir = "/var/lib/models"
-        role = "monitoring"
-        simulation = true
-        state_dir = "state"
-        run_timeout_ms = 200
-        non_finite_limit = 5
-        log_format = "json"
-        log_level = "debug"
-        log_tracebacks = true
-        metrics_file = "metrics.prom"
-        [realtime]
-        cpus = "0-3,6"
-        priority = 54
-        lock_memory = true
-        freeze_gc = false
-        gpu_priority = "high"
-        keep_awake = true
-        [camera]
-        road = {width = 960, height = 540, focal_px = 800}
-        wide = {width = 960, height = 540, focal_px = 300.5}
-        """,
-    )
-    assert load_config(path) == Config(
-        model=tmp_path / "driving.pkl",
-        demo=True,
-        device="pocl",
-        bus_address="ipc:///run/modeld",
-        stack="openpilot-2026",
-        port_hash="murmur",
-        params_dir=tmp_path / "params/d",
-        camera_server="cams",
-        frame_timeout_ms=50,
-        lat_smooth_s=0.0,
-        long_smooth_s=0.5,
-        send_raw_predictions=True,
-        cameras=DeviceCameras(Camera(960, 540, 800.0), Camera(960, 540, 300.5)),
-        fallback_model=tmp_path / "../small.pkl",
-        models_dir=Path("/var/lib/models"),
-        role="monitoring",
-        simulation=True,
-        state_dir=tmp_path / "state",
-        run_timeout_ms=200,
-        non_finite_limit=5,
-        log_format="json",
-        log_level="debug",
-        log_tracebacks=True,
-        metrics_file=tmp_path / "metrics.prom",
-        realtime=RealtimeConfig("0-3,6", 54, True, False, "high", keep_awake=True),
-    )
-    assert set(load_settings(path).sources.values()) == {f"file {path}"}
+    assert set(KEYS) == set(SETTINGS)
+    path = write(tmp_path, "\n".join(f"{key} = {text}" for key, (text, _) in KEYS.items()))
+    expected = {key: value for key, (_, value) in KEYS.items()}
+    expected |= {key: tmp_path / str(expected[key]) for key in PATHS}
+    loaded = load_settings(path)
+    assert loaded.config.values() == expected
+    assert loaded.config.cameras == DeviceCameras(Camera(960, 540, 800.0), Camera(960, 540, 300.5))
+    assert loaded.config.realtime.priority == 54
+    assert set(loaded.sources.values()) == {f"file {path}"}
 
 
 def test_stack_and_hash_give_the_ports() -> None:

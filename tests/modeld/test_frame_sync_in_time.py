@@ -20,16 +20,10 @@ PICTURE = np.zeros(SMALL.size, np.uint8)
 
 @dataclass
 class TimedCamera:
-    """A camera of the clock's time, read as a ring is.
+    """A camera that is read as a ring is; waiting moves the clock on.
 
-    Attributes:
-        clock: Moved on by waiting.
-        period_ms: Between two frames.
-        phase_ms: When its frames come, after the main camera's.
-        offset_ms: Its stamps are off by that.
-        ns_per_unit: 1 where stamps are nanoseconds; 1000 where they are microseconds.
-        conflate: Only the newest frame.
-        missing: Numbers of frames that never come.
+    Its frames come `phase_ms` after the main camera's, its stamps are off by `offset_ms`, and
+    frames of the numbers `missing` never come.
     """
 
     clock: ManualClock

@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from cereal.clock import ManualClock
 from cereal.errors import TransportError
 from cereal.schema import content, member_name, read_event
 from cereal.transport.memory import MemoryTransport
+from modeld import health as health_module
 from modeld.health import HEALTH_SERVICES, HealthReporter
 from modeld.health_facts import facts_of, versions
 from modeld.health_snapshot import SelfTestFacts, ServiceFacts, TestResult
@@ -33,10 +35,7 @@ from modeld.process_figures import (
 )
 from modeld.realtime import Effect
 from modeld.stages import BOUNDS_MS, NS_PER_MS
-from tests.modeld.bench import check_fields
-from tests.support.built import built
-from tests.tools.small_monitoring import write_small_monitoring
-from tests.tools.tiny_driving import write_tiny_driving
+from tests.modeld.bench import Patch, check_fields, small_artifacts
 
 NS_PER_S = 1_000_000_000
 FACTS = ServiceFacts(
@@ -207,6 +206,27 @@ def test_event_is_valid_stamped_and_of_its_service(kind: str, service: str) -> N
     assert content(event).kind == kind
 
 
+def test_temperatures_are_read_with_each_tenth_report(monkeypatch: Patch) -> None:
+    warm = Temperature("cpu", 54.5)
+    read: list[object] = []
+    monkeypatch.setattr(health_module, "find_sensors", lambda: ("sensor",))
+
+    def reading(sensors: object) -> tuple[Temperature, ...]:
+        read.append(sensors)
+        return (warm,)
+
+    monkeypatch.setattr(health_module, "read_temperatures", reading)
+    other = Line(service="dmonitoringmodeldHealth")
+    for second in range(21):
+        other.at(float(second))
+        deadline = time.monotonic() + 20.0
+        while other.reporter._aside._offered or len(read) <= second // 10:
+            assert time.monotonic() < deadline
+    assert read == [("sensor",)] * 3
+    assert other.reporter.report(0).temperatures == (warm,)
+    other.reporter.close()
+
+
 def test_facts_and_loop_may_be_replaced(line: Line) -> None:
     line.at(15.0)
     line.reporter.facts = ServiceFacts("driving", sha256="cd" * 32)
@@ -284,18 +304,16 @@ def test_versions_begin_with_ours() -> None:
     assert all(versions().values())
 
 
-def make_models(place: Path) -> None:
-    write_tiny_driving(place / "driving.pkl")
-    write_small_monitoring(place / "monitoring.pkl")
-
-
 @pytest.mark.opencl
 @pytest.mark.parametrize(
-    ("kind", "checkpoints"),
-    [("driving", {"vision": "tiny-vision", "policy": "tiny-policy"}), ("monitoring", None)],
+    ("kind", "name", "checkpoints"),
+    [
+        ("driving", "a", {"vision": "tiny-vision", "policy": "tiny-policy"}),
+        ("monitoring", "m", None),
+    ],
 )
-def test_facts_of_a_model(kind: str, checkpoints: dict[str, str] | None) -> None:
-    path = built("health", make_models) / f"{kind}.pkl"
+def test_facts_of_a_model(kind: str, name: str, checkpoints: dict[str, str] | None) -> None:
+    path = small_artifacts() / f"{name}.pkl"
     artifact = runtime.read_artifact(path)
     with runtime.load_program(artifact) as program:
         facts = facts_of(LoadedModel(path, artifact.sha256, program, SelfTestFacts()), started_ns=7)

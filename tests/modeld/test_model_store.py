@@ -21,11 +21,7 @@ from modeld.model_store import ModelStore, candidates
 from modeld.store_manifest import ModelId, StoreManifest, parse_manifest
 from modeld.store_selection import Selected
 from runtime.artifact import read_artifact
-from tests.modeld.bench import Log
-from tests.runtime import tiny
-from tests.support.built import built
-from tests.tools.small_monitoring import write_small_monitoring
-from tests.tools.tiny_driving import write_tiny_driving
+from tests.modeld.bench import Log, small_artifacts
 
 ROOT = Path(__file__).parents[2]
 A, B, C, M = (ModelId(name, "1") for name in "abcm")
@@ -33,16 +29,9 @@ NOW_S = 1_795_392_000.0  # 2026-11-23T00:00:00Z
 Change = Callable[[bytes], bytes]
 
 
-def make_artifacts(place: Path) -> None:
-    write_tiny_driving(place / "a.pkl", (64, 32))
-    write_tiny_driving(place / "b.pkl", (64, 32), bad_frame=1000)
-    write_small_monitoring(place / "m.pkl")
-    tiny.write(place / "plain.pkl")
-
-
 @pytest.fixture(scope="module")
 def artifacts() -> Path:
-    return built("store", make_artifacts)
+    return small_artifacts()
 
 
 class Store(ModelStore):

@@ -16,6 +16,7 @@ from cereal.transport import MemoryTransport
 from modeld.config import Config
 from modeld.driver_camera import driver_transform, find_driver_camera
 from modeld.errors import ModelInterfaceError
+from modeld.loop_state import Fault
 from modeld.monitoring import Monitoring, MonitoringStep, try_monitoring
 from tests.modeld.bench import Log
 from tests.modeld.fake_program import TICI
@@ -45,11 +46,7 @@ class Source:
 
 
 class Driver:
-    """The loop with a scripted program, and the rest of the car on the same bus.
-
-    Attributes:
-        event: About the frame that was given last; None where there is none.
-    """
+    """The loop with a scripted program, and the rest of the car on the same bus."""
 
     def __init__(self, capacity: int = TICI.payload_bytes, **settings: Any) -> None:
         self.program = ScriptedProgram(METADATA_2025, capacity)
@@ -171,6 +168,28 @@ def test_a_frame_that_was_overwritten_is_marked(driver: Driver, caplog: Log) -> 
     driver.step(4)
     assert not driver.event.valid
     assert "frame 4 was overwritten" in caplog.text
+
+
+def test_what_is_wrong_around_the_model_is_counted_and_said(driver: Driver, caplog: Log) -> None:
+    faults = driver.monitoring.state.faults
+    assert driver.iterate() is None
+    driver.step(0)
+    driver.car.send("liveCalibration", b"garbage!" * 4)
+    driver.step(256)
+    assert (faults[Fault.NO_FRAME], faults[Fault.MESSAGE_REJECTED]) == (1, 1)
+    assert caplog.messages[0] == "no frame from the driver camera within 100 ms"
+    assert caplog.messages[-1].startswith("liveCalibration: message rejected: ")
+    # The same picture for a second; ids go on.
+    for second in range(2, 20):
+        driver.step(256 * second)
+        assert driver.event.valid
+    driver.step(256 * 20)
+    assert not driver.event.valid
+    (reason,) = driver.monitoring.state.reasons
+    assert reason.startswith("driver camera: the same picture since ")
+    assert faults[Fault.FRAME_FROZEN] == 1
+    driver.step(256 * 21 + 1)
+    assert driver.event.valid
 
 
 def test_the_camera_may_come_back_with_another_size(driver: Driver) -> None:

@@ -37,12 +37,7 @@ TICK_NS = 50_000_000
 
 
 class ScriptedLoop:
-    """A loop whose runs take as long as the test wants.
-
-    Attributes:
-        hangs: Runs wait for this event; None: they are over at once.
-        raises: What the next iteration raises.
-    """
+    """A loop whose runs wait for an event, if a test wants it, or raise."""
 
     def __init__(self, state: LoopState, *, has_fallback: bool = False) -> None:
         self.state = state

@@ -1,0 +1,138 @@
+"""What is looked at beside the loop: the road, rings, open files; limits that were decided."""
+
+import importlib
+import resource
+
+import pytest
+
+from cereal.schema import new_event
+from cereal.transport import MemoryTransport
+from modeld import side_reports
+from modeld.errors import ModeldError
+from modeld.loop_state import LoopState, Phase
+from modeld.side_reports import RingReport, RoadState
+from modeld.startup import check_open_files
+from tests.modeld.bench import Log, Patch
+
+NS_PER_S = 1_000_000_000
+
+
+def device_state(started: bool) -> bytes:
+    event = new_event("deviceState", mono_time_ns=1)
+    event.deviceState.started = started
+    data: bytes = event.to_bytes()
+    return data
+
+
+def test_a_car_is_on_the_road_until_it_says_otherwise_or_falls_silent() -> None:
+    transport = MemoryTransport()
+    publisher = transport.publisher("deviceState")
+    road = RoadState(transport)
+    wrong = new_event("carState", mono_time_ns=1).to_bytes()
+    for seconds, data, started in (
+        (1.0, None, False),
+        (2.0, device_state(True), True),
+        (3.0, None, True),
+        # What cannot be read is as if it had not come.
+        (4.0, b"garbage!", True),
+        (5.0, wrong, True),
+        (12.0, None, True),
+        (12.000000001, None, False),
+        (13.0, device_state(True), True),
+        (14.0, device_state(False), False),
+    ):
+        if data is not None:
+            publisher.send(data)
+        road(round(seconds * NS_PER_S))
+        assert road.started is started, seconds
+
+
+def test_rings_that_cannot_be_read_are_said_when_that_changes(
+    monkeypatch: Patch, caplog: Log
+) -> None:
+    found: dict[str, str] = {}
+    monkeypatch.setattr(side_reports, "unusable_streams", lambda _server: found)
+    state = LoopState()
+    report = RingReport("cams", ("road", "wideRoad"), state)
+
+    def look() -> list[str]:
+        report(0)
+        said = list(caplog.messages)
+        caplog.clear()
+        return said
+
+    refused = "camera rings cannot be read: road is another's"
+    # A ring that is not read concerns nobody.
+    found["driver"] = "driver is another's"
+    found["road"] = "road is another's"
+    assert look() == []  # the wait for cameras says it
+    state.phase = Phase.RUNNING
+    assert look() == [refused]
+    assert look() == []
+    state.valid += 1
+    assert look() == []
+    found["wideRoad"] = "wide too"
+    assert look() == [f"{refused}; wide too"]
+    del found["road"], found["wideRoad"]
+    assert look() == ["camera rings can be read again"]
+    # While valid messages go out, nobody looks.
+    found["road"] = "road is another's"
+    state.valid += 1
+    assert look() == []
+    assert look() == [refused]
+
+
+@pytest.mark.parametrize(
+    ("limit", "enough"), [(0, False), (63, False), (64, True), (resource.RLIM_INFINITY, True)]
+)
+def test_too_few_open_files_are_refused(limit: int, enough: bool, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
+    if enough:
+        check_open_files()
+    else:
+        with pytest.raises(ModeldError, match=f"at least 64, found {limit}; raise"):
+            check_open_files()
+
+
+# Limits that other tests take from the code: whoever changes one changes it here, too.
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [
+        ("config", "LONGEST_WAIT_MS", 800),
+        ("frame_judge", "FROZEN_FRAMES", 20),
+        ("frame_judge", "MOVING_MPS", 1.0),
+        ("frame_judge", "SAMPLES", 256),
+        ("frame_sync", "EXTRA_WAIT_MS", 100),
+        ("frame_sync", "LOST_AFTER_MS", 300),
+        ("frame_sync", "RETURN_PAIRS", 4),
+        ("frame_sync", "RETURN_WAIT_MS", 40),
+        ("health", "_SENSOR_REPORTS", 10),
+        ("load_models", "SELF_TEST_RUNS", 3),
+        ("log_format", "MAX_FRAMES", 6),
+        ("log_format", "MAX_MESSAGE", 3000),
+        ("log_limit", "MAX_KINDS", 512),
+        ("log_limit", "MOST", 10),
+        ("log_limit", "PERIOD_NS", 10 * NS_PER_S),
+        ("model_store", "LOCK_WAIT_S", 30.0),
+        ("notify", "READY_WAIT_S", 2.0),
+        ("params", "LIMIT_BYTES", 1 << 20),
+        ("parked", "ANSWER_S", 1.6),
+        ("process", "BUILD_S", 60.0),
+        ("process_figures", "MOST_TEMPERATURES", 16),
+        ("realtime", "STACK_BYTES", 256 << 10),
+        ("realtime", "SWITCH_INTERVAL_S", 0.0005),
+        ("service_log", "CAPACITY", 1024),
+        ("service_log", "CHUNK_BYTES", 4096),
+        ("service_log", "CLOSE_S", 1.0),
+        ("service_log", "RESERVED", 256),
+        ("startup", "POLL_S", 0.1),
+        ("supervisor", "JOIN_S", 3.0),
+        ("supervisor", "LONGEST_PATIENCE_NS", 3 * NS_PER_S // 2),
+        ("supervisor", "PARKED_NS", 5 * NS_PER_S),
+        ("supervisor", "PROGRESS_NS", NS_PER_S),
+        ("supervisor", "TICK_S", 0.025),
+        ("sync_log", "MAX_RECEIVES", 60),
+    ],
+)
+def test_limits_are_those_that_were_decided(module: str, name: str, value: float) -> None:
+    assert getattr(importlib.import_module(f"modeld.{module}"), name) == value
