@@ -85,6 +85,7 @@ def test_a_ring_lies_in_pages_as_documented(tmp_path: Path) -> None:
     """What a writer in another language relies on, word by word (docs/formats/bus.md)."""
     form = FrameFormat(64, 64, 64, 4096, 6144)
     writer = ring_writer(tmp_path, 9, form)
+    assert writer.format == form
     # 24 words of header and 9 records of 8 words fit into a page; a buffer takes two.
     assert (tmp_path / "frames_cam_road").stat().st_size == 4096 + 9 * 8192
     assert ring_bytes(form, 9) == 4096 + 9 * 8192

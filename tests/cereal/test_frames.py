@@ -244,10 +244,12 @@ def test_streams_are_those_with_a_living_writer(tmp_path: Path) -> None:
     assert available_streams("cam", directory=tmp_path) == {"road"}
     os.link(tmp_path / "frames_cam_road", tmp_path / "frames_kept_road")
     assert available_streams("kept", directory=tmp_path) == {"road"}
+    buffer = road.next_buffer()
     road.close()
     assert available_streams("cam", directory=tmp_path) == set()
-    # The lock goes with the writer, also where the file stays.
+    # The lock goes with the writer, also where the file stays and a buffer keeps the mapping.
     assert available_streams("kept", directory=tmp_path) == set()
+    assert buffer.size == SMALL.size
 
 
 def test_a_writer_removes_its_own_file_only(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 # What a command line does: one line and the exit code, never a traceback.
@@ -20,6 +21,21 @@ except RuntimeFault as error:
     sys.exit(error.exit_code)
 """
 EXPECTED = "12.0 24.0 36.0 48.0\n"
+
+
+def _make_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "something").touch()
+
+
+# What may become of a file in a cache.
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "empty": lambda path: os.truncate(path, 0),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "directory": _make_directory,
+}
 
 
 def start(code: str, cache: Path, *arguments: object, **environment: str) -> subprocess.Popen[str]:

@@ -17,7 +17,7 @@ from runtime.entry_store import EntryStore
 from runtime.executor import Program, build_binaries, load_program
 from runtime.program_cache import ProgramCache, cache_key
 from tests.runtime import tiny
-from tests.runtime.children import LinkCounter, run, start
+from tests.runtime.children import DAMAGE, LinkCounter, run, start
 
 pytestmark = pytest.mark.opencl
 
@@ -41,29 +41,20 @@ def load_and_run(path: Path) -> int:
 # --- entries --------------------------------------------------------------------------------------
 
 
-def to_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-    (path / "something").touch()
-
-
-DAMAGE: dict[str, Callable[[Path], object]] = {
-    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+ENTRY_DAMAGE: dict[str, Callable[[Path], object]] = DAMAGE | {
     "flipped": lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"),
     "magic": lambda path: path.write_bytes(b"M" + path.read_bytes()[1:]),
-    "empty": lambda path: os.truncate(path, 0),
     "foreign": lambda path: path.write_bytes((path.parent / "other").read_bytes()),
-    "directory": to_directory,
 }
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("kind", ENTRY_DAMAGE)
 def test_damaged_entry(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     store = EntryStore(tmp_path / "store", "thing")
     for key in ("key", "other"):
         store.put(key, b"payload of " + key.encode())
     assert store.get("key") == b"payload of key"
-    DAMAGE[kind](tmp_path / "store" / "key")
+    ENTRY_DAMAGE[kind](tmp_path / "store" / "key")
     assert store.get("key") is None
     assert [str(tmp_path / "store" / "key") in text for text in caplog.messages] == [True]
     assert "cached thing" in caplog.text
