@@ -8,11 +8,11 @@ Random: the same examples on every run (profile "ci"); HYPOTHESIS_PROFILE=explor
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import signal
 from collections.abc import Iterator
-from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -44,10 +44,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.alone)
     every, seed = config.getoption("--sample"), config.getoption("--sample-seed")
     left_out = [item for item in items if item.get_closest_marker("slow") and every > 1]
-    left_out = [item for item in left_out if crc32(f"{seed} {item.nodeid}".encode()) % every]
+    left_out = [item for item in left_out if _number(f"{seed} {item.nodeid}") % every]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
