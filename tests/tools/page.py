@@ -7,13 +7,7 @@ from pathlib import Path
 
 
 class Page(HTMLParser):
-    """Reads a file.
-
-    Attributes:
-        text: all of it.
-        seen: its tags.
-        links: what it refers to.
-    """
+    """Reads a file: its text, the tags in it, and what they refer to."""
 
     VOID = frozenset({"meta", "input", "br", "hr"})
 

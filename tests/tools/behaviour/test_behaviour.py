@@ -30,8 +30,7 @@ def test_a_place_between_the_model_times() -> None:
     assert share == pytest.approx((1.0 - 0.9765625) / (1.181640625 - 0.9765625))
     assert place_of(X_IDXS, 192.0) == (31, 1.0)
     found = behaviour_of([car_state(7, 20.0), message(7, Made(braking_mps2=0.5))])
-    assert found.frame_ids.tolist() == [7]
-    assert found.valid.tolist() == [True]
+    assert (found.frame_ids.tolist(), found.valid.tolist()) == ([7], [True])
     for time_s in (1, 2, 4):
         assert value(found, f"lateral_{time_s}s") == pytest.approx(0.3 * time_s, rel=1e-6)
         assert value(found, f"heading_{time_s}s") == pytest.approx(0.02 * time_s, rel=1e-6)

@@ -65,8 +65,7 @@ def compare(results: Callable[..., tuple[Path, Path]], modeld: Modeld) -> Compar
 
 def test_numbers_are_named_by_their_way(results: Any, tmp_path: Path) -> None:
     found = read_result(results()[0])
-    assert found["offset_p99_m"] == 0.4
-    assert found["scenarios.lead.offset_p99_m"] == 0.2
+    assert (found["offset_p99_m"], found["scenarios.lead.offset_p99_m"]) == (0.4, 0.2)
     assert found["scenarios.curve.clean"] == 1.0
     assert math.isnan(found["time_gap_min_s"])
     # Each drive by itself, two of the same seed too.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cereal.log_writer import LogWriter
-from cereal.schema import new_event
+from cereal.schema import new_event, read_event
 
 Change = Callable[[str, int, Any], None]
 """Gets the service, the frame id and the Event's builder; changes what it likes."""
@@ -40,16 +41,18 @@ def drive(
     events = []
     for frame_id in frames:
         for service in services:
-            event = new_event(
-                service, mono_time_ns=frame_id * FRAME_NS + 20_000_000, valid=frame_id >= valid_from
-            )
-            _fill(service, frame_id, event)
-            change(service, frame_id, event)
-            events.append(event.to_bytes())
+            data = _as_it_is(service, frame_id, frame_id >= valid_from)
+            if change is not unchanged:
+                event = read_event(data).as_builder()
+                change(service, frame_id, event)
+                data = event.to_bytes()
+            events.append(data)
     return events
 
 
-def _fill(service: str, frame_id: int, event: Any) -> None:
+@functools.cache
+def _as_it_is(service: str, frame_id: int, valid: bool) -> bytes:
+    event = new_event(service, mono_time_ns=frame_id * FRAME_NS + 20_000_000, valid=valid)
     body = getattr(event, service)
     if service not in ("carState", "carControl"):
         body.frameId = frame_id
@@ -65,6 +68,7 @@ def _fill(service: str, frame_id: int, event: Any) -> None:
         body.leftDriverData.faceProb = 0.5 + 0.4 * math.sin(frame_id / 30)
     elif service == "carState":
         body.vEgo = 15.0 + frame_id
+    return bytes(event.to_bytes())
 
 
 def _fill_model(frame_id: int, model: Any) -> None:

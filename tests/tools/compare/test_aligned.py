@@ -103,8 +103,7 @@ def test_every_message_comes_out_once(
             seen["right"].append(other.data)
         else:
             seen[item.side].append(item.message.data)
-    assert sorted(seen["left"]) == sorted(logs[0])
-    assert sorted(seen["right"]) == sorted(logs[1])
+    assert (sorted(seen["left"]), sorted(seen["right"])) == (sorted(logs[0]), sorted(logs[1]))
     assert pairs == 2 * sum(min(left.count(frame), right.count(frame)) for frame in set(left))
 
 
@@ -152,8 +151,7 @@ def later(events: list[bytes], by_ns: int) -> list[bytes]:
 def test_services_without_ids_are_matched_by_time_and_else_by_position() -> None:
     left = drive(range(50), services=["carState"])
     comparison = compare_events(left, [*left[:20], *left[21:]], CAR)
-    assert kinds(comparison) == {("missing", "carState"): (1, 20)}
-    assert comparison.messages == 49
+    assert (kinds(comparison), comparison.messages) == ({("missing", "carState"): (1, 20)}, 49)
     right = later(left, 1)
     comparison = compare_events(left, right, CAR)
     assert (comparison.messages, comparison.passed) == (50, True)
@@ -183,5 +181,4 @@ def test_a_log_as_model_replay_writes_it() -> None:
     driver = drive(FRAMES, services=["driverStateV2"])
     comparison = compare_events(drive(FRAMES), [*later(drive(FRAMES), 70_000_000), *driver])
     assert comparison.passed
-    assert comparison.messages == 180
-    assert len(comparison.warnings) == 1
+    assert (comparison.messages, len(comparison.warnings)) == (180, 1)

@@ -188,8 +188,7 @@ def test_one_frame_late_is_found_in_every_output() -> None:
             body.timestampEof += 50_000_000
     comparison = compare_events(drive(FRAMES), [event.to_bytes() for event in late])
     fields = {(f.service, f.field): f.frames for f in comparison.findings}
-    assert fields["modelV2", "position.y"] == 40
-    assert fields["modelV2", "laneLines[].y"] == 40
+    assert (fields["modelV2", "position.y"], fields["modelV2", "laneLines[].y"]) == (40, 40)
     assert fields["cameraOdometry", "trans"] >= 38  # where the sine turns, neighbours are close
     assert fields["drivingModelData", "laneLineMeta.leftY"] >= 38
 
@@ -213,8 +212,7 @@ def test_messages_whose_inside_is_damaged_are_findings() -> None:
     comparison = compare_events(events, [*events[:30], bytes(broken), *events[31:]])
     kinds = {finding.kind: finding for finding in comparison.findings}
     # The frame id is damaged too, so that no message of the right log is frame 110's.
-    assert set(kinds) == {"missing", "extra"}
-    assert kinds["missing"].first_frame == 110
+    assert (set(kinds), kinds["missing"].first_frame) == ({"missing", "extra"}, 110)
     broken = bytearray(events[30])
     at = broken.index(bytes([33 << 3 & 0xFF | 4, 1, 0, 0]))  # a list pointer: 33 numbers of 4 bytes
     broken[at : at + 4] = b"\xff\xff\xff\x7f"

@@ -89,13 +89,7 @@ def fill_frame(buffer: Any, frame_id: int) -> None:
 
 @dataclass
 class Speaker:
-    """Speaks in a thread, as a daemon and its camera would.
-
-    Attributes:
-        bus: address.
-        server: name of the frame rings; "": there are none.
-        answers: there is a daemon; may be changed at any time.
-    """
+    """Speaks in a thread, as a daemon and its camera would; `answers` says if there is a daemon."""
 
     bus: str
     server: str = ""

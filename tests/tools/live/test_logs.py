@@ -81,8 +81,7 @@ def test_a_log_that_is_damaged_is_shown_without_what_is(index: Index) -> None:
     at = [i for i, _ in enumerate(events) if i % 7 == 6][4]
     events[at] = damaged(events[at])
     found = index(events)
-    assert len(found) == 9
-    assert len(found.notes) == 1
+    assert (len(found), len(found.notes)) == (9, 1)
     # A log without answers goes by its camera.
     found = index(drive_log(range(40), answers=False))
     assert (len(found), found.has_answers) == (40, False)

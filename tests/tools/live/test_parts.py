@@ -120,17 +120,14 @@ def test_what_is_not_finite_or_endless_is_not_drawn() -> None:
     newest.take(read_event(bytes(event.to_bytes())))
     assert newest.answer is not None
     found = describe_answer(newest.answer)
-    assert found["path"] == [0.0, 0.0]
-    assert len(found["lanes"]) == 8
+    assert (found["path"], len(found["lanes"])) == ([0.0, 0.0], 8)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
 def test_a_message_is_its_length_its_text_and_a_picture() -> None:
     moment = Moment(heard(4).answer, AROUND, Shown("road", 4, (1344, 760), b"jpeg"), None)
     found, jpeg = unpacked(pack(moment.message(TABLE), b"jpeg"))
-    assert jpeg == b"jpeg"
-    assert found["model"]["frameId"] == 4
-    assert found["picture"]["width"] == 1344
+    assert (jpeg, found["model"]["frameId"], found["picture"]["width"]) == (b"jpeg", 4, 1344)
     assert len(found["overlay"]["path"]) > 40
     assert found["hardware"] == "device mici, sensor os04c10"
 

@@ -90,16 +90,12 @@ def logged(log: Path) -> Iterator[View]:
     """The view of a log."""
     with View(str(log)) as view:
         yield view
+        assert view.stop(signal.SIGTERM) == (0, "")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a daemon of this test would speak.
-
-    Attributes:
-        bus: address.
-        server: name of the frame rings.
-    """
+    """Where a daemon of this test would speak: an address, and the name of its frame rings."""
 
     bus: str
     server: str
@@ -113,10 +109,8 @@ def place(tmp_path: Path) -> Place:
     return Place(f"ipc://{tmp_path}", f"view-{os.getpid()}")
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_it_ends_by_signals_also_while_somebody_watches(
     place: Place, number: int, code: int
 ) -> None:

@@ -29,37 +29,20 @@ CAR = CarSample(12.0, 0.0, left_blinker=False, right_blinker=False)
 
 @dataclass
 class SyntheticDrive:
-    """A drive of `count` moments at 20 Hz.
-
-    Attributes:
-        count: number of moments.
-        size: width and height of both cameras.
-        streams: cameras it has.
-        missing: (moment, stream) pairs that delivered nothing.
-        recorded_model: the log holds modelV2 messages of the recording device.
-        damaged_at: moment at which decoding fails.
-        car_delay_s: longitudinal actuator delay of its carParams; None: it has none.
-        first_id: of its frames.
-        gap: moment before which some nanoseconds pass, and how many.
-        with_between: a carState comes from while the frame before was worked on.
-        closed: `close` was called.
-        opened: iterators that were started, and finished.
-        began: moments with which they were started.
-    """
+    """A drive of `count` moments at 20 Hz."""
 
     count: int = 12
     size: tuple[int, int] = (192, 128)
     streams: tuple[str, ...] = ("road",)
-    missing: frozenset[tuple[int, str]] = frozenset()
-    recorded_model: bool = False
+    missing: frozenset[tuple[int, str]] = frozenset()  # of moments and streams
+    recorded_model: bool = False  # the log holds modelV2 of the recording device
     damaged_at: int | None = None
-    car_delay_s: float | None = None
+    car_delay_s: float | None = None  # longitudinal, of its carParams; None: it has none
     first_id: int = 0
-    gap: tuple[int, int] = (0, 0)
-    with_between: bool = True
-    closed: bool = False
-    opened: list[int] = field(default_factory=lambda: [0, 0])
-    began: list[int] = field(default_factory=list)
+    gap: tuple[int, int] = (0, 0)  # a moment, and the nanoseconds that pass before it
+    with_between: bool = True  # a carState comes from while the frame before was worked on
+    opened: list[int] = field(default_factory=lambda: [0, 0])  # iterators begun, and ended
+    began: list[int] = field(default_factory=list)  # moments with which they were
 
     @property
     def info(self) -> DriveInfo:
@@ -93,8 +76,7 @@ class SyntheticDrive:
             self.opened[1] += 1
 
     def close(self) -> None:
-        """Note it."""
-        self.closed = True
+        """Do nothing."""
 
     def _moments(self, first: int) -> Iterator[Moment]:
         layout = nv12_format(*self.size)

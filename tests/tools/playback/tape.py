@@ -17,22 +17,14 @@ CLOCK_NS = 123 * NS_PER_S
 
 
 class Tape:
-    """An outlet that writes down what is sent, and when.
-
-    Attributes:
-        sent: (clock, service, data) of messages.
-        frames: (clock, stream, id, sof, eof) of frames.
-        log: both, by name.
-        values: brightness of each frame.
-        after_frame: called with the number of frames.
-    """
+    """An outlet that writes down what is sent, and when."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.sent: list[tuple[int, str, bytes]] = []
-        self.frames: list[tuple[int, str, int, int, int]] = []
-        self.log: list[str] = []
-        self.values: list[int] = []
+        self.sent: list[tuple[int, str, bytes]] = []  # clock, service, data
+        self.frames: list[tuple[int, str, int, int, int]] = []  # clock, stream, id, sof, eof
+        self.log: list[str] = []  # both, by name
+        self.values: list[int] = []  # brightness of each frame
         self.after_frame: Callable[[int], None] = lambda _: None
         self._filled: dict[str, Frame] = {}
 

@@ -84,8 +84,7 @@ def test_plays_into_whoever_listens_and_sums_up(tmp_path: Path, make_video: Make
             result = player.ended(0)
         messages = iter(lambda: subscriber.receive(0), None)
         states = [read_event(data).roadCameraState.frameId for data in messages]
-    assert states == list(range(24))
-    assert result["frames"] == {"road": 24}
+    assert (states, result["frames"]) == (list(range(24)), {"road": 24})
     assert result["services"]["roadCameraState"] == 24
     assert result["messages"] == sum(result["services"].values())
     assert set(result["late_ms"]) == {"p50", "p99", "max"}

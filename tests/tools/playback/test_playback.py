@@ -156,8 +156,7 @@ def test_digests_are_those_of_the_inputs_and_change_nothing_else(run: Run) -> No
     plain, _ = run(drive)
     before = plain.log.read_bytes()
     outcome, _ = run(drive, digest_inputs=True)
-    assert outcome.log.read_bytes() == before
-    assert plain.frames.input_crc == {}
+    assert (outcome.log.read_bytes(), plain.frames.input_crc) == (before, {})
     crc, numbers = outcome.frames.input_crc, outcome.frames.frame_id.tolist()
     assert crc["road_frame"].tolist() == [crc_of(i, "road") for i in numbers]
     assert crc["wide_frame"].tolist() == [crc_of(i, "wideRoad") for i in numbers]
@@ -217,8 +216,7 @@ def test_wide_camera_that_is_lost_for_a_while(run: Run) -> None:
 
 def test_a_camera_that_never_comes(run: Run) -> None:
     outcome, models = run(missing(*((index, "road") for index in range(12))))
-    assert outcome.frames.moment.size == 0
-    assert models == []
+    assert (outcome.frames.moment.size, models) == (0, [])
     assert len(list(read_log(run.log))) > 12
     # Without the wide one there is the road camera.
     outcome, models = run(missing(*((index, "wideRoad") for index in range(12))))
@@ -243,8 +241,7 @@ def test_damaged_drive_leaves_nothing_and_the_program_goes_on(run: Run, tmp_path
     drive = SyntheticDrive(damaged_at=7)
     with pytest.raises(DriveError, match="found 7"):
         run.bytes(drive, tmp_path / "bad.rlog")
-    assert sorted(tmp_path.iterdir()) == before
-    assert drive.opened == [1, 1]
+    assert (sorted(tmp_path.iterdir()), drive.opened) == (before, [1, 1])
     # Nothing of the broken drive is left in the program's states.
     assert run.bytes(SyntheticDrive()) == good
     # A limit stops before the damage.
@@ -263,8 +260,7 @@ def test_nothing_is_left_of_frames_too_large_or_on_a_full_disk(
     drive = SyntheticDrive(size=(320, 240))
     with pytest.raises(ArtifactMismatchError, match=r"found 320x240 with.*--camera 320x240"):
         run(drive)
-    assert drive.opened == [0, 0]
-    assert list(tmp_path.iterdir()) == []
+    assert (drive.opened, list(tmp_path.iterdir())) == ([0, 0], [])
 
     def full(self: LogWriter) -> None:
         self.discard()

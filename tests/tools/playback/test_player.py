@@ -52,8 +52,7 @@ def test_everything_is_sent_at_its_recorded_moment(speed: float) -> None:
     _, tape, played = play(drive_to_play(5), speed=speed)
     # The first message is stamped with the first frame's start; a frame comes 10 ms later.
     expected = [CLOCK_NS + round((READOUT_NS + i * PERIOD_NS) / speed) for i in range(5)]
-    assert tape.road_ns == expected
-    assert [one.late_ns for one in played] == [0] * 5
+    assert (tape.road_ns, [one.late_ns for one in played]) == (expected, [0] * 5)
     cars = [at for at, service, _ in tape.sent if service == "carState"]
     assert cars == [CLOCK_NS + round(i * PERIOD_NS / speed) for i in range(5)]
 
@@ -93,8 +92,7 @@ def test_a_silence_of_over_a_second_is_skipped() -> None:
     assert tape.road[2][2] == START_NS + 2 * PERIOD_NS + 7 * NS_PER_S
     # A silence of a second is kept.
     player, tape, _ = play(drive_to_play(3, gap=(2, NS_PER_S - PERIOD_NS)))
-    assert player.counts.gaps == 0
-    assert tape.road_ns[2] - tape.road_ns[1] == NS_PER_S
+    assert (player.counts.gaps, tape.road_ns[2] - tape.road_ns[1]) == (0, NS_PER_S)
 
 
 @given(st.lists(st.integers(0, 400), min_size=8, max_size=8))
@@ -125,11 +123,9 @@ def test_lateness_is_what_the_clock_says() -> None:
     player.run(threading.Event())
     assert [one.late_ns // MS for one in played] == [0, 0, 80, 0]
     report = play_report(player.counts, played)
-    assert report["late_frames"] == 1
-    assert report["late_ms"]["max"] == 80.0
+    assert (report["late_frames"], report["late_ms"]["max"]) == (1, 80.0)
     # Moment 3 was due 20 ms after moment 2 was sent, and 40 is the least.
-    assert report["slipped_ms"] == 70.0
-    assert tape.road_ns[3] - tape.road_ns[2] == 40 * MS
+    assert (report["slipped_ms"], tape.road_ns[3] - tape.road_ns[2]) == (70.0, 40 * MS)
 
 
 def test_spread_and_timeline_by_hand() -> None:
@@ -160,8 +156,7 @@ def test_pause_stops_everything_and_moves_all_that_follows() -> None:
     assert not any(paused_ns < at < paused_ns + 3 * NS_PER_S for at in times)
     after = [at for at, name, _ in tape.sent if name != "carParams" and at > paused_ns]
     assert min(after) >= paused_ns + 3 * NS_PER_S
-    assert times[3] - times[2] == PERIOD_NS
-    assert [one.late_ns for one in played] == [0] * 6
+    assert (times[3] - times[2], [one.late_ns for one in played]) == (PERIOD_NS, [0] * 6)
 
 
 def seek_after(frames: int, delta_s: float, drive: SyntheticDrive) -> tuple[Player, Tape]:
@@ -203,8 +198,7 @@ def test_ids_stamps_and_messages_go_on_after_a_seek(
 
 def test_a_loop_begins_again_where_it_began_and_no_daemon_sees_a_drop() -> None:
     player, tape, _ = play(drive_to_play(6), loop=True, first=2, limit=10)
-    assert shown(tape) == [2, 3, 4, 5, 2, 3, 4, 5, 2, 3]
-    assert player.counts.jumps == 2
+    assert (shown(tape), player.counts.jumps) == ([2, 3, 4, 5, 2, 3, 4, 5, 2, 3], 2)
     drops = DropFilter()
     assert [drops.update(number).dropped for number in tape.road_ids] == [0] * 10
     assert all(b - a >= 0.8 * PERIOD_NS for a, b in itertools.pairwise(tape.road_ns))
@@ -260,8 +254,7 @@ def test_what_a_drive_raises_reaches_the_caller_after_what_precedes() -> None:
 def test_car_params_are_sent_at_the_start_and_every_second() -> None:
     player, tape, _ = play(drive_to_play(61))
     at = [when - CLOCK_NS for when, name, _ in tape.sent if name == "carParams"]
-    assert at[0] == 0
-    assert len(at) == 4
+    assert (at[0], len(at)) == (0, 4)
     assert all(0 <= b - a - NS_PER_S <= PERIOD_NS for a, b in itertools.pairwise(at))
     assert "carParams" not in player.counts.messages  # it is none of the recording's messages
 

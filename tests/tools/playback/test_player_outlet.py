@@ -173,8 +173,7 @@ def test_rings_and_bus_carry_a_drive(tmp_path: Path) -> None:
     finally:
         outlet.close()
         bus.close()
-    assert states == sorted(states)
-    assert states[-1] == START_NS + 11 * PERIOD_NS
+    assert (states, states[-1]) == (sorted(states), START_NS + 11 * PERIOD_NS)
     assert list(tmp_path.glob("frames_*")) == []
 
 

@@ -1,4 +1,4 @@
-"""``modeld replay`` from video to log and report, with the hand-written artifact."""
+"""``modeld replay`` from video to log and report, with artifacts of each kind."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from cereal.log_reader import read_log, read_log_bytes
+from tests.support.built import built, example_artifact
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo, Modeld
 from tests.tools.page import Page
+from tests.tools.small_monitoring import write_small_monitoring
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.lib.drive_log import OUTPUT_SERVICES, summarize
 from tools.lib.drive_messages import DRIVE_SERVICES
@@ -46,8 +48,7 @@ class Replay:
         said = self(drive, *more, code=code, **other).err
         assert re.search(text, said), said
         assert said.startswith("modeld: error: ")
-        assert said.count("\n") == 1
-        assert sorted(self.log.parent.iterdir()) == before
+        assert (said.count("\n"), sorted(self.log.parent.iterdir())) == (1, before)
 
 
 @pytest.fixture
@@ -171,3 +172,56 @@ def test_footage_gives_221_of_each_message(replay: Replay, tmp_path: Path) -> No
     assert drive.frame_ids.tolist() == list(range(221))
     assert [drive.counts[name] for name in OUTPUT_SERVICES] == [221] * 3
     assert drive.times_s[-1] == pytest.approx(8.8)
+
+
+FEW = 6
+FOOTAGE_FRAMES = 221
+INTERFACES = [
+    *("supercombo-0.9.7", "split-2025", "on-off-2026", "history-2026", "supercombo-2026-action")
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_a_model_of_each_kind_replays_videos_of_two_sizes(
+    interface: str, tmp_path: Path, make_video: MakeVideo, modeld: Modeld
+) -> None:
+    artifact, log = example_artifact(interface), tmp_path / "out.rlog"
+    for size in ((192, 128), (322, 180)):
+        video = make_video(f"{size[0]}.mkv", size=size, frames=FEW)
+        modeld(0, "replay", video, "--model", artifact, "-o", log, "--json")
+        said = [event.modelV2 for event in read_log(log) if event.which() == "modelV2"]
+        assert [message.frameId for message in said] == list(range(FEW))
+        for message in said:
+            near = [line.y[0] for line in message.laneLines]
+            assert near == pytest.approx([-5.4, -1.8, 1.8, 5.4], abs=0.8)
+            assert message.position.x[-1] == pytest.approx(150.0, abs=40.0)
+
+
+@pytest.mark.slow
+@pytest.mark.footage
+@pytest.mark.skipif(not FOOTAGE.exists(), reason="the shared footage is not checked out")
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_a_model_of_each_kind_replays_the_dashcam_clip(
+    interface: str, tmp_path: Path, modeld: Modeld
+) -> None:
+    log = tmp_path / "out.rlog"
+    modeld(0, "replay", FOOTAGE, "--model", example_artifact(interface), "-o", log, "--json")
+    events = list(read_log(log))
+    for name in OUTPUT_SERVICES:
+        said = [event for event in events if event.which() == name]
+        assert [getattr(event, name).frameId for event in said] == list(range(FOOTAGE_FRAMES))
+        assert all(event.valid for event in said)
+    for event in (event for event in events if event.which() == "modelV2"):
+        assert np.isfinite(list(event.modelV2.position.x)).all()
+        assert np.isfinite([list(line.y) for line in event.modelV2.laneLines]).all()
+
+
+def test_driver_monitoring_is_not_replayed(tmp_path: Path, video: Path, modeld: Modeld) -> None:
+    name = "dmonitoring.pkl"
+    model = built("small-monitoring", lambda to: write_small_monitoring(to / name)) / name
+    said = modeld(4, "replay", video, "--model", model, "-o", tmp_path / "out.rlog").err
+    assert said == (
+        f"modeld: error: {model}: expected a driving artifact, found a monitoring one; driver "
+        f"monitoring is not replayed, run it with: modeld run --model {model}\n"
+    )

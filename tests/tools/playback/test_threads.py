@@ -56,14 +56,12 @@ def test_errors_and_leaving_early_end_the_thread() -> None:
     with pytest.raises(DriveError, match="found 3"), prefetch(drive) as moments:
         # extend() keeps what came before an exception.
         seen.extend(moment.index for moment in moments)
-    assert seen == [0, 1, 2]
-    assert left() == []
+    assert (seen, left()) == ([0, 1, 2], [])
     drive = SyntheticDrive(count=1000)
     with contextlib.suppress(KeyboardInterrupt), prefetch(drive) as moments:
         next(moments)
         raise KeyboardInterrupt
-    assert left() == []
-    assert drive.opened == [1, 1]
+    assert (left(), drive.opened) == ([], [1, 1])
 
 
 def test_log_thread_writes_everything_in_order() -> None:
@@ -73,8 +71,7 @@ def test_log_thread_writes_everything_in_order() -> None:
             log.record(b"%d" % index)
             if index % 3 == 0:
                 log.flush()
-    assert written == [b"%d" % index for index in range(300)]
-    assert left() == []
+    assert (written, left()) == ([b"%d" % index for index in range(300)], [])
 
 
 # Noticed by a later event, or at the end where there is none; the queue never blocks.

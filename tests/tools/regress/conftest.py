@@ -24,14 +24,7 @@ from tools.regress.job import ModelHolder
 
 @dataclass(frozen=True)
 class Regress:
-    """Regresses a drive of which a reference was written.
-
-    Attributes:
-        modeld: runs the command.
-        references: their directory, of this test alone.
-        model: artifact that wrote them.
-        video: drive that they are of.
-    """
+    """Regresses a drive by the program that wrote its reference, which is of this test alone."""
 
     modeld: Modeld
     references: Path

@@ -41,12 +41,7 @@ Edit = Callable[[OnnxModel, OnnxModel], None]
 
 @dataclass(frozen=True)
 class Planted:
-    """What tests share.
-
-    Attributes:
-        directory: holds the models, the clean artifact, the drive and its reference.
-        place: where a test writes.
-    """
+    """What tests share in a directory, and the place where one of them writes."""
 
     directory: Path
     place: Path
@@ -95,11 +90,7 @@ def shared(place: Path) -> Planted:
 
 @contextmanager
 def jobs_here(kept: ModelHolder | None = None) -> Iterator[None]:
-    """Run jobs in this process: planted faults reach them, and nothing has to start.
-
-    Args:
-        kept: keeps the clean program loaded from one test to the next.
-    """
+    """Run jobs in this process, where faults reach them; `kept` keeps the clean program loaded."""
 
     def run_here(
         _processes: int, jobs: Sequence[Job], _work: WorkDirectory, on_result: OnResult

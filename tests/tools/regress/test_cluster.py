@@ -64,8 +64,7 @@ def test_segments_come_once_each_with_the_same_bytes_though_a_worker_is_killed(
 
     results = run_jobs_on_cluster("local:2", jobs, work, on_result)
     assert killed
-    assert seen == Counter(range(SEGMENTS))
-    assert work.count() == SEGMENTS
+    assert (seen, work.count()) == (Counter(range(SEGMENTS)), SEGMENTS)
     alone = run_jobs(jobs, 1)
     assert [one.outputs for one in results] == [one.outputs for one in alone]
     assert len({one.digest for one in results}) > SEGMENTS // 2

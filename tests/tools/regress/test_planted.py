@@ -90,13 +90,7 @@ def zero_a_field(event: Any, *rest: Any) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """A fault, and what is said of it.
-
-    Attributes:
-        plant: plants it.
-        found: regular expressions, each of which finds one of the changes.
-        only: one that finds each of the changes.
-    """
+    """A fault, and expressions: what finds one of the changes each, and what finds every one."""
 
     plant: Callable[[Patch], None]
     found: tuple[str, ...] = ()

@@ -40,12 +40,7 @@ class BrowserError(Exception):
 
 @dataclass
 class Seen:
-    """What a page did while it was open.
-
-    Attributes:
-        errors: of its console, and exceptions.
-        requests: addresses of what it asked for, itself first.
-    """
+    """What a page did while it was open: its errors, and what it asked for, itself first."""
 
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)

@@ -162,8 +162,7 @@ def test_the_file_has_an_index_compressed_chunks_and_facts(log: Path, out: Path)
 def test_schemas_are_of_the_kind_that_viewers_read() -> None:
     for member in sorted(set(log_schema.Event.schema.union_fields)):
         schema = message_schema(member)
-        assert schema["type"] == "object"
-        assert list(refusals(schema, member)) == []
+        assert (schema["type"], list(refusals(schema, member))) == ("object", [])
         event = new_event(member, mono_time_ns=1)
         content = as_object(message_to_plain(event, "base64"), is_valid=False)
         check(schema, json.loads(json_text(content)), member)
@@ -236,8 +235,7 @@ def test_a_scene_has_y_to_the_left_and_z_up() -> None:
     message = foxglove.scene(answer_that_bends())
     check(foxglove.SCHEMAS["foxglove.SceneUpdate"], message)
     (entity,) = message["entities"]
-    assert entity["frame_id"] == "calib"
-    assert entity["timestamp"] == {"sec": 7, "nsec": 5}
+    assert (entity["frame_id"], entity["timestamp"]) == ("calib", {"sec": 7, "nsec": 5})
     plan, line = entity["lines"]
     # The plan lies on the road, 1.25 m below the camera where it starts.
     assert plan["points"] == [{"x": 0.0, "y": 0.0, "z": -1.25}, {"x": 10.0, "y": -2.0, "z": -1.75}]
@@ -249,8 +247,7 @@ def test_a_scene_has_y_to_the_left_and_z_up() -> None:
     # Scaled pictures have scaled intrinsics.
     message = foxglove.camera_calibration(Camera(1928, 1208, 2648.0), (960, 602), START_NS)
     assert message["K"][0] == pytest.approx(2648.0 * 960 / 1928)
-    assert message["K"][2] == pytest.approx(480.0)
-    assert message["K"][5] == pytest.approx(301.0)
+    assert (message["K"][2], message["K"][5]) == (pytest.approx(480.0), pytest.approx(301.0))
     assert message["P"][:3] == message["K"][:3]
 
 

@@ -76,8 +76,7 @@ def test_a_box_covers_pixels_by_their_share_and_opacity() -> None:
     ]
     rgb = np.full((2, 2, 3), 100, np.uint8)
     Canvas(rgb).box(0, 0, 2, 1, ((200, 0, 100), 0.25))
-    assert rgb[0].tolist() == [[125, 75, 100]] * 2
-    assert rgb[1].tolist() == [[100, 100, 100]] * 2
+    assert (rgb[0].tolist(), rgb[1].tolist()) == ([[125, 75, 100]] * 2, [[100, 100, 100]] * 2)
 
 
 @given(st.lists(st.tuples(st.floats(2, 38), st.floats(2, 28)), min_size=3, max_size=3, unique=True))
@@ -107,8 +106,7 @@ def test_what_lies_outside_is_clipped_and_what_is_not_finite_left_out() -> None:
     outer = [[1, 1], [9, 1], [9, 9], [1, 9], [1, 1]]
     inner = [[4, 4], [6, 4], [6, 6], [4, 6], [4, 4]]
     Canvas(rgb).fill(np.array(outer + inner, np.float64), WHITE, 1.0)
-    assert rgb[5, 5, 0] == 0
-    assert rgb[:, :, 0].sum() == 255 * (64 - 4)
+    assert (rgb[5, 5, 0], rgb[:, :, 0].sum()) == (0, 255 * (64 - 4))
 
 
 def test_text_is_read_cell_by_cell() -> None:
@@ -183,8 +181,7 @@ def test_marks_appear_with_what_they_stand_for() -> None:
     event.modelV2.meta.desireState = [0.1, 0, 0, 0.8, 0.1, 0, 0, 0]
     answer = AnswerReader().take("modelV2", event)
     assert answer is not None
-    assert answer.lane_change == "lane change left starts"
-    assert answer.desire == "change left 80%"
+    assert (answer.lane_change, answer.desire) == ("lane change left starts", "change left 80%")
     assert (drawn(answer)[top] != 90).any()
 
 
@@ -257,8 +254,7 @@ def test_facts_of_a_frame(tmp_path: Path) -> None:
     assert answers[2] is not None
     assert (answers[0].rpy_rad, answers[0].height_m) == ((0.0, 0.0, 0.0), 1.22)
     np.testing.assert_allclose(answers[2].rpy_rad, (0.0, 0.1, 0.0), rtol=1e-6)
-    assert answers[2].height_m == 1.5
-    assert answers[2].car_speed_mps == 21.5
+    assert (answers[2].height_m, answers[2].car_speed_mps) == (1.5, 21.5)
     limited = Written(log)
     assert len(list(pass_over(drive, log, limited, limit=2))) == 2
     assert (limited.frames, limited.answered) == (2, 1)
@@ -284,8 +280,7 @@ def test_errors_and_interrupts_leave_nothing(tmp_path: Path) -> None:
     drive = SyntheticDrive(count=40)
     with pytest.raises(KeyboardInterrupt):
         write_overlay_video(drive, log, written)
-    assert drive.opened == [1, 1]
-    assert [path.name for path in tmp_path.iterdir()] == ["log.rlog"]
+    assert (drive.opened, [path.name for path in tmp_path.iterdir()]) == ([1, 1], ["log.rlog"])
 
 
 @pytest.mark.opencl
@@ -294,8 +289,7 @@ def test_replay_writes_the_video_beside_the_log(
 ) -> None:
     log, out, again = tmp_path / "out.rlog", tmp_path / "out.mp4", tmp_path / "again.mp4"
     words = ["replay", video, "--model", tiny_model, "-o", log, "--video", out]
-    assert modeld(0, *words, "--json").json["overlay"] == str(out)
-    assert len(decode(out)) == FRAMES
+    assert (modeld(0, *words, "--json").json["overlay"], len(decode(out))) == (str(out), FRAMES)
     # The same by the other command; execution times are those measured beside the log.
     said = modeld(0, "export", log, "--video", again, "--drive", video).out
     assert re.fullmatch(rf".*again.mp4: {FRAMES} frames, {FRAMES} with an answer.*\n", said)
