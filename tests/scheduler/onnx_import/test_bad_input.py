@@ -212,7 +212,8 @@ def test_graphs_too_deep_inside_of_others_are_refused() -> None:
 
 
 def floats(*dims: int, **data: Any) -> TensorProto:
-    return TensorProto(name="w", **({"data_type": 1, "dims": dims} | data))
+    given: dict[str, Any] = {"data_type": 1, "dims": dims} | data
+    return TensorProto(name="w", **given)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -77,7 +78,9 @@ def accepted(run: Callable[[], object]) -> bool:
 def recurrent() -> onnx.ModelProto:
     rng = np.random.default_rng(3)
     shapes = {"w": (1, 12, 3), "r": (1, 12, 4), "b": (1, 24)}
-    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    weights: dict[str, Any] = {
+        n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()
+    }
     return parsed(
         """(float[5,2,3] x) => (float[5,1,2,4] all, float[1,2,4] last) {
           [gru] all, last = GRU <hidden_size = 4, linear_before_reset = 1> (x, w, r, b)

@@ -37,7 +37,7 @@ def top(values: Array, count: int, **attributes: Any) -> Case:
 
 
 def summed(shape: tuple[int, ...], axis: int, reverse: int, exclusive: int) -> Case:
-    how = {"reverse": reverse, "exclusive": exclusive}
+    how: dict[str, Any] = {"reverse": reverse, "exclusive": exclusive}
     return case("CumSum", f(*shape), one(axis), opset=14, **how)
 
 

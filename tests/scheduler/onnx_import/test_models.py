@@ -147,7 +147,7 @@ def test_initializers_listed_as_inputs_are_weights_unless_given(
 )
 def test_node_that_cannot_be_translated_is_named(node: str, message: str) -> None:
     zeros = np.zeros((2, 4, 3), np.float32)
-    weights = {"shape": np.array([5, 5]), "kernel": zeros, "flat": zeros[0, :, 0]}
+    weights: dict[str, Any] = {"shape": np.array([5, 5]), "kernel": zeros, "flat": zeros[0, :, 0]}
     with pytest.raises(ModelError, match=message) as caught:
         import_model(parsed(f"(float[1,4,6] x) => (float[a,b,c] y) {{ {node} }}", **weights))
     assert "\n" not in str(caught.value)

@@ -257,17 +257,17 @@ def test_branches_with_weights_of_one_name_keep_their_own(known: bool, condition
         result = helper.make_tensor_value_info("o", TensorProto.FLOAT, [3])
         return helper.make_graph([node("Add", "x w", "o")], "branch", [], [result], [weight])
 
-    x, test = np.array([1, 2, 3], np.float32), {"test": np.array(condition)}
+    x, test = np.array([1, 2, 3], np.float32), np.array(condition)
     given = "" if known else ", bool test"
     text = f"(float[3] x{given}) => (float[60] y) {{}}"
-    model = parsed(text, **(test if known else {}))
+    model = parsed(text, test=test) if known else parsed(text)
     model.graph.node.extend(
         node("If", "test", f"r{i}", then_branch=adds(i), else_branch=adds(-100 - i))
         for i in range(20)
     )
     joined = node("Concat", " ".join(f"r{i}" for i in range(20)), "y", axis=0)
     model.graph.node.append(joined)
-    feeds = {"x": x} | ({} if known else test)
+    feeds = {"x": x} | ({} if known else {"test": test})
     total = np.concatenate([x + (i if condition else -100 - i) for i in range(20)])
     np.testing.assert_array_equal(results(model, feeds)[0], total)
 

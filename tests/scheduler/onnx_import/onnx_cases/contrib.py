@@ -31,7 +31,7 @@ POOL: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0
 GEMM: dict[str, Any] = {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0, "activation": "Relu"}
 STEEP: dict[str, Any] = {"activation": "HardSigmoid", "activation_params": [0.3, 0.4]}
 PADDING = np.array([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1]], np.int32)
-TWO = {"num_heads": 2}
+TWO: dict[str, Any] = {"num_heads": 2}
 EMBED, ROTARY, HEADS = "EmbedLayerNormalization", "RotaryEmbedding", "MultiHeadAttention"
 BY_FLOAT, DYNAMIC = "MatMulIntegerToFloat", "DynamicQuantizeMatMul"
 

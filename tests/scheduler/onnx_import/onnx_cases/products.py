@@ -6,6 +6,7 @@ import numpy as np
 from onnx import TensorProto
 
 from tests.scheduler.onnx_import.onnx_cases.case import (
+    Array,
     Const,
     case,
     f,
@@ -27,8 +28,8 @@ SCALES = k(0.05, 0.1, 0.02, dtype=np.float32)
 ZERO, MIDDLE, NEAR = (one(zero, np.uint8) for zero in (120, 128, 9))
 
 
-def i8(*shape: int) -> Const:
-    return Const(ints(-128, 128, *shape, dtype=np.int8))
+def i8(*shape: int) -> Array:
+    return ints(-128, 128, *shape, dtype=np.int8)
 
 
 CASES = [
@@ -75,26 +76,24 @@ CASES = [
     case("QuantizeLinear", f(9) * 900, SCALE, one(7, np.int16), opset=21),
     case("QuantizeLinear", f(6, 4), Const(pos(3, 4)), opset=21, axis=0, block_size=2),
     case("DequantizeLinear", u8(2, 3, 4), SCALE, MIDDLE, opset=13),
-    case(
-        "DequantizeLinear", i8(2, 3, 4).array, SCALES, k(1, 0, 9, dtype=np.int8), opset=13, axis=-2
-    ),
+    case("DequantizeLinear", i8(2, 3, 4), SCALES, k(1, 0, 9, dtype=np.int8), opset=13, axis=-2),
     case("DequantizeLinear", ints(-9999, 9999, 9, dtype=np.int32), SCALE, opset=13),
-    case("DequantizeLinear", i8(6, 4).array, Const(pos(3, 4)), opset=21, axis=0, block_size=2),
+    case("DequantizeLinear", i8(6, 4), Const(pos(3, 4)), opset=21, axis=0, block_size=2),
     case("DynamicQuantizeLinear", f(3, 4), opset=13, outputs=3),
     case("DynamicQuantizeLinear", pos(3, 4), opset=13, outputs=3),
     case("DynamicQuantizeLinear", np.zeros(4, np.float32), opset=13, outputs=3),
     # onnxruntime saturates sums of such products at 16 bits on some processors.
-    own("MatMulInteger", u8(2, 3, 4), i8(4, 5), opset=13),
+    own("MatMulInteger", u8(2, 3, 4), Const(i8(4, 5)), opset=13),
     case("MatMulInteger", u8(3, 4), Const(u8(4, 5)), NEAR, Const(u8(5)), opset=13),
     case("ConvInteger", u8(1, 2, 6, 7), Const(u8(3, 2, 3, 3)), NEAR, opset=13),
     own(
         *("QLinearMatMul", u8(3, 4), SCALE, ZERO),
-        *(i8(4, 5), SCALE, one(0, np.int8), WIDER, MIDDLE),
+        *(Const(i8(4, 5)), SCALE, one(0, np.int8), WIDER, MIDDLE),
         opset=13,
     ),
     case(
         *("QLinearConv", u8(1, 2, 6, 7), SCALE, ZERO),
-        *(Const(i8(3, 2, 3, 3).array // 2), SCALES, k(0, 0, 0, dtype=np.int8)),  # see MatMulInteger
+        *(Const(i8(3, 2, 3, 3) // 2), SCALES, k(0, 0, 0, dtype=np.int8)),  # see MatMulInteger
         *(WIDEST, MIDDLE, Const(ints(-99, 99, 3, dtype=np.int32))),
         opset=13,
         pads=[1, 1, 1, 1],

@@ -19,12 +19,15 @@ def scales(*values: float) -> Const:
 
 def crop(mode: str, *sizes: int) -> Case:
     region = scales(0, 0, 0.2, -0.1, 1, 1, 0.8, 1.3)
-    how = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.0}
+    how: dict[str, Any] = {
+        "coordinate_transformation_mode": "tf_crop_and_resize",
+        "extrapolation_value": 7.0,
+    }
     return case("Resize", f(1, 2, 6, 7), region, None, k(1, 2, *sizes), opset=13, mode=mode, **how)
 
 
 def nearest(rounding: str, coordinates: str, *region: Any, **given: Any) -> Case:
-    how = {"nearest_mode": rounding, "coordinate_transformation_mode": coordinates}
+    how: dict[str, Any] = {"nearest_mode": rounding, "coordinate_transformation_mode": coordinates}
     roi = region or (None,)
     return case("Resize", f(1, 2, 5, 4), *roi, scales(1, 1, 0.6, 2.5), **how, **given)
 

@@ -20,6 +20,8 @@ from tests.scheduler.onnx_import.onnx_cases.case import (
     w,
 )
 
+How = dict[str, Any]
+
 
 def grid(*shape: int) -> Array:
     """Return positions in and a little outside of -1 .. 1."""
@@ -33,7 +35,7 @@ def boxes(count: int, side: float) -> Array:
 
 
 def sample(mode: str, padding: str, opset: int = 20, aligned: int = 0) -> Case:
-    how = {"mode": mode, "padding_mode": padding, "align_corners": aligned}
+    how: How = {"mode": mode, "padding_mode": padding, "align_corners": aligned}
     return case("GridSample", f(2, 3, 5, 6), grid(2, 4, 3, 2), opset=opset, **how)
 
 
@@ -46,11 +48,14 @@ def pooled(kernel: int, stride: int) -> tuple[Array, Array]:
 
 
 ROIS = k(0, 1, 0, 1)
-SMALL_GRID = {"output_height": 2, "output_width": 2}
-ROI_GRID = {"output_height": 3, "output_width": 2, "sampling_ratio": 2, "spatial_scale": 0.7}
-DEFORM: dict[str, Any] = {"group": 2, "offset_group": 2, "pads": [1, 1, 1, 2], "strides": [2, 2]}
-CAUSAL, OF_27 = "CausalConvWithState", {"outputs": 2, "opset": 27}
-COLUMNS = {"strides": [2, 2], "dilations": [1, 2], "pads": [1, 0, 1, 0]}
+NO_ATTRIBUTES: How = {}
+NEAREST: How = {"mode": "nearest", "padding_mode": "border"}
+SMALL_GRID: How = {"output_height": 2, "output_width": 2}
+ROI_GRID: How = {"output_height": 3, "output_width": 2, "sampling_ratio": 2, "spatial_scale": 0.7}
+DEFORM: How = {"group": 2, "offset_group": 2, "pads": [1, 1, 1, 2], "strides": [2, 2]}
+CAUSAL = "CausalConvWithState"
+OF_27: How = {"outputs": 2, "opset": 27}
+COLUMNS: How = {"strides": [2, 2], "dilations": [1, 2], "pads": [1, 0, 1, 0]}
 
 CASES = [
     *(
@@ -62,7 +67,7 @@ CASES = [
     sample("bicubic", "reflection", opset=16, aligned=1),
     *(
         case("GridSample", f(1, 2, 3, 4, 5), grid(1, 2, 3, 2, 3), opset=20, **how)
-        for how in ({}, {"mode": "nearest", "padding_mode": "border"})
+        for how in (NO_ATTRIBUTES, NEAREST)
     ),
     *(case("AffineGrid", f(2, 2, 3), k(2, 3, 4, 5), opset=20, align_corners=a) for a in (0, 1)),
     case("AffineGrid", f(1, 3, 4), k(1, 2, 3, 4, 2), opset=20),

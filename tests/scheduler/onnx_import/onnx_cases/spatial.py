@@ -9,7 +9,12 @@ import numpy as np
 from tests.scheduler.onnx_import.onnx_cases.case import Const, case, f, pos, w
 
 WINDOWS: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 0, 2, 1], "strides": [2, 1]}
-UNEVEN = {"strides": [2, 3], "dilations": [2, 2], "pads": [1, 0, 2, 1], "output_padding": [1, 2]}
+UNEVEN: dict[str, Any] = {
+    "strides": [2, 3],
+    "dilations": [2, 2],
+    "pads": [1, 0, 2, 1],
+    "output_padding": [1, 2],
+}
 
 CASES = [
     case("Conv", f(1, 4, 9, 11), w(6, 4, 3, 3), w(6), **WINDOWS),
