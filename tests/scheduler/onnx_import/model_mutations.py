@@ -98,7 +98,7 @@ def _damage(message: Any, names: Sequence[str], rng: Rng) -> None:
             getattr(message, field.name).extend(kept)
 
 
-def _copied(item: T) -> T:
+def _copied(item: Any) -> Any:
     if not isinstance(item, Message):
         return item
     copy = type(item)()

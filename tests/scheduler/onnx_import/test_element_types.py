@@ -6,18 +6,17 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from scheduler.ir.node import toposort
+from scheduler.ir.ops import Op
 from scheduler.onnx_import import import_model
 from scheduler.onnx_import.element_types import CARRIED, CarriedType
 from scheduler.tensor.tensor import Tensor, evaluate
+from tests.scheduler.onnx_import.onnx_models import Array, parsed, results
 from tests.scheduler.support.programs import load
-
-Array = NDArray[Any]
 
 FLOATS = [kind for kind in CARRIED.values() if kind.format is not None]
 INTEGERS = [kind for kind in CARRIED.values() if kind.format is None]
@@ -90,52 +89,49 @@ def test_small_integers_wrap_and_saturate(kind: CarriedType) -> None:
     np.testing.assert_array_equal(limited, np.clip(x, info.min, info.max))
 
 
-def bfloat16_model() -> onnx.ModelProto:
-    """Return y = relu(x w) in bfloat16, and its float32 form."""
-    weight = np.random.default_rng(1).standard_normal((8, 4)).astype(ml_dtypes.bfloat16)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["m"]),
-        helper.make_node("Relu", ["m"], ["y"]),
-        helper.make_node("Cast", ["y"], ["z"], to=TensorProto.FLOAT),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "bf16",
-        [helper.make_tensor_value_info("x", TensorProto.BFLOAT16, [2, 8])],
-        [
-            helper.make_tensor_value_info("y", TensorProto.BFLOAT16, [2, 4]),
-            helper.make_tensor_value_info("z", TensorProto.FLOAT, [2, 4]),
-        ],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+def bfloat16(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(ml_dtypes.bfloat16)
+
+
+# y = relu(x w) in bfloat16, and its float32 form.
+MODEL = parsed(
+    """(bfloat16[2,8] x) => (bfloat16[2,4] y, float[2,4] z) {
+      m = MatMul(x, w)
+      y = Relu(m)
+      z = Cast <to = 1> (y)
+    }""",
+    22,
+    w=bfloat16(8, 4),
+)
 
 
 @pytest.mark.opencl
 def test_bfloat16_model_takes_and_gives_bits_on_the_device() -> None:
-    model = bfloat16_model()
-    imported = import_model(model)
-    x = np.random.default_rng(2).standard_normal((2, 8)).astype(ml_dtypes.bfloat16)
-    want, wide = ReferenceEvaluator(model).run(None, {"x": x})
-    with load(imported.outputs) as program:
+    x = bfloat16(2, 8)
+    expected = [np.asarray(v) for v in ReferenceEvaluator(MODEL).run(None, {"x": x})]
+    with load(import_model(MODEL).outputs) as program:
         found = program.run({"x": x.view(np.uint16)})
-        bits, values = found["y"].copy(), found["z"].copy()
-    assert bits.dtype == np.uint16
-    given = np.asarray(want).astype(np.float32)
-    np.testing.assert_allclose(
-        bits.view(ml_dtypes.bfloat16).astype(np.float32), given, rtol=2**-7, atol=1e-2
-    )
-    np.testing.assert_allclose(values, np.asarray(wide), rtol=2**-7, atol=1e-2)
+        assert found["y"].dtype == np.uint16
+        values = found["y"].view(ml_dtypes.bfloat16).astype(np.float32), found["z"]
+        for a, b in zip(values, expected, strict=True):
+            np.testing.assert_allclose(a, b.astype(np.float32), rtol=2**-7, atol=1e-2)
+
+
+def test_bfloat16_outputs_are_the_nearest_values() -> None:
+    x, w = bfloat16(16, 32), bfloat16(32, 8)
+    model = parsed("(bfloat16[16,32] x) => (bfloat16[16,8] y) { y = MatMul(x, w) }", 22, w=w)
+    (found,) = results(model, {"x": x.view(np.uint16)})
+    exact = x.astype(np.float64) @ w.astype(np.float64)
+    np.testing.assert_array_equal(found.view(ml_dtypes.bfloat16), exact.astype(ml_dtypes.bfloat16))
+
+
+def test_eye_like_takes_types_that_are_carried() -> None:
+    text = "(float[2,3] x) => (bfloat16[2,3] y) { y = EyeLike <dtype = 16> (x) }"
+    (found,) = results(parsed(text, 22), {"x": np.zeros((2, 3))})
+    np.testing.assert_array_equal(found.view(ml_dtypes.bfloat16).astype(int), np.eye(2, 3))
 
 
 def test_bfloat16_weights_stay_two_bytes() -> None:
-    imported = import_model(bfloat16_model())
-    from scheduler.ir.node import toposort  # only this test looks into the graph
-    from scheduler.ir.ops import Op
-
-    weights = [
-        n.arg.data
-        for n in toposort([imported.outputs["z"].node])
-        if n.op is Op.BUFFER and n.arg.kind == "weight"
-    ]
+    order = toposort([import_model(MODEL).outputs["z"].node])
+    weights = [n.arg.data for n in order if n.op is Op.BUFFER and n.arg.kind == "weight"]
     assert [w.dtype for w in weights] == [np.uint16]
