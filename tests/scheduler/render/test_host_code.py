@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,28 +17,25 @@ from scheduler.compile import compile_plain
 from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS, DeviceSpec
 from scheduler.device.targets import spec_of_device
-from scheduler.emit.artifact import Emitted, emit
+from scheduler.emit.artifact import Emitted
 from scheduler.errors import DeviceLimitError
 from scheduler.onnx_import import from_proto
-from scheduler.pipeline import schedule
-from scheduler.tensor.tensor import Tensor, evaluate
+from scheduler.tensor.tensor import Tensor
 from tests.scheduler.onnx_import.tiny_models import model_of, value
+from tests.scheduler.support.programs import emitted
 
 pytestmark = pytest.mark.opencl
 INPUT = (np.arange(240) % 17 / 8 - 1).astype(np.float32).reshape(6, 40)
 WEIGHT = (np.arange(960) % 13 / 16 - 0.4).astype(np.float32).reshape(40, 24)
 
 
-def network() -> dict[str, Tensor]:
+def network() -> Tensor:
     """A product, a function of the prelude, a reduction of rows: three kernels."""
-    x = Tensor.input("x", INPUT.shape)
-    return {"y": (x @ Tensor.weight(WEIGHT)).gelu().softmax(-1)}
+    return (Tensor.input("x", INPUT.shape) @ Tensor.weight(WEIGHT)).gelu().softmax(-1)
 
 
-def compiled(spec: DeviceSpec, outputs: Mapping[str, Tensor]) -> Emitted:
-    nodes = {name: t.node for name, t in outputs.items()}
-    plan = schedule(nodes, context=CompileContext(spec))
-    return emit({"run": plan}, name="test", kind="plain")
+def compiled(spec: DeviceSpec, output: Tensor) -> Emitted:
+    return emitted({"y": output}, context=CompileContext(spec))
 
 
 def other_driver(device: Device) -> Device:
@@ -60,8 +56,8 @@ def test_a_device_that_says_so_has_no_float64() -> None:
     assert spec_of_device(device).float64
     poor = replace(device, info=replace(device.info, extensions=without))
     assert not spec_of_device(poor).float64
-    ends = (value(name, [4], TensorProto.DOUBLE) for name in "xy")
-    model = model_of([helper.make_node("Exp", ["x"], ["y"])], [next(ends)], [next(ends)])
+    x, y = (value(name, [4], TensorProto.DOUBLE) for name in "xy")
+    model = model_of([helper.make_node("Exp", ["x"], ["y"])], [x], [y])
     with pytest.raises(DeviceLimitError, match="computes in float64"):
         compile_plain(from_proto(model), target=spec_of_device(poor))
 
@@ -76,8 +72,8 @@ def test_other_drivers_get_plain_programs_of_single_kernels(target: str) -> None
 
 def test_code_for_pocl_is_plain_on_another_driver() -> None:
     """All of it is behind the name that PoCL alone defines; without it the numbers are the same."""
-    outputs = network()
-    made = compiled(SPECS["cpu-avx2"], outputs)
+    output = network()
+    made = compiled(SPECS["cpu-avx2"], output)
     for program in made.manifest["programs"]:
         assert "__builtin_convertvector" in program["source"]
         program["source"] = "#undef POCL_DEVICE_ADDRESS_BITS\n" + program["source"]
@@ -86,4 +82,4 @@ def test_code_for_pocl_is_plain_on_another_driver() -> None:
     with Program(artifact, device, shared_cache(choose_device("cpu"))) as program:
         assert program.stats.launches["run"] == len(program._entries["run"].steps)  # no replay
         got = program.run({"x": INPUT})["y"].copy()
-    np.testing.assert_allclose(got, evaluate([outputs["y"]], {"x": INPUT})[0], rtol=1e-5)
+    np.testing.assert_allclose(got, output.interp({"x": INPUT}), rtol=1e-5)

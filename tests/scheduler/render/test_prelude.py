@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def _kernel(width: int) -> str:
     reads = [(name, read.format(at=i)) for i, name in enumerate("vpq")]
     writes = [write.format(at=i, call=call) for i, call in enumerate(calls)]
     return (
-        f"__kernel void at{width}(__global float* out, const __global float* in, int n) {{\n"
+        f"__kernel void at{width}(const __global float* in, __global float* out, int n) {{\n"
         f"for (int j = 0; j < n; j += {width}) {{\n"
         + "".join(f"const float{suffix} {name} = {code};\n" for name, code in reads)
         + "\n".join(writes)
@@ -75,36 +76,42 @@ def _kernel(width: int) -> str:
     )
 
 
-def built(context: cl.Context, text: str) -> cl.Program:
+def launch(
+    text: str,
+    widths: Sequence[int],
+    given: Array,
+    *results: Array,
+    first: str = "",
+    host_clang: bool = True,
+) -> Iterator[int]:
+    """Run kernel `at<width>` of a text for each width, and fill results before the next one."""
+    device = choose_device(None)
+    queue, flags = cl.CommandQueue(device.context), cl.mem_flags
     with warnings.catch_warnings():
         # Compilers remark on vectors wider than the processor's, which are passed in memory.
         warnings.simplefilter("ignore", cl.CompilerWarning)
-        program: cl.Program = cl.Program(context, text).build()
-    return program
+        whole = first + prelude(text, list(widths), host_clang=host_clang) + text
+        program = cl.Program(device.context, whole).build()
+    source = cl.Buffer(device.context, flags.COPY_HOST_PTR, hostbuf=given)
+    targets = [cl.Buffer(device.context, flags.READ_WRITE, r.nbytes) for r in results]
+    for width in widths:
+        kernel = getattr(program, f"at{width}")
+        kernel(queue, (1,), (1,), source, *targets, np.int32(given.shape[-1]))
+        for result, target in zip(results, targets, strict=True):
+            cl.enqueue_copy(queue, result, target)
+        yield width
 
 
 def _compute(
     inputs: Array, widths: tuple[int, ...], first: str = "", *, host_clang: bool = True
 ) -> dict[int, dict[str, Array]]:
     """Return by width what each function gives; `first` comes before the program's text."""
-    device = choose_device(None)
-    queue = cl.CommandQueue(device.context)
     text = "".join(_kernel(width) for width in widths)
-    program = built(
-        device.context, first + prelude(text, list(widths), host_clang=host_clang) + text
-    )
-    flags = cl.mem_flags
-    source = cl.Buffer(device.context, flags.COPY_HOST_PTR, hostbuf=inputs)
-    n = inputs.shape[1]
-    result = np.empty((len(NAMES) + 1, n), np.float32)
-    target = cl.Buffer(device.context, flags.READ_WRITE, result.nbytes)
-    found = {}
-    for width in widths:
-        kernel = getattr(program, f"at{width}")
-        kernel(queue, (1,), (1,), target, source, np.int32(n))
-        cl.enqueue_copy(queue, result, target)
-        found[width] = dict(zip([*NAMES, "pow"], result.copy(), strict=True))
-    return found
+    result = np.empty((len(NAMES) + 1, inputs.shape[1]), np.float32)
+    return {
+        width: dict(zip([*NAMES, "pow"], result.copy(), strict=True))
+        for width in launch(text, widths, inputs, result, first=first, host_clang=host_clang)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -217,29 +224,20 @@ def test_halves_round_to_the_nearest_even(values: Values) -> None:
 
 def test_every_half_is_loaded_and_stored_as_it_is() -> None:
     """At all widths, denormals, infinities and the payload of NaNs included."""
-    bits = np.arange(65536, dtype=np.uint16)
-    device = choose_device(None)
-    queue = cl.CommandQueue(device.context)
+    bits, widths = np.arange(65536, dtype=np.uint16), (1, 2, 8, 16)
     text = "".join(
-        f"__kernel void at{w}(__global half* out, const __global half* in, __global float* wide)\n"
-        f"{{ for (int j = 0; j < 65536; j += {w}) {{\n"
+        f"__kernel void at{w}(const __global half* in, __global half* out, __global float* wide,\n"
+        f"int n) {{ for (int j = 0; j < n; j += {w}) {{\n"
         f"const float{'' if w == 1 else w} v = M_LOAD_HALF_{w}(in + j);\n"
         f"M_STORE_HALF_{w}(v, out + j);\n"
         + ("wide[j] = v;" if w == 1 else f"M_STORE(float, {w}, v, wide + j);")
         + "}}\n"
-        for w in (1, 2, 8, 16)
+        for w in widths
     )
-    program = built(device.context, prelude(text, [1, 2, 8, 16], host_clang=True) + text)
-    source = cl.Buffer(device.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=bits)
     back, wide = np.empty(65536, np.uint16), np.empty(65536, np.float32)
-    target = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, back.nbytes)
-    floats = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, wide.nbytes)
     halves = bits.view(np.float16)
     number = ~np.isnan(halves)
-    for width in (1, 2, 8, 16):
-        getattr(program, f"at{width}")(queue, (1,), (1,), target, source, floats)
-        cl.enqueue_copy(queue, back, target)
-        cl.enqueue_copy(queue, wide, floats)
+    for _ in launch(text, widths, bits, back, wide):
         assert np.array_equal(wide, halves.astype(np.float32), equal_nan=True)
         assert np.array_equal(back[number], bits[number])
         assert np.isnan(back.view(np.float16)[~number]).all()

@@ -37,8 +37,16 @@ from tests.scheduler.support.programs import (
     same,
     x,
 )
-from tests.scheduler.tensor.custom_programs import F32, SUMS, by_hand, kinds, scale, scaled
-from tests.scheduler.tensor.test_custom_kernels import every_operand, matrix_product
+from tests.scheduler.tensor.test_custom_kernels import (
+    F32,
+    SUMS,
+    by_hand,
+    every_operand,
+    kinds,
+    matrix_product,
+    scale,
+    scaled,
+)
 
 
 def single(source: str, name: str = "k", **fields: Any) -> CustomKernel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import re
 from collections.abc import Callable, Sequence
 from operator import itemgetter, methodcaller
 from typing import Any
@@ -41,22 +42,18 @@ def keys(*keys: Any) -> list[Use]:
     return [itemgetter(key) for key in keys]
 
 
+AXES = """
+    t.sum(a)  t.mean((0, a))  t.var(a)  t.argmax(a)  t.softmax(a)  t.permute(0, a)  t.flip(a)
+    t.transpose(0, a)  t.window(a, 1)  t.squeeze(a)  t.split([1, 1], a)  t.gather(Tensor([0]), a)
+    Tensor.cat([t, t], a)
+"""
+
+
 def along(axis: Any) -> list[Use]:
-    return [
-        lambda t: t.sum(axis),
-        lambda t: t.mean((0, axis)),
-        lambda t: t.var(axis),
-        lambda t: t.argmax(axis),
-        lambda t: t.softmax(axis),
-        lambda t: t.permute(0, axis),
-        lambda t: t.transpose(0, axis),
-        lambda t: t.flip(axis),
-        lambda t: t.window(axis, 1),
-        lambda t: t.squeeze(axis),
-        lambda t: t.split([1, 1], axis),
-        lambda t: t.gather(Tensor([0]), axis),
-        lambda t: Tensor.cat([t, t], axis),
-    ]
+    """Return uses of an axis of a tensor."""
+    known = {"Tensor": Tensor, "a": axis}
+    texts = re.split(r"\s\s+", AXES.strip())
+    return [lambda t, text=text: eval(text, {**known, "t": t}) for text in texts]  # type: ignore[misc]  # noqa: S307
 
 
 def size(use: Use) -> Use:
@@ -242,32 +239,21 @@ def test_tensors_travel_by_dlpack() -> None:
 
 # --- operands --------------------------------------------------------------------------------
 
-LEFT: dict[str, tuple[Use, Any]] = {
-    "float32 * t": (lambda t: np.float32(2) * t, ROWS * 2),
-    "float64 - t": (lambda t: np.float64(2) - t, 2 - ROWS.astype(np.float64)),
-    "int64 + t": (lambda t: np.int64(2) + t, ROWS + 2),
-    "array / t": (lambda t: ROWS / t, ROWS / ROWS),
-    "vector @ vector": (lambda t: ROWS[0] @ t[1], ROWS[0] @ ROWS[1]),
-    "array < t": (lambda t: ROWS[0] < t, ROWS[0] < ROWS),
-    "array == t": (lambda t: ROWS[0] == t, ROWS[0] == ROWS),
-    "array @ t": (lambda t: ROWS.T @ t, ROWS.T @ ROWS),
-    "list * t": (lambda t: [1, 2, 3] * t, ROWS * np.array([1, 2, 3], np.float32)),
-    "t == list": (lambda t: t == [1.5, 5.5, 3.0], ROWS == [1.5, 5.5, 3.0]),
-    "t - floats": (lambda t: t.int() - [0.5, 0.5, 0.5], ROWS.astype(int) - np.float32(0.5)),
-    "1 << t": (lambda t: 1 << t.abs().int(), 1 << np.abs(ROWS).astype(np.int32)),
-    "99 >> t": (lambda t: 99 >> t.abs().int(), 99 >> np.abs(ROWS).astype(np.int32)),
-    "divmod": (lambda t: divmod(t, 2)[0], ROWS // 2),
-    "rdivmod": (lambda t: divmod(9, t)[1], 9 % ROWS),
-    "abs": (abs, np.abs(ROWS)),
-    "+t": (lambda t: +t, ROWS),
-}
+# Of a tensor t, and of an array; two blanks are between them.
+OPERATORS = """
+    np.float32(2) * t  np.float64(2) - t  np.int64(2) + t  ROWS / t  ROWS[0] @ t[1]  ROWS[0] < t
+    ROWS[0] == t  ROWS.T @ t  divmod(t, 2)[0]  divmod(9, t)[1]  abs(t)  +t  t == [1.5, 5.5, 3.0]
+    [1, 2, 3] * t  t.astype(int) - [0.5, 0.5, 0.5]  1 << abs(t).astype(int)
+    99 >> abs(t).astype(int)
+"""
 
 
-@pytest.mark.parametrize("name", LEFT)
-def test_operators_with_what_numpy_and_python_have_make_tensors(name: str) -> None:
-    use, want = LEFT[name]
-    found = use(rows())
+@pytest.mark.parametrize("text", re.split(r"\s\s+", OPERATORS.strip()))
+def test_operators_with_what_numpy_and_python_have_make_tensors(text: str) -> None:
+    known = {"np": np, "ROWS": ROWS}
+    found = eval(text.replace("astype(int)", "int()"), {**known, "t": rows()})  # noqa: S307
     assert isinstance(found, Tensor)
+    want = eval(text, {**known, "t": ROWS})  # noqa: S307  # of the texts above
     np.testing.assert_allclose(found.interp(), want, rtol=1e-6)
 
 
