@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.built import built
 from tests.tools.tiny_driving import write_tiny_driving
+from tests.tools.views.browser import Browser, browser, find_browser
 from tools.cli import main
 
 SIZE = (192, 128)
@@ -106,3 +107,12 @@ def write_video(
             container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
     return path
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    executable = find_browser()
+    if executable is None:
+        pytest.skip("needs Chromium: apt install chromium")
+    with browser(executable) as found:
+        yield found

@@ -51,16 +51,16 @@ def test_curvature_becomes_acceleration_and_drift_at_the_speed_of_the_car() -> N
 
 
 def test_lines_edges_and_leads() -> None:
-    found = behaviour_of([message(7)])
+    found = behaviour_of([message(7, Made(left_prob=0.51, lead_prob=0.51))])
     for name, expected in {
-        "left_line_10m": -1.7, "right_line_30m": 2.1, "left_line_prob": 0.9,
+        "left_line_10m": -1.7, "right_line_30m": 2.1, "left_line_prob": 0.51,
         "left_edge_10m": -6.0, "right_edge_30m": 6.0, "lead_seen": 1.0,
         "lead_distance": 40.0, "lead_speed": 15.0, "should_stop": 0.0,
     }.items():  # fmt: skip
         assert value(found, name) == pytest.approx(expected, rel=1e-6)
     # What is not seen has no place.
-    found = behaviour_of([message(7, Made(left_prob=0.4, lead_prob=0.3))])
-    assert value(found, "left_line_prob") == pytest.approx(0.4)
+    found = behaviour_of([message(7, Made(left_prob=0.49, lead_prob=0.49))])
+    assert value(found, "left_line_prob") == pytest.approx(0.49)
     assert value(found, "lead_seen") == 0.0
     assert math.isnan(value(found, "left_line_10m"))
     assert math.isnan(value(found, "lead_distance"))

@@ -155,9 +155,10 @@ def test_long_series_are_thinned_and_keep_their_peaks() -> None:
         (0.5, 0.0, 30, True),
         (-0.5, 0.05, 30, True),
         (0.5, 0.0, 29, False),
-        (0.21, 0.0, 1000, True),
-        (0.19, 0.0, 1000, False),
-        (0.5, 0.07, 1000, False),
+        (0.201, 0.0, 1000, True),
+        (0.199, 0.0, 1000, False),
+        (0.5, 0.062, 1000, True),
+        (0.5, 0.063, 1000, False),
         (0.5, math.nan, 1000, False),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -12,15 +11,10 @@ import pytest
 
 from tests.tools.conftest import MakeVideo
 from tests.tools.live.speaker import View, drive_log, speaking, write_log
-from tests.tools.views.browser import Browser, browser, find_browser
+from tests.tools.views.browser import Browser
 from tests.tools.waiting import wait_until
 
-EXECUTABLE = find_browser()
-
-pytestmark = [
-    *(pytest.mark.alone, pytest.mark.slow),
-    pytest.mark.skipif(EXECUTABLE is None, reason="needs Chromium: apt install chromium"),
-]
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 SIZES = ((390, 844), (1024, 768), (1920, 1080))
 CANVASES = ("picture", "top", "plot-speed", "plot-curvature", "plot-acceleration", "plot-execution")
@@ -38,13 +32,6 @@ PIXELS = """
 TEXT = "document.getElementById('%s').textContent"
 GROUND = "getComputedStyle(document.body).backgroundColor"
 ARROW_LEFT, ARROW_RIGHT, HOME, END, SPACE = 37, 39, 36, 35, 32
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    assert EXECUTABLE is not None
-    with browser(EXECUTABLE) as found:
-        yield found
 
 
 @pytest.fixture

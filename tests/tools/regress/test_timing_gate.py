@@ -31,12 +31,16 @@ def exactly(value: float) -> Interval:
     return interval([value] * 4)
 
 
-def test_interval_of_four_values_by_hand() -> None:
-    # Mean 2.5, variance 5/3; t = 3.182; half = 3.182 * sqrt(5/3) / 2 = 2.05397.
-    found = interval([1.0, 2.0, 3.0, 4.0])
-    assert found.mean == 2.5
-    assert found.high - found.mean == pytest.approx(3.182 * math.sqrt(5 / 3) / 2)
-    assert found.mean - found.low == pytest.approx(3.182 * math.sqrt(5 / 3) / 2)
+@pytest.mark.parametrize(
+    ("count", "t"), [(2, 12.71), (3, 4.303), (4, 3.182), (5, 2.776), (8, 2.365), (12, 2.201)]
+)
+def test_interval_of_a_few_values_by_hand(count: int, t: float) -> None:
+    # 0, 1, ... n - 1 have the mean (n - 1) / 2 and the variance n (n + 1) / 12.
+    found = interval([float(i) for i in range(count)])
+    assert found.mean == (count - 1) / 2
+    half = pytest.approx(t * math.sqrt((count + 1) / 12))
+    assert found.high - found.mean == half
+    assert found.mean - found.low == half
 
 
 def measured(ratio: Interval, baseline: Interval | None = None, waiting: float = 0) -> TimingResult:
@@ -48,7 +52,8 @@ def measured(ratio: Interval, baseline: Interval | None = None, waiting: float =
     [
         (measured(exactly(7.0 * 0.7)), exactly(7.0), True, -0.3, ""),
         (measured(exactly(7.0)), exactly(7.0), True, 0.0, ""),
-        (measured(exactly(7.0 * 1.04)), exactly(7.0), True, 0.04, ""),
+        (measured(exactly(7.0 * 1.049)), exactly(7.0), True, 0.049, ""),
+        (measured(exactly(7.0 * 1.051)), exactly(7.0), False, 0.051, "slower"),
         (measured(exactly(7.0 * 1.1)), exactly(7.0), False, 0.1, "slower"),
         (measured(interval([7.0, 8.4, 7.1, 7.9])), exactly(7.0), True, None, "too noisy"),
         # Noise of the reference counts.
@@ -57,7 +62,8 @@ def measured(ratio: Interval, baseline: Interval | None = None, waiting: float =
         # A baseline decides where there is one.
         (measured(exactly(7.0), exactly(1.1)), exactly(7.0), False, None, ""),
         (measured(exactly(7.0), exactly(1.1)), None, False, None, ""),
-        (measured(exactly(7.0), waiting=0.2), exactly(7.0), False, None, "waiting"),
+        (measured(exactly(7.0), waiting=0.061), exactly(7.0), False, None, "waiting"),
+        (measured(exactly(7.0), waiting=0.059), exactly(7.0), True, None, ""),
     ],
 )
 def test_measurements_are_judged(

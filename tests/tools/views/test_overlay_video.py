@@ -198,7 +198,7 @@ def test_a_lead_is_framed_where_it_is() -> None:
     assert abs(columns.min() - left) < 3
     assert abs(columns.max() - right) < 3
     assert abs(rows.min() - (v - (right - left) / 2)) < 3
-    lead.prob = 0.4
+    lead.prob = 0.49
     assert np.array_equal(drawn(AnswerReader().take("modelV2", event)), drawn(answer_of()))
 
 

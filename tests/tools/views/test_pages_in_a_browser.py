@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,10 @@ from tests.tools.conftest import SIZE, write_video
 from tests.tools.regress.conftest import moved_lines
 from tests.tools.regress.planted import jobs_here
 from tests.tools.tiny_driving import write_tiny_driving
-from tests.tools.views.browser import Browser, browser, find_browser
+from tests.tools.views.browser import Browser
 from tools.cli import main
 
-EXECUTABLE = find_browser()
-
-pytestmark = [
-    pytest.mark.opencl,
-    *(pytest.mark.alone, pytest.mark.slow),
-    pytest.mark.skipif(EXECUTABLE is None, reason="needs Chromium: apt install chromium"),
-]
+pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 
 PAGES = ("replay", "set", "compare", "regress")
 DESKTOP_PX, PHONE_PX = 1280, 390
@@ -69,13 +62,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         modeld(0, "regress", "--model", before, *rest, "--update", "--reason", "the first one")
         modeld(1, "regress", "--model", after, "--report", found["regress"], *rest)
     return found
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    assert EXECUTABLE is not None
-    with browser(EXECUTABLE) as found:
-        yield found
 
 
 def blank_boxes(page: Browser) -> list[str]:
