@@ -86,7 +86,6 @@ class Report:
 
     @property
     def figures(self) -> Figures:
-        """What there is so far."""
         count = self.config.getoption("--onnx-sample")
         sample = (
             "" if count is None else f"{count} cases, seed {self.config.getoption('--onnx-seed')}"

@@ -62,12 +62,10 @@ class Figures:
 
     @property
     def on_device(self) -> list[Result]:
-        """Right outputs, computed on the device."""
         return [r for r in self.results if r.done and not r.folded]
 
     @property
     def folded(self) -> list[Result]:
-        """Right outputs, found while compiling."""
         return [r for r in self.results if r.done and r.folded]
 
     @property
@@ -77,7 +75,6 @@ class Figures:
 
     @property
     def known(self) -> list[Result]:
-        """Known failures."""
         return [r for r in self.results if r.outcome == "skipped"]
 
     @property
@@ -104,7 +101,6 @@ class Figures:
         return found
 
     def lines(self) -> Iterator[str]:
-        """Yield the report, line by line."""
         refused = Counter(r.excluded for r in self.results if r.excluded and r.outcome == "passed")
         kinds = Counter(r.kind for r in self.results)
         counted = [r for r in self.results if r.in_scope]

@@ -38,9 +38,6 @@ def int64s(*values: int) -> NDArray[np.int64]:
     return np.array(values, np.int64)
 
 
-# --- shapes and values ------------------------------------------------------------------------
-
-
 def test_a_model_is_compiled_once_for_each_set_of_shapes() -> None:
     with OnnxBackend.prepare(parsed("(float[n,3] x) => (float[?,3] y) { y = Exp(x) }")) as backend:
         (first,) = backend.run([grid(2, 3)])
@@ -122,9 +119,6 @@ def test_the_oldest_program_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
         assert backend.run([grid(1)])[0].tolist() == [2.0]
 
 
-# --- types ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -156,9 +150,6 @@ def test_inputs_that_are_no_tensors_of_numbers_are_refused(kind: str, says: str)
         OnnxBackend.prepare(parsed(f"({kind} x) => ({kind} y) {{ y = Identity(x) }}"))
 
 
-# --- arrays that do not fit -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("inputs", "says"),
     [
@@ -176,9 +167,6 @@ def test_arrays_that_do_not_fit_are_refused_by_name(inputs: Any, says: str) -> N
     model = parsed("(float[2,n] x, float[n] w) => (float[2,n] y) { y = Add(x, w) }")
     with OnnxBackend.prepare(model) as backend, pytest.raises(InputError, match=says):
         backend.run(inputs)
-
-
-# --- what is asked before ---------------------------------------------------------------------
 
 
 def test_devices_are_found_by_kind_name_and_number() -> None:
@@ -204,9 +192,6 @@ def test_an_opset_from_the_future_is_not_supported() -> None:
     supported, why = OnnxBackend.is_opset_supported(model)
     assert not supported
     assert "found 999" in why
-
-
-# --- single nodes -----------------------------------------------------------------------------
 
 
 X, W, HALF = grid(2, 3), grid(3), np.float32(0.5)

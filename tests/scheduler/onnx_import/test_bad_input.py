@@ -26,8 +26,6 @@ from tests.scheduler.onnx_import.onnx_models import (
 )
 from tools.cli import main
 
-# --- files that are something else ----------------------------------------------------------------
-
 WRAPPED = {
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git-LFS"),
     "html": (b"\n<!DOCTYPE html><html><body>Sign in</body></html>", "web page"),
@@ -65,9 +63,6 @@ def test_archives_folders_and_pipes_are_no_models(tmp_path: Path) -> None:
     refused(tmp_path / "pipe.onnx", "found no plain file")
 
 
-# --- versions -------------------------------------------------------------------------------------
-
-
 def opsets(*listed: tuple[str, int]) -> dict[str, Any]:
     return {"opset_imports": [helper.make_opsetid(*one) for one in listed]}
 
@@ -93,9 +88,6 @@ def test_the_default_domain_may_be_listed_under_both_names() -> None:
     both = opsets(("", 17), ("ai.onnx", 17), ("vendor", 3))
     model = model_of([node("Relu", "x", "y")], **both)
     np.testing.assert_array_equal(values_of(model, x=[-1, 0, 1, 2])[0], [0, 0, 1, 2])
-
-
-# --- structure ------------------------------------------------------------------------------------
 
 
 def _attribute_twice() -> onnx.ModelProto:
@@ -208,9 +200,6 @@ def test_graphs_too_deep_inside_of_others_are_refused() -> None:
     refused(model, "deep inside of others")
 
 
-# --- initializers ---------------------------------------------------------------------------------
-
-
 def floats(*dims: int, **data: Any) -> TensorProto:
     given: dict[str, Any] = {"data_type": 1, "dims": dims} | data
     return TensorProto(name="w", **given)
@@ -287,9 +276,6 @@ def test_booleans_are_true_or_false_whatever_their_bytes() -> None:
     model = model_of([node("Where", "f x z", "y")], weights={"z": np.zeros(4, np.float32)})
     model.graph.initializer.append(flags)
     np.testing.assert_array_equal(values_of(model, x=[1, 2, 3, 4])[0], [0, 2, 3, 4])
-
-
-# --- defects of ours ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("defect", [AssertionError("no"), AttributeError("shap"), NameError("x")])

@@ -177,8 +177,6 @@ def test_sequence_as_an_output_is_refused() -> None:
         import_model(model(text))
 
 
-# --- functions: those of a model, and the bodies that ONNX gives to operators ---------------------
-
 LOCAL = """<ir_version: 9, opset_import: ["" : 18, "mine" : 1]>
 g (float[2,3] x) => (float[2,3] y) {
   h = mine.scaled <factor = 3.0> (x)

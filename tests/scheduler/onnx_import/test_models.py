@@ -42,9 +42,6 @@ def reshaping() -> onnx.ModelProto:
     return parsed(text + "[it] y = Reshape (x, shape) }", 18)
 
 
-# --- shape arithmetic and what is known -----------------------------------------------------------
-
-
 def test_shape_arithmetic_is_gone_after_import() -> None:
     imported = import_model(parsed(SHAPE_ARITHMETIC))
     assert imported.outputs["y"].shape == (1, 2, 12)
@@ -120,9 +117,6 @@ def test_initializers_listed_as_inputs_are_weights_unless_given(
     np.testing.assert_array_equal(found, [[5, 7], [5, 7]])
 
 
-# --- nodes that cannot be translated --------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("node", "message"),
     [
@@ -158,9 +152,6 @@ def test_shape_that_depends_on_data_is_refused() -> None:
     text = "(float[1] x) => (float[n] y) { s = Cast <to = 7> (x) [view] y = Reshape(w, s) }"
     with pytest.raises(ModelError, match=r'"view" .* shape \("s"\) depends on run-time data'):
         import_model(parsed(text, w=np.zeros(6, np.float32)))
-
-
-# --- sizes of symbolic dimensions, and inputs whose values are known while compiling --------------
 
 
 def test_open_dimensions_are_1_with_a_note_each() -> None:

@@ -40,8 +40,6 @@ def scalar(value: float) -> Array:
     return np.array([value], np.float32)
 
 
-# --- accuracy and cost ----------------------------------------------------------------------------
-
 FUNCTIONS = {
     "Acos": np.arccos,
     "Acosh": np.arccosh,
@@ -104,9 +102,6 @@ def test_einsum_of_two_is_the_graph_of_a_matrix_product() -> None:
     assert [n.op for n in found] == [n.op for n in graph_of(case("MatMul", *operands))]
 
 
-# --- what is refused ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("made", "message"),
     [
@@ -146,9 +141,6 @@ def test_too_much_work_is_refused_before_it_begins() -> None:
     wide = case("Conv", f(1, 32, 300, 300), f(32, 32, 48, 48))
     with pytest.raises(ModelError, match="operations on elements"):
         import_model(build(wide, folded=True)[0])
-
-
-# --- large values, run and known while importing --------------------------------------------------
 
 
 def boxes(images: int, count: int) -> Array:
@@ -194,9 +186,6 @@ def test_large_values_agree_with_onnxruntime(made: Case, folded: bool) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4 if made.op == "Det" else 1e-5, atol=1e-6)
 
 
-# --- indices and order ----------------------------------------------------------------------------
-
-
 def test_keys_sort_as_values_do() -> None:
     values = np.array([-np.inf, -1.5, -1e-40, -0.0, 0.0, 1e-40, 2.0, np.inf, np.nan], np.float32)
     keys = sort_keys(Tensor(values)).interp()
@@ -227,9 +216,6 @@ def test_run_time_indices_out_of_range_stay_inside() -> None:
             np.testing.assert_array_equal(found, picked if made is read else data)
 
 
-# --- old exporters and sparse constants -----------------------------------------------------------
-
-
 def test_slopes_of_channels_of_old_exporters() -> None:
     x = -np.ones((1, 3, 4, 5), np.float32)
     slope = np.array([1, 2, 3], np.float32)
@@ -244,9 +230,6 @@ def test_a_sparse_constant_is_written_out(indices: Any) -> None:
     sparse = helper.make_sparse_tensor(values, places, (2, 3))
     (found,) = interpreted(case("Constant", sparse_value=sparse))
     np.testing.assert_array_equal(found, np.array([[0, 1.5, 0], [0, 0, -2]], np.float32))
-
-
-# --- what random models have found ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("condition", [True, False])

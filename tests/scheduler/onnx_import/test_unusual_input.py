@@ -22,9 +22,6 @@ from tests.scheduler.onnx_import.onnx_models import (
 from tests.support.selection import quick_cases
 from tools.cli import main
 
-# --- inputs and outputs that no node computes -----------------------------------------------------
-
-
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 1e-42, -0.0, 3e38], np.float32)
 
 
@@ -58,8 +55,6 @@ def test_outputs_that_nobody_wants_have_no_name() -> None:
     model = model_of([node("Split", "x", " y", axis=0)], outputs=[("y", [2])])
     np.testing.assert_array_equal(values_of(model, x=[1, 2, 3, 4])[0], [3, 4])
 
-
-# --- tensors without elements ---------------------------------------------------------------------
 
 NOTHING = {
     "part of a join": "(float[0,3] a, float[2,3] b) => (float[2,3] y) { y = Concat<axis=0>(a, b) }",
@@ -137,8 +132,6 @@ def test_exec_reads_and_writes_arrays_without_elements(
     capsys.readouterr()
 
 
-# --- names ----------------------------------------------------------------------------------------
-
 # What would end a comment, a line or a literal of OpenCL C, were it to get there as it is.
 NAMES = (
     "*/ #error escaped /*",
@@ -196,9 +189,6 @@ def test_names_that_look_the_same_in_messages_are_different_values() -> None:
     assert found["y\t"].tolist() == [1, -2]
 
 
-# --- values ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.opencl
 def test_weights_that_are_no_numbers_give_what_they_should() -> None:
     model = model_of(
@@ -214,9 +204,6 @@ def test_weights_that_are_no_numbers_give_what_they_should() -> None:
         np.testing.assert_array_equal(found["z"], x + SPECIAL)
     assert np.isnan(found["r"][0])
     np.testing.assert_array_equal(found["r"][1:], np.maximum(SPECIAL[1:], 0))
-
-
-# --- large graphs ---------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

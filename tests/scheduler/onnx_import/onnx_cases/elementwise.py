@@ -134,12 +134,9 @@ CASES = [
     case("Dropout", f(3, 4), one(0, np.float32), one(True, np.bool_), outputs=2),
     # activations
     *(case(op, f(3, 5)) for op in ("Elu", "Selu", "LeakyRelu", "HardSigmoid", "Celu")),
-    case("Elu", f(9), alpha=0.3),
+    *(case(op, f(9), alpha=0.3) for op in ("Elu", "LeakyRelu", "Celu", "ThresholdedRelu")),
     case("Selu", f(9), alpha=1.1, gamma=0.7),
-    case("LeakyRelu", f(9), alpha=0.3),
     case("HardSigmoid", f(9), alpha=0.3, beta=0.4),
-    case("Celu", f(9), alpha=0.4),
-    case("ThresholdedRelu", f(9), alpha=0.4),
     case("PRelu", f(2, 3, 4), w(3, 1)),
     own("PRelu", i32(2, 5), i32(5), opset=16),
     *(own("Swish", f(9) * 4, opset=24, alpha=a) for a in (1.0, 0.3)),

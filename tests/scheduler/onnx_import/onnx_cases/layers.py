@@ -120,11 +120,11 @@ CASES = [
     layer("RNN", given="b", clip=0.3),
     layer("LSTM", given="bhcp", clip=0.4),
     layer("LSTM", given="bcp", input_forget=1, direction="bidirectional"),
-    activated("RNN", "Relu"),
-    activated("RNN", "LeakyRelu", activation_alpha=[0.2]),
-    activated("RNN", "ThresholdedRelu", activation_alpha=[0.3]),
-    activated("RNN", "Elu", activation_alpha=[0.7]),
-    activated("RNN", "Softplus"),
+    *(activated("RNN", name) for name in ("Relu", "Softplus")),
+    *(
+        activated("RNN", name, activation_alpha=[alpha])
+        for name, alpha in (("LeakyRelu", 0.2), ("ThresholdedRelu", 0.3), ("Elu", 0.7))
+    ),
     activated("GRU", "HardSigmoid", "Softsign", activation_alpha=[0.3], activation_beta=[0.4]),
     activated("RNN", "Affine", "ScaledTanh", direction="bidirectional", **BOTH_WAYS),
     activated("LSTM", "HardSigmoid", "Relu", "Tanh"),

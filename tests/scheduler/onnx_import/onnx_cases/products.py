@@ -34,10 +34,10 @@ def i8(*shape: int) -> Array:
 
 CASES = [
     case("MatMul", f(3, 4), w(4, 5)),
-    case("MatMul", f(2, 1, 3, 4), f(5, 4, 6)),
-    case("MatMul", f(4), f(2, 4, 3)),
-    case("MatMul", f(2, 3, 4), f(4)),
-    case("MatMul", f(4), f(4)),
+    *(
+        case("MatMul", f(*a), f(*b))
+        for a, b in (((2, 1, 3, 4), (5, 4, 6)), ((4,), (2, 4, 3)), ((2, 3, 4), (4,)), ((4,), (4,)))
+    ),
     case("MatMul", i32(3, 4), i32(4, 2)),
     case("MatMul", f(3, 4).astype(np.float64), f(4, 2).astype(np.float64)),
     case("MatMul", f(3, 0), f(0, 2)),
@@ -79,9 +79,10 @@ CASES = [
     case("DequantizeLinear", i8(2, 3, 4), SCALES, k(1, 0, 9, dtype=np.int8), opset=13, axis=-2),
     case("DequantizeLinear", ints(-9999, 9999, 9, dtype=np.int32), SCALE, opset=13),
     case("DequantizeLinear", i8(6, 4), Const(pos(3, 4)), opset=21, axis=0, block_size=2),
-    case("DynamicQuantizeLinear", f(3, 4), opset=13, outputs=3),
-    case("DynamicQuantizeLinear", pos(3, 4), opset=13, outputs=3),
-    case("DynamicQuantizeLinear", np.zeros(4, np.float32), opset=13, outputs=3),
+    *(
+        case("DynamicQuantizeLinear", x, opset=13, outputs=3)
+        for x in (f(3, 4), pos(3, 4), np.zeros(4, np.float32))
+    ),
     # onnxruntime saturates sums of such products at 16 bits on some processors.
     own("MatMulInteger", u8(2, 3, 4), Const(i8(4, 5)), opset=13),
     case("MatMulInteger", u8(3, 4), Const(u8(4, 5)), NEAR, Const(u8(5)), opset=13),
