@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from runtime.monitoring_interface import HEADS, OPTIONAL_HEADS, parse_monitoring
 from scheduler.compile import compile_monitoring
 from scheduler.driving.monitoring import recognise_monitoring
 from scheduler.driving.revisions import FOLDER, load_monitoring
-from scheduler.errors import ModelError
 from scheduler.onnx_import import OnnxModel, from_proto, load_model
 from tests.reference_loop.warps import Picture, driver_view
+from tests.scheduler.driving.conftest import Refusals, refusal
 from tests.scheduler.onnx_import.onnx_models import model_of, node
 from tests.support.built import interface_models
 from tests.support.selection import quick_cases
@@ -80,30 +81,15 @@ def test_places_of_the_vector_of_2025() -> None:
     assert all(name.startswith("unused") or name == "hidden_state" for name in others)
 
 
-def test_a_declared_interface_that_fits() -> None:
+def test_a_declared_interface_must_fit(refusals: Refusals) -> None:
     assert recognise_monitoring(example(NEW), NEW).interface.reason == BY_OPTION
-
-
-@pytest.mark.parametrize(
-    ("name", "declared", "message"),
-    [
-        (NEW, OLD, f"{OLD} (declared by --interface): expected 596 values without slices, found "),
-        (NEW, OLD, "found an output of 556 values with the slices"),
-        (OLD, NEW, "expected output_slices, found an output of 596 values"),
-        (NEW, "split-2025", "split-2025 declared by --interface is of driving models"),
-        (NEW, "dmonitoring-2062", "'dmonitoring-2062'"),
-        (NEW, "dmonitoring-2062", ", did you mean dmonitoring-2026"),
-    ],
-)
-def test_a_declared_interface_must_fit(name: str, declared: str, message: str) -> None:
-    with pytest.raises(ModelError, match=re.escape(message)):
-        recognise_monitoring(example(name), declared)
+    declared = ((NEW, OLD), (OLD, NEW), (NEW, "split-2025"), (NEW, "dmonitoring-2062"))
+    calls = {f"{n} as {d}": partial(recognise_monitoring, example(n), d) for n, d in declared}
+    refusals("monitoring", calls)
 
 
 def refused(model: OnnxModel, declared: str | None = None) -> str:
-    with pytest.raises(ModelError) as caught:
-        recognise_monitoring(model, declared)
-    return str(caught.value)
+    return refusal(partial(recognise_monitoring, model, declared))
 
 
 def test_missing_heads_are_named_at_once() -> None:
@@ -180,31 +166,31 @@ def test_a_file_beside_the_model_declares_interface_and_rules(
     assert f"{reason}): images {rules[0]}, deviations {rules[1]}" in found.notes[-1]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (f'interface = "{OLD}"', "(declared by driver.toml): expected 596 values"),
-        ('interfaec = "x"', "driver.toml: interfaec: unknown key, did you mean interface?"),
-        ("[rules]\nstd = 1", "driver.toml: rules.std: unknown key, did you mean stds?"),
-        ('[rules]\nbig = "x"', "driver.toml: rules.big: unknown key, expected one of image_mode"),
-        ('[rules]\nstds = "x"', "driver.toml: rules.stds: expected one of exp, clipped"),
-    ],
+WRONG = (
+    *(f'interface = "{OLD}"', 'interfaec = "x"', "[rules]\nstd = 1", '[rules]\nbig = "x"'),
+    '[rules]\nstds = "x"',
 )
-def test_a_wrong_file_beside_the_model_is_named(beside: Path, text: str, message: str) -> None:
-    beside.write_text(text)
-    assert message in refused(load_model(beside.with_suffix(".onnx")))
 
 
-@pytest.mark.parametrize(
-    ("new", "message"),
-    [('stds = "softplus"', "rules.stds: .*exp.*clipped"), ('std = "exp"', "std")],
-)
-def test_a_wrong_file_of_the_table_is_named(tmp_path: Path, new: str, message: str) -> None:
+def test_a_wrong_file_beside_the_model_or_of_the_table_is_named(
+    beside: Path, tmp_path: Path, refusals: Refusals
+) -> None:
+    def recognise(text: str) -> object:
+        beside.write_text(text)
+        return recognise_monitoring(load_model(beside.with_suffix(".onnx")))
+
+    refusals("beside_monitoring", {repr(text): partial(recognise, text) for text in WRONG})
     text = (FOLDER / f"{OLD}.toml").read_text(encoding="utf-8")
     assert 'stds = "exp"' in text
-    (tmp_path / "wrong.toml").write_text(text.replace('stds = "exp"', new, 1), encoding="utf-8")
-    with pytest.raises(ModelError, match=rf"wrong\.toml: .*{message}"):
-        load_monitoring(tmp_path)
+    (tmp_path / "table").mkdir()
+    wrong = tmp_path / "table" / "wrong.toml"
+    for new, message in (
+        ('stds = "softplus"', "rules.stds: .*exp.*clipped"),
+        ('std = "exp"', "std"),
+    ):
+        wrong.write_text(text.replace('stds = "exp"', new, 1), encoding="utf-8")
+        line = refusal(partial(load_monitoring, wrong.parent))
+        assert re.search(rf"wrong\.toml: .*{message}", line)
 
 
 # Padded, unpadded, and a tilted view that leaves the frame on all sides: size, stride, rows.

@@ -1,0 +1,33 @@
+"""Lines that refuse something are compared whole, with tests/golden/refused_<what>.txt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from scheduler.errors import ModelError
+from tests.scheduler.render.conftest import golden as golden
+
+Refusals = Callable[[str, dict[str, Callable[[], object]]], None]
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """Return the one line with which a call is refused."""
+    with pytest.raises(ModelError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    # What follows is Python's, and of its version.
+    return re.sub(r"(cannot be read as TOML: ).*", r"\1...", str(caught.value))
+
+
+@pytest.fixture
+def refusals(golden: Callable[[str, str], None]) -> Refusals:
+    """Return a function that compares what each call of a table is refused with."""
+
+    def compare(what: str, calls: dict[str, Callable[[], object]]) -> None:
+        lines = [f"{name}\n    {refusal(call)}\n" for name, call in calls.items()]
+        golden(f"refused_{what}", "".join(lines))
+
+    return compare
