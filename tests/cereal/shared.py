@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import socket
@@ -48,6 +49,13 @@ def write_log(path: Path, events: list[bytes]) -> None:
     with LogWriter(path) as writer:
         for data in events:
             writer.write(data)
+
+
+def open_below(place: Path) -> list[str]:
+    """Return the files below a directory that this process has open."""
+    gc.collect()
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [name for name in map(os.path.realpath, links) if name.startswith(str(place))]
 
 
 @contextlib.contextmanager

@@ -17,10 +17,20 @@ from cereal.frames import (
     FrameRingReader,
     FrameRingWriter,
     MemoryFrameSource,
+    available_streams,
     nv12_format,
     nv12_unpadded,
+    unusable_streams,
 )
-from tests.cereal.shared import MS, SMALL, largest_file, publish, ring_reader, ring_writer
+from tests.cereal.shared import (
+    MS,
+    SMALL,
+    largest_file,
+    open_below,
+    publish,
+    ring_reader,
+    ring_writer,
+)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +207,31 @@ def test_a_ring_that_is_missing_or_a_link_is_named(tmp_path: Path) -> None:
     with pytest.raises(FrameError, match="frames_link_road"):
         ring_reader(tmp_path, name="link")
     writer.close()
+
+
+def test_what_is_closed_or_refused_leaves_no_descriptor(tmp_path: Path) -> None:
+    (tmp_path / "frames_bad_road").write_bytes(bytes(5000))
+    writer, reader = ring_writer(tmp_path), ring_reader(tmp_path)
+    held = open_below(tmp_path)
+    # Of writer and reader one each, and what keeps their mappings.
+    assert 2 <= len(held) <= 4
+    with pytest.raises(FrameError, match="a living one"):
+        ring_writer(tmp_path)
+    with pytest.raises(FrameError, match="version"):
+        ring_reader(tmp_path, name="bad")
+    for name in ("cam", "bad", "none"):
+        available_streams(name, directory=tmp_path)
+        unusable_streams(name, directory=tmp_path)
+    assert open_below(tmp_path) == held
+    writer.close()
+    writer = ring_writer(tmp_path)
+    publish(writer, 1)
+    assert reader.receive(20_000) is not None  # it has followed to the new ring
+    assert len(open_below(tmp_path)) == len(held)
+    reader.close()
+    writer.close()
+    del reader, writer
+    assert open_below(tmp_path) == []
 
 
 def test_memory_source_gives_back_what_was_pushed() -> None:

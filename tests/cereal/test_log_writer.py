@@ -16,7 +16,7 @@ from cereal.clock import ManualClock
 from cereal.errors import LogError
 from cereal.log_reader import LogTruncatedWarning, MessageSplitter, read_log, read_log_bytes
 from cereal.log_writer import FLUSH_INTERVAL_NS, GrowingLogWriter, LogSink, LogWriter
-from tests.cereal.shared import largest_file, model_event
+from tests.cereal.shared import largest_file, model_event, open_below, write_log
 from tests.logs import kills
 from tools.bench_log import typical_events
 
@@ -131,7 +131,10 @@ def test_growing_log_keeps_what_it_has_and_begins_anew(tmp_path: Path) -> None:
         writer.write(model_event(2))
         with pytest.raises(LogError, match="another process is writing"):
             GrowingLogWriter(path)
+        assert open_below(tmp_path) == [str(path)]
     assert list(read_log_bytes(path)) == [model_event(2)]
+    write_log(path, [model_event(3)])
+    assert open_below(tmp_path) == []
 
 
 def test_bzip2_cannot_grow(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cereal.errors import TransportError
 from cereal.transport import MemoryTransport, Publisher, Subscriber, Transport, ZmqTransport
-from tests.cereal.shared import free_port
+from tests.cereal.shared import free_port, open_below
 from tests.other_user import process_of
 
 Ends = tuple[Publisher, Subscriber]
@@ -172,6 +172,19 @@ def test_second_publisher_and_one_that_is_closed_are_refused(transport: Transpor
     with pytest.raises(TransportError, match="carState"):
         first.send(b"x")
     transport.publisher("carState").close()
+
+
+def test_what_is_refused_or_closed_leaves_no_descriptor(tmp_path: Path) -> None:
+    transport = ZmqTransport(f"ipc://{tmp_path}")
+    transport.publisher("carState")
+    assert open_below(tmp_path) == [f"{tmp_path}/carState.lock"]
+    (tmp_path / "carControl").mkdir()  # where a socket cannot be bound
+    for service in ("carState", "carControl"):
+        with pytest.raises(TransportError, match=f"{service}: expected to bind"):
+            transport.publisher(service)
+    assert open_below(tmp_path) == [f"{tmp_path}/carState.lock"]
+    transport.close()
+    assert open_below(tmp_path) == []
 
 
 def test_closed_subscriber_gets_nothing_and_can_be_closed_again(transport: Transport) -> None:
