@@ -105,8 +105,6 @@ def test_arithmetic_comes_before_expansion(build: Callable[[], Tensor], op: Op) 
     assert size(build().node) > 4 or op is Op.REDUCE
 
 
-# --- gathers ----------------------------------------------------------------------------------
-
 GATHERS: list[tuple[Callable[[], Tensor], list[Op]]] = [
     (lambda: X.gather(index(1, 2, 3), 0), [Op.SHRINK]),
     (lambda: X.gather(index(-1), 0), [Op.SHRINK]),
@@ -138,9 +136,6 @@ def test_any_run_of_rows(start: int, step: int, count: int, negative: bool) -> N
     rows = [start + i * step for i in range(count)]
     kept = [r - (4 if negative else 0) for r in rows if 0 <= r < 4]
     assert Op.GATHER not in ops(one(canonicalize, X.gather(index(*kept), 0)))
-
-
-# --- cancelling -------------------------------------------------------------------------------
 
 
 def folds(tensor: Tensor, *, float_unsafe: bool = False) -> Node:

@@ -36,40 +36,42 @@ def values(seed: int, count: int = LONG) -> Array:
 
 
 def test_places_of_extremes_of_computed_halves() -> None:
-    given = {name: values(seed) for seed, name in enumerate("abcd", 1)}
-    a, b, c, d = (Tensor.input(name, (LONG,), dt.float16) for name in given)
+    """Each of inputs of its own: what two of them share would be stored."""
+    given = {name: values(seed) for seed, name in enumerate("abcdef", 1)}
+    a, b, c, d, e, f = (Tensor.input(name, (LONG,), dt.float16) for name in given)
     quotients = c / d
     count = quotients.eq(quotients.max()).cast(dt.int32).sum()
-    with load({"most": (a * b).argmax(), "least": (a * b).argmin(), "count": count}) as program:
+    with load({"most": (a * b).argmax(), "least": (e * f).argmin(), "count": count}) as program:
         found = program.run(given)
-        product = given["a"] * given["b"]  # numpy rounds it to half
-        assert found["most"] == product.argmax()
-        assert found["least"] == product.argmin()
+        # numpy rounds each product to half
+        assert found["most"] == (given["a"] * given["b"]).argmax()
+        assert found["least"] == (given["e"] * given["f"]).argmin()
         quotient = given["c"] / given["d"]
         assert found["count"] == (quotient == quotient.max()).sum() > 0
 
 
 def test_operators_on_places_of_computed_halves() -> None:
-    given = {n: values(seed).reshape(1, -1) for n, seed in (("a", 5), ("b", 6))}
-    kind, half = TensorProto.INT64, TensorProto.FLOAT16
-    ports = [helper.make_tensor_value_info(n, half, (1, LONG)) for n in given]
-    operators = ("ArgMax", "ArgMin", "Hardmax")
-    outputs = [
-        helper.make_tensor_value_info(op, half if op == "Hardmax" else kind, None)
-        for op in operators
-    ]
-    nodes = [node("Mul", "a b", "p"), *(node(op, "p", op, axis=1) for op in operators)]
+    a, b = values(5).reshape(1, -1), values(6).reshape(1, -1)
+    types = dict.fromkeys(("ArgMax", "ArgMin"), TensorProto.INT64)
+    types["Hardmax"] = half = TensorProto.FLOAT16
+    given = {f"{name}{op}": value for op in types for name, value in (("a", a), ("b", b))}
+    nodes = [node("Mul", f"a{op} b{op}", f"p{op}") for op in types]
+    nodes += [node(op, f"p{op}", op, axis=1) for op in types]
     model = helper.make_model(
-        helper.make_graph(nodes, "net", ports, outputs),
+        helper.make_graph(
+            nodes,
+            "net",
+            [helper.make_tensor_value_info(name, half, (1, LONG)) for name in given],
+            [helper.make_tensor_value_info(op, kind, None) for op, kind in types.items()],
+        ),
         opset_imports=[helper.make_opsetid("", 17)],
         ir_version=8,
     )
     made = compile_plain(from_proto(model))
     found = run_once(made.manifest, made.data, given)
-    product = given["a"] * given["b"]
-    assert found["ArgMax"].item() == product.argmax()
-    assert found["ArgMin"].item() == product.argmin()
-    assert found["Hardmax"].sum() == found["Hardmax"][0, product.argmax()] == 1
+    most, least = (a * b).argmax(), (a * b).argmin()
+    assert (found["ArgMax"].item(), found["ArgMin"].item()) == (most, least)
+    assert found["Hardmax"].sum() == found["Hardmax"][0, most] == 1
 
 
 # --- where kernels are cut ------------------------------------------------------------------------
@@ -192,10 +194,12 @@ def test_functions_of_halves_are_rounded_once(function: Callable[[Tensor], Tenso
 
 
 def test_the_mean_of_many_halves() -> None:
-    ones = Tensor(np.ones(3_000_000, np.float16))
-    mean, variance = ones.mean(), ones.var()
-    column = Tensor(np.array([[0.0], [0.5], [2.0]], np.float16)).broadcast_to((3, 70_001))
-    total, means = column.sum(1), column.mean(1)
+    def column() -> Tensor:
+        return Tensor(np.array([[0.0], [0.5], [2.0]], np.float16)).broadcast_to((3, 70_001))
+
+    ones = np.ones(3_000_000, np.float16)
+    mean, variance = Tensor(ones).mean(), Tensor(ones).var()
+    total, means = column().sum(1), column().mean(1)
     mean.realize(variance, total, means)
     assert (mean.item(), variance.item()) == (1, 0)
     assert total.tolist() == np.array([0, 35_000.5, np.inf], np.float16).tolist()

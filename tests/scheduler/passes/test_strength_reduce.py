@@ -119,25 +119,28 @@ def test_a_state_is_followed_to_what_the_next_run_reads() -> None:
 
 
 def test_whole_quotients_stay_whole_whatever_passes_them_on() -> None:
+    """Each case has an input of its own: a quotient that two share is exact for both."""
     given: dict[str, Array] = {"i": np.array([3, 0], np.int32)}
-    made: list[tuple[Tensor, list[int]]] = []
 
-    def fed(name: str, values: Array) -> Tensor:
+    def fed(values: Array) -> Tensor:
+        name = f"x{len(given)}"
         given[name] = values
         return Tensor.input(name, values.shape, dt.from_numpy(values.dtype))
 
+    def eight() -> Tensor:
+        return fed(np.arange(1, 9, dtype=np.float32).reshape(4, 2) * 41) / 41.0
+
     n = np.arange(1, 400, dtype=np.float32)
-    made.append(((fed("n", n * 49) / 49.0).floor(), n.astype(int).tolist()))
-    y = fed("y", np.arange(1, 9, dtype=np.float32).reshape(4, 2) * 41) / 41.0
-    made.append((y.max(1).floor(), [2, 4, 6, 8]))
-    made.append(((-y).min(1).ceil(), [-2, -4, -6, -8]))
-    made.append((y.gather(Tensor.input("i", (2,), dt.int32), 0).floor().max(1), [8, 2]))
-    pooled = y.reshape(1, 1, 4, 2).max_pool2d((1, 2))
-    made.append((pooled.floor().reshape(4), [2, 4, 6, 8]))
+    made: list[tuple[Tensor, list[int]]] = [
+        ((fed(n * 49) / 49.0).floor(), n.astype(int).tolist()),
+        (eight().max(1).floor(), [2, 4, 6, 8]),
+        ((-eight()).min(1).ceil(), [-2, -4, -6, -8]),
+        (eight().gather(Tensor.input("i", (2,), dt.int32), 0).floor().max(1), [8, 2]),
+        (eight().reshape(1, 1, 4, 2).max_pool2d((1, 2)).floor().reshape(4), [2, 4, 6, 8]),
+    ]
     for kind, count in ((np.float32, 41), (np.float64, 49)):  # means of whole multiples
         multiples = np.repeat(np.arange(1, 9), count).reshape(8, count).astype(kind)
-        z = fed(f"z{count}", multiples)
-        images = z.reshape(1, 8, 1, count).avg_pool2d((1, count)).reshape(8)
-        made += [(t.floor(), list(range(1, 9))) for t in (z.mean(1), images)]
+        images = fed(multiples).reshape(1, 8, 1, count).avg_pool2d((1, count)).reshape(8)
+        made += [(t.floor(), list(range(1, 9))) for t in (fed(multiples).mean(1), images)]
     found = values_of(program_of(*(tensor for tensor, _ in made)), **given)
     assert [value.tolist() for value in found] == [want for _, want in made]

@@ -154,9 +154,6 @@ def test_softmax_of_a_row_with_nan_is_nan_and_of_the_others_is_not() -> None:
     assert np.isnan(found).all(axis=1).tolist() == [False, True, True, False]
 
 
-# --- what C leaves open: values inside are exact, those outside do no harm ------------------------
-
-
 def test_a_cast_out_of_range_gives_a_value_of_the_type() -> None:
     given, outputs = Given(), Outputs()
     for count in SIZES:
@@ -204,9 +201,6 @@ def test_casts_to_integers_truncate_and_what_is_out_of_range_does_no_harm() -> N
             inside = (a >= 0) & (a < 127)
             want = a[inside].astype(kind.np)
             np.testing.assert_array_equal(found[inside], want, err_msg=name)
-
-
-# --- functions ------------------------------------------------------------------------------------
 
 
 _BASES = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)

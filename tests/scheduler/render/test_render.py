@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -200,19 +200,22 @@ def drawn(given: Given, low: int, high: int, *shape: int, kind: type = np.float3
 
 
 def reductions_of_bools(given: Given) -> Sequence[Tensor]:
-    """Logic in lanes and across them."""
+    """Logic in lanes and across them, stored, and read in the same kernel."""
     values = np.zeros((5, WIDE), bool)
     values[0], values[1, 3], values[2, 1:], values[3, -1] = True, True, True, True
-    x, names = given(values), ("max", "min", "prod")
-    kept = [getattr(x, name)(axis, keepdim=True) for name in names for axis in (0, 1, None)]
-    plain = [getattr(x, name)(axis) for name in names for axis in (0, 1, None)]
-    return [*plain, *(t.float() + x.float() for t in kept)]
+    made: list[Tensor] = []
+    for name, axis in product(("max", "min", "prod"), (0, 1, None)):
+        x, y = given(values), given(values)
+        made += [getattr(x, name)(axis), getattr(y, name)(axis, keepdim=True).float() + y.float()]
+    return made
 
 
 def arithmetic_of_bools(given: Given) -> Sequence[Tensor]:
-    x, y = (drawn(given, 0, 2, 5, WIDE, kind=bool) for _ in range(2))
-    made = [x.maximum(y), x.minimum(y), x + y, x * y, x.abs() ^ y]
-    return [*made, *(z.cast(dt.int32) for z in made)]
+    made: list[Tensor] = []
+    for _ in range(2):
+        x, y = (drawn(given, 0, 2, 5, WIDE, kind=bool) for _ in range(2))
+        made += [x.maximum(y), x.minimum(y), x + y, x * y, x.abs() ^ y]
+    return [*made[:5], *(z.cast(dt.int32) for z in made[5:])]
 
 
 def private_array_of_bools(given: Given) -> Sequence[Tensor]:

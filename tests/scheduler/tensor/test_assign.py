@@ -22,8 +22,6 @@ from tests.scheduler.tensor.eager import equal, t, zeros
 pytestmark = pytest.mark.opencl
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
 
-# --- whole ------------------------------------------------------------------------------------
-
 
 def test_the_buffer_stays_and_old_readers_keep_old_values() -> None:
     x = t(X)
@@ -132,8 +130,6 @@ def test_what_does_not_fit_is_refused() -> None:
         x[1:3] = t(X)
 
 
-# --- in part ----------------------------------------------------------------------------------
-
 ROWS = np.array([2, 0, -1])
 KEYS: dict[str, Any] = {
     "slice": np.s_[1:3],
@@ -236,9 +232,6 @@ def test_an_index_outside_writes_nothing_and_does_not_wrap_around() -> None:
     equal((c, [0, 0, 0, 0, 1, 0]))
 
 
-# --- states -----------------------------------------------------------------------------------
-
-
 def test_a_part_of_a_state_is_written_on_every_run() -> None:
     state, x = Tensor.state("s", (4, 3)), Tensor.input("x", (3,))
     whole = state[1:3].assign((x + state[0]).reshape(1, 3).expand(2, 3))
@@ -275,9 +268,6 @@ def test_two_values_of_one_state_are_refused() -> None:
     assert later.node.src[1].src[0] is first.node
     assert len(later.schedule().launches) == 1
     equal((later, [3, 3, 3, 3]))
-
-
-# --- nodes ------------------------------------------------------------------------------------
 
 
 def test_the_pass_leaves_whole_writes_and_gives_the_same_values() -> None:

@@ -73,9 +73,6 @@ def kinds(made: Made) -> str:
     return " ".join(launch.kind for launch in made.table.launches)
 
 
-# --- programs -------------------------------------------------------------------------------------
-
-
 def every_operand(g: Given) -> Sequence[Tensor]:
     """A buffer of the shape, a row, a column of weights, a position, a constant."""
     column, position = Tensor.weight(floats(8, 1, seed=2)), Tensor.arange(4).cast(F32)

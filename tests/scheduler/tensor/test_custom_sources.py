@@ -54,9 +54,6 @@ def single(source: str, name: str = "k", **fields: Any) -> CustomKernel:
     return CustomKernel(name, source, [((1,), F32)], 1, **fields)
 
 
-# --- what is refused ------------------------------------------------------------------------------
-
-
 @pytest.mark.opencl
 def test_a_build_error_names_the_kernel_and_the_line() -> None:
     source = "int i = 0;\nEPILOGUE(in0[i], i);\nnonsense(i);"
@@ -179,9 +176,6 @@ def test_nothing_but_the_program_makes_one(tmp_path: Path) -> None:
         compile_plain(tmp_path / "m.onnx")
 
 
-# --- what it is known by --------------------------------------------------------------------------
-
-
 def test_equal_kernels_are_one_node() -> None:
     kernel, given = single("out0[0] = in0[0];"), x(4)
     nodes = [custom_kernel(k, given)[0].node for k in (kernel, CustomKernel(**vars(kernel)))]
@@ -231,9 +225,6 @@ def test_work_and_origin_of_a_launch() -> None:
     assert launch.flops > 0
     (launch,) = program_of(*matrix_product(Given())).table.launches
     assert launch.flops > 2 * 8 * 12 * 16
-
-
-# --- values ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.opencl

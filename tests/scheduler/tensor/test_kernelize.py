@@ -35,9 +35,6 @@ def base(tensor: Tensor) -> Node:
     return base_of(tensor.node)
 
 
-# --- kernelize ---------------------------------------------------------------------------------
-
-
 def test_kernelize_pins_a_boundary_and_runs_nothing() -> None:
     a, b, c = (Tensor(np.array([n], np.int32)) for n in (1, 2, 3))
     product = a * b
@@ -131,9 +128,6 @@ def test_a_boundary_the_compiler_chooses_is_pinned_too() -> None:
     np.testing.assert_allclose(
         outer.numpy(), (x.sum(2) + x.sum((1, 2))[:, None]).sum(0), rtol=1e-4, atol=1e-3
     )
-
-
-# --- what is realized -------------------------------------------------------------------------
 
 
 def test_a_clone_is_a_copy_and_no_kernel() -> None:

@@ -30,9 +30,6 @@ def free() -> Any:
     return Tensor.input("x", (1,)) + 1.0
 
 
-# --- what is refused, each in one line -------------------------------------------------------
-
-
 def of(uses: Sequence[Use], make: Callable[[], Any]) -> list[Use]:
     """Return uses of another tensor than `rows`."""
     return [lambda _, use=use: use(make()) for use in uses]  # type: ignore[misc]
@@ -148,9 +145,6 @@ def test_errors_are_those_that_python_knows() -> None:
     assert issubclass(TensorIndexError, ModelError)
 
 
-# --- a sequence of rows ----------------------------------------------------------------------
-
-
 def test_a_tensor_is_a_sequence_of_its_rows() -> None:
     t = rows()
     assert len(t) == 2
@@ -170,9 +164,6 @@ def test_an_inserted_axis_may_be_one_further() -> None:
     assert Tensor.stack([rows(), rows()], axis=-3).shape == (2, 2, 3)
 
 
-# --- a number --------------------------------------------------------------------------------
-
-
 @pytest.mark.opencl
 def test_one_element_is_a_number() -> None:
     t = rows().sum().realize()  # 1.5 - 2 + 3 + 4 + 5.5 - 6 = 6
@@ -186,9 +177,6 @@ def test_one_element_is_a_number() -> None:
     assert 5.5 in rows()
     assert 7 not in rows()
     assert rows()[1, 1] in rows()
-
-
-# --- an array --------------------------------------------------------------------------------
 
 
 @pytest.mark.opencl
@@ -237,8 +225,6 @@ def test_tensors_travel_by_dlpack() -> None:
     assert np.shares_memory(shared, np.asarray(t, copy=False))
 
 
-# --- operands --------------------------------------------------------------------------------
-
 # Of a tensor t, and of an array; two blanks are between them.
 OPERATORS = """
     np.float32(2) * t  np.float64(2) - t  np.int64(2) + t  ROWS / t  ROWS[0] @ t[1]  ROWS[0] < t
@@ -259,9 +245,6 @@ def test_operators_with_what_numpy_and_python_have_make_tensors(text: str) -> No
 
 def test_a_tensor_differs_from_what_is_no_operand() -> None:
     assert all(rows() != other for other in (*OPERANDS, "text"))
-
-
-# --- an object -------------------------------------------------------------------------------
 
 
 def test_tensors_are_made_of_tensors() -> None:
