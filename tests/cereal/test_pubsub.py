@@ -154,6 +154,7 @@ def test_simulation_needs_no_even_time(bus: Bus) -> None:
     sm = bus.listen("carState", simulation=True)
     assert not sm.all_freq_ok()
     sm.update()
+    assert sm.all_freq_ok()
     assert not sm.all_alive()
     bus.run(1, HOUR_MS, sm)
     sm.update()

@@ -199,15 +199,19 @@ def wait_until_asleep(threads: list[threading.Thread]) -> None:
             time.sleep(0.001)
 
 
-def test_workers_that_have_ended_do_not_end_a_run() -> None:
+def test_short_runs_are_judged_together_and_ended_workers_do_not_end_a_run() -> None:
     done = threading.Event()
     with threads_of(lambda _: done.wait(), 2) as threads:
+        wait_until_asleep(threads)
         workers = Workers(numbers(threads), frozenset(os.sched_getaffinity(0)))
-        for _ in range(3):
-            workers.ran(MS // 2 - 1)  # three together are more than the least that is judged
+        stats = (Path(f"/proc/self/task/{n}/schedstat") for n in numbers(threads))
+        assert workers._waited_ns == [int(one.read_text("ascii").split()[1]) for one in stats]
+        for _ in range(8):  # two are as much as the least that is judged, and four calm ones do
+            assert not workers.apart
+            workers.ran(MS // 2)
+        assert workers.apart
         done.set()
-    for _ in range(3):
-        assert not workers.apart
+    for _ in range(10):
         workers.ran(25 * MS)
     assert workers.apart  # nobody waits: placing them fails without a word
 
