@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
-from runtime.executor import Program
-from runtime.program_cache import shared_cache
 from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS
-from scheduler.emit.artifact import emit
 from scheduler.ir.ops import Op
 from scheduler.kernelize.body import Body
 from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.support.values import rng
+from tests.scheduler.loops.jobs import normal, weight
+from tests.scheduler.support.programs import make_program, plan_for
+from tests.support.selection import quick_cases
 
-Array = NDArray[Any]
 # Channels of what is joined: whole vectors, less than one, and one more than some.
 WIDTHS = (64, 5, 33)
 H, W = 12, 20
-
-
-def weight(*shape: int) -> Tensor:
-    return Tensor.weight(rng().standard_normal(shape).astype(np.float32))
 
 
 @functools.cache
@@ -42,11 +31,9 @@ def shared_input(name: str, shape: tuple[int, ...]) -> Tensor:
 
 def join(name: str, widths: Sequence[int], axis: int = 1) -> Tensor:
     """A join of inputs, of shape (1, 102, 12, 20) in all."""
-    shapes = [[1, sum(WIDTHS), H, W] for _ in widths]
-    for shape, width in zip(shapes, widths, strict=True):
-        shape[axis] = width
-    inputs = [shared_input(f"{name}{i}", tuple(s)) for i, s in enumerate(shapes)]
-    return inputs[0].cat(*inputs[1:], axis=axis)
+    whole = (1, sum(WIDTHS), H, W)
+    shapes = [(*whole[:axis], width, *whole[axis + 1 :]) for width in widths]
+    return Tensor.cat([shared_input(f"{name}{i}", s) for i, s in enumerate(shapes)], axis)
 
 
 def joined() -> Tensor:
@@ -90,7 +77,7 @@ def read_by_a_convolution() -> Tensor:
 
 
 def kernel_of(tensor: Tensor) -> Kernel:
-    return max(schedule({"y": tensor.node}).launches, key=lambda k: len(k.bodies))
+    return max(plan_for(tensor).launches, key=lambda k: len(k.bodies))
 
 
 def loads(body: Body) -> list[str]:
@@ -99,21 +86,19 @@ def loads(body: Body) -> list[str]:
     return sorted({n.src[0].arg.name for n in nodes if n.src[0].arg.kind == "input"})
 
 
-@pytest.mark.parametrize(
-    ("tensor", "reads"),
-    [
-        (normed_join, [["x0"], ["x1"], ["x2"]]),
-        (two_joins, [["x0", "y0"], ["x0", "y1"], ["x1", "y1"], ["x2", "y1"]]),
-        (crossed_joins, [["x0", "z0", "z1"], ["x1", "z0", "z1"], ["x2", "z0", "z1"]]),
-        (turned_join, [["x0"], ["x1"], ["x2"]]),
-        (read_by_a_convolution, [["x0"], ["x1"], ["x2"]]),
-        (joined, [["x0"], ["x1"], ["x2"]]),
-    ],
-)
-def test_each_slice_is_a_loop_nest_that_reads_what_it_needs(
-    tensor: Callable[[], Tensor], reads: list[list[str]]
-) -> None:
-    assert [loads(body) for body in kernel_of(tensor()).bodies] == reads
+READS: dict[Callable[[], Tensor], list[list[str]]] = {
+    normed_join: [["x0"], ["x1"], ["x2"]],
+    two_joins: [["x0", "y0"], ["x0", "y1"], ["x1", "y1"], ["x2", "y1"]],
+    crossed_joins: [["x0", "z0", "z1"], ["x1", "z0", "z1"], ["x2", "z0", "z1"]],
+    turned_join: [["x0"], ["x1"], ["x2"]],
+    read_by_a_convolution: [["x0"], ["x1"], ["x2"]],
+    joined: [["x0"], ["x1"], ["x2"]],
+}
+
+
+@pytest.mark.parametrize("tensor", READS)
+def test_each_slice_is_a_loop_nest_that_reads_what_it_needs(tensor: Callable[[], Tensor]) -> None:
+    assert [loads(body) for body in kernel_of(tensor()).bodies] == READS[tensor]
 
 
 def test_small_joins_are_selected_from() -> None:
@@ -133,7 +118,7 @@ def test_slices_lie_as_what_they_are_computed_from() -> None:
     a = Tensor.input("a", (1, 16, H, W))
     parts = [a.conv2d(weight(c, 16, 1, 1)).relu().contiguous() for c in (64, 32, 32)]
     normed = (parts[0].cat(*parts[1:], axis=1) * weight(1, 128, 1, 1)).tanh()
-    lowered = schedule({"y": normed.conv2d(weight(256, 128, 1, 1)).node}).lowered
+    lowered = plan_for(normed.conv2d(weight(256, 128, 1, 1))).lowered
     (cut,) = [k for k in lowered if len(k.kernel.bodies) == 3]
     (reader,) = [k for k in lowered if cut.storage[0] in k.kernel.reads]
     assert cut.text.count("M_STORE(float, 16") >= 3  # whole vectors into each slice
@@ -141,20 +126,12 @@ def test_slices_lie_as_what_they_are_computed_from() -> None:
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("target", sorted(SPECS))
+@pytest.mark.parametrize("target", quick_cases(sorted(SPECS), "cpu", "cpu-neon"))
 def test_slices_have_the_values_of_the_whole(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME_CHECK", "1")  # what is not written is NaN
-    cases = [
-        normed_join, two_joins, crossed_joins, turned_join, gated_join, read_by_a_convolution,
-        joined,
-    ]  # fmt: skip
-    outputs = {case.__name__: case() for case in cases}
-    nodes = {n: t.node for n, t in outputs.items()}
-    plan = schedule(nodes, context=CompileContext(SPECS[target]))
-    made = emit({"run": plan}, name="joins", kind="plain")
-    device = choose_device(None)
-    with Program(from_memory(made.manifest, made.data), device, shared_cache(device)) as program:
-        inputs = {t.name: rng().standard_normal(t.shape).astype(np.float32) for t in program.inputs}
+    outputs = {case.__name__: case() for case in (*READS, gated_join)}
+    with make_program(outputs, context=CompileContext(SPECS[target])).load() as program:
+        inputs = {t.name: normal(*t.shape) for t in program.inputs}
         got = program.run(inputs)
         for name, value in zip(outputs, evaluate(list(outputs.values()), inputs), strict=True):
             worst = np.abs(got[name] - value).max() / np.abs(value).max()

@@ -16,7 +16,7 @@ from scheduler.ir.origin import Origins
 from scheduler.kernelize.order import Step, best_order, estimated_peak, wait_for_readers
 from scheduler.pipeline import kernelize, schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.support.programs import floats, x
+from tests.scheduler.support.programs import floats, make_program, x
 from tests.support.selection import quick_cases
 
 
@@ -219,6 +219,27 @@ def test_kernels_name_every_onnx_node_they_cover() -> None:
     origins.name([y.node], ("conv",))
     origins.name([y.elu().node], ("act",))
     assert schedule({"y": y.elu().node}, origins=origins).launches[0].origin == ("conv", "act")
+
+
+@pytest.mark.opencl
+def test_source_manifest_and_profile_name_the_nodes_of_the_model() -> None:
+    y = x(8, 8) @ Tensor.weight(floats(8, 8))
+    relu = y.relu().contiguous()
+    probabilities, origins = relu.softmax(), Origins()
+    origins.name([y.node], ("/encoder/MatMul",))
+    origins.name([relu.node], ("/encoder/Relu",))
+    origins.name([probabilities.node], ("/head/Softmax",))
+    made = make_program({"y": probabilities}, origins=origins)
+    first, second = made.manifest["kernels"]
+    assert first["origin"] == ["/encoder/MatMul", "/encoder/Relu"]
+    assert second["origin"] == ["/head/Softmax"]
+    assert "/* /encoder/MatMul, /encoder/Relu */" in made.source
+    with made.load() as program:
+        times = program.profile({"x": floats(8, 8)}, iterations=1)
+    assert [time.origin for time in times] == [
+        ("/encoder/MatMul", "/encoder/Relu"),
+        ("/head/Softmax",),
+    ]
 
 
 def test_a_constant_that_two_layers_share_does_not_lend_its_name() -> None:

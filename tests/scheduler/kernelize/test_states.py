@@ -107,7 +107,7 @@ def test_a_commit_runs_as_soon_as_everyone_has_read_the_old_value() -> None:
 @pytest.mark.parametrize("how", [how for how in ITSELF if how != "not moved"])
 def test_a_state_that_reads_other_elements_of_itself_gets_a_temporary(how: str) -> None:
     state = Tensor.state("s", (6, 6))
-    push = state.assign(ITSELF[how](state, Tensor) + x(6, 6))
+    push = state.assign(ITSELF[how](state, Tensor.cat) + x(6, 6))
     assert make_program({}, [push]).stored == [("float32", (6, 6))]
     assert len(kernels_of({}, push)) == 2
 

@@ -121,9 +121,11 @@ NETWORKS: dict[str, Callable[[], Tensor]] = {
 def plan(name: str, context: CompileContext) -> Schedule:
     if name in NETWORKS:
         return plan_of({"y": NETWORKS[name]()}, context=context)
-    tile = schedules.scalar_tile if name == "tiled" else lambda *_: {}
-    with mock.patch.object(schedules, "scalar_tile", tile):
-        return plan_of({"y": dots(1, 21, 26, 64)}, context=context)
+    made = {"y": dots(1, 21, 26, 64)}
+    if name == "tiled":
+        return plan_of(made, context=context)
+    with mock.patch.object(schedules, "scalar_tile", return_value={}):
+        return plan_of(made, context=context)
 
 
 @pytest.fixture(scope="module", params=CPUS)
