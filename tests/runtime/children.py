@@ -52,7 +52,7 @@ def start(code: str, cache: Path, *arguments: object, **environment: str) -> sub
 def run(code: str, cache: Path, **environment: str) -> tuple[int, str, str]:
     """Return how such a process ended, and what it wrote."""
     process = start(code, cache, **environment)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     return process.returncode, out, err
 
 
@@ -64,7 +64,7 @@ def run_bare(code: str, cache: Path, **environment: str) -> tuple[int, str, str]
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
     )
     return done.returncode, done.stdout, done.stderr
 

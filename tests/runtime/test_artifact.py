@@ -83,11 +83,16 @@ def test_missing_empty_and_foreign_files_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["format", "abi"])
-def test_future_artifact_with_unknown_keys_is_called_that(tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize(("version", "age"), [(7, "newer"), (0, "older")])
+def test_artifact_of_another_version_is_called_that(
+    key: str, version: int, age: str, tmp_path: Path
+) -> None:
+    """Whatever else its keys are."""
     path = tmp_path / "a.pkl"
-    future = {"magic": "modeld-artifact", "format": 1, "abi": 1, "new": [], key: 7}
-    path.write_bytes(pickle.dumps(future, protocol=5))
-    with pytest.raises(ArtifactError, match=r"has (format|runtime ABI) 7, this version reads 1"):
+    other = {"magic": "modeld-artifact", "format": 1, "abi": 1, "new": [], key: version}
+    path.write_bytes(pickle.dumps(other, protocol=5))
+    said = f"has (format|runtime ABI) {version}, this version reads 1: it was written by a {age}"
+    with pytest.raises(ArtifactError, match=said):
         read_artifact(path)
 
 

@@ -243,7 +243,7 @@ def test_writers_of_the_same_entries_do_not_disturb_each_other(
 ) -> None:
     writers = [start(LOAD, directory.parent, artifact) for _ in range(4)]
     for writer in writers:
-        out, err = writer.communicate(timeout=120)
+        out, err = writer.communicate(timeout=240)
         assert (writer.returncode, err) == (0, "")
         assert out.split() == [str(value) for value in EXPECTED]
     assert len(list(directory.iterdir())) == 2  # and no temporary file
