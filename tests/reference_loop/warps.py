@@ -121,13 +121,14 @@ def seen(data: Bytes, plane: Plane, m: Matrix, mode: str, size: tuple[int, int])
         for along, wide in enumerate((32 - (px & 31), px & 31)):
             weight = np.minimum(wide * high * 32, 32767)  # a signed short
             total += weight * _tap(data, plane, left + along, top + down)
-    return np.clip(total >> 15, 0, 255).astype(np.uint8)
+    found: Bytes = np.clip(total >> 15, 0, 255).astype(np.uint8)
+    return found
 
 
 def _rounded(position: Matrix, low: float) -> Whole:
     """Half to even, between `low` and 2^21; `low` where there is no number."""
-    near = np.nan_to_num(np.clip(np.rint(position), low, FAR), nan=low)
-    return near.astype(np.int32)
+    near: Whole = np.nan_to_num(np.clip(np.rint(position), low, FAR), nan=low).astype(np.int32)
+    return near
 
 
 def _tap(data: Bytes, plane: Plane, column: Whole, row: Whole) -> Bytes:

@@ -95,8 +95,6 @@ def test_without_binaries_a_driving_program_has_its_entries(
     assert report["arena_bytes"] < report["arena_unplanned_bytes"]
 
 
-# --- refused ------------------------------------------------------------------------------------
-
 Refuse = Callable[..., str]
 
 

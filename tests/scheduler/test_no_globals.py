@@ -69,9 +69,10 @@ def state(tree: ast.Module, classes: frozenset[str] = frozenset()) -> set[str]:
     """
     changed, declared, found = set[str](), set[str](), set[str]()
     for node in ast.walk(tree):
-        indexed = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
-        if indexed or (isinstance(node, ast.Attribute) and node.attr in WRITES):
-            changed.add(ast.unparse(node.value))
+        if isinstance(node, ast.Subscript):
+            changed |= set() if isinstance(node.ctx, ast.Load) else {ast.unparse(node.value)}
+        elif isinstance(node, ast.Attribute):
+            changed |= {ast.unparse(node.value)} if node.attr in WRITES else set()
         elif isinstance(node, ast.Global):
             declared.update(node.names)
     for node in tree.body:

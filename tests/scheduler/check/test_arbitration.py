@@ -40,8 +40,6 @@ def numbers(note: str) -> list[float]:
     return [float(word) for word in note.split() if word[0].isdigit()]
 
 
-# --- the reference is off ---------------------------------------------------------------------
-
 MEAN_OF_THREE = parsed(
     "(float[2,3] x) => (float[2] y) { y = ReduceMean<axes = [1], keepdims = 0>(x) }"
 )
@@ -94,8 +92,6 @@ def test_a_reference_that_adds_one_after_the_other_is_overruled() -> None:
     assert "of the largest value" in output.problem
     assert "from the reference" in output.problem
 
-
-# --- noise ------------------------------------------------------------------------------------
 
 TERMS = 512
 
@@ -154,9 +150,6 @@ def test_integers_are_compared_by_how_many_differ() -> None:
     assert "1 of 4 elements differ" in settle(proto, x, wrong, right).problem
 
 
-# --- quantised while it runs ------------------------------------------------------------------
-
-
 def quantised(weight: float = 1.0, nudge: float = 1.0) -> onnx.ModelProto:
     """So many computed values that some lie within a few units of a rounding tie."""
     return parsed(
@@ -200,9 +193,6 @@ def test_what_is_quantised_beforehand_has_the_usual_tolerance(
     found, why = rounding_of(from_proto(proto), stores_halves=False)
     assert (found, bool(why)) == (rounding, rounding is Rounding.QUANTISED)
     assert rounding_of(from_proto(proto), stores_halves=True)[0] is of_halves
-
-
-# --- special values ---------------------------------------------------------------------------
 
 
 def rows_of(nodes: str, outputs: str = "16,6") -> onnx.ModelProto:

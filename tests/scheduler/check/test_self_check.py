@@ -48,9 +48,6 @@ def damaged(compiled: CompiledModel, at: int, data: bytes) -> CompiledModel:
     return replace(compiled, data=bytes(changed))
 
 
-# --- whole checks -----------------------------------------------------------------------------
-
-
 @pytest.mark.opencl
 @pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("fp16", 2e-2)])
@@ -142,9 +139,6 @@ def test_bfloat16_goes_to_the_evaluator_of_onnx() -> None:
     found = check(parsed("(bfloat16[30] x) => (bfloat16[30] y) { y = Mul(x, x) }"))
     assert found.failures == ()
     assert found.reference.startswith(f"onnx {onnx.__version__} reference evaluator (")
-
-
-# --- its parts --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

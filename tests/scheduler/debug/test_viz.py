@@ -45,7 +45,6 @@ class Checker(HTMLParser):
         self.open: list[str] = []
         self.ids: list[str] = []
         self.loads: list[str] = []
-        self.text: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in VOID:
@@ -63,9 +62,6 @@ class Checker(HTMLParser):
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Self-closing shapes of SVG."""
 
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
 
 def check(text: str) -> Checker:
     checker = Checker()
@@ -74,9 +70,6 @@ def check(text: str) -> Checker:
     assert checker.open == []
     assert len(checker.ids) == len(set(checker.ids))
     return checker
-
-
-# --- the page ---------------------------------------------------------------------------------
 
 
 def test_page_is_sound_html_that_loads_nothing() -> None:
@@ -253,9 +246,6 @@ def test_nodes_of_a_pass_are_paired_once_and_with_their_like() -> None:
     assert sum(rewired(node, pairs) for node in now) <= 2
     weights_of = [n for n in now if n.op is Op.BUFFER]
     assert all(pairs.get(n, n) is n for n in weights_of)  # other data is another weight
-
-
-# --- the drawing ------------------------------------------------------------------------------
 
 
 def test_kernels_stand_below_what_they_wait_for_and_do_not_overlap() -> None:

@@ -103,9 +103,6 @@ def images_of(made: Emitted) -> list[list[int]]:
     return [b["image"] for b in made.manifest["buffers"] if b["kind"] == "image"]
 
 
-# --- numbers --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("target", [name for name in SPECS if name != "cpu"])
 def test_every_target_computes_the_same(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME_CHECK", "1")  # intermediates start as NaN, images too
@@ -128,9 +125,6 @@ def test_images_of_halves() -> None:
     check(made, outputs, 2e-3)
 
 
-# --- work-groups ----------------------------------------------------------------------------------
-
-
 def test_work_items_beyond_the_last_do_nothing() -> None:
     state = Tensor.state("n", (300,))
     made = compiled("gpu", {}, state.assign(state + 1.0))
@@ -151,9 +145,6 @@ def test_neighbours_store_and_read_neighbouring_elements() -> None:
     (text,) = sources(compiled("gpu", {"y": a @ w}))
     assert re.search(r"= \(item\) % 32;", text)  # 128 columns in vectors of four, fastest
     assert re.search(r"in1 \+ \(o1 \* 4 \+ \w+ \* 512", text)  # rows of 128 weights, 4 at a time
-
-
-# --- images ---------------------------------------------------------------------------------------
 
 
 def convolved(x: Tensor, channels: int, size: int = 3) -> Tensor:
@@ -218,9 +209,6 @@ def test_an_image_too_wide_is_split_elsewhere_or_a_buffer() -> None:
     check(made, outputs)
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
 def test_float64_is_refused_where_the_target_has_none() -> None:
     x = Tensor.input("x", (4, 8), dt.float64)
     with pytest.raises(DeviceLimitError, match="float64, which target adreno") as caught:
@@ -277,9 +265,6 @@ def test_auto_takes_the_row_of_the_device() -> None:
     assert (row.group, row.max_group, row.cores) == (16, 16, device.info.compute_units)
 
 
-# --- limits ---------------------------------------------------------------------------------------
-
-
 def test_every_limit_of_a_target_is_checked_by_name() -> None:
     adreno = SPECS["adreno"]
     manifest = compiled("adreno", network()).manifest
@@ -322,9 +307,6 @@ def test_a_command_prints_what_the_target_costs(
     assert cost["estimate_ms"] >= max(cost["arithmetic_ms"], cost["memory_ms"])
     assert cli.main([*arguments, "--no-binary"]) == 0
     assert f"image reads {cost['image_reads']} (1361)" in capsys.readouterr().out
-
-
-# --- local memory ---------------------------------------------------------------------------------
 
 
 def product_of(rows: int, depth: int, columns: int, dtype: str) -> tuple[Tensor, Tensor]:

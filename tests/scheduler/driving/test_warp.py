@@ -141,9 +141,6 @@ def test_padding_never_shows(program: Program) -> None:
             np.testing.assert_array_equal(wanted.setdefault(name, image.copy()), image, name)
 
 
-# --- by hand ------------------------------------------------------------------------------------
-
-
 def test_nearest_rounds_half_to_even(program: Program) -> None:
     """Source columns 0.5, 1.5, 2.5, 3.5 are 0, 2, 2, 4; chroma moves by 0.25 and rounds to 0."""
     form = nv12_unpadded(512, 256)
@@ -192,8 +189,6 @@ def test_without_a_transform_the_first_pixel_repeats(program: Program, name: str
         assert (image[5] == frame[form.uv_offset + 1]).all()
         assert (found[f"luma {mode}"] == frame[0]).all()
 
-
-# --- geometries that lie ------------------------------------------------------------------------
 
 SMALL = 4096  # bytes of a frame buffer
 HELD = np.arange(SMALL, dtype=np.uint32).astype(np.uint8) ^ (np.arange(SMALL) >> 8).astype(np.uint8)

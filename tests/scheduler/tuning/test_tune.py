@@ -20,14 +20,7 @@ from scheduler.context import DEFAULT_CONTEXT, CompileContext, context_for
 from scheduler.device import tuned_table
 from scheduler.device.choice import HEURISTIC, Choice, parse_choice
 from scheduler.device.spec import SPECS
-from scheduler.device.tuned_table import (
-    Entry,
-    TableError,
-    TunedTable,
-    parse_table,
-    read_table,
-    write_table,
-)
+from scheduler.device.tuned_table import Entry, TableError, TunedTable
 from scheduler.errors import SchedulerError
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import Job, jobs_of
@@ -52,9 +45,6 @@ def graph() -> EntryGraph:
 
 
 JOBS = jobs_of([graph()], DEFAULT_CONTEXT)
-
-
-# --- the search, with times that are made up ----------------------------------------------------
 
 
 @dataclass
@@ -103,6 +93,9 @@ def search(device: Device, seconds: float = 1e6, peak: float = 0.0) -> Search:
 
 
 def test_the_fastest_choice_wins_by_its_margin() -> None:
+    assert HEURISTIC.is_heuristic
+    assert not ENTRY.choice.is_heuristic
+
     def times(_job: Job, choice: Choice, _rounds: int) -> float:
         return 1.0 - 0.05 * (choice.vectors == 2) - 0.05 * (choice.unroll == 1)
 
@@ -171,14 +164,11 @@ def test_nothing_is_searched_further_at_the_peak() -> None:
     assert at_peak.tried < below.tried
 
 
-# --- tables ------------------------------------------------------------------------------------
-
-
 def test_a_table_comes_back_from_its_file(tmp_path: Path) -> None:
     table = TunedTable("cpu", "device", "driver", {KEY: ENTRY, "f" * 24: ENTRY})
     path = tmp_path / "tuned" / "cpu.json"
-    write_table(path, table)
-    found = read_table(path)
+    tuned_table.write_table(path, table)
+    found = tuned_table.read_table(path)
     assert found == table
     assert found.text() == table.text() == path.read_text(encoding="utf-8")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -205,14 +195,14 @@ def test_a_damaged_table_is_left_alone_with_a_warning(
     text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TableError):
-        parse_table(text)
+        tuned_table.parse_table(text)
     path = tmp_path / "cpu.json"
     path.write_text(text)
     with caplog.at_level(logging.WARNING):
-        assert read_table(path) == tuned_table.EMPTY
+        assert tuned_table.read_table(path) == tuned_table.EMPTY
     assert str(path) in caplog.text
     assert path.read_text(encoding="utf-8") == text
-    assert read_table(tmp_path / "missing.json") == tuned_table.EMPTY
+    assert tuned_table.read_table(tmp_path / "missing.json") == tuned_table.EMPTY
 
 
 def test_a_file_of_another_device_is_not_taken_for_ones_own(
@@ -222,16 +212,16 @@ def test_a_file_of_another_device_is_not_taken_for_ones_own(
     monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
     device, key = ("cpu", "this", "1.0"), "0" * 24
     path, found = tuned_table.table_path(*device), {key: ENTRY}
-    write_table(path, TunedTable(*device, found))
+    tuned_table.write_table(path, TunedTable(*device, found))
     assert tuned_table.own_table(*device).entries == found
-    write_table(path, TunedTable("cpu", "another", "1.0", found))
+    tuned_table.write_table(path, TunedTable("cpu", "another", "1.0", found))
     assert not tuned_table.own_table(*device).entries
     assert key not in tuned_table.table_for(*device).entries
 
 
 def test_shipped_tables_are_whole() -> None:
     for path in sorted(tuned_table.SHIPPED.glob("*.json")):
-        table = parse_table(path.read_text(encoding="utf-8"))
+        table = tuned_table.parse_table(path.read_text(encoding="utf-8"))
         assert table.target == path.stem
         assert table.target in SPECS
         assert table.text() == path.read_text(encoding="utf-8")
@@ -268,9 +258,6 @@ def test_other_results_are_noticed(found: list[float], same: bool) -> None:
     assert same_results(np.array(found, np.float32), expected) is same
 
 
-# --- all of it, on the device -------------------------------------------------------------------
-
-
 @pytest.mark.opencl
 @pytest.mark.slow
 def test_tuning_finds_something_or_nothing_and_remembers_it(
@@ -285,7 +272,7 @@ def test_tuning_finds_something_or_nothing_and_remembers_it(
     assert {line.state for line in first.lines} <= {"searched", "not reached"}
     assert first.best_ms <= first.heuristic_ms
     of_device = (context.spec.target, device.info.name, device.info.driver)
-    kept = read_table(tuned_table.table_path(*of_device))
+    kept = tuned_table.read_table(tuned_table.table_path(*of_device))
     assert len(kept.entries) == sum(line.state == "searched" for line in first.lines) > 0
     used = tuned_table.table_for(*of_device)
     assert kept.digest == used.digest or tuned_table.shipped_table(of_device[0]).entries
@@ -297,8 +284,3 @@ def test_tuning_finds_something_or_nothing_and_remembers_it(
 def test_targets_without_choices_are_refused() -> None:
     with pytest.raises(SchedulerError, match="--tune"):
         tune([graph()], CompileContext(SPECS["adreno"]), choose_device("cpu"), 1.0)
-
-
-def test_the_heuristic_is_the_empty_choice() -> None:
-    assert HEURISTIC.is_heuristic
-    assert not ENTRY.choice.is_heuristic
