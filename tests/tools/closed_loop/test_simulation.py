@@ -134,7 +134,7 @@ def test_the_same_seed_is_the_same_drive_on_no_road_of_training() -> None:
 def track_of(**columns: list[float]) -> Track:
     """Return a track of these values; all others are 0, and nobody is ahead."""
     rows = np.zeros((max([0, *map(len, columns.values())]), len(Sample._fields)))
-    for name, values in {"counts": 1.0, "gap_m": np.inf, **columns}.items():
+    for name, values in {"counts": [1.0], "gap_m": [np.inf], **columns}.items():
         rows[:, Sample._fields.index(name)] = values
     return Track(make_trial(STANDARD, 0, 100.0), rows, End.DONE)
 

@@ -77,7 +77,8 @@ def test_figures_are_of_absolute_errors_and_the_bias_keeps_its_sign() -> None:
     assert _figures(subject, "left", "all").mean_m == pytest.approx(0.2)
     # Paint is seen once on the left and three times on the right.
     paint = _figures(subject, "seen paint", "all")
-    assert (paint.points, paint.mean_m) == (4, pytest.approx((0.2 + 3 * 0.1) / 4))
+    assert paint.points == 4
+    assert paint.mean_m == pytest.approx((0.2 + 3 * 0.1) / 4)
 
 
 def test_a_frame_without_an_answer_is_missing() -> None:

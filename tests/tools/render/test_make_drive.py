@@ -189,7 +189,7 @@ def test_segments_open_as_recorded_ones(segments: list[Path]) -> None:
         assert drive.info.kind == "openpilot"
         assert drive.info.cameras is None  # the device table knows them
         assert drive.info.car_params is not None
-        seen = []
+        seen: list[dict[str, int]] = []
         for moment in drive.moments():
             if moment.frames:
                 pixels = np.asarray(moment.frames["road"].data)

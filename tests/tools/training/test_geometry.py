@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -83,7 +85,7 @@ def test_car_reads_how_far_it_is_and_how_it_grows(
     assert np.isnan(lead_readings(straight())).all()
 
 
-def places_seen(road: Singles, driven_m: float) -> Singles:
+def places_seen(road: NDArray[Any], driven_m: float) -> NDArray[Any]:
     """Return what all places of a sweep see of stripes across a road, after some metres."""
     rows = 2.0 * sweep.STRIDE * (np.arange(44) + 20) + 0.5
     ahead = MED_LENS.focal_px * sweep.HEIGHT_M / (rows - MED_LENS.cy_px)

@@ -159,8 +159,8 @@ def test_painter_waits_while_there_is_enough_goes_on_and_ends_while_it_waits() -
         assert (replay.produced, sent) == (1, [])
 
 
-@pytest.fixture
-def replay() -> Iterator[Replay]:
+@pytest.fixture(name="replay")
+def small_ring() -> Iterator[Replay]:
     """A small ring, empty."""
     with open_replay(4, 1, 5) as ring:
         yield ring

@@ -7,7 +7,6 @@ import math
 from html.parser import HTMLParser
 from math import prod
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -129,8 +128,9 @@ def directory(tmp_path: Path) -> Path:
     (tmp_path / DRIVES).mkdir()
     for rows in (2, 3, 4):
         seen, mirrored = (np.full((rows, 512), x, np.float16) for x in (0.5, 0.25))
-        said: Any = (np.ones((rows, 7), np.float32), np.zeros((rows, 8), np.float32))
-        record = DriveRecord(seen, mirrored, *said, True, np.arange(rows, dtype=np.float32))
+        targets, pulses = np.ones((rows, 7), np.float32), np.zeros((rows, 8), np.float32)
+        off_m = np.arange(rows, dtype=np.float32)
+        record = DriveRecord(seen, mirrored, targets, pulses, True, off_m)
         write_drive(tmp_path, rows - 2, record)
     return tmp_path
 

@@ -114,7 +114,8 @@ def test_each_output_has_a_scale_of_its_own(
     numbers, scale = in_eight_bits(np.array(weight, np.float32), outputs=outputs)
     assert_allclose(scale, scales, rtol=1e-6)
     assert numbers.tolist() == wanted
-    assert (numbers.dtype, scale.dtype) == (np.int8, np.float32)
+    assert numbers.dtype == np.int8
+    assert scale.dtype == np.float32
 
 
 def test_an_output_of_zeros_stays_zero() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,13 +30,13 @@ def uniform_road(
     return integrated(curvature_1pm * ones, grade_rad * ones, bank_rad * ones)
 
 
-def changing_road(length_m: float = 500.0, **angles: Callable[[Floats], Floats]) -> Road:
+def changing_road(length_m: float = 500.0, **angles: Callable[[Floats], Any]) -> Road:
     """Return a road whose `curvature`, `grade` or `bank` is a function of the way along it."""
     s = np.arange(round(length_m / GRID_M)) * GRID_M - 60.0
-    profiles = [
-        angles[name](s) if name in angles else 0.0 * s for name in ("curvature", "grade", "bank")
-    ]
-    return integrated(*profiles)
+    curvature, grade, bank = (
+        angles.get(name, np.zeros_like)(s) for name in ("curvature", "grade", "bank")
+    )
+    return integrated(curvature, grade, bank)
 
 
 def lanes_of(count: int, width_m: float = 3.5, *, is_yellow: bool = False) -> Lanes:

@@ -12,11 +12,11 @@ from numpy.testing import assert_array_equal
 from modeld.calibration import Camera
 from modeld.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tests.tools.world.roads import body_on, changing_road, lanes_of, uniform_road, world_of
-from tools.world.body import Body
 from tools.world.curves import Floats
 from tools.world.lanes import MarkingKind
 from tools.world.painter import Painter
 from tools.world.scenery import PLAIN, random_scenery
+from tools.world.sky import Picture
 from tools.world.traffic import Vehicle
 from tools.world.view import MED_LENS, WIDE_LENS, Lens, Mount
 from tools.world.world import World, random_world
@@ -24,22 +24,7 @@ from tools.world.world import World, random_world
 HEIGHT_M = 1.22
 CAMERA = Lens.of(Camera(1344, 760, 1141.5))
 LEVEL = (0.0, 0.0, 0.0)
-MED = Mount(MED_LENS, LEVEL, HEIGHT_M)
 CAR = Vehicle(40.0, 0.0, 10.0, 0.0, 1.8, 1.5, 4.4, 0)
-
-
-def projected(points_m: Floats, mount: Mount) -> Floats:
-    """Project points (n, 3) of the calibrated frame into (n, 2) pixels."""
-    view = points_m @ (VIEW_FROM_DEVICE @ rot_from_euler(mount.rpy_rad)).T
-    middle = np.array([mount.lens.cx_px, mount.lens.cy_px])
-    return np.asarray(middle + mount.lens.focal_px * view[:, :2] / view[:, 2:])
-
-
-def line_before(world: World, body: Body, offset_m: float) -> Floats:
-    """Return points of a line along the road in the calibrated frame, (n, 3)."""
-    s = body.s_m + np.linspace(2.0, 45.0, 3000)
-    x, y, z = body.seen(*world.road.places(s, offset_m))
-    return np.stack([x, y, z + HEIGHT_M], axis=1)
 
 
 def marked_world(**road: float) -> World:
@@ -53,10 +38,41 @@ def marked_world(**road: float) -> World:
     return replace(world_of(uniform_road(**road), lanes), scenery=look)
 
 
-def luma_of(world: World, mount: Mount, body: Body, *cars: Vehicle, **look: Any) -> Floats:
-    """Paint a world that looks different in some ways; the number 0 seeds its noise."""
-    world = replace(world, scenery=replace(world.scenery, **look))
-    return Painter(world, mount).paint(body, cars, 0).luma.astype(np.float64)
+class Scene:
+    """The marked world seen from a car at (s, offset), turned by an angle."""
+
+    def __init__(
+        self,
+        lens: Lens = MED_LENS,
+        rpy_rad: tuple[float, float, float] = LEVEL,
+        at: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        world: World | None = None,
+    ) -> None:
+        self.world, self.mount = world or marked_world(), Mount(lens, rpy_rad, HEIGHT_M)
+        self.body = body_on(self.world, at[0], at[1], 15.0, at[2])
+
+    def paint(self, *cars: Vehicle, number: int = 0, **look: Any) -> Picture:
+        """Paint it looking different in some ways; the number seeds its noise."""
+        world = replace(self.world, scenery=replace(self.world.scenery, **look))
+        return Painter(world, self.mount).paint(self.body, cars, number)
+
+    def luma(self, *cars: Vehicle, **look: Any) -> Floats:
+        return self.paint(*cars, **look).luma.astype(np.float64)
+
+    def project(self, points_m: Floats) -> Floats:
+        """Project points (n, 3) of the calibrated frame into (n, 2) pixels."""
+        lens = self.mount.lens
+        view = points_m @ (VIEW_FROM_DEVICE @ rot_from_euler(self.mount.rpy_rad)).T
+        return np.array([lens.cx_px, lens.cy_px]) + lens.focal_px * view[:, :2] / view[:, 2:]
+
+    def points(self, s_m: Floats, offset_m: float | Floats) -> Floats:
+        """Return points of the road in the calibrated frame, (n, 3)."""
+        x, y, z = self.body.seen(*self.world.road.places(s_m, offset_m))
+        return np.stack([x, y, z + HEIGHT_M], axis=1)
+
+    def line(self, offset_m: float) -> Floats:
+        """Return points of a line along the road, before the car."""
+        return self.points(self.body.s_m + np.linspace(2.0, 45.0, 3000), offset_m)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +97,8 @@ def luma_of(world: World, mount: Mount, body: Body, *cars: Vehicle, **look: Any)
 def test_line_is_where_it_projects(
     lens: Lens, rpy_rad: tuple[float, float, float], road: dict[str, float]
 ) -> None:
-    world, mount = marked_world(**road), Mount(lens, rpy_rad, HEIGHT_M)
-    body = body_on(world, 30.0, -0.4, 15.0, 0.02)
-    luma = luma_of(world, mount, body)
-    line = projected(line_before(world, body, world.lanes.markings[2].offset_m), mount)
+    scene = Scene(lens, rpy_rad, (30.0, -0.4, 0.02), marked_world(**road))
+    luma, line = scene.luma(), scene.project(scene.line(scene.world.lanes.markings[2].offset_m))
     rows = np.arange(lens.height)
     columns = np.interp(rows, line[::-1, 1], line[::-1, 0])
     slope = np.abs(np.gradient(columns))
@@ -101,9 +115,8 @@ def test_line_is_where_it_projects(
 
 def test_line_covers_its_width() -> None:
     # 0.15 m at 12 m are 0.15 / 12 * 910 = 11.4 px; it is 216 - 50 brighter than the road.
-    world = marked_world()
     row = round(MED_LENS.cy_px + MED_LENS.focal_px * HEIGHT_M / 12.0)
-    luma = luma_of(world, MED, body_on(world, 30.0, 1.75, 15.0))[row]
+    luma = Scene(at=(30.0, 1.75, 0.0)).luma()[row]
     added = (luma - 50.0).clip(0.0).sum() / (PLAIN.paint - 50.0)
     assert added == pytest.approx(0.15 / 12.0 * MED_LENS.focal_px, rel=0.06)
 
@@ -112,17 +125,17 @@ def test_crest_hides_what_is_behind_it() -> None:
     # 50 m of 5 % up, then 5 % down: the road behind the crest is below the line of sight.
     road = changing_road(660.0, grade=lambda s: np.where(s < 50.0, 0.05, -0.05))
     world = replace(marked_world(), road=road, lanes=lanes_of(2))
-    body = body_on(world, 0.0, -1.75, 15.0)
-    empty = luma_of(world, MED, body)
+    scene = Scene(at=(0.0, -1.75, 0.0), world=world)
+    empty = scene.luma()
     # The crest: 50 m ahead along the car's own slope.
     crest, middle = round(MED_LENS.cy_px + MED_LENS.focal_px * HEIGHT_M / 50.0), slice(160, 352)
     assert np.abs(empty[crest + 4 :, 256] - 50).max() < 12
     assert (empty[crest + 4, middle] > 60).any(), "lines up to the crest"
     assert (empty[crest - 3, middle] > 120).all(), "the sky behind it"
     behind = replace(CAR, s_m=110.0, height_m=1.2)
-    assert np.abs(luma_of(world, MED, body, behind) - empty).max() < 2
+    assert np.abs(scene.luma(behind) - empty).max() < 2
     tall = replace(CAR, s_m=60.0, height_m=3.6)
-    shown = np.abs(luma_of(world, MED, body, tall) - empty) > 20
+    shown = np.abs(scene.luma(tall) - empty) > 20
     rows = np.flatnonzero(shown.any(axis=1))
     assert rows.size > 20
     assert rows.max() <= crest + 2
@@ -131,13 +144,12 @@ def test_crest_hides_what_is_behind_it() -> None:
 @pytest.mark.parametrize("ahead_m", [8.0, 25.0, 70.0])
 @pytest.mark.parametrize("lens", [MED_LENS, WIDE_LENS])
 def test_car_stands_where_it_projects(lens: Lens, ahead_m: float) -> None:
-    world, mount = marked_world(curvature_1pm=0.001), Mount(lens, (0.0, 0.01, -0.01), HEIGHT_M)
-    body, car = body_on(world, 10.0, -1.75, 15.0), replace(CAR, s_m=10.0 + ahead_m, offset_m=-1.75)
-    changed = np.abs(luma_of(world, mount, body, car) - luma_of(world, mount, body)) > 12
-    x, y, z = body.seen(*world.road.places(np.array([car.s_m] * 2), np.array([-2.65, -0.85])))
-    corners = np.stack([x, y, z + HEIGHT_M], axis=1)
-    (left, foot), (right, _) = projected(corners, mount)
-    top = projected(corners - [0.0, 0.0, 1.5], mount)[0, 1]
+    bend, car = marked_world(curvature_1pm=0.001), replace(CAR, s_m=10.0 + ahead_m, offset_m=-1.75)
+    scene = Scene(lens, (0.0, 0.01, -0.01), (10.0, -1.75, 0.0), bend)
+    changed = np.abs(scene.luma(car) - scene.luma()) > 12
+    corners = scene.points(np.array([car.s_m] * 2), np.array([-2.65, -0.85]))
+    (left, foot), (right, _) = scene.project(corners)
+    top = scene.project(corners - [0.0, 0.0, 1.5])[0, 1]
     # Between lamps and windows the body is nearly as wide as the car.
     columns = np.flatnonzero(changed[round(top + 0.39 * (foot - top))])
     slack = 1.6 + 0.03 * (right - left)
@@ -148,33 +160,28 @@ def test_car_stands_where_it_projects(lens: Lens, ahead_m: float) -> None:
 
 
 def test_braking_lights_the_lamps() -> None:
-    world, car = marked_world(), replace(CAR, s_m=15.0)
-    body = body_on(world, 0.0, 0.0, 15.0)
-    braking = luma_of(world, MED, body, replace(car, acceleration_mps2=-3.0))
-    difference = braking - luma_of(world, MED, body, car)
+    scene, car = Scene(), replace(CAR, s_m=15.0)
+    difference = scene.luma(replace(car, acceleration_mps2=-3.0)) - scene.luma(car)
     assert difference.min() >= -1
     assert 100 < (difference > 50).sum() < 3000
 
 
 def test_cars_beside_show_their_sides() -> None:
-    world, mount = marked_world(), Mount(WIDE_LENS, LEVEL, HEIGHT_M)
-    body = body_on(world, 0.0, -1.75, 15.0)
+    scene = Scene(WIDE_LENS, at=(0.0, -1.75, 0.0))
     # Its rear is behind the lens, its front before it.
     beside = replace(CAR, s_m=-1.0, offset_m=2.5, length_m=12.0, width_m=2.5, height_m=3.5)
-    added = luma_of(world, mount, body, beside) - luma_of(world, mount, body)
-    shown = np.flatnonzero((np.abs(added) > 15).any(axis=0))
+    shown = np.flatnonzero((np.abs(scene.luma(beside) - scene.luma()) > 15).any(axis=0))
     # Its near side is 3 m to the right; its front is at 11 m.
     assert shown[0] == pytest.approx(256.0 + 455.0 * 3.0 / 11.0, abs=2)
     assert shown[-1] == 511
-    behind = luma_of(world, mount, body, replace(beside, s_m=-13.0))
-    assert_array_equal(behind, luma_of(world, mount, body))
+    assert_array_equal(scene.luma(replace(beside, s_m=-13.0)), scene.luma())
 
 
 def test_colour_lies_where_brightness_does() -> None:
     world = marked_world()
     yellow = replace(world.lanes.markings[2], is_yellow=True)
     world = replace(world, lanes=replace(world.lanes, markings=(*world.lanes.markings[:2], yellow)))
-    picture = Painter(world, MED).paint(body_on(world, 30.0, 0.0, 15.0), (), 0)
+    picture = Scene(at=(30.0, 0.0, 0.0), world=world).paint()
     differences = []
     for row in range(90, 130, 2):
         bright = np.maximum(picture.luma[row : row + 2].mean(axis=0) - 52.0, 0.0)
@@ -188,12 +195,12 @@ def test_colour_lies_where_brightness_does() -> None:
 
 @pytest.mark.parametrize(("bank_rad", "roll_rad"), [(0.05, 0.0), (0.0, 0.05), (0.04, -0.03)])
 def test_bank_and_roll_tilt_the_horizon(bank_rad: float, roll_rad: float) -> None:
-    world, mount = marked_world(bank_rad=bank_rad), Mount(WIDE_LENS, (roll_rad, 0.0, 0.0), HEIGHT_M)
-    body = body_on(world, 30.0, 0.0, 15.0)
-    luma = luma_of(world, mount, body, hills_rad=0.0, treeline_rad=0.0)
+    world = marked_world(bank_rad=bank_rad)
+    scene = Scene(WIDE_LENS, (roll_rad, 0.0, 0.0), (30.0, 0.0, 0.0), world)
+    luma = scene.luma(hills_rad=0.0, treeline_rad=0.0)
     # Two points far away that are level with the car in the world, turned into its frame.
     far = 1e6 * np.array([[1.0, aside, 0.0] for aside in (-0.55, 0.55)])
-    level = projected(far @ rot_from_euler((bank_rad, 0.0, 0.0)), mount)
+    level = scene.project(far @ rot_from_euler((bank_rad, 0.0, 0.0)))
     rows = np.interp([20, 490], level[:, 0], level[:, 1])
     for column, row in zip((20, 490), rows, strict=True):
         assert np.flatnonzero(luma[:, column] < 100)[0] == pytest.approx(row, abs=2.5)
@@ -220,31 +227,23 @@ def test_pictures_are_the_same_in_any_order_and_for_longer_worlds(seed: int) -> 
 
 
 def test_number_seeds_noise_only() -> None:
-    world = marked_world()
-    body = body_on(world, 0.0, 0.0, 15.0)
-    clean = Painter(world, MED)
-    assert_array_equal(clean.paint(body, (), 1).luma, clean.paint(body, (), 2).luma)
-    noisy = Painter(replace(world, scenery=replace(world.scenery, noise=4.0)), MED)
-    one, two = (noisy.paint(body, (), number).luma.astype(np.float64) for number in (1, 2))
+    scene = Scene()
+    assert_array_equal(scene.luma(number=1), scene.luma(number=2))
+    one, two = (scene.luma(number=number, noise=4.0) for number in (1, 2))
     assert np.std(one[120:, 200:300] - two[120:, 200:300]) == pytest.approx(4.0 * 2**0.5, rel=0.1)
-    assert abs((one - clean.paint(body, (), 1).luma).mean()) < 0.2
+    assert abs((one - scene.luma(number=1)).mean()) < 0.2
 
 
 def test_night_is_dark_but_before_the_car() -> None:
-    world = marked_world()
-    body = body_on(world, 0.0, 0.0, 15.0)
-    day, dark = luma_of(world, MED, body), luma_of(world, MED, body, light=0.0)
+    day, dark = Scene().luma(), Scene().luma(light=0.0)
     assert dark[:40].mean() < 0.3 * day[:40].mean()
     assert dark[150:250, 200:300].mean() > dark[52:60, 200:300].mean() + 10.0
     assert dark[200, 256] > dark[200, 20]
 
 
 def test_weather_and_blur_lower_the_contrast() -> None:
-    world = marked_world()
-    body = body_on(world, 0.0, 0.0, 15.0)
-
     def sharpness(**look: float) -> float:
-        return float(np.square(np.diff(luma_of(world, MED, body, **look)[100:], axis=1)).sum())
+        return float(np.square(np.diff(Scene().luma(**look)[100:], axis=1)).sum())
 
     clear = sharpness()
     assert sharpness(haze_m=40.0) < 0.8 * clear
@@ -253,13 +252,12 @@ def test_weather_and_blur_lower_the_contrast() -> None:
 
 
 def test_woods_stand_where_their_foot_projects() -> None:
-    world, mount = marked_world(curvature_1pm=0.002), Mount(WIDE_LENS, (0.0, 0.01, -0.01), HEIGHT_M)
+    world, at = marked_world(curvature_1pm=0.002), (30.0, 0.0, 0.0)
+    scene = Scene(WIDE_LENS, (0.0, 0.01, -0.01), at, world)
     look = {"woods_m": (5.0, 0.0), "woods_beyond_m": 3.0, "woods_rough": 0.0}
-    body = body_on(world, 30.0, 0.0, 15.0)
-    wooded = luma_of(world, mount, body, **look, woods=(130.0, 100.0, 128.0))
-    changed = np.abs(wooded - luma_of(world, mount, body)) > 6
-    foot = line_before(world, body, world.lanes.right_edge_m + 3.0)
-    low, high = projected(foot, mount), projected(foot - [0.0, 0.0, 5.0], mount)
+    changed = np.abs(scene.luma(**look, woods=(130.0, 100.0, 128.0)) - scene.luma()) > 6
+    foot = scene.line(world.lanes.right_edge_m + 3.0)
+    low, high = scene.project(foot), scene.project(foot - [0.0, 0.0, 5.0])
     for column in (410, 450, 490):
         rows = np.flatnonzero(changed[:, column])
         bottom, top = (np.interp(column, edge[::-1, 0], edge[::-1, 1]) for edge in (low, high))
@@ -269,11 +267,11 @@ def test_woods_stand_where_their_foot_projects() -> None:
 
 
 def test_posts_stand_along_the_edges() -> None:
-    world = marked_world()
-    body = body_on(world, 10.0, 0.0, 15.0)
-    changed = np.abs(luma_of(world, MED, body, post_m=25.0) - luma_of(world, MED, body)) > 20
+    scene = Scene(at=(10.0, 0.0, 0.0))
+    changed = np.abs(scene.luma(post_m=25.0) - scene.luma()) > 20
     # 0.7 m beyond the edges, at s = 50: 40 m ahead, from the ground to 1 m.
-    for edge in (world.lanes.left_edge_m - 0.7, world.lanes.right_edge_m + 0.7):
+    lanes = scene.world.lanes
+    for edge in (lanes.left_edge_m - 0.7, lanes.right_edge_m + 0.7):
         column = round(MED_LENS.cx_px + MED_LENS.focal_px * edge / 40.0)
         rows = np.flatnonzero(changed[:, column - 1 : column + 2].any(axis=1))
         assert rows[-1] == pytest.approx(MED_LENS.cy_px + 910.0 * HEIGHT_M / 40.0, abs=1.5)
@@ -281,10 +279,8 @@ def test_posts_stand_along_the_edges() -> None:
 
 
 def test_low_sun_shines_into_the_lens_it_stands_before() -> None:
-    world, mount = marked_world(), Mount(WIDE_LENS, LEVEL, HEIGHT_M)
-    body = body_on(world, 0.0, 0.0, 15.0)
     plain, shining, behind = (
-        luma_of(world, mount, body, glare=glare, sun_azimuth_rad=azimuth_rad)
+        Scene(WIDE_LENS).luma(glare=glare, sun_azimuth_rad=azimuth_rad)
         for glare, azimuth_rad in ((0.0, 0.3), (1.0, 0.3), (1.0, 3.0))
     )
     added = shining - plain

@@ -223,15 +223,15 @@ def step(cars: Traffic, world: World, body: Body) -> Body:
 
 def test_traffic_of_a_seed_is_always_the_same() -> None:
     world, seen = random_world(4, 2000.0), []
+    start = body_on(world, 100.0, world.lanes.centre_m(0), 20.0)
     for _ in range(2):
-        body = body_on(world, 100.0, world.lanes.centre_m(0), 20.0)
-        cars = Traffic(world, 9, body, density=0.8)
+        body, cars = start, Traffic(world, 9, start, density=0.8)
         for _ in range(200):
             body = step(cars, world, body)
         seen.append(cars.vehicles)
     assert seen[0] == seen[1]
     assert len(seen[0]) > 3
-    assert Traffic(world, 1, body, density=0.0).vehicles == ()
+    assert Traffic(world, 1, start, density=0.0).vehicles == ()
 
 
 @pytest.mark.parametrize("seed", range(6))

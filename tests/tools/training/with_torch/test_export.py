@@ -142,8 +142,8 @@ def test_models_are_small_known_before_and_equal_for_equal_weights(exported: Exp
         assert abs(known.bytes - written.bytes) < 100
     exported.write("b")
     for name in FILES:
-        one, other = (exported.directory / folder / name for folder in "ab")
-        assert one.read_bytes() == other.read_bytes()
+        same = {(exported.directory / folder / name).read_bytes() for folder in "ab"}
+        assert len(same) == 1
     model = onnx.load(exported.directory / "a" / "vision.onnx")
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     assert metadata["model_checkpoint"] == "modeld-train/test"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,23 +17,14 @@ import pytest
 import torch
 
 from tools import cli
-from tools.training import checkpoint
+from tools.training import checkpoint, vision_stage
 from tools.training.heads import VISION_TARGETS, places_in_target, size_of
 from tools.training.options import TrainingOptions
 from tools.training.replay import Batch
 from tools.training.scaling import measure
 from tools.training.sweep import HEIGHT_M
 from tools.training.training import first_learnt
-from tools.training.vision_stage import (
-    VisionState,
-    begin,
-    disturbed,
-    learning_rate,
-    mirror_some,
-    restore_state,
-    save_state,
-    step,
-)
+from tools.training.vision_stage import VisionState, step
 
 SIZE = size_of(VISION_TARGETS)
 
@@ -54,12 +46,10 @@ def toy_batch(rng: np.random.Generator, count: int = 8) -> Batch:
 
 def toy_state(path: Path) -> VisionState:
     torch.set_num_threads(1)
-    options = TrainingOptions(path)
-    state = begin(options)
+    state = vision_stage.begin(TrainingOptions(path))
     rng = np.random.default_rng(0)
     targets = rng.normal(size=(200, SIZE)).astype(np.float32)
     state.scaling = measure(VISION_TARGETS, targets)
-    # What a mirrored picture would want of each value is another test's matter.
     return state
 
 
@@ -74,8 +64,10 @@ def test_checkpoint_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     for _ in range(3):
         step(first, toy_batch(rng), 1e-3)
     first.spent_s, first.next_world = 12.5, 7
-    checkpoint.save(tmp_path, {"vision": save_state(first)})
-    second = restore_state(TrainingOptions(tmp_path), checkpoint.load(tmp_path)["vision"])
+    checkpoint.save(tmp_path, {"vision": vision_stage.save_state(first)})
+    second = vision_stage.restore_state(
+        TrainingOptions(tmp_path), checkpoint.load(tmp_path)["vision"]
+    )
     assert (second.step, second.spent_s, second.next_world) == (3, 12.5, 7)
     assert second.scaling is not None
     assert first.scaling is not None
@@ -93,7 +85,7 @@ def test_checkpoint_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
 
 
 def test_rate_rises_and_falls() -> None:
-    rates = [learning_rate(share, 1.0) for share in np.linspace(0.0, 1.0, 101)]
+    rates = [vision_stage.learning_rate(share, 1.0) for share in np.linspace(0.0, 1.0, 101)]
     assert max(rates) == rates[3] == pytest.approx(1.0, abs=1e-6)
     assert rates[0] == pytest.approx(0.05)
     assert rates[-1] == pytest.approx(0.01)
@@ -102,7 +94,7 @@ def test_rate_rises_and_falls() -> None:
 
 def test_disturbed_pictures_keep_their_middle_and_shape() -> None:
     images = torch.full((64, 2, 12, 128, 256), 127, dtype=torch.uint8)
-    views = disturbed(images, np.random.default_rng(0), torch.float32)
+    views = vision_stage.disturbed(images, np.random.default_rng(0), torch.float32)
     assert views.shape == images.shape
     # Grey stays grey but for the shift of the luma; chroma is not shifted.
     assert views[:, :, 4:6].mean().abs() < 0.01
@@ -115,20 +107,12 @@ def test_about_half_of_a_batch_is_mirrored() -> None:
     rng = np.random.default_rng(0)
     batch = toy_batch(rng, 32)
     before = batch.images.copy()
-    mirror_some(batch, rng)
+    vision_stage.mirror_some(batch, rng)
     changed = [not np.array_equal(a, b) for a, b in zip(before, batch.images, strict=True)]
     assert 8 < sum(changed) < 24
 
 
-COMMAND = [sys.executable, "-m", "tools.cli", "train"]
 SMALL = ["--slots", "24", "--batch", "4", "--workers", "1", "--threads", "1"]
-
-
-def wait_for_steps(path: Path, process: subprocess.Popen[str]) -> None:
-    while process.poll() is None:
-        if path.exists() and '"stage": "vision"' in path.read_text(encoding="utf-8"):
-            return
-        time.sleep(0.1)
 
 
 def test_a_round_learns_from_its_own_drives_and_those_of_the_round_before() -> None:
@@ -138,40 +122,53 @@ def test_a_round_learns_from_its_own_drives_and_those_of_the_round_before() -> N
     assert first_learnt([5, 8, 8], 8) == 6
 
 
+def run_to_the_end(*command: str) -> Any:
+    """Return what the rest of a training says as JSON."""
+    options = [*command, *SMALL, "--json"]
+    done = subprocess.run(options, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def cards_beside_models(*folders: Path) -> list[str]:
+    """Check the models in some folders and return their cards."""
+    for folder in folders:
+        for name in ("vision.onnx", "policy.onnx"):
+            onnx.checker.check_model(onnx.load(folder / name), full_check=True)
+    return [(folder / "README.md").read_text(encoding="utf-8") for folder in folders]
+
+
 @pytest.mark.timeout(900)
 def test_training_is_interrupted_goes_on_and_ends_with_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory, models = tmp_path / "training", tmp_path / "models"
+    directory, models, small = (tmp_path / name for name in ("training", "models", "small"))
+    history = directory / "history.jsonl"
+    command = [sys.executable, "-m", "tools.cli", "train", str(directory)]
     # As long as the first steps take on any machine; it is interrupted after them.
-    command = [*COMMAND, str(directory), "--minutes", "5", "--seed", "7", *SMALL]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        wait_for_steps(directory / "history.jsonl", process)
+    first = [*command, "--minutes", "5", "--seed", "7", *SMALL]
+    with subprocess.Popen(first, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            if history.exists() and '"stage": "vision"' in history.read_text(encoding="utf-8"):
+                break
+            time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, error = process.communicate()
     assert process.returncode == 130
     assert f"go on with: modeld train {directory} --resume" in error
     assert "Traceback" not in error
+    seeds = f"--seed: expected 7, with which the training in {directory} began, found 1"
+    for options, said in (
+        ([], "found one; go on with --resume"),
+        (["--resume", "--seed", "1"], seeds),
+    ):
+        assert cli.main(["train", str(directory), *options, *SMALL]) == 2
+        assert said in capsys.readouterr().err
 
-    assert cli.main(["train", str(directory), *SMALL]) == 2
-    assert "found one; go on with --resume" in capsys.readouterr().err
-
-    assert cli.main(["train", str(directory), "--resume", "--seed", "1", *SMALL]) == 2
-    error = capsys.readouterr().err
-    assert f"--seed: expected 7, with which the training in {directory} began, found 1" in error
-
-    rest = ["--minutes", "0.2", "--resume", "--export", str(models), "--json", *SMALL]
-    done = subprocess.run(
-        [*COMMAND, str(directory), *rest], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = run_to_the_end(*command, "--minutes", "0.2", "--resume", "--export", str(models))
     assert result["steps"] > 0
     assert result["held_out"]["all"]["path_1s_m"] < 10.0
-    for folder in (models, directory / "model"):
-        for name in ("vision.onnx", "policy.onnx"):
-            onnx.checker.check_model(onnx.load(folder / name), full_check=True)
-        card = (folder / "README.md").read_text(encoding="utf-8")
+    for card in cards_beside_models(models, directory / "model"):
         assert "`modeld train --minutes 0.2 --seed 7`" in card
         assert "What it cannot do" in card
     assert (directory / "curves.html").stat().st_size > 1000
@@ -179,17 +176,10 @@ def test_training_is_interrupted_goes_on_and_ends_with_models(
     assert list((directory / "drives").glob("*.npz"))
 
     before = (directory / "checkpoint.pt").read_bytes()
-    rest = ["--eight-bits", "0.1", "--export", str(tmp_path / "small"), "--json", *SMALL]
-    done = subprocess.run(
-        [*COMMAND, str(directory), *rest], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = run_to_the_end(*command, "--eight-bits", "0.1", "--export", str(small))
     assert min(result["steps"]) > 0
     assert list(result["apart"]) == ["rounded", "distilled"]
     assert 0.0 < result["apart"]["distilled"]["path at 1 s, m"] < 0.5
-    for folder in (tmp_path / "small", directory / "eight-bits"):
-        for name in ("vision.onnx", "policy.onnx"):
-            onnx.checker.check_model(onnx.load(folder / name), full_check=True)
-        assert "--eight-bits 0.1 --seed 7" in (folder / "README.md").read_text(encoding="utf-8")
+    for card in cards_beside_models(small, directory / "eight-bits"):
+        assert "--eight-bits 0.1 --seed 7" in card
     assert (directory / "checkpoint.pt").read_bytes() == before
