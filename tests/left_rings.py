@@ -1,17 +1,18 @@
 """Removes frame rings that killed processes have left in shared memory.
 
-A session of tests that is killed can remove nothing, so its keeper does, or the next one's. Rings of
-tests and tools have the number of their process in their names; others are left alone.
+A session of tests that is killed can remove nothing, so its keeper does, or the next one's. Rings
+of tests and tools have the number of their process in their names; others are left alone.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from pathlib import Path
 
-from cereal.frames import DIRECTORY
-from cereal.ring_file import has_writer
+# Not from cereal: every session looks, and the bus takes a third of a second to import.
+DIRECTORY = Path("/dev/shm")  # noqa: S108 - the place of frame rings
 
 # `frames_<name>-<process>_<stream>`, perhaps numbered, and one that was never finished.
 _RING = re.compile(r"frames_\D*[-_](\d+)(?:_\d+)?_[a-zA-Z]+")
@@ -24,7 +25,7 @@ def remove_left_rings(directory: Path = DIRECTORY) -> None:
         match = _RING.fullmatch(path.name) or _UNFINISHED.fullmatch(path.name)
         if match is None or _lives(match[1]):
             continue
-        if _is_ours(path) and not has_writer(path):
+        if _is_ours(path) and not _is_written(path):
             path.unlink(missing_ok=True)
 
 
@@ -35,6 +36,18 @@ def _lives(process: str) -> bool:
     except OSError:
         return False
     return state.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def _is_written(path: Path) -> bool:
+    """Return whether a living process holds the lock of a ring."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _is_ours(path: Path) -> bool:

@@ -17,13 +17,15 @@ import sys
 import time
 from pathlib import Path
 
+from tests.left_rings import remove_left_rings
+
 ROOT = Path(__file__).parents[2]
 KILLING_S = 10.0
 
 
 def start(variable: str, directory: Path) -> None:
     """Start the keeper of this process; it outlives it, and nothing waits for it."""
-    command = [sys.executable, "-m", "tests.support.keeper", str(os.getpid()), variable]
+    command = [sys.executable, "-S", "-m", "tests.support.keeper", str(os.getpid()), variable]
     environment = {name: text for name, text in os.environ.items() if name != variable}
     with subprocess.Popen(
         [*command, str(directory)], cwd=ROOT, env=environment, start_new_session=True,
@@ -64,8 +66,6 @@ def kill_all(variable: str, text: str) -> None:
 
 def main() -> None:
     """Wait for a process to end, then clean up after it."""
-    from tests.left_rings import remove_left_rings
-
     process, variable, directory = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     try:
         handle = os.pidfd_open(process)
