@@ -99,6 +99,19 @@ def test_the_daemon_process_drives_by_the_clock(
     assert names >= {"modelV2", "cameraOdometry", "carState", "carParams", "roadCameraState"}
 
 
+def drive_after(number: int, model: Path) -> None:
+    """Drive with a daemon that gets a signal before."""
+    trial = make_trial(STANDARD, 0, 500.0)
+    with live_loop(LiveOptions(model, rate_hz=10.0, is_quiet=True)) as loop:
+        loop.wait_for_answer(trial, 60.0)
+        os.kill(loop.daemon.pid, number)
+        try:
+            loop.drive(trial)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(loop.daemon.pid, signal.SIGCONT)
+
+
 @pytest.mark.alone
 @pytest.mark.opencl
 @pytest.mark.slow
@@ -113,16 +126,8 @@ def test_a_daemon_that_dies_or_falls_silent_is_told(
     blind_model: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
 ) -> None:
     monkeypatch.setattr(live, "SILENCE_S", 1.0)
-    trial = make_trial(STANDARD, 0, 500.0)
-    with live_loop(LiveOptions(blind_model, rate_hz=10.0, is_quiet=True)) as loop:
-        loop.wait_for_answer(trial, 60.0)
-        os.kill(loop.daemon.pid, number)
-        try:
-            with pytest.raises(ProcessError, match=said):
-                loop.drive(trial)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(loop.daemon.pid, signal.SIGCONT)
+    with pytest.raises(ProcessError, match=said):
+        drive_after(number, blind_model)
 
 
 @pytest.mark.opencl
