@@ -85,8 +85,8 @@ def test_one_reader_follows_a_bounded_number_of_bytes() -> None:
     # Each time the list counts its 500 words, and the pointers to it a few.
     assert TRAVERSAL_BYTES == 8 << 20
     at_most = (TRAVERSAL_BYTES + 64 * len(data)) // 4000
-    assert all(len(reader.modelV2.position.x) == 1000 for _ in range(at_most * 19 // 20))
-    followed = (len(reader.modelV2.position.x) for _ in range(at_most // 20 + 2))
+    assert all(len(reader.modelV2.position.x) == 1000 for _ in range(at_most * 9 // 10))
+    followed = (len(reader.modelV2.position.x) for _ in range(at_most // 10 + 2))
     with pytest.raises(MessageError, match="here: expected a whole message"), reading("here"):
         sum(followed)
     assert len(read_event(data).modelV2.position.x) == 1000
