@@ -28,6 +28,7 @@ from tests.reference_loop.rules import (
 from tests.reference_loop.warps import ROAD_VIEW, WIDE_VIEW, Lens, Picture, transform, view
 
 Array = NDArray[Any]
+CAUSES = ("brakeDisengageProbs", "gasDisengageProbs", "steerOverrideProbs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,8 @@ class Loop:
         self.action = act(facts, parsed, self._speed(now), times, self.action)
         changing = float(parsed["desire_state"][3] + parsed["desire_state"][4])
         self.desire = self.machine.step(now.driver, changing)
-        causes = ("brakeDisengageProbs", "gasDisengageProbs", "steerOverrideProbs")
+        causes = [meta_column(parsed, name) for name in CAUSES]
+        hard = [meta_column(parsed, f"brake{n}MetersPerSecondSquaredProbs") for n in (5, 3)]
         about = About(
             frame_id=now.frame_id,
             frame_id_extra=now.extra_id,
@@ -226,13 +228,8 @@ class Loop:
             valid=self.calibrated,
             big=facts.big,
             action=self.action,
-            confidence=self.confidence.step(
-                now.frame_id, [meta_column(parsed, name) for name in causes]
-            ),
-            hard_brake=self.hard_brake.step(
-                meta_column(parsed, "brake5MetersPerSecondSquaredProbs")[0],
-                meta_column(parsed, "brake3MetersPerSecondSquaredProbs")[0],
-            ),
+            confidence=self.confidence.step(now.frame_id, causes),
+            hard_brake=self.hard_brake.step(hard[0][0], hard[1][0]),
             lane_change_state=self.machine.state,
             lane_change_direction=self.machine.direction,
             raw=[v for model in self.models for v in model.vector.tolist()] if self.raw else [],
@@ -317,10 +314,7 @@ class Loop:
     def _given(self, model: Model, host: Mapping[str, Array]) -> dict[str, Array]:
         """Every input that a model of any revision may have."""
         facts = self.facts
-        given: dict[str, Array] = {
-            name: host[name]
-            for name in ("traffic_convention", "lateral_control_params", "action_t")
-        }
+        given = dict(host)
         for name in model.inputs:
             camera = "wide" if name.startswith("big_") else "road"
             if name.removeprefix("big_") in ("img", "input_imgs"):
@@ -328,8 +322,8 @@ class Loop:
             elif name in ("warped", "new_img"):
                 given[name] = np.stack([self.images[c].recent[-1] for c in ("road", "wide")])
             elif name in ("desire", "desire_pulse"):
-                whole = self.desires.largest(*facts.desire) if facts.desire else host["pulse"]
-                given[name] = whole
+                pulse = host["pulse"]
+                given[name] = self.desires.largest(*facts.desire) if facts.desire else pulse
             elif name == "features_buffer":
                 given[name] = self._samples(self.features, facts.features, model.inputs[name][0])
             elif name == "prev_desired_curv":

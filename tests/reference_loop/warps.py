@@ -178,7 +178,7 @@ def rotation(roll: float, pitch: float, yaw: float) -> Angles:
     return found
 
 
-def transform(lens: Lens, model_view: Matrix, rpy: Sequence[float]) -> NDArray[np.float32]:
+def transform(lens: Lens, model_view: Angles, rpy: Sequence[float]) -> NDArray[np.float32]:
     """Model pixel -> ray in the level frame -> device frame -> camera pixel, (3, 3) float32."""
     camera = intrinsics(lens.focal, lens.width / 2, lens.height / 2)
     # The message carries the angles in single precision.
