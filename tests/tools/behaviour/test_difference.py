@@ -136,18 +136,6 @@ def parsed(*texts: str) -> tuple[Gate, ...]:
     return parse_gates(texts, None, NAMES)
 
 
-def test_gates_from_options_and_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "fp16.gates"
-    file.write_text("# fp16\n\nlateral_1s_max_m<=5e-2  # one lane in 60\n", encoding="utf-8")
-    gates = parse_gates(["lead_seen_mean < .01"], file, NAMES)
-    assert gates == (Gate("lead_seen_mean", "<", 0.01), Gate("lateral_1s_max_m", "<=", 0.05))
-    assert gates[1].text == "lateral_1s_max_m <= 0.05"
-    # A star names figures that exist.
-    assert parsed("lateral_*_max_m < 0.1")[0].name == "lateral_*_max_m"
-    with pytest.raises(UsageError, match="expected the name of a figure"):
-        parsed("latral_*_max_m < 0.1")
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -207,7 +195,7 @@ def test_orders(order: str, value: float, holds: bool) -> None:
     assert verdict.value == value
 
 
-def test_a_gate_on_nothing_holds_and_one_on_half_of_it_does_not() -> None:
+def test_gates_from_options_and_a_file_and_on_nothing(tmp_path: Path) -> None:
     gate = Gate("lead_distance_max_m", "<", 1.0)
     (nothing,) = judge({gate.name: None}, [gate])
     assert (nothing.holds, nothing.note) == (True, "nothing to judge")
@@ -217,6 +205,15 @@ def test_a_gate_on_nothing_holds_and_one_on_half_of_it_does_not() -> None:
     assert not absent.holds
     assert "truth" in absent.text
     assert absent.text.endswith("does not hold")
+    file = tmp_path / "fp16.gates"
+    file.write_text("# fp16\n\nlateral_1s_max_m<=5e-2  # one lane in 60\n", encoding="utf-8")
+    gates = parse_gates(["lead_seen_mean < .01"], file, NAMES)
+    assert gates == (Gate("lead_seen_mean", "<", 0.01), Gate("lateral_1s_max_m", "<=", 0.05))
+    assert gates[1].text == "lateral_1s_max_m <= 0.05"
+    # A star names figures that exist.
+    assert parsed("lateral_*_max_m < 0.1")[0].name == "lateral_*_max_m"
+    with pytest.raises(UsageError, match="expected the name of a figure"):
+        parsed("latral_*_max_m < 0.1")
 
 
 def test_a_star_stands_for_all_figures_that_fit() -> None:

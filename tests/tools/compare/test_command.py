@@ -44,7 +44,7 @@ def test_equal_logs_exit_with_0(compare: Compare, pair: Pair, modeld: Modeld) ->
     modeld(2, "compare", left, left, "--all", "--service", "modelV2")
 
 
-def test_different_logs_exit_with_1_and_say_where(compare: Compare) -> None:
+def test_different_logs_exit_with_1_and_say_where(compare: Compare, tmp_path: Path) -> None:
     lines = compare(1, move_lines).out.splitlines()
     assert lines[0] == "DIFFER: 1 finding; 150 messages of 50 frames compared"
     assert lines[1] == "first: frame 120, modelV2.laneLines[].y (value)"
@@ -56,8 +56,7 @@ def test_different_logs_exit_with_1_and_say_where(compare: Compare) -> None:
     assert result["findings"][0]["first_frame"] == 120
     assert {field["service"] for field in result["statistics"]} == set(OUTPUT_SERVICES[:3])
 
-
-def test_limit_says_how_many_are_left_out(compare: Compare) -> None:
+    # A limit says how many are left out.
     def shift_all(service: str, frame_id: int, event: Any) -> None:
         move_lines(service, frame_id, event)
         if service == "modelV2":
@@ -65,6 +64,12 @@ def test_limit_says_how_many_are_left_out(compare: Compare) -> None:
             event.modelV2.confidence = "red"
 
     assert "... and 2 more" in compare(1, shift_all, "--limit", "1").out
+    # A table of one's own comes first.
+    table = tmp_path / "mine.toml"
+    table.write_text(
+        '[[row]]\nfields = ["*.laneLines[].y"]\nabsolute = 0.3\nreason = "another camera"\n'
+    )
+    compare(0, move_lines, "--tolerances", table)
 
 
 def test_the_page_is_self_contained(compare: Compare, tmp_path: Path) -> None:
@@ -80,14 +85,6 @@ def test_the_page_is_self_contained(compare: Compare, tmp_path: Path) -> None:
     text = render(Comparison("<b>.rlog", "&.rlog", 1, 0, 3, [], [], ["<script>"]))
     assert "<b>" not in text
     assert "<script" not in text
-
-
-def test_a_table_of_ones_own_comes_first(compare: Compare, tmp_path: Path) -> None:
-    table = tmp_path / "mine.toml"
-    table.write_text(
-        '[[row]]\nfields = ["*.laneLines[].y"]\nabsolute = 0.3\nreason = "another camera"\n'
-    )
-    compare(0, move_lines, "--tolerances", table)
 
 
 def _fields(service: str) -> dict[str, bool]:

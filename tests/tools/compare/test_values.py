@@ -220,7 +220,7 @@ def test_messages_whose_inside_is_damaged_are_findings() -> None:
     assert (finding.kind, finding.first_frame, finding.right) == ("type", 110, "damaged")
 
 
-def test_services_whose_content_is_undeclared_are_compared_as_bytes() -> None:
+def test_undeclared_content_and_another_member_of_a_union_are_found() -> None:
     def undeclared(signal: int) -> bytes:
         """Return a sentinel that claims to be of a service of which nothing is declared."""
         event = new_event("sentinel", mono_time_ns=1, valid=True)
@@ -238,6 +238,17 @@ def test_services_whose_content_is_undeclared_are_compared_as_bytes() -> None:
     finding = the_only(compare_events([undeclared(1)], [undeclared(2)], options))
     assert (finding.kind, finding.service, finding.field) == ("value", "featuresDEPRECATED", "")
     assert finding.first_frame == 0  # a position
+    events = []
+    for member in ("pidState", "torqueState"):
+        event = new_event("controlsState", mono_time_ns=1, valid=True)
+        event.controlsState.lateralControlState.init(member)
+        events.append(event.to_bytes())
+    options = CompareOptions(services=["controlsState"])
+    comparison = compare_events(events[:1], events[1:], options)
+    assert {finding.kind for finding in comparison.findings} == {"type"}
+    assert all(f.field.startswith("lateralControlState.") for f in comparison.findings)
+    both = {("there", "another member"), ("another member", "there")}
+    assert {(f.left, f.right) for f in comparison.findings} == both
 
 
 @pytest.mark.parametrize("service", ["modelV2", "drivingModelData", "driverStateV2"])
@@ -284,17 +295,3 @@ def test_damage_anywhere_is_no_crash() -> None:
         comparison = compare_events(whole, right)
         outcomes |= {finding.kind for finding in comparison.findings}
     assert {"missing", "type", "value"} <= outcomes
-
-
-def test_another_member_of_a_union_is_found() -> None:
-    events = []
-    for member in ("pidState", "torqueState"):
-        event = new_event("controlsState", mono_time_ns=1, valid=True)
-        event.controlsState.lateralControlState.init(member)
-        events.append(event.to_bytes())
-    options = CompareOptions(services=["controlsState"])
-    comparison = compare_events(events[:1], events[1:], options)
-    assert {finding.kind for finding in comparison.findings} == {"type"}
-    assert all(f.field.startswith("lateralControlState.") for f in comparison.findings)
-    both = {("there", "another member"), ("another member", "there")}
-    assert {(f.left, f.right) for f in comparison.findings} == both

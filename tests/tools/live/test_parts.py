@@ -124,15 +124,12 @@ def test_what_is_not_finite_or_endless_is_not_drawn() -> None:
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_a_message_is_its_length_its_text_and_a_picture() -> None:
+def test_a_message_is_text_with_health_and_a_picture() -> None:
     moment = Moment(heard(4).answer, AROUND, Shown("road", 4, (1344, 760), b"jpeg"), None)
     found, jpeg = unpacked(pack(moment.message(TABLE), b"jpeg"))
     assert (jpeg, found["model"]["frameId"], found["picture"]["width"]) == (b"jpeg", 4, 1344)
     assert len(found["overlay"]["path"]) > 40
     assert found["hardware"] == "device mici, sensor os04c10"
-
-
-def test_health_is_what_the_page_shows() -> None:
     stage = {"name": "model", "counts": [0, 4, 0], "sum": 6.0}
     fault = {"name": "framesDropped", "count": 2, "recent": 1}
     health = {

@@ -193,15 +193,6 @@ def test_split_keys(text: str, keys: list[str], rest: str) -> None:
     assert split_keys(text) == (keys, rest)
 
 
-def test_keys_do_nothing_without_a_terminal() -> None:
-    reading, writing = os.pipe()
-    os.write(writing, b"q")
-    with Keys(reading) as keys:
-        assert (keys.is_active, keys.read()) == (False, [])
-    os.close(reading)
-    os.close(writing)
-
-
 class Pressed(Keys):
     """Keys that a test presses."""
 
@@ -234,6 +225,13 @@ def test_what_keys_do() -> None:
     assert [round(step, -2) for step in steps] == [200, 200, -400, 0]
     assert player.counts.jumps == 3
     assert 20 <= len(tape.road) <= 22
+    # They do nothing without a terminal.
+    reading, writing = os.pipe()
+    os.write(writing, b"q")
+    with Keys(reading) as none:
+        assert (none.is_active, none.read()) == (False, [])
+    os.close(reading)
+    os.close(writing)
 
 
 @pytest.mark.parametrize(

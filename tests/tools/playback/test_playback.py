@@ -133,12 +133,6 @@ def test_messages_reach_the_daemon_before_their_frame(session: PlaybackSession) 
             assert session.daemon._messages["driverMonitoringState"].isRHD is is_rhd
 
 
-def test_car_is_that_of_the_drive() -> None:
-    assert car_of(SyntheticDrive().info) is DEMO_CAR
-    car = car_of(SyntheticDrive(car_delay_s=0.25).info)
-    assert car.longitudinal_actuator_delay_s == pytest.approx(0.25)
-
-
 @pytest.mark.parametrize("suffix", ["rlog", "rlog.zst"])
 def test_two_runs_are_the_same_bytes(run: Run, tmp_path: Path, suffix: str) -> None:
     cameras = ("road", "wideRoad")
@@ -224,7 +218,7 @@ def test_a_camera_that_never_comes(run: Run) -> None:
     assert not any(event.valid for event in models)
 
 
-def test_source_delivers_as_a_ring_does() -> None:
+def test_frames_come_as_from_a_ring_and_the_car_is_that_of_the_drive() -> None:
     layout = nv12_format(*SIZE)
     newest, all_of_them = (PlaybackSource(layout, conflate=c) for c in (True, False))
     for i in range(9):
@@ -233,6 +227,9 @@ def test_source_delivers_as_a_ring_does() -> None:
         all_of_them.push(frame)
     assert [f.frame_id for f in iter(lambda: newest.receive(0), None)] == [8]
     assert [f.frame_id for f in iter(lambda: all_of_them.receive(0), None)] == list(range(3, 9))
+    assert car_of(SyntheticDrive().info) is DEMO_CAR
+    car = car_of(SyntheticDrive(car_delay_s=0.25).info)
+    assert car.longitudinal_actuator_delay_s == pytest.approx(0.25)
 
 
 def test_damaged_drive_leaves_nothing_and_the_program_goes_on(run: Run, tmp_path: Path) -> None:

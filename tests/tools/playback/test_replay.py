@@ -107,7 +107,7 @@ def test_fast_video_is_thinned_to_at_least_20_hz(
 
 
 def test_sizes_and_videos_that_cannot_be_are_refused(
-    replay: Replay, make_video: MakeVideo, tmp_path: Path
+    replay: Replay, make_video: MakeVideo, tmp_path: Path, video: Path
 ) -> None:
     text = r"expected frames of at most \d+ bytes, found 320x240 with \d+; .*--camera 320x240"
     replay.refused(4, text, make_video("large.mkv", size=(320, 240)))
@@ -115,9 +115,7 @@ def test_sizes_and_videos_that_cannot_be_are_refused(
     short.write_bytes(short.read_bytes()[: short.stat().st_size // 2])
     text = r"cut\.avi: expected 40 frames, found .* after \d+ decoded frames"
     replay.refused(4, text, short, log=tmp_path / "o.rlog.zst")
-
-
-def test_non_finite_outputs_fail_the_replay(replay: Replay, video: Path, tmp_path: Path) -> None:
+    # Outputs that are not finite fail it.
     model = write_tiny_driving(tmp_path / "bad.pkl", SIZE, bad_frame=4)
     assert "expected 9 valid messages" in replay(video, code=1, model=model).err
 

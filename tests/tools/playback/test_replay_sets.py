@@ -54,17 +54,13 @@ def bad(tiny_model: Path) -> Path:
     return built("bad-in-8", make) / "bad.pkl"
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
 class Replay:
+    """Replays sets into a directory; models and options follow the drives."""
+
     def __init__(self, modeld: Modeld, out: Path) -> None:
         self.modeld, self.out = modeld, out
 
     def __call__(self, code: int, *words: object, out: Path | None = None) -> Said:
-        """Replay a set; models and options follow the drives."""
         return self.modeld(code, "replay", *words, "-o", out or self.out, "--no-progress")
 
     def kept(self, *words: object) -> list[bool]:
@@ -73,8 +69,8 @@ class Replay:
 
 
 @pytest.fixture
-def replay(modeld: Modeld, out: Path) -> Replay:
-    return Replay(modeld, out)
+def replay(modeld: Modeld, tmp_path: Path) -> Replay:
+    return Replay(modeld, tmp_path / "out")
 
 
 def files(folder: Path) -> dict[str, int]:
@@ -86,8 +82,9 @@ def files(folder: Path) -> dict[str, int]:
 
 
 def test_each_pair_has_its_log_and_all_have_one_report(
-    replay: Replay, drives: list[Path], model: Path, bad: Path, out: Path
+    replay: Replay, drives: list[Path], model: Path, bad: Path
 ) -> None:
+    out = replay.out
     # The second model's answers are not finite once: exit code 1, and everything is there.
     said = replay(1, *drives, "--model", model, bad, "--json")
     summary = said.json

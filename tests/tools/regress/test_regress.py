@@ -36,7 +36,7 @@ from tools.regress_drives import _run_jobs
 pytestmark = pytest.mark.opencl
 
 
-def test_an_unchanged_program_passes(regress: Regress) -> None:
+def test_an_unchanged_program_passes_and_holds_its_gates(regress: Regress) -> None:
     before = regress.files()
     said = regress(0).out
     assert f"passed  drive.mkv  {FRAMES} frames, identical" in said
@@ -45,6 +45,9 @@ def test_an_unchanged_program_passes(regress: Regress) -> None:
     # Accepting what did not change leaves the file, with its provenance, alone.
     regress.update("again")
     assert regress.files() == before
+    said = regress(0, "--gate", "lateral_2s_max_m < 1e-6", "--gate", "lead_seen_mean <= 0").out
+    assert "identical, 2 gates held" in said
+    assert "holds  lateral_2s_max_m < 1e-06: 0\n" in said
 
 
 @pytest.mark.slow
@@ -178,15 +181,12 @@ def test_a_damaged_reference_is_an_error_and_the_others_are_judged(
     assert "1 of 2 drives could not be judged" in said
 
 
-def test_two_runs_do_not_write_the_same_references(regress: Regress) -> None:
+def test_references_that_are_not_written(
+    regress: Regress, tmp_path: Path, make_video: MakeVideo
+) -> None:
     with ReferenceStore(regress.references).lock():
         assert "found another run that writes here" in regress.update("x", code=1).err
         regress(0)  # reading needs no lock
-
-
-def test_a_drive_without_a_valid_output_becomes_no_reference(
-    regress: Regress, tmp_path: Path, make_video: MakeVideo
-) -> None:
     model = write_tiny_driving(tmp_path / "nan.pkl", SIZE, bad_frame=1)
     before = regress.files()
     said = regress.update("x", code=1, model=model, drives=[make_video("one.mkv", frames=1)])
@@ -258,12 +258,6 @@ def test_a_dropped_frame_is_named() -> None:
 
 
 ROOT = Path(__file__).parents[3]
-
-
-def test_an_unchanged_program_holds_its_gates(regress: Regress) -> None:
-    said = regress(0, "--gate", "lateral_2s_max_m < 1e-6", "--gate", "lead_seen_mean <= 0").out
-    assert "identical, 2 gates held" in said
-    assert "holds  lateral_2s_max_m < 1e-06: 0\n" in said
 
 
 def test_a_fault_of_a_kernel_is_judged_by_its_gates(regress: Regress, tmp_path: Path) -> None:

@@ -77,21 +77,7 @@ def test_a_box_covers_pixels_by_their_share_and_opacity() -> None:
     rgb = np.full((2, 2, 3), 100, np.uint8)
     Canvas(rgb).box(0, 0, 2, 1, ((200, 0, 100), 0.25))
     assert (rgb[0].tolist(), rgb[1].tolist()) == ([[125, 75, 100]] * 2, [[100, 100, 100]] * 2)
-
-
-@given(st.lists(st.tuples(st.floats(2, 38), st.floats(2, 28)), min_size=3, max_size=3, unique=True))
-def test_triangles_have_their_area(corners: list[tuple[float, float]]) -> None:
-    rgb = black(40, 30)
-    points = np.array(corners)
-    Canvas(rgb).fill(points, WHITE, 1.0)
-    (ax, ay), (bx, by), (cx, cy) = corners
-    area = abs((bx - ax) * (cy - ay) - (cx - ax) * (by - ay)) / 2
-    # Lines sample it every quarter of a pixel; a pixel holds whole levels only.
-    sides = sum(np.abs(np.diff([*corners, corners[0]], axis=0)).sum(axis=1))
-    assert abs(rgb[:, :, 0].sum() / 255 - area) < 0.1 + 0.05 * sides
-
-
-def test_what_lies_outside_is_clipped_and_what_is_not_finite_left_out() -> None:
+    # What lies outside is clipped, and what is not finite left out.
     rgb = black(8, 8)
     outline = np.array([[-1e9, -1e9], [4.0, np.nan], [1e9, -1e9], [1e9, 1e9], [-1e9, 1e9]])
     Canvas(rgb).fill(outline, WHITE, 1.0)
@@ -107,6 +93,18 @@ def test_what_lies_outside_is_clipped_and_what_is_not_finite_left_out() -> None:
     inner = [[4, 4], [6, 4], [6, 6], [4, 6], [4, 4]]
     Canvas(rgb).fill(np.array(outer + inner, np.float64), WHITE, 1.0)
     assert (rgb[5, 5, 0], rgb[:, :, 0].sum()) == (0, 255 * (64 - 4))
+
+
+@given(st.lists(st.tuples(st.floats(2, 38), st.floats(2, 28)), min_size=3, max_size=3, unique=True))
+def test_triangles_have_their_area(corners: list[tuple[float, float]]) -> None:
+    rgb = black(40, 30)
+    points = np.array(corners)
+    Canvas(rgb).fill(points, WHITE, 1.0)
+    (ax, ay), (bx, by), (cx, cy) = corners
+    area = abs((bx - ax) * (cy - ay) - (cx - ax) * (by - ay)) / 2
+    # Lines sample it every quarter of a pixel; a pixel holds whole levels only.
+    sides = sum(np.abs(np.diff([*corners, corners[0]], axis=0)).sum(axis=1))
+    assert abs(rgb[:, :, 0].sum() / 255 - area) < 0.1 + 0.05 * sides
 
 
 def test_text_is_read_cell_by_cell() -> None:
