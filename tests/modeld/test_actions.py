@@ -47,20 +47,13 @@ def outputs_of(plan: Plan | None = None, **heads: list[float]) -> DrivingOutputs
     return outputs
 
 
-def test_smooth_one_time_constant() -> None:
+def test_smooth_and_acceleration_of_a_plan() -> None:
     # alpha = 1 - exp(-0.05/0.1) = 0.39346934
     assert smooth(1.0, 0.0, 0.1) == pytest.approx(0.39346934)
     assert smooth(0.0, 1.0, 0.1) == pytest.approx(0.60653066)
     assert smooth(3.0, 1.0, 0.0) == 3.0
-
-
-def test_acceleration_of_a_constant_acceleration_is_that() -> None:
-    acceleration, stop = acceleration_from_plan(make_plan(10.0, 1.5), 0.5)
-    assert acceleration == pytest.approx(1.5, rel=1e-5)
-    assert not stop
-
-
-def test_acceleration_with_jerk() -> None:
+    # A constant acceleration is that.
+    assert acceleration_from_plan(make_plan(10.0, 1.5), 0.5) == (pytest.approx(1.5), False)
     # v(t) = 10 + t^2/2 sampled at T_IDXS, interpolated at 0.5 s. Samples around it: t[7] =
     # 0.478516, t[8] = 0.625: v = 10.114489 and 10.195312, so v(0.5) = 10.126343;
     # a = 2 * 0.126343 / 0.5 - 0 = 0.505371.
@@ -81,13 +74,11 @@ def test_should_stop_needs_both_moments_below_5_cm_per_s(
     assert acceleration_from_plan(plan, 0.5)[1] is expected
 
 
-@pytest.mark.parametrize(("speed", "curvature"), [(10.0, 0.02), (1.0, 0.2), (0.5, 0.2)])
-def test_curvature_of_a_constant_turn_uses_at_least_1_mps(speed: float, curvature: float) -> None:
-    # Heading = rate * t: 2 r t/(v t) - r/v = r/v.
-    assert curvature_from_plan(make_plan(yaw_rate=0.2), speed, 0.25) == pytest.approx(curvature)
-
-
-def test_curvature_with_growing_rate() -> None:
+def test_curvature_of_a_plan() -> None:
+    # Heading = rate * t: 2 r t/(v t) - r/v = r/v, where the speed counts as at least 1 m/s.
+    turn = make_plan(yaw_rate=0.2)
+    for speed, curvature in ((10.0, 0.02), (1.0, 0.2), (0.5, 0.2)):
+        assert curvature_from_plan(turn, speed, 0.25) == pytest.approx(curvature)
     # Heading 0.3 rad at every time, rate 0.1 rad/s now: 2*0.3/(20*0.25) - 0.1/20 = 0.115.
     plan = make_plan()
     plan[:, 11] = 0.3
@@ -159,14 +150,11 @@ def test_stop_rules_go_with_either_acceleration(
     assert ActionFilter(replace(RAW, **changes)).update(outputs, speed, TIMES).should_stop is stops
 
 
-def test_desired_curvature_as_the_model_says_it_and_no_acceleration() -> None:
+def test_desired_curvature_as_the_model_says_it_and_smoothed_by_the_rules_constant() -> None:
     rule = replace(RAW, lateral="desired_curvature", longitudinal="none", hold_below_mps=0.0)
     # Standing still the plan would stop; without a rule the fields stay empty.
     outputs = outputs_of(make_plan(), desired_curvature=[-0.125])
     assert ActionFilter(rule).update(outputs, 0.0, TIMES) == Action(-0.125, 0.0, should_stop=False)
-
-
-def test_desired_curvature_is_smoothed_by_the_rules_constant() -> None:
     # TR2, April 2025: 0.3 s, alpha = 1 - exp(-1/6).
     rule = replace(RAW, lateral="desired_curvature", lat_smooth_s=0.3)
     outputs = outputs_of(make_plan(10.0, 1.5), desired_curvature=[0.01])

@@ -156,23 +156,19 @@ def test_without_car_control_nobody_steers_and_nothing_is_marked(car: Reader) ->
     assert (inputs.vehicle.lateral_active, inputs.reasons) == (False, ())
 
 
-def test_slow_services_may_be_silent_for_ever(car: Reader) -> None:
+@pytest.mark.parametrize("live", [True, False])
+def test_slow_services_may_be_silent_for_ever_and_all_where_time_runs_unevenly(live: bool) -> None:
+    car = Reader(live=live)
     car.send("liveDelay", lateralDelay=0.25)
     car.send("driverMonitoringState", isRHD=True)
     car.send("roadCameraState", frameId=7)
+    if not live:
+        car.send("carState", vEgo=20.0, leftBlinker=True)
+        car.send("carControl", latActive=True)
     car.read()
     inputs = car.read(after_ms=600_000)
     assert (inputs.lateral_delay_s, inputs.is_rhd, inputs.road_frame_id) == (0.25, True, 7)
-    assert inputs.reasons == ()
-
-
-def test_silence_is_not_judged_where_time_runs_unevenly() -> None:
-    car = Reader(live=False)
-    car.send("carState", vEgo=20.0, leftBlinker=True)
-    car.send("carControl", latActive=True)
-    car.read()
-    inputs = car.read(after_ms=600_000)
-    assert (inputs.vehicle.left_blinker, inputs.vehicle.lateral_active) == (True, True)
+    assert (inputs.vehicle.left_blinker, inputs.vehicle.lateral_active) == (not live, not live)
     assert inputs.reasons == ()
 
 

@@ -20,13 +20,10 @@ from tests.modeld.bench import CAMERAS, MS, NUDGE, START_NS, Bench, Log, Patch, 
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
 
 
-def test_step_without_frames_does_nothing(bench: Bench) -> None:
+def test_one_frame_gives_three_messages(bench: Bench) -> None:
     assert bench.daemon.step() is None
     assert bench.hear() == {}
     assert bench.program.calls == []
-
-
-def test_one_frame_gives_three_messages(bench: Bench) -> None:
     bench.calibrate()
     result = bench.step(5)
     assert (result.frame_id, result.dropped, result.published, result.valid) == (5, 0, True, True)
@@ -139,20 +136,14 @@ def test_drop_percentage_is_published(bench: Bench) -> None:
         assert message.frameDropPerc == pytest.approx(100 * left / (1 + left), rel=1e-5)
 
 
-def test_frame_age_is_how_far_the_camera_is_ahead(bench: Bench) -> None:
-    ages = []
-    for frame_id, announced in ((4, 7), (5, 5), (6, 2)):
+def test_frame_age_is_how_far_the_camera_is_ahead_and_the_side_is_the_drivers(bench: Bench) -> None:
+    for frame_id, announced, age in ((4, 7, 3), (5, 5, 0), (6, 2, 0)):
         bench.send("roadCameraState", frameId=announced)
         bench.step(frame_id)
-        ages.append(bench.model.frameAge)
-    assert ages == [3, 0, 0]
-
-
-def test_right_hand_drive_reaches_the_model(bench: Bench) -> None:
-    bench.step(0)
-    assert bench.inputs["traffic_convention"].tolist() == [[1, 0]]
+        assert bench.model.frameAge == age
+        assert bench.inputs["traffic_convention"].tolist() == [[1, 0]]
     bench.send("driverMonitoringState", isRHD=True)
-    bench.step(1)
+    bench.step(7)
     assert bench.inputs["traffic_convention"].tolist() == [[0, 1]]
 
 
@@ -294,19 +285,16 @@ def test_single_camera_feeds_both_views() -> None:
     assert bench.model.frameIdExtra == 3
 
 
-def test_wide_camera_alone_is_the_main_one() -> None:
-    wide, program = MemoryFrameSource(SMALL), FakeProgram()
+def test_wide_camera_alone_is_the_main_one_and_no_camera_is_rejected() -> None:
+    wide, program, clock = MemoryFrameSource(SMALL), FakeProgram(), ManualClock()
     config = Config(cameras=CAMERAS)
-    daemon = Daemon(config, program, MemoryTransport(), ManualClock(), None, wide)
+    with pytest.raises(CameraConfigError, match="expected a road or a wide camera"):
+        Daemon(config, program, MemoryTransport(), clock, None, None)
+    daemon = Daemon(config, program, MemoryTransport(), clock, None, wide)
     daemon.calibration.update([0.0, 0.0, 0.0], "", "")
     wide.push(frame_of(1))
     assert daemon.step() is not None
     assert program.calls[-1][1]["road_transform"][0, 0] == pytest.approx(45 / 910)
-
-
-def test_no_camera_is_rejected() -> None:
-    with pytest.raises(CameraConfigError, match="expected a road or a wide camera"):
-        Daemon(Config(), FakeProgram(), MemoryTransport(), ManualClock(), None, None)
 
 
 def test_run_forever_ends_when_stopped(bench: Bench) -> None:

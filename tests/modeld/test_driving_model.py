@@ -52,13 +52,10 @@ def test_each_input_has_its_name(program: FakeProgram, entry: str) -> None:
     }
 
 
-def test_warm_up_runs_once_and_resets(program: FakeProgram) -> None:
+def test_warm_up_runs_once_and_resets_and_checks_the_outputs(program: FakeProgram) -> None:
     assert DrivingModel(program).warm_up() > 0
     assert [entry for entry, _ in program.calls] == ["run"]
     assert program.resets == 1
-
-
-def test_warm_up_checks_the_outputs(program: FakeProgram) -> None:
     program.raw["policy"] = np.zeros((1, 999), np.float32)
     with pytest.raises(ModelInterfaceError, match=r"policy_outputs: expected float32 \(1, 1000\)"):
         DrivingModel(program).warm_up()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cereal.schema import new_event
-from cereal.transport import ZmqTransport
 from modeld.model_store import ModelStore
 from modeld.store_manifest import ModelId
 from tests.faults.service import Service, Setup
@@ -27,12 +24,6 @@ A, B = ModelId("a", "1"), ModelId("b", "1")
 ASKS_FOR_TIME = "EXTEND_TIMEOUT_USEC=60000000"
 
 
-def car_params(name: str) -> Any:
-    event = new_event("carParams", mono_time_ns=1)
-    event.carParams.carFingerprint = name
-    return event
-
-
 # --- with a model of its own ------------------------------------------------------------------
 
 
@@ -45,20 +36,6 @@ def start(tmp_path: Path, monkeypatch: Patch) -> Iterator[Callable[..., DaemonPr
         yield lambda *more: resources.enter_context(running(tmp_path, "--model", str(model), *more))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_runs_and_stops_on_a_signal(
-    start: Callable[..., DaemonProcess], number: signal.Signals, code: int
-) -> None:
-    process = start("--demo")
-    process.open("road")
-    event = process.publish_until("cameraOdometry", lambda _event: True)
-    assert event.cameraOdometry.frameId > 0
-    assert not event.valid
-    process.wait_for("running")
-    assert process.stop(number) == code
-    assert process.said[-1] == "stopping"
-
-
 @pytest.mark.parametrize("phase", ["loading", "waiting for camera"])
 def test_stops_while_starting(start: Callable[..., DaemonProcess], phase: str) -> None:
     process = start("--demo")
@@ -67,35 +44,23 @@ def test_stops_while_starting(start: Callable[..., DaemonProcess], phase: str) -
     assert process.said[-2:] == ["stopped while starting", "stopping"]
 
 
-def test_waits_for_the_car_without_demo(start: Callable[..., DaemonProcess]) -> None:
-    process = start()
-    process.open("road")
-    transport = ZmqTransport(process.bus)
-    try:
-        process.wait_for("waiting for carParams")
-        publisher = transport.publisher("carParams")
-        # The daemon connects within half a second of the socket being there.
-        for _ in range(100):
-            publisher.send(car_params("TEST CAR").to_bytes())
-            time.sleep(0.02)
-        process.wait_for("car: TEST CAR")
-        assert process.stop(signal.SIGINT) == 130
-    finally:
-        transport.close()
-
-
 def test_takes_the_car_of_the_parameter_and_publishes(
     start: Callable[..., DaemonProcess], tmp_path: Path
 ) -> None:
     """As after a restart while driving: the next message would come in up to 50 s."""
     (tmp_path / "params").mkdir()
-    content = car_params("FILE CAR").carParams.as_reader().as_builder().to_bytes()
+    params = new_event("carParams", mono_time_ns=1).carParams
+    params.carFingerprint = "FILE CAR"
+    content = params.as_reader().as_builder().to_bytes()
     (tmp_path / "params/CarParams").write_bytes(content)
     process = start()
     process.open("road")
-    process.publish_until("cameraOdometry", lambda _event: True)
+    event = process.publish_until("cameraOdometry")
+    assert event.cameraOdometry.frameId > 0
+    assert not event.valid
     process.wait_for("car: FILE CAR")
     assert process.stop(signal.SIGTERM) == 0
+    assert process.said[-1] == "stopping"
 
 
 # --- with a store of models -------------------------------------------------------------------

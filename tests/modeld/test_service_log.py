@@ -175,10 +175,14 @@ def test_the_journal_gets_priorities_and_no_time(
         assert json.loads(lines[1][3:])["message"] == "text"
 
 
-def test_a_stream_that_was_redirected_is_not_the_journal(file: LogFile, monkeypatch: Patch) -> None:
+def test_a_stream_that_was_redirected_is_not_the_journal_and_debug_is_not_limited(
+    file: LogFile, monkeypatch: Patch
+) -> None:
     monkeypatch.setenv("JOURNAL_STREAM", "1:2")
-    with file.log():
-        logger.info("text")
+    with file.log(level="debug"):
+        for number in range(3 * MOST):
+            logger.debug("step %d", number)
+    assert len(file.lines()) == 3 * MOST
     assert re.match(TIME, file.text())
 
 
@@ -286,13 +290,6 @@ def test_outages_of_one_kind_leave_the_lines_of_others(file: LogFile) -> None:
     last = f"service {MOST + 4}: message rejected"
     assert lines[MOST + 4 : MOST + 6] == [last, "extra camera lost"]
     assert lines[-1].startswith("extra camera is back after ")
-
-
-def test_debug_records_are_not_limited(file: LogFile) -> None:
-    with file.log(level="debug"):
-        for number in range(3 * MOST):
-            logger.debug("step %d", number)
-    assert len(file.lines()) == 3 * MOST
 
 
 # --- streams that take nothing ----------------------------------------------------------------

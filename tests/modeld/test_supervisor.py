@@ -142,12 +142,11 @@ def test_a_stop_ends_the_loop_and_is_no_error(watched: Watched) -> None:
     assert watched.entered == ["loop"]
 
 
-def test_what_the_loop_raises_is_raised_here(watched: Watched) -> None:
+def test_what_the_loop_raises_is_raised_here_and_a_stop_while_starting_is_no_error() -> None:
+    watched = Watched()
     watched.loop.raises = ValueError("x")
     assert watched.end_by_itself() is watched.loop.raises
-
-
-def test_a_loop_that_was_stopped_while_starting_is_no_error(watched: Watched) -> None:
+    watched = Watched()
     watched.supervisor._make_loop = lambda: None
     assert watched.end_by_itself() is Ending.STOPPED
 
