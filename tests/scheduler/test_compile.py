@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from runtime import read_artifact
 from tests.scheduler.onnx_import.onnx_models import model_of, node
-from tests.support.built import built, example_models
-from tests.support.selection import quick_cases
+from tests.support.built import example_models
 from tools import cli
 
 pytestmark = pytest.mark.opencl
@@ -26,15 +25,6 @@ NAMES = ("vision", "policy")
 @pytest.fixture(scope="module")
 def models() -> dict[str, Path]:
     return example_models(*NAMES)
-
-
-def artifact(model: Path) -> Path:
-    """Return a model compiled by the command, once in a run."""
-
-    def make(to: Path) -> None:
-        assert cli.main(["compile", str(model), "-o", str(to / "m.pkl")]) == 0
-
-    return built("compiled-by-command", make, model.stem) / "m.pkl"
 
 
 def random_inputs(session: onnxruntime.InferenceSession, seed: int) -> dict[str, Array]:
@@ -50,12 +40,14 @@ def random_inputs(session: onnxruntime.InferenceSession, seed: int) -> dict[str,
     return inputs
 
 
-@pytest.mark.parametrize("name", quick_cases(NAMES, "policy"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_example_models_agree_with_onnxruntime(
     name: str, models: dict[str, Path], tmp_path: Path
 ) -> None:
     session = onnxruntime.InferenceSession(str(models[name]), providers=["CPUExecutionProvider"])
-    compiled, previous = artifact(models[name]), None
+    compiled, previous = tmp_path / "m.pkl", None
+    assert cli.main(["compile", str(models[name]), "-o", str(compiled)]) == 0
     for seed in range(5):
         inputs = random_inputs(session, seed)
         given, got = tmp_path / "in.npz", tmp_path / "out.npz"

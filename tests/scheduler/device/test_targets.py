@@ -117,6 +117,7 @@ def test_every_target_computes_the_same(target: str, monkeypatch: pytest.MonkeyP
     check(made, outputs)
 
 
+@pytest.mark.slow
 def test_images_of_halves() -> None:
     outputs = network()
     made = compiled("adreno", outputs, precision="fp16")

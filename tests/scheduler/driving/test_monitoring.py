@@ -24,7 +24,6 @@ from tests.reference_loop.warps import Picture, driver_view
 from tests.scheduler.driving.conftest import Refusals, refusal
 from tests.scheduler.onnx_import.onnx_models import model_of, node
 from tests.support.built import interface_models
-from tests.support.selection import quick_cases
 from tools.example_models.interface import model_metadata
 
 REVISIONS = load_monitoring()
@@ -202,7 +201,8 @@ CAMERAS: list[tuple[tuple[int, int], int, int, Any]] = [
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("name", quick_cases(REVISIONS, NEW))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REVISIONS)
 def test_the_program_equals_numpy_and_onnxruntime(name: str) -> None:
     compiled = compile_monitoring(path_of(name), capacity=2048 * 1216 * 3 // 2)
     assert compiled.manifest["kind"] == "monitoring"
