@@ -53,7 +53,8 @@ def test_smooth_and_acceleration_of_a_plan() -> None:
     assert smooth(0.0, 1.0, 0.1) == pytest.approx(0.60653066)
     assert smooth(3.0, 1.0, 0.0) == 3.0
     # A constant acceleration is that.
-    assert acceleration_from_plan(make_plan(10.0, 1.5), 0.5) == (pytest.approx(1.5), False)
+    acceleration, stops = acceleration_from_plan(make_plan(10.0, 1.5), 0.5)
+    assert (acceleration, stops) == pytest.approx((1.5, False))
     # v(t) = 10 + t^2/2 sampled at T_IDXS, interpolated at 0.5 s. Samples around it: t[7] =
     # 0.478516, t[8] = 0.625: v = 10.114489 and 10.195312, so v(0.5) = 10.126343;
     # a = 2 * 0.126343 / 0.5 - 0 = 0.505371.

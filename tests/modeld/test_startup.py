@@ -16,10 +16,10 @@ from cereal.clock import ManualClock
 from cereal.frames import DIRECTORY, FrameRingWriter, available_streams
 from cereal.schema import new_event
 from cereal.transport import MemoryTransport
-from modeld import startup
+from modeld import process, startup
 from modeld.config import Config
 from modeld.episodes import Episodes
-from modeld.errors import ConfigError, ModelInterfaceError
+from modeld.errors import ConfigError, InternalError, ModelInterfaceError
 from modeld.inputs import CarParameters
 from modeld.loop_state import Phase
 from modeld.process import run
@@ -200,10 +200,10 @@ def test_a_signal_counts_although_the_loop_was_told_to_end_already() -> None:
 
 @pytest.mark.parametrize("swallowed", [False, True])
 def test_signal_interrupts_starting_or_is_noticed_at_its_end(swallowed: bool) -> None:
-    after = []
+    after, hidden = [], [StopRequested] if swallowed else []
 
     def start(stop: StopSignals) -> None:
-        with stop.interrupting(), suppress(StopRequested if swallowed else ()):
+        with stop.interrupting(), suppress(*hidden):
             os.kill(os.getpid(), signal.SIGTERM)
             stop.event.wait(1.0)
             after.append("interrupted too late")
@@ -317,9 +317,19 @@ def test_a_camera_that_is_there_and_cannot_be_read_is_said(waiting: Episodes, ca
 # --- what ends a start ------------------------------------------------------------------------
 
 
-def test_run_needs_a_model() -> None:
+def test_run_needs_a_model_and_a_defect_is_one_line(monkeypatch: Patch, caplog: Log) -> None:
     with pytest.raises(ConfigError, match="use --model"):
         run(Config())
+
+    def fails(*_: object) -> None:
+        raise ValueError("first line\nsecond")
+
+    monkeypatch.setattr(process, "load_models", fails)
+    expected = "daemon: unexpected ValueError: first line; this is a defect, please"
+    with pytest.raises(InternalError, match=expected) as caught:
+        run(Config())
+    assert "\n" not in str(caught.value)
+    assert "unexpected error" in caplog.text
 
 
 @pytest.mark.opencl

@@ -147,8 +147,11 @@ def test_what_the_loop_raises_is_raised_here_and_a_stop_while_starting_is_no_err
     watched.loop.raises = ValueError("x")
     assert watched.end_by_itself() is watched.loop.raises
     watched = Watched()
-    watched.supervisor._make_loop = lambda: None
+    begun_ns: list[int] = []
+    watched.supervisor._make_loop = lambda: begun_ns.append(watched.state.iterated_ns)
     assert watched.end_by_itself() is Ending.STOPPED
+    # Progress counts from the start until the loop's first wait.
+    assert begun_ns[0] > 0
 
 
 # --- runs that hang ---------------------------------------------------------------------------
