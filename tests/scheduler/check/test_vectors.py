@@ -130,6 +130,14 @@ def test_what_cannot_be_tested_has_a_note_and_no_self_test() -> None:
 
 
 @pytest.mark.opencl
+@pytest.mark.parametrize(("flops", "runs"), [(10**10, 2), (3 * 10**10, 1)])
+def test_what_takes_long_has_one_seed(flops: int, runs: int) -> None:
+    heavy = small_plain()
+    heavy.manifest["kernels"][0]["flops"] = flops
+    assert report_of(with_self_test(heavy, keep=False)).runs == runs
+
+
+@pytest.mark.opencl
 def test_integers_are_indices_of_nearly_all() -> None:
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     proto = parsed("(int64[5] i) => (float[5,3] y) { y = Gather(table, i) }", table=table)

@@ -18,7 +18,7 @@ from cereal.frames import nv12_format
 from runtime import load_program
 from runtime.driving_interface import Interface, parse_interface
 from runtime.executor import Program
-from scheduler.check.driving import verify_driving
+from scheduler.check.driving import _frame_failures, verify_driving
 from scheduler.compile import compile_driving
 from scheduler.driving.program import DEFAULT_CAPACITY
 from scheduler.driving.revisions import load_revisions
@@ -212,3 +212,17 @@ def test_a_program_passes_its_self_check(name: str) -> None:
     paths = list(models_of(name).values())
     reports = verify_driving(compile_driving(paths).build(), paths[::-1], {})
     assert [report.failures for report in reports] == [()] * (len(paths) + 1)
+
+
+def test_what_is_wrong_with_the_frames_of_a_program_is_named() -> None:
+    def run(*values: float) -> dict[str, Array]:
+        return {"y": np.array(values, np.float32)}
+
+    moves, same = [run(1), run(2)], [run(1), run(1)]
+    assert _frame_failures("run", moves, moves) == []
+    (line,) = _frame_failures("run", moves, [run(1), run(3)])
+    assert line == 'run: output "y" is not the same after a reset'
+    (line,) = _frame_failures("run", same, same)
+    assert line == 'run: output "y" is the same for all frames'
+    nan = [run(1), run(np.inf)]
+    assert 'run: output "y" is not finite' in _frame_failures("run", nan, nan)
