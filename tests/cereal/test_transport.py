@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
 from cereal.errors import TransportError
 from cereal.transport import MemoryTransport, Publisher, Subscriber, Transport, ZmqTransport
@@ -172,6 +173,15 @@ def test_second_publisher_and_one_that_is_closed_are_refused(transport: Transpor
     with pytest.raises(TransportError, match="carState"):
         first.send(b"x")
     transport.publisher("carState").close()
+
+
+def test_sockets_do_not_linger_and_connect_again_soon(tmp_path: Path) -> None:
+    transport = ZmqTransport(f"ipc://{tmp_path}")
+    publisher, subscriber = transport.publisher("carState"), transport.subscriber("carState")
+    assert publisher._socket.getsockopt(zmq.LINGER) == 0
+    assert subscriber.socket.getsockopt(zmq.LINGER) == 0
+    assert subscriber.socket.getsockopt(zmq.RECONNECT_IVL_MAX) == 500
+    transport.close()
 
 
 def test_what_is_refused_or_closed_leaves_no_descriptor(tmp_path: Path) -> None:
