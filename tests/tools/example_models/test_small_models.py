@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from onnx import helper
@@ -29,10 +31,11 @@ def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().out
 
 
-def test_a_small_model_is_counted_in_small_units(
+@pytest.mark.opencl
+def test_a_small_model_is_counted_in_small_units_and_traced_by_its_nodes(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "tiny.pkl"
+    out, trace = tmp_path / "tiny.pkl", tmp_path / "trace.json"
     compile_it = ("compile", "--plain", model, "-o", out, "--no-binary")
     text = said(capsys, *compile_it)
     assert ": 1 kernel, 4 FLOP, 0 B of weights, arena 0 B (0 B without reuse), " in text
@@ -45,14 +48,6 @@ def test_a_small_model_is_counted_in_small_units(
     text = said(capsys, "inspect", model)
     assert "\nwork        4 FLOP\n" in text
     assert "\n1 node\n" in text
-
-
-@pytest.mark.opencl
-def test_a_trace_of_a_real_artifact_names_its_nodes(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, trace = tmp_path / "tiny.pkl", tmp_path / "trace.json"
-    said(capsys, "compile", "--plain", model, "-o", out, "--no-binary")
     text = said(capsys, "bench", out, "--iters", 3, "--no-load", "--trace", trace)
     assert f"trace: {trace}, 3 of 3 runs" in text
     events = json.loads(trace.read_text())["traceEvents"]
@@ -64,11 +59,12 @@ def test_a_trace_of_a_real_artifact_names_its_nodes(
 
 
 def test_a_rounded_zero_has_no_minus_sign() -> None:
-    event = new_event("cameraOdometry", mono_time_ns=1, valid=True)
-    event.cameraOdometry.trans = [15.0, -0.001, -0.0]
-    assert "velocity 15.00 +0.00 +0.00 m/s" in describe(
-        "cameraOdometry", read_event(event.to_bytes())
-    )
-    event = new_event("drivingModelData", mono_time_ns=1, valid=True)
-    event.drivingModelData.action.desiredCurvature = -1e-7
-    assert "curvature +0.00000 1/m" in describe("drivingModelData", read_event(event.to_bytes()))
+    def described(service: str, fill: Callable[[Any], None]) -> str:
+        event = new_event(service, mono_time_ns=1, valid=True)
+        fill(getattr(event, service))
+        return describe(service, read_event(event.to_bytes()))
+
+    text = described("cameraOdometry", lambda it: setattr(it, "trans", [15.0, -0.001, -0.0]))
+    assert "velocity 15.00 +0.00 +0.00 m/s" in text
+    text = described("drivingModelData", lambda it: setattr(it.action, "desiredCurvature", -1e-7))
+    assert "curvature +0.00000 1/m" in text

@@ -32,9 +32,7 @@ def test_twenty_frames_are_spread_over_the_clip(labels: Labels) -> None:
     assert numbers[-1] > 200
     assert max(np.diff(numbers)) <= 12
     assert LABELS.stat().st_size < 30_000
-
-
-def test_rows_lie_near_the_distances_that_are_reported(labels: Labels) -> None:
+    # Rows lie near the distances that are reported.
     ahead = [labels.ahead_m[nearest_row(labels, at)] for at in DISTANCES_M]
     np.testing.assert_allclose(ahead, DISTANCES_M, rtol=0.05)
 
@@ -50,6 +48,10 @@ def test_lines_are_a_lane_apart_in_every_row(labels: Labels) -> None:
         assert (left[:, 1] < -1.0).all()
         assert (right[:, 1] > 1.0).all()
         widths.append(np.median(width))
+        # The solid line is all paint, and dashes are in every frame.
+        assert frame.is_paint[1].all()
+        assert 2 <= frame.is_paint[0].sum() < labels.rows_px.size
+        assert np.isfinite(frame.columns_px).all()
     assert np.mean(widths) == pytest.approx(labels.lane_width_m, abs=0.05)
 
 
@@ -67,13 +69,6 @@ def test_the_camera_is_the_one_that_the_lines_give(labels: Labels) -> None:
     np.testing.assert_allclose(np.mean(meeting, axis=0), [column, row], atol=1.0)
     height = labels.lane_width_m / np.mean(slopes)
     assert labels.video_camera.height_m == pytest.approx(height, abs=0.02)
-
-
-def test_the_solid_line_is_all_paint_and_dashes_are_in_every_frame(labels: Labels) -> None:
-    for frame in labels.frames:
-        assert frame.is_paint[1].all()
-        assert 2 <= frame.is_paint[0].sum() < labels.rows_px.size
-        assert np.isfinite(frame.columns_px).all()
 
 
 @pytest.mark.footage
