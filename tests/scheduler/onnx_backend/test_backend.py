@@ -17,6 +17,7 @@ from scheduler.onnx_backend import backend as backends
 from scheduler.onnx_backend.backend import MAX_PROGRAMS, OnnxBackend
 from scheduler.onnx_import import import_model
 from tests.scheduler.onnx_import.onnx_models import node, parsed
+from tests.support.selection import quick_cases
 
 pytestmark = pytest.mark.opencl
 
@@ -119,18 +120,19 @@ def test_the_oldest_program_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
         assert backend.run([grid(1)])[0].tolist() == [2.0]
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("bfloat16", ml_dtypes.bfloat16),
-        pytest.param("float8e4m3fn", ml_dtypes.float8_e4m3fn, marks=pytest.mark.slow),
-        pytest.param("float4e2m1", ml_dtypes.float4_e2m1fn, marks=pytest.mark.slow),
-        ("int4", ml_dtypes.int4),
-        ("uint2", ml_dtypes.uint2),
-    ],
-)
-def test_types_without_a_numpy_type_are_those_of_ml_dtypes(name: str, dtype: Any) -> None:
+TYPES = {
+    "bfloat16": ml_dtypes.bfloat16,
+    "float8e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float4e2m1": ml_dtypes.float4_e2m1fn,
+    "int4": ml_dtypes.int4,
+    "uint2": ml_dtypes.uint2,
+}
+
+
+@pytest.mark.parametrize("name", quick_cases(TYPES, "bfloat16", "int4"))
+def test_types_without_a_numpy_type_are_those_of_ml_dtypes(name: str) -> None:
     """Among them reordered and converted on the device; an int4 of -1 stays -1."""
+    dtype: Any = TYPES[name]
     values = np.array([-2, -1, 0, 1, 1, 0], np.float32)
     x = (np.abs(values) if name == "uint2" else values).astype(dtype).reshape(2, 3)
     nodes = "y = Transpose(x) z = Cast <to = 1> (x)"
@@ -200,10 +202,10 @@ X, W, HALF = grid(2, 3), grid(3), np.float32(0.5)
 @pytest.mark.parametrize(
     ("made", "inputs", "expected", "opset"),
     [
-        (node("Add", "x w", "y"), [X, W], X + W, 17),
+        pytest.param(node("Add", "x w", "y"), [X, W], X + W, 17, marks=pytest.mark.slow),
         (node("Clip", "x  high", "y"), {"x": X, "high": HALF}, np.minimum(X, HALF), 17),
         # Axes were an attribute once.
-        (node("Squeeze", "x", "y", axes=[0]), [X[None]], X, 11),
+        pytest.param(node("Squeeze", "x", "y", axes=[0]), [X[None]], X, 11, marks=pytest.mark.slow),
         # And before opset 7 so was the axis that a smaller array begins at.
         (node("Add", "x w", "y", broadcast=1, axis=0), [X, W[:2]], X + W[:2, None], 6),
     ],
