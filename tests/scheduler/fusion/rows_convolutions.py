@@ -20,10 +20,6 @@ def three_image_convs(x: Tensor, b1: Tensor, b2: Tensor) -> Tensor:
     return image_conv(image_conv(base) + b2.reshape(16, 1) + base)
 
 
-def residual_conv(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    return (x.conv2d(w, b, padding=1) + x).relu()
-
-
 def separable(x: Tensor, deep: Tensor, b: Tensor, point: Tensor, c: Tensor) -> Tensor:
     y = x.conv2d(deep, b, padding=1, groups=x.shape[1]).relu()
     return y.conv2d(point, c).relu()
@@ -112,7 +108,9 @@ ROWS = [
     )(residual_block),
     # windows do not overlap: each value is computed once
     row("pool-of-pool", 2176, "1x2x16x16")(lambda x: x.avg_pool2d(2).max_pool2d(2)),
-    row("conv-bias-residual", 2640, "1x4x8x8 4x4x3x3 4")(residual_conv),
+    row("conv-bias-residual", 2640, "1x4x8x8 4x4x3x3 4")(
+        lambda x, w, b: (x.conv2d(w, b, padding=1) + x).relu()
+    ),
     row("conv-groups", 2320, "1x4x8x8 6x2x3x3")(lambda x, w: x.conv2d(w, groups=2).silu()),
     row("conv-depthwise", 2192, "1x4x8x8 4x1x3x3")(
         lambda x, w: x.conv2d(w, padding=1, groups=4).clip(0.0, 0.5) + x

@@ -96,10 +96,6 @@ def product_and_sum(a: Tensor) -> Tensor:
     return c @ c + c.sum(1)
 
 
-def two_products(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    return (a @ c).sum(-1) + (b @ c).sum(-1)
-
-
 ROWS = [
     row("half-products-chained", 2048, [halves(16, 16)] * 3, tolerance=2e-2)(
         gemm_twice, np_gemm_twice
@@ -148,7 +144,7 @@ ROWS = [
         (5, 17322606592, 4362076160),
         "64x16 64x16 16x64",
         large="32768x16 32768x16 16x32768",
-    )(two_products),
+    )(lambda a, b, c: (a @ c).sum(-1) + (b @ c).sum(-1)),
     row("linear-gelu", 14592, "16x32 32x64 64")(lambda x, w, b: (x @ w + b).gelu("tanh")),
     row("attention-unscaled", 16384, "2x4x16x8 2x4x16x8 2x4x16x8")(unscaled_attention),
     row("attention-unscaled-masked", 17408, "2x4x16x8 2x4x16x8 2x4x16x8 16x16")(unscaled_attention),

@@ -80,10 +80,6 @@ def cross_entropy(x: Tensor, label: Tensor) -> Tensor:
     return (x.log_softmax() * (hot * valid.unsqueeze(1))).sum() / valid.sum()
 
 
-def normalised_row(p: Tensor) -> Tensor:
-    return (p / p.sum(1, keepdim=True))[0].pad([(1, 0)]).repeat([2])
-
-
 def norm_softmax_gelu(x: Tensor) -> Tensor:
     y = ((x * 2.0).layernorm().softmax() - 0.5).gelu()
     return y.sum(1) + y.max(1)
@@ -199,7 +195,9 @@ ROWS = [
     row("argmin-last-axis", 528, "4x32")(lambda x: x.argmin(-1)),
     row("centred-sum", 288, "8x8")(lambda x: (x - x.max(-1, keepdim=True)).sum(-1)),
     row("softmax", 1572864, "4x12x64x64")(lambda x: x.softmax()),
-    row("normalised-row", 52, "+3x3", owned=68)(normalised_row),
+    row("normalised-row", 52, "+3x3", owned=68)(
+        lambda p: (p / p.sum(1, keepdim=True))[0].pad([(1, 0)]).repeat([2])
+    ),
     row("cross-entropy-sparse", (2, 92, 512), [(2, 3), below(3, 2)])(cross_entropy),
     row("argmax-first-axis", 1632, "16x24")(lambda x: x.argmax(0)),
     row("argmax-last-axis", 1600, "16x24")(lambda x: x.argmax(-1)),

@@ -9,10 +9,6 @@ from scheduler.tensor.tensor import Tensor
 from tests.scheduler.fusion.row import below, positive, row
 
 
-def largest_and_where(x: Tensor) -> list[Tensor]:
-    return [x.max(-1), x.argmax(-1)]
-
-
 def rows_normalised(x: Tensor) -> list[Tensor]:
     mean, deviation = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
     return [mean, deviation, (x - mean) / deviation]
@@ -88,10 +84,6 @@ def swapped(a: Tensor, b: Tensor) -> list[Tensor]:
     return [a.assign(b * 2.0), b.assign(old * 3.0)]
 
 
-def sum_beside_the_realized(a: Tensor, b: Tensor) -> list[Tensor]:
-    return [(a + b).realize(), a + b]
-
-
 def normalised_state(p: Tensor, x: Tensor) -> list[Tensor]:
     p = p.assign(x / 2)
     p.assign(p / p.sum(1))
@@ -133,7 +125,7 @@ ROWS = [
     ),
     row("sums-of-both-axes", 1696, "16x24")(lambda a: [a.sum(0).relu() + 1.0, a.sum(1).exp()]),
     row("sums-of-three-axes", 2672, "6x8x10")(lambda a: [a.sum(0), a.sum(1), a.sum(2)]),
-    row("largest-and-where", 1664, "16x24")(largest_and_where),
+    row("largest-and-where", 1664, "16x24")(lambda x: [x.max(-1), x.argmax(-1)]),
     row("moments", 1664, "16x24")(lambda x: [x.mean(1), x.std(1)]),
     row("moments-and-values", 3200, "16x24")(rows_normalised),
     row("both-softmaxes", 4608, "16x24")(lambda x: [x.softmax(), x.log_softmax()]),
@@ -147,6 +139,12 @@ ROWS = [
         lambda x: [x / x.sum(1, keepdim=True), x * x.sum(1, keepdim=True)]
     ),
     row("value-and-sum", 4672, "16x24 16x24")(lambda a, b: [a * b, (a * b).sum(1)]),
+    *(
+        row(f"value-sums-and-maxima-{n}", moved, f"32x{n} 32x{n}")(
+            lambda a, b: [a * b, (a * b).sum(1), (a * b + 1.0).max(1)]
+        )
+        for n, moved in ((4, 1792), (24, 9472), (40, 15616))
+    ),
     row("unrelated-sums", 1888, "16x24 8x8")(lambda a, b: [a.sum(1), b.sum(0)]),
     row(
         "sum-under-two-views",
@@ -208,7 +206,9 @@ ROWS = [
         lambda w, g: w - g * 0.5,
     ),
     # Tensors that are partly realized or pinned: only as users realize them, not as programs.
-    row("sum-beside-the-same-realized", 0, "4 4", eager=True)(sum_beside_the_realized),
+    row("sum-beside-the-same-realized", 0, "4 4", eager=True)(
+        lambda a, b: [(a + b).realize(), a + b]
+    ),
     row("constant-times-one", 0, "", eager=True)(lambda: Tensor(3.5) * 1.0),
     row("constant-spread", 0, "", eager=True)(lambda: Tensor.full((2, 3), 4.0).T),
     row("view-turned-and-cut", 0, "4x4", eager=True)(lambda a: a.T.flip(0)[1:3]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -274,26 +274,33 @@ def test_a_stack_of_6131_tensors_takes_time_in_proportion() -> None:
 # --- a kernel that cannot be generated ------------------------------------------------------------
 
 
-def operations(root: Node, stored: Mapping[Node, object]) -> list[Node]:
-    wanted = ELEMENTWISE | {Op.REDUCE}
-    return [n for n in _fused(root, stored) if n.op in wanted and (n is root or n not in stored)]
-
-
 def split_of(tensor: Tensor) -> set[Node]:
     return split_points(tensor.node, realize([tensor.node], DEFAULT).regions)
 
 
-def test_a_reduction_inside_is_stored() -> None:
-    scores = Tensor.input("x", (64, 64)).exp().sum(1, keepdim=True)
-    (cut,) = split_of((scores * 2.0 + 1.0).sqrt())
-    assert cut is scores.node
+A, B = Tensor.input("a", (6, 4)), Tensor.input("b", (4, 6))
+WIDE = Tensor.input("x", (4096, 4096))
+INSIDE = {
+    "a reduction": (A.exp().sum(1, keepdim=True), lambda t: (t * 2.0 + 1.0).sqrt()),
+    "what a movement reads": ((A + 1.0).exp(), lambda t: (t.permute(1, 0) * B + 3.0).sqrt()),
+}
+WHOLE = {
+    "a sum": A.permute(1, 0) + B,
+    "a reduction": A.sum(1),
+    "a copy": A.permute(1, 0).contiguous(),
+    "what memory cannot hold": WIDE @ WIDE.flip(0),  # the products are 256 GiB
+}
 
 
-def test_what_a_movement_reads_is_stored() -> None:
-    a, b = Tensor.input("a", (6, 4)), Tensor.input("b", (4, 6))
-    inner = (a + 1.0).exp()
-    (cut,) = split_of((inner.permute(1, 0) * b + 3.0).sqrt())
-    assert cut is inner.node
+@pytest.mark.parametrize("what", INSIDE)
+def test_what_is_inside_is_stored(what: str) -> None:
+    inner, outer = INSIDE[what]
+    assert split_of(outer(inner)) == {inner.node}
+
+
+@pytest.mark.parametrize("what", WHOLE)
+def test_a_single_operation_cannot_be_split(what: str) -> None:
+    assert split_of(WHOLE[what]) == set()
 
 
 def test_a_chain_is_halved() -> None:
@@ -302,16 +309,5 @@ def test_a_chain_is_halved() -> None:
         y = y.sin()
     stored = realize([y.node], DEFAULT).regions
     (cut,) = split_points(y.node, stored)
-    assert len(operations(cut, stored)) == 32
-
-
-def test_a_single_operation_cannot_be_split() -> None:
-    a, b = Tensor.input("a", (6, 4)), Tensor.input("b", (4, 6))
-    assert split_of(a.permute(1, 0) + b) == set()
-    assert split_of(a.sum(1)) == set()
-    assert split_of(a.permute(1, 0).contiguous()) == set()
-
-
-def test_a_cut_does_not_store_what_memory_cannot_hold() -> None:
-    a, b = Tensor.input("a", (4096, 4096)), Tensor.input("b", (4096, 4096))
-    assert split_of(a @ b) == set()  # a * b over all three axes would be 256 GiB
+    wanted = ELEMENTWISE | {Op.REDUCE}
+    assert sum(n.op in wanted and (n is cut or n not in stored) for n in _fused(cut, stored)) == 32

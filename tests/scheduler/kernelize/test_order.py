@@ -78,22 +78,6 @@ def test_a_result_in_place_counts_once() -> None:
     assert estimated_peak(range(3), steps, sizes) == 8
 
 
-def test_two_wide_products_of_which_only_row_sums_are_needed_are_never_alive_together() -> None:
-    """f = (a @ c).sum(-1) + (b @ c).sum(-1), with the products stored."""
-    a, b, c = (Tensor.input(n, s) for n, s in (("a", (64, 8)), ("b", (64, 8)), ("c", (8, 64))))
-    wide = [(left @ c).contiguous() for left in (a, b)]
-    first, second = (p.flip(0).contiguous().sum(-1).contiguous() for p in wide)
-    y = first + second
-    _, kernels = kernelize({"y": y.node})
-    alive = most = 0
-    last = {n: i for i, k in enumerate(kernels) for n in k.reads}
-    for i, k in enumerate(kernels):
-        alive += k.targets[0].shape == (64, 64)
-        most = max(most, alive)
-        alive -= sum(last[n] == i and n.shape == (64, 64) for n in k.reads)
-    assert most == 2, "a product and its flip, not both products"
-
-
 @given(st.integers(1, 30), st.randoms(use_true_random=False))
 def test_orders_of_random_graphs_are_valid_and_never_worse_than_creation_order(
     count: int, rng: random.Random
@@ -157,34 +141,33 @@ def test_time_per_step_does_not_grow(shape: str) -> None:
 # --- states -----------------------------------------------------------------------------------
 
 
-def test_the_writer_of_a_state_waits_for_every_reader_of_its_old_value() -> None:
-    steps, nodes = steps_of(("new", "x"), ("f", "q"), ("g", "q f"))
-    edged, late = wait_for_readers(steps, {nodes["q"]: 0})
-    assert late == []
-    assert edged[0].after == {1, 2}
-    assert names(best_order(edged, {}), edged) == "f g new"
+@pytest.mark.parametrize(
+    ("rows", "writers", "late", "order"),
+    [
+        # The writer waits for every reader of the old value.
+        ([("new", "x"), ("f", "q"), ("g", "q f")], {"q": 0}, "", "f g new"),
+        # A reader needs the new value too, itself or through another kernel: a commit.
+        ([("new", "x"), ("f", "q new")], {"q": 0}, "q", "new f"),
+        ([("new", "x"), ("m", "new"), ("f", "q m")], {"q": 0}, "q", "new m f"),
+        # p' reads q, q' reads p: one of the two can be written directly, then the other cannot.
+        ([("p1", "q"), ("q1", "p")], {"p": 0, "q": 1}, "q", "q1 p1"),
+        # The writer reads its own state elsewhere.
+        ([("new", "q")], {"q": 0}, "q", "new"),
+    ],
+)
+def test_who_waits_for_readers_of_an_old_state_and_who_needs_a_commit(
+    rows: list[tuple[str, str]], writers: dict[str, int], late: str, order: str
+) -> None:
+    steps, nodes = steps_of(*rows)
+    edged, found = wait_for_readers(steps, {nodes[state]: i for state, i in writers.items()})
+    assert found == [nodes[state] for state in late]
+    assert names(best_order(edged, {}), edged) == order
+    if not late:
+        assert edged[0].after == {1, 2}
 
 
-def test_a_reader_that_needs_the_new_value_too_makes_a_commit() -> None:
-    steps, nodes = steps_of(("new", "x"), ("f", "q new"))
-    edged, late = wait_for_readers(steps, {nodes["q"]: 0})
-    assert late == [nodes["q"]]
-    assert edged[0].after == frozenset()
-
-
-def test_a_dependence_through_another_kernel_or_another_state_is_seen() -> None:
-    through = steps_of(("new", "x"), ("m", "new"), ("f", "q m"))
-    assert wait_for_readers(through[0], {through[1]["q"]: 0})[1] == [through[1]["q"]]
-    # p' reads q, q' reads p: one of the two can be written directly, then the other cannot.
-    steps, nodes = steps_of(("p1", "q"), ("q1", "p"))
-    edged, late = wait_for_readers(steps, {nodes["p"]: 0, nodes["q"]: 1})
-    assert late == [nodes["q"]]
-    assert names(best_order(edged, {}), edged) == "q1 p1"
-
-
-def test_a_writer_that_reads_its_own_state_elsewhere_makes_a_commit() -> None:
+def test_a_writer_that_reads_its_own_state_in_place_needs_no_commit() -> None:
     steps, nodes = steps_of(("new", "q"))
-    assert wait_for_readers(steps, {nodes["q"]: 0})[1] == [nodes["q"]]
     same = [Step("new", steps[0].writes, steps[0].reads, reuses=(nodes["q"],))]
     assert wait_for_readers(same, {nodes["q"]: 0})[1] == []
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import strategies as st
 
 from scheduler.cache.schedules import EntryGraph
 from scheduler.context import DEFAULT_CONTEXT, CompileContext
+from scheduler.device.choice import Choice
 from scheduler.device.spec import SPECS
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import Job, jobs_of
@@ -37,3 +39,21 @@ def close(got: Array, expected: Array) -> None:
     """Compare to a tolerance of the largest value."""
     assert got.shape == expected.shape
     assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def choices() -> st.SearchStrategy[Choice]:
+    numbers = st.integers(1, 8)
+    kept = st.fixed_dictionaries(
+        {},
+        optional={
+            "vectors": st.integers(1, 4),
+            "rows": numbers,
+            "unroll": numbers,
+            "items": st.integers(1, 300),
+            "blocks": numbers,
+            "lanes": st.sampled_from((4, 8, 16)),
+            "outside": st.just(1),
+            "prefetch": st.integers(1, 2),
+        },
+    )
+    return kept.map(lambda fields: Choice(**fields))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from runtime.device import choose_device
 from scheduler.context import context_for
@@ -20,31 +19,13 @@ from scheduler.loops.variations import form_of
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.build import Builders
 from scheduler.tuning.trial import Variant, make_trials
-from tests.scheduler.loops.jobs import jobs_for, normal, weight
+from tests.scheduler.loops.jobs import choices, jobs_for, normal, weight
 from tests.scheduler.support.programs import compute, program_of, values_of
 
 
 @pytest.fixture(autouse=True)
 def tables_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNED")
-
-
-def choices() -> st.SearchStrategy[Choice]:
-    numbers = st.integers(1, 8)
-    kept = st.fixed_dictionaries(
-        {},
-        optional={
-            "vectors": st.integers(1, 4),
-            "rows": numbers,
-            "unroll": numbers,
-            "items": st.integers(1, 300),
-            "blocks": numbers,
-            "lanes": st.sampled_from((4, 8, 16)),
-            "outside": st.just(1),
-            "prefetch": st.integers(1, 2),
-        },
-    )
-    return kept.map(lambda fields: Choice(**fields))
 
 
 # --- text -------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from scheduler.passes.winograd_kernel import STACK_BYTES, Shape, choose_blocks, 
 from scheduler.render.kernel_code import KernelCode
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import Job
-from tests.scheduler.loops.jobs import CPUS, job_of, weight
+from tests.scheduler.loops.jobs import CPUS, choices, job_of, weight
 
 # --- the model of a core ------------------------------------------------------------------------
 
@@ -257,21 +257,14 @@ def check_steps(job: Job, choice: Choice) -> None:
         assert written.max() == 1
 
 
-numbers = st.integers(1, 8)
-choices = st.fixed_dictionaries(
-    {},
-    optional={
-        "vectors": st.integers(1, 4),
-        "rows": numbers,
-        "items": st.integers(1, 60),
-        "blocks": numbers,
-        "outside": st.just(1),
-    },
-).map(lambda fields: Choice(**fields))
-
-
 @settings(max_examples=40)
-@given(st.sampled_from(sorted(KINDS)), st.integers(1, 40), numbers, st.integers(2, 70), choices)
+@given(
+    st.sampled_from(sorted(KINDS)),
+    st.integers(1, 40),
+    st.integers(1, 8),
+    st.integers(2, 70),
+    choices(),
+)
 def test_every_step_is_done_by_one_item(
     kind: str, rows: int, inner: int, columns: int, choice: Choice
 ) -> None:
