@@ -10,15 +10,13 @@ from tests.scheduler.onnx_import.onnx_cases import (
     layers,
     patterns,
     products,
-    reduction,
-    resize,
     sampling,
     spatial,
 )
 from tests.scheduler.onnx_import.onnx_cases.case import Case
 
 THEMES = (
-    *(elementwise, spatial, resize, sampling, products, reduction, indexing, patterns),
+    *(elementwise, spatial, sampling, products, indexing, patterns),
     *(attention, contrib, layers),
 )
 CASES: list[Case] = [case for theme in THEMES for case in theme.CASES]

@@ -34,8 +34,8 @@ DUPLICATES = np.array([[0, 2, 2], [2, 0, -1], [1, 1, 2]])
 TUPLES = np.array([[0, 1], [2, 3], [0, 1], [-1, 0]])
 BOX = one([[[1, 2], [1, 3]], [[2, 2], [2, 3]]])
 # Start, end, axis and step of slices.
-BOUNDS = ((2**31 - 1, -(2**63), 1, -1), (-100, 2**63 - 1, -2, 3), (-100, -100, 0, -1))
-BOUNDS += ((1, -1, -1, 2), (3, 1))
+BOUNDS: list[tuple[int, ...]] = [(2**31 - 1, -(2**63), 1, -1), (-100, 2**63 - 1, -2, 3)]
+BOUNDS += [(-100, -100, 0, -1), (1, -1, -1, 2), (3, 1)]
 LENGTHS = np.array([4, 1, 3], np.int64)
 REDUCTIONS = ("add", "mul", "max", "min")
 
