@@ -16,17 +16,11 @@ from cereal.schema import read_event
 from tests.support.built import built
 from tests.tools.closed_loop.conftest import compile_for_any_cpu
 from tools.behaviour.gates import parse_gates
+from tools.closed_loop import run
 from tools.closed_loop.faults import FAULTS
 from tools.closed_loop.judged import gate_names, judge_outcome
 from tools.closed_loop.result import Outcome, table_of
-from tools.closed_loop.run import (
-    DaemonDrivers,
-    Errand,
-    Selection,
-    drive_all,
-    drive_one,
-    scenarios_named,
-)
+from tools.closed_loop.run import DaemonDrivers, Selection, scenarios_named
 from tools.closed_loop.scenario import STANDARD
 from tools.closed_loop.simulation import Track
 from tools.closed_loop.trial import FIRST_WORLD
@@ -66,7 +60,7 @@ def test_nobody_trains_on_roads_that_are_driven() -> None:
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_gates_of_the_project_hold(shipped: LoadedModel, name: str) -> None:
     drivers, selections = DaemonDrivers(shipped.program), SELECTIONS[name]
-    drives = [drive for one in selections for drive in drive_all(one, drivers)]
+    drives = [drive for one in selections for drive in run.drive_all(one, drivers)]
     outcome = Outcome("the model", tuple(drives))
     gates = parse_gates([], ROOT / f"tests/regression/{name}.gates", gate_names(selections[0]))
     verdicts = judge_outcome(outcome, gates)
@@ -77,9 +71,9 @@ def test_gates_of_the_project_hold(shipped: LoadedModel, name: str) -> None:
 
 def driven(shipped: LoadedModel, fault: str | None, record: list[bytes]) -> Track:
     """Drive on the road that faults are planted on; keep what is said."""
-    trial = Errand(STANDARD.name, FAULT_ROAD, FAULT_ROAD_M).trial()
+    trial = run.Errand(STANDARD.name, FAULT_ROAD, FAULT_ROAD_M).trial()
     planted = None if fault is None else FAULTS[fault]
-    return drive_one(trial, DaemonDrivers(shipped.program, planted, record.append)).track
+    return run.drive_one(trial, DaemonDrivers(shipped.program, planted, record.append)).track
 
 
 @pytest.fixture(scope="module")

@@ -9,19 +9,12 @@ import numpy as np
 import pytest
 
 from modeld.actions import Action
+from tools.closed_loop import simulation as loop
 from tools.closed_loop.drivers import ExpertDriver, drive
 from tools.closed_loop.figures import departures_of, figures_of, has_recovered
 from tools.closed_loop.run import Selection, expert_drives, scenarios_named
 from tools.closed_loop.scenario import SCENARIOS, STANDARD
-from tools.closed_loop.simulation import (
-    RUN_UP_TICKS,
-    End,
-    Sample,
-    Simulation,
-    Track,
-    gap_ahead,
-    overlaps,
-)
+from tools.closed_loop.simulation import End, Sample, Simulation, Track
 from tools.closed_loop.trial import FIRST_WORLD, make_trial
 from tools.errors import UsageError
 from tools.world.body import FRONT_M, LENGTH_M
@@ -168,15 +161,15 @@ def test_who_is_ahead_and_who_is_hit() -> None:
     def vehicle(ahead_m: float, aside_m: float) -> Vehicle:
         return Vehicle(body.s_m + ahead_m, body.offset_m + aside_m, 0.0, 0.0, 1.8, 1.5, 4.5, 0)
 
-    assert gap_ahead(body, (vehicle(FRONT_M + 7.0, 0.5),)) == pytest.approx(7.0)
-    assert gap_ahead(body, (vehicle(FRONT_M + 7.0, 3.5), vehicle(-20.0, 0.0))) == math.inf
+    assert loop.gap_ahead(body, (vehicle(FRONT_M + 7.0, 0.5),)) == pytest.approx(7.0)
+    assert loop.gap_ahead(body, (vehicle(FRONT_M + 7.0, 3.5), vehicle(-20.0, 0.0))) == math.inf
     for ahead_m, aside_m, hit in (
         (FRONT_M - 0.1, 1.0, True),
         (FRONT_M + 0.1, 0.0, False),
         (0.0, 2.0, False),
         (FRONT_M - LENGTH_M - 4.4, 0.0, True),
     ):
-        assert overlaps(body, vehicle(ahead_m, aside_m)) is hit
+        assert loop.overlaps(body, vehicle(ahead_m, aside_m)) is hit
 
 
 def test_lost_frames_are_seeded_and_a_calibration_is_wrong_for_a_while() -> None:
@@ -201,4 +194,4 @@ def test_a_selection_drives_each_scenario_from_seed_to_seed() -> None:
     drives = expert_drives(selection)
     found = [(d.track.trial.scenario.name, d.track.trial.seed) for d in drives]
     assert found == [("recovery", 3), ("recovery", 4), ("rain", 3), ("rain", 4)]
-    assert all(drive.frames > RUN_UP_TICKS // 5 for drive in drives)
+    assert all(drive.frames > loop.RUN_UP_TICKS // 5 for drive in drives)

@@ -12,24 +12,14 @@ from modeld.constants import T_IDXS, X_IDXS
 from tools.render import world as constants
 from tools.render.spec import DriveSpec
 from tools.render.truth import segment_truth
-from tools.render.world import (
-    LANE_WIDTH_M,
-    LEFT,
-    RIGHT,
-    TICKS_PER_S,
-    LaneChange,
-    Motion,
-    World,
-    road_grid,
-    seeded_motion,
-)
+from tools.render.world import LEFT, RIGHT, LaneChange, Motion, World, road_grid, seeded_motion
 from tools.world import curves
 
 
 def plain_world(curvature_1pm: float) -> World:
     """A road of one curvature, 20 m/s, a car ahead at 40 m, a change to the left at 12 s."""
     ticks = 3200
-    size = road_grid(ticks / TICKS_PER_S * 20.0).size
+    size = road_grid(ticks / constants.TICKS_PER_S * 20.0).size
     speed_mps, gap_m = np.full(ticks, 20.0), np.full(ticks, 40.0)
     changes = (LaneChange(12.0, LEFT),)
     bends = np.full(size, curvature_1pm)
@@ -76,8 +66,8 @@ def test_lane_change_goes_one_lane_to_its_side_with_blinker_before_and_hand_at_t
     world = plain_world(0.0)
     states = [world.state(tick) for tick in range(2000)]
     assert states[1200].offset_m == pytest.approx(0.0, abs=1e-3)
-    assert states[1450].offset_m == pytest.approx(-LANE_WIDTH_M / 2, abs=0.02)
-    assert states[1710].offset_m == pytest.approx(-LANE_WIDTH_M, abs=1e-3)
+    assert states[1450].offset_m == pytest.approx(-constants.LANE_WIDTH_M / 2, abs=0.02)
+    assert states[1710].offset_m == pytest.approx(-constants.LANE_WIDTH_M, abs=1e-3)
     # Half way a quintic of 5 s is 15 / 8 of its mean slope: 1.875 * 3.6 / 100 m.
     assert states[1450].heading_rad == pytest.approx(-math.atan(1.875 * 3.6 / 100), abs=1e-4)
     first, last = (
@@ -94,11 +84,11 @@ def test_car_moves_at_its_speed_along_its_heading() -> None:
     for tick in range(0, 1100, 37):
         one, two = world.state(tick), world.state(tick + 1)
         dx, dy = two.x_m - one.x_m, two.y_m - one.y_m
-        assert math.hypot(dx, dy) * TICKS_PER_S == pytest.approx(one.speed_mps, rel=2e-3)
+        assert math.hypot(dx, dy) * constants.TICKS_PER_S == pytest.approx(one.speed_mps, rel=2e-3)
         assert math.atan2(dy, dx) == pytest.approx(one.heading_rad, abs=2e-3)
-        turn = (two.heading_rad - one.heading_rad) * TICKS_PER_S
+        turn = (two.heading_rad - one.heading_rad) * constants.TICKS_PER_S
         assert turn == pytest.approx(one.curvature_1pm * one.speed_mps, abs=1e-3)
-        gain = (world.state(tick + 10).speed_mps - one.speed_mps) * TICKS_PER_S / 10
+        gain = (world.state(tick + 10).speed_mps - one.speed_mps) * constants.TICKS_PER_S / 10
         assert gain == pytest.approx(one.acceleration_mps2, abs=0.1)
 
 
@@ -111,10 +101,12 @@ def test_seeded_drives_differ_and_are_ordinary_driving() -> None:
             assert 10.0 < state.speed_mps < 30.0
             assert abs(state.acceleration_mps2) < 2.0
             assert abs(state.curvature_1pm) * state.speed_mps**2 < 4.0
-            assert abs(state.offset_m) < LANE_WIDTH_M + 0.3
+            assert abs(state.offset_m) < constants.LANE_WIDTH_M + 0.3
             assert 15.0 <= state.lead_s_m - state.s_m <= 57.0
         assert {state.blinker for state in states} == {LEFT, 0, RIGHT}
-        assert world.state(round(constants.FIRST_LANE_CHANGE_S * TICKS_PER_S)).blinker != 0
+        assert (
+            world.state(round(constants.FIRST_LANE_CHANGE_S * constants.TICKS_PER_S)).blinker != 0
+        )
 
 
 def test_longer_drive_begins_like_a_shorter_one() -> None:

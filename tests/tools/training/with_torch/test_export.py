@@ -19,15 +19,7 @@ from tools.errors import TrainingError
 from tools.example_models.interface import vision_slices
 from tools.training import checkpoint, export
 from tools.training.architecture import MIDDLE
-from tools.training.export import (
-    MOST_BYTES,
-    MOST_FLOP,
-    MOST_PARAMETERS,
-    Trained,
-    Written,
-    vision_model,
-    write_models,
-)
+from tools.training.export import Trained, Written, vision_model, write_models
 from tools.training.heads import PLAN, VISION_HEADS, VISION_TARGETS, Singles
 from tools.training.limits import check_sizes
 from tools.training.networks import as_input
@@ -132,9 +124,9 @@ def test_models_are_small_known_before_and_equal_for_equal_weights(exported: Exp
     assert torch.equal(torch.random.get_rng_state(), before)
     written = exported.write("a")
     for one in (known, written):
-        assert one.parameters <= MOST_PARAMETERS
-        assert one.flop <= MOST_FLOP
-        assert one.bytes <= MOST_BYTES
+        assert one.parameters <= export.MOST_PARAMETERS
+        assert one.flop <= export.MOST_FLOP
+        assert one.bytes <= export.MOST_BYTES
     assert known.parameters == written.parameters
     if exported.graph is WeightedGraph:
         assert known.flop == written.flop
