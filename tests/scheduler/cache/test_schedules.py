@@ -151,6 +151,7 @@ def test_tensors_of_one_structure_are_compiled_once(sources: Sources) -> None:
 def test_what_changes_the_result_is_compiled_again(
     cache: ScheduleCache, sources: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert context_for().limits == TABLE["cpu"]
     emitted(cache)
     sources()
     emitted(cache, network(W + 1))
@@ -411,7 +412,3 @@ def test_results_in_memory_are_within_the_bounds() -> None:
         emitted(cache, Tensor.input("x", (4,)) * float(i))
     assert len(cache._emitted) == schedule_cache.MEMORY_ENTRIES
     assert cache._emitted.weight <= schedule_cache.MEMORY_BYTES
-
-
-def test_default_limits_are_those_of_the_processor() -> None:
-    assert context_for().limits == TABLE["cpu"]

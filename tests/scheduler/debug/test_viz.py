@@ -254,13 +254,12 @@ def test_kernels_stand_below_what_they_wait_for_and_do_not_overlap() -> None:
     assert len(set(placed.at.values())) == 4
     wide = place_kernels(6, [(i, 5) for i in range(5)], per_row=2)
     assert wide.rows == [[0, 1], [2, 3], [4], [5]]
-
-
-def test_lanes_are_shared_by_spans_that_do_not_meet() -> None:
+    # Lanes are shared by spans that do not meet.
     assert assign_lanes([(0, 2), (1, 4), (3, 5), (5, 6)]) == [0, 1, 0, 1]
 
 
 def test_rectangles_of_the_timeline_do_not_overlap() -> None:
+    assert memory_timeline(program_of(x(4).exp()).table) == "", "there are no intermediates"
     text = memory_timeline(program_of(layers()).table)
     shapes = [
         [float(v) for v in re.findall(r' (?:x|y|width|height)="([-\d.]+)"', rect)]
@@ -271,10 +270,6 @@ def test_rectangles_of_the_timeline_do_not_overlap() -> None:
         for x1, y1, w1, h1 in shapes[:i]:
             apart = x0 >= x1 + w1 - 0.1 or x1 >= x0 + w0 - 0.1
             assert apart or y0 >= y1 + h1 - 0.2 or y1 >= y0 + h0 - 0.2 or (y0, h0) == (y1, h1)
-
-
-def test_nothing_to_draw_without_intermediates() -> None:
-    assert memory_timeline(program_of(x(4).exp()).table) == ""
 
 
 def test_an_order_that_results_imply_is_left_out() -> None:

@@ -87,48 +87,25 @@ def test_a_declared_interface_must_fit(refusals: Refusals) -> None:
     refusals("monitoring", calls)
 
 
-def refused(model: OnnxModel, declared: str | None = None) -> str:
-    return refusal(partial(recognise_monitoring, model, declared))
-
-
-def test_missing_heads_are_named_at_once() -> None:
-    slices = slices_of(NEW)
-    del slices["wheel_on_right"]
-    text = refused(with_slices(slices | {"face_descs_rhd": slice(12, 20)}))
-    assert "taken for dmonitoring-2026" in text
-    assert "face_descs_rhd: expected 12 values, found 8" in text
-    assert "wheel_on_right: expected 1 value, is missing" in text
-
-
-def test_wrong_slices_are_one_line_with_every_reason() -> None:
+def test_slices_that_no_revision_has_are_refused_with_every_reason(refusals: Refusals) -> None:
     slices = slices_of(NEW)
     start = slices["sleep_prob_lhd"].start
-    slices |= {
+    less = {name: where for name, where in slices.items() if name != "wheel_on_right"}
+    wrong = slices | {
         "face_prob_lhd": slice(600, 601),
         "using_phone_prob_lhd": slice(start, start + 1),
         "pad": slice(0, None),
     }
-    model = with_slices(slices)
-    assert refused(model) == (
-        f"{model.name}: taken for dmonitoring-2026 (the slices of its heads): "
-        "output_slices['face_prob_lhd'] = slice(600, 601, None) does not fit the output of width "
-        f"556; heads sleep_prob_lhd [{start}, {start + 1}) and using_phone_prob_lhd [{start}, "
-        f"{start + 1}) overlap; face_prob_lhd: expected 1 value, is missing; see "
-        "docs/formats/monitoring-models.md; declare another with --interface NAME, or interface = "
-        '"NAME" in a TOML beside the model'
-    )
-    text = refused(model, NEW)
-    assert "does not fit the output of width 556" in text
-    assert "declare another" not in text
-    text = refused(with_slices({"face_prob_lhd": slice(600, 601)}))
-    assert re.search("of no known interface: .* does not fit the output", text)
-
-
-def test_what_is_of_no_revision_is_refused() -> None:
-    text = refused(with_slices(None))
-    assert re.search("of no known interface.*556 values without slices", text)
-    other = from_proto(model_of([node("Identity", "calib", "y")], [("calib", (1, 3))]))
-    assert "expected the inputs input_img and calib" in refused(other)
+    models = {
+        "a head less, and a short one": with_slices(less | {"face_descs_rhd": slice(12, 20)}),
+        "outside, overlapping": with_slices(wrong),
+        "one head outside": with_slices({"face_prob_lhd": slice(600, 601)}),
+        "no slices": with_slices(None),
+        "other inputs": from_proto(model_of([node("Identity", "calib", "y")], [("calib", (1, 3))])),
+    }
+    calls = {name: partial(recognise_monitoring, model) for name, model in models.items()}
+    calls["declared"] = partial(recognise_monitoring, with_slices(wrong), NEW)
+    refusals("slices_of_monitoring", calls)
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ WRONG = (
 )
 
 
-def test_what_is_wrong_beside_a_model_is_named(folder: Path, refusals: Refusals) -> None:
+def test_what_is_wrong_with_a_model_or_beside_it(folder: Path, refusals: Refusals) -> None:
     path = folder / "vision.toml"
 
     def beside(vision: str, policy: str) -> Interface:
@@ -152,16 +152,15 @@ def test_what_is_wrong_beside_a_model_is_named(folder: Path, refusals: Refusals)
     refusals("beside", {f"{texts}": partial(beside, *texts) for texts in WRONG})
     said = "vision.toml: expected a TOML file that declares vision.onnx, found "
     path.unlink()
+    twice = [load_model(folder / "vision.onnx")] * 2
+    assert "the same vision model was given twice" in refusal(partial(recognise_driving, twice))
+    why = "dmonitoring-2026 declared by --interface is of driver monitoring; expected one of superc"
+    assert why in refusal(partial(recognised, folder, "dmonitoring-2026"))
     path.mkdir()
     assert f"{said}a directory" in refusal(partial(recognised, folder))
     path.rmdir()
     path.symlink_to(folder / "none.toml")
     assert f"{said}a link to nothing" in refusal(partial(recognised, folder))
-
-
-def test_an_interface_of_driver_monitoring_is_no_driving_one(folder: Path) -> None:
-    why = "dmonitoring-2026 declared by --interface is of driver monitoring; expected one of superc"
-    assert why in refusal(partial(recognised, folder, "dmonitoring-2026"))
 
 
 VISION, POLICY = parts_of("split-2025").values()
@@ -180,11 +179,6 @@ def test_other_heads_with_the_inputs_of_a_revision_are_noted() -> None:
     assert interface.heads["plan"] == ("policy", 8, 4963)
     assert interface.name == "split-2025"
     assert "where it differs: policy.onnx: head plan: expected 990 values, found 4955" in note
-
-
-def test_one_file_given_twice_is_the_same(folder: Path) -> None:
-    twice = [load_model(folder / "vision.onnx")] * 2
-    assert "the same vision model was given twice" in refusal(partial(recognise_driving, twice))
 
 
 @pytest.mark.parametrize(

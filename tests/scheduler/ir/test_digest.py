@@ -145,9 +145,6 @@ def test_canonical_knows_what_arguments_are_made_of() -> None:
     values = [1, True, 1.0, "1", b"1", None, (1,), ((1,),), (), float("nan"), float("inf")]
     values += [dt.float32, _Color.RED, np.float32(1), np.int64(1), {"a": 1}, 2**70]
     assert len({canonical(v) for v in values}) == len(values)
-
-
-def test_an_unknown_argument_is_refused() -> None:
     with pytest.raises(SchedulerError, match="type object has no canonical text"):
         canonical((1, object()))
 
