@@ -5,7 +5,7 @@ Of some rows also the fewest operations for an element; and the launches of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
@@ -24,10 +24,14 @@ from tests.scheduler.support.programs import artifact_of, plan_of
 from tests.support.built import example_models
 
 PROGRAMS = [row for row in ROWS if not row.eager]
+# They write to their inputs, so that each is built alone, and have many kernels.
+BUILT_LONG = {"conv-norm-adam", "two-convs-adam", "four-convs-sgd"}
 
 
-def rows(chosen: list[Row]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("row", chosen, ids=[row.name for row in chosen])
+def rows(chosen: list[Row], slow: Collection[str] = ()) -> pytest.MarkDecorator:
+    marks = {row.name: [pytest.mark.slow] if row.name in slow else [] for row in chosen}
+    cases = [pytest.param(row, id=row.name, marks=marks[row.name]) for row in chosen]
+    return pytest.mark.parametrize("row", cases)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +65,7 @@ def test_values_of_the_interpreter(row: Row) -> None:
 
 
 @pytest.mark.opencl
-@rows(ROWS)
+@rows(ROWS, slow=BUILT_LONG)
 def test_values_of_what_is_realized(row: Row, batch_of: Callable[[Row], Batch]) -> None:
     batch_of(row).check_realized(row)
 
@@ -128,7 +132,10 @@ def test_a_value_doubled_24_times_stays_small() -> None:
 # --- the example models -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("role", "convolutions", "more"), [("vision", 60, 10), ("policy", 0, 24)])
+@pytest.mark.parametrize(
+    ("role", "convolutions", "more"),
+    [("policy", 0, 24), pytest.param("vision", 60, 10, marks=pytest.mark.slow)],
+)
 def test_a_model_takes_a_launch_per_convolution_and_few_more(
     role: str, convolutions: int, more: int
 ) -> None:

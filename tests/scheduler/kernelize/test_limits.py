@@ -280,7 +280,7 @@ def split_of(tensor: Tensor) -> set[Node]:
 
 A, B = Tensor.input("a", (6, 4)), Tensor.input("b", (4, 6))
 WIDE = Tensor.input("x", (4096, 4096))
-INSIDE = {
+INSIDE: dict[str, tuple[Tensor, Callable[[Tensor], Tensor]]] = {
     "a reduction": (A.exp().sum(1, keepdim=True), lambda t: (t * 2.0 + 1.0).sqrt()),
     "what a movement reads": ((A + 1.0).exp(), lambda t: (t.permute(1, 0) * B + 3.0).sqrt()),
 }
