@@ -35,6 +35,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: os.truncate(path, 0),
     "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     "directory": _make_directory,
+    "unreadable": lambda path: path.chmod(0),  # root reads it nevertheless: then nothing is said
 }
 
 

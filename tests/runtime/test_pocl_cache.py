@@ -30,17 +30,17 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*DAMAGE, "unreadable"])
+@pytest.mark.parametrize("kind", DAMAGE)
 def test_damaged_files_are_named_and_made_again(filled: Path, tmp_path: Path, kind: str) -> None:
     cache = tmp_path / "cache"
     shutil.copytree(filled, cache)
     files = [path for path in cache.rglob("*") if path.is_file()]
     assert files
     for path in files:
-        DAMAGE.get(kind, lambda path: path.chmod(0))(path)
+        DAMAGE[kind](path)
     code, out, err = run(RUN, cache)
     assert (code, out) == (0, EXPECTED)
-    if kind != "unreadable" or os.getuid() != 0:  # root reads it nevertheless
+    if kind != "unreadable" or os.getuid() != 0:
         assert all(str(path) in err for path in files)
         assert len(err.splitlines()) == len(files)
     assert run(RUN, cache) == (0, EXPECTED, "")

@@ -41,7 +41,8 @@ def load_and_run(path: Path) -> int:
 # --- entries --------------------------------------------------------------------------------------
 
 
-ENTRY_DAMAGE: dict[str, Callable[[Path], object]] = DAMAGE | {
+ENTRY_DAMAGE: dict[str, Callable[[Path], object]] = {
+    **{kind: DAMAGE[kind] for kind in DAMAGE if kind != "unreadable"},
     "flipped": lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"),
     "magic": lambda path: path.write_bytes(b"M" + path.read_bytes()[1:]),
     "foreign": lambda path: path.write_bytes((path.parent / "other").read_bytes()),
@@ -77,10 +78,13 @@ def test_the_oldest_used_entries_go_beyond_the_bounds(tmp_path: Path) -> None:
     few.put("e", b"")
     assert (tmp_path / "e").exists()
     assert len(list(tmp_path.iterdir())) == 2
-    for too_large, there in ((3 * size - 40 + 1, False), (3 * size - 40, True)):
-        store.put("large", bytes(too_large))
-        assert (tmp_path / "large").exists() is there
+    before = sorted(tmp_path.iterdir())
+    store.put("large", bytes(3 * size - 40 + 1))
+    assert sorted(tmp_path.iterdir()) == before
+    store.put("large", bytes(3 * size - 40))
     assert [path.name for path in tmp_path.iterdir()] == ["large"]
+    usual = EntryStore(tmp_path, "thing")
+    assert (usual.max_bytes, usual.max_files) == (1 << 30, 4096)
     (tmp_path / ".new-x").touch()
     for age_s, there in ((3599, True), (3601, False)):
         newest = (tmp_path / "large").stat().st_mtime
