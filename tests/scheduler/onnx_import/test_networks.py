@@ -80,15 +80,16 @@ EXPORTED = [
     Network(convolutional.dynamic_batch, {"batch": 2, "height": 10, "width": 14}),
     Network(convolutional.quantized, tolerance=2e-2),
 ]
+COMPILED = ["yolo", "vit_tiny", "swin_blocks", "gru_head", "tf2onnx", "quantized"]
+FULL = ["vision", "policy"]
+FULL_COMPILED = ["mobilenetv3_large", "unet"]
 NETWORKS = {e.build.__name__: e for e in EXPORTED}
 NETWORKS |= {
     f"small_{name}": Network(lambda make=make: make(3)[0], deviation=0.05)  # type: ignore[misc]
     for name, make in SMALL.items()
 }
-NETWORKS |= {name: example(name) for name in ("vision", "policy", "mobilenetv3_large", "unet")}
-INTERPRETED = [name for name in NETWORKS if name not in ("mobilenetv3_large", "unet")]
-COMPILED = ["yolo", "vit_tiny", "swin_blocks", "gru_head", "tf2onnx", "quantized"]
-COMPILED += ["mobilenetv3_large", "unet"]
+QUICK = list(NETWORKS)
+NETWORKS |= {name: example(name) for name in (*FULL, *FULL_COMPILED)}
 
 
 def feeds_of(session: ort.InferenceSession, bind: dict[str, int], seed: int) -> dict[str, Array]:
@@ -125,7 +126,7 @@ def check(
             assert expected.std() > network.deviation
 
 
-@pytest.mark.parametrize("name", quick_cases(INTERPRETED, *INTERPRETED[:-2]))
+@pytest.mark.parametrize("name", quick_cases([*QUICK, *FULL], *QUICK))
 def test_network_agrees_with_onnxruntime(name: str) -> None:
     network = NETWORKS[name]
     model = network.build()
@@ -138,7 +139,7 @@ def test_network_agrees_with_onnxruntime(name: str) -> None:
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("name", quick_cases(COMPILED, "tf2onnx"))
+@pytest.mark.parametrize("name", quick_cases([*COMPILED, *FULL_COMPILED], "tf2onnx"))
 def test_compiled_network_agrees_with_onnxruntime(name: str) -> None:
     network = NETWORKS[name]
     model = network.build()

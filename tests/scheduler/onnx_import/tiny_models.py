@@ -50,30 +50,20 @@ def mixer(
 ) -> onnx.ModelProto:
     """Return a model whose outputs (1, width) are different mixes of the means of all inputs.
 
-    Args:
-        inputs: shape by name.
-        width: of the output.
-        slices: output slices, if any.
-        codes: element types that are not float.
+    `inputs` are shapes, `codes` the element types of those that are not float.
     """
-    codes = dict(codes or {})
     nodes, means = [], []
-    for index, name in enumerate(inputs):
+    for i, name in enumerate(inputs):
         nodes += [
-            helper.make_node("Cast", [name], [f"f{index}"], to=TensorProto.FLOAT),
-            helper.make_node("ReduceMean", [f"f{index}"], [f"m{index}"], keepdims=0),
-            helper.make_node("Reshape", [f"m{index}", "one"], [f"r{index}"]),
+            helper.make_node("Cast", [name], [f"f{i}"], to=TensorProto.FLOAT),
+            helper.make_node("ReduceMean", [f"f{i}"], [f"m{i}"], keepdims=0),
+            helper.make_node("Reshape", [f"m{i}", "one"], [f"r{i}"]),
         ]
-        means.append(f"r{index}")
-    nodes += [
-        helper.make_node("Concat", means, ["all"], axis=1),
-        helper.make_node("MatMul", ["all", "w"], ["outputs"]),
-    ]
-    rng = np.random.default_rng(0)
-    weights: dict[str, NDArray[Any]] = {
-        "one": np.array([1, 1]),
-        "w": rng.standard_normal((len(inputs), width)).astype(np.float32),
-    }
-    declared = [value(n, s, codes.get(n, TensorProto.FLOAT)) for n, s in inputs.items()]
+        means.append(f"r{i}")
+    nodes.append(helper.make_node("Concat", means, ["all"], axis=1))
+    nodes.append(helper.make_node("MatMul", ["all", "w"], ["outputs"]))
+    mix = np.random.default_rng(0).standard_normal((len(inputs), width)).astype(np.float32)
+    declared = [value(n, s, (codes or {}).get(n, TensorProto.FLOAT)) for n, s in inputs.items()]
     props = {"output_slices": slices_text(slices)} if slices else None
-    return model_of(nodes, declared, [value("outputs", (1, width))], weights, props)
+    outputs = [value("outputs", (1, width))]
+    return model_of(nodes, declared, outputs, {"one": np.array([1, 1]), "w": mix}, props)
