@@ -1,4 +1,4 @@
-"""Metrics: what a reader of the format finds in them, and the file that cannot be written."""
+"""Metrics: what a reader finds in their file, where it cannot be written, figures and sensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ from modeld.health_snapshot import (
 )
 from modeld.loop_state import Fault, LoopState, Phase
 from modeld.metrics import MetricsFile, metrics_text
-from modeld.process_figures import Figures, Temperature
+from modeld.process_figures import (
+    MOST_TEMPERATURES,
+    FigureReader,
+    Figures,
+    Temperature,
+    find_sensors,
+    read_temperatures,
+)
 from modeld.realtime import Effect
 from modeld.stages import BOUNDS_MS, NS_PER_MS
 from tests.modeld.bench import Log
@@ -295,3 +302,89 @@ def test_the_last_report_is_in_the_file_when_it_is_closed(path: Path) -> None:
         line.reporter.close()
         samples, _ = parse(path.read_text(encoding="utf-8"))
         assert value(samples, "frames_total") == frames
+
+
+# --- the process and the sensors of the machine, as the kernel shows them ---------------------
+
+
+def test_an_open_file_and_a_thread_are_counted() -> None:
+    reader = FigureReader()
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    before = reader.read()
+    thread.start()
+    with Path(os.devnull).open(encoding="utf-8"):
+        during = reader.read()
+    stop.set()
+    thread.join()
+    reader.close()
+    assert (during.open_files, during.threads) == (before.open_files + 1, before.threads + 1)
+
+
+def test_figures_are_read_without_a_free_descriptor() -> None:
+    reader = FigureReader()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    found = Figures()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        try:
+            while True:
+                held.append(os.dup(0))
+        except OSError:
+            found = reader.read()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for number in held:
+            os.close(number)
+        reader.close()
+    assert found.memory_bytes > 1 << 20
+    assert found.threads >= 1
+
+
+def folder_of(folder: Path, **files: str) -> Path:
+    folder.mkdir(parents=True)
+    for file, text in files.items():
+        (folder / file).write_text(text + "\n", encoding="ascii")
+    return folder
+
+
+def zone(root: Path, number: int, kind: str, text: str) -> Path:
+    return folder_of(root / f"thermal/thermal_zone{number}", type=kind, temp=text)
+
+
+def test_zones_and_monitors_are_read_once(tmp_path: Path) -> None:
+    acpi = zone(tmp_path, 0, "acpitz", "27800")
+    zone(tmp_path, 10, "gpu", "-274000")  # a sensor that is off
+    zone(tmp_path, 2, "cpu0", "54321")
+    core = {"temp1_input": "61000", "temp1_label": "Package id 0", "temp10_input": "60000"}
+    core = {**core, "name": "coretemp", "temp2_input": "no number"}
+    (folder_of(tmp_path / "hwmon/hwmon1", **core) / "device").symlink_to(tmp_path)
+    # The kernel shows the zone once more.
+    again = folder_of(tmp_path / "hwmon/hwmon0", name="acpitz", temp1_input="27800")
+    (again / "device").symlink_to(acpi)
+    assert read_temperatures(find_sensors(tmp_path)) == (
+        Temperature("acpitz", 27.8),
+        Temperature("cpu0", 54.321),
+        Temperature("coretemp Package id 0", 61.0),
+        Temperature("coretemp temp10", 60.0),
+    )
+
+
+def test_a_sensor_that_goes_away_is_left_out(tmp_path: Path) -> None:
+    folder = zone(tmp_path, 0, "battery", "30000")
+    sensors = find_sensors(tmp_path)
+    (folder / "temp").unlink()
+    assert len(sensors) == 1
+    assert read_temperatures(sensors) == ()
+    assert find_sensors(tmp_path / "nothing") == ()
+
+
+def test_of_many_sensors_the_hottest_are_told(tmp_path: Path) -> None:
+    for number in range(90):
+        zone(tmp_path, number, f"zone-{number}", str(1000 * (20 + number * 7 % 90)))
+    found = read_temperatures(find_sensors(tmp_path))
+    assert len(found) == MOST_TEMPERATURES
+    assert {one.degrees_c for one in found} == {float(20 + n) for n in range(74, 90)}
+    numbers = [int(one.name.removeprefix("zone-")) for one in found]
+    assert numbers == sorted(numbers)
