@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from scheduler.errors import ModelError
 from tests.scheduler.render.conftest import golden as golden
 
-Refusals = Callable[[str, dict[str, Callable[[], object]]], None]
+Refusals = Callable[[str, Mapping[str, Callable[[], object]]], None]
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -26,7 +26,7 @@ def refusal(call: Callable[[], object]) -> str:
 def refusals(golden: Callable[[str, str], None]) -> Refusals:
     """Return a function that compares what each call of a table is refused with."""
 
-    def compare(what: str, calls: dict[str, Callable[[], object]]) -> None:
+    def compare(what: str, calls: Mapping[str, Callable[[], object]]) -> None:
         lines = [f"{name}\n    {refusal(call)}\n" for name, call in calls.items()]
         golden(f"refused_{what}", "".join(lines))
 

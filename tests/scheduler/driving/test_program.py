@@ -59,7 +59,8 @@ def images(index: int, mode: str) -> dict[str, Array]:
     """What the models see of a camera."""
     seen, found = camera(index), {}
     for name in ("road", "wide"):
-        picture = Picture(seen[f"{name}_frame"], *GEOMETRY.tolist(), index)
+        size = (LAYOUT.width, LAYOUT.height)
+        picture = Picture(seen[f"{name}_frame"], *size, LAYOUT.stride, LAYOUT.uv_offset, index)
         found[name] = view(picture, seen[f"{name}_transform"], mode)
     return found
 

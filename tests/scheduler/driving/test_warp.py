@@ -203,7 +203,7 @@ def small_program() -> Iterator[Program]:
         yield made
 
 
-def check_lie(program: Program, numbers: tuple[int, ...], name: str, length: int) -> None:
+def check_lie(program: Program, numbers: tuple[int, int, int, int], name: str, length: int) -> None:
     """Each sample is the byte that the reference picks within the buffer."""
     run(program, HELD, EXTREME["zero"], FrameFormat(0, 0, 0, 0, 0))
     check(program, HELD, EXTREME[name], FrameFormat(*numbers, 0), f"{numbers}, {name}", length)
@@ -215,7 +215,7 @@ def check_lie(program: Program, numbers: tuple[int, ...], name: str, length: int
     st.tuples(sides, sides, sides, sides), st.sampled_from(sorted(EXTREME)), st.integers(1, SMALL)
 )
 def test_no_geometry_reads_outside_of_the_buffer(
-    small_program: Program, numbers: tuple[int, ...], name: str, length: int
+    small_program: Program, numbers: tuple[int, int, int, int], name: str, length: int
 ) -> None:
     check_lie(small_program, numbers, name, length)
 

@@ -88,6 +88,8 @@ def test_every_elementwise_op_is_covered() -> None:
     assert set(interp.FUNCTIONS) - covered == {Op.WHERE}
 
 
+TIES = np.array([[3, 9, 9], [5, 5, 1]], np.int32)
+NOTHING = np.zeros((2, 0), np.float32)
 CUBE = np.arange(24).reshape(2, 3, 4).astype(np.int32)
 # Of a tensor, and of numpy's array.
 OTHER: dict[str, tuple[Callable[[], Tensor], object]] = {
@@ -126,8 +128,6 @@ OTHER: dict[str, tuple[Callable[[], Tensor], object]] = {
     "argmin of ties": (lambda: Tensor(TIES).argmin(1), [0, 2]),
     "product over nothing": (lambda: Tensor(NOTHING) @ Tensor(NOTHING.T), np.zeros((2, 2))),
 }
-TIES = np.array([[3, 9, 9], [5, 5, 1]], np.int32)
-NOTHING = np.zeros((2, 0), np.float32)
 
 
 def ints(*values: int) -> Tensor:
