@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +58,14 @@ def parsed(text: str, opset: int = 17, ir_version: int = 10, **weights: Any) -> 
     return model
 
 
-def refused(model: onnx.ModelProto | Path, *parts: str) -> str:
-    """Check that a model is refused in one printable line with these parts; return it."""
+def refused(what: onnx.ModelProto | Path | Callable[[], object], *parts: str) -> None:
+    """Check that a model, or a call, is refused in one printable line with these parts."""
     with pytest.raises(ModelError) as caught:
-        import_model(model)
+        what() if callable(what) else import_model(what)
     text = str(caught.value)
     assert text.isprintable()
     assert len(text) <= 400
     assert all(part in text for part in parts), text
-    return text
 
 
 def results(model: onnx.ModelProto | Path, feeds: Mapping[str, Any], **how: Any) -> list[Array]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from scheduler.onnx_import import (
 )
 from scheduler.onnx_import.support import CUSTOM_HINT, nearest_form
 from scheduler.tensor.tensor import evaluate
-from tests.scheduler.onnx_import.onnx_models import model_of, node, parsed, values_of
+from tests.scheduler.onnx_import.onnx_models import model_of, node, parsed, refused, values_of
 
 
 def add_model(**options: Any) -> onnx.ModelProto:
@@ -50,14 +49,6 @@ def external_model(directory: Path, **entries: str) -> Path:
     return written(model, directory / "model.onnx")
 
 
-def expect_one_line(call: Callable[[], object], *parts: str) -> None:
-    with pytest.raises(ModelError) as caught:
-        call()
-    text = str(caught.value)
-    assert "\n" not in text
-    assert all(part in text for part in parts), text
-
-
 def test_load_keeps_the_files_digest_and_constants(tmp_path: Path) -> None:
     model = load_model(written(add_model(), tmp_path / "add.onnx"))
     assert (model.name, model.opset, len(model.sha256)) == ("add.onnx", 17, 64)
@@ -66,7 +57,7 @@ def test_load_keeps_the_files_digest_and_constants(tmp_path: Path) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    expect_one_line(lambda: load_model(tmp_path / "no.onnx"), "no.onnx", "No such file")
+    refused(lambda: load_model(tmp_path / "no.onnx"), "no.onnx", "No such file")
 
 
 def test_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
@@ -74,7 +65,7 @@ def test_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "cut.onnx"
     for size in range(len(data)):
         path.write_bytes(data[:size])
-        expect_one_line(lambda: import_model(path), "cut.onnx")
+        refused(path, "cut.onnx")
 
 
 # Opset 1 to 6 broadcast along an axis that is named.
@@ -97,14 +88,14 @@ def test_a_model_of_an_old_opset_is_converted_with_a_note(listed: bool) -> None:
 def test_what_cannot_be_converted_is_refused() -> None:
     pad = "y = Pad <paddings = [0, 0, 0, 0, 0, 0, 0, 0]> (x)"
     old = parsed(f"(float[1,2,3,4] x) => (float[1,2,3,4] y) {{ {pad} }}", 1, 3)
-    expect_one_line(lambda: from_proto(old), "opset 1 is older than 7", "for Pad")
+    refused(lambda: from_proto(old), "opset 1 is older than 7", "for Pad")
 
 
 def test_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     data = add_model().SerializeToString().replace(b"Add", b"A\xc7d")
     path = tmp_path / "name.onnx"
     path.write_bytes(data)
-    expect_one_line(lambda: load_model(path), "name.onnx: a name in it is not UTF-8")
+    refused(lambda: load_model(path), "name.onnx: a name in it is not UTF-8")
 
 
 def test_external_data_beside_the_model_is_read(tmp_path: Path) -> None:
@@ -160,7 +151,7 @@ def test_external_data_that_does_not_fit_is_refused(
     os.mkfifo(inside / "pipe")  # which nobody waits for
     placed = {key: text.format(root=tmp_path) for key, text in entries.items()}
     path = external_model(inside, **placed)
-    expect_one_line(lambda: load_model(path), 'tensor "w"', *parts)
+    refused(lambda: load_model(path), 'tensor "w"', *parts)
 
 
 def test_external_data_of_an_impossible_shape_is_refused(tmp_path: Path) -> None:
@@ -168,7 +159,7 @@ def test_external_data_of_an_impossible_shape_is_refused(tmp_path: Path) -> None
     model = onnx.load(path, load_external_data=False)
     model.graph.initializer[0].dims[:] = [2**40, 2**40]
     written(model, path)
-    expect_one_line(lambda: load_model(path), "shape [1099511627776, 1099511627776] takes")
+    refused(lambda: load_model(path), "shape [1099511627776, 1099511627776] takes")
 
 
 def test_external_data_at_an_odd_place_and_of_packed_elements_is_read(tmp_path: Path) -> None:
@@ -198,7 +189,7 @@ def test_external_data_of_a_constant_node_is_read(tmp_path: Path) -> None:
 
 def test_external_data_of_a_model_in_memory_is_refused(tmp_path: Path) -> None:
     model = onnx.load(external_model(tmp_path), load_external_data=False)
-    expect_one_line(lambda: from_proto(model), "load it by path")
+    refused(lambda: from_proto(model), "load it by path")
 
 
 UNSUPPORTED = f"""(float[5,1,3] x) => (float[n] y) <int64[1] k = {{1}}, float[1] w = {{0}}> {{
