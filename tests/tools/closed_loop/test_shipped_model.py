@@ -41,7 +41,8 @@ FAULT_ROAD, FAULT_ROAD_M, CHANGED_M = 130, 150.0, 0.005
 # By which share its own speed may be wrong, in the middle one of the frames.
 SPEED_SHARE = 0.15
 
-pytestmark = [pytest.mark.opencl, pytest.mark.slow]
+# Compiling takes minutes on a busy machine.
+pytestmark = [pytest.mark.opencl, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
