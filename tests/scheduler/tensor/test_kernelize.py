@@ -222,7 +222,6 @@ def test_an_empty_tensor_and_nothing_at_all() -> None:
     assert (f(0, 3).sum(0) + 2.0).tolist() == [2, 2, 2]
 
 
-@pytest.mark.slow
 def test_scheduling_needs_no_device() -> None:
     program = """
 import numpy as np
