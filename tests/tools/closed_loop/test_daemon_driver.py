@@ -17,6 +17,7 @@ from modeld.calibration import Camera, DeviceCameras
 from modeld.constants import IDX_COUNT, PLAN_WIDTH, T_IDXS
 from modeld.driving_model import DrivingProgram
 from modeld.view_geometry import MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS, warp_matrix
+from tests.support.selection import quick_cases
 from tests.tools.tiny_driving import INTERFACE
 from tools.closed_loop.cameras import cropped_cameras
 from tools.closed_loop.daemon_driver import DaemonDriver, Wire, action_in
@@ -121,7 +122,7 @@ def test_the_oracle_keeps_its_lane_through_the_daemon(blind: LoadedModel) -> Non
 
 
 @pytest.mark.usefixtures("grey")
-@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
+@pytest.mark.parametrize("seed", quick_cases(range(3), 0))
 def test_the_oracle_recovers_through_the_daemon(blind: LoadedModel, seed: int) -> None:
     assert has_recovered(OracleDrive(blind, "recovery", seed).track)
 
@@ -141,6 +142,7 @@ def test_lost_frames_are_seen_as_drops(blind: LoadedModel) -> None:
     assert oracle.answered < 100 + len(oracle.track.samples)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("grey")
 def test_a_wrong_calibration_reaches_the_program(blind: LoadedModel) -> None:
     oracle = OracleDrive(blind, "calibration", 0, 400.0)

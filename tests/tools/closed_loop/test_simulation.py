@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from modeld.actions import Action
+from tests.support.selection import quick_cases
 from tools.closed_loop import simulation as loop
 from tools.closed_loop.drivers import ExpertDriver, drive
 from tools.closed_loop.figures import departures_of, figures_of, has_recovered
@@ -73,14 +74,14 @@ def test_the_expert_keeps_its_lane() -> None:
     assert figures.offset_p99_m < 0.2
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", quick_cases(range(4), 0))
 def test_the_expert_recovers(seed: int) -> None:
     track = expert_track("recovery", seed)
     assert has_recovered(track)
     assert figures_of([track]).recovered_share == 1.0
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
+@pytest.mark.parametrize("seed", quick_cases(range(3), 0))
 def test_the_expert_stops_behind_a_lead(seed: int) -> None:
     track = expert_track("stopping-lead", seed)
     assert track.end is End.DONE

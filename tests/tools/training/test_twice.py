@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.selection import quick_cases
 from tools.behaviour.drive_result import CHANGE, numbers_of
 from tools.behaviour.gates import Gate, parse_gates
 from tools.cli import main
@@ -59,7 +60,7 @@ def test_each_figure_is_bounded_both_ways(name: str) -> None:
         assert both["<="] == -both[">="] >= 0.0
 
 
-@pytest.mark.parametrize("name", GATES)
+@pytest.mark.parametrize("name", quick_cases(GATES, "trainings-drives"))
 def test_trainings_agree_within_the_spread_and_not_beyond(name: str, tmp_path: Path) -> None:
     paths = [tmp_path / "a.json", tmp_path / "b.json"]
     gates = str(ROOT / f"tests/regression/{name}.gates")

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 
 from modeld.actions import at
 from modeld.constants import T_IDXS, X_IDXS
+from tests.support.selection import quick_cases
 from tests.tools.world.roads import (
     Driven,
     IdealCar,
@@ -157,7 +158,7 @@ def test_expert_returns_from_two_metres_and_six_degrees(side: float) -> None:
     assert (driven.offset_m * side).min() > -0.25
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", quick_cases(range(4), 0))
 def test_expert_holds_its_lane_and_slows_before_curves(seed: int) -> None:
     world = random_world(seed, 900.0)
     lane, limit = seed % world.lanes.count, world.speed_limit_mps
@@ -181,9 +182,7 @@ def test_expert_brakes_before_the_curve_not_in_it() -> None:
     assert driven.acceleration_mps2.min() > -2.0
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 6))]
-)
+@pytest.mark.parametrize("seed", quick_cases(range(6), 0))
 def test_expert_stops_behind_a_lead_that_stops_and_goes_on_with_it(seed: int) -> None:
     rng, world = np.random.default_rng(seed), random_world(seed, 1500.0)
     mps = min(float(rng.uniform(10.0, 30.0)), world.speed_limit_mps)
