@@ -4,8 +4,8 @@
 #   make test    the quick tests, of every part: five minutes on two cores
 #   make check   formatting, lint, types, layers
 #   make test-changed  the tests that reach what differs from SINCE=HEAD; --list shows them
-#   make test-all      every test: `make test` and each stage below, one after another
-#   make test-slow     the tests that `make test` leaves out
+#   make test-all      every test: the quick ones, and each stage below, one after another
+#   make test-slow     the tests that the quick ones leave out
 #   make test-times    where the time of the quick tests goes, by cause and by file
 #   make mutants       120 small faults planted in the code: which share the tests catch
 #   make test-conditions  tests under forced conditions: other processors, one core, odd paths ...
@@ -98,8 +98,8 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-slow-alone test-slow-others test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
-.PHONY: regress-program drives-program
+.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
+.PHONY: regress-program drives-program test-slow-alone test-slow-others
 
 help:
 	@sed -n 's/^#   //p' Makefile
