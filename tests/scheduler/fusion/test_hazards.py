@@ -22,7 +22,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.index import leaves
 from tests.scheduler.fusion.plain import Plain
 from tests.scheduler.support.programs import Array, plan_for, plan_of
-from tests.scheduler.support.together import Together
+from tests.scheduler.support.together import UNOPTIMIZED, Together
 
 N = 20
 STATES = {"s": (N, N), "t": (N, N), "u": (N, N), "r": (N, 1), "j": (N, 2 * N)}
@@ -315,7 +315,8 @@ def programs(request: pytest.FixtureRequest) -> Iterator[Together]:
     """The programs, with as many buffers in a launch as there are, and with few."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MAX_KERNEL_BUFFERS", request.param)
-        with Together({name: partial(plan, f) for name, f in ALL.items()}) as together:
+        makers = {name: partial(plan, f) for name, f in ALL.items()}
+        with Together(makers, UNOPTIMIZED) as together:
             yield together
 
 

@@ -22,6 +22,7 @@ from scheduler.tuning.jobs import Job
 from tests.scheduler.loops.jobs import CPUS, close, job_of, normal, weight
 from tests.scheduler.support.programs import Array, plan_of
 from tests.scheduler.support.together import Together
+from tests.support.selection import quick_cases
 
 
 def dots(heads: int, rows: int, columns: int, depth: int) -> Tensor:
@@ -128,7 +129,7 @@ def plan(name: str, context: CompileContext) -> Schedule:
         return plan_of(made, context=context)
 
 
-@pytest.fixture(scope="module", params=CPUS)
+@pytest.fixture(scope="module", params=quick_cases(CPUS, "cpu", "cpu-sse"))
 def programs(request: pytest.FixtureRequest) -> Iterator[Together]:
     context = CompileContext(SPECS[request.param])
     names = [*NETWORKS, "tiled", "alone"]
