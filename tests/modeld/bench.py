@@ -25,10 +25,7 @@ from modeld.daemon import PUBLICATIONS, Daemon, StepResult
 from modeld.inputs import SUBSCRIPTIONS
 from modeld.late_camera import LateCamera
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
-from tests.runtime import tiny
 from tests.support.built import built
-from tests.tools.small_monitoring import write_small_monitoring
-from tests.tools.tiny_driving import write_tiny_driving
 
 # Fixtures of pytest, by names that fit into a line.
 Log: TypeAlias = pytest.LogCaptureFixture
@@ -55,6 +52,11 @@ def small_artifacts() -> Path:
     """
 
     def make(place: Path) -> None:
+        # The compiler is loaded by who builds, not by each test of the daemon.
+        from tests.runtime import tiny
+        from tests.tools.small_monitoring import write_small_monitoring
+        from tests.tools.tiny_driving import write_tiny_driving
+
         write_tiny_driving(place / "a.pkl", (64, 32))
         write_tiny_driving(place / "b.pkl", (64, 32), bad_frame=1000)
         write_small_monitoring(place / "m.pkl")
