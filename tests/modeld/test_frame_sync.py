@@ -201,6 +201,19 @@ def test_lost_extra_camera_is_gone_on_without_after_three_waits(both: Cameras, c
     [
         # It comes back after 15 frames.
         ([*range(5), *range(21, 30)], 2.0, [False] * 5 + [None] * 2 + [True] * 14 + [False] * 9, 1),
+        # Lost again after two pairs, it must show four, whatever it showed before.
+        (
+            [*range(5), 21, 22, *range(36, 45)],
+            2.0,
+            [False] * 5
+            + [None] * 2
+            + [True] * 14
+            + [False] * 2
+            + [None] * 2
+            + [True] * 14
+            + [False] * 6,
+            2,
+        ),
         # Frames of another moment do not bring it back: a clock of its own, far ahead.
         (range(10, 30), 1e9, [None] * 2 + [True] * 28, 1),
     ],
@@ -209,7 +222,7 @@ def test_extra_camera_comes_back_with_frames_of_the_moment(
     both: Cameras, sends: range | list[int], offset_ms: float, lacking: list[bool | None], lost: int
 ) -> None:
     found: list[bool | None] = []
-    for index in range(30):
+    for index in range(len(lacking)):
         extra: dict[int, float | None] = {index: index * 50 + offset_ms} if index in sends else {}
         both.push({index: None}, extra)
         found += [None if pair is None else pair.lacks_extra for pair in both.pairs(1)]
