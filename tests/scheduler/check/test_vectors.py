@@ -47,7 +47,7 @@ def small_plain() -> CompiledModel:
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("name", quick_cases(load_revisions(), "split-2025", "supercombo-2026"))
+@pytest.mark.parametrize("name", quick_cases(load_revisions(), "split-2025"))
 def test_driving_programs_of_every_revision_pass(name: str) -> None:
     path = revision_artifact(name)
     with load_program(path) as program:
