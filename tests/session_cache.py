@@ -1,10 +1,10 @@
 """Where a session of tests keeps what it builds: never in the user's own caches.
 
 It is one directory, with the tests' temporary files; a keeper removes it when the session has
-ended, however it ends. Set before anything is imported that reads it: PoCL learns its directory once
-for a process. The user's cache directory, as programs find it where MODELD_CACHE_DIR is not set, is
-an empty one of the session, and a session that leaves something there has failed. Workers and other
-child processes inherit both.
+ended, however it ends. Set before anything is imported that reads it: PoCL learns its directory
+once for a process. The user's cache directory, as programs find it where MODELD_CACHE_DIR is not
+set, is an empty one of the session, and a session that leaves something there has failed. Workers
+and other child processes inherit both.
 """
 
 from __future__ import annotations
