@@ -96,7 +96,7 @@ BEFORE_EXPAND: list[tuple[Callable[[], Tensor], Op]] = [
 ]
 
 
-@pytest.mark.parametrize(("build", "op"), BEFORE_EXPAND, ids=str)
+@pytest.mark.parametrize(("build", "op"), BEFORE_EXPAND, ids=[op.name for _, op in BEFORE_EXPAND])
 def test_arithmetic_comes_before_expansion(build: Callable[[], Tensor], op: Op) -> None:
     def size(node: Node) -> int:
         return max(int(np.prod(n.shape)) for n in toposort([node]) if n.op is op)
