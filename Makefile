@@ -97,6 +97,9 @@ DRIVES_ARGS ?=
 REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
+# The tests start hundreds of interpreters: bytecode is kept, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
 .PHONY: regress-program drives-program test-slow-alone test-slow-others

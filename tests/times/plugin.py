@@ -70,7 +70,8 @@ class Sampler(threading.Thread):
 
 def _cause(frame: FrameType | None) -> str:
     """Return what the innermost known frame stands for."""
-    if frame is not None:
+    # A frame has no line while it is set up.
+    if frame is not None and frame.f_lineno is not None:
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         if "sleep(" in line or ".wait(" in line or ".poll(" in line:
             return "waiting by the clock"

@@ -49,6 +49,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
     return found
 
 
+@pytest.mark.slow
 def test_one_to_three_files_in_any_order(
     files: dict[str, Path], tmp_path: Path, capsys: Capture
 ) -> None:
@@ -65,6 +66,7 @@ def test_one_to_three_files_in_any_order(
         assert parse_interface(manifest.metadata["interface"]).name == name
 
 
+@pytest.mark.slow
 def test_an_interface_is_assumed_with_a_note_and_declared_without(
     files: dict[str, Path], tmp_path: Path, capsys: Capture
 ) -> None:

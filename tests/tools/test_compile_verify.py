@@ -145,6 +145,7 @@ def test_a_failed_check_writes_nothing_and_says_what_is_wrong(
     assert out.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_driving_models_are_verified_one_by_one_and_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -84,6 +84,7 @@ def test_command_names_the_builders_without_importing_them() -> None:
     assert tuple(BUILDERS) == MODELS + BENCHMARKS
 
 
+@pytest.mark.slow
 def test_another_process_writes_the_same_bytes(
     tmp_path: Path, examples: dict[str, ExampleModel]
 ) -> None:

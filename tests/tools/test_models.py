@@ -81,6 +81,7 @@ def on_the_bus(directory: Path, service: str, **fields: Any) -> Iterator[None]:
         transport.close()
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_a_model_is_added_selected_and_taken_back(
     artifacts: tuple[Path, Path], place: list[str], capsys: Capture

@@ -171,6 +171,7 @@ def test_cache_sizes_are_read_from_the_system(tmp_path: Path) -> None:
     assert cache_sizes(tmp_path / "nothing") == (1 << 20, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_probe_measures_every_level() -> None:
     probe = CeilingProbe(choose_device(), caches=(1 << 16, 1 << 22), target_ns=100_000)
