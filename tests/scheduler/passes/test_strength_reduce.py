@@ -24,8 +24,12 @@ X = Tensor.input("x", (3, 4))
 
 def power(exponent: float, left: int) -> ParameterSet:
     """POW as a graph may hold it: the front end writes known exponents otherwise."""
-    raw = (X.abs() + 1.0).binary(Op.POW, Tensor.full((3, 4), exponent))
-    return row(f"power {exponent}", lambda: raw, POW=left)
+
+    def raw() -> Tensor:
+        # Made in the test: what lives while others realize an equal tensor reads what they stored.
+        return (X.abs() + 1.0).binary(Op.POW, Tensor.full((3, 4), exponent))
+
+    return row(f"power {exponent}", raw, POW=left)
 
 
 @rows(
