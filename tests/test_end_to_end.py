@@ -109,6 +109,7 @@ def imported_modules(importtime_log: str) -> set[str]:
     return {ln.rsplit("|", 1)[1].strip().split(".")[0] for ln in lines}
 
 
+@pytest.mark.slow
 def test_daemon_process_publishes_to_a_foreign_subscriber(artifact: Path, tmp_path: Path) -> None:
     bus, server = f"ipc://{tmp_path}", f"test-e2e-{os.getpid()}"
     daemon_log = tmp_path / "daemon.log"

@@ -349,6 +349,7 @@ def test_starts_are_measured_from_the_process_to_the_first_message(
     assert "expected the artifact as --model" in error_of(capsys, 2, "--start", "1")
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_both_daemons_are_measured_side_by_side(
     tiny_model: Path,

@@ -43,6 +43,7 @@ def write_model(path: Path) -> Path:
     return write_tiny_driving(path, (road.width, road.height))
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.opencl
 def test_demo_drives_the_daemon_process_over_the_bus(
@@ -77,6 +78,7 @@ def test_demo_drives_the_daemon_process_over_the_bus(
     assert "http" not in page
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.opencl
 def test_the_trained_model_keeps_its_lane_and_sees_its_lines(
@@ -91,6 +93,7 @@ def test_the_trained_model_keeps_its_lane_and_sees_its_lines(
     assert result["line_error_mean_m"] <= 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_the_trained_model_is_compiled_once_and_anew_when_it_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -130,6 +133,7 @@ def test_a_machine_that_is_too_slow_gets_slower_cameras(latency_ms: float, rate_
     assert demo.rate_of(latency_ms) == rate_hz
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.opencl
 def test_demo_can_be_watched_from_outside(
