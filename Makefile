@@ -135,10 +135,11 @@ test-slow: $(STAMP)
 	$(MAKE) --no-print-directory -j2 --output-sync=target test-slow-alone test-slow-others
 
 test-slow-alone: $(STAMP)
-	$(BIN)/python -m pytest -q -m 'slow and alone' $(PYTEST_ARGS) || test $$? -eq $(if $(PYTEST_ARGS),5,0)
+	$(BIN)/python -m pytest -q -m 'slow and alone' $(SAMPLED) $(PYTEST_ARGS) || test $$? -eq $(if $(PYTEST_ARGS),5,0)
 
 test-slow-others: $(STAMP)
-	nice $(BIN)/python -m pytest -q -m 'slow and not alone' --ignore tests/reference_loop $(PYTEST_ARGS) || \
+	nice $(BIN)/python -m pytest -q -m 'slow and not alone' --ignore tests/reference_loop $(SAMPLED) \
+		$(PYTEST_ARGS) || \
 		test $$? -eq $(if $(PYTEST_ARGS),5,0)
 
 test-changed: $(STAMP)
