@@ -67,5 +67,13 @@ def test_operations_and_bytes_have_the_unit_that_fits() -> None:
     assert flops_column([4, 1_500, 2_000_000]) == ("MFLOP", [4e-6, 1.5e-3, 2.0])
     assert flops_column([4, 16]) == ("FLOP", [4, 16])
     assert flops_column([]) == ("FLOP", [])
-    sizes = {0: "0 B", 1023: "1023 B", 3 * 1024 + 410: "3.4 KiB", 5 << 30: "5.0 GiB"}
+    sizes = {
+        0: "0 B",
+        1023: "1023 B",
+        1024: "1.0 KiB",
+        1 << 20: "1.0 MiB",
+        1 << 30: "1.0 GiB",
+        3 * 1024 + 410: "3.4 KiB",
+        5 << 30: "5.0 GiB",
+    }
     assert {size: size_text(size) for size in sizes} == sizes
