@@ -147,9 +147,9 @@ class Run:
 
     def _reaching(self, number: int, fault: Fault) -> set[str]:
         reaching = self.suite.reaching.get(number, set())
-        if fault.statement is None:
+        if fault.statement is None or number in self.suite.imported:
             files = set(self._graph.tests_of([fault.file]))
-            reaching = {t for t in self.suite.seconds if t.partition("::")[0] in files}
+            reaching = reaching | {t for t in self.suite.seconds if t.partition("::")[0] in files}
         return reaching
 
 

@@ -50,10 +50,12 @@ class Suite:
     Attributes:
         reaching: number of a fault -> tests that reach it.
         seconds: test -> how long it takes with its set-up.
+        imported: faults that are also met while test modules are imported, by tables of cases.
     """
 
     reaching: dict[int, set[str]]
     seconds: dict[str, float]
+    imported: frozenset[int] = frozenset()
 
 
 def copy_tree(root: Path, place: Path) -> Path:
@@ -127,11 +129,14 @@ def read_suite(times: Path) -> Suite:
     for test in seconds:
         of_file[test.partition("::")[0]].add(test)
     reaching: dict[int, set[str]] = defaultdict(set)
+    imported: set[int] = set()
     for line in (times / "reached.txt").read_text(encoding="utf-8").splitlines():
         number, _, said = line.partition("\t")
         test, _, phase = said.rpartition(" (")
-        if phase == "setup)":
+        if not said:
+            imported.add(int(number))
+        elif phase == "setup)":
             reaching[int(number)] |= of_file[test.partition("::")[0]]
         elif test in seconds:
             reaching[int(number)].add(test)
-    return Suite(dict(reaching), dict(seconds))
+    return Suite(dict(reaching), dict(seconds), frozenset(imported))
