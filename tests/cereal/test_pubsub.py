@@ -311,6 +311,10 @@ def test_slow_services_are_not_judged_by_rate(bus: Bus) -> None:
     sm.update()
     assert sm.all_freq_ok()
     assert not sm.all_alive()
+    # Once a second is judged.
+    often = bus.listen("modeldHealth")
+    often.update()
+    assert not often.all_freq_ok()
 
 
 def test_names_are_checked(bus: Bus) -> None:
