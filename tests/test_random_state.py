@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 GENERATORS = {"default_rng", "Random", "RandomState", "Generator"}
 SHARED = {"np.random", "numpy.random"}  # their functions draw from one state for all
@@ -36,6 +38,7 @@ def shared_state(text: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_module_keeps_a_generator() -> None:
     found = {
         path.relative_to(HERE).as_posix(): states

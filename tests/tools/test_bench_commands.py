@@ -225,6 +225,7 @@ def test_roofline_judges_every_launch(
 # --- paced ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_paced_measures_every_pause_in_every_company(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -335,6 +336,7 @@ def test_the_daemon_besides_its_model_is_measured(
     assert "found 0" in error_of(capsys, 2, "--host", "--model", str(tiny_model), "--iters", "0")
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_starts_are_measured_from_the_process_to_the_first_message(
     tiny_model: Path, capsys: pytest.CaptureFixture[str]

@@ -81,6 +81,7 @@ def test_an_interface_is_assumed_with_a_note_and_declared_without(
     assert "note: " not in errors
 
 
+@pytest.mark.slow
 def test_a_camera_only_raises_the_capacity(
     files: dict[str, Path], tmp_path: Path, capsys: Capture
 ) -> None:

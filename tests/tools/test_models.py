@@ -136,6 +136,7 @@ def test_damage_is_one_line_for_each_model(
     assert "ex@1/artifact.pkl: expected sha256" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 @pytest.mark.parametrize("service", ["deviceState", "modelV2"])
 def test_nothing_is_switched_while_the_car_drives(

@@ -297,6 +297,7 @@ def test_what_is_no_health_message_is_told_and_left_out(
     assert "found none" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_watching_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
     bus = f"ipc://{tmp_path}"

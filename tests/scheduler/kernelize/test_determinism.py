@@ -45,6 +45,7 @@ print(found.hexdigest())
 
 
 # Interpreters have to start: their hash seed is fixed after that.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seeds", "count"),
     [((0, 77), 4), pytest.param((0, 1, 2, 3, 77), 40, marks=pytest.mark.slow)],

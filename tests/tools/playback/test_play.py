@@ -90,6 +90,7 @@ def test_plays_into_whoever_listens_and_sums_up(tmp_path: Path, make_video: Make
     assert set(result["late_ms"]) == {"p50", "p99", "max"}
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize(
     ("number", "code"),
