@@ -36,6 +36,11 @@ class Said:
         """The object on stdout."""
         return json.loads(self.out)
 
+    @property
+    def objects(self) -> list[Any]:
+        """The objects on stdout, one a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
 
 class Modeld:
     """Runs commands of modeld in this process."""
@@ -51,12 +56,13 @@ class Modeld:
         assert found == code, said.err
         return said
 
-    def refused(self, code: int, text: str, *words: object) -> None:
+    def refused(self, code: int, text: str, *words: object) -> Said:
         """Run a command that cannot work, and says so with this text in one line."""
         said = self(code, *words)
         assert text in said.err
         assert said.err.startswith("modeld: error: ")
         assert said.err.count("\n") == 1
+        return said
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ class Page(HTMLParser):
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append(tag)
-        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "data")]
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag

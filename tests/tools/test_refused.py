@@ -9,8 +9,12 @@ import shlex
 import shutil
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import helper
 
+from tests.runtime import tiny
+from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.behaviour.test_drive_result import RESULT
 from tests.tools.compare.made_logs import drive, move_lines, write_log
 from tests.tools.conftest import Modeld
@@ -26,6 +30,11 @@ RESULTS = "compare a.json b.json"
 REGRESS = "regress --model good.pkl --drives VIDEO --reference references"
 BISECT = "regress --bisect a.pkl b.pkl --drives d"
 GATE = "--gate 'lead_seen_max < 1'"
+DUMP = "inspect a.rlog --dump"
+DAEMON = "bench --daemon 1 --model good.pkl"
+UNIT = "install-unit --prefix units --print"
+SECONDS = "expected a positive number of seconds"
+PEERS = "expected one of onnxruntime, openvino, tinygrad"
 
 # Exit code, words of the command, and what is said.
 ROWS = [
@@ -98,6 +107,91 @@ ROWS = [
     (2, f"{BISECT} --update", "--bisect: expected neither --update"),
     (2, f"{BISECT} --explain", "--bisect: expected neither --update nor --explain"),
     (2, f"{BISECT} {GATE}", "nor gates with it"),
+    (2, f"{DUMP} --service noSuch", "noSuch"),
+    (2, f"{DUMP} --field vEgo", "--field: expected --service"),
+    (2, f"{DUMP} --service carState --field speed", "--field speed: expected a field of carState"),
+    (2, f"{DUMP} --format npz", "--format npz: expected --output"),
+    (2, f"{DUMP} --from nan", "--from: expected a finite number"),
+    (2, f"{DUMP} --nodes", "--nodes is not for logs"),
+    (2, f"{DUMP} --output nowhere/out.csv", "expected its directory to exist"),
+    (2, f"{DUMP} --output a.rlog", "would be lost"),
+    (2, "inspect a.rlog --service carState", "needs --dump"),
+    (2, "inspect a.rlog --from 0", "needs --dump"),
+    (2, "inspect a.rlog --output x.csv", "needs --dump"),
+    (2, "inspect relu.onnx --dump", "--dump needs an event log, found a file of kind onnx"),
+    (2, "inspect good.pkl --nodes", "--nodes needs an ONNX model"),
+    (2, "inspect good.pkl --bind n=1", "--bind needs an ONNX model"),
+    (2, "inspect --schedule relu.onnx --nodes", "--nodes"),
+    (2, "inspect --schedule relu.onnx --entry walk", "--entry walk: expected one of run"),
+    (2, "inspect relu.onnx --entry run", "--entry needs --schedule"),
+    (2, "inspect relu.onnx --viz out.html", "--viz needs --schedule"),
+    (2, "inspect --schedule relu.onnx --viz relu.onnx", "expected another file than the input"),
+    (2, "inspect --schedule a.rlog.bz2", "found a log"),
+    (2, "compile relu.onnx -o o.pkl --viz o.pkl", "expected another file"),
+    (2, "compile relu.onnx -o relu.onnx", "would be lost"),
+    (2, "compile relu.onnx -o o.pkl --tune 0", "--tune 0: expected"),
+    (2, "compile relu.onnx -o o.pkl --tune nan", "--tune nan: expected"),
+    (2, "compile relu.onnx -o o.pkl --tune 1 --target adreno", "expected a CPU target"),
+    (2, "compile relu.onnx relu.onnx -o o.pkl --bind n=2", "--constant need a plain model"),
+    (2, "exec good.pkl --inputs text --outputs good.pkl", "would be lost"),
+    (2, "exec good.pkl --inputs text --outputs text", "would be lost"),
+    (2, "bench good.pkl --trace good.pkl", "would be lost"),
+    (2, "replay text --model good.pkl -o text", "would be lost"),
+    (2, "replay text --model good.pkl -o good.pkl", "would be lost"),
+    (2, "replay a.rlog --model good.pkl -o o --report text --telemetry text", "would be lost"),
+    (2, "bench --against tensorrt m.onnx", PEERS),
+    (2, "bench --against , m.onnx", "expected names of peers"),
+    (2, "bench --against onnxruntime", "found 0 files"),
+    (2, "bench --against onnxruntime m.onnx --threads 0", "--threads: expected 1 to"),
+    (2, "bench --against onnxruntime m.onnx --blocks 0", "--blocks: expected 1"),
+    (2, "bench --against onnxruntime a b --bind n=1", "--bind"),
+    (2, "bench m.onnx --bind n=1", "are for --against"),
+    (2, "bench --bus good.pkl", "--bus: expected no file"),
+    (2, "bench --daemon 5", "expected the artifact as --model"),
+    (2, "bench --daemon nan --model good.pkl", "expected 1 second or more, found nan"),
+    (4, f"{DAEMON} --monitoring good.pkl", "a driver monitoring artifact, found one of kind 'dri"),
+    (4, f"{DAEMON} --camera 320x240", "found 320x240 with 144384; compile the models again with"),
+    (4, "bench --daemon 1 --model plain.pkl", "expected a driving artifact"),
+    (2, "bench --host", "expected the artifact as --model"),
+    (2, "bench --host --model good.pkl --iters 0", "found 0"),
+    (2, "bench --start 1", "expected the artifact as --model"),
+    (2, "bench --start 0 --model good.pkl", "expected 1 start or more"),
+    (2, "bench", "expected one artifact, found 0 files"),
+    (2, "bench --roofline a.pkl b.pkl", "expected one artifact, found 2 files"),
+    (2, "bench --paced a.pkl b.pkl", "found 2 files"),
+    (2, "bench --paced plain.pkl --beside noise", "found 'noise'"),
+    (2, "bench --paced plain.pkl --iters 0", "found 0"),
+    (2, "bench --log a.rlog a.rlog", "at most one file"),
+    (4, "bench --log none", "expected a readable log"),
+    (4, "demo --model x.pkl --rate-hz 20 --bus udp://localhost", "got 'udp://localhost'"),
+    (2, "demo --frames 0", "--frames: expected"),
+    (2, "demo --frames 36001", "--frames: expected"),
+    (2, "demo --rate-hz 21", "--rate-hz: expected"),
+    (2, "demo --rate-hz nan", "--rate-hz: expected"),
+    (2, "subscribe --timeout=nan", f"--timeout: {SECONDS}"),
+    (2, "subscribe --timeout=inf", f"--timeout: {SECONDS}"),
+    (2, "subscribe --timeout=0", f"--timeout: {SECONDS}"),
+    (2, "subscribe --timeout=-1", f"--timeout: {SECONDS}"),
+    (2, "subscribe modelV3", "modelV3"),
+    (2, "subscribe --field frameId", "--field needs --json"),
+    (2, "subscribe carState --json --field speed", "--field speed: expected a field of carState"),
+    (2, "subscribe --count 0", "error: --count: expected at least 1, found 0"),
+    (2, "status --timeout=nan", "--timeout: expected a positive number"),
+    (2, "status --timeout=inf", "--timeout: expected a positive number"),
+    (2, "status --timeout=0", "--timeout: expected a positive number"),
+    (2, "status --timeout=-1", "--timeout: expected a positive number"),
+    (2, f"{UNIT} --bin modeld", "--bin"),
+    (2, f"{UNIT} --bin '/opt/a b'", "--bin"),
+    (2, f"{UNIT} --bin /bin/modeld --user 'a b'", "--user"),
+    (2, f"{UNIT} --bin /bin/modeld --config x", "--config"),
+    (2, "make-model models --seed -1", "--seed"),
+    (2, "make-model text", "text"),
+    (4, "models list --store none", "expected a store of models, found none; modeld models add"),
+    (4, "models select ex --store none", "expected a store of models, found none"),
+    (4, "models select ../ex --store none", "name: expected 1 to 64"),
+    (4, "models add no.pkl --name X --version / --store none", "found 'X'; version: expected"),
+    (4, "models add no.pkl --name x --version 1 --store bus", "no.pkl: cannot be read: No such"),
+    (4, "selftest cut.pkl", "the file is truncated"),
 ]  # fmt: skip
 
 
@@ -110,6 +204,10 @@ def place(tmp_path: Path, tiny_model: Path, video: Path) -> Path:
     shutil.copy(tiny_model, tmp_path / "good.pkl")
     (tmp_path / "cut.pkl").write_bytes(tiny_model.read_bytes()[:-500])
     (tmp_path / "broken.mkv").write_bytes(video.read_bytes()[:200])
+    node = helper.make_node("Relu", ["x"], ["y"])
+    onnx.save(model_of([node], [value("x", (4,))], [value("y", (4,))]), tmp_path / "relu.onnx")
+    tiny.write(tmp_path / "plain.pkl")
+    (tmp_path / "a.rlog.bz2").write_bytes(b"BZh9" + bytes(60))
     (tmp_path / "bus").mkdir()
     (tmp_path / "text").write_bytes(b"this is no log at all, whatever it says\n" * 9)
     return tmp_path
@@ -119,8 +217,8 @@ def place(tmp_path: Path, tiny_model: Path, video: Path) -> Path:
 def test_what_cannot_be_is_one_line(
     place: Path, video: Path, modeld: Modeld, code: int, words: str, text: str
 ) -> None:
-    def files() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in place.iterdir() if path.is_file()}
+    def files() -> dict[Path, bytes | None]:
+        return {path: path.read_bytes() if path.is_file() else None for path in place.iterdir()}
 
     before = files()
     words = words.replace("VIDEO", str(video)).replace("SERVER", f"refused-{os.getpid()}")

@@ -7,7 +7,6 @@ import json
 import math
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,8 @@ import pytest
 from cereal.log_writer import LogWriter
 from cereal.schema import log as log_schema
 from cereal.schema import new_event
-from tools.cli import main
+from tests.tools.conftest import Modeld
+from tests.tools.messages import damaged, event_of
 from tools.lib.dump_log import Request, dump
 
 FRAMES = 5
@@ -36,9 +36,7 @@ def _model(index: int) -> bytes:
 
 
 def _car(index: int) -> bytes:
-    event = new_event("carState", mono_time_ns=START_NS + 50_000_000 * index + 1, valid=True)
-    event.carState.vEgo = 10.0 + index
-    return bytes(event.to_bytes())
+    return event_of("carState", START_NS + 50_000_000 * index + 1, vEgo=10.0 + index)
 
 
 def _newer_than_the_schema(data: bytes) -> bytes:
@@ -51,17 +49,6 @@ def _newer_than_the_schema(data: bytes) -> bytes:
     return bytes(changed)
 
 
-def _damaged(data: bytes) -> bytes:
-    """Return the Event with a list pointer that leads out of the message."""
-    changed = bytearray(data)
-    for position in range(8, len(changed), 8):
-        word = int.from_bytes(changed[position : position + 8], "little")
-        if word & 3 == 1 and word >> 35 == 3 and (word >> 32) & 7 == 4:  # position.x
-            changed[position : position + 4] = (0x0FFF_FFF0 << 2 | 1).to_bytes(4, "little")
-            return bytes(changed)
-    raise AssertionError("no such pointer")
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "drive.rlog"
@@ -72,13 +59,8 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def _lines(capsys: pytest.CaptureFixture[str], log: Path, *options: str) -> list[dict[str, Any]]:
-    assert main(["inspect", str(log), "--dump", *options]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
-def test_every_message_is_a_line(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = _lines(capsys, log)
+def test_every_message_is_a_line(log: Path, modeld: Modeld) -> None:
+    lines = modeld(0, "inspect", log, "--dump").objects
     assert [line["service"] for line in lines] == ["modelV2", "carState"] * FRAMES
     assert [line["logMonoTime"] for line in lines[::2]] == [
         START_NS + 50_000_000 * index for index in range(FRAMES)
@@ -93,10 +75,9 @@ def test_every_message_is_a_line(log: Path, capsys: pytest.CaptureFixture[str]) 
     assert lines[3]["message"]["vEgo"] == 11.0
 
 
-def test_chosen_services_and_fields(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = _lines(
-        capsys, log, "--service", "modelV2", "--field", "position.x", "--field", "laneLines[1].y"
-    )
+def test_chosen_services_fields_and_times(log: Path, modeld: Modeld) -> None:
+    model = ("inspect", log, "--dump", "--service", "modelV2")
+    lines = modeld(0, *model, "--field", "position.x", "--field", "laneLines[1].y").objects
     assert len(lines) == FRAMES
     assert lines[1] == {
         "service": "modelV2",
@@ -104,44 +85,33 @@ def test_chosen_services_and_fields(log: Path, capsys: pytest.CaptureFixture[str
         "valid": True,
         "fields": {"frameId": 101, "position.x": [1.0, 0.5, 1.0], "laneLines[1].y": [2.0, 4.0]},
     }
-    raw = _lines(
-        capsys, log, "--service", "modelV2", "--field", "rawPredictions", "--data", "base64"
-    )
+    raw = modeld(0, *model, "--field", "rawPredictions", "--data", "base64").objects
     assert raw[3]["fields"]["rawPredictions"] == "AAAA"
-
-
-def test_times_count_from_the_first_message(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = _lines(capsys, log, "--service", "modelV2", "--from", "0.05", "--to", "0.15")
+    # Times count from the first message.
+    lines = modeld(0, *model, "--from", "0.05", "--to", "0.15").objects
     assert [line["message"]["frameId"] for line in lines] == [101, 102]
-    assert _lines(capsys, log, "--from", "99") == []
+    assert modeld(0, "inspect", log, "--dump", "--from", "99").out == ""
 
 
-def test_with_json_the_last_line_sums_up(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = _lines(capsys, log, "--json", "--service", "carState")
+def test_with_json_the_last_line_sums_up(log: Path, modeld: Modeld) -> None:
+    lines = modeld(0, "inspect", log, "--dump", "--json", "--service", "carState").objects
     assert len(lines) == FRAMES + 1
     assert lines[-1] == {"messages": FRAMES, "damaged": 0, "output": None}
 
 
-def test_csv_has_a_column_for_each_element(log: Path, tmp_path: Path) -> None:
+def test_csv_has_a_column_for_each_element(log: Path, tmp_path: Path, modeld: Modeld) -> None:
     output = tmp_path / "out.csv"
-    options = ["--service", "modelV2", "--service", "carState", "--output", str(output)]
+    options = ["--service", "modelV2", "--service", "carState", "--output", output]
     for field in ("position.x", "laneLineProbs", "confidence", "rawPredictions", "vEgo"):
         options += ["--field", field]
-    assert main(["inspect", str(log), "--dump", *options]) == 0
+    modeld(0, "inspect", log, "--dump", *options)
     with output.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == [
-        "service",
-        "logMonoTime",
-        "valid",
-        "modelV2.frameId",
-        "modelV2.position.x[0]",
-        "modelV2.position.x[1]",
-        "modelV2.position.x[2]",
+        *("service", "logMonoTime", "valid", "modelV2.frameId"),
+        *(f"modelV2.position.x[{index}]" for index in range(3)),
         *(f"modelV2.laneLineProbs[{index}]" for index in range(FRAMES - 1)),
-        "modelV2.rawPredictions",
-        "modelV2.confidence",
-        "carState.vEgo",
+        *("modelV2.rawPredictions", "modelV2.confidence", "carState.vEgo"),
     ]
     assert len(rows) == 2 * FRAMES
     model, car = rows[4], rows[5]
@@ -153,10 +123,10 @@ def test_csv_has_a_column_for_each_element(log: Path, tmp_path: Path) -> None:
     assert (car["carState.vEgo"], car["modelV2.frameId"]) == ("12.0", "")
 
 
-def test_npz_has_an_array_for_each_field(log: Path, tmp_path: Path) -> None:
+def test_npz_has_an_array_for_each_field(log: Path, tmp_path: Path, modeld: Modeld) -> None:
     output = tmp_path / "out.npz"
-    options = ["--service", "modelV2", "--output", str(output)]
-    assert main(["inspect", str(log), "--dump", *options]) == 0
+    command = ("inspect", log, "--dump", "--service", "modelV2", "--output", output)
+    modeld(0, *command)
     with np.load(output) as arrays:
         stamps = arrays["modelV2.logMonoTime"]
         assert stamps.tolist() == [START_NS + 50_000_000 * index for index in range(FRAMES)]
@@ -174,106 +144,66 @@ def test_npz_has_an_array_for_each_field(log: Path, tmp_path: Path) -> None:
         assert arrays["modelV2.confidence"].tolist() == ["red", "yellow", "green", "red", "yellow"]
         assert "modelV2.position.x.length" not in arrays
     before = output.read_bytes()
-    assert main(["inspect", str(log), "--dump", *options]) == 0
+    modeld(0, *command)
     assert output.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drive.rlog", "out.npz"]
 
 
-def test_format_may_be_said(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_format_may_be_said(log: Path, tmp_path: Path, modeld: Modeld) -> None:
     output = tmp_path / "out.txt"
-    options = ["--dump", "--service", "carState", "--field", "vEgo"]
-    assert main(["inspect", str(log), *options, "--output", str(output)]) == 0
+    command = ("inspect", log, "--dump", "--service", "carState", "--field", "vEgo")
+    modeld(0, *command, "--output", output)
     assert json.loads(output.read_text().splitlines()[0])["fields"] == {"vEgo": 10.0}
-    assert main(["inspect", str(log), *options, "--format", "csv"]) == 0
-    assert "service,logMonoTime,valid,carState.vEgo\n" in capsys.readouterr().out
+    said = modeld(0, *command, "--format", "csv").out
+    assert "service,logMonoTime,valid,carState.vEgo\n" in said
+
+
+def test_messages_newer_than_the_schema_are_counted(tmp_path: Path, modeld: Modeld) -> None:
+    path = tmp_path / "new.rlog"
+    path.write_bytes(_car(0) + _newer_than_the_schema(_model(1)) + _car(2))
+    facts = modeld(0, "inspect", path, "--json").json
+    assert (facts["messages"], facts["unknown"]) == (2, 1)
+    said = modeld(0, "inspect", path).out
+    assert "2 messages over 0.100 s, and 1 message newer than the schema" in said
+    lines = modeld(0, "inspect", path, "--dump").objects
+    assert [line["service"] for line in lines] == ["carState", "carState"]
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "lines", "notes"),
     [
-        (["--service", "noSuch"], "noSuch"),
-        (["--field", "vEgo"], "--field: expected --service"),
-        (["--service", "carState", "--field", "speed"], "--field speed: expected a field of carSt"),
-        (["--format", "npz"], "--format npz: expected --output"),
-        (["--from", "nan"], "--from: expected a finite number"),
-        (["--nodes"], "--nodes is not for logs"),
-        (["--output", "nowhere/out.csv"], "expected its directory to exist"),
+        ([], None, 1),
+        (["--dump"], 2 * FRAMES - 1, 1),
+        (["--dump", "--format", "csv"], 2 * FRAMES, 2),
     ],
+    ids=["table", "lines", "csv"],
 )
-def test_bad_options_are_refused(
-    log: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str
-) -> None:
-    assert main(["inspect", str(log), "--dump", *options]) == 2
-    output = capsys.readouterr()
-    assert text in output.err
-    assert output.err.count("\n") == 1
-    assert output.out == ""
-
-
-def test_options_of_dump_need_it(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (["--service", "carState"], ["--from", "0"], ["--output", "x.csv"]):
-        assert main(["inspect", str(log), *options]) == 2
-        assert "needs --dump" in capsys.readouterr().err
-
-
-def test_input_is_not_overwritten(log: Path) -> None:
-    before = log.read_bytes()
-    assert main(["inspect", str(log), "--dump", "--output", str(log)]) == 2
-    assert log.read_bytes() == before
-
-
-def test_messages_newer_than_the_schema_are_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "new.rlog"
-    path.write_bytes(_car(0) + _newer_than_the_schema(_model(1)) + _car(2))
-    assert main(["inspect", str(path), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert (facts["messages"], facts["unknown"]) == (2, 1)
-    assert main(["inspect", str(path)]) == 0
-    assert "2 messages over 0.100 s, and 1 message newer than the schema" in capsys.readouterr().out
-    assert [line["service"] for line in _lines(capsys, path)] == ["carState", "carState"]
-
-
 def test_truncated_logs_are_one_line_and_what_precedes(
-    log: Path, capsys: pytest.CaptureFixture[str]
+    log: Path, modeld: Modeld, options: list[str], lines: int | None, notes: int
 ) -> None:
     log.write_bytes(log.read_bytes()[:-20])
-    for options in ([], ["--dump"], ["--dump", "--format", "csv"]):
-        assert main(["inspect", str(log), *options]) == 0
-        output = capsys.readouterr()
-        lines = output.out.splitlines()
-        if options:
-            assert len(lines) == 2 * FRAMES - 1 + ("csv" in options)
-        else:
-            assert f"{2 * FRAMES - 1} messages over" in output.out
-        said = output.err.splitlines()
-        assert all("drive.rlog: the log ends inside a message at byte" in line for line in said)
-        assert len(said) == (2 if "csv" in options else 1)
+    said = modeld(0, "inspect", log, *options)
+    if lines is None:
+        assert f"{2 * FRAMES - 1} messages over" in said.out
+    else:
+        assert said.out.count("\n") == lines
+    found = said.err.splitlines()
+    assert all("drive.rlog: the log ends inside a message at byte" in line for line in found)
+    assert len(found) == notes
 
 
-def test_damaged_messages_are_left_out_and_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_messages_are_left_out_and_counted(tmp_path: Path, modeld: Modeld) -> None:
     path = tmp_path / "bad.rlog"
-    path.write_bytes(_model(0) + _damaged(_model(1)) + _model(3))
-    assert main(["inspect", str(path), "--dump", "--json"]) == 0
-    output = capsys.readouterr()
-    lines = [json.loads(line) for line in output.out.splitlines()]
+    path.write_bytes(_model(0) + damaged(_model(1), 3) + _model(3))
+    said = modeld(0, "inspect", path, "--dump", "--json")
+    lines = said.objects
     assert [line["message"]["frameId"] for line in lines[:-1]] == [100, 103]
     assert lines[-1]["damaged"] == 1
-    assert "left out 1 message whose content is damaged" in output.err
-    assert output.err.count("\n") == 1
+    assert "left out 1 message whose content is damaged" in said.err
+    assert said.err.count("\n") == 1
     # A field that is sound is still read.
-    chosen = _lines(capsys, path, "--service", "modelV2", "--field", "frameId")
-    assert [line["fields"]["frameId"] for line in chosen] == [100, 101, 103]
-
-
-def test_only_logs_have_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(bytes([8, 9, 0x12, 0, 0, 0, 0, 0]))
-    assert main(["inspect", str(path), "--dump"]) == 2
-    assert "--dump needs an event log, found a file of kind onnx" in capsys.readouterr().err
+    chosen = modeld(0, "inspect", path, "--dump", "--service", "modelV2", "--field", "frameId")
+    assert [line["fields"]["frameId"] for line in chosen.objects] == [100, 101, 103]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "npz"])

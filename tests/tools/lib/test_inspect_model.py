@@ -6,7 +6,6 @@ import json
 from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +17,7 @@ from runtime.driving_interface import ActionRule
 from scheduler.driving.revisions import load_revisions
 from tests.scheduler.driving.edited_models import parts_of, proto_of
 from tests.scheduler.onnx_import.tiny_models import mixer, model_of, slices_text, value
-from tools import cli
+from tests.tools.conftest import Modeld
 from tools.example_models import build_revision
 
 FLOAT = np.float32
@@ -47,23 +46,8 @@ def broken(tmp_path: Path) -> Path:
     return path
 
 
-def inspect(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
-    capsys.readouterr()
-    assert cli.main(["inspect", "--json", *map(str, words)]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def table(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    capsys.readouterr()
-    assert cli.main(["inspect", *map(str, words)]) == 0
-    return capsys.readouterr().out
-
-
-def test_facts_of_a_model_that_cannot_be_compiled(
-    broken: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = inspect(capsys, broken, "--bind", "batch=3")
+def test_facts_of_a_model_that_cannot_be_compiled(broken: Path, modeld: Modeld) -> None:
+    found = modeld(0, "inspect", "--json", broken, "--bind", "batch=3").json
     assert found["compiles"] is False
     assert [(u["node"], u["operator"]) for u in found["unsupported"]] == [
         ("/odd", "com.example:Frobnicate"),
@@ -86,10 +70,8 @@ def test_facts_of_a_model_that_cannot_be_compiled(
     assert found["interface"] is None
 
 
-def test_tables_of_a_model_that_cannot_be_compiled(
-    broken: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = table(capsys, broken)
+def test_tables_of_a_model_that_cannot_be_compiled(broken: Path, modeld: Modeld) -> None:
+    text = modeld(0, "inspect", broken).out
     for line in (
         "cannot be compiled: 2 problems",
         "com.example:Frobnicate",
@@ -101,8 +83,8 @@ def test_tables_of_a_model_that_cannot_be_compiled(
         assert line in text
 
 
-def test_nodes_with_shapes_and_work(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    gemm, odd, _, relu = inspect(capsys, broken, "--nodes")["nodes"]
+def test_nodes_with_shapes_and_work(broken: Path, modeld: Modeld) -> None:
+    gemm, odd, _, relu = modeld(0, "inspect", "--json", broken, "--nodes").json["nodes"]
     assert gemm == {
         "name": "/gemm",
         "operator": "Gemm",
@@ -114,13 +96,11 @@ def test_nodes_with_shapes_and_work(broken: Path, capsys: pytest.CaptureFixture[
     }
     assert (odd["shape"], odd["dtype"]) == (None, "")
     assert relu["flops"] == 20
-    rows = [line.split() for line in table(capsys, broken, "--nodes").splitlines()]
+    rows = [line.split() for line in modeld(0, "inspect", broken, "--nodes").out.splitlines()]
     assert ["/gemm", "Gemm", "1x20", "float32", "0.012"] in rows
 
 
-def test_half_of_a_driving_model_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_half_of_a_driving_model_is_named(tmp_path: Path, modeld: Modeld) -> None:
     inputs = {
         "desire_pulse": (1, 25, 8),
         "features_buffer": (1, 25, 512),
@@ -130,7 +110,7 @@ def test_half_of_a_driving_model_is_named(
     path = tmp_path / "policy.onnx"
     halves = dict.fromkeys(inputs, TensorProto.FLOAT16)
     onnx.save(mixer(inputs, 1000, slices, halves), path)
-    known = inspect(capsys, path)["interface"]
+    known = modeld(0, "inspect", "--json", path).json["interface"]
     assert known["role"] == "policy"
     assert known["title"] == "policy half of a driving model"
     assert known["revisions"] == ["split-2025", "split-2025-11"]
@@ -138,13 +118,13 @@ def test_half_of_a_driving_model_is_named(
     assert known["float16_inputs"] == list(inputs)
     assert "VISION.onnx POLICY.onnx" in known["advice"]
     assert (known["differences"], known["properties"], known["problem"]) == ([], [], None)
-    text = table(capsys, path)
+    text = modeld(0, "inspect", path).out
     assert "driving model: policy half" in text
     assert "fits the interfaces" in text
 
 
 def test_half_of_a_driving_model_that_differs_fits_no_interface(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, modeld: Modeld
 ) -> None:
     vision, policy = (tmp_path / f"{role}.onnx" for role in ("vision", "policy"))
     parts = parts_of("split-2025")
@@ -160,39 +140,39 @@ def test_half_of_a_driving_model_that_differs_fits_no_interface(
         ],
     }
     for path, differences in found.items():
-        assert inspect(capsys, path)["interface"]["differences"] == differences
-        text = table(capsys, path)
+        assert modeld(0, "inspect", "--json", path).json["interface"]["differences"] == differences
+        text = modeld(0, "inspect", path).out
         assert "nearest interfaces" in text
         assert "fits the interfaces" not in text
 
 
 def test_a_driving_model_that_cannot_drive_is_told_all_that_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, modeld: Modeld
 ) -> None:
     images = {"input_imgs": (1, 12, 128, 256), "big_input_imgs": (1, 12, 128, 256)}
     memory = {"desire": (1, 100, 8), "features_buffer": (1, 99, 512), "traffic_convention": (1, 2)}
     memory |= {"lateral_control_params": (1, 2)}
     path = tmp_path / "supercombo.onnx"
     onnx.save(mixer({**images, **memory}, 8), path)
-    known = inspect(capsys, path)["interface"]
+    known = modeld(0, "inspect", "--json", path).json["interface"]
     assert (known["role"], known["revisions"]) == ("supercombo", [])
     assert 'input "prev_desired_curv" (1, 100, 1): is missing' in known["differences"]
     for text in ("prev_desired_curv", "head plan: expected 990 or 4955 values, is missing"):
         assert text in known["problem"]
-    assert "cannot drive" in table(capsys, path)
+    assert "cannot drive" in modeld(0, "inspect", path).out
 
 
 def test_model_and_artifact_name_every_property_with_its_source(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, modeld: Modeld
 ) -> None:
     (model,) = build_revision(load_revisions()["supercombo-2026"])
     path, out = tmp_path / "supercombo.onnx", tmp_path / "driving.pkl"
     path.write_bytes(model.data)
     (tmp_path / "supercombo.toml").write_text("[rules.action]\nlat_smooth_s = 0.25")
-    assert cli.main(["compile", str(path), "-o", str(out), "--no-binary", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["interface"] == "supercombo-2026"
-    of_model = inspect(capsys, path)["interface"]
-    of_artifact = inspect(capsys, out)["interface"]
+    report = modeld(0, "compile", path, "-o", out, "--no-binary", "--json").json
+    assert report["interface"] == "supercombo-2026"
+    of_model = modeld(0, "inspect", "--json", path).json["interface"]
+    of_artifact = modeld(0, "inspect", "--json", out).json["interface"]
     assert of_artifact["name"] == "supercombo-2026"
     assert of_artifact["reason"].endswith("; rules of supercombo.toml: action.lat_smooth_s")
     assert of_model["properties"] == of_artifact["properties"]
@@ -205,35 +185,36 @@ def test_model_and_artifact_name_every_property_with_its_source(
     named = {f"action.{field.name}" for field in fields(ActionRule)}
     assert named <= set(rows)
     said = f"interface: supercombo-2026, {of_artifact['reason']}"
-    assert said in table(capsys, path).splitlines()
-    assert said in table(capsys, out).splitlines()
+    assert said in modeld(0, "inspect", path).out.splitlines()
+    assert said in modeld(0, "inspect", out).out.splitlines()
 
 
 def test_an_artifact_says_what_else_its_assumed_interface_could_be(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, modeld: Modeld
 ) -> None:
     paths = [tmp_path / f"{role}.onnx" for role in ("vision", "policy")]
     for path, part in zip(paths, parts_of("split-2025").values(), strict=True):
         onnx.save(proto_of(part), path)
     out = tmp_path / "driving.pkl"
-    assert cli.main(["compile", *map(str, paths), "-o", str(out), "--no-binary"]) == 0
+    modeld(0, "compile", *paths, "-o", out, "--no-binary")
     said = "the preferred one whose inputs and heads fit; split-2025-11 would fit, too"
-    assert inspect(capsys, out)["interface"]["reason"] == said
-    assert f"interface: split-2025, {said}" in table(capsys, out).splitlines()
-    assert inspect(capsys, out)["problem"] is None
-    assert "cannot drive" not in table(capsys, out)
+    assert modeld(0, "inspect", "--json", out).json["interface"]["reason"] == said
+    assert f"interface: split-2025, {said}" in modeld(0, "inspect", out).out.splitlines()
+    assert modeld(0, "inspect", "--json", out).json["problem"] is None
+    assert "cannot drive" not in modeld(0, "inspect", out).out
     artifact = read_artifact(out)
     raw = deepcopy(artifact.manifest.raw)
     del raw["metadata"]["interface"]["models"][0]["slices"]["pose"]
     bad = tmp_path / "bad.pkl"
     write_artifact(bad, raw, bytes(artifact.data))
-    assert inspect(capsys, bad)["problem"] == "head pose: expected 12 values, is missing"
-    assert "cannot drive  head pose: expected 12 values" in table(capsys, bad)
+    assert (
+        modeld(0, "inspect", "--json", bad).json["problem"]
+        == "head pose: expected 12 values, is missing"
+    )
+    assert "cannot drive  head pose: expected 12 values" in modeld(0, "inspect", bad).out
 
 
-def test_names_from_the_model_cannot_reach_the_terminal_raw(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_from_the_model_cannot_reach_the_terminal_raw(tmp_path: Path, modeld: Modeld) -> None:
     path = tmp_path / "odd.onnx"
     nodes = [helper.make_node("Relu", ["x\x1b[2J"], ["y"], name="n\x1b[2J")]
     proto = model_of(
@@ -241,23 +222,12 @@ def test_names_from_the_model_cannot_reach_the_terminal_raw(
     )
     proto.producer_name = "\x1b[31m"
     onnx.save(proto, path)
-    assert "\x1b" not in table(capsys, path, "--nodes")
+    assert "\x1b" not in modeld(0, "inspect", path, "--nodes").out
 
 
-@pytest.mark.parametrize("option", [["--nodes"], ["--bind", "n=1"]], ids=str)
-def test_options_of_models_are_for_models(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str], option: list[str]
-) -> None:
-    capsys.readouterr()
-    assert cli.main(["inspect", str(tiny_model), *option]) == 2
-    assert f"{option[0]} needs an ONNX model" in capsys.readouterr().err
-
-
-def test_a_schedule_takes_bindings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_schedule_takes_bindings(tmp_path: Path, modeld: Modeld) -> None:
     path = tmp_path / "m.onnx"
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     onnx.save(model_of(nodes, [value("x", ("n", 4))], [value("y", ("n", 4))]), path)
-    found = inspect(capsys, "--schedule", path, "--bind", "n=6")
+    found = modeld(0, "inspect", "--json", "--schedule", path, "--bind", "n=6").json
     assert "6" in json.dumps(found["entries"]["run"])
-    capsys.readouterr()
-    assert cli.main(["inspect", "--schedule", str(path), "--nodes"]) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import stat
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import pytest
 
 from cereal.errors import LogError
 from cereal.log_writer import LogWriter
-from cereal.schema import new_event
 from runtime.artifact import write_artifact
 from runtime.trace import write_trace
 from runtime.whole_file import target_of, whole_file
@@ -23,8 +21,10 @@ from scheduler.emit.artifact import emit
 from scheduler.ir import dtype as dt
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
+from tests.cereal.shared import largest_file
 from tests.runtime import tiny
-from tools import cli
+from tests.tools.conftest import Modeld
+from tests.tools.messages import event_of
 from tools import exec as exec_command
 from tools.errors import UsageError
 from tools.lib.outputs import check_outputs
@@ -46,34 +46,35 @@ def test_new_and_existing_files_are_fine(tmp_path: Path) -> None:
         ("directory", "expected an ordinary file, found a directory"),
         ("pipe", "expected an ordinary file, found a device, pipe or socket"),
         ("x" * 300, "cannot be written: File name too long"),
+        ("file", "the same, which would be lost"),
+        ("link", "the same, which would be lost"),
+        ("directory/../other", "-o .*: expected another file than --report"),
     ],
 )
 def test_place_that_cannot_be_written_is_refused(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "pipe")
+    outputs = {"--report": tmp_path / "other", "-o": tmp_path / name}
     with pytest.raises(UsageError, match=message):
-        check_outputs({"-o": tmp_path / name})
-
-
-def test_full_disk_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, output = tmp_path / "a.rlog", tmp_path / "a.jsonl"
-    with LogWriter(source) as log:
-        for stamp in range(2000):
-            log.write(new_event("carState", mono_time_ns=stamp).to_bytes())
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
-        code = cli.main(["inspect", str(source), "--dump", "--output", str(output)])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert (code, capsys.readouterr().err) == (1, f"modeld: error: {output}: File too large\n")
-    assert list(tmp_path.iterdir()) == [source]
+        check_outputs(outputs, [tmp_path / "missing", tmp_path / "file"])
 
 
 def test_empty_name_is_refused() -> None:
     with pytest.raises(UsageError, match="expected the name of a file"):
         check_outputs({"-o": Path()})
+
+
+def test_full_disk_names_the_file(tmp_path: Path, modeld: Modeld) -> None:
+    source, output = tmp_path / "a.rlog", tmp_path / "a.jsonl"
+    with LogWriter(source) as log:
+        for stamp in range(2000):
+            log.write(event_of("carState", stamp))
+    words = ("inspect", source, "--dump", "--output", output)
+    with largest_file(10_000):
+        modeld.refused(1, f"{output}: File too large", *words)
+    assert list(tmp_path.iterdir()) == [source]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -82,46 +83,6 @@ def test_read_only_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected a directory that can be written"):
         check_outputs({"-o": tmp_path / "x"})
     tmp_path.chmod(0o755)
-
-
-def test_output_that_is_an_input_is_refused(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    model.write_text("model")
-    (tmp_path / "link").symlink_to(model)
-    for name in ("model", "link"):
-        with pytest.raises(UsageError, match="the same, which would be lost"):
-            check_outputs({"-o": tmp_path / name}, [tmp_path / "missing", model])
-
-
-def test_two_outputs_of_one_name_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    with pytest.raises(UsageError, match=r"--report .*: expected another file than --output"):
-        check_outputs({"--output": tmp_path / "x", "--report": tmp_path / "d" / ".." / "x"})
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["compile", "F", "-o", "F"],
-        ["exec", "F", "--inputs", "G", "--outputs", "F"],
-        ["exec", "G", "--inputs", "F", "--outputs", "F"],
-        ["bench", "F", "--trace", "F"],
-        ["replay", "F", "--model", "G", "-o", "F"],
-        ["replay", "G", "--model", "F", "-o", "F"],
-        ["replay", "G", "--model", "G", "-o", "H", "--report", "F", "--telemetry", "F"],
-    ],
-    ids=lambda arguments: "-".join(arguments[:1] + arguments[-2:]),
-)
-def test_no_command_overwrites_its_input(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    precious = tmp_path / "F"
-    precious.write_text("precious")
-    (tmp_path / "G").write_text("other")
-    places = [str(tmp_path / a) if a in ("F", "G", "H") else a for a in arguments]
-    assert cli.main(places) == 2
-    assert "which would be lost" in capsys.readouterr().err
-    assert precious.read_text(encoding="utf-8") == "precious"
 
 
 # --- links ------------------------------------------------------------------------------------
@@ -204,7 +165,7 @@ def write_with(writer: str, path: Path) -> None:
         write_trace(path, {"traceEvents": []})
     elif writer == "log":
         with LogWriter(path) as log:
-            log.write(new_event("carState", mono_time_ns=0).to_bytes())
+            log.write(event_of("carState"))
     elif writer == "page":
         x = Tensor.input("x", (4,), dt.float32)
         plan = schedule({"y": (x + 1).node})
