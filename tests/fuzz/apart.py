@@ -10,7 +10,7 @@ from scheduler import CustomKernel, custom_kernel
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import MOVEMENT, Op
-from scheduler.ir.rewrite import remake
+from scheduler.ir.rewrite import with_sources
 from scheduler.tensor.tensor import Tensor
 
 # What is no computation: a kernel boundary behind it says nothing.
@@ -41,13 +41,17 @@ def with_copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     return _behind_each(tensors, copied)
 
 
-def _behind_each(tensors: Sequence[Tensor], change: Callable[[Node], Node]) -> list[Tensor]:
-    """Rebuild a graph with something behind each computed node."""
+def rebuilt(tensors: Sequence[Tensor], change: Callable[[Node], Node]) -> list[Tensor]:
+    """Return the same graph with every node changed, sources first."""
     new: dict[Node, Node] = {}
     for node in toposort([t.node for t in tensors]):
-        made = remake(node, tuple(new[s] for s in node.src)) if node.src else node
-        new[node] = made if node.op in FREE else change(made)
+        new[node] = change(with_sources(node, new))
     return [Tensor.of(new[t.node]) for t in tensors]
+
+
+def _behind_each(tensors: Sequence[Tensor], change: Callable[[Node], Node]) -> list[Tensor]:
+    """Rebuild a graph with something behind each computed node."""
+    return rebuilt(tensors, lambda node: node if node.op in FREE else change(node))
 
 
 def _stored(node: Node) -> Node:

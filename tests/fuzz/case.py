@@ -95,18 +95,10 @@ class Case:
         for given in self.runs:
             judge = Judge({**given, **states})
             results = {n: judge.of(t.node) for n, t in self.outputs.items()}
-            new = {t.node.src[0].arg.name: judge.of(t.node) for t in map(_stored, self.writes)}
+            new = {t.node.src[0].arg.name: judge.of(t.node) for t in self.writes}
             states = {**states, **new}
             found.append((results, new))
         return found
-
-
-def _stored(write: Tensor) -> Tensor:
-    """Return a write of a whole state or of parts, below which the state's buffer is."""
-    node = write.node
-    while node.src and node.src[0].op is node.op:
-        node = node.src[0]
-    return write if node is write.node else Tensor.of(write.node)
 
 
 def _shown(value: Array) -> str:

@@ -47,9 +47,8 @@ def of_function(node: Node, sources: list[Known], value: Array) -> Array:
     exact = (x.error == 0) & is_exact(node.dtype, middle, value) & (node.op is Op.SQRT)
     own = np.where(exact, 0.0, 2 * FUNCTION_ULPS[node.op] * rounding(value))
     special = (x.error == 0) & ~np.isfinite(wide(value))
-    least = {Op.EXP: 0.0, Op.LOG: 1.0}.get(node.op)
-    if least is not None and node.op is Op.LOG:
-        own = np.where((x.error == 0) & (centre == least), 0.0, own)
+    if node.op is Op.LOG:
+        own = np.where((x.error == 0) & (centre == 1), 0.0, own)
     overflow = (
         (node.op is Op.EXP)
         & (np.abs(middle) >= np.finfo(node.dtype.np).max / 2)

@@ -1,4 +1,4 @@
-"""Kind `graphs`: random programs of every type on a target, against the interpreter."""
+"""Kinds `graphs` and `state`: programs of every type on a target, against the interpreter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduler.device.spec import SPECS
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.draw import Draw
-from tests.fuzz.motifs import SITUATIONS
+from tests.fuzz.motifs import SITUATIONS, STATEFUL
 from tests.fuzz.networks import PROFILES as OF_NETWORKS
 from tests.fuzz.networks import layers
 from tests.fuzz.program import LARGE, SMALL, Program, Step
@@ -20,7 +20,7 @@ from tests.fuzz.values import FINITE, PROFILES
 # Programs of long values, that are reduced in stages.
 LONG_EVERY = 16
 LENGTHS = (2, 4, 6, 8, 10, 14, 20)
-RUNS = 3  # of a program that writes states
+RUNS, RUNS_OF_STATE = 3, 5  # of a program that writes states, and of the kind `state`
 
 
 def make(name: Name) -> Case:
@@ -29,6 +29,13 @@ def make(name: Name) -> Case:
     if way == 5:
         return network(name)
     return case_of(situations(name) if way in (3, 7) else single_steps(name), name)
+
+
+def with_states(name: Name) -> Case:
+    """Return a program of situations that begins with some that write states."""
+    draw = Draw(name.seed)
+    first = [draw.pick(STATEFUL) for _ in range(draw.integer(1, 3))]
+    return case_of(situations(name, first), name, runs=RUNS_OF_STATE)
 
 
 def case_of(p: Program, name: Name, variants: Sequence[Variant] = (), runs: int = RUNS) -> Case:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scheduler.ir.node import Buffer, Node, toposort
+from scheduler.ir.node import Buffer, Node
 from scheduler.ir.node import make as node_of
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import remake
 from scheduler.tensor.tensor import Tensor
-from tests.fuzz.apart import apart, with_copies
+from tests.fuzz.apart import apart, rebuilt, with_copies
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.draw import Draw
 from tests.fuzz.graphs import case_of, single_steps, situations
@@ -72,22 +72,11 @@ def batched(name: Name) -> Case:
     return Case(name, outputs, variants, [{**data, **net.inputs}])
 
 
-def _rebuilt(roots: Sequence[Node], change: Mapping[Node, Node], swap: frozenset[Op]) -> list[Node]:
-    """Return roots with some nodes exchanged and operands of some operations in the other order."""
-    new: dict[Node, Node] = {}
-    for node in toposort(roots):
-        sources = tuple(new[s] for s in node.src)
-        if node.op in swap:
-            sources = sources[::-1]
-        new[node] = change.get(node) or (remake(node, sources) if sources else node)
-    return [new[r] for r in roots]
-
-
 def _exchanged(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Exchange the operands of what does not mind."""
-    swap = frozenset({Op.ADD, Op.MUL, Op.EQ, Op.NE, Op.AND, Op.OR, Op.XOR})
-    made = _rebuilt([t.node for t in outputs.values()], {}, swap)
-    return {n: Tensor.of(node) for n, node in zip(outputs, made, strict=True)}
+    swap = {Op.ADD, Op.MUL, Op.EQ, Op.NE, Op.AND, Op.OR, Op.XOR}
+    made = rebuilt(list(outputs.values()), lambda n: remake(n, n.src[::-1]) if n.op in swap else n)
+    return dict(zip(outputs, made, strict=True))
 
 
 def _padded(y: Tensor, draw: Draw) -> Tensor:
@@ -101,16 +90,14 @@ def _padded(y: Tensor, draw: Draw) -> Tensor:
 
 def _twice(outputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Compute everything a second time from inputs of other names; return those by new name."""
-    roots = [t.node for t in outputs.values()]
-    change: dict[Node, Node] = {}
     names: dict[str, str] = {}
-    for node in toposort(roots):
-        if node.op is Op.BUFFER and node.arg.kind == "input":
-            name = f"{node.arg.name}_again"
-            names[name] = node.arg.name
-            change[node] = node_of(
-                Op.BUFFER, node.dtype, (), Buffer("input", name, node.shape, node.dtype)
-            )
-    made = _rebuilt(roots, change, frozenset())
-    again = {f"{n}_again": Tensor.of(m) for n, m in zip(outputs, made, strict=True)}
-    return {**outputs, **again}, names
+
+    def again(node: Node) -> Node:
+        if node.op is not Op.BUFFER or node.arg.kind != "input":
+            return node
+        name = f"{node.arg.name}_again"
+        names[name] = node.arg.name
+        return node_of(Op.BUFFER, node.dtype, (), Buffer("input", name, node.shape, node.dtype))
+
+    made = rebuilt(list(outputs.values()), again)
+    return {**outputs, **{f"{n}_again": t for n, t in zip(outputs, made, strict=True)}}, names

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
-from tests.fuzz import choices, graphs, metamorphic, onnx_kind, state
+from tests.fuzz import choices, graphs, metamorphic, onnx_kind
 from tests.fuzz.__main__ import main, parse_name
 from tests.fuzz.batch import run_batch
 from tests.fuzz.case import Case, Name, Variant
@@ -23,7 +23,7 @@ from tests.fuzz.rounding import Known
 MAKERS = {
     "graphs": graphs.make,
     "onnx": onnx_kind.make,
-    "state": state.make,
+    "state": graphs.with_states,
     "choices": choices.make,
     "metamorphic": metamorphic.make,
 }

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +17,7 @@ from scheduler.errors import SchedulerError, UnsupportedOpError
 from scheduler.onnx_import import from_proto, import_model, load_model
 from tests.scheduler.onnx_import.model_mutations import damaged_bytes, damaged_model
 from tests.scheduler.onnx_import.onnx_cases import CASES
-from tests.scheduler.onnx_import.onnx_models import parsed
+from tests.scheduler.onnx_import.test_control import IF, LOOP, SCAN, SEQUENCES, WHILE, model
 from tests.scheduler.onnx_import.test_networks import SMALL
 from tests.scheduler.onnx_import.test_ops import build
 
@@ -75,57 +74,15 @@ def accepted(run: Callable[[], object]) -> bool:
     return refused is None
 
 
-def recurrent() -> onnx.ModelProto:
-    rng = np.random.default_rng(3)
-    shapes = {"w": (1, 12, 3), "r": (1, 12, 4), "b": (1, 24)}
-    weights: dict[str, Any] = {
-        n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()
-    }
-    return parsed(
-        """(float[5,2,3] x) => (float[5,1,2,4] all, float[1,2,4] last) {
-          [gru] all, last = GRU <hidden_size = 4, linear_before_reset = 1> (x, w, r, b)
-        }""",
-        **weights,
-    )
-
-
-def branching() -> onnx.ModelProto:
-    then, other = (
-        f"{op} () => (float[4] o) <float[4] w = {{0, 1, 2, 3}}> {{ a = {op}(x) o = Add(a, w) }}"
-        for op in ("Neg", "Abs")
-    )
-    return parsed(
-        f"""(float[4] x) => (float[4] y) <float zero = {{0}}> {{
-          total = ReduceSum <keepdims = 0> (x)
-          flag = Greater(total, zero)
-          [choice] y = If <then_branch = {then}, else_branch = {other}> (flag)
-        }}"""
-    )
-
-
-def looping() -> onnx.ModelProto:
-    return parsed(
-        """(float[4] x) => (float[4] y, float[3,4] stack) <int64 count = {3}, bool true = {1}> {
-          [loop] y, stack = Loop (count, true, x) <
-            body = body (int64 i, bool go, float[4] value)
-            => (bool go_on, float[4] next, float[4] each) {
-              go_on = Identity(go)
-              next = Add(value, x)
-              each = Tanh(next)
-            }
-          >
-        }"""
-    )
-
-
 @cache
 def seeds() -> tuple[onnx.ModelProto, ...]:
-    """Models to damage: operators of every theme, control flow, recurrence."""
+    """Models to damage: operators of every theme, graphs inside of nodes, sequences."""
     rng = np.random.default_rng(17)
     picked = [CASES[i] for i in rng.permutation(len(CASES))[:OPERATOR_CASES]]
     models = [build(case, folded=bool(i % 4 == 0))[0] for i, case in enumerate(picked)]
     small = [m for m in models if m.ByteSize() < 20_000]
-    return (*small, *[make() for make in (recurrent, branching, looping) for _ in range(15)])
+    nested = [model(text) for text in (IF, WHILE, SCAN, SEQUENCES)]
+    return (*small, *[*nested, model(LOOP, n=np.array(3))] * 9)
 
 
 def damaged_seed(rng: np.random.Generator) -> onnx.ModelProto:
