@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from tests.faults.recorder import Message
 from tests.faults.table import Meanwhile, Row
-from tests.faults.world import World
+from tests.faults.world import World, is_fallback
 
 # Lines of warnings and errors, as text.
 TROUBLE = r"^\S+ [WEC] "
@@ -74,9 +74,16 @@ def wait_quiet(world: World, quiet_s: float = 2.5, timeout_s: float = 15.0) -> N
         time.sleep(0.05)
 
 
-def check_resumed(world: World, row: Row, healed_ns: int) -> None:
-    """Valid messages within the row's bound."""
+def check_resumed(world: World, row: Row, healed_ns: int | None = None) -> None:
+    """Valid messages within the row's bound, from now on unless told otherwise."""
     assert world.wait_valid(healed_ns, row.within_s) <= row.within_s
+
+
+def check_fallback_alone(world: World, row: Row) -> None:
+    """The fallback model drives from the first frame on."""
+    assert world.wait_valid(world.service.life.started_ns, 15.0) <= row.within_s
+    check_logged(world, row, 0)
+    assert all(is_fallback(message.speed_mps) for message in world.recorder.messages)
 
 
 def check_undisturbed(world: World, start_ns: int, longest_gap_s: float = 0.25) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
@@ -67,14 +66,14 @@ class Recorder:
             found.append(message)
         return found[::-1]
 
-    def wait(self, seen: Callable[[list[Message]], bool], start_ns: int, timeout_s: float) -> bool:
-        """Wait until `seen` holds of the messages since a time."""
-        deadline = time.monotonic() + timeout_s
-        while not seen(self.since(start_ns)):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.01)
-        return True
+    def valid_again(self, start_ns: int) -> Message | None:
+        """First of the messages since a time that are valid up to the last, if three are."""
+        found: list[Message] = []
+        for message in reversed(self.since(start_ns)):
+            if not message.valid:
+                break
+            found.append(message)
+        return found[-1] if len(found) >= 3 else None
 
     def close(self) -> None:
         """End the thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -10,15 +11,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 ROOT = Path(__file__).parents[2]
 # RestartSec of a unit where nothing is said: 100 ms.
 RESTART_S = 0.1
 # What the unit has: a configuration that is refused will be refused again.
 NO_RESTART = (2,)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +171,17 @@ class Service:
     def wait_exit(self, timeout_s: float = 10.0) -> int:
         """Wait until the present process has ended; return its exit code."""
         life = self.life
-        deadline = time.monotonic() + timeout_s
-        while life.code is None:
-            assert time.monotonic() < deadline, f"it runs on: {self.text()}"
-            time.sleep(0.01)
+        self.wait(lambda: life.ended_ns, timeout_s, "no end of the process")
+        assert life.code is not None
         return life.code
+
+    def wait(self, find: Callable[[], T | None], timeout_s: float, failure: str) -> T:
+        """Wait for something and return it; AssertionError with the whole log if it stays away."""
+        deadline = time.monotonic() + timeout_s
+        while not (found := find()):
+            assert time.monotonic() < deadline, f"{failure} within {timeout_s} s:\n{self.text()}"
+            time.sleep(0.01)
+        return found
 
     def lines(self, pattern: str, start_ns: int = 0) -> list[Line]:
         """Return the lines of the log since a time that a regular expression finds."""
@@ -180,19 +189,13 @@ class Service:
         return [line for line in self.log if line.arrived_ns >= start_ns and look.search(line.text)]
 
     def wait_line(self, pattern: str, start_ns: int = 0, timeout_s: float = 5.0) -> Line:
-        """Wait for a line of the log; AssertionError with the whole log if it does not come."""
-        deadline = time.monotonic() + timeout_s
-        while not (found := self.lines(pattern, start_ns)):
-            assert time.monotonic() < deadline, f"no line {pattern!r} in:\n{self.text()}"
-            time.sleep(0.01)
-        return found[0]
+        """Wait for a line of the log."""
+        find = functools.partial(self.lines, pattern, start_ns)
+        return self.wait(find, timeout_s, f"no line {pattern!r}")[0]
 
     def wait_ready(self, timeout_s: float = 15.0) -> None:
         """Wait until the present process has said READY=1."""
-        deadline = time.monotonic() + timeout_s
-        while not self.life.ready_ns:
-            assert time.monotonic() < deadline, f"not ready:\n{self.text()}"
-            time.sleep(0.01)
+        self.wait(lambda: self.life.ready_ns, timeout_s, "not ready")
 
     def pings(self, start_ns: int) -> list[Line]:
         """WATCHDOG=1 since a time."""
@@ -272,8 +275,7 @@ class Service:
             life_code = process.poll()
             now_ns = time.monotonic_ns()
             if life_code is not None:
-                life.ended_ns = now_ns
-                life.code = life_code
+                life.code, life.ended_ns = life_code, now_ns
                 if self.restarts and life.code not in (0, *NO_RESTART):
                     self._stop.wait(RESTART_S)
                     self.start()

@@ -6,52 +6,67 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.faults.checks import check_logged, check_resumed, check_undisturbed
-from tests.faults.service import Setup
+from tests.faults.checks import (
+    check_fallback_alone,
+    check_logged,
+    check_resumed,
+    check_undisturbed,
+)
 from tests.faults.table import Row
-from tests.faults.test_device import WITH_FALLBACK, is_fallback
 from tests.faults.world import World, running_world
 
 pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 FULL = Path("/dev/full")
 
 
-def _flip(path: Path, place: float) -> None:
+def flip(path: Path) -> None:
     """Change a byte of a file, where it lies."""
     data = path.read_bytes()
-    at = int(len(data) * place)
+    at = int(len(data) * 0.7)
     with path.open("r+b") as file:
         file.seek(at)
         file.write(bytes([data[at] ^ 0x40]))
 
 
-def _truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
+def overwrite(path: Path) -> None:
+    """Fill a file with zeros, where it lies."""
+    with path.open("r+b") as file:
+        file.write(b"\0" * path.stat().st_size)
 
 
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "gone", "junk"])
-def test_model_file_is_damaged_at_start(tmp_path: Path, row: Row, damage: str) -> None:
-    with running_world(tmp_path, restarts=False) as world:
+def replace(path: Path) -> None:
+    """Put a copy of the fallback model in the place of a file."""
+    shutil.copy(path.with_name("safe.pkl"), path.with_name("new.pkl"))
+    path.with_name("new.pkl").replace(path)
+
+
+Damage = Callable[[Path], object]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flip,
+        lambda path: os.truncate(path, path.stat().st_size // 2),
+        Path.unlink,
+        lambda path: path.write_bytes(b"\x80\x04junk" * 1000),
+    ],
+    ids=["flipped", "truncated", "gone", "junk"],
+)
+def test_model_file_is_damaged_at_start(tmp_path: Path, row: Row, damage: Damage) -> None:
+    with running_world(tmp_path) as world:
         world.wait_valid()
         world.service.signal(15, asked=True)
         assert world.service.wait_exit() == 0
         model = tmp_path / "primary.pkl"
         kept = model.read_bytes()
-        if damage == "flipped":
-            _flip(model, 0.7)
-        elif damage == "truncated":
-            _truncate(model)
-        elif damage == "gone":
-            model.unlink()
-        else:
-            model.write_bytes(b"\x80\x04junk" * 1000)
+        damage(model)
         start_ns = time.monotonic_ns()
         world.service.start()
         assert world.service.wait_exit() == row.exit_code
@@ -63,57 +78,44 @@ def test_model_file_is_damaged_at_start(tmp_path: Path, row: Row, damage: str) -
 
 
 def test_primary_cannot_be_loaded(tmp_path: Path, row: Row) -> None:
-    """The fallback model drives from the first frame on."""
-    (tmp_path / "state").mkdir()
+    def damage(directory: Path) -> None:
+        flip(directory / "primary.pkl")
 
-    def change(setup: Setup) -> Setup:
-        _flip(tmp_path / "primary.pkl", 0.7)
-        return setup
-
-    with running_world(
-        tmp_path, more=WITH_FALLBACK.format(directory=tmp_path), change=change
-    ) as world:
-        assert world.wait_valid(world.service.life.started_ns, 15.0) <= row.within_s
-        check_logged(world, row, 0)
-        assert all(is_fallback(message.speed_mps) for message in world.recorder.messages)
+    with running_world(tmp_path, fallback=True, before=damage) as world:
+        check_fallback_alone(world, row)
 
 
-@pytest.mark.parametrize("damage", ["overwritten", "truncated", "removed", "replaced"])
-def test_model_file_changes_while_it_runs(world: World, row: Row, damage: str) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [overwrite, lambda path: os.truncate(path, 0), Path.unlink, replace],
+    ids=["overwritten", "truncated", "removed", "replaced"],
+)
+def test_model_file_changes_while_it_runs(world: World, row: Row, damage: Damage) -> None:
     """What runs has a copy of its own."""
     model = world.directory / "primary.pkl"
     kept = model.read_bytes()
     start_ns = time.monotonic_ns()
     before = world.recorder.messages[-1].speed_mps
     try:
-        if damage == "overwritten":
-            with model.open("r+b") as file:
-                file.write(b"\0" * len(kept))
-        elif damage == "truncated":
-            os.truncate(model, 0)
-        elif damage == "removed":
-            model.unlink()
-        else:
-            (world.directory / "new.pkl").write_bytes((world.directory / "safe.pkl").read_bytes())
-            (world.directory / "new.pkl").replace(model)
+        damage(model)
         time.sleep(1.0)
         check_undisturbed(world, start_ns)
         check_logged(world, row, start_ns)
         assert abs(world.recorder.messages[-1].speed_mps - before) < 0.5
     finally:
         model.write_bytes(kept)
-    check_resumed(world, row, time.monotonic_ns())
+    check_resumed(world, row)
+
+
+def cache_of(directory: Path) -> dict[str, str]:
+    return {"MODELD_CACHE_DIR": str(directory / "cache")}
 
 
 @contextmanager
 def world_with_cache(tmp_path: Path) -> Iterator[World]:
     """A daemon with a cache directory of its own, restarted as systemd would."""
-
-    def change(setup: Setup) -> Setup:
-        return replace(setup, environment={"MODELD_CACHE_DIR": str(tmp_path / "cache")})
-
     (tmp_path / "cache").mkdir()
-    with running_world(tmp_path, restarts=True, change=change) as world:
+    with running_world(tmp_path, restarts=True, environment=cache_of(tmp_path)) as world:
         world.wait_valid(timeout_s=20.0)
         yield world
 
@@ -127,7 +129,7 @@ def test_cache_directory_is_removed_while_it_runs(tmp_path: Path, row: Row) -> N
         # The next process builds its kernels again, and keeps them.
         killed_ns = time.monotonic_ns()
         world.service.signal(9)
-        check_resumed(world, row, time.monotonic_ns())
+        check_resumed(world, row)
         check_logged(world, row, killed_ns)
 
 
@@ -137,15 +139,15 @@ def test_cache_directory_cannot_be_written(tmp_path: Path, row: Row) -> None:
         (tmp_path / "cache").write_text("in the way")
         start_ns = time.monotonic_ns()
         world.service.signal(9)
-        check_resumed(world, row, time.monotonic_ns())
+        check_resumed(world, row)
         check_logged(world, row, start_ns)
 
 
 def test_disk_of_the_cache_is_full(tmp_path: Path, row: Row) -> None:
-    def change(setup: Setup) -> Setup:
-        return replace(setup, environment={"MODELD_CACHE_DIR": str(tmp_path / "cache")})
-
-    with full_directory(tmp_path / "cache"), running_world(tmp_path, change=change) as world:
+    with (
+        full_directory(tmp_path / "cache"),
+        running_world(tmp_path, environment=cache_of(tmp_path)) as world,
+    ):
         check_resumed(world, row, world.service.life.started_ns)
         check_logged(world, row, 0)
 
@@ -159,7 +161,7 @@ def test_disk_of_the_metrics_is_full(tmp_path: Path, row: Row) -> None:
         check_logged(world, row, 0)
         time.sleep(1.5)
         check_undisturbed(world, start_ns)
-        check_resumed(world, row, time.monotonic_ns())
+        check_resumed(world, row)
 
 
 @contextmanager
@@ -187,10 +189,7 @@ def full_directory(path: Path) -> Iterator[None]:
 
 
 def test_log_goes_to_a_full_disk(tmp_path: Path, row: Row) -> None:
-    def change(setup: Setup) -> Setup:
-        return replace(setup, stderr=FULL)
-
-    with running_world(tmp_path, change=change) as world:
+    with running_world(tmp_path, stderr=FULL) as world:
         world.wait_valid()
         start_ns = time.monotonic_ns()
         world.cameras.next_id += 5
@@ -206,16 +205,12 @@ def test_log_directory_is_removed(tmp_path: Path, row: Row) -> None:
     (tmp_path / "log").mkdir()
     log = tmp_path / "log/modeld.log"
     log.touch()
-
-    def change(setup: Setup) -> Setup:
-        return replace(setup, stderr=log)
-
-    with running_world(tmp_path, change=change) as world:
+    with running_world(tmp_path, stderr=log) as world:
         world.wait_valid()
         shutil.rmtree(tmp_path / "log")
         start_ns = time.monotonic_ns()
         time.sleep(0.3)
         check_undisturbed(world, start_ns)
         world.cameras.next_id += 5
-        check_resumed(world, row, time.monotonic_ns())
+        check_resumed(world, row)
         assert world.service.life.code is None

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,35 +20,20 @@ from tests.faults.checks import (
     check_undisturbed,
     wait_quiet,
 )
+from tests.faults.disturb import busy_processes, no_more_descriptors, no_more_memory, slow_run
 from tests.faults.faulty_opencl import Mode
-from tests.faults.service import Setup, command
+from tests.faults.service import command
 from tests.faults.table import Row
-from tests.faults.test_device import is_fallback, world_with_fallback
-from tests.faults.world import World, running_world
+from tests.faults.world import World, is_fallback, running_world, world_with_fallback
 
 pytestmark = [pytest.mark.opencl, pytest.mark.alone]
-
-
-@contextmanager
-def busy_processes(count: int) -> Iterator[None]:
-    """Processes that compute and do nothing else."""
-    command = [sys.executable, "-c", "while True: pass"]
-    processes = [subprocess.Popen(command) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.slow
 def test_process_is_stopped_for_a_moment(tmp_path: Path, row: Row) -> None:
     """In the middle of a run: the time does not count, so that the model is kept."""
     with world_with_fallback(tmp_path) as world:
-        world.control.order(Mode.SLOW, 1, ms=60, program="primary")
-        while not world.control.happened:
-            time.sleep(0.001)
+        slow_run(world, ms=60)
         world.service.signal(signal.SIGSTOP)
         stopped_ns = time.monotonic_ns()
         time.sleep(0.1)
@@ -61,8 +41,7 @@ def test_process_is_stopped_for_a_moment(tmp_path: Path, row: Row) -> None:
         time.sleep(0.6)
         check_meanwhile(world, row, silent_ns)
         world.service.signal(signal.SIGCONT)
-        healed_ns = time.monotonic_ns()
-        check_resumed(world, row, healed_ns)
+        check_resumed(world, row)
         check_logged(world, row, stopped_ns)
         time.sleep(0.5)
         assert not any(is_fallback(message.speed_mps) for message in world.recorder.messages)
@@ -77,11 +56,8 @@ def test_process_is_stopped_for_long(tmp_path: Path, row: Row) -> None:
         world.wait_valid()
         world.service.wait_ready()
         stopped = world.service.life
-        start_ns = time.monotonic_ns()
         world.service.signal(signal.SIGSTOP)
-        while world.service.life is stopped:
-            time.sleep(0.01)
-            assert time.monotonic_ns() - start_ns < 10e9
+        world.service.wait(lambda: stopped.ended_ns, 10.0, "no end of the process")
         assert stopped.by_watchdog
         assert stopped.code == row.exit_code
         check_resumed(world, row, stopped.ended_ns)
@@ -116,7 +92,7 @@ def test_process_is_killed_while_the_extra_camera_is_lost(tmp_path: Path, row: R
         time.sleep(1.0)
         assert not [m for m in world.recorder.since(killed.ended_ns) if m.valid]
         world.cameras.open({"wideRoad": NORMAL})
-        check_resumed(world, row, time.monotonic_ns())
+        check_resumed(world, row)
 
 
 @pytest.mark.slow
@@ -125,26 +101,19 @@ def test_processors_are_taken(world: World, row: Row) -> None:
     with busy_processes(4):
         time.sleep(2.0)
         check_meanwhile(world, row, start_ns)
-    check_resumed(world, row, time.monotonic_ns())
+    check_resumed(world, row)
     check_logged(world, row, start_ns)
 
 
 @pytest.mark.slow
 def test_no_more_memory_can_be_had(world: World, row: Row) -> None:
     """The address space may not grow: what runs needs no more than it has."""
-    held = resource.prlimit(world.service.pid, resource.RLIMIT_AS)
-    pages = int(Path(f"/proc/{world.service.pid}/statm").read_text(encoding="utf-8").split()[0])
     start_ns = time.monotonic_ns()
-    resource.prlimit(
-        world.service.pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), held[1])
-    )
-    try:
+    with no_more_memory(world):
         time.sleep(2.0)
         check_undisturbed(world, start_ns)
         check_logged(world, row, start_ns)
-    finally:
-        resource.prlimit(world.service.pid, resource.RLIMIT_AS, held)
-    check_resumed(world, row, time.monotonic_ns())
+    check_resumed(world, row)
 
 
 @pytest.mark.slow
@@ -160,49 +129,31 @@ def test_neighbour_takes_the_memory_of_the_group(world: World, row: Row) -> None
         time.sleep(0.5)
         check_undisturbed(world, start_ns, longest_gap_s=0.5)
         check_logged(world, row, start_ns)
-    check_resumed(world, row, time.monotonic_ns())
+    check_resumed(world, row)
 
 
-@pytest.mark.slow
-def test_too_little_memory_to_start(tmp_path: Path, row: Row) -> None:
-    def change(setup: Setup) -> Setup:
-        return replace(setup, limits=f"ulimit -v {400 << 10}")
-
-    with running_world(tmp_path, change=change) as world:
-        start_ns = 0
-        assert world.service.wait_exit() == row.exit_code
-        check_logged(world, row, start_ns)
-        assert not world.service.lines("Traceback")
-
-
-@pytest.mark.slow
-def test_too_few_descriptors_to_start(tmp_path: Path, row: Row) -> None:
-    def change(setup: Setup) -> Setup:
-        return replace(setup, limits="ulimit -n 48")
-
-    with running_world(tmp_path, change=change) as world:
+def check_refused(directory: Path, row: Row, limits: str) -> None:
+    """A process that may have too little ends, and says so."""
+    with running_world(directory, limits=limits) as world:
         assert world.service.wait_exit() == row.exit_code
         check_logged(world, row, 0)
         assert not world.service.lines("Traceback")
 
 
-def next_descriptor(pid: int) -> int:
-    """The number that the next file of a process gets; its reports have some for moments."""
-    found = []
-    for _ in range(5):
-        used = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
-        found.append(next(number for number in itertools.count() if number not in used))
-        time.sleep(0.02)
-    return min(found)
+@pytest.mark.slow
+def test_too_little_memory_to_start(tmp_path: Path, row: Row) -> None:
+    check_refused(tmp_path, row, f"ulimit -v {400 << 10}")
+
+
+@pytest.mark.slow
+def test_too_few_descriptors_to_start(tmp_path: Path, row: Row) -> None:
+    check_refused(tmp_path, row, "ulimit -n 48")
 
 
 @pytest.mark.slow
 def test_no_more_descriptors_can_be_had(world: World, row: Row) -> None:
     """Nor a camera that comes back, until the limit is another one."""
-    pid = world.service.pid
-    held = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (next_descriptor(pid), held[1]))
-    try:
+    with no_more_descriptors(world):
         start_ns = time.monotonic_ns()
         time.sleep(1.0)
         check_undisturbed(world, start_ns)
@@ -212,19 +163,13 @@ def test_no_more_descriptors_can_be_had(world: World, row: Row) -> None:
         silent_ns = time.monotonic_ns()
         check_logged(world, row, restart_ns, 5.0)
         check_meanwhile(world, row, silent_ns)
-    finally:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, held)
-    check_resumed(world, row, time.monotonic_ns())
+    check_resumed(world, row)
 
 
 @pytest.mark.slow
 def test_log_is_not_read(tmp_path: Path, row: Row) -> None:
     """The pipe of stderr is full: each camera fault logs more."""
-
-    def change(setup: Setup) -> Setup:
-        return replace(setup, read_log=False)
-
-    with running_world(tmp_path, change=change) as world:
+    with running_world(tmp_path, read_log=False) as world:
         world.wait_valid()
         for _ in range(40):
             world.cameras.next_id += 5
@@ -253,7 +198,7 @@ def test_wall_clock_jumps(world: World, row: Row, hours: int) -> None:
     off = datetime.fromisoformat(line.text.split()[0]) - datetime.now(UTC)
     assert round(off.total_seconds() / 3600) == hours
     world.control.clear()
-    check_resumed(world, row, time.monotonic_ns())
+    check_resumed(world, row)
 
 
 @pytest.mark.slow
@@ -265,9 +210,7 @@ def test_loop_makes_no_progress(tmp_path: Path, row: Row) -> None:
         stuck = world.service.life
         world.control.order(Mode.STUCK)
         start_ns = time.monotonic_ns()
-        while not stuck.ended_ns:
-            assert time.monotonic_ns() - start_ns < 10e9, world.service.text()
-            time.sleep(0.01)
+        world.service.wait(lambda: stuck.ended_ns, 10.0, "no end of the process")
         world.control.clear()
         assert stuck.by_watchdog, world.service.text()
         assert stuck.code == row.exit_code

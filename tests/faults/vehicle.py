@@ -24,27 +24,21 @@ TICKS = {
 }
 
 
-def _fill(service: str, event: Any) -> None:
-    """Write ordinary values."""
-    if service == "deviceState":
-        event.deviceState.deviceType = "pc"
-        event.deviceState.started = True
-    elif service == "liveCalibration":
-        calibration = event.liveCalibration
-        calibration.calStatus = "calibrated"
-        calibration.calPerc = 100
-        calibration.rpyCalib = [0.0, 0.02, 0.01]
-        calibration.rpyCalibSpread = [0.0, 0.0, 0.0]
-        calibration.wideFromDeviceEuler = [0.0, 0.0, 0.0]
-        calibration.height = [1.22]
-    elif service == "liveDelay":
-        event.liveDelay.lateralDelay = 0.2
-        event.liveDelay.status = "estimated"
-    elif service == "carState":
-        event.carState.vEgo = 20.0
-        event.carState.canValid = True
-    elif service == "carControl":
-        event.carControl.latActive = True
+# What they say where nothing is wrong.
+ORDINARY: dict[str, dict[str, Any]] = {
+    "deviceState": {"deviceType": "pc", "started": True},
+    "liveCalibration": {
+        "calStatus": "calibrated",
+        "calPerc": 100,
+        "rpyCalib": [0.0, 0.02, 0.01],
+        "rpyCalibSpread": [0.0, 0.0, 0.0],
+        "wideFromDeviceEuler": [0.0, 0.0, 0.0],
+        "height": [1.22],
+    },
+    "liveDelay": {"lateralDelay": 0.2, "status": "estimated"},
+    "carState": {"vEgo": 20.0, "canValid": True},
+    "carControl": {"latActive": True},
+}
 
 
 class Vehicle:
@@ -53,7 +47,7 @@ class Vehicle:
     Attributes:
         stopped: services that send nothing.
         frozen: services that send their last message again and again.
-        changes: by service, what is written over its ordinary values.
+        changes: by service, the values of fields that are others than ordinarily.
         junk: by service, bytes that are sent in place of a message.
         frame_id: of the camera's state; asked for each message.
     """
@@ -61,7 +55,7 @@ class Vehicle:
     def __init__(self, bus: str, frame_id: Callable[[], int]) -> None:
         self.stopped: set[str] = set()
         self.frozen: set[str] = set()
-        self.changes: dict[str, Callable[[Any], None]] = {}
+        self.changes: dict[str, dict[str, Any]] = {}
         self.junk: dict[str, bytes] = {}
         self.frame_id = frame_id
         self._transport = ZmqTransport(bus)
@@ -104,10 +98,10 @@ class Vehicle:
             return self._last[service]
         event = self._publisher.new(service)
         event.valid = True
-        _fill(service, event)
+        values = {**ORDINARY.get(service, {}), **self.changes.get(service, {})}
         if service == "roadCameraState":
-            event.roadCameraState.frameId = max(0, self.frame_id())
-        if service in self.changes:
-            self.changes[service](event)
+            values["frameId"] = max(0, self.frame_id())
+        for name, value in values.items():
+            setattr(getattr(event, service), name, value)
         self._last[service] = event.to_bytes()
         return self._last[service]

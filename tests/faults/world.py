@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import time
@@ -9,6 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from cereal.frames import nv12_format
 from tests.faults.cameras import NORMAL, Cameras
@@ -22,22 +26,11 @@ PRIMARY_MPS, FALLBACK_MPS = 15.0, 9.0
 LOG_PAUSE_S = 1.2
 # Of the largest camera that the models have room for.
 ROOM = (512, 256)
-SETTINGS = """
-model = "{model}"
-demo = true
-bus_address = "ipc://{directory}/bus"
-camera_server = "{server}"
-{more}
-"""
+SHORT_RUNS = "run_timeout_ms = 200"
 SMALL_CAMERAS = """
-[camera.road]
-width = 256
-height = 128
-focal_px = 121.0
-[camera.wide]
-width = 256
-height = 128
-focal_px = 60.0
+[camera]
+road = {width = 256, height = 128, focal_px = 121.0}
+wide = {width = 256, height = 128, focal_px = 60.0}
 """
 _numbers = itertools.count()
 
@@ -62,37 +55,31 @@ class World:
     recorder: Recorder
     control: Control
 
-    def wait_valid(
-        self, start_ns: int | None = None, timeout_s: float = 10.0, *, count: int = 3
-    ) -> float:
-        """Wait for some valid messages in a row; return seconds from the start to the first."""
+    def wait_valid(self, start_ns: int | None = None, timeout_s: float = 10.0) -> float:
+        """Wait for three valid messages in a row; return seconds from the start to the first."""
         begin_ns = time.monotonic_ns() if start_ns is None else start_ns
-        found = self.recorder.wait(
-            lambda seen: _run_of_valid(seen, count) is not None, begin_ns, timeout_s
-        )
-        assert found, f"no {count} valid messages within {timeout_s} s:\n{self.service.text()}"
-        first = _run_of_valid(self.recorder.since(begin_ns), count)
-        assert first is not None
+        find = functools.partial(self.recorder.valid_again, begin_ns)
+        first = self.service.wait(find, timeout_s, "no three valid messages")
         return (first.arrived_ns - begin_ns) / 1e9
 
     def wait_message(
-        self,
-        seen: Callable[[Message], bool],
-        start_ns: int,
-        timeout_s: float = 5.0,
+        self, seen: Callable[[Message], bool], start_ns: int, timeout_s: float = 5.0
     ) -> Message:
-        """Wait for a message; AssertionError with the log if it does not come."""
-        found = self.recorder.wait(lambda all_: any(map(seen, all_)), start_ns, timeout_s)
-        assert found, f"no such message within {timeout_s} s:\n{self.service.text()}"
-        return next(filter(seen, self.recorder.since(start_ns)))
+        """Wait for a message."""
+        return self.service.wait(
+            lambda: next(filter(seen, self.recorder.since(start_ns)), None),
+            timeout_s,
+            "no such message",
+        )
 
     def restore(self) -> None:
         """Take all faults back and wait until the daemon is well."""
         self.control.clear()
         self.cameras.reset()
         self.vehicle.reset()
-        begin_ns = time.monotonic_ns()
-        if not self.recorder.wait(lambda seen: _run_of_valid(seen, 3) is not None, begin_ns, 3.0):
+        try:
+            self.wait_valid(timeout_s=3.0)
+        except AssertionError:
             # What a test before left broken must not fail this one.
             self.cameras.restart()
         self.wait_valid()
@@ -101,25 +88,9 @@ class World:
         self.wait_valid()
 
 
-def _run_of_valid(messages: list[Message], count: int) -> Message | None:
-    """First of `count` valid messages in a row, up to the last one."""
-    tail = messages[-count:]
-    if len(tail) < count or not all(message.valid for message in tail):
-        return None
-    first = tail[0]
-    for message in reversed(messages):
-        if not message.valid:
-            break
-        first = message
-    return first
-
-
-def write_settings(directory: Path, server: str, model: Path, more: str) -> Path:
-    """Write the configuration file."""
-    path = directory / "config.toml"
-    text = SETTINGS.format(directory=directory, server=server, model=model, more=more)
-    path.write_text(text, encoding="utf-8")
-    return path
+def is_fallback(speed_mps: float) -> bool:
+    """Whether the plan is the fallback model's."""
+    return abs(speed_mps - FALLBACK_MPS) < 0.5
 
 
 @contextmanager
@@ -127,43 +98,64 @@ def running_world(
     directory: Path,
     *,
     more: str = "",
+    fallback: bool = False,
     faulty: bool = False,
     restarts: bool = False,
     model: Path | None = None,
-    change: Callable[[Setup], Setup] = lambda setup: setup,
+    before: Callable[[Path], object] = lambda _directory: None,
+    **setup: Any,
 ) -> Iterator[World]:
     """Make models, configuration, cameras, car, listener and daemon.
 
     Args:
         directory: empty; its path must be short enough for sockets.
         more: lines of the configuration.
+        fallback: let another model drive on when the first one fails.
         faulty: run with the OpenCL layer that fails on command.
         restarts: restart the process as systemd would.
         model: a driving artifact for cameras of 1928x1208, in place of the two small ones.
-        change: of how the process is started.
+        before: is given the directory when all but the process is there.
+        setup: how the process is started, beside its arguments: fields of `Setup`.
     """
     server = f"faults_{os.getpid()}_{next(_numbers)}"
-    form = NORMAL
+    form = NORMAL if model is None else nv12_format(1928, 1208)
     if model is None:
+        more += SMALL_CAMERAS
         for name, speed_mps in (("primary", PRIMARY_MPS), ("safe", FALLBACK_MPS)):
             write_tiny_driving(directory / f"{name}.pkl", ROOM, speed_mps=speed_mps, name=name)
-        settings = write_settings(
-            directory, server, directory / "primary.pkl", more + SMALL_CAMERAS
-        )
-    else:
-        form = nv12_format(1928, 1208)
-        settings = write_settings(directory, server, model, more)
-    (directory / "bus").mkdir(exist_ok=True)
+        model = directory / "primary.pkl"
+    for name in ("bus", "state"):
+        (directory / name).mkdir(exist_ok=True)
+    bus = f"ipc://{directory}/bus"
+    lines = [f'model = "{model}"', "demo = true", f'bus_address = "{bus}"']
+    lines += [f'camera_server = "{server}"']
+    if fallback:
+        lines += [f'fallback_model = "{directory}/safe.pkl"', f'state_dir = "{directory}/state"']
+    settings = directory / "config.toml"
+    settings.write_text("\n".join([*lines, more]), encoding="utf-8")
     control = Control(directory / "control")
-    arguments = ("-v", "--config", str(settings))
-    setup = change(Setup(arguments, control=directory / "control" if faulty else None))
+    before(directory)
+    if faulty:
+        setup["control"] = directory / "control"
     with ExitStack() as stack:
         cameras = Cameras(server, form)
         stack.callback(cameras.close)
-        vehicle = Vehicle(f"ipc://{directory}/bus", lambda: cameras.next_id - 1)
+        vehicle = Vehicle(bus, lambda: cameras.next_id - 1)
         stack.callback(vehicle.close)
-        recorder = Recorder(f"ipc://{directory}/bus")
+        recorder = Recorder(bus)
         stack.callback(recorder.close)
-        service = Service(directory, setup, restarts=restarts)
+        arguments = ("-v", "--config", str(settings))
+        service = Service(directory, Setup(arguments, **setup), restarts=restarts)
         stack.callback(service.close)
         yield World(directory, service, cameras, vehicle, recorder, control)
+
+
+@contextmanager
+def world_with_fallback(directory: Path, **more: Any) -> Iterator[World]:
+    """A daemon with both models, which is restarted as systemd would; it drives the primary."""
+    with running_world(
+        directory, more=SHORT_RUNS, fallback=True, faulty=True, restarts=True, **more
+    ) as world:
+        world.wait_valid()
+        assert world.recorder.messages[-1].speed_mps == pytest.approx(PRIMARY_MPS, abs=0.5)
+        yield world
