@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from scheduler.errors import ModelError
-from tests.scheduler.render.conftest import golden as golden
 
 Refusals = Callable[[str, Mapping[str, Callable[[], object]]], None]
 
