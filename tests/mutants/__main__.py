@@ -1,10 +1,10 @@
 """Plants small faults and prints which share of them the tests catch: `make mutants`.
 
-The faults are drawn from a seed, as many of each package. The whole suite runs once over a copy of
+The faults are drawn from a seed, as many of each package. The quick tests run once over a copy of
 the tree with probes, which tells what tests reach each fault; then one fault after another is
 planted in copies of the tree, and the tests that reach it run until one fails: the quick ones
-first, then the slow ones. What was found stays in the directory, and a second run goes on where the
-first was ended.
+first, then the slow ones whose imports lead to it. What was found stays in the directory, and a
+second run goes on where the first was ended.
 
 Examples:
     python -m tests.mutants --list
@@ -33,11 +33,13 @@ from tests.mutants.reach import Suite, copy_tree, place_probes, read_suite, run_
 from tests.mutants.table import table
 
 ROOT = Path(__file__).parents[2]
-# What `make test` and what `make test-all` add to it choose, and the tests that run alone.
+# What `make test` runs.
 COMMANDS = (
-    ("-n", "2", "--dist", "loadfile", "-m", "not alone"),
-    ("-m", "alone"),
+    ("-n", "2", "--dist", "loadfile", "-m", "not slow and not alone"),
+    ("-m", "not slow and alone"),
 )
+# A slow test is taken to need as long, since they are run for the few faults that are left only.
+SLOW_S = 5.0
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -96,8 +98,9 @@ class Run:
     """Plants faults in trees of its own, several at a time, and keeps what came of each."""
 
     def __init__(self, args: argparse.Namespace, tree: Path, suite: Suite) -> None:
-        self.args, self.suite = args, suite
         self.slow = slow_tests(tree)
+        seconds = {test: suite.seconds.get(test, SLOW_S) for test in self.slow}
+        self.args, self.suite = args, replace(suite, seconds=suite.seconds | seconds)
         self.log = args.directory / "results.jsonl"
         lines = self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
         rows = [json.loads(line) for line in lines]
@@ -146,11 +149,11 @@ class Run:
         print(f"{result.verdict:10} {result.seconds:6.1f} s  {place}  {result.by}", flush=True)
 
     def _reaching(self, number: int, fault: Fault) -> set[str]:
-        reaching = self.suite.reaching.get(number, set())
-        if fault.statement is None or number in self.suite.imported:
-            files = set(self._graph.tests_of([fault.file]))
-            reaching = reaching | {t for t in self.suite.seconds if t.partition("::")[0] in files}
-        return reaching
+        by_import = fault.statement is None or number in self.suite.imported
+        tests = self.suite.seconds if by_import else self.slow
+        files = set(self._graph.tests_of([fault.file]))
+        importing = {test for test in tests if test.partition("::")[0] in files}
+        return self.suite.reaching.get(number, set()) | importing
 
 
 if __name__ == "__main__":

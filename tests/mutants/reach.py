@@ -1,4 +1,4 @@
-"""Which tests reach which fault: the whole suite once, over a tree with a probe before each.
+"""Which tests reach which fault: the quick tests once, over a tree with a probe before each.
 
 A probe appends its number and the name of the running test to a file, once for each test. Child
 processes inherit both, so what a daemon runs counts for the test that started it, also when it is
