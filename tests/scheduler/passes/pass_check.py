@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -12,10 +11,8 @@ from _pytest.mark import ParameterSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.debug.pretty import pretty
-from scheduler.ir import dtype as dt
 from scheduler.ir import interp
-from scheduler.ir.node import Buffer, Node, make, toposort
+from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
 from scheduler.tensor.tensor import Tensor
@@ -31,18 +28,12 @@ Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 
 def weight(*shape: int, seed: int = 0) -> Tensor:
     """Return a weight of random values, different ones for each seed."""
-    data = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    return Tensor.of(
-        make(Op.BUFFER, dt.float32, (), Buffer("weight", "", data.shape, dt.float32, data))
-    )
+    return Tensor.weight(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
 def index(*rows: int) -> Tensor:
     """Return known indices."""
-    data = np.array(rows, np.int32)
-    return Tensor.of(
-        make(Op.BUFFER, dt.int32, (), Buffer("weight", "", data.shape, dt.int32, data))
-    )
+    return Tensor.weight(np.array(rows, np.int32))
 
 
 def values(roots: Sequence[Node], inputs: Mapping[str, Array]) -> list[Array]:
@@ -124,11 +115,6 @@ EXAMPLES = pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pyte
 def for_all(examples: int, strategy: st.SearchStrategy[T], test: Callable[[T], None]) -> None:
     """Run a test on examples of a strategy."""
     settings(max_examples=examples)(given(strategy)(test))()
-
-
-def text(node: Node) -> str:
-    """Return a graph as text, without names: interned nodes keep those of their first maker."""
-    return re.sub(r"  # .*", "", pretty([node]))
 
 
 def ops(*roots: Node) -> list[Op]:
