@@ -80,21 +80,6 @@ def test_a_network_with_state_gives_the_same_bits_many_times(workers: int) -> No
 
 
 @pytest.mark.opencl
-def test_a_profile_has_a_time_for_each_kernel() -> None:
-    image = np.ones((1, 4, 12, 12), np.float32)
-    with load(network()) as program:
-        times = program.profile({"image": image}, iterations=3)
-        spec = program.manifest.entries[0]
-        assert [t.name for t in times] == [program.manifest.kernels[i].name for i in spec.launches]
-        assert all(t.median_ms > 0 for t in times)
-        state = program.state("queue")
-        program.reset()
-        for _ in range(3):
-            program.run({"image": image})
-        np.testing.assert_array_equal(program.state("queue"), state)
-
-
-@pytest.mark.opencl
 @pytest.mark.parametrize("seed", quick_cases([0, *range(4, 11)], 6))
 def test_random_programs_give_the_same_bits(seed: int) -> None:
     random = build(seed, 10)

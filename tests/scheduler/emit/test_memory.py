@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from itertools import combinations
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +30,6 @@ from tests.fuzz.draw import Draw
 from tests.fuzz.graphs import case_of, programs
 from tests.fuzz.program import Program
 from tests.fuzz.values import array
-from tests.scheduler.fusion.plain import Plain
 from tests.scheduler.support.memory_check import memory_faults
 from tests.scheduler.support.programs import (
     artifact_of,
@@ -44,7 +41,6 @@ from tests.scheduler.support.programs import (
     same,
     x,
 )
-from tests.scheduler.support.together import Together
 from tests.support.built import example_models
 
 
@@ -112,10 +108,13 @@ def test_a_weight_that_is_needed_twice_is_carried_once() -> None:
 
 
 def test_reuse_in_place_and_over_time_is_reported_before_and_after() -> None:
-    y = product(32, 32)
+    values = [product(32, 32)]
     for i in range(6):
-        y = (y * float(i + 2)).contiguous()
-    totals = program_of(y.flip(0)).table.totals
+        values.append((values[-1] * float(i + 2)).contiguous())
+    made = program_of(values[-1].flip(0))
+    arena, totals = made.plan.arena(), made.table.totals
+    assert {arena.storage[v.node] for v in values} == {values[0].node}
+    assert overlaps(made.plan) == []
     assert totals.arena_peak == totals.arena_live == 32 * 32 * 4
     assert totals.arena_unplanned == 7 * 32 * 32 * 4
 
@@ -197,18 +196,6 @@ def test_not_in_place_where_the_last_block_overlaps() -> None:
         result = (source * 2.0).contiguous()
         plan = plan_for(result.flip(1))
         assert (kernel_of(plan, result).in_place_of is source.node) is taken
-
-
-def test_a_chain_in_place_is_one_piece_of_memory() -> None:
-    values = [product(16, 32)]
-    for i in range(5):
-        values.append((values[-1] + float(i)).contiguous())
-    plan = plan_for(after(values[-1]))
-    arena = plan.arena()
-    assert {arena.storage[v.node] for v in values} == {values[0].node}
-    assert arena.size == arena.live == 2048
-    assert arena.unplanned == 6 * 2048
-    assert overlaps(plan) == []
 
 
 def test_plan_arena_refuses_what_is_never_read() -> None:
@@ -316,35 +303,3 @@ def test_chains_of_stored_values_in_place_give_what_the_interpreter_gives(seeds:
         assert overlaps(plan_of(chain.outputs, list(chain.writes.values()))) == []
     cases = [case_of(c, Name("graphs", "cpu", i)) for i, c in zip(seeds, chains, strict=True)]
     assert [outcome for outcome in run_batch(cases) if outcome.problem] == []
-
-
-def residuals(first: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
-    value = (first @ weight).contiguous()
-    for i in range(4):
-        value = (value.tanh() * float(i + 1) + residual).contiguous()
-    return value.flip(0)
-
-
-SHAPES = [(16, 32), (7, 48), (3, 5, 16), (64, 64)]
-
-
-@pytest.fixture(scope="module")
-def in_place() -> Iterator[Together]:
-    def plan(shape: tuple[int, ...]) -> Schedule:
-        return plan_for(
-            residuals(x(*shape[:-1], 8), x(8, shape[-1], name="w"), x(*shape, name="r"))
-        )
-
-    with Together({str(shape): partial(plan, shape) for shape in SHAPES}) as together:
-        yield together
-
-
-@pytest.mark.opencl
-@pytest.mark.parametrize("shape", SHAPES)
-def test_results_in_place_are_right(in_place: Together, shape: tuple[int, ...]) -> None:
-    name, (*lead, last) = str(shape), shape
-    assert sum(k.in_place_of is not None for k in in_place.plans[name].lowered) == 4
-    given = {"x": floats(*lead, 8), "w": floats(8, last, seed=1), "r": floats(*shape, seed=2)}
-    want = np.asarray(residuals(*map(Plain, given.values())))  # type: ignore[arg-type]  # it has the methods of Tensor
-    for _ in range(2):
-        same(in_place.run(name, given)["y0"], want, 2e-5)

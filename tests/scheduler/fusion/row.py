@@ -105,7 +105,6 @@ class Row:
         flops: the most operations of a program.
         stored: type and shape of what lies in the arena of a program.
         loops: reductions that are left in a program.
-        open: launches within reach, and why more are taken; ends when it is solved.
     """
 
     name: str
@@ -122,7 +121,6 @@ class Row:
     flops: int | None = None
     stored: Sequence[tuple[str, Shape]] | None = None
     loops: int | None = None
-    open: tuple[int, str] | None = None
 
     def _inputs(self) -> Iterable[Shape | Array | Drawn]:
         return map(_shape, self.inputs.split()) if isinstance(self.inputs, str) else self.inputs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.fusion.row import positive, row
 
@@ -65,7 +64,6 @@ ROWS = [
     row("equal-sums", 120, "10 10", owned=160)(lambda a, b: [a + b, a + b]),
     # likewise: one kernel for the first output, one for the second
     row("equal-products-one-transposed", 320, "4x5 4x5")(lambda a, b: [(a.T * b.T).T, a * b]),
-    row("product-divided", 48, "4 +4")(lambda a, b: (a * b) / b),
     row("divided-twice", 64, "4 +4 +4")(lambda a, b, c: (a / b) / c),
     row("equal-ones", 16, "", owned=(0, 48, 0))(
         lambda: [Tensor.ones(4).contiguous(), Tensor.ones(4).contiguous()]
@@ -87,6 +85,7 @@ ROWS = [
     # What the switch is for: inf * 0 is nan, so the product cannot be left out without it.
     row("times-padding-safe", 32, [ODD, (4,)])(times_padding),
     row("doubled-24-times", 32, "4")(doubled),
+    row("without-elements", 0, "3x4")(lambda a: a[:, :0] + 1.0),
     row("times-zero", 0, "4", float_unsafe=True, owned=(0, 16, 0))(lambda a: a * 0),
     row("times-zero-safe", 32, [ODD])(lambda a: a * 0),
     row("plus-times-zero", 0, "4 4", float_unsafe=True, owned=(0, 32, 0))(lambda a, b: b + a * 0),
@@ -94,10 +93,7 @@ ROWS = [
     row("mask-of-mask", 1152, "8x12 8x12")(
         lambda a, b: (a > 0).where((b > 0).where(a, b), 1.0).clip(-0.5, 0.5)
     ),
-    row("sum-of-two", 120, "10 10")(lambda a, b: a + b),
-    row("plus-itself", 80, "10")(lambda x: x + x),
     row("two-maps", 200, "10 10 10")(lambda a, b, c: [a.cos(), b.sin() + c.sin()]),
-    row("cast-to-its-own-type", 80, "10")(lambda a: a.cast(dt.float32).sin()),
     # float16 stands for bfloat16, which there is no type for; both are two bytes.
     row("half-again", 6144, "32x32")(lambda x: x.half().half().half().half()),
     # Views: what is permuted, cut, padded or repeated is an index of the kernel that reads it.
@@ -108,7 +104,6 @@ ROWS = [
     row("expand-plus-permute", 4800, "10x10x1 10x10x1")(
         lambda a, b: (a + b).expand(10, 10, 10) + (a + b).permute(2, 1, 0)
     ),
-    row("broadcast-row", 1048640, "8192x16 1x16")(lambda a, b: a + b.expand(8192, 16)),
     row("broadcast-row-transposed", 1048640, "16x8192 1x16")(lambda a, b: a + b.expand(8192, 16).T),
     row("small-product-times-rows", 1048704, "1x16 1x16 8192x16")(lambda a, b, d: (a * b) * d),
     row("permuted-copy", 480, "1x3x4x5")(lambda x: x.permute(0, 2, 3, 1).contiguous()),
@@ -116,22 +111,20 @@ ROWS = [
         lambda a, b: (a + b).shrink([(0, 1)]).pad([(0, 1)]).contiguous()
     ),
     row("exp-cut-pad", 128, "4x4")(lambda a: a.exp2()[:-1, :-1].pad([(0, 1), (0, 1)]) * 2.0),
+    row("padded-factor", 716, "5x7 8x9", stored=[])(lambda a, b: a.pad([(1, 2), (2, 0)], -2.5) * b),
     row("only-padding", 12, "4", owned=(0, 12, 0))(
         lambda a: a.pad([(3, 0)]).shrink([(0, 3)]).contiguous()
     ),
     row("expanded-copy", 80, "4x1")(lambda a: a.expand(4, 4).contiguous()),
     row("reshaped-copy", 0, "4x4", owned=(0, 128, 0))(lambda a: a.reshape(16).contiguous()),
-    row("expanded-copy-twice", 80, "4x1")(lambda a: a.expand(4, 4).contiguous().contiguous()),
-    row("reshaped-view", 0, "4x4", owned=(0, 128, 0))(lambda a: a.reshape(2, 8)),
     row("reciprocal-of-expanded", 32, "+4x1", owned=80)(lambda a: a.expand(4, 4).reciprocal()),
-    row("sum-reshaped", 192, "16 16")(lambda a, b: (a + b).reshape(8, 2)),
     row("expanded", 0, "4x1", owned=80)(lambda a: a.expand(4, 4)),
     row(
         "value-and-its-views",
         (2, 3648, 0),
         "16x24",
         owned=5184,
-        open=(1, "realized, a part of a result is copied, not a view of it"),
+        # Open: realized, a part of a result is copied, not a view of it.
     )(lambda a: [a + 1.0, (a + 1.0).T, (a + 1.0)[2:5]]),
     row("views-of-one-result", 768, "8x12", owned=1920)(
         lambda a: [a.exp(), a.exp().T, a.exp().reshape(4, 24)]
@@ -146,7 +139,6 @@ ROWS = [
         lambda x: x.reshape(1, 2, 4, 2, 4, 2).permute(0, 3, 5, 1, 2, 4).reshape(1, 8, 4, 4).relu()
     ),
     row("plus-transposed", 1200, "10x10 10x10")(lambda a, b: a + b.T),
-    row("transposed-plus", 1200, "10x10 10x10")(lambda a, b: a.T + b),
     row("movements-chained", 224, "4x5x6")(moved_about),
     # One weight for all: it is cheaper to compute its complement again for each element.
     row("blend-by-one-weight", 49156, "64x64 64x64 1x1")(lambda a, b, w: a * (1.0 - w) + b * w),

@@ -86,11 +86,6 @@ def transformer(x: Tensor, count: int) -> Tensor:
     return x
 
 
-def unscaled_attention(q: Tensor, k: Tensor, v: Tensor, *mask: Tensor) -> Tensor:
-    scores = q @ k.transpose()
-    return (sum(mask, scores)).softmax() @ v
-
-
 def product_and_sum(a: Tensor) -> Tensor:
     c = a.cos()
     return c @ c + c.sum(1)
@@ -137,7 +132,6 @@ ROWS = [
         tolerance=2e-4,
     )(block),
     row("product", 1200, "10x10 10x10")(lambda a, b: a @ b),
-    row("product-of-maps", 800, "10x10")(lambda x: x.cos() @ x.sin()),
     row("product-and-sum", 800, "10x10")(product_and_sum),
     row(
         "products-summed-large",
@@ -146,8 +140,6 @@ ROWS = [
         large="32768x16 32768x16 16x32768",
     )(lambda a, b, c: (a @ c).sum(-1) + (b @ c).sum(-1)),
     row("linear-gelu", 14592, "16x32 32x64 64")(lambda x, w, b: (x @ w + b).gelu("tanh")),
-    row("attention-unscaled", 16384, "2x4x16x8 2x4x16x8 2x4x16x8")(unscaled_attention),
-    row("attention-unscaled-masked", 17408, "2x4x16x8 2x4x16x8 2x4x16x8 16x16")(unscaled_attention),
     # The best peer takes 14.
     row("transformer-block", (7, 1645056, 196608), "64x128", tolerance=2e-4)(
         partial(transformer, count=1)

@@ -118,7 +118,6 @@ ROWS = [
         lambda a: [(a.sum(0) + 6.0).sum(0) * 4.0, (a.sum(0) + 6.0).sum(1) * 2.0]
     ),
     row("transposed-feed", (2, 576, 256), "4x4x4 4x4")(transposed_feed),
-    row("shared-sum", 136, "4x4 4x4")(lambda a, b: [a.sum() + 2.0, (a.sum() - b.sum()) * 4.0]),
     row("four-scalars", 144, "4x4 4x4")(four_scalars),
     row("epilogues-of-a-sum-with-steps", 136, "16")(
         lambda x: [(x + Tensor.arange(16)).sum() + 2.0, (x + Tensor.arange(16)).sum() + 3.0]
@@ -132,13 +131,9 @@ ROWS = [
     row("four-of-one-row", 1792, "16x24")(
         lambda x: [x.sum(1), x.max(1), x.min(1), x.square().sum(1)]
     ),
-    row("sum-with-epilogues", 1728, "16x24")(
-        lambda x: [x.sum(1), x.sum(1).exp(), x.sum(1) * 2.0 + 1.0]
-    ),
     row("divided-and-scaled", 4608, "+16x24")(
         lambda x: [x / x.sum(1, keepdim=True), x * x.sum(1, keepdim=True)]
     ),
-    row("value-and-sum", 4672, "16x24 16x24")(lambda a, b: [a * b, (a * b).sum(1)]),
     *(
         row(f"value-sums-and-maxima-{n}", moved, f"32x{n} 32x{n}")(
             lambda a, b: [a * b, (a * b).sum(1), (a * b + 1.0).max(1)]
@@ -150,7 +145,7 @@ ROWS = [
         "sum-under-two-views",
         (2, 1216, 256),
         "16x16",
-        open=(1, "two outputs hold separate parts of one sum: it is stored, then cut"),
+        # Open: two outputs hold separate parts of one sum: it is stored, then cut.
     )(lambda a: [a.sum(0)[:8], a.sum(0)[8:] * 2.0]),
     row("loss-and-count", 360, [(8, 10), below(10, 8)])(
         lambda x, i: [x.square().sum(), i.eq(3).sum()]
@@ -167,9 +162,6 @@ ROWS = [
     row("value-and-its-exponential", 1728, "12x12")(lambda a: [a * 2.0, (a * 2.0).exp()]),
     # Writes: what is assigned is stored in place if no other element of it is read.
     row("add-in-place", 768, "8x12", assigned=[0])(lambda a: a.assign(a + 1.0)),
-    row("assign-two", 1536, "8x12 8x12", assigned=[0, 1])(
-        lambda a, b: [a.assign(a + 1.0), b.assign(b * 2.0)]
-    ),
     row("assign-from-each-other", 1536, "8x12 8x12", assigned=[0, 1])(
         lambda a, b: [a.assign(a + b), b.assign(b.exp())]
     ),
@@ -178,7 +170,7 @@ ROWS = [
         (2, 1184, 0),
         "8x12",
         assigned=[0],
-        open=(1, "elements of an assigned value are not computed again"),
+        # Open: elements of an assigned value are not computed again.
     )(lambda a: [a.assign(a * 2.0), a.sum(1)]),
     row("assign-matrix-product", 768, "8x8 8x8", assigned=[1])(lambda a, b: b.assign(b + a @ a)),
     row("assign-normalised", (2, 1536, 512), "+8x12", assigned=[0], owned=(1, 1536, 512))(
@@ -198,7 +190,7 @@ ROWS = [
         (2, 1536, 512),
         "8x12 12 +12",
         assigned=[1, 2],
-        open=(1, "epilogues that are assigned leave the loop nest"),
+        # Open: epilogues that are assigned leave the loop nest.
     )(running_statistics),
     row("replaced-row", 96, "8x12 1x12", assigned=[0])(replaced_row),
     row("half-precision-weights", 1152, "8x12 8x12", assigned=[0], tolerance=5e-3)(

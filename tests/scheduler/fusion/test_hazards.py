@@ -136,6 +136,11 @@ def row_of_a_computed_table(table: str, form: Callable[[Any], list[Any]]) -> Bui
     return build
 
 
+FORMS: dict[str, Callable[[Any], list[Any]]] = {
+    "alone": lambda value: [value],
+    "summed": lambda value: [value.sum()],
+    "two results": lambda value: [value + 1, value * 2],
+}
 OUTPUTS: dict[str, Build] = {
     "loops over rows, columns, and both": lambda x, y, v: [
         *(v * 2.0, x.sum(1), x + y, x.T * 2.0, (x * y).sum(0), y.max(1))
@@ -147,18 +152,12 @@ OUTPUTS: dict[str, Build] = {
     "rows kept in an array": rows_kept_in_an_array,
     "join whose parts are read": join_whose_parts_are_read,
     "custom result nobody reads": custom_result_nobody_reads,
+    **{
+        f"{table} {form}": row_of_a_computed_table(table, FORMS[form])
+        for table in ("steps", "padded")
+        for form in FORMS
+    },
 }
-FORMS: dict[str, Callable[[Any], list[Any]]] = {
-    "alone": lambda value: [value],
-    "summed": lambda value: [value.sum()],
-    "two results": lambda value: [value + 1, value * 2],
-}
-CHOSEN: dict[str, Build] = {
-    f"{table} {form}": row_of_a_computed_table(table, FORMS[form])
-    for table in ("steps", "padded")
-    for form in FORMS
-}
-
 # --- states ---------------------------------------------------------------------------------------
 
 
@@ -208,6 +207,13 @@ def many_readers_of_one_input(x: Any, y: Any, v: Any, s: Any, put: Any, cat: Any
 def join_becomes_a_state(s: Any, j: Any, x: Any, y: Any, put: Any, cat: Any) -> Made:
     wide, push = put(j, cat([x @ y, s], 1)), put(s, x @ y)
     return [wide.sum(1)], {"j": wide, "s": push}
+
+
+def stored_as_asked(x: Any, s: Any, put: Any) -> Made:
+    """An output, a state, and what is made contiguous between them."""
+    inner = x + 1.0
+    pinned = (inner * 2.0).contiguous()
+    return [inner, pinned.sum(0)], {"s": put(s, pinned.flip(0))}
 
 
 def head_is_summed_with_the_rest(s: Any, x: Any, put: Any) -> Made:
@@ -292,16 +298,13 @@ PROGRAMS: dict[str, Build] = {
     "one value everywhere": one_value_everywhere,
     "many readers of one input": many_readers_of_one_input,
     "join becomes a state": join_becomes_a_state,
+    "stored as asked": stored_as_asked,
     "part feeds another state": part_feeds_another_state,
     "part shifts itself": part_shifts_itself,
     "custom reads an old state": custom_reads_an_old_state,
     "custom reads a new state": custom_reads_a_new_state,
-}
-ALL: dict[str, Build] = {
-    **PROGRAMS,
-    **CHOSEN,
-    "head": head_is_summed_with_the_rest,
-    "row": row_is_read_by_every_column,
+    "head is summed with the rest": head_is_summed_with_the_rest,
+    "row is read by every column": row_is_read_by_every_column,
 }
 
 
@@ -315,19 +318,21 @@ def programs(request: pytest.FixtureRequest) -> Iterator[Together]:
     """The programs, with as many buffers in a launch as there are, and with few."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MAX_KERNEL_BUFFERS", request.param)
-        makers = {name: partial(plan, f) for name, f in ALL.items()}
+        makers = {name: partial(plan, f) for name, f in PROGRAMS.items()}
         with Together(makers, UNOPTIMIZED) as together:
             yield together
 
 
-def check(programs: Together, name: str) -> None:
+@pytest.mark.opencl
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_launch_leaves_what_numpy_says(programs: Together, name: str) -> None:
     """Run several times where there is state; every bit must be what numpy says."""
     old = {state: np.zeros(shape, np.float32) for state, shape in STATES.items()}
     compiled, entry = programs.entry(name)
     feed = {spec.name: GIVEN[spec.name] for spec in compiled.entry_inputs(entry)}
-    turns = 4 if Arrays(old).made(ALL[name])[1] else 1
+    turns = 4 if Arrays(old).made(PROGRAMS[name])[1] else 1
     for _ in range(turns):
-        want, new = Arrays(old).made(ALL[name])
+        want, new = Arrays(old).made(PROGRAMS[name])
         got = compiled.run(feed, entry)
         assert len(got) == len(want)
         for i, expected in enumerate(want):
@@ -336,28 +341,6 @@ def check(programs: Together, name: str) -> None:
         for state, expected in new.items():
             np.testing.assert_array_equal(compiled.state(state), expected, err_msg=state)
         old |= {state: np.asarray(value) for state, value in new.items()}
-
-
-@pytest.mark.opencl
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_every_launch_leaves_what_numpy_says(programs: Together, name: str) -> None:
-    check(programs, name)
-
-
-@pytest.mark.opencl
-def test_what_a_write_leaves_alone_is_summed_as_it_was(programs: Together) -> None:
-    check(programs, "head")
-
-
-@pytest.mark.opencl
-def test_a_row_of_a_state_is_read_before_it_is_stored(programs: Together) -> None:
-    check(programs, "row")
-
-
-@pytest.mark.opencl
-@pytest.mark.parametrize("name", CHOSEN)
-def test_rows_of_a_computed_table_are_chosen_by_an_input(programs: Together, name: str) -> None:
-    check(programs, name)
 
 
 # --- what a launch takes -------------------------------------------------------------------------

@@ -16,10 +16,15 @@ from scheduler.ir.origin import Origins
 from scheduler.ir.verify import verify
 from scheduler.tensor.tensor import Tensor
 
-F = make(Op.BUFFER, dt.float32, (), Buffer("input", "f", (2, 3), dt.float32))
-I = make(Op.BUFFER, dt.int32, (), Buffer("input", "i", (2, 3), dt.int32))  # noqa: E741  # next to F
-B = make(Op.BUFFER, dt.bool_, (), Buffer("input", "b", (2, 3), dt.bool_))
-STATE = make(Op.BUFFER, dt.float32, (), Buffer("state", "s", (2, 3), dt.float32))
+
+def of(*shape: int, kind: DType = dt.float32, what: str = "input") -> Node:
+    return make(Op.BUFFER, kind, (), Buffer(what, what[0], shape, kind))
+
+
+F, STATE = of(2, 3), of(2, 3, what="state")
+I, B = of(2, 3, kind=dt.int32), of(2, 3, kind=dt.bool_)  # noqa: E741  # next to F
+WHOLE, ROWS = ((0, 2, 1), (0, 3, 1)), ((0, 2, 1), None)
+AT, AT_TWO = of(2, kind=dt.int32), of(2, 1, kind=dt.int32)
 
 BAD: list[tuple[str, Op, DType, tuple[Node, ...], Any, str]] = [
     ("two sources of a unary", Op.NEG, dt.float32, (F, F), None, "expected 1 sources, found 2"),
@@ -67,6 +72,23 @@ BAD_SHAPES: list[tuple[str, Op, tuple[Node, ...], Any, str]] = [
     ("reduce an axis", Op.REDUCE, (F,), (Op.ADD, (2,)), "does not fit"),
     ("reduce by an op", Op.REDUCE, (F,), (Op.SUB, (0,)), "does not fit"),
     ("assign to an op", Op.ASSIGN, (make(Op.NEG, dt.float32, (F,)), F), None, "cannot take"),
+    ("assign a part of another size", Op.ASSIGN, (F, of(1, 3)), WHOLE, "ASSIGN"),
+    ("assign beyond the end", Op.ASSIGN, (F, of(3, 3)), ((0, 3, 1), (0, 3, 1)), "ASSIGN"),
+    ("assign a part of one axis", Op.ASSIGN, (F, F), ((0, 2, 1),), "ASSIGN"),
+    (
+        "assign by an index of no axis",
+        Op.ASSIGN,
+        (F, of(2, 2), of(2, kind=dt.int32)),
+        WHOLE,
+        "ASSIGN",
+    ),
+    (
+        "assign by an index of two axes",
+        Op.ASSIGN,
+        (F, of(2, 2), of(2, 1, kind=dt.int32)),
+        ((0, 2, 1), None),
+        "ASSIGN",
+    ),
     ("elementwise", Op.ADD, (F, make(Op.RESHAPE, dt.float32, (F,), (6,))), None, "one shape"),
 ]
 

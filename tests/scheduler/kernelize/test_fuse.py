@@ -154,30 +154,6 @@ def test_a_launch_has_a_bounded_number_of_loop_nests() -> None:
     assert len(counts) <= 5
 
 
-def test_no_kernel_gets_more_buffers_than_the_limit() -> None:
-    values = [x(8, name=f"x{i}") + x(8, name=f"y{i}") for i in range(60)]
-    for kernel in plan_for(*values).launches:
-        assert len(kernel.reads) + len(kernel.targets) <= 64
-
-
-def test_a_third_kernel_between_two_keeps_them_apart() -> None:
-    first = x(64, 64).exp()
-    middle = first.flip(0).contiguous()  # needs all of the first
-    last = first + middle
-    kernels = plan_for(first, last).launches
-    at = {t: i for i, k in enumerate(kernels) for t in k.targets}
-    assert len(kernels) == 3
-    assert at[first.node] < at[middle.node] < at[last.node]
-
-
-def test_the_reader_of_an_old_state_is_not_fused_with_its_writer() -> None:
-    state = Tensor.state("s", (64,))
-    old = state.flip(0) * 2.0
-    made = plan_for(old, writes=[state.assign(x(64) + 1.0)])
-    assert len(made.launches) == 2
-    assert state.node in made.launches[0].reads
-
-
 def test_a_pair_that_would_raise_the_peak_stays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first result is consumed before the second is made; together both would be alive."""
     a = x(*LARGE)

@@ -197,13 +197,6 @@ def test_outputs_of_one_value_have_storage_each() -> None:
     assert kernel.targets == (named["p"], named["q"])
 
 
-def test_kernels_name_every_onnx_node_they_cover() -> None:
-    y, origins = x(1, 3, 8, 8).conv2d(Tensor.weight(floats(4, 3, 3, 3))), Origins()
-    origins.name([y.node], ("conv",))
-    origins.name([y.elu().node], ("act",))
-    assert schedule({"y": y.elu().node}, origins=origins).launches[0].origin == ("conv", "act")
-
-
 @pytest.mark.opencl
 def test_source_manifest_and_profile_name_the_nodes_of_the_model() -> None:
     y = x(8, 8) @ Tensor.weight(floats(8, 8))
@@ -244,12 +237,3 @@ def test_a_long_chain_of_nodes_does_not_recurse(count: int) -> None:
     # Long expressions are cut, or their compilation would take more than linear time.
     assert len(named) == 1
     assert len(kernels) <= count // 200
-
-
-@pytest.mark.parametrize("steps", quick_cases([600, 1500], 600))
-def test_a_long_elementwise_chain_is_lowered(steps: int) -> None:
-    y = x(64)
-    for i in range(steps):
-        y = (y * 0.5 + float(i)).maximum(0.25)
-    plan = schedule({"y": y.node})
-    assert len(plan.lowered) == len(plan.kernels) <= steps // 75

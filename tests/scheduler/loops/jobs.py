@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -9,9 +11,9 @@ from scheduler.cache.schedules import EntryGraph
 from scheduler.context import DEFAULT_CONTEXT, CompileContext
 from scheduler.device.choice import Choice
 from scheduler.device.spec import SPECS
-from scheduler.tensor.tensor import Tensor
+from scheduler.tensor.tensor import Tensor, evaluate
 from scheduler.tuning.jobs import Job, jobs_of
-from tests.scheduler.support.programs import Array
+from tests.scheduler.support.programs import Array, make_program
 
 # Rows of the device table whose results come in vectors, of different numbers of registers.
 CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
@@ -35,10 +37,22 @@ def job_of(tensor: Tensor, row: str = "cpu") -> Job:
     return jobs_for({"y": tensor}, CompileContext(SPECS[row]))[-1]
 
 
-def close(got: Array, expected: Array) -> None:
+def close(got: Array, expected: Array, name: str = "", tolerance: float = 1e-5) -> None:
     """Compare to a tolerance of the largest value."""
-    assert got.shape == expected.shape
-    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert got.shape == expected.shape, name
+    worst = np.abs(got - expected).max() / np.abs(expected).max()
+    assert worst <= tolerance, (name, worst)
+
+
+def check_numbers(
+    outputs: Mapping[str, Tensor], context: CompileContext | None = None, mean: float = 0.0
+) -> None:
+    """Run tensors as one program on random inputs, and compare each with the interpreter."""
+    with make_program(outputs, context=context).load() as program:
+        inputs = {t.name: (normal(*t.shape) * 0.4 + mean).astype(t.dtype) for t in program.inputs}
+        found = program.run(inputs)
+        for name, want in zip(outputs, evaluate(list(outputs.values()), inputs), strict=True):
+            close(found[name], want, name)
 
 
 def choices() -> st.SearchStrategy[Choice]:

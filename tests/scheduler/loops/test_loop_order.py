@@ -34,6 +34,13 @@ def test_axes_of_size_one_do_not_count() -> None:
     assert program_of(x(8, 1, 32, 1) * 2.0).source == plain.source
 
 
+def test_movements_that_undo_each_other_leave_the_plain_index() -> None:
+    a = x(4, 6, 8)
+    turned = a.permute(2, 0, 1).flip((0, 2)).reshape(4 * 8, 6)
+    back = turned.reshape(8, 4, 6).flip((0, 2)).permute(1, 2, 0)
+    assert program_of(back * 2.0).source == program_of(a * 2.0).source
+
+
 @pytest.mark.opencl
 def test_how_a_value_is_laid_out_is_decided_once_its_readers_are_known() -> None:
     """Nothing in the graph says how an intermediate lies in memory; here its kernel turns it."""

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from scheduler.context import context_for
+from scheduler.context import CompileContext, context_for
 from scheduler.device.choice import Choice
 from scheduler.flags import Flags
 from scheduler.loops.pack import PackedWeight
 from scheduler.loops.schedule import LoopSchedule
 from scheduler.lower import LoweredKernel
 from scheduler.pipeline import schedule
-from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.loops.jobs import close, job_of, normal, weight
-from tests.scheduler.support.programs import Array, Made, compute, make_program
+from scheduler.tensor.tensor import Tensor
+from tests.scheduler.loops.jobs import check_numbers, job_of, normal, weight
 
 # Vectors and rows of a register tile, so that tests do not depend on which one is the fastest.
 TILE = Choice(2, 8)
@@ -95,10 +93,16 @@ def test_columns_outside_are_read_through_a_pointer_chosen_before_the_loop_over_
     assert not fill.data.any()
 
 
+def without_buffers_to_spare() -> CompileContext:
+    return context_for(flags=Flags(max_kernel_buffers=4, tuned=False))
+
+
+def biased() -> Tensor:
+    return image().conv2d(weight(16, 16, 3, 3), weight(16), padding=1)
+
+
 def test_without_a_buffer_to_spare_the_choice_is_at_the_load() -> None:
-    context = context_for(flags=Flags(max_kernel_buffers=4, tuned=False))
-    convolved = image().conv2d(weight(16, 16, 3, 3), weight(16), padding=1)
-    (kernel,) = schedule({"y": convolved.node}, context=context).lowered
+    (kernel,) = schedule({"y": biased().node}, context=without_buffers_to_spare()).lowered
     assert len(kernel.arguments) == 3  # and the result
     (body,) = innermost(kernel.text)
     assert re.search(r"\? p\d+\[-?\d+\] : 0x0.0p\+0f;", body)
@@ -284,53 +288,11 @@ def networks() -> dict[str, Tensor]:
     }
 
 
-NETWORKS = networks()
-
-
-@pytest.fixture(scope="module")
-def made() -> Made:
-    return make_program(NETWORKS)
-
-
-@pytest.fixture(scope="module")
-def inputs(made: Made) -> dict[str, Array]:
-    specs = [b for b in made.manifest["buffers"] if b["kind"] == "input"]
-    return {b["name"]: (normal(*b["shape"]) * 0.4 - 1).astype(np.float32) for b in specs}
-
-
-@pytest.fixture(scope="module")
-def results(made: Made, inputs: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
-    with made.load() as program:
-        yield program.run(inputs)
+@pytest.mark.opencl
+def test_numbers_are_the_interpreters() -> None:
+    check_numbers(networks(), mean=-1.0)
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("name", sorted(NETWORKS))
-def test_numbers_are_the_interpreters(
-    results: Mapping[str, Array], inputs: Mapping[str, Array], name: str
-) -> None:
-    (expected,) = evaluate([NETWORKS[name]], inputs)
-    close(results[name], expected)
-
-
-FEATURES: dict[str, Callable[[str], object]] = {
-    "bounds": BOUNDED.search,
-    "chosen pointers": re.compile(r"float\* \w+ = \w+ \? in").search,
-    "rolled results": re.compile(r"opencl_unroll_hint").search,
-    "parts": re.compile(r"const int part = ").search,
-    "narrow vectors": re.compile(r"float8 acc").search,
-}
-
-
-@pytest.mark.parametrize("feature", sorted(FEATURES))
-def test_the_program_that_gave_these_numbers_has_what_they_test(made: Made, feature: str) -> None:
-    assert FEATURES[feature](made.source)
-
-
-@pytest.mark.opencl
-def test_numbers_are_the_same_without_buffers_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAX_KERNEL_BUFFERS", "4")
-    tensor = image().conv2d(weight(16, 16, 3, 3), weight(16), padding=1)
-    x = normal(1, 9, 11, 16)
-    (expected,) = evaluate([tensor], {"image": x})
-    close(compute(tensor, image=x), expected)
+def test_numbers_are_the_same_without_buffers_to_spare() -> None:
+    check_numbers({"y": biased()}, without_buffers_to_spare(), mean=-1.0)

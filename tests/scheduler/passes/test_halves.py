@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from runtime import run_once
 from scheduler.compile import compile_plain
@@ -18,7 +17,7 @@ from scheduler.onnx_import.element_types import BFLOAT16
 from scheduler.passes.halves import halves
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.onnx_import.onnx_models import node
+from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.scheduler.support.programs import Array, compute, load
 from tests.support.selection import quick_cases
 
@@ -52,22 +51,12 @@ def test_places_of_extremes_of_computed_halves() -> None:
 
 def test_operators_on_places_of_computed_halves() -> None:
     a, b = values(5).reshape(1, -1), values(6).reshape(1, -1)
-    types = dict.fromkeys(("ArgMax", "ArgMin"), TensorProto.INT64)
-    types["Hardmax"] = half = TensorProto.FLOAT16
+    types = dict.fromkeys(("ArgMax", "ArgMin"), "int64[1,1]") | {"Hardmax": f"float16[1,{LONG}]"}
     given = {f"{name}{op}": value for op in types for name, value in (("a", a), ("b", b))}
-    nodes = [node("Mul", f"a{op} b{op}", f"p{op}") for op in types]
-    nodes += [node(op, f"p{op}", op, axis=1) for op in types]
-    model = helper.make_model(
-        helper.make_graph(
-            nodes,
-            "net",
-            [helper.make_tensor_value_info(name, half, (1, LONG)) for name in given],
-            [helper.make_tensor_value_info(op, kind, None) for op, kind in types.items()],
-        ),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
-    made = compile_plain(from_proto(model))
+    inputs = ", ".join(f"float16[1,{LONG}] {name}" for name in given)
+    outputs = ", ".join(f"{kind} {op}" for op, kind in types.items())
+    nodes = " ".join(f"p{op} = Mul(a{op}, b{op}) {op} = {op}<axis = 1>(p{op})" for op in types)
+    made = compile_plain(from_proto(parsed(f"({inputs}) => ({outputs}) {{ {nodes} }}")))
     found = run_once(made.manifest, made.data, given)
     most, least = (a * b).argmax(), (a * b).argmin()
     assert (found["ArgMax"].item(), found["ArgMin"].item()) == (most, least)

@@ -285,15 +285,6 @@ def test_an_embedding_reads_the_rows_that_are_chosen() -> None:
     np.testing.assert_array_equal(values_of(made, k=at)[0], want)
 
 
-@pytest.mark.opencl
-def test_rows_that_are_not_chosen_do_not_leak() -> None:
-    data = np.full((N, 4), np.nan, np.float32)
-    data[4], data[9, :2] = 7.0, np.inf
-    made = program_of(chosen(HOT))
-    got = values_of(made, x=data, i=np.array([4, 10, -1], np.int32))[0]
-    np.testing.assert_array_equal(got, [[7.0] * 4, [0.0] * 4, [0.0] * 4])
-
-
 def test_what_is_stored_and_summed_for_a_choice() -> None:
     big = Tensor.input("b", (2000, 8))
     value = big.exp().tanh().sin().log() + Tensor.arange(2000).float().reshape(2000, 1)

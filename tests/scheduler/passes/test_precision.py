@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import CompileContext
 from scheduler.device.spec import DEFAULT, Half
 from scheduler.emit.schedule import Schedule
@@ -166,17 +165,6 @@ def test_states_and_small_values_keep_their_type() -> None:
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(SchedulerError, match="expected one of fp32, fp16"):
         plan_of({"y": network()}, context=CompileContext(precision="fp8"))
-
-
-def test_the_cache_tells_precisions_apart() -> None:
-    graph = EntryGraph({"y": (Tensor.input("x", (1, 64)) @ square()).node})
-    sizes, cache = [], ScheduleCache()
-    for precision in ("fp32", "fp16", "fp32"):
-        context = CompileContext(precision=precision)
-        made = cache.emitted({"run": graph}, context, name="m", kind="plain")
-        assert ("precision" in made.manifest["metadata"]) == (precision == "fp16")
-        sizes.append(len(made.data))
-    assert sizes == [4 * 64 * 64, 2 * 64 * 64, 4 * 64 * 64]
 
 
 # --- the device -----------------------------------------------------------------------------------

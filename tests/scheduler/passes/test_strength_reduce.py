@@ -16,7 +16,7 @@ from scheduler.ir.origin import Origins
 from scheduler.passes.strength_reduce import strength_reduce
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.passes.pass_check import Build, check_row, one, ops, row, rows
-from tests.scheduler.support.programs import Array, compute, program_of, values_of
+from tests.scheduler.support.programs import Array, program_of, values_of
 
 HALF, TWO = math.sqrt(0.5), math.sqrt(2.0)
 X = Tensor.input("x", (3, 4))
@@ -63,11 +63,6 @@ def test_what_becomes_cheaper(build: Build, counts: Mapping[str, int]) -> None:
     check_row(strength_reduce, build, counts)
 
 
-def test_the_results_are_those_nodes() -> None:
-    assert one(strength_reduce, X.gelu()).op is Op.GELU
-    assert one(strength_reduce, 1.0 / (X + 9.5)).op is Op.RECIP
-
-
 def test_gelu_bears_the_names_of_all_it_replaces() -> None:
     tensor = Tensor.input("named", (7,)).gelu()
     origins = Origins()
@@ -76,22 +71,6 @@ def test_gelu_bears_the_names_of_all_it_replaces() -> None:
     new = strength_reduce([tensor.node])
     origins.follow(new)
     assert set(origins.of(new[tensor.node])) == {"/n0", "/n1", "/n2", "/n3"}
-
-
-def test_gelu_runs_on_the_device() -> None:
-    given = np.linspace(-8, 8, 77, dtype=np.float32)
-    got = compute(Tensor.input("x", (77,)).gelu(), x=given)
-    exact = 0.5 * given * (1 + np.vectorize(math.erf)(given.astype(np.float64) / TWO))
-    assert (np.abs(got - exact) <= 3e-7 * np.abs(given)).all()
-
-
-def test_a_division_by_a_constant_is_a_multiplication_within_one_unit() -> None:
-    rng = np.random.default_rng(0)
-    given = rng.uniform(1, 2, 50_000).astype(np.float32)
-    for divisor in rng.uniform(1, 2, 40).astype(np.float32):
-        exact = given / divisor
-        got = given * np.float32(1 / float(divisor))
-        assert (np.abs(got - exact) <= np.spacing(exact)).all()
 
 
 STEPS: list[Callable[[Tensor], Tensor]] = [

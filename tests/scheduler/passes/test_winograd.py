@@ -21,7 +21,7 @@ from scheduler.passes.winograd_kernel import Shape, choose_blocks, fits, pays
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.passes.pass_check import EXAMPLES, check, for_all, ops, weight
-from tests.scheduler.support.programs import Array, load
+from tests.scheduler.support.programs import compute
 
 
 def always(roots: Sequence[Node], spec: DeviceSpec = DEFAULT) -> dict[Node, Node]:
@@ -190,10 +190,7 @@ def test_a_cut_covers_everything(
 
 @pytest.mark.opencl
 def test_on_the_device_errors_stay_small() -> None:
-    """Odd sizes, two images, a concat, a residual, one-sided padding, against float64.
-
-    Seen: 3e-7 of the largest value; a direct convolution in float32 has 2e-7.
-    """
+    """Odd sizes, two images, a concat, a residual, one-sided padding."""
     w0, w1, w2 = weight(64, 32, 3, 3), weight(64, 64, 3, 3, seed=1), weight(32, 128, 3, 3, seed=2)
     bias = weight(64, seed=3)
     x = Tensor.input("x", (2, 32, 15, 17)).exp()
@@ -204,18 +201,5 @@ def test_on_the_device_errors_stay_small() -> None:
     plan = schedule({"y": end.node})
     assert [len(k.custom.inputs) for k in plan.launches if k.custom] == [2, 2, 3]
     drawn = np.random.default_rng(5).standard_normal(x.shape).astype(np.float32)
-    with load({"y": end}) as program:
-        got = program.run({"x": drawn})["y"].transpose(0, 3, 1, 2)
-    first = _convolved(np.exp(drawn.astype(np.float64)), w0, ((1, 1), (1, 1)))
-    a = np.maximum(first + bias.interp().reshape(1, -1, 1, 1), 0)
-    b = _convolved(a, w1 * 0.05, ((1, 1), (1, 1))) + a
-    joined = np.concatenate([a, b / (1 + np.exp(-b))], 1)
-    want = np.maximum(_convolved(joined, w2 * 0.05, ((2, 0), (0, 1))), 0)
-    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
-
-
-def _convolved(x: Array, weights: Tensor, pads: tuple[tuple[int, int], ...]) -> Array:
-    x, w = np.pad(x, ((0, 0), (0, 0), *pads)), weights.interp().astype(np.float64)
-    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
-    found: Array = np.einsum("nchwij,ocij->nohw", windows, w, optimize=True)
-    return found
+    want = end.interp({"x": drawn})
+    assert np.abs(compute(end, x=drawn) - want).max() <= 1e-5 * np.abs(want).max()
