@@ -264,21 +264,36 @@ def _trilu(d: Draw, op: str) -> Case:
     return Case(op, (x, d.maybe_known(d.ints((), -7, 7))), {"upper": d.whole(0, 1)})
 
 
-@_draws("Conv", "ConvTranspose")
+@_draws("Conv")
 def _conv(d: Draw, op: str) -> Case:
     rank, groups = d.one(1, 2, 2, 3), d.one(1, 1, 2)
     kernel, strides, dilations = (d.spread(rank, 1, m) for m in (3, 3, 2))
     spatial = [(k - 1) * s + d.whole(1, 5) for k, s in zip(kernel, dilations, strict=True)]
     own, other = d.whole(1, 3), d.whole(1, 3)
-    weight = (groups * other, own) if op == "Conv" else (groups * own, other)
     attributes = {"strides": strides, "dilations": dilations, "group": groups}
-    if op == "Conv":
-        attributes["pads"] = d.spread(2 * rank, 0, 2)
-    else:
-        attributes["output_padding"] = [d.whole(0, n - 1) for n in strides]
+    attributes["pads"] = d.spread(2 * rank, 0, 2)
     x = d.array((d.whole(1, 2), groups * own, *spatial))
     bias = (d.maybe_known(d.array((groups * other,))),) if d.flag() else ()
-    return Case(op, (x, d.maybe_known(d.array((*weight, *kernel))), *bias), attributes, 11)
+    weight = d.maybe_known(d.array((groups * other, own, *kernel)))
+    return Case(op, (x, weight, *bias), attributes, 11)
+
+
+@_draws("ConvTranspose")
+def _conv_transpose(d: Draw, op: str) -> Case:
+    rank, groups, own, other = d.one(1, 2, 2, 3), d.one(1, 1, 2), d.whole(1, 3), d.whole(1, 3)
+    sizes = [d.spread(rank, 1, most) for most in (5, 4, 3, 5)]
+    kernel, strides, dilations, spatial = sizes
+    # One element of the output stays.
+    room = [(n - 1) * s + (k - 1) * far for k, s, far, n in zip(*sizes, strict=True)]
+    before = [d.whole(0, min(most, 6)) for most in room]
+    after = [d.whole(0, min(most - cut, 6)) for most, cut in zip(room, before, strict=True)]
+    attributes = {"strides": strides, "dilations": dilations, "group": groups}
+    attributes["pads"] = before + after
+    attributes["output_padding"] = [d.whole(0, s - 1) for s in strides]
+    x = d.array((d.whole(1, 2), groups * own, *spatial))
+    bias = (d.maybe_known(d.array((groups * other,))),) if d.flag() else ()
+    weight = d.maybe_known(d.array((groups * own, other, *kernel)))
+    return Case(op, (x, weight, *bias), attributes, 11)
 
 
 @_draws("MaxPool", "AveragePool")

@@ -54,7 +54,7 @@ def model_of(seed: int) -> tuple[onnx.ModelProto, Feeds, str]:
     draw = Draw(seed)
     if seed % 5 == 4:
         network = Network(seed)
-        return network.model(), dict(network.feeds), ""
+        return network.proto(), dict(network.feeds), ""
     ops = list(GENERATORS)
     node = draw.pick(CASES) if seed % 5 == 3 else case_of(draw.pick(ops), OnnxDraw(seed))
     model, feeds = build(node, folded=draw.integer(0, 7) == 0)

@@ -22,6 +22,7 @@ from tests.fuzz.graphs import LENGTHS, build, network, programs, single_steps, s
 from tests.fuzz.judge import Judge
 from tests.fuzz.motifs import SITUATIONS
 from tests.fuzz.onnx_kind import imported_case
+from tests.fuzz.onnx_networks import Network
 from tests.fuzz.onnx_nodes import GENERATORS, case_of
 from tests.fuzz.onnx_nodes import Draw as OnnxDraw
 from tests.fuzz.program import Program
@@ -29,7 +30,8 @@ from tests.scheduler.onnx_import.test_ops import build as model_of_node
 from tests.scheduler.support.memory_check import memory_faults
 from tests.scheduler.support.programs import emitted
 
-NODES = 8  # of each ONNX operator
+# Of each ONNX operator; more where strides, dilations, pads and kernels meet in many ways.
+NODES, MORE_NODES = 8, {"ConvTranspose": 64}
 
 
 # --- what is reached ----------------------------------------------------------------------------
@@ -143,8 +145,15 @@ def test_fewer_steps_are_a_prefix_of_the_same_program() -> None:
 
 @pytest.mark.parametrize("op", GENERATORS)
 def test_random_nodes_agree_with_onnxruntime(op: str) -> None:
-    for seed in range(NODES):
+    for seed in range(MORE_NODES.get(op, NODES)):
         made = case_of(op, OnnxDraw(seed, crc32(op.encode())))
         model, feeds = model_of_node(made, folded=seed % 4 == 3)
         found = imported_case(Name("onnx", "cpu", seed), model, feeds, op)
         assert found.problem == "", f"seed {seed}: {made.label}"
+
+
+def test_random_networks_agree_with_onnxruntime() -> None:
+    for seed in range(24):
+        network = Network(seed)
+        found = imported_case(Name("onnx", "cpu", seed), network.proto(), network.feeds, "")
+        assert found.problem == "", f"seed {seed}"

@@ -40,7 +40,6 @@ EMPTY = ["ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceLogSum", "R
 SPECIAL = np.zeros((6, 20), np.float32)
 SPECIAL[range(5), [3, 19, 0, 7, 8]] = np.nan, np.inf, -np.inf, np.nan, 88.0
 SPECIAL[3, 0], SPECIAL[5] = np.inf, -np.inf
-TIES = np.array([[3.0, 1, 3, 1], [0, 0, 0, 0]], np.float32)
 SPREAD = ["ReduceMax", "ReduceMin", "ReduceSum"]
 # onnx's evaluator gives another type, or fails.
 UNTYPED = [("ReduceLogSumExp", np.int64), ("ReduceLogSumExp", np.uint32)]
@@ -48,12 +47,6 @@ UNTYPED += [("ReduceSumSquare", np.uint32)]
 
 CASES = [
     case("MatMul", f(3, 4), w(4, 5)),
-    *(
-        case("MatMul", f(*a), f(*b))
-        for a, b in (((2, 1, 3, 4), (5, 4, 6)), ((4,), (2, 4, 3)), ((2, 3, 4), (4,)), ((4,), (4,)))
-    ),
-    case("MatMul", i32(3, 4), i32(4, 2)),
-    case("MatMul", f(3, 4).astype(np.float64), f(4, 2).astype(np.float64)),
     case("MatMul", f(3, 0), f(0, 2)),
     case("Gemm", f(3, 4), w(4, 5), w(5)),
     case("Gemm", f(4, 3), w(5, 4), w(3, 1), transA=1, transB=1, alpha=0.5, beta=2.0),
@@ -65,16 +58,11 @@ CASES = [
         for equation, *operands in (
             ("bhqd,bhkd->bhqk", f(2, 3, 4, 5), f(2, 3, 6, 5)),
             ("bqhd, bkhd -> bhqk", f(2, 4, 3, 5), f(2, 6, 3, 5)),
-            ("bsd,dnh->bsnh", f(2, 3, 4), w(4, 2, 5)),
             ("...ij,...jk", f(2, 3, 4), f(3, 4, 5)[:1]),
-            ("ij->ji", f(3, 4)),
-            ("ij->", f(3, 4)),
             ("ii->i", f(4, 4)),
             ("aii->a", f(2, 3, 3)),
             ("iji,j->i", f(3, 4, 3), f(4)),
-            ("i,j", f(3), f(4)),
             ("i,i", f(4), f(4)),
-            ("ij,ik,kl->jl", f(2, 3), f(2, 4), f(4, 5)),
             ("aB,Bc,cd->", f(2, 3), f(3, 4), f(4, 2)),
             ("...a->a...", f(2, 3, 4)),
             ("ij,ij->ij", i32(2, 3), i32(2, 3)),
@@ -86,13 +74,9 @@ CASES = [
     case("QuantizeLinear", f(2, 3, 4) * 5, SCALE, MIDDLE, opset=13),
     case("QuantizeLinear", f(2, 3, 4) * 5, SCALE, one(-3, np.int8), opset=13),
     case("QuantizeLinear", f(2, 3, 4) * 5, SCALE, opset=13),
-    case("QuantizeLinear", f(2, 3, 4), SCALES, k(1, 0, 9, dtype=np.uint8), opset=13, axis=1),
     case("QuantizeLinear", f(9) * 900, SCALE, one(7, np.int16), opset=21),
-    case("QuantizeLinear", f(6, 4), Const(pos(3, 4)), opset=21, axis=0, block_size=2),
     case("DequantizeLinear", u8(2, 3, 4), SCALE, MIDDLE, opset=13),
-    case("DequantizeLinear", i8(2, 3, 4), SCALES, k(1, 0, 9, dtype=np.int8), opset=13, axis=-2),
     case("DequantizeLinear", ints(-9999, 9999, 9, dtype=np.int32), SCALE, opset=13),
-    case("DequantizeLinear", i8(6, 4), Const(pos(3, 4)), opset=21, axis=0, block_size=2),
     *(
         case("DynamicQuantizeLinear", x, opset=13, outputs=3)
         for x in (f(3, 4), pos(3, 4), np.zeros(4, np.float32))
@@ -148,10 +132,4 @@ CASES = [
     ),
     case("ReduceLogSumExp", SPECIAL, k(1), opset=18),
     *(own(op, SPECIAL, k(a), opset=18) for op in SPREAD for a in (0, 1)),
-    *(
-        case(op, TIES, axis=1, keepdims=d, select_last_index=last)
-        for op in ("ArgMax", "ArgMin")
-        for d in (0, 1)
-        for last in (0, 1)
-    ),
 ]

@@ -63,8 +63,6 @@ CASES = [
         for mode in ("linear", "nearest", "cubic")
         for padding, a in (("zeros", 0), ("border", 1), ("reflection", 0))
     ),
-    sample("bilinear", "reflection", opset=16, aligned=1),
-    sample("bicubic", "reflection", opset=16, aligned=1),
     *(
         case("GridSample", f(1, 2, 3, 4, 5), grid(1, 2, 3, 2, 3), opset=20, **how)
         for how in (NO_ATTRIBUTES, NEAREST)
