@@ -24,6 +24,8 @@ FAULT_HEADER = (
     *("heading mean deg", "lateral jerk p99 m/s3", "speed m/s"),
 )
 
+FIGURES = ("offset_mean_m", "offset_p99_m", "heading_mean_deg", "lateral_jerk_p99_mps3")
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -121,49 +123,35 @@ def _row(done: Done) -> tuple[str, ...]:
     seeds = [drive["seed"] for drive in result["per_drive"]]
     verdict = "kept" if all(gate["holds"] for gate in result.get("gates", ())) else "not kept"
     return (
-        done.run.what,
-        f"{min(seeds)} to {max(seeds)}",
-        f"{result['km']:.2f}",
-        f"{result['completed']}/{result['drives']}",
-        str(result["departures"]),
-        str(result["collisions"]),
-        *(
-            _number(result[name])
-            for name in (
-                *("offset_mean_m", "offset_p99_m", "heading_mean_deg", "lateral_jerk_p99_mps3"),
-                *("time_gap_min_s", "recovered_share"),
-            )
-        ),
+        *(done.run.what, f"{min(seeds)} to {max(seeds)}", *_counts(result)),
+        *(str(result["collisions"]), *_numbers(result, *FIGURES)),
+        *_numbers(result, "time_gap_min_s", "recovered_share"),
         verdict if done.passed else f"{verdict}: FAILED",
     )
 
 
 def _scenario_row(row: Result) -> tuple[str, ...]:
-    names = ("offset_mean_m", "offset_p99_m", "heading_mean_deg", "lateral_jerk_p99_mps3")
-    return (
-        str(row["scenario"]),
-        f"{row['km']:.2f}",
-        f"{row['completed']}/{row['drives']}",
-        str(row["departures"]),
-        str(row["collisions"]),
-        *(_number(row[name]) for name in (*names, "time_gap_min_s", "speed_mean_mps")),
-    )
+    figures = _numbers(row, *FIGURES, "time_gap_min_s", "speed_mean_mps")
+    return (str(row["scenario"]), *_counts(row), str(row["collisions"]), *figures)
 
 
 def _fault_row(row: Result, without: Result) -> tuple[str, ...]:
+    mean, high, *others = FIGURES
     return (
-        str(row["fault"]),
-        f"{row['km']:.2f}",
-        f"{row['completed']}/{row['drives']}",
-        str(row["departures"]),
-        _number(row["offset_mean_m"]),
-        _change(row, without, "offset_mean_m"),
-        _number(row["offset_p99_m"]),
-        _change(row, without, "offset_p99_m"),
-        _number(row["heading_mean_deg"]),
-        _number(row["lateral_jerk_p99_mps3"]),
-        _number(row["speed_mean_mps"]),
+        *(str(row["fault"]), *_counts(row)),
+        *(*_numbers(row, mean), _change(row, without, mean)),
+        *(*_numbers(row, high), _change(row, without, high)),
+        *_numbers(row, *others, "speed_mean_mps"),
     )
+
+
+def _counts(row: Result) -> tuple[str, str, str]:
+    """Return how far was driven, how many drives were completed, and departures."""
+    return f"{row['km']:.2f}", f"{row['completed']}/{row['drives']}", str(row["departures"])
+
+
+def _numbers(row: Result, *names: str) -> list[str]:
+    return ["-" if row[name] is None else f"{row[name]:.3f}" for name in names]
 
 
 def _pace(result: Result) -> str:
@@ -175,10 +163,6 @@ def _pace(result: Result) -> str:
         f"Hz after {result['latency_ms_p50']:.0f} ms (99 %: {result['latency_ms_p99']:.0f} ms), "
         f"{1e-3 * result['slipped_ms']:.1f} s behind the clock in all"
     )
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _change(row: Result, without: Result, name: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import os
 import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 GIB = 1 << 30
@@ -37,6 +38,12 @@ class Place:
     tree: Path
     own: Path
     kernels: Path
+
+    def setting(
+        self, enter: Callable[[], None] | None = None, /, **variables: str | None
+    ) -> Setting:
+        """Return processes in the checkout that use the cache of the conditions."""
+        return Setting(self.tree, {"MODELD_CACHE_DIR": str(self.kernels), **variables}, enter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +84,12 @@ class Condition:
 
 
 def _cpu(name: str) -> Callable[[Place], Setting]:
-    def prepare(place: Place) -> Setting:
-        cache = str(place.kernels)
-        return Setting(place.tree, {"MODELD_POCL_CPU": name, "MODELD_CACHE_DIR": cache})
-
-    return prepare
+    return lambda place: place.setting(MODELD_POCL_CPU=name)
 
 
 def _one_core(place: Place) -> Setting:
     core = min(os.sched_getaffinity(0))
-    environment = {"MODELD_CACHE_DIR": str(place.kernels)}
-    return Setting(place.tree, environment, lambda: os.sched_setaffinity(0, {core}))
+    return place.setting(lambda: os.sched_setaffinity(0, {core}))
 
 
 def _little_memory(place: Place) -> Setting:
@@ -98,8 +100,7 @@ def _little_memory(place: Place) -> Setting:
     what children use together, but needs rights that CI seldom has.
     """
     limit = (MEMORY_BYTES, MEMORY_BYTES)
-    environment = {"MODELD_CACHE_DIR": str(place.kernels)}
-    return Setting(place.tree, environment, lambda: resource.setrlimit(resource.RLIMIT_DATA, limit))
+    return place.setting(lambda: resource.setrlimit(resource.RLIMIT_DATA, limit))
 
 
 # --- places -------------------------------------------------------------------------------------
@@ -129,8 +130,7 @@ def _read_only_home(place: Place) -> Setting:
 
 def _no_home(place: Place) -> Setting:
     names = ("HOME", "USER", "LOGNAME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
-    environment: dict[str, str | None] = dict.fromkeys(names)
-    return Setting(place.tree, {**environment, "MODELD_CACHE_DIR": str(place.kernels)})
+    return place.setting(**dict.fromkeys(names))
 
 
 def _odd_path(place: Place) -> Setting:
@@ -161,38 +161,22 @@ def _odd_path(place: Place) -> Setting:
 
 
 def _small_shm(place: Place) -> Setting:
-    environment = {"MODELD_CACHE_DIR": str(place.kernels)}
-    enter = _in_own_mounts(lambda: _mount("tmpfs", SHM, 0, "tmpfs", f"size={SHM_BYTES}"))
-    return Setting(place.tree, environment, enter)
+    mount = functools.partial(_mount, "tmpfs", SHM, 0, "tmpfs", f"size={SHM_BYTES}")
+    return place.setting(_in_own_mounts(mount))
 
 
 # --- shells -------------------------------------------------------------------------------------
 
 
 def _locale_c(place: Place) -> Setting:
-    environment = {name: None for name in os.environ if name.startswith(("LC_", "LANG"))}
-    return Setting(
-        place.tree,
-        {
-            **environment,
-            "PYTHONIOENCODING": None,
-            "LC_ALL": "C",
-            "PYTHONUTF8": "0",
-            "PYTHONCOERCECLOCALE": "0",
-            "MODELD_CACHE_DIR": str(place.kernels),
-        },
-    )
+    unset = dict.fromkeys(name for name in os.environ if name.startswith(("LC_", "LANG")))
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    return place.setting(**{**unset, "PYTHONIOENCODING": None, **ascii_only})
 
 
 def _terminal(place: Place) -> Setting:
-    environment = {
-        "COLUMNS": "20",
-        "LINES": "4",
-        "TERM": "dumb",
-        "TZ": "FAR-13:45",
-        "MODELD_CACHE_DIR": str(place.kernels),
-    }
-    return Setting(place.tree, environment, _private_files)
+    narrow = {"COLUMNS": "20", "LINES": "4", "TERM": "dumb"}
+    return place.setting(_private_files, **narrow, TZ="FAR-13:45")
 
 
 def _private_files() -> None:
@@ -207,9 +191,9 @@ def _no_linker(place: Place) -> Setting:
         found = shutil.which(name)
         if found:
             (programs / name).symlink_to(found)
-    environment = {"PATH": str(programs), "MODELD_CACHE_DIR": str(place.kernels)}
     # With the `linker` extra PoCL links all the same; without it the refusal is what is proved.
-    return Setting(place.tree, environment, tests=importlib.util.find_spec("ziglang") is not None)
+    links = importlib.util.find_spec("ziglang") is not None
+    return replace(place.setting(PATH=str(programs)), tests=links)
 
 
 # --- mounts -------------------------------------------------------------------------------------

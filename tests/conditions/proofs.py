@@ -16,13 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from runtime.cache_dir import cache_dir
 from runtime.device import choose_device, list_devices
 from scheduler.device.targets import spec_of_device
 from tests.conditions.forced import MEMORY_BYTES, ODD_NAME, SHM, SHM_BYTES
-from tests.scheduler.onnx_import.tiny_models import model_of, value
+from tests.scheduler.onnx_import.onnx_models import parsed
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -169,18 +168,17 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def network() -> onnx.ModelProto:
     """Return a convolution, a sum over space, a product and a softmax."""
     draw = np.random.default_rng(1)
-    weights = {
-        "w": draw.standard_normal((24, 8, 3, 3)).astype(np.float32),
-        "p": draw.standard_normal((24, 10)).astype(np.float32),
-    }
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("ReduceMean", ["r"], ["m"], axes=[2, 3], keepdims=0),
-        helper.make_node("MatMul", ["m", "p"], ["q"]),
-        helper.make_node("Softmax", ["q"], ["y"]),
-    ]
-    return model_of(nodes, [value("x", (1, 8, 18, 22))], [value("y", (1, 10))], weights)
+    return parsed(
+        """(float[1, 8, 18, 22] x) => (float[1, 10] y) {
+            c = Conv <pads = [1, 1, 1, 1]> (x, w)
+            r = Relu (c)
+            m = ReduceMean <axes = [2, 3], keepdims = 0> (r)
+            q = MatMul (m, p)
+            y = Softmax (q)
+        }""",
+        w=draw.standard_normal((24, 8, 3, 3)).astype(np.float32),
+        p=draw.standard_normal((24, 10)).astype(np.float32),
+    )
 
 
 def end_to_end(directory: Path) -> None:
