@@ -234,12 +234,16 @@ PORTS = [
     Port("road_frame", (1 << 20,), U8, partial=True), Port("road_geometry", (4,), I32),
     Port("road_transform", (3, 3), F32), Port("desire", (8,), F32),
 ]  # fmt: skip
-# The first three numbers of each.
+# The first numbers of each, all of the transform.
 RULE_1: dict[str, list[float]] = {
     "f": [-0.10040376335382462, 1.5257196426391602, 0.34222909808158875],
     "u": [79, 198, 36], "i": [1, 1, 0], "b": [False, False, True],
     "road_frame": [78, 72, 78], "road_geometry": [640, 400, 704],
-    "road_transform": [0.4212695360183716, -0.0003913879336323589, 11.00927734375],
+    "road_transform": [
+        0.4212695360183716, -0.0003913879336323589, 11.00927734375,
+        8.36181643535383e-05, 0.409829705953598, 9.057373046875,
+        9.12475570657989e-06, 5.389862053561956e-06, 1.0,
+    ],
     "desire": [0, 0, 0],
 }  # fmt: skip
 
@@ -247,7 +251,10 @@ RULE_1: dict[str, list[float]] = {
 def test_the_rule_stays_what_it_is() -> None:
     # Artifacts that exist rely on each of these numbers.
     made = seeded_inputs(PORTS, 1)
-    assert {name: array.reshape(-1)[:3].tolist() for name, array in made.items()} == RULE_1
+    assert {
+        name: made[name].reshape(-1)[: len(row)].tolist() for name, row in RULE_1.items()
+    } == RULE_1
+    assert made.keys() == RULE_1.keys()
     assert made["road_frame"].shape == (704 * 600,)
     assert made["road_geometry"].tolist() == [640, 400, 704, 704 * 400]
     assert made["desire"].tolist() == [0, 0, 0, 0, 0, 0, 0, 1]
