@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from modeld.realtime import Effect, awake, cpus_of, newest
+from runtime import choose_device
 
 # Applies each of several settings as the daemon does, in a process forked for it; says what came
 # of them and what the system knows.
@@ -149,6 +150,36 @@ def test_another_user_needs_two_capabilities_and_no_more() -> None:
     assert works == ([True, True] if IS_ROOT else [may(capability=23), may(capability=14)])
     assert told["policy"] == (os.SCHED_FIFO if works[0] else os.SCHED_OTHER)
     assert (told["locked_kib"] > 0) == works[1]
+
+
+# The same of a driver that computes on threads of this process.
+DEVICE_CHILD = """
+import json, sys
+from modeld.config import RealtimeConfig
+from modeld.realtime import apply_to_program
+from tests.runtime import tiny
+
+with tiny.load(sys.argv[1]) as program:
+    for priority in (0, 40):
+        effects = apply_to_program(RealtimeConfig(priority=priority), program)
+        print(json.dumps({effect.name: effect.effective for effect in effects}))
+"""
+
+
+@pytest.mark.opencl
+def test_the_threads_of_a_device_that_is_the_cpu_run_first_too(tmp_path: Path) -> None:
+    if not choose_device().info.is_pocl:
+        pytest.skip("needs a driver that computes on threads of the process")
+    done = subprocess.run(
+        [sys.executable, "-c", DEVICE_CHILD, str(tmp_path / "tiny.pkl")],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    nothing, first = map(json.loads, done.stdout.splitlines())
+    assert nothing == {}
+    assert first == {"priority of the device's threads": may(capability=23)}
 
 
 def test_awake_says_whether_the_system_lets_it() -> None:

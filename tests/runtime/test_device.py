@@ -66,6 +66,25 @@ def test_pocl_links_with_ziglang_where_there_is_no_ld(tmp_path: Path) -> None:
     assert set(log.read_text(encoding="utf-8").split()) == {"ld.lld"}
 
 
+def test_a_shim_of_another_ziglang_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zig = tmp_path / "ziglang/zig"
+    zig.parent.mkdir()
+    (zig.parent / "__init__.py").touch()
+    zig.touch(0o755)
+    monkeypatch.delitem(sys.modules, "ziglang", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path / "cache"))
+    shim = tmp_path / "cache/linker/ld"
+    for _ in range(2):
+        monkeypatch.setenv("PATH", "/nonexistent")
+        assert ensure_linker()
+        assert os.environ["PATH"] == f"{shim.parent}:/nonexistent"
+        assert shim.read_text(encoding="utf-8") == f'#!/bin/sh\nexec {zig} ld.lld "$@"\n'
+        shim.write_text("#!/bin/sh\nexec /elsewhere/zig ld.lld\n", encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_linker_of_the_default_path_is_found_where_path_is_not_set(tmp_path: Path) -> None:
     if not shutil.which("ld", path=os.defpath) or not choose_device().info.is_pocl:
