@@ -21,7 +21,7 @@ def repeating(bus: str, *messages: tuple[str, bytes]) -> Iterator[None]:
 
     def publish() -> None:
         transport = ZmqTransport(bus)
-        publishers = {service: transport.publisher(service) for service, _ in messages}
+        publishers = {service: transport.publisher(service) for service in dict(messages)}
         while not done.wait(0.02):
             for service, data in messages:
                 publishers[service].send(data)

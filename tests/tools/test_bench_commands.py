@@ -9,16 +9,16 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from runtime import choose_device
 from tests.runtime import tiny
 from tests.scheduler.onnx_import.tiny_models import model_of, value
+from tests.tools.conftest import Modeld
 from tests.tools.small_monitoring import write_small_monitoring
 from tools import (
     bench_against,
@@ -28,7 +28,6 @@ from tools import (
     bench_log,
     bench_roofline,
 )
-from tools.cli import main
 from tools.lib import ceilings, peers
 from tools.lib.peers import Peer
 
@@ -37,38 +36,14 @@ from tools.lib.peers import Peer
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A matrix product with bias and activation."""
     rng = np.random.default_rng(0)
-    weight = numpy_helper.from_array(rng.standard_normal((16, 8)).astype(np.float32), "w")
-    bias = numpy_helper.from_array(np.ones(8, np.float32), "b")
-    graph = helper.make_graph(
-        [
-            helper.make_node("Gemm", ["x", "w", "b"], ["h"]),
-            helper.make_node("Tanh", ["h"], ["y"]),
-        ],
-        "small",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
-        [weight, bias],
-    )
+    weights = {"w": rng.standard_normal((16, 8)).astype(np.float32), "b": np.ones(8, np.float32)}
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["h"]),
+        helper.make_node("Tanh", ["h"], ["y"]),
+    ]
     path = tmp_path_factory.mktemp("onnx") / "small.onnx"
-    # IR 10: what peers read that are older than our onnx.
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+    onnx.save(model_of(nodes, [value("x", (4, 16))], [value("y", (4, 8))], weights), path)
     return path
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["bench", *arguments, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def error_of(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
-    assert main(["bench", *arguments]) == code
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("modeld: error: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
 
 
 @pytest.fixture
@@ -85,11 +60,11 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.opencl
 @pytest.mark.parametrize("peer", ["onnxruntime", "openvino"])
 def test_against_has_the_documented_keys_and_equal_outputs(
-    model: Path, threads: list[str], peer: str, capsys: pytest.CaptureFixture[str]
+    model: Path, threads: list[str], peer: str, modeld: Modeld
 ) -> None:
     if importlib.util.find_spec(peer) is None:
         pytest.skip(f"{peer} is not installed (extra bench)")
-    found = run_json(capsys, "--against", peer, str(model), "--blocks", "3", *threads)
+    found = modeld(0, "bench", "--json", "--against", peer, model, "--blocks", "3", *threads).json
     documented = "ours_ms theirs_ms ratio ratio_min ratio_max max_rel_err"
     assert set(documented.split()) <= set(found)
     assert found["against"] == peer
@@ -114,7 +89,7 @@ def test_against_has_the_documented_keys_and_equal_outputs(
 def test_against_shows_a_wrong_result(
     model: Path,
     threads: list[str],
-    capsys: pytest.CaptureFixture[str],
+    modeld: Modeld,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def open_wrong(path: Path, inputs: peers.Arrays, threads: int) -> list[peers.Variant]:
@@ -122,13 +97,15 @@ def test_against_shows_a_wrong_result(
         return [peers.Variant("wrong", lambda: None, lambda: {"y": np.full((4, 8), 2.0)})]
 
     monkeypatch.setitem(peers.PEERS, "numpy", Peer("bench", open_wrong))
-    found = run_json(capsys, "--against", "numpy", str(model), "--blocks", "1", *threads)
+    found = modeld(
+        0, "bench", "--json", "--against", "numpy", model, "--blocks", "1", *threads
+    ).json
     assert found["max_rel_err"] > 0.4  # tanh is at most 1
 
 
 @pytest.mark.opencl
 def test_against_binds_and_fixes_inputs_for_everybody(
-    tmp_path: Path, threads: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, threads: list[str], modeld: Modeld
 ) -> None:
     """y = tile(x, times): neither size is known without the options."""
     nodes = [
@@ -150,20 +127,18 @@ def test_against_binds_and_fixes_inputs_for_everybody(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(peers.PEERS, "onnxruntime", Peer("bench", open_and_look))
-        found = run_json(capsys, "--against", "onnxruntime", str(path), *options)
+        found = modeld(0, "bench", "--json", "--against", "onnxruntime", path, *options).json
     assert given == [((6, 32), ["x"])]
     assert found["max_rel_err"] < 1e-5
     assert sorted(file.name for file in tmp_path.iterdir()) == ["tile.onnx"]
-    assert "--bind" in error_of(capsys, 2, "--against", "onnxruntime", "a", "b", "--bind", "n=1")
-    assert "are for --against" in error_of(capsys, 2, str(path), "--bind", "n=1")
 
 
 def test_missing_peer_is_one_line_with_the_extra(
-    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(peers.PEERS, "not_installed_here", peers.PEERS["openvino"])
-    error = error_of(capsys, 2, "--against", "onnxruntime,not_installed_here", str(model))
-    assert "pip install 'modeld[bench]'" in error
+    words = ("bench", "--against", "onnxruntime,not_installed_here", model)
+    modeld.refused(2, "pip install 'modeld[bench]'", *words)
 
 
 @pytest.mark.opencl
@@ -174,39 +149,18 @@ def test_peer_that_refuses_the_model_is_one_line(tmp_path: Path) -> None:
         peers.open_peer("onnxruntime", path, {}, 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["--against", "tensorrt", "m.onnx"], "expected one of onnxruntime, openvino, tinygrad"),
-        (["--against", ",", "m.onnx"], "expected names of peers"),
-        (["--against", "onnxruntime"], "found 0 files"),
-        (["--against", "onnxruntime", "m.onnx", "--threads", "0"], "--threads: expected 1 to"),
-        (["--against", "onnxruntime", "m.onnx", "--blocks", "0"], "--blocks: expected 1"),
-        (["--bus", "a.pkl"], "--bus: expected no file"),
-        (["--daemon", "5"], "expected the artifact as --model"),
-        (["--daemon", "nan", "--model", "m.pkl"], "expected 1 second or more, found nan"),
-        ([], "expected one artifact, found 0 files"),
-        (["--roofline", "a.pkl", "b.pkl"], "expected one artifact, found 2 files"),
-    ],
-)
-def test_impossible_arguments_are_refused(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert text in error_of(capsys, 2, *arguments)
-
-
 # --- roofline ---------------------------------------------------------------------------------
 
 
 @pytest.mark.opencl
 def test_roofline_judges_every_launch(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ceilings, "CACHES", tmp_path)  # small caches: small arrays, little time
     monkeypatch.setattr(ceilings.CeilingProbe.__init__, "__defaults__", ((1 << 16, 1 << 20), 10**5))
     monkeypatch.setattr(bench_roofline, "ROUNDS", 1)
     artifact = tiny.write(tmp_path / "tiny.pkl")
-    found = run_json(capsys, str(artifact), "--roofline", "--iters", "3")
+    found = modeld(0, "bench", "--json", artifact, "--roofline", "--iters", "3").json
     assert sorted(row["launch"] for row in found["launches"]) == [0, 1, 2, 3, 4]
     assert sum(row["share"] for row in found["kernels"]) == pytest.approx(1.0)
     weights = {row["name"]: row["weight_bytes"] for row in found["launches"]}
@@ -215,8 +169,7 @@ def test_roofline_judges_every_launch(
     assert all(row["of_roofline"] < 0.5 for row in found["kernels"])
     assert found["below_half_share"] == pytest.approx(1.0)
     assert found["ceilings"]["gflops"] > 0
-    assert main(["bench", str(artifact), "--roofline", "--iters", "3"]) == 0
-    out = capsys.readouterr().out
+    out = modeld(0, "bench", artifact, "--roofline", "--iters", "3").out
     assert "GFLOP/s float32 multiply-adds on all cores" in out
     assert "/add_weight" in out
     assert "all launches below 50%, small ones too: 100.0%" in out
@@ -227,14 +180,11 @@ def test_roofline_judges_every_launch(
 
 @pytest.mark.slow
 @pytest.mark.opencl
-def test_paced_measures_every_pause_in_every_company(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_paced_measures_every_pause_in_every_company(tmp_path: Path, modeld: Modeld) -> None:
     artifact = tiny.write(tmp_path / "tiny.pkl")
     company = ["busy", "model", "one-cpu"]
-    found = run_json(
-        capsys, str(artifact), "--paced", "--iters", "2", "--beside", ",".join(company)
-    )
+    words = ("--paced", "--iters", "2", "--beside", ",".join(company))
+    found = modeld(0, "bench", "--json", artifact, *words).json
     assert list(found["beside"]) == company
     for times in (found["pause_ms"], *found["beside"].values()):
         assert list(times) == ["0", "5", "30", "50"]
@@ -242,8 +192,7 @@ def test_paced_measures_every_pause_in_every_company(
             assert 0 < row["p50_ms"] <= row["p99_ms"]
             assert row["p99_over_p50"] == pytest.approx(row["p99_ms"] / row["p50_ms"])
     assert found["realtime"] == []
-    assert main(["bench", str(artifact), "--paced", "--iters", "1"]) == 0
-    assert "p99/p50" in capsys.readouterr().out
+    assert "p99/p50" in modeld(0, "bench", artifact, "--paced", "--iters", "1").out
 
 
 @pytest.mark.opencl
@@ -262,23 +211,14 @@ def test_paced_says_what_came_of_real_time(tmp_path: Path) -> None:
     assert all(effect["effective"] or effect["reason"] for effect in effects.values())
 
 
-def test_paced_refuses_what_it_does_not_know(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    artifact = str(tiny.write(tmp_path / "tiny.pkl"))
-    assert "found 'noise'" in error_of(capsys, 2, artifact, "--paced", "--beside", "noise")
-    assert "found 2 files" in error_of(capsys, 2, artifact, artifact, "--paced")
-    assert "found 0" in error_of(capsys, 2, artifact, "--paced", "--iters", "0")
-
-
 # --- bus and daemon ---------------------------------------------------------------------------
 
 
 def test_bus_loses_nothing_and_has_the_documented_keys(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench_bus.measure, "__defaults__", (20, 2, 20))
-    found = run_json(capsys, "--bus")
+    found = modeld(0, "bench", "--json", "--bus").json
     assert set(found) >= {"zmq_ipc", "msgq", "msgq_reason", "frame_handover_us"}
     zmq = found["zmq_ipc"]
     assert 0 < zmq["p50_us"] <= zmq["p99_us"]
@@ -289,29 +229,30 @@ def test_bus_loses_nothing_and_has_the_documented_keys(
 
 
 def test_reading_a_log_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "rlog.zst"
     bench_log.write_typical_log(path, 500)
-    found = run_json(capsys, "--log", str(path))
+    found = modeld(0, "bench", "--json", "--log", path).json
     assert found["events"] == 500
     assert found["content_bytes"] > found["file_bytes"] == path.stat().st_size
     assert min(found[f"{way}_mb_per_s"] for way in ("read", "split", "unpack")) > 0
     monkeypatch.setattr(bench_log, "EVENTS", 200)
-    assert run_json(capsys, "--log")["events"] == 200
-    assert main(["bench", "--log", str(path)]) == 0
-    assert "a reader for each event" in capsys.readouterr().out
-    assert "at most one file" in error_of(capsys, 2, "--log", str(path), str(path))
-    assert "expected a readable log" in error_of(capsys, 4, "--log", str(tmp_path / "none"))
+    assert modeld(0, "bench", "--json", "--log").json["events"] == 200
+    assert "a reader for each event" in modeld(0, "bench", "--log", path).out
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A benchmark that waits little before and after its frames."""
+    monkeypatch.setattr(bench_daemon, "SETTLE_S", 0.2)
+    monkeypatch.setattr(bench_daemon, "LAST_MESSAGE_S", 0.3)
 
 
 @pytest.mark.opencl
-def test_daemon_is_measured_as_a_process(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench_daemon, "SETTLE_S", 0.2)
-    monkeypatch.setattr(bench_daemon, "LAST_MESSAGE_S", 0.3)
-    found = run_json(capsys, "--daemon", "1", "--model", str(tiny_model))
+@pytest.mark.usefixtures("soon")
+def test_daemon_is_measured_as_a_process(tiny_model: Path, modeld: Modeld) -> None:
+    found = modeld(0, "bench", "--json", "--daemon", "1", "--model", tiny_model).json
     documented = "frames published dropped exec_ms_p50 exec_ms_p99 host_ms_p50 host_ms_p99"
     documented += " rss_growth_mib fds_growth"
     assert set(documented.split()) <= set(found)
@@ -325,45 +266,35 @@ def test_daemon_is_measured_as_a_process(
 
 @pytest.mark.opencl
 def test_the_daemon_besides_its_model_is_measured(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench_host, "WARM_UP_STEPS", 5)
-    found = run_json(capsys, "--host", "--model", str(tiny_model), "--iters", "10")
+    found = modeld(0, "bench", "--json", "--host", "--model", tiny_model, "--iters", "10").json
     assert found["frames"] == 10
     for name in ("cpu_us", "wall_us"):
         assert 0 < found[f"{name}_min"] <= found[f"{name}_p50"] <= found[f"{name}_p99"]
-    assert "expected the artifact as --model" in error_of(capsys, 2, "--host")
-    assert "found 0" in error_of(capsys, 2, "--host", "--model", str(tiny_model), "--iters", "0")
 
 
 @pytest.mark.slow
 @pytest.mark.opencl
 def test_starts_are_measured_from_the_process_to_the_first_message(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, modeld: Modeld
 ) -> None:
-    found = run_json(capsys, "--start", "1", "--model", str(tiny_model))
+    found = modeld(0, "bench", "--json", "--start", "1", "--model", tiny_model).json
     assert found["starts"] == 1
     for name in ("start", "restart"):
         assert 0 < found[f"{name}_ms_p50"] <= found[f"{name}_ms_max"]
-    assert "expected 1 start or more" in error_of(
-        capsys, 2, "--start", "0", "--model", str(tiny_model)
-    )
-    assert "expected the artifact as --model" in error_of(capsys, 2, "--start", "1")
 
 
 @pytest.mark.slow
 @pytest.mark.opencl
+@pytest.mark.usefixtures("soon")
 def test_both_daemons_are_measured_side_by_side(
-    tiny_model: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tiny_model: Path, tmp_path: Path, modeld: Modeld
 ) -> None:
-    monkeypatch.setattr(bench_daemon, "SETTLE_S", 0.2)
-    monkeypatch.setattr(bench_daemon, "LAST_MESSAGE_S", 0.3)
     monitoring = write_small_monitoring(tmp_path / "dmonitoring.pkl")
-    both = ("--daemon", "1", "--model", str(tiny_model), "--monitoring")
-    found = run_json(capsys, *both, str(monitoring))
+    both = ("--daemon", "1", "--model", tiny_model, "--monitoring")
+    found = modeld(0, "bench", "--json", *both, monitoring).json
     assert found["published"] == found["valid"] > 0
     beside = found["monitoring"]
     assert beside["frames"] == found["frames"] == 20
@@ -371,18 +302,4 @@ def test_both_daemons_are_measured_side_by_side(
     assert beside["published"] == beside["valid"] > 0
     assert 0 < beside["exec_ms_p50"] <= beside["exec_ms_p99"]
     assert "host_ms_p50" not in beside
-    assert main(["bench", *both, str(monitoring)]) == 0
-    assert "driverStateV2" in capsys.readouterr().out
-    wrong = error_of(capsys, 4, *both, str(tiny_model))
-    assert "expected a driver monitoring artifact, found one of kind 'driving'" in wrong
-
-
-@pytest.mark.opencl
-def test_daemon_refuses_artifacts_that_a_camera_is_too_large_for(
-    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    daemon = ("--daemon", "1", "--model")
-    other = error_of(capsys, 4, *daemon, str(tiny_model), "--camera", "320x240")
-    assert "found 320x240 with 144384; compile the models again with --camera 320x240" in other
-    plain = tiny.write(tmp_path / "plain.pkl")
-    assert "expected a driving artifact" in error_of(capsys, 4, *daemon, str(plain))
+    assert "driverStateV2" in modeld(0, "bench", *both, monitoring).out

@@ -1,8 +1,8 @@
-"""`modeld compile --verify` and `--bind`: what they print, what they write, what they refuse."""
+"""`modeld compile` with --verify, --bind, --constant and --tune: what is said, written, refused."""
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,14 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import helper, parser
 
 from runtime import load_program
 from tests.scheduler.driving.edited_models import parts_of, proto_of
 from tests.scheduler.onnx_import.tiny_models import model_of, value
-from tools import cli
+from tests.tools.conftest import Modeld
 
 FLOAT = np.float32
-IMAGES = (1, 12, 128, 256)
 
 
 @pytest.fixture
@@ -36,24 +35,16 @@ def product(tmp_path: Path) -> Path:
     return path
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = cli.main([str(word) for word in words])
-    done = capsys.readouterr()
-    return code, done.out, done.err
-
-
 @pytest.mark.opencl
 def test_bound_dimensions_are_compiled_verified_and_run(
-    product: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    product: Path, tmp_path: Path, modeld: Modeld
 ) -> None:
     out = tmp_path / "out.pkl"
     bind = ["--bind", "batch=3", "--bind", "z:1=4"]
-    code, text, errors = run(capsys, "compile", product, "-o", out, *bind, "--verify", "--json")
-    report = json.loads(text)
-    assert (code, errors.count("note:")) == (0, 0)
-    assert report["notes"] == []
-    (check,) = report["verify"]
+    said = modeld(0, "compile", product, "-o", out, *bind, "--verify", "--json")
+    assert "note:" not in said.err
+    assert said.json["notes"] == []
+    (check,) = said.json["verify"]
     assert sorted(output["name"] for output in check["outputs"]) == ["e", "y"]
     assert all(output["problem"] == "" for output in check["outputs"])
     assert check["failures"] == []
@@ -64,15 +55,12 @@ def test_bound_dimensions_are_compiled_verified_and_run(
         assert found["e"].tolist() == np.ones((2, 4)).tolist()
 
 
-def test_what_is_not_bound_is_noted(
-    product: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_bound_is_noted(product: Path, tmp_path: Path, modeld: Modeld) -> None:
     words = ["compile", product, "-o", tmp_path / "out.pkl", "--no-binary", "--json"]
-    code, text, errors = run(capsys, *words, "--bind", "z:1=4")
-    (note,) = json.loads(text)["notes"]
-    assert code == 0
+    said = modeld(0, *words, "--bind", "z:1=4")
+    (note,) = said.json["notes"]
     assert "batch bound to 1" in note
-    assert f"note: {note}" in errors.splitlines()
+    assert f"note: {note}" in said.err.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -92,34 +80,19 @@ def test_what_is_not_bound_is_noted(
 )
 @pytest.mark.parametrize("command", ["compile", "inspect"])
 def test_bindings_that_cannot_work(
-    product: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-    case: tuple[list[str], int, str],
+    product: Path, tmp_path: Path, modeld: Modeld, command: str, case: tuple[list[str], int, str]
 ) -> None:
     bind, code, message = case
     out = tmp_path / "out.pkl"
     options = [word for text in bind for word in ("--bind", text)]
     output = ["-o", out, "--no-binary"] if command == "compile" else []
-    found, _, errors = run(capsys, command, product, *output, *options)
-    assert found == code
-    assert message in errors
+    assert message in modeld(code, command, product, *output, *options).err
     assert not out.exists()
-
-
-def test_a_driving_program_takes_no_bindings(
-    product: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["compile", product, product, "-o", tmp_path / "out.pkl", "--bind", "batch=2"]
-    code, _, errors = run(capsys, *words)
-    assert code == 2
-    assert "--bind and --constant need a plain model" in errors
 
 
 @pytest.mark.opencl
 def test_a_failed_check_writes_nothing_and_says_what_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, modeld: Modeld
 ) -> None:
     w = np.random.default_rng(0).standard_normal((64, 64)).astype(FLOAT)
     nodes = [
@@ -131,24 +104,20 @@ def test_a_failed_check_writes_nothing_and_says_what_is_wrong(
     path, out = tmp_path / "cancels.onnx", tmp_path / "out.pkl"
     onnx.save(model_of(nodes, [value("x", (4, 64))], [value("y", (4, 64))], weights), path)
     words = ["compile", path, "-o", out, "--verify", "--no-binary"]
-    code, _, errors = run(capsys, *words, "--precision", "fp16")
-    assert code == 1
-    last = errors.strip().splitlines()[-1]
+    last = modeld(1, *words, "--precision", "fp16").err.strip().splitlines()[-1]
     assert last.startswith('modeld: error: cancels.onnx: output "y" at [')
     assert "of the largest value" in last
     assert "try --precision fp32" in last
     assert last.endswith("nothing was written")
     assert list(tmp_path.iterdir()) == [path]
-    code, text, _ = run(capsys, *words)
-    assert code == 0
-    assert "verified beside onnxruntime" in text
+    assert "verified beside onnxruntime" in modeld(0, *words).out
     assert out.exists()
 
 
 @pytest.mark.slow
 @pytest.mark.opencl
 def test_driving_models_are_verified_one_by_one_and_together(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, modeld: Modeld
 ) -> None:
     paths = []
     for role, part in parts_of("split-2025").items():
@@ -156,15 +125,96 @@ def test_driving_models_are_verified_one_by_one_and_together(
         onnx.save(proto_of(part), paths[-1])
     out = tmp_path / "driving.pkl"
     options = ["--camera", "64x64", "--verify", "--json", "--no-binary"]
-    code, text, _ = run(capsys, "compile", *paths, "-o", out, *options)
-    assert code == 0
-    reports = json.loads(text)["verify"]
+    reports = modeld(0, "compile", *paths, "-o", out, *options).json["verify"]
     assert [r["model"] for r in reports] == ["vision.onnx", "policy.onnx", "driving"]
     assert [len(r["outputs"]) for r in reports] == [1, 1, 0]
     assert all(r["failures"] == [] for r in reports)
     first = out.read_bytes()
-    code, text, errors = run(capsys, "compile", *reversed(paths), "-o", out, *options)
-    assert code == 0
+    said = modeld(0, "compile", *reversed(paths), "-o", out, *options)
     assert out.read_bytes() == first
-    assert {r["model"] for r in json.loads(text)["verify"]} == {r["model"] for r in reports}
-    assert "note: interface: assumed split-2025" in errors
+    assert {r["model"] for r in said.json["verify"]} == {r["model"] for r in reports}
+    assert "note: interface: assumed split-2025" in said.err
+
+
+# --- inputs that are fixed while compiling ----------------------------------------------------
+
+
+# The branch for other rates does not fit this input: it can only be left out.
+RATES = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[1,6] x, int64 rate, int64[k] shape) => (float[n,m] y) {
+  high = Constant <value = int64 {16000}> ()
+  is_high = Equal (rate, high)
+  z = If (is_high) <
+    then_branch = t () => (float[a,b] u) { u = Neg (x) },
+    else_branch = e () => (float[a,b] v) {
+      w = Constant <value_ints = [7, 7]> ()
+      v = Reshape (x, w)
+    }
+  >
+  y = Reshape (z, shape)
+}"""
+
+
+@pytest.fixture
+def rates(tmp_path: Path) -> Path:
+    path = tmp_path / "rates.onnx"
+    onnx.save(parser.parse_model(RATES), path)
+    return path
+
+
+@pytest.mark.opencl
+def test_fixed_inputs_are_compiled_in_and_verified(rates: Path, modeld: Modeld) -> None:
+    output = rates.with_suffix(".pkl")
+    fixed = ["--constant", "rate=16000", "--constant", "shape=3,2"]
+    assert modeld(0, "compile", rates, "-o", output, "--verify", *fixed, "--json").json["verify"]
+    with load_program(output) as program:
+        x = np.arange(6, dtype=np.float32).reshape(1, 6)
+        np.testing.assert_array_equal(program.run({"x": x})["y"], -x.reshape(3, 2))
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize(
+    ("fixed", "code", "message"),
+    [
+        ([], 4, "fix what its condition comes from"),
+        (["rate=16000"], 4, 'its shape ("shape") depends on run-time data'),
+        (["rate=high"], 4, 'input "rate": expected int64[], found high'),
+        (["speed=3"], 4, 'input "speed" is not there'),
+        (["rate"], 2, "expected INPUT=VALUE"),
+        (["rate=1", "rate=2"], 2, "rate is given twice"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_fixed_is_one_line(
+    rates: Path, modeld: Modeld, fixed: list[str], code: int, message: str
+) -> None:
+    options = [word for text in fixed for word in ("--constant", text)]
+    output = rates.with_suffix(".pkl")
+    error = modeld.refused(code, message, "compile", rates, "-o", output, *options).err
+    assert fixed or re.search("If.*a branch cannot be translated", error)
+    assert not output.exists()
+
+
+# --- loops that are chosen by measuring -------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.opencl
+def test_a_search_is_reported_kept_and_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modeld: Modeld
+) -> None:
+    """y = x w, with x (4, 32) and w (32, 16): few choices."""
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
+    w = np.random.default_rng(1).standard_normal((32, 16)).astype(FLOAT)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "/MatMul")]
+    path = tmp_path / "tiny.onnx"
+    onnx.save(model_of(nodes, [value("x", (4, 32))], [value("y", (4, 16))], {"w": w}), path)
+    command = ["compile", path, "-o", tmp_path / "o.pkl", "--target", "cpu", "-q", "--tune"]
+    tune = modeld(0, *command, "3.9", "--json").json["tune"]
+    rows = [(k["kernel"], k["times"], k["state"]) for k in tune["kernels"]]
+    assert rows == [("/MatMul", 1, "searched")]
+    assert all(k["best_ms"] <= k["heuristic_ms"] for k in (*tune["kernels"], tune))
+    assert len(list((tmp_path / "tuned").glob("cpu-*.json"))) == 1
+    said = modeld(0, *command, "0.5").out
+    for text in ("heuristic ms", "known", "tuned in"):
+        assert text in said

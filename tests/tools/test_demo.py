@@ -1,26 +1,20 @@
-"""The demo's processes on a real bus with the hand-written artifact, and the subscriber alone."""
+"""The demo's processes on a real bus, with an artifact that is written by hand."""
 
 from __future__ import annotations
 
-import json
 import os
-import select
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cereal.clock import MonotonicClock
 from cereal.frames import DIRECTORY, FrameRingWriter, nv12_format
 from cereal.log_reader import read_log
-from cereal.pubsub import PubMaster
-from cereal.transport import ZmqTransport
 from tests.tools import tiny_driving
+from tests.tools.conftest import Modeld
 from tests.tools.tiny_driving import write_tiny_driving
 from tools import demo
 from tools.cli import main
@@ -46,14 +40,11 @@ def write_model(path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.opencl
-def test_demo_drives_the_daemon_process_over_the_bus(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_demo_drives_the_daemon_process_over_the_bus(tmp_path: Path, modeld: Modeld) -> None:
     model = write_model(tmp_path / "model.pkl")
     options = ["--directory", str(tmp_path / "demo"), "--model", str(model)]
     options += ["--frames", str(FRAMES), "--camera-server", SERVER, "--json"]
-    assert main(["demo", *options]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = modeld(0, "demo", *options).json
     assert result["frames"] == FRAMES
     assert set(result["messages"]) == set(OUTPUT_SERVICES)
     assert FRAMES / 2 <= result["messages"]["modelV2"] <= FRAMES
@@ -82,11 +73,10 @@ def test_demo_drives_the_daemon_process_over_the_bus(
 @pytest.mark.alone
 @pytest.mark.opencl
 def test_the_trained_model_keeps_its_lane_and_sees_its_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, modeld: Modeld
 ) -> None:
     options = ["--directory", str(tmp_path), "--camera-server", SERVER, "--json"]
-    assert main(["demo", *options, "--frames", str(TRAINED_FRAMES)]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = modeld(0, "demo", *options, "--frames", TRAINED_FRAMES).json
     assert (result["end"], result["departures"], result["collisions"]) == ("done", 0, 0)
     assert result["offset_mean_m"] <= 0.25
     # Half the width of a painted line on either side, and a hand's more.
@@ -115,15 +105,13 @@ def test_the_trained_model_is_compiled_once_and_anew_when_it_has_changed(
 
 
 def test_demo_without_a_trained_model_says_how_to_get_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modeld: Modeld
 ) -> None:
     monkeypatch.setattr(trained_model, "MODELS", tmp_path / "none")
-    assert main(["demo", "--directory", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert "none: expected the trained model, vision.onnx and policy.onnx, found no" in error
+    expected = "none: expected the trained model, vision.onnx and policy.onnx, found no"
+    error = modeld.refused(2, expected, "demo", "--directory", tmp_path).err
     assert "make train" in error
     assert "--model" in error
-    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -136,29 +124,25 @@ def test_a_machine_that_is_too_slow_gets_slower_cameras(latency_ms: float, rate_
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.opencl
-def test_demo_can_be_watched_from_outside(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_demo_can_be_watched_from_outside(tmp_path: Path, modeld: Modeld) -> None:
     model = write_model(tmp_path / "model.pkl")
     (tmp_path / "my bus").mkdir()
     bus = f"ipc://{tmp_path}/my bus"
     options = ["--directory", str(tmp_path / "demo"), "--model", str(model), "--bus", bus]
     options += ["--frames", "10", "--rate-hz", "20", "--camera-server", SERVER]
-    with _subscribe("--bus", bus, "--count", "2", "--timeout", "60") as watcher:
-        assert main(["demo", *options]) == 0
+    watch = ("subscribe", "drivingModelData", "--bus", bus, "--count", "2", "--timeout", "60")
+    with subprocess.Popen(
+        [sys.executable, "-m", "tools.cli", *watch],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as watcher:
+        said = modeld(0, "demo", *options)
         text, errors = watcher.communicate(timeout=60)
     assert (watcher.returncode, errors) == (0, "")
     assert len(text.splitlines()) == 2
-    line = next(one for one in capsys.readouterr().out.splitlines() if one.startswith("bus: "))
+    line = next(one for one in said.out.splitlines() if one.startswith("bus: "))
     assert line == f"bus: {bus}; watch it with: modeld subscribe modelV2 --bus '{bus}'"
-
-
-def test_demo_refuses_an_address_that_is_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--directory", str(tmp_path), "--model", "x.pkl", "--rate-hz", "20"]
-    assert main(["demo", *options, "--bus", "udp://localhost"]) == 4
-    assert "expected tcp://HOST or ipc:///DIR, got 'udp://localhost'" in capsys.readouterr().err
 
 
 @pytest.mark.opencl
@@ -191,101 +175,6 @@ def test_demo_fails_when_the_daemon_cannot_start(
     errors = capfd.readouterr().err
     assert "daemon: expected it to run, found it ended with exit code 4" in errors
     assert "Traceback" not in errors
-
-
-@pytest.mark.parametrize(
-    "option", [["--frames", "0"], ["--frames", "36001"], ["--rate-hz", "21"], ["--rate-hz", "nan"]]
-)
-def test_demo_refuses_impossible_options(option: list[str]) -> None:
-    assert main(["demo", *option]) == 2
-
-
-def _publish_until_ended(process: subprocess.Popen[str], bus: str) -> None:
-    """Send modelV2 messages, as subscribers connect when they like."""
-    transport = ZmqTransport(bus)
-    publisher = PubMaster(["drivingModelData"], transport, MonotonicClock())
-    deadline = time.monotonic() + 20.0
-    number = 0
-    while process.poll() is None and time.monotonic() < deadline:
-        event = publisher.new("drivingModelData")
-        event.valid = True
-        event.drivingModelData.frameId = number
-        publisher.send("drivingModelData", event)
-        number += 1
-        time.sleep(0.01)
-    publisher.close()
-    transport.close()
-
-
-def _subscribe(*options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tools.subscribe", "drivingModelData", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_subscriber_prints_and_logs_what_arrives(tmp_path: Path) -> None:
-    bus, log = f"ipc://{tmp_path}", tmp_path / "live.rlog.zst"
-    with _subscribe("--bus", bus, "--count", "5", "--every", "2", "--output", str(log)) as process:
-        _publish_until_ended(process, bus)
-        text, errors = process.communicate()
-    assert (process.returncode, errors) == (0, "")
-    lines = text.splitlines()
-    assert len(lines) == 3
-    assert all(line.startswith("drivingModelData ") and " valid " in line for line in lines)
-    ids = [event.drivingModelData.frameId for event in read_log(log)]
-    assert len(ids) == 5
-    assert ids == list(range(ids[0], ids[0] + 5))
-
-
-def test_subscriber_ends_with_code_1_when_nothing_arrives(tmp_path: Path) -> None:
-    with _subscribe("--bus", f"ipc://{tmp_path}", "--timeout", "0.2") as process:
-        text, errors = process.communicate()
-    assert (process.returncode, text) == (1, "")
-    assert "expected a message of drivingModelData within 0.2 s" in errors
-
-
-@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1"])
-def test_subscriber_refuses_a_timeout_that_never_or_always_comes(
-    seconds: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["subscribe", f"--timeout={seconds}"]) == 2
-    assert "--timeout: expected a positive number of seconds" in capsys.readouterr().err
-
-
-def test_subscriber_refuses_an_unknown_service(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["subscribe", "modelV3"]) == 2
-    assert "modelV3" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_subscriber_stops_by_signal_and_keeps_its_log(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
-    bus, log = f"ipc://{tmp_path}", tmp_path / "live.rlog"
-    transport = ZmqTransport(bus)
-    publisher = PubMaster(["drivingModelData"], transport, MonotonicClock())
-    with _subscribe("--bus", bus, "--output", str(log)) as process:
-        assert process.stdout is not None
-        for _ in range(500):
-            publisher.send("drivingModelData", publisher.new("drivingModelData"))
-            time.sleep(0.01)
-            # The first printed line shows that it is connected and listening for signals.
-            if log.with_name(f".{log.name}.{process.pid}.part").exists() and _has_line(process):
-                break
-        process.send_signal(number)
-        process.communicate()
-    publisher.close()
-    transport.close()
-    assert process.returncode == code
-    assert sum(1 for _ in read_log(log)) >= 1
-
-
-def _has_line(process: subprocess.Popen[str]) -> bool:
-    assert process.stdout is not None
-    return bool(select.select([process.stdout], [], [], 0)[0])
 
 
 def test_child_that_ends_is_noticed() -> None:

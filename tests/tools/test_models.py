@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cereal.schema import new_event
-from cereal.transport import ZmqTransport
 from tests.other_user import (
     OWN_GROUP,
     STRANGER,
@@ -22,12 +16,13 @@ from tests.other_user import (
     process_of,
     tell,
 )
+from tests.tools.conftest import Modeld, Said
+from tests.tools.messages import event_of, repeating
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.cli import main
 
 __all__ = ["open_directory"]
 
-Capture = pytest.CaptureFixture[str]
+Models = Callable[..., Said]
 
 
 @pytest.fixture(scope="module")
@@ -46,92 +41,61 @@ def place(tmp_path: Path) -> list[str]:
     return ["--store", str(tmp_path / "store"), "--config", str(config)]
 
 
-def models(*arguments: object) -> int:
-    return main(["models", *map(str, arguments)])
+@pytest.fixture
+def models(modeld: Modeld, place: list[str]) -> Models:
+    """Run the command on the store."""
+    return lambda code, *words: modeld(code, "models", *words, *place)
 
 
-def printed(capsys: Capture, *arguments: object) -> dict[str, Any]:
-    capsys.readouterr()
-    assert models(*arguments, "--json") == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-@contextmanager
-def on_the_bus(directory: Path, service: str, **fields: Any) -> Iterator[None]:
-    """Publish a message again and again."""
-    transport = ZmqTransport(f"ipc://{directory}")
-    publisher, done = transport.publisher(service), threading.Event()
-    built = new_event(service, mono_time_ns=1, valid=True)
-    for name, value in fields.items():
-        setattr(getattr(built, service), name, value)
-    data = built.to_bytes()
-
-    def publish() -> None:
-        while not done.wait(0.02):
-            publisher.send(data)
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-        transport.close()
+def add_both(models: Models, artifacts: tuple[Path, Path]) -> list[Said]:
+    """Add ex@1 and ex@2."""
+    return [
+        models(0, "add", artifact, "--name", "ex", "--version", version)
+        for version, artifact in enumerate(artifacts, 1)
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.opencl
 def test_a_model_is_added_selected_and_taken_back(
-    artifacts: tuple[Path, Path], place: list[str], capsys: Capture
+    artifacts: tuple[Path, Path], models: Models
 ) -> None:
-    for version, artifact in enumerate(artifacts, 1):
-        assert models("add", artifact, "--name", "ex", "--version", version, *place) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("ex@1: driving, ")
-    assert said[0].endswith("take it with: modeld models select ex@1")
-    assert models("select", "ex@1", *place) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    first, _ = add_both(models, artifacts)
+    assert first.out.startswith("ex@1: driving, ")
+    assert first.out.endswith("take it with: modeld models select ex@1\n")
+    assert models(0, "select", "ex@1").out.splitlines() == [
         "driving: ex@1 (nothing before)",
         "the daemon takes it at its next start, or with: systemctl reload modeld",
     ]
-    assert models("select", "ex@2", *place) == 0
-    assert capsys.readouterr().out.startswith("driving: ex@2 (before: ex@1)\n")
-    found = printed(capsys, "list", *place)
+    assert models(0, "select", "ex@2").out.startswith("driving: ex@2 (before: ex@1)\n")
+    found = models(0, "list", "--json").json
     assert found["selected"] == {"driving": {"current": "ex@2", "previous": "ex@1"}}
     assert [one["current"] for one in found["models"]] == [[], ["driving"]]
     assert [one["previous"] for one in found["models"]] == [["driving"], []]
     assert all(one["sound"] and one["problem"] is None for one in found["models"])
-    assert printed(capsys, "rollback", *place)["current"] == "ex@1"
-    assert models("list", *place) == 0
-    rows = capsys.readouterr().out.splitlines()
-    assert rows[0].split() == [
-        *("model", "version", "kind", "sha256", "size", "added", "selected", "sound")
-    ]
-    assert rows[1].split()[:3] == ["ex", "1", "driving"]
-    assert rows[1].split()[-2:] == ["driving", "yes"]
-    assert rows[2].split()[-3:] == ["driving", "before", "yes"]
-    assert models("select", "ex@2", "--role", "fallback", *place) == 0
-    assert printed(capsys, "verify", "--run", *place)["problems"] == {"ex@1": None, "ex@2": None}
+    assert models(0, "rollback", "--json").json["current"] == "ex@1"
+    rows = [row.split() for row in models(0, "list").out.splitlines()]
+    assert " ".join(rows[0]) == "model version kind sha256 size added selected sound"
+    assert rows[1][:3] == ["ex", "1", "driving"]
+    assert rows[1][-2:] == ["driving", "yes"]
+    assert rows[2][-3:] == ["driving", "before", "yes"]
+    models(0, "select", "ex@2", "--role", "fallback")
+    assert models(0, "verify", "--run", "--json").json["problems"] == {"ex@1": None, "ex@2": None}
 
 
 @pytest.mark.opencl
 def test_damage_is_one_line_for_each_model(
-    artifacts: tuple[Path, Path], place: list[str], tmp_path: Path, capsys: Capture
+    artifacts: tuple[Path, Path], models: Models, tmp_path: Path
 ) -> None:
-    for version, artifact in enumerate(artifacts, 1):
-        assert models("add", artifact, "--name", "ex", "--version", version, *place) == 0
+    add_both(models, artifacts)
+    for version in (1, 2):
         with (tmp_path / f"store/ex@{version}/artifact.pkl").open("r+b") as file:
             file.write(b"\0")
     for action in ("list", "verify"):
-        capsys.readouterr()
-        assert models(action, *place) == 4
-        lines = capsys.readouterr().err.splitlines()
+        lines = models(4, action).err.splitlines()
         assert len(lines) == 2
         assert all("expected sha256" in one for one in lines)
-    assert models("select", "ex@1", *place) == 4
-    errors = capsys.readouterr().err
+    errors = models(4, "select", "ex@1").err
     assert errors.count("\n") == 1
     assert "ex@1/artifact.pkl: expected sha256" in errors
 
@@ -140,28 +104,26 @@ def test_damage_is_one_line_for_each_model(
 @pytest.mark.opencl
 @pytest.mark.parametrize("service", ["deviceState", "modelV2"])
 def test_nothing_is_switched_while_the_car_drives(
-    artifacts: tuple[Path, Path], place: list[str], tmp_path: Path, capsys: Capture, service: str
+    artifacts: tuple[Path, Path], models: Models, tmp_path: Path, service: str
 ) -> None:
-    for version, artifact in enumerate(artifacts, 1):
-        assert models("add", artifact, "--name", "ex", "--version", version, *place) == 0
-        assert models("select", f"ex@{version}", *place) == 0
+    add_both(models, artifacts)
+    for version in (1, 2):
+        models(0, "select", f"ex@{version}")
     fields = {"started": True} if service == "deviceState" else {}
-    with on_the_bus(tmp_path / "bus", service, **fields):
+    with repeating(f"ipc://{tmp_path}/bus", (service, event_of(service, **fields))):
         for action in (["select", "ex@1"], ["rollback"]):
-            capsys.readouterr()
-            assert models(*action, *place) == 4
-            refusal = capsys.readouterr().err
+            refusal = models(4, *action).err
             assert "expected a parked car, but" in refusal
             assert service in refusal
             assert refusal.count("\n") == 1
-        assert models("rollback", "--force", *place) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith("driving: ex@1 (before: ex@2)")
-    assert "although" in captured.err
+        said = models(0, "rollback", "--force")
+    assert said.out.startswith("driving: ex@1 (before: ex@2)")
+    assert "although" in said.err
 
 
 @needs_root
 def test_who_may_not_listen_cannot_tell(open_directory: Path) -> None:
+    driving = event_of("deviceState", started=True)
     script = """
 transport = ZmqTransport("ipc://" + arguments[0])
 print("ready", flush=True)
@@ -176,39 +138,29 @@ print(why_not_parked(transport, 0.1), flush=True)
         imports="from modeld.parked import why_not_parked",
     ) as child:
         assert line(child) == "ready"
-        with on_the_bus(open_directory, "deviceState", started=True):
+        with repeating(f"ipc://{open_directory}", ("deviceState", driving)):
             tell(child)
             said = [line(child), line(child)]
     assert "nobody can tell, as deviceState may not be received" in said[1]
 
 
-def test_a_bus_that_nobody_made_is_that_of_a_parked_car(
-    place: list[str], tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_bus_that_nobody_made_is_that_of_a_parked_car(tmp_path: Path, models: Models) -> None:
     (tmp_path / "bus").rmdir()
     (tmp_path / "store").mkdir()
-    assert models("rollback", *place) == 4
-    assert "expected a model before the selected one of driving" in capsys.readouterr().err
+    expected = "expected a model before the selected one of driving"
+    assert expected in models(4, "rollback").err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "text"),
+    ("words", "text"),
     [
-        ([], 2, "the following arguments are required: ACTION"),
-        (["remove"], 2, "invalid choice: 'remove'"),
-        (["list"], 4, "expected a store of models, found none; modeld models add makes it"),
-        (["select", "ex"], 4, "expected a store of models, found none"),
-        (["select", "../ex"], 4, "name: expected 1 to 64"),
-        (["select", "ex", "--role", "x"], 2, "invalid choice: 'x'"),
-        (["add", "no.pkl", "--name", "X", "--version", "/"], 4, "found 'X'; version: expected"),
-        (["add", "no.pkl", "--name", "x", "--version", "1"], 4, "no.pkl: cannot be read: No such"),
+        ([], "the following arguments are required: ACTION"),
+        (["remove"], "invalid choice: 'remove'"),
+        (["select", "ex", "--role", "x"], "invalid choice: 'x'"),
     ],
+    ids=["no action", "unknown action", "unknown role"],
 )
-def test_what_cannot_be_is_one_line(
-    tmp_path: Path, capsys: Capture, arguments: list[str], code: int, text: str
-) -> None:
-    where = ["--store", str(tmp_path / "store")] if arguments else []
-    assert models(*arguments, *where) == code
-    errors = [one for one in capsys.readouterr().err.splitlines() if not one.startswith("usage")]
-    error = next(one for one in errors if one.startswith("modeld: error: "))
+def test_wrong_words_show_the_usage(modeld: Modeld, words: list[str], text: str) -> None:
+    usage, _, error = modeld(2, "models", *words).err.partition("modeld: error: ")
+    assert usage.startswith("usage: modeld models")
     assert text in error

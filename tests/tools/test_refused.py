@@ -176,6 +176,8 @@ ROWS = [
     (2, "subscribe --field frameId", "--field needs --json"),
     (2, "subscribe carState --json --field speed", "--field speed: expected a field of carState"),
     (2, "subscribe --count 0", "error: --count: expected at least 1, found 0"),
+    (1, "subscribe can --bus ipc://bus --timeout 0.2", "expected a message of can within 0.2 s"),
+    (1, "status --bus ipc://bus --timeout 0.2", "error: bus ipc://bus: expected a message of"),
     (2, "status --timeout=nan", "--timeout: expected a positive number"),
     (2, "status --timeout=inf", "--timeout: expected a positive number"),
     (2, "status --timeout=0", "--timeout: expected a positive number"),
@@ -223,5 +225,6 @@ def test_what_cannot_be_is_one_line(
     before = files()
     words = words.replace("VIDEO", str(video)).replace("SERVER", f"refused-{os.getpid()}")
     with contextlib.chdir(place):
-        modeld.refused(code, text, *shlex.split(words))
+        said = modeld.refused(code, text, *shlex.split(words))
+    assert said.out == ""
     assert files() == before

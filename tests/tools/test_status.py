@@ -7,10 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +15,14 @@ from typing import Any
 import pytest
 
 from cereal.clock import MonotonicClock
-from cereal.schema import content, new_event, read_event
-from cereal.transport import ZmqTransport
+from cereal.schema import content, read_event
 from cereal.transport.memory import MemoryTransport
 from modeld.health import HEALTH_SERVICES, HealthReporter
 from modeld.health_snapshot import SelfTestFacts, ServiceFacts, TestResult
 from modeld.loop_state import Fault, LoopState, Phase
 from modeld.realtime import Effect
-from tools.cli import main
+from tests.tools.conftest import Modeld
+from tests.tools.messages import event_of, repeating
 from tools.lib.health_judge import problems_of, quantile_ms, stages_since
 from tools.lib.health_text import Painter, duration_text, health_text
 from tools.lib.message_values import to_plain
@@ -53,25 +50,36 @@ def running() -> LoopState:
     return state
 
 
-def health(state: LoopState, facts: ServiceFacts = FACTS) -> dict[str, Any]:
-    """Return the health message of a loop, as the command reads it."""
+def health_event(state: LoopState, facts: ServiceFacts = FACTS) -> bytes:
+    """Return the health message of a loop."""
     transport = MemoryTransport()
-    bus = transport.subscriber("modeldHealth")
-    reporter = HealthReporter(facts, state, transport, MonotonicClock(), "modeldHealth")
+    service = HEALTH_SERVICES[facts.kind]
+    bus = transport.subscriber(service)
+    reporter = HealthReporter(facts, state, transport, MonotonicClock(), service)
     reporter.report(NOW_NS)
     reporter.close()
     data = bus.receive()
     assert data is not None
-    return to_plain(content(read_event(data)))
+    return data
 
 
-def test_publishing_valid_messages_is_healthy() -> None:
-    assert problems_of(health(running())) == []
+def health(state: LoopState, facts: ServiceFacts = FACTS) -> dict[str, Any]:
+    """Return the health message of a loop, as the command reads it."""
+    return to_plain(content(read_event(health_event(state, facts))))
 
 
-@pytest.mark.parametrize("phase", [Phase.WAITING_CAMERA, Phase.WAITING_CAR])
-def test_waiting_is_healthy(phase: Phase) -> None:
-    assert problems_of(health(LoopState(phase=phase))) == []
+@pytest.mark.parametrize(
+    ("state", "problems"),
+    [
+        (running(), []),
+        (LoopState(phase=Phase.WAITING_CAMERA), []),
+        (LoopState(phase=Phase.WAITING_CAR), []),
+        (LoopState(), ["starting"]),
+    ],
+    ids=["running", "waiting for a camera", "waiting for a car", "starting"],
+)
+def test_a_loop_that_runs_or_waits_is_healthy(state: LoopState, problems: list[str]) -> None:
+    assert problems_of(health(state)) == problems
 
 
 def test_without_a_camera_its_frames_are_not_missed() -> None:
@@ -80,10 +88,6 @@ def test_without_a_camera_its_frames_are_not_missed() -> None:
     assert problems_of(health(state)) == []
     state.count(Fault.DEVICE_ERROR)
     assert problems_of(health(state)) == ["faults in the last 10 s: deviceError 1"]
-
-
-def test_starting_is_not_healthy_yet() -> None:
-    assert problems_of(health(LoopState())) == ["starting"]
 
 
 def test_models_that_cannot_be_used_are_said() -> None:
@@ -200,49 +204,31 @@ def test_durations() -> None:
     assert texts == ["0.2 s", "59.9 s", "1 min 00 s", "59 min 59 s", "1 h 00 min", "27 h 46 min"]
 
 
-@contextmanager
-def speaking(bus: str, *states: tuple[str, LoopState]) -> Iterator[None]:
+def speaking(bus: str, **states: LoopState) -> AbstractContextManager[None]:
     """Have daemons say how they are, more often than real ones."""
-    stop = threading.Event()
+    said = [
+        (HEALTH_SERVICES[kind], health_event(state, ServiceFacts(kind)))
+        for kind, state in states.items()
+    ]
+    return repeating(bus, *said)
 
-    def speak() -> None:
-        transport = ZmqTransport(bus)
-        reporters = [
-            HealthReporter(
-                ServiceFacts(kind), state, transport, MonotonicClock(), HEALTH_SERVICES[kind]
-            )
-            for kind, state in states
-        ]
-        while not stop.wait(0.05):
-            for reporter in reporters:
-                reporter.state.published_ns = time.monotonic_ns()
-                reporter.report(time.monotonic_ns())
-        for reporter in reporters:
-            reporter.close()
-        transport.close()
 
-    thread = threading.Thread(target=speak)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+@pytest.fixture
+def status(tmp_path: Path) -> tuple[str, ...]:
+    """The command for a bus of the test; its address is the third word."""
+    return ("status", "--bus", f"ipc://{tmp_path}", "--timeout", "20")
 
 
 def test_both_daemons_are_told_and_one_that_is_not_well_decides(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    status: tuple[str, ...], modeld: Modeld
 ) -> None:
-    bus = f"ipc://{tmp_path}"
     bad = running()
     bad.reasons = ("frames overwritten",)
-    with speaking(bus, ("driving", bad), ("monitoring", running())):
-        assert main(["status", "--bus", bus, "--timeout", "20"]) == 1
-        text = capsys.readouterr().out
-        assert main(["status", "--bus", bus, "--timeout", "20", "--json"]) == 1
+    with speaking(status[2], driving=bad, monitoring=running()):
+        text = modeld(1, *status).out
+        found = modeld(1, *status, "--json").json
     assert text.startswith("driving: NOT HEALTHY\n  not valid: frames overwritten\n")
     assert "\n\nmonitoring: healthy\n" in text
-    found = json.loads(capsys.readouterr().out)
     assert found["healthy"] is False
     driving = found["daemons"]["modeldHealth"]
     assert driving["problems"] == ["not valid: frames overwritten"]
@@ -251,50 +237,17 @@ def test_both_daemons_are_told_and_one_that_is_not_well_decides(
     assert found["daemons"]["dmonitoringmodeldHealth"]["problems"] == []
 
 
-def test_one_healthy_daemon_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bus = f"ipc://{tmp_path}"
-    with speaking(bus, ("monitoring", LoopState(phase=Phase.WAITING_CAMERA))):
-        assert main(["status", "--bus", bus, "--timeout", "20"]) == 0
-    assert capsys.readouterr().out.startswith("monitoring: healthy\n")
-
-
-def test_silence_is_one_line_and_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--bus", f"ipc://{tmp_path}", "--timeout", "0.2"]) == 1
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert re.fullmatch(r"modeld: error: bus ipc://.*: expected a message of .*\n", output.err)
-
-
-@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
-def test_a_timeout_that_is_none_is_refused(
-    seconds: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["status", "--timeout", seconds]) == 2
-    assert "--timeout: expected a positive number" in capsys.readouterr().err
+def test_one_healthy_daemon_is_enough(status: tuple[str, ...], modeld: Modeld) -> None:
+    with speaking(status[2], monitoring=LoopState(phase=Phase.WAITING_CAMERA)):
+        assert modeld(0, *status).out.startswith("monitoring: healthy\n")
 
 
 def test_what_is_no_health_message_is_told_and_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    status: tuple[str, ...], modeld: Modeld
 ) -> None:
-    bus = f"ipc://{tmp_path}"
-    transport = ZmqTransport(bus)
-    publisher = transport.publisher("modeldHealth")
-    stop = threading.Event()
-
-    def send() -> None:
-        while not stop.wait(0.02):
-            publisher.send(b"no event")
-            publisher.send(new_event("carState", mono_time_ns=1).to_bytes())
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        assert main(["status", "--bus", bus, "--timeout", "1"]) == 1
-    finally:
-        stop.set()
-        thread.join()
-        transport.close()
-    assert "found none" in capsys.readouterr().err
+    others = [("modeldHealth", data) for data in (b"no event", event_of("carState"))]
+    with repeating(status[2], *others):
+        assert "found none" in modeld(1, *status[:-1], "1").err
 
 
 @pytest.mark.slow
@@ -303,7 +256,7 @@ def test_watching_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
     bus = f"ipc://{tmp_path}"
     command = [sys.executable, "-m", "tools.cli", "status", "--watch", "--json", "--bus", bus]
     with (
-        speaking(bus, ("driving", running())),
+        speaking(bus, driving=running()),
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
     ):
         assert process.stdout is not None

@@ -1,14 +1,11 @@
 import argparse
-import json
-import threading
 from pathlib import Path
 
 import pytest
 
-from cereal.schema import new_event
 from cereal.stacks import DEFAULT_STACK, STACKS
-from cereal.transport import ZmqTransport
-from tools.cli import main
+from tests.tools.conftest import Modeld
+from tests.tools.messages import event_of, repeating
 from tools.lib.bus_options import add_bus_arguments, open_bus, stack_of
 
 
@@ -41,36 +38,18 @@ def test_stack_and_hash_give_the_endpoint(options: tuple[str, ...], endpoint: st
     transport.close()
 
 
-def test_unknown_stack_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["subscribe", "--stack", "dragonpilot"]) == 2
-    errors = capsys.readouterr().err
+def test_unknown_stack_is_refused(modeld: Modeld) -> None:
+    errors = modeld(2, "subscribe", "--stack", "dragonpilot").err
     assert all(name in errors for name in STACKS)
 
 
 def test_subscribe_hears_a_stack_of_2026_under_the_name_of_2025(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, modeld: Modeld
 ) -> None:
     bus = f"ipc://{tmp_path}"
-    transport = ZmqTransport(bus)
+    options = ("--bus", bus, "--json", "--count", "1", "--timeout", "30")
     # What a publisher of 2026 calls it.
-    publisher = transport.publisher("lateralDelay")
-    event = new_event("liveDelay", mono_time_ns=1, valid=True)
-    event.liveDelay.lateralDelay = 0.25
-    data, done = event.to_bytes(), threading.Event()
-
-    def publish() -> None:
-        while not done.wait(0.02):
-            publisher.send(data)
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    command = ["subscribe", "liveDelay", "--stack", "openpilot-2026", "--bus", bus, "--json"]
-    try:
-        assert main([*command, "--count", "1", "--timeout", "30"]) == 0
-    finally:
-        done.set()
-        thread.join()
-        transport.close()
-    first = json.loads(capsys.readouterr().out.splitlines()[0])
-    assert first["service"] == "liveDelay"
-    assert first["message"]["lateralDelay"] == 0.25
+    with repeating(bus, ("lateralDelay", event_of("liveDelay", lateralDelay=0.25))):
+        said = modeld(0, "subscribe", "liveDelay", "--stack", "openpilot-2026", *options)
+    first = said.objects[0]
+    assert (first["service"], first["message"]["lateralDelay"]) == ("liveDelay", 0.25)
