@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from cereal.frames import FrameFormat, FrameRingReader, FrameRingWriter
@@ -45,10 +45,12 @@ def model_event(number: int, *, words: int = 0, noise: int = 0) -> bytes:
     return bytes(built.to_bytes())
 
 
-def write_log(path: Path, events: list[bytes]) -> None:
+def write_log(path: Path, events: Iterable[bytes]) -> Path:
+    """Write Events to a log file."""
     with LogWriter(path) as writer:
         for data in events:
             writer.write(data)
+    return path
 
 
 def open_below(place: Path) -> list[str]:

@@ -75,11 +75,13 @@ def test_foreign_subscriber_decodes_our_messages(scheme: str, tmp_path: Path) ->
 def test_foreign_subscriber_of_2026_finds_us_by_its_name_and_port(tmp_path: Path) -> None:
     stack, service = STACKS["openpilot-2026"], "driverCameraState"
     transport = ZmqTransport(f"ipc://{tmp_path}", stack=stack)
-    publisher = transport.publisher(service)
+    publisher, subscriber = transport.publisher(service), transport.subscriber(service)
     event = new_event(service, mono_time_ns=1)
     event.driverCameraState.frameId = 4711
     data = event.to_bytes()
     out = heard_by(LISTEN + OF_2026, "cabinCameraState", lambda: publisher.send(data), tmp_path)
+    # Who listens with our code asks for the same name.
+    assert subscriber.receive(1000) == data
     transport.close()
     # The port is compared and not bound: others of this machine may have it.
     elsewhere = ZmqTransport("tcp://host", stack=stack)

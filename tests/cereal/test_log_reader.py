@@ -3,15 +3,13 @@
 `make test-logs` reads ten thousand logs with random damage.
 """
 
-import builtins
 import bz2
 import functools
 import re
 import struct
-import warnings
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from backports import zstd
@@ -35,15 +33,6 @@ def times(path: Path) -> list[int]:
 
 
 @ENDINGS
-def test_log_comes_back_as_written(name: str, tmp_path: Path) -> None:
-    events = [model_event(i, words=i * 10) for i in range(50)]
-    write_log(tmp_path / name, events)
-    assert list(read_log_bytes(tmp_path / name)) == events
-    assert [one.modelV2.frameId for one in read_log(tmp_path / name)] == list(range(50))
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-@ENDINGS
 def test_codec_is_the_one_of_the_ending_and_recognised_without(name: str, tmp_path: Path) -> None:
     write_log(tmp_path / name, [model_event(1), model_event(2)])
     content = (tmp_path / name).read_bytes()
@@ -57,11 +46,13 @@ def test_codec_is_the_one_of_the_ending_and_recognised_without(name: str, tmp_pa
 
 
 @ENDINGS
-def test_log_larger_than_a_piece_comes_back(name: str, tmp_path: Path) -> None:
-    events = [model_event(i, words=500, noise=40_000) for i in range(30)]
+def test_log_larger_than_a_piece_comes_back_as_written(name: str, tmp_path: Path) -> None:
+    events = [model_event(i, words=20 * i, noise=40_000) for i in range(30)]
     write_log(tmp_path / name, events)
     assert (tmp_path / name).stat().st_size > 1 << 20
     assert list(read_log_bytes(tmp_path / name)) == events
+    assert [one.modelV2.frameId for one in read_log(tmp_path / name)] == list(range(30))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 @ENDINGS
@@ -111,7 +102,7 @@ def twenty() -> list[bytes]:
     return [model_event(i, words=50 * i) for i in range(20)]
 
 
-@given(st.data(), st.sampled_from(list(MAGIC)))
+@given(st.data(), st.sampled_from(["rlog.bz2", "rlog.zst"]))
 @settings(deadline=None, max_examples=60)
 def test_truncated_compressed_log_keeps_a_prefix(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
@@ -122,14 +113,11 @@ def test_truncated_compressed_log_keeps_a_prefix(
     content = path.read_bytes()
     cut = data.draw(st.integers(5, len(content) - 1))
     path.write_bytes(content[:cut])
-    if name == "rlog" and any(cut == sum(map(len, events[:i])) for i in range(len(events))):
-        return  # cut between two events: nothing tells
     with pytest.warns(LogTruncatedWarning) as caught:
         kept = list(read_log_bytes(path))
     assert len(caught) == 1
-    assert kept == events[: len(kept)]
     # A cut in the trailer of the compression loses no event.
-    assert len(kept) < len(events) or name != "rlog"
+    assert kept == events[: len(kept)]
 
 
 # --- damage -------------------------------------------------------------------------------------
@@ -212,10 +200,7 @@ def test_damaged_bzip2_block_keeps_the_blocks_before_it(tmp_path: Path) -> None:
     # Random bytes do not shrink and level 1 makes blocks of 100 kB: this is in the fourth.
     content[350_000:350_100] = bytes(100)
     path.write_bytes(content)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LogTruncatedWarning)
-        read = list(read_log_bytes(path))
-    assert read[:28] == events[:28]
+    assert list(read_log_bytes(path, lambda _: None))[:28] == events[:28]
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(250, marks=pytest.mark.slow)])
@@ -278,14 +263,7 @@ def test_writer_takes_whole_messages_only(tmp_path: Path) -> None:
 
 def test_missing_zstd_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_log(tmp_path / "rlog.zst", [GOOD])
-    real = builtins.__import__
-
-    def without_zstd(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("backports"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_zstd)
+    monkeypatch.setitem(sys.modules, "backports", None)  # importing it fails
     uses: list[Callable[[Path], object]] = [times, LogWriter, GrowingLogWriter]
     for use in uses:
         with pytest.raises(LogError, match=r"modeld\[replay\]"):
