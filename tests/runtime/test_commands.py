@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -11,40 +10,18 @@ import pytest
 from cereal.log_writer import LogWriter
 from cereal.schema import new_event
 from tests.runtime import tiny
+from tests.scheduler.onnx_import.onnx_models import parsed
+from tests.tools.conftest import Modeld
 from tools.bench import make_inputs
-from tools.cli import main
 from tools.inspect import kind_of
-from tools.lib.table import format_size, format_table
+from tools.lib.table import format_table
 
 pytestmark = pytest.mark.opencl
 
 
-class Shell:
-    """Runs commands in this process."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def json(self, *arguments: object) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads(self.out(*arguments, "--json"))
-        return result
-
-    def out(self, *arguments: object) -> str:
-        assert main([str(argument) for argument in arguments]) == 0
-        return self._capsys.readouterr().out
-
-    def error(self, code: int, *arguments: object) -> str:
-        assert main([str(argument) for argument in arguments]) == code
-        captured = self._capsys.readouterr()
-        assert captured.out == ""
-        assert captured.err.startswith("modeld: error: ")
-        assert captured.err.count("\n") == 1
-        return captured.err
-
-
 @pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(capsys)
+def modeld(capsys: pytest.CaptureFixture[str]) -> Modeld:
+    return Modeld(capsys)
 
 
 @pytest.fixture
@@ -55,22 +32,22 @@ def arrays(tmp_path: Path) -> Path:
 
 
 def test_exec_writes_what_run_returns(
-    artifact: Path, arrays: Path, tmp_path: Path, shell: Shell
+    artifact: Path, arrays: Path, tmp_path: Path, modeld: Modeld
 ) -> None:
     out = tmp_path / "out.npz"
     command = ("exec", artifact, "--inputs", arrays, "--outputs", out)
     about = {"name": "y", "dtype": "float32", "shape": [4]}
-    found = shell.json(*command)["outputs"][0]
+    found = modeld(0, *command, "--json").json["outputs"][0]
     assert found == {**about, "min": 12.0, "max": 48.0, "not_finite": 0}
     with np.load(out) as outputs:
         np.testing.assert_array_equal(outputs["y"], [12, 24, 36, 48])
         np.testing.assert_array_equal(outputs["count"], [1225])
-    assert "float32" in shell.out(*command)
+    assert "float32" in modeld(0, *command).out
     assert {path.name for path in tmp_path.iterdir()} == {"in.npz", "out.npz", "tiny.pkl"}
 
 
 def test_exec_refuses_files_that_are_not_arrays(
-    artifact: Path, arrays: Path, tmp_path: Path, shell: Shell
+    artifact: Path, arrays: Path, tmp_path: Path, modeld: Modeld
 ) -> None:
     np.save(tmp_path / "single.npy", np.zeros(3))
     np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object))
@@ -86,21 +63,21 @@ def test_exec_refuses_files_that_are_not_arrays(
         ("odd.npz", "input 'x': expected float32[4], found float32[5]"),
     ):
         command = ("exec", artifact, "--outputs", out, "--inputs", tmp_path / name)
-        assert message in shell.error(2, *command)
+        assert modeld.refused(2, message, *command).out == ""
     command = ("exec", artifact, "--outputs", tmp_path / "no" / "out.npz", "--inputs", arrays)
-    assert "expected its directory to exist" in shell.error(2, *command)
+    modeld.refused(2, "expected its directory to exist", *command)
     assert not out.exists()
 
 
 @pytest.mark.parametrize("load", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_bench_has_the_documented_keys(
-    load: bool, artifact: Path, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    load: bool, artifact: Path, modeld: Modeld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Loading is warm only where there is a cache: the user's may be one that cannot be written.
     monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path / "cache"))
     trace = tmp_path / "trace.json"
     command = ["bench", artifact, "--iters", "7", "--profile", "--trace", trace]
-    result = shell.json(*command, *([] if load else ["--no-load"]))
+    result = modeld(0, *command, "--json", *([] if load else ["--no-load"])).json
     documented = "median_ms p99_ms min_ms kernels launches bytes_moved arena_peak_bytes gflops"
     documented += " load_warm_ms load_cold_ms rss_mib device"
     assert set(documented.split()) <= set(result)
@@ -118,20 +95,20 @@ def test_bench_has_the_documented_keys(
     assert {"/shift", "/sum"} <= {event["name"] for event in events}
 
 
-def test_bench_shows_a_table_and_takes_an_entry(artifact: Path, shell: Shell) -> None:
-    out = shell.out("bench", artifact, "--iters", "2", "--no-load", "--entry", "prepare")
+def test_bench_shows_a_table_and_takes_an_entry(artifact: Path, modeld: Modeld) -> None:
+    out = modeld(0, "bench", artifact, "--iters", "2", "--no-load", "--entry", "prepare").out
     for part in ("entry prepare", "slowest 1 of 1 launch (", "/shift", "load     not measured"):
         assert part in out
     assert "double_it" not in out
 
 
-def test_bench_refuses_what_cannot_work(artifact: Path, tmp_path: Path, shell: Shell) -> None:
-    assert "--iters: expected 1" in shell.error(2, "bench", artifact, "--iters", "0")
-    assert "no entry 'x'" in shell.error(2, "bench", artifact, "--entry", "x")
-    assert "no OpenCL device matches" in shell.error(3, "bench", artifact, "--device", "no such")
-    assert "no such file" in shell.error(4, "bench", tmp_path / "no.pkl")
+def test_bench_refuses_what_cannot_work(artifact: Path, tmp_path: Path, modeld: Modeld) -> None:
+    modeld.refused(2, "--iters: expected 1", "bench", artifact, "--iters", "0")
+    modeld.refused(2, "no entry 'x'", "bench", artifact, "--entry", "x")
+    modeld.refused(3, "no OpenCL device matches", "bench", artifact, "--device", "no such")
+    modeld.refused(4, "no such file", "bench", tmp_path / "no.pkl")
     artifact.write_bytes(artifact.read_bytes()[:-1])
-    assert "truncated" in shell.error(4, "bench", artifact)
+    modeld.refused(4, "truncated", "bench", artifact)
 
 
 def test_bench_inputs_are_seeded_and_fit_their_use() -> None:
@@ -159,20 +136,20 @@ def test_bench_inputs_are_seeded_and_fit_their_use() -> None:
     assert not np.array_equal(inputs["desire"], other["desire"])
 
 
-def test_devices_marks_the_one_that_is_taken(shell: Shell) -> None:
-    result = shell.json("devices")
+def test_devices_marks_the_one_that_is_taken(modeld: Modeld) -> None:
+    result = modeld(0, "devices", "--json").json
     assert result["auto"] in [device["index"] for device in result["devices"]]
-    out = shell.out("devices")
+    out = modeld(0, "devices").out
     assert result["devices"][0]["name"] in out
     assert "\n*  " in out
 
 
-def test_inspect_shows_an_artifact_without_its_sources(artifact: Path, shell: Shell) -> None:
-    result = shell.json("inspect", artifact)
+def test_inspect_shows_an_artifact_without_its_sources(artifact: Path, modeld: Modeld) -> None:
+    result = modeld(0, "inspect", artifact, "--json").json
     assert (result["kind"], result["name"], result["kernels"]) == ("artifact", "tiny", 5)
     assert result["entries"]["run"]["flops"] == 14 * 4
     assert result["state"] == [{"name": "queue", "dtype": "float32", "shape": [3, 4]}]
-    out = shell.out("inspect", artifact)
+    out = modeld(0, "inspect", artifact).out
     assert "prepare" in out
     assert "__kernel" not in out
     # Which kind a file is does not depend on its name.
@@ -180,37 +157,30 @@ def test_inspect_shows_an_artifact_without_its_sources(artifact: Path, shell: Sh
 
 
 @pytest.mark.parametrize("ending", ["", ".bz2", ".zst"])
-def test_inspect_shows_a_log_with_rates(tmp_path: Path, shell: Shell, ending: str) -> None:
+def test_inspect_shows_a_log_with_rates(tmp_path: Path, modeld: Modeld, ending: str) -> None:
     path = tmp_path / f"a.rlog{ending}"
     with LogWriter(path) as log:
         for index in range(5):
             event = new_event("carControl", mono_time_ns=1_000_000_000 + index * 10_000_000)
             log.write(event.to_bytes())
-    result = shell.json("inspect", path)
+    result = modeld(0, "inspect", path, "--json").json
     assert (result["kind"], result["messages"]) == ("log", 5)
     assert result["services"] == [
         {"service": "carControl", "count": 5, "span_s": 0.04, "rate_hz": 100.0}
     ]
 
 
-def test_inspect_shows_an_onnx_model(tmp_path: Path, shell: Shell) -> None:
-    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "w"], ["s"]), helper.make_node("Relu", ["s"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", float32, [2, 3])],
-        [helper.make_tensor_value_info("y", float32, [2, 3])],
-        [helper.make_tensor("w", float32, [3], [1, 2, 3])],
-    )
-    path = tmp_path / "a.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
-    result = shell.json("inspect", path)
+def test_inspect_shows_an_onnx_model(tmp_path: Path, modeld: Modeld) -> None:
+    path, weight = tmp_path / "a.onnx", np.array([1, 2, 3], np.float32)
+    text = "(float[2,3] x) => (float[2,3] y) { s = Add(x, w) y = Relu(s) }"
+    onnx.save(parsed(text, w=weight), path)
+    result = modeld(0, "inspect", path, "--json").json
     assert (result["kind"], result["opset"], result["parameters"]) == ("onnx", 17, 3)
     assert result["operators"] == {"Add": 1, "Relu": 1}
     assert result["inputs"] == [{"name": "x", "dtype": "float", "shape": [2, 3]}]
 
 
-def test_inspect_refuses_other_files(tmp_path: Path, shell: Shell) -> None:
+def test_inspect_refuses_other_files(tmp_path: Path, modeld: Modeld) -> None:
     path = tmp_path / "a"
     for content, found in (
         (b"PK\x03\x04 and so on, longer than a header", "50 4b 03 04"),
@@ -219,16 +189,12 @@ def test_inspect_refuses_other_files(tmp_path: Path, shell: Shell) -> None:
         (b"\3\0\0\0\1\0\0\0" + bytes(8), "03 00 00 00 01"),
     ):
         path.write_bytes(content)
-        assert f"it begins with {found}" in shell.error(4, "inspect", path)
-    assert "cannot read: No such file" in shell.error(4, "inspect", tmp_path / "no")
+        modeld.refused(4, f"it begins with {found}", "inspect", path)
+    modeld.refused(4, "cannot read: No such file", "inspect", tmp_path / "no")
 
 
-def test_tables_align_numbers_and_sizes_are_for_people() -> None:
+def test_tables_align_numbers() -> None:
     assert format_table(("a", "number"), [("x", 1), ("long", 22.5)]) == (
         "a     number\nx          1\nlong  22.500"
     )
     assert format_table(("empty",), []) == "empty"
-    sizes = {
-        0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 3 << 20: "3.0 MiB", 5 << 30: "5.0 GiB",
-    }  # fmt: skip
-    assert {size: format_size(size) for size in sizes} == sizes
