@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from cereal.log_writer import LogWriter
 from cereal.schema import new_event, read_event
+from tests.cereal.shared import write_log
+
+__all__ = ["drive", "move_lines", "unchanged", "write_log", "write_pair"]
 
 Change = Callable[[str, int, Any], None]
 """Gets the service, the frame id and the Event's builder; changes what it likes."""
@@ -84,12 +86,9 @@ def _fill_model(frame_id: int, model: Any) -> None:
     model.action.desiredCurvature = 1e-3 * math.sin(frame_id / 50)
 
 
-def write_log(path: Path, events: Iterable[bytes]) -> Path:
-    """Write Events to a log file."""
-    with LogWriter(path) as log:
-        for data in events:
-            log.write(data)
-    return path
+def write_pair(place: Path, left: Iterable[bytes], right: Iterable[bytes]) -> tuple[Path, Path]:
+    """Write the Events of both sides."""
+    return write_log(place / "left.rlog", left), write_log(place / "right.rlog", right)
 
 
 def move_lines(service: str, frame_id: int, event: Any) -> None:

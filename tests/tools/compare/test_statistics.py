@@ -132,7 +132,7 @@ def test_slopes_of_large_frame_numbers() -> None:
     for frame in range(4_000_000_000, 4_000_000_100):
         slope.add(np.array([0]), frame, np.array([2.5 * (frame - 4_000_000_000)]))
     assert slope.slopes()[0] == pytest.approx(2.5)
-    """Alike over 50 frames: the frames' own spread would promise seven times too much."""
+    # Alike over 50 frames: the frames' own spread would promise seven times too much.
     values = np.repeat(np.random.default_rng(2).normal(size=100), 50)
     assert batched(values, 0).means()[1][0, 0] == pytest.approx(0.1, rel=0.4)
 

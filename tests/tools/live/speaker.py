@@ -19,14 +19,13 @@ import numpy as np
 
 from cereal.clock import MonotonicClock
 from cereal.frames import FrameRingWriter, nv12_format
-from cereal.schema import new_event, read_event
+from cereal.schema import new_event
 from cereal.transport import ZmqTransport
 from modeld.calibration import find_cameras
 from modeld.constants import X_IDXS
 from modeld.health import HealthReporter
 from modeld.health_snapshot import ServiceFacts
 from modeld.loop_state import Fault, LoopState, Phase
-from tools.live.newest import Newest
 
 CAMERA = find_cameras("mici", "os04c10").road
 LAYOUT = nv12_format(CAMERA.width, CAMERA.height)
@@ -156,15 +155,6 @@ def drive_log(frames: range, *, answers: bool = True) -> list[bytes]:
         for frame_id in frames
         for name in services
     ]
-
-
-def damaged(data: bytes) -> bytes:
-    """Return a message whose root is whole and whose content is not: a pointer leads nowhere."""
-    for at in range(40, len(data), 8):
-        found = data[:at] + b"\x01" + b"\xff" * 7 + data[at + 8 :]
-        if Newest().take(read_event(found)) is None:
-            return found
-    raise AssertionError
 
 
 def unpacked(data: bytes) -> tuple[dict[str, Any], bytes]:

@@ -13,12 +13,14 @@ import pytest
 from cereal.clock import ManualClock
 from cereal.schema import new_event
 from cereal.transport.memory import MemoryTransport
+from modeld.constants import X_IDXS
 from modeld.health import HealthReporter
 from modeld.health_snapshot import ServiceFacts
 from modeld.loop_state import LoopState, Phase
 from tests.tools.conftest import MakeVideo
 from tests.tools.drives.segments import GOP, plain, shown, write_segment
-from tests.tools.live.speaker import MS, damaged, drive_log, unpacked, write_log
+from tests.tools.live.speaker import MS, drive_log, unpacked, write_log
+from tests.tools.messages import damaged
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.drives.segment_drive import SegmentDrive
 from tools.errors import DriveError
@@ -79,7 +81,7 @@ def test_a_log_that_is_damaged_is_shown_without_what_is(index: Index) -> None:
     assert "ends inside a message" in found.notes[0]
     events = drive_log(range(10))
     at = [i for i, _ in enumerate(events) if i % 7 == 6][4]
-    events[at] = damaged(events[at])
+    events[at] = damaged(events[at], len(X_IDXS))
     found = index(events)
     assert (len(found), len(found.notes)) == (9, 1)
     # A log without answers goes by its camera.

@@ -58,7 +58,6 @@ def test_a_reference_comes_back_and_is_said_to_be_damaged_anywhere(tmp_path: Pat
     assert from_bytes(data, tmp_path / "x") == REFERENCE
     assert b'"reason": "it is better"' in data  # readable without a tool
     assert to_bytes(from_bytes(data, tmp_path)) == data
-    data = to_bytes(REFERENCE)
     spoilt = [
         data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
         for place in range(0, len(data), 7)

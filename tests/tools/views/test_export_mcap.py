@@ -18,14 +18,14 @@ import pytest
 from mcap.reader import make_reader
 
 from cereal.log_reader import read_log
-from cereal.log_writer import LogWriter
 from cereal.schema import log as log_schema
 from cereal.schema import new_event
 from modeld.calibration import Camera
+from tests.cereal.shared import write_log
 from tests.tools.compare.made_logs import drive as made_drive
-from tests.tools.compare.made_logs import write_log
 from tests.tools.conftest import Modeld
-from tests.tools.lib.test_dump import _damaged, _model, _newer_than_the_schema
+from tests.tools.lib.test_dump import _model, _newer_than_the_schema
+from tests.tools.messages import damaged, event_of
 from tests.tools.playback.synthetic_drive import SyntheticDrive
 from tools.lib.camera import project
 from tools.lib.json_output import json_text
@@ -42,10 +42,7 @@ SCALARS: dict[str, Any] = {"boolean": bool, "string": str, "integer": int, "numb
 
 def events() -> list[bytes]:
     """One message of each kind of content, structures in between."""
-    found = [_model(0), _model(1), _model(2)]
-    car = new_event("carState", mono_time_ns=START_NS, valid=True)
-    car.carState.vEgo = 12.5
-    found.append(car.to_bytes())
+    found = [*map(_model, range(3)), event_of("carState", START_NS, vEgo=12.5)]
     can = new_event("can", mono_time_ns=START_NS + 1, valid=True, size=2)
     for index, frame in enumerate(can.can):
         frame.address, frame.dat, frame.src = 0x100 + index, bytes([index, 255]), index
@@ -181,7 +178,7 @@ def test_chosen_services_only(log: Path, out: Path, modeld: Modeld) -> None:
 def test_newer_and_damaged_messages_are_left_out_and_counted(
     log: Path, out: Path, modeld: Modeld
 ) -> None:
-    content = [_model(0), _damaged(_model(1)), _newer_than_the_schema(_model(2)), _model(3)]
+    content = [_model(0), damaged(_model(1), 3), _newer_than_the_schema(_model(2)), _model(3)]
     log.write_bytes(b"".join(content))
     said = modeld(0, "export", log, "--mcap", out, "--json")
     figures = said.json["mcap"]
@@ -280,16 +277,12 @@ def test_transforms_put_points_where_the_overlay_draws_them(rpy: tuple[float, ..
 
 
 def test_calibration_is_the_newest_one_before_the_message(tmp_path: Path, out: Path) -> None:
-    path = tmp_path / "drive.rlog"
-    with LogWriter(path) as writer:
-        for index, pitch in enumerate((0.0, 0.125, 0.25)):
-            event = new_event("liveCalibration", mono_time_ns=START_NS + 2 * index, valid=True)
-            event.liveCalibration.rpyCalib = [0.0, pitch, 0.0]
-            event.liveCalibration.height = [1.0 + index]
-            writer.write(event.to_bytes())
-            model = new_event("modelV2", mono_time_ns=START_NS + 2 * index + 1, valid=True)
-            writer.write(model.to_bytes())
-    found = export_mcap(path, out, McapOptions())
+    messages = []
+    for at in range(3):
+        calibrated = {"rpyCalib": [0.0, 0.125 * at, 0.0], "height": [1.0 + at]}
+        messages.append(event_of("liveCalibration", START_NS + 2 * at, **calibrated))
+        messages.append(event_of("modelV2", START_NS + 2 * at + 1))
+    found = export_mcap(write_log(tmp_path / "drive.rlog", messages), out, McapOptions())
     assert found.topics == {"/liveCalibration": 3, "/modelV2": 3, "/tf": 6, "/view/model": 3}
     transforms = [row[4] for row in read_back(out) if row[0] == "/tf"]
     heights = [one["translation"]["z"] for one in transforms if one["parent_frame_id"] == "road"]
