@@ -12,12 +12,11 @@ from numpy.testing import assert_allclose
 
 from modeld.calibration import Camera
 from modeld.constants import X_IDXS
-from tests.tools.conftest import MakeVideo
+from tests.tools.conftest import Modeld
 from tests.tools.footage.clip import LABELS
 from tools.behaviour.footage import Figures, Subject, judge, lane_ahead, perfect_fit, subject_of
 from tools.behaviour.labels import LabelledFrame, Labels, read_labels
 from tools.behaviour.road_plane import RoadPlane, where_crossed
-from tools.cli import main
 from tools.lib.camera import project
 from tools.lib.drive_log import Curves
 from tools.lib.video_camera import VideoCamera
@@ -140,11 +139,8 @@ def test_the_clips_labels_are_within_two_pixels_of_smooth_lines() -> None:
         assert np.abs(errors.metres[name]).max() < 0.05
 
 
-def test_another_video_is_refused(
-    make_video: MakeVideo, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["footage", str(make_video()), "--labels", str(LABELS)]) == 4
-    assert "labels another clip" in capsys.readouterr().err
+def test_another_video_is_refused(video: Path, modeld: Modeld) -> None:
+    modeld.refused(4, "labels another clip", "footage", video, "--labels", LABELS)
 
 
 def test_a_pixel_below_the_middle_lies_on_the_road_by_similar_triangles() -> None:

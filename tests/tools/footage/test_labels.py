@@ -81,14 +81,11 @@ def test_the_clip_is_the_one_that_was_labelled(labels: Labels, tmp_path: Path) -
         labels.check_clip(other)
 
 
-def refused(path: Path, text: str) -> str:
-    """Return the one line that says what is wrong."""
-    path.write_text(text)
-    with pytest.raises(LabelsError) as caught:
-        read_labels(path)
-    assert str(caught.value).startswith(str(path))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def changed(change: Callable[[dict[str, Any]], Any]) -> str:
+    """Return the kept labels after a change."""
+    content = json.loads(LABELS.read_text())
+    change(content)
+    return json.dumps(content)
 
 
 @pytest.mark.parametrize(
@@ -106,28 +103,27 @@ def refused(path: Path, text: str) -> str:
         (lambda t: t["camera"].update(zoom=2), "camera.zoom: expected one of focal_px"),
         (lambda t: t["camera"].update(pitch_deg=80), "camera.pitch_deg"),
         (lambda t: t["camera"].update(yaw_deg="0"), "expected a finite number, found '0'"),
+        ("{", "expected JSON"),
+        *((text, "as docs/footage.md describes") for text in ("[]", "null", '{"rows": 3}')),
+        (None, "No such file"),
     ],
 )
-def test_damaged_labels_are_refused(
-    tmp_path: Path, change: Callable[[dict[str, Any]], Any], problem: str
+def test_damaged_labels_and_what_is_no_file_of_them_are_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any] | str | None, problem: str
 ) -> None:
-    content = json.loads(LABELS.read_text())
-    change(content)
-    assert problem in refused(tmp_path / "labels.json", json.dumps(content))
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "null", '{"rows": 3}'])
-def test_what_is_no_file_of_labels_is_refused(tmp_path: Path, text: str) -> None:
-    refused(tmp_path / "labels.json", text)
-    with pytest.raises(LabelsError, match="No such file"):
-        read_labels(tmp_path / "none.json")
+    path = tmp_path / "labels.json"
+    if change is not None:
+        path.write_text(change if isinstance(change, str) else changed(change))
+    with pytest.raises(LabelsError) as caught:
+        read_labels(path)
+    assert problem in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
 
 
 def test_a_column_that_nobody_can_tell_is_nan(tmp_path: Path) -> None:
-    content = json.loads(LABELS.read_text())
-    content["frames"][0]["left"][3] = None
     path = tmp_path / "labels.json"
-    path.write_text(json.dumps(content))
+    path.write_text(changed(lambda t: t["frames"][0]["left"].__setitem__(3, None)))
     labels = read_labels(path)
     assert np.flatnonzero(np.isnan(labels.frames[0].columns_px[0])).tolist() == [3]
     assert labels.frames[0].columns_px.shape == (2, 12)

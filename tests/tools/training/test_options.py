@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import cli
+from tests.tools.conftest import Modeld
 from tools.errors import UsageError
 from tools.training.options import (
     ROUND_SHARES,
@@ -40,12 +40,9 @@ HELD_OUT = "--held-out: expected seeds that are not trained on, found 49 in --wo
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: str, said: str
+    modeld: Modeld, tmp_path: Path, arguments: str, said: str
 ) -> None:
-    assert cli.main(["train", str(tmp_path / "t"), *arguments.split()]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+    modeld.refused(2, said, "train", tmp_path / "t", *arguments.split())
     assert not (tmp_path / "t").exists()
 
 

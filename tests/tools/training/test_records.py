@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from html.parser import HTMLParser
+from contextlib import nullcontext
 from math import prod
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.tools.page import Page
 from tools.errors import TrainingError
 from tools.training.card import write_card
 from tools.training.drive_files import DRIVES, read_drives, write_drive
@@ -26,20 +27,6 @@ from tools.training.watch import Watch
 MODELS = Path(__file__).parents[3] / "tools/models"
 
 
-class Tags(HTMLParser):
-    """Counts tags and keeps what they refer to."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-        self.addresses: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append(tag)
-        self.addresses += [v or "" for k, v in attrs if k in ("src", "href")]
-
-
 def test_page_has_a_chart_for_each_figure_and_loads_nothing(tmp_path: Path) -> None:
     records = Records(tmp_path)
     for step in range(1000):
@@ -48,11 +35,10 @@ def test_page_has_a_chart_for_each_figure_and_loads_nothing(tmp_path: Path) -> N
     records.add(stage="policy", step=1, minutes=20.0, loss=1.0)
     records.add(stage="policy", step=2, minutes=20.1, loss=float("nan"))
     records.write_page("Curves", [("path", "0.1", "held out")])
-    page = (tmp_path / "curves.html").read_text(encoding="utf-8")
-    tags = Tags(page)
-    assert tags.seen.count("svg") == 3
-    assert tags.addresses == []
-    assert "vision: loss" in page
+    page = Page(tmp_path / "curves.html")
+    assert page.seen.count("svg") == 3
+    assert page.links == []
+    assert "vision: loss" in page.text
 
 
 def test_picture_of_a_stage_is_whole_and_loads_nothing(tmp_path: Path) -> None:
@@ -68,38 +54,25 @@ def test_picture_of_a_stage_is_whole_and_loads_nothing(tmp_path: Path) -> None:
     assert "href" not in text
 
 
-def losses_in(path: Path) -> list[float]:
-    lines = (path / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line)["loss"] for line in lines]
-
-
-def test_history_goes_on_after_a_checkpoint(tmp_path: Path) -> None:
-    first = Records(tmp_path)
-    for step in range(3):
-        first.add(stage="vision", step=step, minutes=0.1, loss=1.0)
-    # The last row was written after the checkpoint, and is taken back.
-    Records(tmp_path, first.rows[:2]).add(stage="vision", step=2, minutes=0.2, loss=0.9)
-    assert losses_in(tmp_path) == [1.0, 1.0, 0.9]
-
-
-def test_rows_of_what_was_interrupted_are_taken_back_those_before_an_error_stay(
+def test_history_takes_back_rows_after_a_checkpoint_or_an_interrupt_but_not_of_an_error(
     tmp_path: Path,
 ) -> None:
-    records = Records(tmp_path)
-
-    def learn(loss: float, end: BaseException | None = None) -> None:
-        with records.whole():
+    first = Records(tmp_path)
+    for loss in (1.0, 2.0):
+        first.add(stage="vision", step=0, minutes=0.1, loss=loss)
+    records = Records(tmp_path, first.rows[:1])
+    for loss, end in (
+        (0.9, KeyboardInterrupt()),
+        (0.8, None),
+        (9e9, ValueError("diverged")),
+    ):
+        with pytest.raises(type(end)) if end else nullcontext(), records.whole():
             records.add(stage="policy", step=20, minutes=0.2, loss=loss)
             if end is not None:
                 raise end
-
-    records.add(stage="vision", step=0, minutes=0.1, loss=1.0)
-    with pytest.raises(KeyboardInterrupt):
-        learn(0.9, KeyboardInterrupt())
-    learn(0.8)
-    with pytest.raises(ValueError, match="diverged"):
-        learn(9e9, ValueError("diverged"))
-    assert losses_in(tmp_path) == [row["loss"] for row in records.rows] == [1.0, 0.8, 9e9]
+    lines = (tmp_path / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == records.rows
+    assert [row["loss"] for row in records.rows] == [1.0, 0.8, 9e9]
 
 
 def test_card_has_sizes_figures_and_limits(tmp_path: Path) -> None:
@@ -122,9 +95,9 @@ def test_card_has_sizes_figures_and_limits(tmp_path: Path) -> None:
     assert found["held_out"]["all"]["path_4s_m"] is None
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """Three drives of 2, 3 and 4 rows."""
+def test_drives_come_back_in_order_as_many_as_are_known_and_damage_is_one_line(
+    tmp_path: Path,
+) -> None:
     (tmp_path / DRIVES).mkdir()
     for rows in (2, 3, 4):
         seen, mirrored = (np.full((rows, 512), x, np.float16) for x in (0.5, 0.25))
@@ -132,25 +105,18 @@ def directory(tmp_path: Path) -> Path:
         off_m = np.arange(rows, dtype=np.float32)
         record = DriveRecord(seen, mirrored, targets, pulses, True, off_m)
         write_drive(tmp_path, rows - 2, record)
-    return tmp_path
-
-
-def test_drives_come_back_in_order_as_many_as_are_known(directory: Path) -> None:
-    found = read_drives(directory, 0, 2)
+    found = read_drives(tmp_path, 0, 2)
     assert [len(drive.features) for drive in found] == [2, 3]
     assert found[1].is_student is True
     assert (found[1].features[0, 0], found[1].mirrored[0, 0]) == (0.5, 0.25)
     np.testing.assert_array_equal(found[1].off_m, [0.0, 1.0, 2.0])
-    assert [len(drive.features) for drive in read_drives(directory, 1, 3)] == [3, 4]
-
-
-def test_a_drive_that_is_missing_or_cut_is_one_line(directory: Path) -> None:
-    with pytest.raises(TrainingError, match="expected drive 3 of 4, found none that can be read"):
-        read_drives(directory, 2, 4)
-    path = directory / DRIVES / "000001.npz"
+    assert [len(drive.features) for drive in read_drives(tmp_path, 1, 3)] == [3, 4]
+    path = tmp_path / DRIVES / "000001.npz"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(TrainingError, match="expected drive 1 of 3, found none that can be read"):
-        read_drives(directory, 1, 3)
+    for number, first, end in ((3, 2, 4), (1, 1, 3)):
+        found_none = f"expected drive {number} of {end}, found none that can be read"
+        with pytest.raises(TrainingError, match=found_none):
+            read_drives(tmp_path, first, end)
 
 
 def test_the_model_that_is_kept_is_as_small_as_is_promised() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import cli
+from tests.tools.conftest import Modeld
 from tools.errors import TrainingError
 from tools.training import checkpoint, training, vision_stage
 from tools.training.architecture import PolicySize
@@ -48,35 +48,29 @@ def test_what_is_no_checkpoint_of_these_networks_is_one_line(
 
 
 def test_a_loss_that_is_no_number_at_once_can_be_gone_on_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modeld: Modeld
 ) -> None:
     # It changes how this process takes memory, until it ends.
     monkeypatch.setattr(training, "keep_freed_memory", lambda: None)
     monkeypatch.setattr(vision_stage, "step", lambda *_: (math.nan, {}))
     for options in ([], ["--resume", "--learning-rate", "0.001"]):
-        assert cli.main(["train", str(tmp_path), *SMALL, *options, "-q"]) == 1
-        error = capsys.readouterr().err
-        assert "expected a loss that falls, found nan" in error
+        words = ["train", tmp_path, *SMALL, *options, "-q"]
+        error = modeld.refused(1, "expected a loss that falls, found nan", *words).err
         assert "go on from the last checkpoint with --resume" in error
-        assert error.count("\n") == 1
         state = checkpoint.load(tmp_path)
         assert state["vision"]["step"] == len(state["rounds"]) == 0
 
 
-def test_what_is_no_finished_training_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refused(code: int, said: str, *options: str) -> None:
-        assert cli.main(["train", str(tmp_path), *options]) == code
-        error = capsys.readouterr().err
-        assert said in error
-        assert error.count("\n") == 1
-
+def test_what_is_no_finished_training_is_one_line(tmp_path: Path, modeld: Modeld) -> None:
+    train = ("train", tmp_path)
     none = "expected the checkpoint of a training, found none"
-    refused(1, f"{none}; train without --resume", "--resume")
-    refused(1, none, "--eight-bits", "0")
+    modeld.refused(1, f"{none}; train without --resume", *train, "--resume")
+    modeld.refused(1, none, *train, "--eight-bits", 0)
     checkpoint.save(tmp_path, {"rounds": [9], "options": recipe_of(TrainingOptions(tmp_path))})
     unfinished = f"expected a finished training, found 1 of {ROUNDS} rounds of drives"
-    refused(1, unfinished, "--eight-bits", "0")
-    refused(2, "--eight-bits: expected minutes, 0 or more, found -1.0", "--eight-bits", "-1")
-    refused(2, "--eight-bits: expected no --resume", "--eight-bits", "0", "--resume")
+    for code, said, *options in (
+        (1, unfinished, 0),
+        (2, "--eight-bits: expected minutes, 0 or more, found -1.0", -1),
+        (2, "--eight-bits: expected no --resume", 0, "--resume"),
+    ):
+        modeld.refused(code, said, *train, "--eight-bits", *options)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from modeld.constants import IDX_COUNT, PLAN_WIDTH
+from tests.tools.conftest import Modeld
 from tests.tools.training.with_torch.conftest import Networks, as_trained, histories
-from tools import cli
 from tools.errors import TrainingError
 from tools.example_models.interface import vision_slices
 from tools.training import checkpoint, export
@@ -149,17 +149,13 @@ def test_weight_beyond_float16_is_refused(trained: Trained) -> None:
 
 
 @pytest.mark.opencl
-def test_compiler_takes_them_as_the_interface_they_are(
-    exported: Exported, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compiler_takes_them_as_the_interface_they_are(exported: Exported, modeld: Modeld) -> None:
     exported.write()
-    artifact = str(exported.directory / "driving.pkl")
-    files = [str(exported.directory / "models" / name) for name in FILES]
-    assert cli.main(["compile", *files, "-o", artifact]) == 0
-    said = capsys.readouterr().out
-    assert cli.main(["inspect", artifact]) == 0
+    artifact = exported.directory / "driving.pkl"
+    files = [exported.directory / "models" / name for name in FILES]
+    said = modeld(0, "compile", *files, "-o", artifact).out
     assert "interface: split-2025, known by the checkpoint 'modeld-train/test'" in said
-    assert "split-2025" in capsys.readouterr().out
+    assert "split-2025" in modeld(0, "inspect", artifact).out
 
 
 @pytest.mark.parametrize(

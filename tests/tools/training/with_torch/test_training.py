@@ -16,7 +16,7 @@ import onnx
 import pytest
 import torch
 
-from tools import cli
+from tests.tools.conftest import Modeld
 from tools.training import checkpoint, vision_stage
 from tools.training.heads import VISION_TARGETS, places_in_target, size_of
 from tools.training.options import TrainingOptions
@@ -140,7 +140,7 @@ def cards_beside_models(*folders: Path) -> list[str]:
 
 @pytest.mark.timeout(900)
 def test_training_is_interrupted_goes_on_and_ends_with_models(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, modeld: Modeld
 ) -> None:
     directory, models, small = (tmp_path / name for name in ("training", "models", "small"))
     history = directory / "history.jsonl"
@@ -162,8 +162,7 @@ def test_training_is_interrupted_goes_on_and_ends_with_models(
         ([], "found one; go on with --resume"),
         (["--resume", "--seed", "1"], seeds),
     ):
-        assert cli.main(["train", str(directory), *options, *SMALL]) == 2
-        assert said in capsys.readouterr().err
+        modeld.refused(2, said, "train", directory, *options, *SMALL)
 
     result = run_to_the_end(*command, "--minutes", "0.2", "--resume", "--export", str(models))
     assert result["steps"] > 0
