@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from onnx import helper
 
 from modeld.config import SETTINGS
 from modeld.config_sources import OTHER_VARIABLES
 from scheduler.device.spec import SPECS
 from scheduler.kernelize import realize
-from tests.scheduler.onnx_import.tiny_models import model_of, value
+from tests.scheduler.onnx_import.onnx_models import parsed
 from tools.cli import COMMANDS, EXIT_CODES, main
 
 ROOT = Path(__file__).parent.parent
@@ -132,9 +131,8 @@ def policy_artifact(tmp_path: Path) -> Path:
     """`build/policy.pkl` of the README, in an empty directory: the same port, a small network."""
     model, path = tmp_path / "policy.onnx", tmp_path / "build" / "policy.pkl"
     path.parent.mkdir()
-    node = helper.make_node("Relu", ["features"], ["outputs"])
-    shapes = value("features", (1, 4)), value("outputs", (1, 4))
-    model.write_bytes(model_of([node], [shapes[0]], [shapes[1]]).SerializeToString())
+    relu = "(float[1, 4] features) => (float[1, 4] outputs) { outputs = Relu (features) }"
+    model.write_bytes(parsed(relu).SerializeToString())
     assert main(["compile", "--plain", str(model), "-o", str(path), "--no-binary"]) == 0
     return path
 

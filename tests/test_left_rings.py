@@ -39,28 +39,22 @@ def names(place: Path) -> set[str]:
     return {path.name for path in place.iterdir() if "frames_" in path.name}
 
 
-def test_rings_of_a_process_that_was_killed_go(tmp_path: Path) -> None:
-    pid = killed(tmp_path)
+def test_rings_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    left, taken_over = killed(tmp_path), killed(tmp_path)
     assert names(tmp_path) == {
-        f"frames_test-{pid}_wideRoad",
-        f"frames_faults-{pid}_3_wideRoad",
-        f".frames_test_road.{pid}.123456",
+        *(f"frames_test-{pid}_wideRoad" for pid in (left, taken_over)),
+        *(f"frames_faults-{pid}_3_wideRoad" for pid in (left, taken_over)),
+        *(f".frames_test_road.{pid}.123456" for pid in (left, taken_over)),
         "frames_camera_road",
     }
-    remove_left_rings(tmp_path)
-    # Whose that was its name does not say.
-    assert names(tmp_path) == {"frames_camera_road"}
-
-
-def test_rings_of_living_processes_stay(tmp_path: Path) -> None:
     own = FrameRingWriter(f"test-{os.getpid()}", "road", FORM, directory=tmp_path)
-    left = tmp_path / f"frames_other-{os.getpid()}_road"
-    left.touch()
+    of_ours = tmp_path / f"frames_other-{os.getpid()}_road"
+    of_ours.touch()
     # Named by a process that is gone, but somebody writes it.
-    pid = killed(tmp_path)
-    again = FrameRingWriter(f"test-{pid}", "wideRoad", FORM, directory=tmp_path)
+    again = FrameRingWriter(f"test-{taken_over}", "wideRoad", FORM, directory=tmp_path)
     remove_left_rings(tmp_path)
-    kept = {f"frames_test-{pid}_wideRoad", f"frames_test-{os.getpid()}_road", left.name}
+    kept = {f"frames_test-{taken_over}_wideRoad", f"frames_test-{os.getpid()}_road", of_ours.name}
+    # Whose the camera's was its name does not say.
     assert names(tmp_path) == kept | {"frames_camera_road"}
     own.close()
     again.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -11,11 +10,9 @@ import onnxruntime as ort
 import pytest
 
 from runtime import run_once
-from runtime.device import choose_device
 from scheduler.compile import compile_plain
-from scheduler.device.spec import SPECS
-from scheduler.device.targets import spec_of_device
 from scheduler.onnx_import import from_proto
+from tests.drivers.test_programs import row_of
 from tools.example_models.policy import build_policy
 from tools.example_models.vision import build_vision
 
@@ -40,10 +37,7 @@ def agrees(name: str, target: str) -> None:
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(model.SerializeToString(), options)
     (wanted,) = session.run(None, inputs)
-    here = spec_of_device(choose_device(None))
-    row = here if target == "here" else SPECS[target]
-    row = replace(row, host_clang=row.host_clang and here.host_clang)
-    compiled = compile_plain(from_proto(model), target=row)
+    compiled = compile_plain(from_proto(model), target=row_of(target))
     (got,) = run_once(compiled.manifest, compiled.data, inputs).values()
     assert np.abs(got - wanted).max() <= 1e-3 * np.abs(wanted).max()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -12,17 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.artifact import from_memory
 from runtime.device import choose_device
-from runtime.executor import Program
-from runtime.program_cache import shared_cache
 from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS, DeviceSpec
 from scheduler.device.targets import spec_of_device
-from scheduler.emit.artifact import emit
-from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.drivers.cases import CASES, Feed
+from tests.scheduler.support.programs import load
 
 pytestmark = pytest.mark.opencl
 Array = NDArray[Any]
@@ -44,21 +40,6 @@ def row_of(name: str) -> DeviceSpec:
         return SPECS["cpu-avx2"]
     row = SPECS[name]
     return replace(row, host_clang=row.host_clang and here.host_clang)
-
-
-def loaded(
-    row: DeviceSpec,
-    outputs: Mapping[str, Tensor],
-    writes: Sequence[Tensor] = (),
-    *,
-    precision: str = "fp32",
-) -> Program:
-    nodes = {n: t.node for n, t in outputs.items()}
-    context = CompileContext(row, precision=precision)
-    plan = schedule(nodes, [w.node for w in writes], context=context)
-    made = emit({"run": plan}, name="test", kind="plain")
-    device = choose_device(None)
-    return Program(from_memory(made.manifest, made.data), device, shared_cache(device))
 
 
 def check(got: Mapping[str, Array], wanted: Mapping[str, Array], tolerance: float) -> None:
@@ -93,7 +74,8 @@ def agrees(case: str, row: str, precision: str) -> None:
     feed = Feed()
     outputs = CASES[case](feed)
     wanted = dict(zip(outputs, evaluate(list(outputs.values()), feed.inputs), strict=True))
-    with loaded(row_of(row), outputs, precision=precision) as program:
+    context = CompileContext(row_of(row), precision=precision)
+    with load(outputs, context=context) as program:
         check(program.run(feed.inputs), wanted, 2e-5 if precision == "fp32" else 5e-3)
 
 
@@ -103,7 +85,8 @@ def queue_moves(row: str) -> None:
     total = Tensor.state("total", (20,))
     moved = queue.assign(Tensor.cat([queue[1:], x], 0))
     added = total.assign(total + x[0])
-    with loaded(row_of(row), {"mean": moved.mean(0)}, [moved, added]) as program:
+    writes, context = [moved, added], CompileContext(row_of(row))
+    with load({"mean": moved.mean(0)}, writes, context) as program:
         for turn in range(1, 5):
             value = np.full((1, 20), float(turn), np.float32)
             got = program.run({"x": value})["mean"].copy()
