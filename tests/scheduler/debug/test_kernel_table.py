@@ -6,7 +6,7 @@ from scheduler.context import CompileContext
 from scheduler.debug.kernel_table import Nest, source_of
 from scheduler.device.spec import SPECS
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.debug.examples import layers, two_products
+from tests.scheduler.debug.examples import two_products
 from tests.scheduler.support.programs import make_program, program_of, x
 
 
@@ -47,17 +47,6 @@ def test_what_is_hoisted_or_shared_is_counted_once() -> None:
 def test_a_buffer_that_is_read_twice_is_moved_once() -> None:
     a = x(32, 32)
     assert program_of(a.T + a).plan.bytes_moved == 2 * 32 * 32 * 4
-
-
-def test_totals_agree_with_the_schedule() -> None:
-    made = program_of(layers())
-    plan, totals = made.plan, made.table.totals
-    assert totals.launches == len(plan.launches)
-    assert totals.bytes_moved == plan.bytes_moved
-    assert totals.flops == sum(k.flops for k in plan.lowered)
-    arena = plan.arena()
-    planned = (totals.arena_peak, totals.arena_live, totals.arena_unplanned)
-    assert planned == (arena.size, arena.live, arena.unplanned)
 
 
 def test_a_state_is_read_before_it_is_written() -> None:

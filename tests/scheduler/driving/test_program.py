@@ -5,7 +5,6 @@ Queues and images are compared bit by bit, output vectors within 1e-4 of the lar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -156,30 +155,6 @@ def test_every_revision_agrees_with_the_reference_loop(name: str) -> None:
         assert all(np.array_equal(first, again[n]) for n, first in outputs[0].items())
 
 
-@pytest.fixture
-def split() -> Iterator[Both]:
-    with load_program(revision_artifact("split-2025")) as program:
-        yield Both("split-2025", program)
-
-
-def test_exchanged_transforms_change_the_outputs(split: Both) -> None:
-    inputs = split.inputs(5)
-    first = split.program.run(inputs, "run")["vision_outputs"].copy()
-    split.program.reset()
-    swapped = dict(inputs)
-    swapped["road_transform"] = inputs["wide_transform"]
-    swapped["wide_transform"] = inputs["road_transform"]
-    assert not np.array_equal(first, split.program.run(swapped, "run")["vision_outputs"])
-
-
-def test_zero_transform_repeats_the_first_pixel(split: Both) -> None:
-    inputs = split.inputs(1) | {"road_transform": np.zeros((3, 3), np.float32)}
-    split.program.run(inputs, "run")
-    image = split.program.state("road_images")[4]
-    assert (image[:4] == inputs["road_frame"][0]).all()
-    assert (image[4] == inputs["road_frame"][LAYOUT.uv_offset]).all()
-
-
 @pytest.mark.slow
 def test_half_storage_stays_near_the_reference_loop(tmp_path: Path) -> None:
     models = list(models_of("split-2025").values())
@@ -191,15 +166,6 @@ def test_half_storage_stays_near_the_reference_loop(tmp_path: Path) -> None:
             both.run(i, 1e-2)
             kept = both.loop.images["road"].recent[-5:]
             assert np.array_equal(program.state("road_images")[-len(kept) :], np.stack(kept))
-
-
-@pytest.mark.slow
-def test_compiling_twice_in_any_order_gives_the_same_bytes(tmp_path: Path) -> None:
-    paths = list(models_of("split-2025").values())
-    files = [tmp_path / "first.pkl", tmp_path / "second.pkl"]
-    for path, models in zip(files, (paths, paths[::-1]), strict=True):
-        compile_driving(models, capacity=LAYOUT.payload_bytes).write(path)
-    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_the_default_capacity_is_a_padded_frame_of_3840_x_2160() -> None:

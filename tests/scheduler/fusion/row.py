@@ -178,9 +178,9 @@ def wanted(row: Row) -> list[Array]:
         return instead_of_tensors(row.expected or row.ours, *wide)
 
 
-def inputs_of(row: Row, *, measured: bool) -> list[Tensor]:
+def inputs_of(row: Row) -> list[Tensor]:
     """Return inputs in0, in1, ... of a program; states for those that are written to."""
-    if measured and row.large:
+    if row.large:
         given = [(tuple(map(int, text.split("x"))), dt.float32) for text in row.large.split()]
     else:
         given = [(v.shape, dt.from_numpy(v.dtype)) for v in row.values()]
@@ -193,19 +193,14 @@ def realized_plan(row: Row) -> tuple[Schedule, list[Tensor]]:
 
     The inputs are realized buffers; where they would be too large, inputs of a program.
     """
-    made = row.build(inputs_of(row, measured=True)) if row.large else row.built()
+    made = row.build(inputs_of(row)) if row.large else row.built()
     return made[0].schedule(*made[1:], context=row.context()), made
 
 
 @cache
-def program_plan(row: Row, *, measured: bool) -> Schedule:
-    """Return the program of a row: the one to measure, or the one small enough to run.
-
-    What is assigned stays in states and is no output.
-    """
-    if measured and not row.large:
-        return program_plan(row, measured=False)
-    made = row.build(inputs_of(row, measured=measured))
+def program_plan(row: Row) -> Schedule:
+    """Return the program of a row; what is assigned stays in states and is no output."""
+    made = row.build(inputs_of(row))
     outputs = {f"out{i}": t for i, t in enumerate(made) if t.node.op is not Op.ASSIGN}
     return plan_of(outputs, [t for t in made if t.node.op is Op.ASSIGN], row.context())
 

@@ -113,9 +113,6 @@ ROWS = [
     row("conv-after-branches", (2, 7520, 2048), "1x4x8x8 3x4x1x1 5x4x3x3 2x12x1x1")(
         lambda x, a, b, c: branches(x, a, b).conv2d(c)
     ),
-    row("conv-batchnorm-silu", 2688, "1x4x8x8 4x4x3x3 4 4 4 +4")(
-        lambda x, w, *s: x.conv2d(w, padding=1).batchnorm(*s).silu()
-    ),
     row("conv-instance-norm", 2624, "1x4x8x8 4x4x3x3", tolerance=1e-4)(
         lambda x, w: x.conv2d(w, padding=1).layernorm((2, 3)).relu()
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,13 +83,6 @@ def softmax_backward(x: Tensor, g: Tensor) -> Tensor:
     return y * (g - (y * g).sum(-1, keepdim=True))
 
 
-def linear_adam(x: Tensor, weight: Tensor, bias: Tensor, *kept: Tensor) -> list[Tensor]:
-    """One layer with relu: x (4, 64, 32), weight (128, 32)."""
-    dy = ((x @ weight.T + bias) > 0).float()
-    gradient = Tensor.einsum("bto,bti->oi", dy, x)
-    return adam([weight, bias], [gradient, dy.sum((0, 1))], *kept)
-
-
 def conv_gradients(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradients of layers of convolution and relu."""
     values = [x]
@@ -111,12 +103,7 @@ def convs_sgd(x: Tensor, *weights: Tensor) -> list[Tensor]:
     return [w.assign(w - g * RATE) for w, g in zip(weights, gradients, strict=True)]
 
 
-def convs_adam(count: int, x: Tensor, *rest: Tensor) -> list[Tensor]:
-    return adam(rest[:count], conv_gradients(x, rest[:count]), *rest[count:])
-
-
 CONV_NORM: list[Any] = [(32, 3, 3, 3), (32,), positive(32), (32,)]
-TWO = [(16, 3, 3, 3), (32, 16, 2, 2)]
 
 
 def thrice_cosine(x: Tensor, g: Tensor) -> list[Tensor]:
@@ -155,20 +142,6 @@ ROWS = [
     # The four outputs: gradients of values, scale and bias, and the result after relu.
     row("batchnorm-gradients", 24832, "2x16x8x8 16 16", tolerance=1e-4)(norm_backward),
     row("softmax-gradient", 18432, "2x3x16x16 2x3x16x16")(softmax_backward),
-    row(
-        "linear-adam",
-        (4, 282144, 32768),
-        [(4, 64, 32), (128, 32), (128,), *kept_by_adam((128, 32), (128,))],
-        tolerance=1e-4,
-        assigned=range(1, 9),
-    )(linear_adam),
-    row(
-        "two-convs-adam",
-        (5, 81696, 1280),
-        [(2, 3, 4, 4), *TWO, *kept_by_adam(*TWO)],
-        tolerance=1e-4,
-        assigned=range(1, 9),
-    )(partial(convs_adam, 2)),
     row(
         "four-convs-sgd",
         (11, 6261776, 1415424),

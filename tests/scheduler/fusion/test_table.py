@@ -1,34 +1,92 @@
 """Every row of the table: launches, bytes moved, bytes stored between launches, and values.
 
-Of some rows also the fewest operations for an element.
+Of some rows also the fewest operations for an element; and where other programs are cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import pickle
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from typing import Any
+from unittest import mock
 
 import pytest
 
+from runtime.device import choose_device
+from scheduler.device.targets import spec_of_device
+from scheduler.emit.schedule import Schedule
 from scheduler.ir import dtype as dt
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.kernelize.scalar import scalar_nodes
-from tests.scheduler.fusion.batch import Batch
+from scheduler.passes.split_reduce import THRESHOLD
+from scheduler.tensor import realize
+from scheduler.tensor.eager_plan import EagerPlan, base_of
+from scheduler.tensor.session import SESSION
+from scheduler.tensor.tensor import Tensor
 from tests.scheduler.fusion.row import Row, check_bar, check_inside, program_plan, realized_plan
 from tests.scheduler.fusion.table import ROWS, THEMES
-from tests.scheduler.support.programs import artifact_of
+from tests.scheduler.support.programs import (
+    Made,
+    artifact_of,
+    floats,
+    program_of,
+    same,
+    values_of,
+    x,
+)
+from tests.scheduler.support.together import UNOPTIMIZED, Together
 
 PROGRAMS = [row for row in ROWS if not row.eager]
 # They write to their inputs, so that each is built alone, and have many kernels.
-BUILT_LONG = {"conv-norm-adam", "two-convs-adam", "four-convs-sgd"}
+BUILT_LONG = {"conv-norm-adam", "four-convs-sgd"}
 
 
 def rows(chosen: list[Row], slow: Collection[str] = ()) -> pytest.MarkDecorator:
     marks = {row.name: [pytest.mark.slow] if row.name in slow else [] for row in chosen}
     cases = [pytest.param(row, id=row.name, marks=marks[row.name]) for row in chosen]
     return pytest.mark.parametrize("row", cases)
+
+
+class Batch:
+    """What realizing the outputs of rows runs.
+
+    Rows that are eager, or write to their inputs, are realized alone.
+    """
+
+    def __init__(self, rows: Sequence[Row], programs: ExitStack) -> None:
+        SESSION.clear()  # what was computed before would be no part of a plan
+        plain = [row for row in rows if not row.eager and not row.assigned]
+        spec = spec_of_device(choose_device(None))
+        self._contexts = {row.name: row.context(spec) for row in rows}
+        self._made: dict[str, list[Tensor]] = {}
+        realized = {row.name: partial(self._plan_of_realized, row) for row in plain}
+        self._realized = programs.enter_context(Together(realized, UNOPTIMIZED))
+
+    def _plan_of_realized(self, row: Row) -> Schedule:
+        made = self._made[row.name] = row.built()
+        return made[0].schedule(*made[1:], context=self._contexts[row.name])
+
+    def check_realized(self, row: Row) -> None:
+        """Realize the outputs of a row together and compare; each has a buffer after that."""
+        SESSION.clear()
+        made = self._made.pop(row.name, None) or row.built()
+        context = self._contexts[row.name]
+        alone = realize.execute
+
+        def execute(plan: EagerPlan, *rest: Any) -> Any:
+            if row.name not in self._realized.plans or not plan.outputs:
+                return alone(plan, *rest)
+            return self._realized.run(row.name, plan.feeds(plan.buffers)), {}
+
+        with mock.patch.object(realize, "execute", execute):
+            made[0].realize(*made[1:], context=context)
+        row.compare([t.numpy() for t in made])
+        assert all(base_of(t.node).op in (Op.BUFFER, Op.CONST) for t in made)
+        assert made[0].schedule(*made[1:], context=context).launches == []
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +109,9 @@ def test_what_realizing_takes(row: Row) -> None:
 
 @rows(PROGRAMS)
 def test_what_a_program_takes(row: Row) -> None:
-    check_bar(row, program_plan(row, measured=True), program=True)
+    check_bar(row, program_plan(row), program=True)
     if any(inside is not None for inside in (row.flops, row.stored, row.loops)):
-        check_inside(row, program_plan(row, measured=True))
+        check_inside(row, program_plan(row))
 
 
 @rows(ROWS)
@@ -65,13 +123,6 @@ def test_values_of_the_interpreter(row: Row) -> None:
 @rows(ROWS, slow=BUILT_LONG)
 def test_values_of_what_is_realized(row: Row, batch_of: Callable[[Row], Batch]) -> None:
     batch_of(row).check_realized(row)
-
-
-# The states of a program start as zeros, not as the values of the row.
-@pytest.mark.opencl
-@rows([row for row in PROGRAMS if not row.assigned])
-def test_values_of_a_program(row: Row, batch_of: Callable[[Row], Batch]) -> None:
-    batch_of(row).check_program(row)
 
 
 def test_names_differ() -> None:
@@ -116,3 +167,42 @@ def test_a_value_doubled_24_times_stays_small() -> None:
     plan, _ = realized_plan(BY_NAME["doubled-24-times"])
     assert artifact_of(plan).manifest["programs"]
     assert sum(k.text.count("\n") for k in plan.lowered) < 250
+
+
+# --- where a program is cut ----------------------------------------------------------------------
+
+
+def test_scheduling_computes_and_allocates_nothing() -> None:
+    """Four gigabytes of intermediates are scheduled as fast as four kilobytes."""
+
+    def scheduled(bits: int) -> tuple[float, Made]:
+        started = time.process_time()
+        wide = (x(2**bits, 1) * x(1, 2**bits, name="b")).reshape(2 ** (2 * bits))
+        rows = wide[: 2 ** (2 * bits - 10)].reshape(2 ** (bits - 5), 2 ** (bits - 5))
+        made = program_of(rows.sum(1))
+        assert made.stored == []
+        return time.process_time() - started, made
+
+    rounds = [(scheduled(5), scheduled(15)) for _ in range(3)]
+    assert min(large for _, (large, _) in rounds) < 10 * min(small for (small, _), _ in rounds)
+    made = rounds[0][1][1]
+    assert pickle.loads(pickle.dumps(made.manifest)) == made.manifest
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize(("size", "launches"), [(THRESHOLD, 2), (THRESHOLD - 1, 1), (65537, 1)])
+def test_a_long_reduction_has_two_stages(size: int, launches: int) -> None:
+    """65537 is prime: it cannot be split evenly, so it stays whole."""
+    assert THRESHOLD == 32768
+    made = program_of(x(size).max())
+    assert made.launches == launches
+    same(values_of(made, x=floats(size))[0], floats(size).max())
+
+
+@pytest.mark.opencl
+def test_the_threshold_is_per_result() -> None:
+    assert program_of(x(64, 4096).sum(1)).launches == 1
+    made = program_of(x(4, 65536).sum(1) * 2.0)
+    assert made.launches == 2
+    assert 8 <= made.stored[0][1][1] <= 256
+    same(values_of(made, x=floats(4, 65536))[0], floats(4, 65536).sum(1) * 2, 1e-2)

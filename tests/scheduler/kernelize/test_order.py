@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.errors import SchedulerError
-from scheduler.ir.node import Node, toposort
+from scheduler.ir.node import Node
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.order import Step, best_order, estimated_peak, wait_for_readers
 from scheduler.pipeline import kernelize, schedule
@@ -225,15 +225,3 @@ def test_a_constant_that_two_layers_share_does_not_lend_its_name() -> None:
     origins.name([z.node], ("two",))
     kernels = schedule({"y": y.node, "z": z.node}, origins=origins).launches
     assert sorted(k.origin for k in kernels) == [("one",), ("two",)]
-
-
-@pytest.mark.parametrize("count", quick_cases([2_000, 20_000], 2_000))
-def test_a_long_chain_of_nodes_does_not_recurse(count: int) -> None:
-    y = x(4)
-    for i in range(count):
-        y = (y + float(i % 7)).abs() if i % 2 else y.flip(0)
-    assert len(toposort([y.node])) > count
-    named, kernels = kernelize({"y": y.node})
-    # Long expressions are cut, or their compilation would take more than linear time.
-    assert len(named) == 1
-    assert len(kernels) <= count // 200

@@ -32,7 +32,6 @@ from tests.scheduler.passes.pass_check import (
     values,
     weight,
 )
-from tests.scheduler.support.programs import program_of
 
 X, Y, Z = (Tensor.input(name, (25, 8)) for name in "xyz")
 I = Tensor.input("i", (3,), dt.int32)  # noqa: E741  # an index
@@ -204,13 +203,6 @@ def shared() -> Tensor:
 )
 def test_a_gather_stays(build: Build, counts: Mapping[str, int]) -> None:
     check_row(push_gather, build, counts)
-
-
-def test_a_gathered_value_is_not_stored() -> None:
-    big = Tensor.input("b", (2000, 64))
-    made = program_of(big.exp().sin().log().tanh().gather(I))
-    assert (made.launches, made.stored) == (1, [])
-    assert made.plan.bytes_moved == 4 * (3 + 2 * 3 * 64)
 
 
 # --- affine values -----------------------------------------------------------------------------
