@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import logging
 import os
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.conftest import Modeld
 from tools import cli
 from tools.lib.help_text import epilog, split_docstring
 
@@ -57,28 +57,18 @@ def _raising(error: BaseException) -> Any:
     ],
 )
 def test_error_gives_its_exit_code_and_one_line(
-    probe: ModuleType,
-    capsys: pytest.CaptureFixture[str],
-    error: BaseException,
-    code: int,
-    text: str,
+    probe: ModuleType, modeld: Modeld, error: BaseException, code: int, text: str
 ) -> None:
     probe.__dict__["run"] = _raising(error)
-    assert cli.main(["probe"]) == code
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("modeld: error: ")
-    assert text in output.err
-    assert output.err.count("\n") == 1
+    assert modeld.refused(code, text, "probe").out == ""
 
 
 @pytest.mark.parametrize("flags", [["-vv"], ["-v", "--verbose"]])
 def test_unexpected_error_shows_traceback_only_when_asked(
-    probe: ModuleType, capsys: pytest.CaptureFixture[str], flags: list[str]
+    probe: ModuleType, modeld: Modeld, flags: list[str]
 ) -> None:
     probe.__dict__["run"] = _raising(ValueError("odd"))
-    assert cli.main(["probe", *flags]) == 1
-    assert "Traceback" in capsys.readouterr().err
+    assert "Traceback" in modeld(1, "probe", *flags).err
 
 
 def test_sigterm_unwinds_the_command(probe: ModuleType) -> None:
@@ -123,32 +113,27 @@ def test_common_options_count_before_and_after_the_command(
     assert seen[0].json is wants_json
 
 
+@pytest.mark.usefixtures("probe")
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["probe", "--value", "x"]])
-def test_usage_error_exits_2(
-    probe: ModuleType,  # noqa: ARG001 - installs the command
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-) -> None:
-    assert cli.main(arguments) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert "usage: modeld" in output.err
+def test_usage_error_exits_2(modeld: Modeld, arguments: list[str]) -> None:
+    said = modeld(2, *arguments)
+    assert said.out == ""
+    assert "usage: modeld" in said.err
 
 
-@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_help_of_each_command_shows_example_and_exit_codes(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if importlib.util.find_spec(cli.COMMANDS[name].module) is None:
-        pytest.fail(f"{cli.COMMANDS[name].module} is in the table but does not exist")
-    assert cli.main([name, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert f":\n  modeld {name}" in text
-    assert "exit codes:" in text
+def _run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env=os.environ | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-def _run_python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+def _run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return _run(sys.executable, "-c", code, **variables)
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -199,26 +184,14 @@ def test_closed_standard_streams_change_nothing_but_what_is_shown(closed: str) -
         "print('to', 'stdout'); print('to', 'stderr', file=sys.stderr); sys.stdin.read()\n"
         "sys.exit(code if os.open('/dev/null', os.O_RDONLY) > 2 else 1)"
     )
-    done = subprocess.run(
-        ["/bin/sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _run("/bin/sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code)
     assert done.returncode == 0, done.stderr
     assert ("to stdout" in done.stdout) is (">&- " not in f"{closed} ".replace("2>&-", ""))
 
 
 def test_name_that_the_terminal_cannot_show_is_printed_escaped() -> None:
     code = "from tools.cli import main; main(['--version']); print('drive\\udcff.mp4')"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _run_python(code, PYTHONIOENCODING="utf-8:strict")
     assert done.stdout.splitlines()[-1] == "drive\\udcff.mp4"
 
 
@@ -226,6 +199,7 @@ def test_name_that_the_terminal_cannot_show_is_printed_escaped() -> None:
 INTERRUPTED = """
 import atexit, os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
+from tests.tools.conftest import Modeld
 from tools import cli
 interrupt = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["modeld", "--version"]
@@ -249,8 +223,7 @@ sys.exit(code)
     ids=["returned", "at exit", "shutdown", "starting", "returning"],
 )
 def test_a_signal_at_the_edges_is_no_traceback(before: str, after: str, code: int) -> None:
-    text = INTERRUPTED.format(before=before, after=after)
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    done = _run_python(INTERRUPTED.format(before=before, after=after))
     assert (done.returncode, done.stderr) == (code, "")
     assert done.stdout.startswith("modeld ") == (before != "cli._open_standard_streams = interrupt")
 
@@ -258,16 +231,13 @@ def test_a_signal_at_the_edges_is_no_traceback(before: str, after: str, code: in
 @pytest.mark.parametrize("columns", [66, 100])
 @pytest.mark.parametrize("command", [None, *cli.COMMANDS])
 def test_help_is_plain_text_that_fits_with_an_example(
-    command: str | None,
-    columns: int,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    command: str | None, columns: int, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    assert cli.main([*filter(None, [command]), "--help"]) == 0
-    text = capsys.readouterr().out
+    text = modeld(0, *filter(None, [command]), "--help").out
     assert not re.search(r"`|::(?!/)", text)
     assert re.search(rf"\nexamples?:\n  modeld {command or ''}", text)
+    assert command is None or "exit codes:" in text
     # Lines that are shown to be typed are never broken; all others fit.
     assert all(
         len(line) <= columns for line in text.splitlines() if not line.startswith("  modeld ")
@@ -293,12 +263,7 @@ def test_docstrings_become_text_and_examples() -> None:
     )
 
 
-def test_what_a_command_does_not_know_shows_that_commands_usage(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["devices", "extra", "--more"]) == 2
-    error = capsys.readouterr().err
+def test_what_a_command_does_not_know_shows_that_commands_usage(modeld: Modeld) -> None:
+    error = modeld(2, "devices", "extra", "--more").err
     assert error.split()[:3] == ["usage:", "modeld", "devices"]  # in any width
     assert "unrecognized arguments: extra --more; see modeld devices --help" in error
-    assert cli.main(["subscribe", "--count", "0"]) == 2
-    assert "error: --count: expected at least 1, found 0\n" in capsys.readouterr().err

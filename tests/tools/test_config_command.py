@@ -16,8 +16,7 @@ import pytest
 from modeld.config import SETTINGS, Config
 from modeld.config_sample import sample_config
 from modeld.config_sources import load_config
-from tests.tools.tiny_driving import write_tiny_driving
-from tools.cli import main
+from tests.tools.conftest import Modeld
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [DIWE] [\w.]+: .+")
 
@@ -30,11 +29,11 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_every_setting_is_shown_with_its_source(
-    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    file: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODELD_CAMERA_SERVER", "cams")
-    assert main(["config", "--config", str(file), "--bus", "ipc:///x", "-v"]) == 0
-    rows = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
+    said = modeld(0, "config", "--config", file, "--bus", "ipc:///x", "-v")
+    rows = [re.split(r"  +", line) for line in said.out.splitlines()]
     assert [row[0] for row in rows] == list(SETTINGS)
     shown = {key: (value, source) for key, value, source in rows}
     assert shown["model"] == (f'"{file.parent / "a.pkl"}"', f"file {file}")
@@ -46,12 +45,10 @@ def test_every_setting_is_shown_with_its_source(
     assert shown["device"] == ("-", "default")
 
 
-def test_changed_settings_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_settings_as_json(file: Path, modeld: Modeld) -> None:
     arguments = ["--set", "camera.road.width=960", "--set", "camera.road.height = 540"]
     arguments += ["--set", "camera.road.focal_px=800", "--lock-memory", "-q", "--log-level", "info"]
-    command = ["--json", "config", "--config", str(file), "--changed", *arguments]
-    assert main(command) == 0
-    assert json.loads(capsys.readouterr().out) == {
+    assert modeld(0, "--json", "config", "--config", file, "--changed", *arguments).json == {
         "model": {"value": str(file.parent / "a.pkl"), "source": f"file {file}"},
         "log_level": {"value": "info", "source": "option --log-level"},
         "camera.road.width": {"value": 960, "source": "option --set camera.road.width"},
@@ -62,11 +59,8 @@ def test_changed_settings_as_json(file: Path, capsys: pytest.CaptureFixture[str]
     }
 
 
-def test_the_sample_is_printed_and_can_be_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["config", "--sample"]) == 0
-    printed = capsys.readouterr().out
+def test_the_sample_is_printed_and_can_be_read(tmp_path: Path, modeld: Modeld) -> None:
+    printed = modeld(0, "config", "--sample").out
     assert printed == sample_config()
     path = tmp_path / "sample.toml"
     path.write_text(printed, encoding="utf-8")
@@ -75,25 +69,18 @@ def test_the_sample_is_printed_and_can_be_read(
 
 @pytest.mark.parametrize("command", ["config", "run"])
 def test_wrong_settings_are_one_line_and_exit_code_2(
-    command: str, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, file: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODELD_BUS", "ipc:///x")
     monkeypatch.setenv("MODELD_BUS_ADRESS", "ipc:///x")
-    assert main([command, "--config", str(file), "--set", "realtime.prio=3"]) == 2
-    assert capsys.readouterr().err == (
+    assert modeld(2, command, "--config", file, "--set", "realtime.prio=3").err == (
         "modeld: error: environment: "
         "unknown variable MODELD_BUS; did you mean MODELD_BUS_ADDRESS?; "
         "unknown variable MODELD_BUS_ADRESS; did you mean MODELD_BUS_ADDRESS?; "
         "options: unknown key realtime.prio; did you mean realtime.priority?\n"
     )
-
-
-def test_other_commands_take_any_variable(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MODELD_BUS", "ipc:///x")
-    assert main(["config", "--help"]) == 0
-    assert "--sample" in capsys.readouterr().out
+    # Other commands take any variable.
+    assert "--sample" in modeld(0, "config", "--help").out
 
 
 # --- what a run says --------------------------------------------------------------------------
@@ -127,23 +114,24 @@ def arguments(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.opencl
-def test_a_run_says_what_it_does_in_lines_with_times(tmp_path: Path, arguments: list[str]) -> None:
-    model = write_tiny_driving(tmp_path / "model.pkl", (320, 240))
-    *lines, ended = run(["--model", str(model), "--demo", *arguments], "waiting for camera streams")
+def test_a_run_says_what_it_does_in_lines_with_times(
+    tiny_model: Path, arguments: list[str]
+) -> None:
+    options = ["--model", str(tiny_model), "--demo", *arguments]
+    *lines, ended = run(options, "waiting for camera streams")
     assert ended == "exit code 0"
     assert [line for line in lines if not LINE.fullmatch(line)] == []
     messages = [line.partition(": ")[2] for line in lines]
-    assert messages[0].startswith(f'settings: model = "{model}", demo = true, bus_address = ')
-    assert f"loading {model}" in messages
+    assert messages[0].startswith(f'settings: model = "{tiny_model}", demo = true, bus_address = ')
+    assert f"loading {tiny_model}" in messages
     assert messages[-1] == "stopping"
 
 
 @pytest.mark.opencl
 def test_a_run_that_logs_warnings_says_only_that_it_waits_for_long(
-    tmp_path: Path, arguments: list[str]
+    tiny_model: Path, arguments: list[str]
 ) -> None:
-    model = write_tiny_driving(tmp_path / "model.pkl", (320, 240))
-    options = ["--model", str(model), "--demo", "--log-level", "warning", *arguments]
+    options = ["--model", str(tiny_model), "--demo", "--log-level", "warning", *arguments]
     *lines, ended = run(options, "waiting for camera streams")
     assert ended == "exit code 0"
     assert [line[25:26] for line in lines] == ["W"]

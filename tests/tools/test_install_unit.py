@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from modeld.config_sources import load_config
-from tools.cli import main
+from tests.tools.conftest import Modeld, Said
 from tools.install_unit import DAEMONS
 
 BIN = Path(sys.prefix) / "bin/modeld"
@@ -27,8 +27,15 @@ needs_systemd = pytest.mark.skipif(
 )
 
 
-def install(root: Path, *options: str) -> int:
-    return main(["install-unit", "--prefix", str(root), "--bin", str(BIN), *options])
+Install = Callable[..., Said]
+
+
+@pytest.fixture
+def install(tmp_path: Path, modeld: Modeld) -> Install:
+    """Run the command for a root of the test."""
+    return lambda *options, code=0: modeld(
+        code, "install-unit", "--prefix", tmp_path, "--bin", BIN, *options
+    )
 
 
 def analyze(*arguments: str) -> str:
@@ -45,24 +52,25 @@ def analyze(*arguments: str) -> str:
 
 @needs_systemd
 @pytest.mark.parametrize("unit", UNITS)
-def test_systemd_finds_nothing_wrong_with_a_unit(unit: str, tmp_path: Path) -> None:
-    assert install(tmp_path) == 0
+def test_systemd_finds_nothing_wrong_with_a_unit(
+    unit: str, tmp_path: Path, install: Install
+) -> None:
+    install()
     assert analyze("verify", "--man=no", str(tmp_path / unit)) == ""
 
 
 @needs_systemd
 @pytest.mark.parametrize("unit", UNITS)
-def test_exposure_is_within_its_bound(unit: str, tmp_path: Path) -> None:
-    assert install(tmp_path) == 0
+def test_exposure_is_within_its_bound(unit: str, tmp_path: Path, install: Install) -> None:
+    install()
     said = analyze("security", "--offline=true", "--no-pager", str(tmp_path / unit))
     level = re.search(r"Overall exposure level for \S+: ([\d.]+)", said)
     assert level is not None, said
     assert float(level[1]) <= EXPOSURE
 
 
-def test_what_is_written_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert install(tmp_path, "--user", "driver", "--config", "/srv/modeld") == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_what_is_written_can_be_used(tmp_path: Path, install: Install) -> None:
+    lines = install("--user", "driver", "--config", "/srv/modeld").out.splitlines()
     written = [line.removesuffix(": written") for line in lines if line.endswith(": written")]
     assert len(written) == len(lines) - 1 == 5
     for path in map(Path, written):
@@ -75,61 +83,44 @@ def test_what_is_written_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert load_config(tmp_path / "srv/modeld/config.toml", {}, []).models_dir is not None
 
 
-def test_files_are_the_same_whatever_the_umask(tmp_path: Path) -> None:
+def test_files_are_the_same_whatever_the_umask(tmp_path: Path, install: Install) -> None:
     before = os.umask(0o077)
     try:
-        assert install(tmp_path) == 0
+        install()
     finally:
         os.umask(before)
     assert (tmp_path / CONFIG).stat().st_mode & 0o777 == 0o644
 
 
-def test_a_unit_nobody_changed_is_replaced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert install(tmp_path, "--user", "before") == 0
-    assert install(tmp_path, "--user", "after") == 0
-    assert f"{tmp_path / UNITS[0]}: replaced" in capsys.readouterr().out
+def test_a_unit_nobody_changed_is_replaced(tmp_path: Path, install: Install) -> None:
+    install("--user", "before")
+    assert f"{tmp_path / UNITS[0]}: replaced" in install("--user", "after").out
     assert "\nUser=after\n" in (tmp_path / UNITS[0]).read_text(encoding="utf-8")
-    assert install(tmp_path, "--user", "after") == 0
-    assert f"{tmp_path / UNITS[0]}: unchanged" in capsys.readouterr().out
+    assert f"{tmp_path / UNITS[0]}: unchanged" in install("--user", "after").out
 
 
-def test_a_unit_that_was_changed_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert install(tmp_path) == 0
+def test_a_unit_that_was_changed_is_refused(tmp_path: Path, install: Install) -> None:
+    install()
     changed = tmp_path / UNITS[1]
     text = changed.read_text(encoding="utf-8") + "# mine\n"
     changed.write_text(text, encoding="utf-8")
     (tmp_path / UNITS[0]).unlink()
-    assert install(tmp_path) == 1
-    assert str(changed) in capsys.readouterr().err
+    assert str(changed) in install(code=1).err
     assert changed.read_text(encoding="utf-8") == text
     assert not (tmp_path / UNITS[0]).exists()
-    assert install(tmp_path, "--force") == 0
+    install("--force")
     assert changed.read_text(encoding="utf-8") != text
 
 
-def test_a_configuration_is_never_replaced(tmp_path: Path) -> None:
+def test_a_configuration_is_never_replaced(tmp_path: Path, install: Install) -> None:
     (tmp_path / CONFIG).parent.mkdir(parents=True)
     (tmp_path / CONFIG).write_text("demo = true\n", encoding="utf-8")
-    assert install(tmp_path, "--force") == 0
+    install("--force")
     assert (tmp_path / CONFIG).read_text(encoding="utf-8") == "demo = true\n"
 
 
-def test_print_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert install(tmp_path, "--print") == 0
-    printed = capsys.readouterr().out
+def test_print_writes_nothing(tmp_path: Path, install: Install) -> None:
+    printed = install("--print").out
     assert list(tmp_path.iterdir()) == []
-    assert install(tmp_path, "--print", "--json") == 0
-    for path, text in json.loads(capsys.readouterr().out)["files"].items():
+    for path, text in install("--print", "--json").json["files"].items():
         assert f"# {path}\n{text}" in printed
-
-
-@pytest.mark.parametrize(
-    "options", [["--bin", "modeld"], ["--bin", "/opt/a b"], ["--user", "a b"], ["--config", "x"]]
-)
-def test_what_a_unit_cannot_hold_is_refused(options: list[str], tmp_path: Path) -> None:
-    assert install(tmp_path, *options) == 2
-    assert list(tmp_path.iterdir()) == []

@@ -7,14 +7,12 @@ import logging
 import random
 import struct
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cereal.log_reader import read_log_bytes
-from cereal.schema import log, new_event, read_event
+from cereal.schema import log, read_event
 from tests.tools.drives.segments import (
     PERIOD_NS,
     READOUT_NS,
@@ -26,6 +24,7 @@ from tests.tools.drives.segments import (
     state_ns,
     write_segment,
 )
+from tests.tools.messages import event_of
 from tools.drives import log_events
 from tools.drives.drive import KEPT_MOMENTS, Drive, Message
 from tools.drives.event_header import EventHeader, read_header
@@ -49,12 +48,12 @@ def _messages(drive: Drive, first: int = 0) -> list[tuple[int, Message]]:
         drive.close()
 
 
-def _event(service: str, time_ns: int, fill: Callable[[Any], None] | None = None) -> bytes:
-    event = new_event(service, mono_time_ns=time_ns, valid=True)
-    if fill:
-        fill(getattr(event, service))
-    data: bytes = event.to_bytes()
-    return data
+def _newer(time_ns: int) -> bytes:
+    """Return an Event of a member that no schema has yet."""
+    event = bytearray(event_of("carState", time_ns))
+    offset = 2 * int(log.Event.schema.node.struct.discriminantOffset)
+    event[16 + offset : 18 + offset] = (500).to_bytes(2, "little")
+    return bytes(event)
 
 
 # --- headers ---
@@ -62,23 +61,16 @@ def _event(service: str, time_ns: int, fill: Callable[[Any], None] | None = None
 
 @pytest.mark.parametrize("service", ["carState", "can", "logMessage", "livestreamAudio", "boot"])
 def test_header_is_what_a_reader_says(service: str) -> None:
-    data = new_event(service, mono_time_ns=2**63 + 5, valid=True).to_bytes()
-    assert read_header(data) == EventHeader(service, 2**63 + 5)
+    assert read_header(event_of(service, 2**63 + 5)) == EventHeader(service, 2**63 + 5)
 
 
-def test_header_of_an_event_whose_root_is_in_another_segment() -> None:
-    content = _event("can", 7)[8:]
+def test_header_of_an_event_whose_root_is_in_another_segment_and_of_a_newer_one() -> None:
+    content = event_of("can", 7)[8:]
     frame = struct.pack("<4I", 1, 1, len(content) // 8, 0)
     # A far pointer: kind 2, to word 0 of segment 1, where the content has its own root pointer.
     far = struct.pack("<II", 2, 1)
     assert read_header(frame + far + content) == EventHeader("can", 7)
-
-
-def test_header_of_a_newer_event_has_its_number() -> None:
-    event = bytearray(_event("carState", 99))
-    offset = 2 * int(log.Event.schema.node.struct.discriminantOffset)
-    event[16 + offset : 18 + offset] = (500).to_bytes(2, "little")
-    assert read_header(bytes(event)) == EventHeader("unknown-500", 99)
+    assert read_header(_newer(99)) == EventHeader("unknown-500", 99)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +82,7 @@ def test_header_of_damaged_bytes_is_none(data: bytes) -> None:
 
 
 def test_headers_of_random_damage_agree_with_the_reader() -> None:
-    good = _event("carState", 1234567, lambda one: setattr(one, "vEgo", 3.0))
+    good = event_of("carState", 1234567, vEgo=3.0)
     rng = random.Random(3)  # noqa: S311 - damage, no secret
     for _ in range(3000):
         data = bytearray(good)
@@ -155,7 +147,7 @@ def test_wild_times_hold_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Three events of the year 2500 and three of time 0 among those of a drive."""
     monkeypatch.setattr(log_events, "WINDOW_EVENTS", 64)
     wild = tuple(
-        (START_NS + number * PERIOD_NS, _event("procLog", time_ns))
+        (START_NS + number * PERIOD_NS, event_of("procLog", time_ns))
         for number, time_ns in enumerate([2**63, 0, 2**64 - 1, 0, 2**62, 0])
     )
     usual = _messages(_open(tmp_path / "a", plain(0)))
@@ -261,12 +253,9 @@ def test_log_in_the_codec_of_another_ending(tmp_path: Path) -> None:
 
 
 def test_unknown_members_pass_untouched(tmp_path: Path) -> None:
-    event = bytearray(_event("carState", START_NS + PERIOD_NS))
-    offset = 2 * int(log.Event.schema.node.struct.discriminantOffset)
-    event[16 + offset : 18 + offset] = (500).to_bytes(2, "little")
-    extra = ((START_NS + PERIOD_NS, bytes(event)),)
-    found = _messages(_open(tmp_path, plain(0, extra=extra)))
-    assert [one.data for _, one in found if one.service == "unknown-500"] == [bytes(event)]
+    event = _newer(START_NS + PERIOD_NS)
+    found = _messages(_open(tmp_path, plain(0, extra=((START_NS + PERIOD_NS, event),))))
+    assert [one.data for _, one in found if one.service == "unknown-500"] == [event]
 
 
 # --- migrations ---
@@ -311,8 +300,9 @@ def test_device_type_is_that_of_init_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("old", "new"), [(0, "uncalibrated"), (1, "calibrated"), (2, "invalid")])
 def test_status_of_old_calibrations(tmp_path: Path, old: int, new: str) -> None:
     time_ns = START_NS + 3 * PERIOD_NS
-    extra = ((time_ns, _event("liveCalibration", time_ns, lambda one: _old_status(one, old))),)
-    drive = _open(tmp_path, plain(0, extra=extra))
+    fields = {"calStatusDEPRECATED": old, "rpyCalib": [0.5, 0.25, 0.125]}
+    event = event_of("liveCalibration", time_ns, **fields)
+    drive = _open(tmp_path, plain(0, extra=((time_ns, event),)))
     (found,) = [
         read_event(one.data).liveCalibration
         for _, one in _messages(drive)
@@ -322,19 +312,12 @@ def test_status_of_old_calibrations(tmp_path: Path, old: int, new: str) -> None:
     assert list(found.rpyCalib) == [0.5, 0.25, 0.125]
 
 
-def _old_status(calibration: Any, status: int) -> None:
-    calibration.calStatusDEPRECATED = status
-    calibration.rpyCalib = [0.5, 0.25, 0.125]
-
-
 def test_all_other_fields_survive_a_migration(tmp_path: Path) -> None:
-    event = new_event("roadCameraState", mono_time_ns=state_ns("road", 5), valid=True)
-    state = event.roadCameraState
-    state.frameId, state.timestampEof, state.requestId = 5, sof_ns("road", 5) + READOUT_NS, 77
-    state.temperaturesC = [1.5, 2.5]
+    time_ns, end_ns = state_ns("road", 5), sof_ns("road", 5) + READOUT_NS
+    fields = {"frameId": 5, "timestampEof": end_ns, "requestId": 77, "temperaturesC": [1.5, 2.5]}
+    event = event_of("roadCameraState", time_ns, **fields)
     track = Track(range(12), states=[one for one in range(12) if one != 5])
-    segment = Segment(0, {"road": track}, extra=((event.logMonoTime, event.to_bytes()),))
-    moments = _messages(_open(tmp_path, segment))
+    moments = _messages(_open(tmp_path, Segment(0, {"road": track}, extra=((time_ns, event),))))
     (found,) = [
         read_event(one.data).roadCameraState
         for index, one in moments

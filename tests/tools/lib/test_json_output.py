@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from tests.scheduler.onnx_import.tiny_models import model_of, value
-from tools import cli
+from tests.tools.conftest import Modeld
 from tools.lib.json_output import json_text
 
 ROOT = Path(__file__).parents[3]
@@ -41,19 +41,14 @@ def test_every_command_prints_json_through_one_function() -> None:
 
 
 @pytest.mark.opencl
-def test_exec_counts_what_is_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = model_of(
-        [helper.make_node("Log", ["x"], ["y"])], [value("x", (4,))], [value("y", (4,))]
-    )
-    onnx.save(model, tmp_path / "log.onnx")
+def test_exec_counts_what_is_not_finite(tmp_path: Path, modeld: Modeld) -> None:
+    node = helper.make_node("Log", ["x"], ["y"])
+    onnx.save(model_of([node], [value("x", (4,))], [value("y", (4,))]), tmp_path / "log.onnx")
     np.savez(tmp_path / "in.npz", x=np.array([-1, 0, 1, 1], np.float32))
-    artifact, outputs = str(tmp_path / "log.pkl"), str(tmp_path / "out.npz")
-    words = ["compile", str(tmp_path / "log.onnx"), "-o", artifact, "--no-binary"]
-    assert cli.main(words) == 0
-    words = ["exec", artifact, "--inputs", str(tmp_path / "in.npz"), "--outputs", outputs]
-    capsys.readouterr()
-    assert cli.main([*words, "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out, parse_constant=no_constant)["outputs"]
+    artifact = tmp_path / "log.pkl"
+    modeld(0, "compile", tmp_path / "log.onnx", "-o", artifact, "--no-binary")
+    files = ("--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz")
+    text = modeld(0, "exec", artifact, *files, "--json").out
+    (row,) = json.loads(text, parse_constant=no_constant)["outputs"]
     assert (row["min"], row["max"], row["not_finite"]) == (None, None, 2)
-    assert cli.main(words) == 0
-    assert "not finite" in capsys.readouterr().out
+    assert "not finite" in modeld(0, "exec", artifact, *files).out

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -157,33 +158,38 @@ def test_what_is_no_ordinary_file_is_refused_behind_links_too(tmp_path: Path) ->
     assert Path("/dev/stdout").is_symlink()
 
 
-def write_with(writer: str, path: Path) -> None:
-    """Write something small with each of the writers."""
-    if writer == "artifact":
-        write_artifact(path, tiny.manifest(), tiny.data_blob())
-    elif writer == "trace":
-        write_trace(path, {"traceEvents": []})
-    elif writer == "log":
-        with LogWriter(path) as log:
-            log.write(event_of("carState"))
-    elif writer == "page":
-        x = Tensor.input("x", (4,), dt.float32)
-        plan = schedule({"y": (x + 1).node})
-        write_page(path, emit({"run": plan}, name="m", kind="plain").manifest)
-    elif writer == "arrays":
-        exec_command._write_arrays(path, {"y": np.ones(3)})
-    else:
-        (path.parent / "vision.onnx").symlink_to(path.readlink())
-        write_models(path.parent, ("vision",), 0)
+def log_to(path: Path) -> None:
+    with LogWriter(path) as log:
+        log.write(event_of("carState"))
 
 
-@pytest.mark.parametrize("writer", ["artifact", "trace", "log", "page", "arrays", "model"])
+def page_to(path: Path) -> None:
+    plan = schedule({"y": (Tensor.input("x", (4,), dt.float32) + 1).node})
+    write_page(path, emit({"run": plan}, name="m", kind="plain").manifest)
+
+
+def model_to(path: Path) -> None:
+    (path.parent / "vision.onnx").symlink_to(path.readlink())
+    write_models(path.parent, ("vision",), 0)
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "artifact": lambda path: write_artifact(path, tiny.manifest(), tiny.data_blob()),
+    "trace": lambda path: write_trace(path, {"traceEvents": []}),
+    "arrays": lambda path: exec_command._write_arrays(path, {"y": np.ones(3)}),
+    "log": log_to,
+    "page": page_to,
+    "model": model_to,
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
 def test_every_writer_follows_a_link(tmp_path: Path, writer: str) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "old").write_text("old")
     link = tmp_path / "link"
     link.symlink_to("there/old")
-    write_with(writer, link)
+    WRITERS[writer](link)
     assert link.readlink() == Path("there/old")
     assert (tmp_path / "there" / "old").stat().st_size > len("old")
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["old"]
