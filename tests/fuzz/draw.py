@@ -12,7 +12,7 @@ T = TypeVar("T")
 class Draw:
     """Choices by a seeded generator; choices that hypothesis draws repeat each other too often."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int | str) -> None:
         self._random = Random(seed)  # noqa: S311  # a reproducible choice, not a secret
 
     def pick(self, options: Sequence[T]) -> T:
@@ -23,9 +23,9 @@ class Draw:
         """Return an integer of [low, high]."""
         return self._random.randint(low, high)
 
-    def flag(self) -> bool:
-        """Return true as often as false."""
-        return self._random.random() < 0.5
+    def flag(self, chance: float = 0.5) -> bool:
+        """Return true as often as false, or with another chance."""
+        return self._random.random() < chance
 
     def order(self, count: int) -> list[int]:
         """Return a permutation."""

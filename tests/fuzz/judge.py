@@ -23,6 +23,7 @@ from functools import cached_property
 import numpy as np
 
 from scheduler.ir import interp
+from scheduler.ir.alternatives import SERIAL
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import COMPARE, MOVEMENT, Op
 from tests.fuzz.functions import of_custom, of_function
@@ -73,6 +74,8 @@ class Judge:
             return self._leaf(node.arg)
         if node.op is Op.RESULT:
             return of_custom(node, [self.known[s] for s in node.src[0].src])
+        if node.op is Op.ALTERNATIVES:
+            return self.known[node.src[SERIAL]]
         if self.loose is None and decides(node) and any(s.dtype.is_float for s in node.src):
             return self.strict.of(node)
         if self.loose is not None and _adds_up(node):
@@ -84,7 +87,8 @@ class Judge:
         if node.op in MOVEMENT or node.op in (Op.CONTIGUOUS, Op.ASSIGN):
             return Known(value, _moved(node, sources))
         rule = _RULES.get(node.op)
-        if not node.dtype.is_float and (rule is None or not _reads_floats(node)):
+        exact = not node.dtype.is_float and not _reads_floats(node)
+        if (exact and node.op not in _PICKS) or (rule is None and not node.dtype.is_float):
             error = _of_exact(node, sources, value)
         elif rule is None:
             error = of_function(node, sources, value)
@@ -141,16 +145,9 @@ def _moved(node: Node, sources: list[Known]) -> Array:
 
 def _of_exact(node: Node, sources: list[Known], value: Array) -> Array:
     """Integers and bools: unknown where something that they are made of is."""
-    if node.op is Op.GATHER:
-        return _gather(node, sources, value)
-    if node.op is Op.WHERE:
-        return _where(node, sources, value)
-    errors = [s.error for s in sources]
-    if node.op is Op.REDUCE:
-        return np.asarray(errors[0].max(axis=node.arg[1], keepdims=True, initial=0.0))
     total = np.zeros(value.shape)
-    for error in errors:
-        total = total + error
+    for s in sources:
+        total = total + s.error
     if node.op in (Op.AND, Op.OR) and node.dtype.name == "bool":
         decides = node.op is Op.OR  # a known True (False for AND) decides whatever the other is
         for s in sources:
@@ -345,6 +342,7 @@ def _product(x: Known, axes: tuple[int, ...], value: Array, node: Node) -> Array
     return np.where(exact, 0.0, np.where(wild, INFINITE, error))
 
 
+_PICKS = frozenset({Op.GATHER, Op.WHERE})
 _STEPS = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
 _RULES: dict[Op, Callable[[Node, list[Known], Array], Array]] = {
     **dict.fromkeys(COMPARE, _compare),

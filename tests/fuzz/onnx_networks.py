@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.fuzz.onnx_nodes import Draw
+from tests.fuzz.onnx_nodes import OnnxDraw
 from tests.scheduler.onnx_import.exported.net import Net
 
 Array = NDArray[Any]
@@ -31,9 +31,9 @@ class Network(Net):
     def __init__(self, seed: int) -> None:
         super().__init__(opset=18, ir_version=10, constants_as_nodes=False)
         self.feeds: dict[str, Array] = {}
-        self._d = Draw(2024, seed)
+        self._d = OnnxDraw(f"network {seed}")
         self._values: list[tuple[str, Shape]] = []
-        for i in range(self._d.whole(1, 2)):
+        for i in range(self._d.integer(1, 2)):
             array = self._d.array(self._d.shape(1, 4, 4))
             self.feeds[f"in{i}"] = array
             self._values.append((self.input(f"in{i}", array.shape), array.shape))
@@ -92,16 +92,16 @@ class Network(Net):
         name, shape = self.value(1)
         axis = self._d.axis(len(shape))
         parts = [name, name, self.drawn(shape)]
-        used = [parts[i] for i in self._d.order(3)[: self._d.whole(1, 3)]]
+        used = [parts[i] for i in self._d.order(3)[: self._d.integer(1, 3)]]
         result = list(shape)
         result[axis] *= len(used)
         self.give(self.Concat(*used, axis=axis), result)
 
     def part(self) -> None:
         name, shape = self.value(1)
-        axis = self._d.whole(0, len(shape) - 1)
+        axis = self._d.integer(0, len(shape) - 1)
         n = shape[axis]
-        start, step = (0, self._d.whole(1, 2)) if self._d.flag() else (-1, -self._d.whole(1, 2))
+        start, step = (0, self._d.integer(1, 2)) if self._d.flag() else (-1, -self._d.integer(1, 2))
         end = 99 if step > 0 else -99
         result = [len(range(0, n, abs(step))) if i == axis else s for i, s in enumerate(shape)]
         self.give(self.slice(name, start, end, axis, step), result)
@@ -115,7 +115,7 @@ class Network(Net):
 
     def reduce(self) -> None:
         name, shape = self.value(1)
-        axis, kept = self._d.whole(0, len(shape) - 1), self._d.whole(0, 1)
+        axis, kept = self._d.integer(0, len(shape) - 1), self._d.integer(0, 1)
         op = self._d.one("ReduceSum", "ReduceMean", "ReduceMax", "ReduceL2", "ReduceLogSumExp")
         result = [*shape[:axis], *[1] * kept, *shape[axis + 1 :]]
         self.give(self.ops(op, 1, name, [axis], keepdims=kept)[0], result)
@@ -124,27 +124,27 @@ class Network(Net):
         name, shape = self.value(1)
         if self._d.flag():
             axis = self._d.axis(len(shape))
-            self.give(self.CumSum(name, axis, reverse=self._d.whole(0, 1)), shape)
+            self.give(self.CumSum(name, axis, reverse=self._d.integer(0, 1)), shape)
         else:
             op = self._d.one("Softmax", "LogSoftmax")
             self.give(self.ops(op, 1, name, axis=self._d.axis(len(shape)))[0], shape)
 
     def product(self) -> None:
         name, shape = self.value(2)
-        columns = self._d.whole(1, 4)
+        columns = self._d.integer(1, 4)
         result = (*shape[:-1], columns)
         self.give(self.MatMul(name, self.drawn((shape[-1], columns))), result)
 
     def convolve(self) -> None:
         name, shape = self.value(3, 4)
-        rank, out = len(shape) - 2, self._d.whole(1, 3)
+        rank, out = len(shape) - 2, self._d.integer(1, 3)
         weight = self.drawn((out, shape[1], *(3,) * rank))
         result = (shape[0], out, *shape[2:])
         self.give(self.Conv(name, weight, pads=[1] * 2 * rank), result)
 
     def pick(self) -> None:
         name, shape = self.value(1)
-        axis = self._d.whole(0, len(shape) - 1)
+        axis = self._d.integer(0, len(shape) - 1)
         index = self.ArgMax(name, axis=axis, keepdims=0)
         rest = (*shape[:axis], *shape[axis + 1 :])
         result = (*shape[:axis], *rest, *shape[axis + 1 :])
@@ -164,7 +164,7 @@ class Network(Net):
 
     def loop(self) -> None:
         name, shape = self.value()
-        count = self._d.whole(1, 3)
+        count = self._d.integer(1, 3)
         info = helper.make_tensor_value_info
         given = [info("step", LONG, []), info("on", BOOL, []), info("state", FLOAT, shape)]
         body = self._body("state", shape, given)

@@ -17,7 +17,6 @@ from scheduler.ir import dtype as dt
 from tests.fuzz.draw import Draw
 from tests.fuzz.onnx_networks import Network
 from tests.fuzz.onnx_nodes import GENERATORS, case_of
-from tests.fuzz.onnx_nodes import Draw as OnnxDraw
 from tests.fuzz.values import array
 from tests.scheduler.onnx_import.onnx_cases import CASES
 from tests.scheduler.onnx_import.onnx_cases.case import Case as NodeCase
@@ -56,7 +55,7 @@ def model_of(seed: int) -> tuple[onnx.ModelProto, Feeds, str]:
         network = Network(seed)
         return network.proto(), dict(network.feeds), ""
     ops = list(GENERATORS)
-    node = draw.pick(CASES) if seed % 5 == 3 else case_of(draw.pick(ops), OnnxDraw(seed))
+    node = draw.pick(CASES) if seed % 5 == 3 else case_of(draw.pick(ops), seed)
     model, feeds = build(node, folded=draw.integer(0, 7) == 0)
     hurt(draw, node, feeds)
     if not node.domain and draw.flag():

@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 
 from scheduler.ir import dtype as dt
+from scheduler.tensor.custom_kernel import alternatives
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz import choices, graphs, metamorphic, onnx_kind
 from tests.fuzz.__main__ import main, parse_name
 from tests.fuzz.batch import run_batch
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.compare import Counts, difference
+from tests.fuzz.eager import interpreted, run_program
 from tests.fuzz.hunt import Plan, batches
 from tests.fuzz.judge import Judge
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.rounding import Known
+from tests.support.selection import quick_cases
 
 MAKERS = {
     "graphs": graphs.make,
@@ -56,6 +59,19 @@ def test_a_few_programs_of_each_kind_are_right(kind: str, row: str, first: int, 
     outcomes = run_batch([MAKERS[kind](Name(kind, row, seed)) for seed in range(first, end)])
     assert [f"{o.name}: {o.problem}\n{o.text}" for o in outcomes if o.problem] == []
     assert sum(o.counts.exact + o.counts.bounded for o in outcomes) > 100
+
+
+@pytest.mark.parametrize("block", quick_cases(range(12), 0))
+def test_handles_mean_what_they_were_given(block: int) -> None:
+    with interpreted():
+        for seed in range(block * 10, block * 10 + 10):
+            run_program(np.random.default_rng(seed))
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("seed", quick_cases(range(3), 0))
+def test_eager_programs_run_on_the_device(seed: int) -> None:
+    run_program(np.random.default_rng([seed, 1]), steps=25)
 
 
 def test_a_program_is_found_again_by_its_name() -> None:
@@ -121,6 +137,7 @@ def test_errors_grow_as_rounding_does_and_decisions_are_exact_or_unknown() -> No
     x = Tensor.input("x", (4,))
     judge = Judge({"x": np.array([0.5, 2.5, 41.0, 1e-3], np.float32)})
     assert judge.of((x * 2.0 + 1.0).node).error.tolist()[:3] == [0, 0, 0]
+    assert judge.of(alternatives(x * 2.0, x + x).node).value.tolist()[:3] == [1, 5, 82]
     assert judge.of(x.sum().node).error > 0  # one of them is no multiple of a small power of two
     assert judge.of(x[:3].sum().node).error == 0
     assert judge.of(x.round().node).value.tolist() == [0, 2, 41, 0]

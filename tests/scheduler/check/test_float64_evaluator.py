@@ -24,8 +24,8 @@ FLOAT = np.float32
 WE_ROUND = frozenset(
     {"Attention", "GroupNormalization", "HardSigmoid", "HardSwish", "LayerNormalization", "Resize"}
 )
-# At least so many cases are evaluated, and so many operators.
-CASES_EVALUATED, OPERATORS_EVALUATED = 600, 130
+# At least this share of the cases is evaluated, and so many operators.
+SHARE_EVALUATED, OPERATORS_EVALUATED = 0.7, 130
 
 
 def distance(case: Case) -> float | None:
@@ -68,7 +68,7 @@ def test_every_operator_is_double_inside_or_refused() -> None:
             if found > (2e-6 if case.op in WE_ROUND else 1e-9):
                 off[case.label] = found
     assert off == {}
-    assert len(evaluated) > CASES_EVALUATED
+    assert len(evaluated) > SHARE_EVALUATED * len(CASES)
     assert len(set(evaluated)) > OPERATORS_EVALUATED
 
 

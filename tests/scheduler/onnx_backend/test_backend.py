@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from runtime.errors import InputError, NoDeviceError, RuntimeFault
-from scheduler.errors import DynamicInputError, ModelError
+from scheduler.errors import ModelError
 from scheduler.onnx_backend import backend as backends
 from scheduler.onnx_backend.backend import MAX_PROGRAMS, OnnxBackend
-from scheduler.onnx_import import import_model
 from tests.scheduler.onnx_import.onnx_models import node, parsed
 from tests.support.selection import quick_cases
 
@@ -63,16 +62,6 @@ def test_what_a_shape_is_computed_from_is_bound_and_nothing_else() -> None:
         np.testing.assert_allclose(y, np.exp(x).reshape(2, 3, 4), rtol=1e-6)
         (y,) = backend.run({"x": x, "a": int64s(4), "b": int64s(2)})
         np.testing.assert_allclose(y, np.exp(x).reshape(4, 2, 3), rtol=1e-6)
-
-
-def test_an_importer_error_names_the_inputs_that_a_shape_comes_from() -> None:
-    with pytest.raises(ModelError) as caught:
-        import_model(parsed(RESHAPED))
-    causes: list[BaseException] = [caught.value]
-    while causes[-1].__cause__ is not None:
-        causes.append(causes[-1].__cause__)
-    named = [error.inputs for error in causes if isinstance(error, DynamicInputError)]
-    assert {"a", "b"} in map(set, named)
 
 
 def test_outputs_that_depend_on_no_input_are_said_to_be_folded() -> None:

@@ -82,16 +82,17 @@ def test_weight_is_one_buffer_for_all_its_readers() -> None:
 
 
 def test_operator_without_translator_is_evaluated_on_constants() -> None:
-    # NonZero has no translator; on known values it is part of weight arithmetic.
+    # How often 2 and 3 occur in known words; it would need a translator if they were not known.
     model = parsed(
-        """(float[1,4] x) => (float[a,b] y) <int64[4] mask = {1, 0, 0, 1}, int64[1] axes = {0}> {
-          where = NonZero(mask)
-          index = Squeeze(where, axes)
-          y = Gather <axis = 1> (x, index)
+        """(float[2] x) => (float[2] y) <int64[3] words = {3, 1, 3}> {
+          counts = TfIdfVectorizer <
+            mode = "TF", max_gram_length = 1, min_gram_length = 1, max_skip_count = 0,
+            ngram_counts = [0], ngram_indexes = [0, 1], pool_int64s = [2, 3]
+          > (words)
+          y = Sub(x, counts)
         }"""
     )
-    x = np.array([[5.0, 6, 7, 8]], np.float32)
-    np.testing.assert_array_equal(results(model, {"x": x})[0], [[5, 8]])
+    np.testing.assert_array_equal(results(model, {"x": np.ones(2, np.float32)})[0], [1, -1])
 
 
 def test_output_that_is_an_input_or_a_constant() -> None:

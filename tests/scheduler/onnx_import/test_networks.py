@@ -13,7 +13,7 @@ import pytest
 from scheduler.ir.node import toposort
 from scheduler.onnx_import import import_model
 from scheduler.tensor.tensor import evaluate
-from tests.scheduler.onnx_import.exported import convolutional, sequences
+from tests.scheduler.onnx_import.exported import networks
 from tests.scheduler.onnx_import.onnx_models import Array, ort_session
 from tests.scheduler.support.programs import load
 from tests.support.built import example_models
@@ -65,20 +65,13 @@ def example(name: str) -> Network:
 
 
 EXPORTED = [
-    Network(convolutional.regnet),
-    Network(convolutional.yolo),
-    Network(sequences.vit_tiny, {"batch": 2}),
-    Network(sequences.swin_blocks),
-    Network(sequences.masked_text, {"batch": 3, "tokens": 7}),
-    Network(sequences.gru_head, {"batch": 2}),
-    Network(sequences.lstm_both_ways),
-    Network(sequences.unrolled_cell),
-    Network(convolutional.training_export),
-    Network(convolutional.ir_version_3),
-    Network(convolutional.half_precision, tolerance=5e-3),
-    Network(convolutional.tf2onnx, {"unk__1": 2}),
-    Network(convolutional.dynamic_batch, {"batch": 2, "height": 10, "width": 14}),
-    Network(convolutional.quantized, tolerance=2e-2),
+    Network(networks.yolo),
+    Network(networks.vit_tiny, {"batch": 2}),
+    Network(networks.swin_blocks),
+    Network(networks.masked_text, {"batch": 3, "tokens": 7}),
+    Network(networks.gru_head, {"batch": 2}),
+    Network(networks.tf2onnx, {"unk__1": 2}),
+    Network(networks.quantized, tolerance=2e-2),
 ]
 COMPILED = ["yolo", "vit_tiny", "swin_blocks", "gru_head", "tf2onnx", "quantized"]
 FULL = ["vision", "policy"]

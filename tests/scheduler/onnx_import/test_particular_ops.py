@@ -223,13 +223,12 @@ def test_slopes_of_channels_of_old_exporters() -> None:
     np.testing.assert_array_equal(found, x * slope.reshape(3, 1, 1))
 
 
-@pytest.mark.parametrize("indices", [[1, 5], [[0, 1], [1, 2]]], ids=["flat", "per axis"])
-def test_a_sparse_constant_is_written_out(indices: Any) -> None:
-    places = numpy_helper.from_array(np.array(indices, np.int64), "i")
+def test_a_sparse_constant_is_written_out() -> None:
+    places = numpy_helper.from_array(np.array([1, 5]), "i")
     values = numpy_helper.from_array(np.array([1.5, -2.0], np.float32), "v")
     sparse = helper.make_sparse_tensor(values, places, (2, 3))
     (found,) = interpreted(case("Constant", sparse_value=sparse))
-    np.testing.assert_array_equal(found, np.array([[0, 1.5, 0], [0, 0, -2]], np.float32))
+    np.testing.assert_array_equal(found, [[0, 1.5, 0], [0, 0, -2]])
 
 
 @pytest.mark.parametrize("condition", [True, False])

@@ -18,20 +18,18 @@ Array = NDArray[Any]
 class Net:
     """A graph under construction: `net.Mul(x, 0.5)` appends a node and returns its output's name.
 
-    Inputs are names and what becomes constants: integers, lists of them (int64), floats (`real`)
-    and arrays.
+    Inputs are names and what becomes constants: integers, lists of them (int64), floats
+    (float32) and arrays.
 
     Attributes:
         opset: version of the default domain.
-        ir_version: version of the file format; 3 is what wanted every initializer as an input.
+        ir_version: version of the file format.
         constants_as_nodes: small arrays become Constant nodes, as tracing exporters leave them.
-        real: element type of weights and inputs.
     """
 
     opset: int = 17
     ir_version: int = 8
     constants_as_nodes: bool = True
-    real: type[np.floating[Any]] = np.float32
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(5))
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
@@ -50,15 +48,15 @@ class Net:
         self.nodes.append(helper.make_node(kind, given, names, label, **attributes))
         return names
 
-    def input(self, name: str, shape: Sequence[int | str], kind: Any = None) -> str:
-        """Declare an input of type `real`, or of another numpy type."""
-        code = helper.np_dtype_to_tensor_dtype(np.dtype(kind or self.real))
+    def input(self, name: str, shape: Sequence[int | str], kind: Any = np.float32) -> str:
+        """Declare an input of floats, or of another numpy type."""
+        code = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
         self.inputs.append(helper.make_tensor_value_info(name, code, list(shape)))
         return name
 
     def constant(self, values: Any) -> str:
         """Return a small array: a shape, axes, a scalar."""
-        kind = self.real if isinstance(values, float) else np.int64
+        kind = np.float32 if isinstance(values, float) else np.int64
         array = np.asarray(values, getattr(values, "dtype", kind))
         if not self.constants_as_nodes:
             return self.initializer(array)
@@ -75,7 +73,7 @@ class Net:
         if scale is None:
             scale = float(np.prod(shape[1:])) ** -0.5
         drawn = self.rng.standard_normal(shape) * scale + mean
-        return self.initializer(drawn.astype(self.real))
+        return self.initializer(drawn.astype(np.float32))
 
     def conv(self, x: str, shape: tuple[int, int, int, int], **attributes: Any) -> str:
         """Append a convolution with bias and "same" padding; `shape` is that of its weight."""
@@ -91,7 +89,7 @@ class Net:
     def linear(self, x: str, wide: int, out: int) -> str:
         """Append MatMul and Add, as a linear layer on more than two axes is written."""
         drawn = self.rng.standard_normal((wide, out)) * wide**-0.5
-        weight = self.initializer(drawn.astype(self.real))
+        weight = self.initializer(drawn.astype(np.float32))
         return self.Add(self.weight(out, scale=0.1), self.MatMul(x, weight))
 
     def size_of(self, x: str, axis: int) -> str:
@@ -126,12 +124,8 @@ class Net:
         """Return the model; `outputs` are the names of its outputs and of what they are."""
         for name, source in outputs.items():
             self.nodes.append(helper.make_node("Identity", [source], [name]))
-        listed = list(self.inputs)
-        if self.ir_version < 4:
-            info = helper.make_tensor_value_info
-            listed += [info(w.name, w.data_type, list(w.dims)) for w in self.initializers]
         untyped = [onnx.ValueInfoProto(name=name) for name in outputs]
-        graph = helper.make_graph(self.nodes, "main_graph", listed, untyped, self.initializers)
+        graph = helper.make_graph(self.nodes, "main_graph", self.inputs, untyped, self.initializers)
         opsets = [helper.make_opsetid("", self.opset)]
         made = helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
         return onnx.shape_inference.infer_shapes(made, check_type=True)

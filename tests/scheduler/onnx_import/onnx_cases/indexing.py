@@ -118,7 +118,7 @@ CASES = [
     *(case("Tile", f(2, 3), k(*times)) for times in ((2, 3), (0, 1))),
     case("Pad", f(3, 4), opset=10, pads=[1, 0, 0, 2], value=1.5),
     case("Pad", f(3, 4), k(-1, 1, 2, -2), one(2.5, np.float32)),
-    case("Pad", f(4, 5), k(1, 2, 3, 0), mode="reflect"),
+    case("Pad", f(3, 4, 5), k(1, 0, 2, 0, 1, 3), mode="reflect"),
     case("Pad", i32(2, 3), k(1, 0, 0, 1), one(7, np.int32)),
     case("Pad", f(2, 3).astype(np.float64), k(1, 0, 0, 1), one(np.inf, np.float64)),
     case("Pad", flags(2, 3), k(1, 0, 0, 1), one(True, bool)),

@@ -1,13 +1,139 @@
-"""Recurrent heads as tracing exporters write them; transformers: ViT, shifted windows, text."""
+"""Networks as exporters write them: convolutions, recurrent heads, transformers.
+
+A detector; channels last; int8; a GRU; ViT, shifted windows, text.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx
+from onnx import TensorProto
 
 from tests.scheduler.onnx_import.exported.net import Net
 
 END = 2**63 - 1
+DOUBLED = {
+    "mode": "nearest",
+    "nearest_mode": "floor",
+    "coordinate_transformation_mode": "asymmetric",
+}
+
+
+def yolo() -> onnx.ModelProto:
+    """Return a detector of two scales: pyramid by Resize, boxes by distribution, a grid."""
+    net, bins, classes = Net(opset=12), 8, 3
+    x = net.input("images", [1, 3, 32, 48])
+    fine = _silu(net, net.conv(x, (12, 3, 5, 5), strides=[4, 4]))
+    coarse = _silu(net, net.conv(fine, (16, 12, 3, 3), strides=[2, 2]))
+    # Pooling of pooling of pooling, joined.
+    pools = [_silu(net, net.conv(coarse, (8, 16, 1, 1)))]
+    for _ in range(3):
+        pools.append(net.MaxPool(pools[-1], kernel_shape=[5, 5], strides=[1, 1], pads=[2] * 4))
+    coarse = _silu(net, net.conv(net.Concat(*pools, axis=1), (16, 32, 1, 1)))
+    # Regions, which opset 12 wants to be there, and scales.
+    doubled = net.Resize(coarse, *(np.array(v, np.float32) for v in ([], [1, 1, 2, 2])), **DOUBLED)
+    fine = _silu(net, net.conv(net.Concat(doubled, fine, axis=1), (12, 28, 3, 3)))
+    rows = []
+    for scale, wide in ((fine, 12), (coarse, 16)):
+        head = net.conv(scale, (4 * bins + classes, wide, 1, 1))
+        rows.append(net.Reshape(head, [1, 4 * bins + classes, -1]))
+    parts = net.ops("Split", 2, net.Concat(*rows, axis=2), axis=1, split=[4 * bins, classes])
+    return net.model({"boxes": _boxes(net, parts[0], bins), "scores": net.Sigmoid(parts[1])})
+
+
+def _boxes(net: Net, raw: str, bins: int) -> str:
+    """Append boxes (x, y, width, height) of distributions [1, 4 * bins, cells]."""
+    cells = net.Unsqueeze(net.size_of(raw, 2), axes=[0])
+    apart = net.Reshape(raw, net.Concat([1, 4, bins], cells, axis=0))
+    likely = net.Softmax(net.Transpose(apart, perm=[0, 2, 1, 3]), axis=1)
+    steps = net.initializer(np.arange(bins, dtype=np.float32).reshape(1, bins, 1, 1))
+    distance = net.Reshape(net.Conv(likely, steps, kernel_shape=[1, 1]), [1, 4, -1])
+    centres, strides = [], []
+    for height, width, stride in ((8, 12, 4.0), (4, 6, 8.0)):
+        y, x = np.mgrid[:height, :width].reshape(2, -1) + 0.5
+        centres.append(np.stack([x, y]))
+        strides.append(np.full((1, x.size), stride))
+    centre, scale = (
+        net.initializer(np.concatenate(part, axis=1)[None].astype(np.float32))
+        for part in (centres, strides)
+    )
+    low = net.Sub(centre, net.slice(distance, 0, 2, 1))
+    high = net.Add(centre, net.slice(distance, 2, 4, 1))
+    joined = net.Concat(net.Div(net.Add(low, high), 2.0), net.Sub(high, low), axis=1)
+    return net.Mul(joined, scale)
+
+
+def _silu(net: Net, x: str) -> str:
+    return net.Mul(x, net.Sigmoid(x))
+
+
+def tf2onnx() -> onnx.ModelProto:
+    """Return a channels-last network: a Transpose on both sides of each convolution.
+
+    Padding is that of "SAME" (more at the end), the batch is read from the shape and cast to int32
+    and back, and batch norm is Mul and Add.
+    """
+    net = Net(opset=13)
+    x = net.input("input_1", ["unk__1", 15, 18, 3])
+    wide = 3
+    for out, stride in ((8, 2), (12, 1), (12, 2)):
+        first = net.Transpose(x, perm=[0, 3, 1, 2])
+        # A weight of TensorFlow is [h, w, channels, 1] where it is depthwise, else [h, w, in, out].
+        if wide == out:
+            weight, groups = (
+                net.Transpose(net.weight(3, 3, out, 1, scale=0.3), perm=[2, 3, 0, 1]),
+                out,
+            )
+        else:
+            weight, groups = (
+                net.Transpose(net.weight(3, 3, wide, out, scale=0.2), perm=[3, 2, 0, 1]),
+                1,
+            )
+        y = net.Conv(first, weight, auto_pad="SAME_UPPER", strides=[stride, stride], group=groups)
+        y = net.Transpose(y, perm=[0, 2, 3, 1])
+        y = net.Mul(y, net.weight(out, scale=0.1, mean=1.0))
+        y = net.Add(y, net.weight(out, scale=0.1))
+        x, wide = net.Min(net.Relu(y), 6.0), out
+    mean = net.ReduceMean(x, axes=[1, 2], keepdims=0)
+    sizes = net.Cast(net.Shape(mean), to=TensorProto.INT32)
+    batch = net.Cast(net.slice(sizes, 0, 1, 0), to=TensorProto.INT64)
+    rows = net.Reshape(mean, net.Concat(batch, [4, 3], axis=0))
+    logits = net.MatMul(rows, net.weight(3, 6))
+    return net.model({"Identity": net.Softmax(logits, axis=-1)})
+
+
+def quantized() -> onnx.ModelProto:
+    """Return an int8 network as quantisers write it: QuantizeLinear, DequantizeLinear around all.
+
+    Weights are int8 per channel, biases int32, activations uint8; a residual sum is quantised too.
+    """
+    net = Net(opset=13, constants_as_nodes=False)
+    x = _through(net, net.input("x", [1, 3, 16, 16]), 0.03, 128)
+    x = _through(net, net.Relu(_conv8(net, x, (8, 3, 3, 3), 0.03)), 0.02, 0)
+    y = _through(net, _conv8(net, x, (8, 8, 3, 3), 0.02), 0.03, 117)
+    x = _through(net, net.Add(x, y), 0.04, 90)
+    pooled = _through(net, net.GlobalAveragePool(x), 0.02, 100)
+    flat = net.Reshape(pooled, [1, 8])
+    weight = net.initializer(net.rng.integers(-127, 128, (4, 8)).astype(np.int8))
+    back = net.DequantizeLinear(weight, np.float32(0.004), np.int8(0))
+    return net.model({"y": net.Gemm(flat, back, transB=1)})
+
+
+def _through(net: Net, x: str, scale: float, zero: int) -> str:
+    """Append QuantizeLinear and DequantizeLinear with one scale."""
+    both = net.constant(np.float32(scale)), net.constant(np.uint8(zero))
+    return net.DequantizeLinear(net.QuantizeLinear(x, *both), *both)
+
+
+def _conv8(net: Net, x: str, shape: tuple[int, int, int, int], scale: float) -> str:
+    """Append a convolution of dequantised int8 weights and an int32 bias."""
+    steps = net.rng.uniform(0.001, 0.004, shape[0]).astype(np.float32)
+    weight = net.rng.integers(-127, 128, shape).astype(np.int8)
+    weights = net.DequantizeLinear(weight, steps, np.zeros(shape[0], np.int8), axis=0)
+    bias = net.rng.integers(-3000, 3000, shape[0]).astype(np.int32)
+    scales = (steps * scale).astype(np.float32)
+    biases = net.DequantizeLinear(bias, scales, np.zeros(shape[0], np.int32), axis=0)
+    return net.Conv(x, weights, biases, kernel_shape=shape[2:], pads=[1, 1, 1, 1])
 
 
 def gru_head() -> onnx.ModelProto:
@@ -29,49 +155,6 @@ def gru_head() -> onnx.ModelProto:
     mean = net.ReduceMean(states, axes=[1], keepdims=0)
     inner = net.Relu(net.dense(net.Concat(last, mean, axis=1), 32, 32))
     return net.model({"plan": net.dense(inner, 32, 12), "state": gru[1]})
-
-
-def lstm_both_ways() -> onnx.ModelProto:
-    """Return two layers of LSTM in both directions, states sliced out of one input."""
-    net, wide, hidden = Net(opset=14), 12, 8
-    x = net.input("features", [1, 9, wide])
-    state, cell = net.input("h", [4, 1, hidden]), net.input("c", [4, 1, hidden])
-    y = net.Transpose(x, perm=[1, 0, 2])
-    finals = []
-    for layer in range(2):
-        lead = [net.slice(s, 2 * layer, 2 * layer + 2, 0) for s in (state, cell)]
-        weight = net.weight(2, 4 * hidden, wide if layer == 0 else 2 * hidden, scale=0.3)
-        recurrence = net.weight(2, 4 * hidden, hidden, scale=0.3)
-        bias = net.weight(2, 8 * hidden, scale=0.1)
-        how = {"hidden_size": hidden, "direction": "bidirectional"}
-        got = net.ops("LSTM", 3, y, weight, recurrence, bias, "", *lead, **how)
-        # [steps, ways, batch, hidden] to [steps, batch, ways * hidden]
-        y = net.Reshape(net.Transpose(got[0], perm=[0, 2, 1, 3]), [0, 0, -1])
-        finals.append(got[1:])
-    states, cells = (net.Concat(*parts, axis=0) for parts in zip(*finals, strict=True))
-    out = net.linear(net.Transpose(y, perm=[1, 0, 2]), 2 * hidden, 5)
-    return net.model({"y": out, "h_n": states, "c_n": cells})
-
-
-def unrolled_cell() -> onnx.ModelProto:
-    """Return four steps of a GRU cell written out, as a loop in Python is traced."""
-    net, wide, hidden = Net(), 6, 8
-    x = net.input("features", [2, 4, wide])
-    state = net.input("state", [2, hidden])
-    weight, recurrence = net.weight(3 * hidden, wide), net.weight(3 * hidden, hidden)
-    bias = net.weight(3 * hidden, scale=0.1)
-    seen = []
-    for step in range(4):
-        now = net.Gather(x, step, axis=1)
-        new = net.ops("Split", 3, net.Gemm(now, weight, bias, transB=1), axis=1)
-        old = net.ops("Split", 3, net.Gemm(state, recurrence, bias, transB=1), axis=1)
-        reset = net.Sigmoid(net.Add(new[0], old[0]))
-        keep = net.Sigmoid(net.Add(new[1], old[1]))
-        fresh = net.Tanh(net.Add(new[2], net.Mul(reset, old[2])))
-        moved = net.Mul(net.Sub(1.0, keep), fresh)
-        state = net.Add(moved, net.Mul(keep, state))
-        seen.append(net.Unsqueeze(state, [1]))
-    return net.model({"states": net.Concat(*seen, axis=1)})
 
 
 def attention(net: Net, x: str, wide: int, heads: int, mask: str | None = None) -> str:
