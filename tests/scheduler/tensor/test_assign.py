@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from scheduler import Tensor
-from scheduler.errors import ModelError, SchedulerError, VerifyError
+from scheduler.errors import ModelError, SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.ir.interp import evaluate
-from scheduler.ir.node import make
 from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
 from scheduler.passes.merge_assign import merge_assign
@@ -280,23 +279,3 @@ def test_the_pass_leaves_whole_writes_and_gives_the_same_values() -> None:
     (a, b) = evaluate([x.node, whole])
     assert a.tolist() == b.tolist()
     assert merge_assign([whole]) == {n: n for n in merge_assign([whole])}
-
-
-@pytest.mark.parametrize(
-    ("value", "index", "region"),
-    [
-        ((2, 6), None, ((0, 3, 1), (0, 6, 1))),
-        ((4, 6), None, ((0, 5, 1), (0, 6, 1))),
-        ((4, 6), None, ((0, 4, 1),)),
-        ((4, 2), (2,), ((0, 4, 1), (0, 6, 1))),
-        ((4, 2), (2, 1), ((0, 4, 1), None)),
-    ],
-)
-def test_a_region_that_does_not_fit_is_no_node(
-    value: tuple[int, ...], index: tuple[int, ...] | None, region: Any
-) -> None:
-    sources = [t(X).node, Tensor.input("v", value).node]
-    if index:
-        sources.append(Tensor.input("i", index, dt.int32).node)
-    with pytest.raises(VerifyError, match="ASSIGN"):
-        make(Op.ASSIGN, dt.float32, tuple(sources), region)

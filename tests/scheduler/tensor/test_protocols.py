@@ -225,24 +225,6 @@ def test_tensors_travel_by_dlpack() -> None:
     assert np.shares_memory(shared, np.asarray(t, copy=False))
 
 
-# Of a tensor t, and of an array; two blanks are between them.
-OPERATORS = """
-    np.float32(2) * t  np.float64(2) - t  np.int64(2) + t  ROWS / t  ROWS[0] @ t[1]  ROWS[0] < t
-    ROWS[0] == t  ROWS.T @ t  divmod(t, 2)[0]  divmod(9, t)[1]  abs(t)  +t  t == [1.5, 5.5, 3.0]
-    [1, 2, 3] * t  t.astype(int) - [0.5, 0.5, 0.5]  1 << abs(t).astype(int)
-    99 >> abs(t).astype(int)
-"""
-
-
-@pytest.mark.parametrize("text", re.split(r"\s\s+", OPERATORS.strip()))
-def test_operators_with_what_numpy_and_python_have_make_tensors(text: str) -> None:
-    known = {"np": np, "ROWS": ROWS}
-    found = eval(text.replace("astype(int)", "int()"), {**known, "t": rows()})  # noqa: S307
-    assert isinstance(found, Tensor)
-    want = eval(text, {**known, "t": ROWS})  # noqa: S307  # of the texts above
-    np.testing.assert_allclose(found.interp(), want, rtol=1e-6)
-
-
 def test_a_tensor_differs_from_what_is_no_operand() -> None:
     assert all(rows() != other for other in (*OPERANDS, "text"))
 
