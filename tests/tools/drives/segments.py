@@ -18,7 +18,7 @@ import numpy as np
 
 from cereal.frames import Frame
 from cereal.log_writer import LogWriter
-from cereal.schema import new_event
+from tests.tools.messages import event_of
 
 SIZE = (64, 48)
 START_NS = 50_000_000_000
@@ -107,13 +107,8 @@ def write_segment(directory: Path, segment: Segment) -> Path:
     for stream, track in segment.tracks.items():
         packets = encode(stream, tuple(track.pictures), track.size, track.hashed)
         if track.has_file:
-            header = packets.header
-            bodies = [
-                header + body if track.repeats_headers and is_key else body
-                for body, is_key in packets.bodies
-            ]
-            first = b"" if track.repeats_headers else header
-            (directory / FILE_OF[stream]).write_bytes(first + b"".join(bodies))
+            content = packets.file(repeats_headers=track.repeats_headers)
+            (directory / FILE_OF[stream]).write_bytes(content)
         events += _camera_events(segment, stream, track, packets)
     events.sort(key=lambda row: row[0])
     if segment.shuffle:
@@ -156,6 +151,12 @@ class Packets:
 
     header: bytes
     bodies: tuple[tuple[bytes, bool], ...]
+
+    def file(self, *, repeats_headers: bool = False) -> bytes:
+        """Return them one after the other, parameter sets at the start or before all key frames."""
+        first = b"" if repeats_headers else self.header
+        before = {True: self.header if repeats_headers else b"", False: b""}
+        return first + b"".join(before[is_key] + body for body, is_key in self.bodies)
 
 
 @functools.lru_cache(maxsize=64)
@@ -203,64 +204,47 @@ def _picture(stream: str, frame_id: int, size: tuple[int, int]) -> Any:
 def _common_events(segment: Segment) -> list[tuple[int, bytes]]:
     ids = sorted({one for track in segment.tracks.values() for one in track.pictures}) or [0]
     begin, end = sof_ns("road", ids[0]), sof_ns("road", ids[-1])
-    events: list[tuple[int, bytes]] = []
-
-    def add(service: str, time_ns: int, fill: Callable[[Any], None]) -> None:
-        event = new_event(service, mono_time_ns=time_ns, valid=True)
-        fill(getattr(event, service))
-        events.append((time_ns, event.to_bytes()))
-
-    def init(message: Any) -> None:
-        message.deviceType = segment.device
-        message.version, message.dongleId = "0.10.0", "a2a0ccea32023010"
-
-    # The logger's initData is the same in each segment, with the time of its first.
-    add("initData", START_NS - PERIOD_NS, init)
     kind = "startOfSegment" if segment.number else "startOfRoute"
-    add("sentinel", begin - 9_000_000, lambda one: setattr(one, "type", kind))
-    add("carParams", begin - 8_000_000, lambda one: setattr(one, "longitudinalActuatorDelay", 0.25))
+    init = {"deviceType": segment.device, "version": "0.10.0", "dongleId": "a2a0ccea32023010"}
+    pose = {"rpyCalib": [0.0, 0.02, -0.01], "height": [1.3], "calStatus": "calibrated"}
+    rows: list[tuple[str, int, dict[str, Any]]] = [
+        # The logger's initData is the same in each segment, with the time of its first.
+        ("initData", START_NS - PERIOD_NS, init),
+        ("sentinel", begin - 9_000_000, {"type": kind}),
+        ("carParams", begin - 8_000_000, {"longitudinalActuatorDelay": 0.25}),
+        ("sentinel", end + PERIOD_NS, {"type": "endOfSegment"}),
+    ]
     for time_ns in range(begin - 7_000_000, end, 5 * PERIOD_NS):
-        add(
-            "deviceState",
-            time_ns,
-            lambda one: setattr(one, "deviceType", segment.device_state_type),
-        )
-        add("liveCalibration", time_ns, _calibrate)
-    for time_ns in range(begin - 6_000_000, end, PERIOD_NS // 5):
-        add("carState", time_ns, lambda one: setattr(one, "vEgo", 12.5))
-    add("sentinel", end + PERIOD_NS, lambda one: setattr(one, "type", "endOfSegment"))
-    return events
-
-
-def _calibrate(message: Any) -> None:
-    message.rpyCalib, message.height = [0.0, 0.02, -0.01], [1.3]
-    message.calStatus = "calibrated"
+        rows.append(("deviceState", time_ns, {"deviceType": segment.device_state_type}))
+        rows.append(("liveCalibration", time_ns, pose))
+    car_ns = range(begin - 6_000_000, end, PERIOD_NS // 5)
+    rows += [("carState", time_ns, {"vEgo": 12.5}) for time_ns in car_ns]
+    return [(time_ns, event_of(name, time_ns, **fields)) for name, time_ns, fields in rows]
 
 
 def _camera_events(
     segment: Segment, stream: str, track: Track, packets: Packets
 ) -> list[tuple[int, bytes]]:
-    events = []
+    rows: list[tuple[str, int, dict[str, Any]]] = []
     for frame_id in track.pictures if track.states is None else track.states:
-        event = new_event(STATE_OF[stream], mono_time_ns=state_ns(stream, frame_id), valid=True)
-        state = getattr(event, STATE_OF[stream])
-        state.frameId, state.sensor = frame_id, segment.sensor
-        start = sof_ns(stream, frame_id)
-        state.timestampSof, state.timestampEof = start * track.has_starts, start + READOUT_NS
-        events.append((event.logMonoTime, event.to_bytes()))
+        start_ns = sof_ns(stream, frame_id)
+        state = {
+            "frameId": frame_id,
+            "sensor": segment.sensor,
+            "timestampSof": start_ns * track.has_starts,
+            "timestampEof": start_ns + READOUT_NS,
+        }
+        rows.append((STATE_OF[stream], state_ns(stream, frame_id), state))
     for position, frame_id in enumerate(track.pictures):
         if track.indexed is not None and frame_id not in track.indexed:
             continue
-        time_ns = state_ns(stream, frame_id) + 30_000_000
-        event = new_event(INDEX_OF[stream], mono_time_ns=time_ns, valid=True)
-        index = getattr(event, INDEX_OF[stream])
-        index.frameId, index.type, index.encodeId = frame_id, "fullHEVC", frame_id
-        index.segmentNum, index.segmentId = segment.number, track.first_id + position
-        index.segmentIdEncode = index.segmentId
-        index.timestampSof = sof_ns(stream, frame_id)
-        index.timestampEof = index.timestampSof + READOUT_NS
+        number = track.first_id + position
         body, is_key = packets.bodies[position]
-        index.flags = 8 if is_key and track.has_flags else 0
-        index.len = len(body) if track.has_sizes else 0
-        events.append((event.logMonoTime, event.to_bytes()))
-    return events
+        index = {"frameId": frame_id, "type": "fullHEVC", "encodeId": frame_id}
+        index |= {"segmentNum": segment.number, "segmentId": number, "segmentIdEncode": number}
+        index |= {"timestampSof": sof_ns(stream, frame_id)}
+        index |= {"timestampEof": sof_ns(stream, frame_id) + READOUT_NS}
+        index |= {"flags": 8 if is_key and track.has_flags else 0}
+        index |= {"len": len(body) if track.has_sizes else 0}
+        rows.append((INDEX_OF[stream], state_ns(stream, frame_id) + 30_000_000, index))
+    return [(time_ns, event_of(name, time_ns, **fields)) for name, time_ns, fields in rows]

@@ -25,12 +25,9 @@ ReaderOf = Callable[[HevcIndex], HevcReader]
 @pytest.fixture
 def make_hevc(tmp_path: Path) -> MakeVideo:
     def make(*, repeats_headers: bool = False, hashed: bool = False) -> Path:
-        packets = encode("road", tuple(range(COUNT)), SIZE, hashed)
         path = tmp_path / "fcamera.hevc"
-        parts = [b"" if repeats_headers else packets.header]
-        for body, is_key in packets.bodies:
-            parts.append(packets.header + body if repeats_headers and is_key else body)
-        path.write_bytes(b"".join(parts))
+        packets = encode("road", tuple(range(COUNT)), SIZE, hashed)
+        path.write_bytes(packets.file(repeats_headers=repeats_headers))
         return path
 
     return make

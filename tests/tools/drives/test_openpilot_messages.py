@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import logging
 import random
 import struct
@@ -243,13 +242,6 @@ def test_what_is_no_log_is_one_line(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(DriveError, match=r"rlog.zst|expected camera states or EncodeIdx"):
         open_drive(ROUTE, DriveOptions(data_dir=tmp_path))
-
-
-def test_log_in_the_codec_of_another_ending(tmp_path: Path) -> None:
-    path = write_segment(tmp_path / f"{ROUTE}--0", plain(0, log="rlog")) / "rlog"
-    path.with_name("rlog.zst").write_bytes(bz2.compress(path.read_bytes()))
-    path.unlink()
-    assert open_drive(ROUTE, DriveOptions(data_dir=tmp_path)).info.moments == 12
 
 
 def test_unknown_members_pass_untouched(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from cereal.schema import read_event
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
+from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.drive import KEPT_MOMENTS, Moment
 from tools.drives.open_drive import DriveOptions
 from tools.drives.video_drive import expand, open_drive, resample
@@ -196,3 +198,16 @@ def test_only_files_are_videos(make_video: MakeVideo, tmp_path: Path) -> None:
     assert expand(path, DriveOptions()) == [path]
     assert expand(str(tmp_path), DriveOptions()) is None
     assert expand(str(tmp_path / "none.mp4"), DriveOptions()) is None
+
+
+def test_options_of_the_command_line_reach_the_drive() -> None:
+    parser = argparse.ArgumentParser()
+    add_drive_arguments(parser)
+    given = ["--data-dir", "d", "--telemetry", "car.csv", "--focal-px", "900", "--rate", "20"]
+    assert drive_options(parser.parse_args([])) == DriveOptions()
+    assert drive_options(parser.parse_args(given)) == DriveOptions(
+        data_dir=Path("d"), telemetry=Path("car.csv"), focal_px=900.0, rate_hz=20.0
+    )
+    help_text = " ".join(parser.format_help().split())
+    meaning = ["first video frame", "m/s", "degrees, positive to the left", "interpolated", "hold"]
+    assert all(words in help_text for words in meaning)
