@@ -39,7 +39,6 @@ class Cameras:
         self._lock = threading.Lock()
         self._rings: dict[str, FrameRingWriter] = {}
         self._last = (0, 0)
-        self._sent: dict[int, int] = {}
         self._stop = threading.Event()
         self.open(dict.fromkeys(STREAMS, form))
         self._thread = threading.Thread(target=self._run, name="cameras", daemon=True)
@@ -88,10 +87,6 @@ class Cameras:
             assert mapping is not None
             return mapping._record(mapping.head)
 
-    def sent_ns(self, frame_id: int) -> int | None:
-        """When a frame was last sent, ns of the monotonic clock."""
-        return self._sent.get(frame_id)
-
     def reset(self) -> None:
         """Go back to two healthy cameras."""
         self.paused.clear()
@@ -133,6 +128,4 @@ class Cameras:
                     continue
                 # No picture of a moving car is like the one before.
                 ring.next_buffer()[...] = 64 if self.still else 32 + frame_id % 64
-                self._sent[frame_id] = time.monotonic_ns()
                 ring.publish(frame_id, max(0, stamp_ns - READOUT_NS), max(0, stamp_ns))
-            self._sent.pop(frame_id - 1000, None)

@@ -15,6 +15,7 @@ import zmq
 
 from tests.faults.faulty_opencl import Mode
 from tests.faults.world import World
+from tests.support.waiting import until
 
 
 @contextmanager
@@ -75,6 +76,4 @@ def stalled_subscriber(world: World) -> Iterator[None]:
 def slow_run(world: World, ms: int) -> None:
     """Return in the middle of a run of the primary model that takes longer than ordinarily."""
     world.control.order(Mode.SLOW, 1, ms=ms, program="primary")
-    end = time.monotonic() + 5.0
-    while not world.control.happened and time.monotonic() < end:
-        time.sleep(0.001)
+    until(lambda: world.control.happened, 5.0, pause_s=0.001)

@@ -43,13 +43,11 @@ class Recorder:
 
     Attributes:
         messages: all modelV2, in order.
-        ids: frame ids of the other two messages.
-        unreadable: messages that could not be read.
+        unreadable: messages that could not be read, of all three services.
     """
 
     def __init__(self, bus: str) -> None:
         self.messages: list[Message] = []
-        self.ids: dict[str, list[int]] = {name: [] for name in DRIVING[1:]}
         self.unreadable = 0
         self._names = ZmqTransport(bus)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -102,15 +100,15 @@ class Recorder:
     def _take(self, name: str, data: bytes, now_ns: int) -> None:
         try:
             event = read_event(data)
+            model = getattr(event, name)
+            frame_id = model.frameId
             if name != "modelV2":
-                self.ids[name].append(getattr(event, name).frameId)
                 return
-            model = event.modelV2
             speed = float(model.velocity.x[0]) if len(model.velocity.x) else float("nan")
             self.messages.append(
                 Message(
                     now_ns,
-                    model.frameId,
+                    frame_id,
                     model.frameIdExtra,
                     model.timestampEof,
                     event.valid,

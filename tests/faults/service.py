@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support.waiting import until
+
 ROOT = Path(__file__).parents[2]
 # RestartSec of a unit where nothing is said: 100 ms.
 RESTART_S = 0.1
@@ -177,10 +179,8 @@ class Service:
 
     def wait(self, find: Callable[[], T | None], timeout_s: float, failure: str) -> T:
         """Wait for something and return it; AssertionError with the whole log if it stays away."""
-        deadline = time.monotonic() + timeout_s
-        while not (found := find()):
-            assert time.monotonic() < deadline, f"{failure} within {timeout_s} s:\n{self.text()}"
-            time.sleep(0.01)
+        found = until(find, timeout_s)
+        assert found, f"{failure} within {timeout_s} s:\n{self.text()}"
         return found
 
     def lines(self, pattern: str, start_ns: int = 0) -> list[Line]:
@@ -199,20 +199,21 @@ class Service:
 
     def pings(self, start_ns: int) -> list[Line]:
         """WATCHDOG=1 since a time."""
-        return [
-            line
-            for line in self.notices
-            if line.arrived_ns >= start_ns and "WATCHDOG=1" in line.text.split("\n")
-        ]
+        return [part for part in self.told("WATCHDOG=1", start_ns) if part.text == "WATCHDOG=1"]
 
     def statuses(self, start_ns: int = 0) -> list[Line]:
         """STATUS=... since a time."""
+        lines = self.told("STATUS=", start_ns)
+        return [Line(line.arrived_ns, line.text.removeprefix("STATUS=")) for line in lines]
+
+    def told(self, beginning: str, start_ns: int) -> list[Line]:
+        """Lines of notifications since a time that begin so."""
         return [
-            Line(notice.arrived_ns, part.removeprefix("STATUS="))
+            Line(notice.arrived_ns, part)
             for notice in self.notices
             if notice.arrived_ns >= start_ns
             for part in notice.text.split("\n")
-            if part.startswith("STATUS=")
+            if part.startswith(beginning)
         ]
 
     def text(self) -> str:

@@ -16,11 +16,6 @@ from tests.session_cache import SESSION
 from tests.soak.report import Facts, report
 from tests.soak.run import soak
 
-FALLBACK = """
-fallback_model = "{directory}/safe.pkl"
-state_dir = "{directory}/state"
-"""
-
 
 def main() -> int:
     """Run; return the exit code."""
@@ -56,11 +51,10 @@ def main() -> int:
 def _soak(
     directory: Path, args: argparse.Namespace, per_minute: float, name: str
 ) -> tuple[str, int]:
-    (directory / "state").mkdir()
     model = args.model.resolve() if args.model is not None else None
-    more = "" if args.undisturbed else FALLBACK.format(directory=directory)
+    disturbed = not args.undisturbed
     with running_world(
-        directory, more=more, faulty=not args.undisturbed, restarts=True, model=model
+        directory, fallback=disturbed, faulty=disturbed, restarts=True, model=model
     ) as world:
         world.wait_valid(timeout_s=60.0)
         world.service.wait_ready()

@@ -7,25 +7,30 @@ clock: from then on the bound of its row counts.
 from __future__ import annotations
 
 import random
-import resource
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
-
-import zmq
+from typing import Literal
 
 from cereal.frames import nv12_format
+from tests.faults.cameras import STREAMS
+from tests.faults.disturb import (
+    busy_processes,
+    no_more_descriptors,
+    no_more_memory,
+    slow_run,
+    stalled_subscriber,
+)
 from tests.faults.faulty_opencl import Mode
 from tests.faults.table import Row, rows
 from tests.faults.world import World
+from tests.support.waiting import until
 
 Meanwhile = Literal["anything", "invalid", "nothing", "valid"]
 Disturb = Callable[[World, random.Random], int]
+Begin = Callable[[World, random.Random], object]
 # Beyond the bound of any input's age.
 OUTAGE_S = 6.0
 
@@ -68,284 +73,242 @@ def _well(world: World) -> int:
     return time.monotonic_ns()
 
 
-def _late(world: World, rng: random.Random) -> int:
+def _lasting(begin: Begin, least_s: float, most_s: float | None = None) -> Disturb:
+    """Begin what cameras, car or device do wrong, and take it back after a time."""
+
+    def disturb(world: World, rng: random.Random) -> int:
+        begin(world, rng)
+        time.sleep(rng.uniform(least_s, least_s if most_s is None else most_s))
+        return _well(world)
+
+    return disturb
+
+
+def _while(fault: Callable[[World], AbstractContextManager[None]], seconds: float) -> Disturb:
+    """Let a fault of the process or its neighbours last for a time."""
+
+    def disturb(world: World, _rng: random.Random) -> int:
+        with fault(world):
+            time.sleep(seconds)
+        return time.monotonic_ns()
+
+    return disturb
+
+
+def _at_once(begin: Begin) -> Disturb:
+    """Do what is over when it is done."""
+
+    def disturb(world: World, rng: random.Random) -> int:
+        begin(world, rng)
+        return time.monotonic_ns()
+
+    return disturb
+
+
+def _for_good(begin: Begin) -> Disturb:
+    """Begin what does not end: its bound counts from its start."""
+
+    def disturb(world: World, rng: random.Random) -> int:
+        start_ns = time.monotonic_ns()
+        begin(world, rng)
+        return start_ns
+
+    return disturb
+
+
+def _ordered(*modes: Mode, times: int | None = None) -> Begin:
+    """Let one of the modes happen to runs of the primary model."""
+
+    def begin(world: World, rng: random.Random) -> None:
+        more = () if times is None else (times,)
+        world.control.order(rng.choice(modes), *more, program="primary")
+
+    return begin
+
+
+def _late(world: World, rng: random.Random) -> None:
     world.cameras.late_ns = rng.randrange(100, 250) * 1_000_000
-    time.sleep(1.0)
-    return _well(world)
 
 
-def _frozen(world: World, rng: random.Random) -> int:
+def _frozen(world: World, _rng: random.Random) -> None:
     world.cameras.repeating = True
-    time.sleep(rng.uniform(0.5, 2.0))
-    return _well(world)
 
 
-def _still(world: World, _rng: random.Random) -> int:
+def _still(world: World, _rng: random.Random) -> None:
     world.cameras.still = True
-    time.sleep(2.5)
-    return _well(world)
 
 
-def _silent(world: World, rng: random.Random) -> int:
-    world.cameras.paused.update(("road", "wideRoad"))
-    time.sleep(rng.uniform(0.5, 3.0))
-    return _well(world)
+def _stamps(world: World, rng: random.Random) -> None:
+    world.cameras.offset_ns = rng.choice((3600, -600, -1)) * 1_000_000_000
 
 
-def _no_extra(world: World, rng: random.Random) -> int:
-    world.cameras.paused.add("wideRoad")
-    time.sleep(rng.uniform(1.0, 2.0))
-    return _well(world)
+def _missing(world: World, rng: random.Random) -> None:
+    world.cameras.next_id += rng.randrange(1, 40)
 
 
-def _restart(world: World, _rng: random.Random) -> int:
-    world.cameras.restart()
-    return time.monotonic_ns()
+def _ids_back(world: World, rng: random.Random) -> None:
+    world.cameras.next_id = max(1, world.cameras.next_id - rng.randrange(5, 50))
 
 
-def _restart_from_1(world: World, _rng: random.Random) -> int:
-    world.cameras.restart(first_id=1)
-    return time.monotonic_ns()
-
-
-def _unknown_size(world: World, rng: random.Random) -> int:
-    world.cameras.restart(nv12_format(192, 96))
-    time.sleep(rng.uniform(1.0, 2.0))
-    return _well(world)
-
-
-def _too_large(world: World, rng: random.Random) -> int:
-    world.cameras.restart(nv12_format(1024, 512))
-    time.sleep(rng.uniform(1.0, 2.0))
-    return _well(world)
-
-
-def _overwritten(world: World, _rng: random.Random) -> int:
-    world.control.order(Mode.SLOW, 1, ms=40)
-    deadline = time.monotonic() + 2.0
-    while not world.control.happened and time.monotonic() < deadline:
-        time.sleep(0.001)
+def _overwritten(world: World, _rng: random.Random) -> None:
+    slow_run(world, ms=40)
     world.cameras.overwrite_newest()
-    # The model sees such an image for some frames.
-    time.sleep(0.1)
-    return _well(world)
 
 
-def _damaged_records(world: World, rng: random.Random) -> int:
+def _damaged_records(world: World, rng: random.Random) -> None:
     for _ in range(10):
         values = [rng.choice((0, 7, 1 << 40, (1 << 64) - 1))] * 4
         world.cameras.write_words("road", world.cameras.record_word("road"), values)
         time.sleep(0.02)
-    return time.monotonic_ns()
 
 
-def _damaged_head(world: World, rng: random.Random) -> int:
+def _damaged_head(world: World, rng: random.Random) -> None:
     for head in (1 << 40, rng.randrange(1, 50)):
         world.cameras.write_words("road", 8, [head])
         time.sleep(0.3)
-    return time.monotonic_ns()
 
 
-def _stamps(world: World, rng: random.Random) -> int:
-    world.cameras.offset_ns = rng.choice((3600, -600, -1)) * 1_000_000_000
-    time.sleep(1.0)
-    return _well(world)
-
-
-def _missing(world: World, rng: random.Random) -> int:
-    world.cameras.next_id += rng.randrange(1, 40)
-    return time.monotonic_ns()
-
-
-def _ids_back(world: World, rng: random.Random) -> int:
-    world.cameras.next_id = max(1, world.cameras.next_id - rng.randrange(5, 50))
-    return time.monotonic_ns()
-
-
-def _no_calibration(world: World, _rng: random.Random) -> int:
-    world.vehicle.stopped.add("liveCalibration")
-    time.sleep(OUTAGE_S + 1.0)
-    return _well(world)
-
-
-def _no_car_state(world: World, _rng: random.Random) -> int:
-    world.vehicle.stopped.add("carState")
-    time.sleep(OUTAGE_S / 2)
-    return _well(world)
-
-
-def _out_of_bounds(world: World, rng: random.Random) -> int:
-    def angles(event: Any) -> None:
-        event.liveCalibration.rpyCalib = [0.0, 1.5, 0.0]
-
-    def speed(event: Any) -> None:
-        event.carState.vEgo = float("nan")
-
+def _out_of_bounds(world: World, rng: random.Random) -> None:
+    angles, speed = {"rpyCalib": [0.0, 1.5, 0.0]}, {"vEgo": float("nan")}
     service, change = rng.choice((("liveCalibration", angles), ("carState", speed)))
     world.vehicle.changes[service] = change
-    time.sleep(2.0)
-    return _well(world)
 
 
-def _garbage(world: World, rng: random.Random) -> int:
+def _garbage(world: World, rng: random.Random) -> None:
     world.vehicle.junk["carState"] = rng.randbytes(rng.randrange(1, 10_000))
-    time.sleep(rng.uniform(0.5, 1.5))
-    return _well(world)
 
 
-def _stalled_subscriber(world: World, _rng: random.Random) -> int:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = context.socket(zmq.SUB)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.RCVHWM, 1)
-    socket.setsockopt(zmq.SUBSCRIBE, b"")
-    socket.connect(f"ipc://{world.directory}/bus/modelV2")
-    time.sleep(2.0)
-    socket.close()
-    context.term()
-    return time.monotonic_ns()
-
-
-def _paused_process(world: World, rng: random.Random) -> int:
+def _paused_process(world: World, rng: random.Random) -> None:
     world.service.signal(signal.SIGSTOP)
     time.sleep(rng.uniform(0.2, 0.8))
     world.service.signal(signal.SIGCONT)
-    return time.monotonic_ns()
 
 
 def _ended(world: World, timeout_s: float = 8.0) -> int:
     """Wait until the process that lives now has ended; return when it did."""
     life = world.service.life
-    deadline = time.monotonic() + timeout_s
-    while life.code is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return life.ended_ns or time.monotonic_ns()
+    return until(lambda: life.ended_ns, timeout_s) or time.monotonic_ns()
 
 
-def _stopped_process(world: World, _rng: random.Random) -> int:
-    world.service.signal(signal.SIGSTOP, asked=True)
-    return _ended(world)
+def _signalled(number: signal.Signals) -> Disturb:
+    """Send a signal that the process ends by, of itself or as the watchdog acts."""
+
+    def disturb(world: World, _rng: random.Random) -> int:
+        world.service.signal(number, asked=True)
+        return _ended(world)
+
+    return disturb
 
 
-def _killed_process(world: World, _rng: random.Random) -> int:
-    world.service.signal(signal.SIGKILL, asked=True)
-    return _ended(world)
-
-
-def _busy(_world: World, rng: random.Random) -> int:
-    code = [sys.executable, "-c", "while True: pass"]
-    processes = [subprocess.Popen(code) for _ in range(4)]
-    time.sleep(rng.uniform(1.0, 2.0))
-    for process in processes:
-        process.kill()
-        process.wait()
-    return time.monotonic_ns()
-
-
-def _no_memory(world: World, _rng: random.Random) -> int:
-    pid = world.service.pid
-    held = resource.prlimit(pid, resource.RLIMIT_AS)
-    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[0])
-    resource.prlimit(pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), held[1]))
-    time.sleep(1.5)
-    resource.prlimit(pid, resource.RLIMIT_AS, held)
-    return time.monotonic_ns()
-
-
-def _no_descriptors(world: World, _rng: random.Random) -> int:
-    pid = world.service.pid
-    held = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    count = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (count, held[1]))
-    world.cameras.restart()
-    time.sleep(1.0)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, held)
-    return time.monotonic_ns()
-
-
-def _model_overwritten(world: World, _rng: random.Random) -> int:
+@contextmanager
+def _model_overwritten(world: World) -> Iterator[None]:
     model = world.directory / "primary.pkl"
     kept = model.read_bytes()
     with model.open("r+b") as file:
         file.write(b"\0" * len(kept))
-    time.sleep(1.0)
+    yield
     model.write_bytes(kept)
-    return time.monotonic_ns()
 
 
-def _not_finite_once(world: World, _rng: random.Random) -> int:
-    world.control.order(Mode.NOT_FINITE, 1, program="primary")
-    time.sleep(0.15)
-    return time.monotonic_ns()
+@contextmanager
+def _without_descriptors(world: World) -> Iterator[None]:
+    with no_more_descriptors(world):
+        world.cameras.restart()
+        yield
 
 
-def _not_finite(world: World, _rng: random.Random) -> int:
-    start_ns = time.monotonic_ns()
-    world.control.order(Mode.NOT_FINITE, program="primary")
-    return start_ns
-
-
-def _run_fails(world: World, rng: random.Random) -> int:
-    start_ns = time.monotonic_ns()
-    mode = rng.choice((Mode.DEVICE_LOST, Mode.OUT_OF_RESOURCES))
-    world.control.order(mode, program="primary")
-    return start_ns
-
-
-def _device_lost(world: World, _rng: random.Random) -> int:
+def _device_lost(world: World, _rng: random.Random) -> None:
     world.service.life.asked = True
     world.control.order(Mode.DEVICE_LOST)
     _ended(world)
     world.control.clear()
-    return time.monotonic_ns()
 
 
-def _hang(world: World, _rng: random.Random) -> int:
-    start_ns = time.monotonic_ns()
-    world.control.order(Mode.HANG, 1, program="primary")
-    return start_ns
-
-
-def _slow_runs(world: World, _rng: random.Random) -> int:
+def _slow_runs(world: World, _rng: random.Random) -> None:
     world.control.order(Mode.SLOW, 5, ms=120, program="primary")
-    deadline = time.monotonic() + 3.0
-    while world.control.happened < 5 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return time.monotonic_ns()
+    until(lambda: world.control.happened == 5, 3.0)
 
 
 KINDS = (
-    Kind("test_late_frames", _late, ages=True),
-    Kind("test_frozen_frames", _frozen, "nothing"),
-    Kind("test_pictures_stay_the_same", _still, "invalid", 1.6),
-    Kind("test_camera_sends_nothing", _silent, "nothing"),
-    Kind("test_extra_camera_sends_nothing", _no_extra, "invalid", 0.2),
-    Kind("test_camera_restarts_with_the_same_size", _restart),
-    Kind("test_camera_restarts_and_counts_from_1", _restart_from_1, moves_ids=True),
-    Kind("test_camera_restarts_with_a_size_that_is_not_known", _unknown_size, "nothing", 0.5),
-    Kind("test_camera_restarts_too_large", _too_large, "nothing", 0.5),
-    Kind("test_frame_is_overwritten_while_it_is_used", _overwritten),
-    Kind("test_record_of_a_frame_is_damaged", _damaged_records),
-    Kind("test_head_of_a_ring_is_damaged", _damaged_head, moves_ids=True, ages=True),
-    Kind("test_stamps_of_frames_jump", _stamps, ages=True),
-    Kind("test_frames_are_missing", _missing),
-    Kind("test_frame_ids_go_back", _ids_back, moves_ids=True),
-    Kind("test_calibration_stops", _no_calibration, "invalid", OUTAGE_S),
-    Kind("test_car_state_stops", _no_car_state, "invalid", OUTAGE_S / 2 - 1.0),
-    Kind("test_input_is_out_of_bounds", _out_of_bounds, "invalid", 0.8),
-    Kind("test_garbage_on_the_bus", _garbage),
-    Kind("test_subscriber_stalls", _stalled_subscriber, "valid", 0.0),
-    Kind("test_process_is_stopped_for_a_moment", _paused_process, ages=True),
-    Kind("test_process_is_stopped_for_long", _stopped_process, codes=(-signal.SIGABRT,), ages=True),
-    Kind("test_process_is_killed", _killed_process, codes=(-signal.SIGKILL,)),
-    Kind("test_processors_are_taken", _busy, ages=True),
-    Kind("test_no_more_memory_can_be_had", _no_memory, "valid", 0.0),
-    Kind("test_no_more_descriptors_can_be_had", _no_descriptors),
-    Kind("test_model_file_changes_while_it_runs", _model_overwritten, "valid", 0.0),
-    Kind("test_outputs_not_finite_once", _not_finite_once),
-    Kind("test_outputs_not_finite_three_times", _not_finite, falls_back=True),
-    Kind("test_run_fails_with_a_fallback", _run_fails, falls_back=True),
-    Kind("test_device_is_lost_for_all_models", _device_lost, codes=(4,), falls_back=True),
-    Kind("test_kernel_never_returns_with_a_fallback", _hang, falls_back=True),
-    Kind("test_primary_is_slow_now_and_then", _slow_runs),
+    Kind("test_late_frames", _lasting(_late, 1.0), ages=True),
+    Kind("test_frozen_frames", _lasting(_frozen, 0.5, 2.0), "nothing"),
+    Kind("test_pictures_stay_the_same", _lasting(_still, 2.5), "invalid", 1.6),
+    Kind(
+        "test_camera_sends_nothing",
+        _lasting(lambda w, _: w.cameras.paused.update(STREAMS), 0.5, 3.0),
+        "nothing",
+    ),
+    Kind(
+        "test_extra_camera_sends_nothing",
+        _lasting(lambda w, _: w.cameras.paused.add("wideRoad"), 1.0, 2.0),
+        "invalid",
+        0.2,
+    ),
+    Kind("test_camera_restarts_with_the_same_size", _at_once(lambda w, _: w.cameras.restart())),
+    Kind(
+        "test_camera_restarts_and_counts_from_1",
+        _at_once(lambda w, _: w.cameras.restart(first_id=1)),
+        moves_ids=True,
+    ),
+    Kind(
+        "test_camera_restarts_with_a_size_that_is_not_known",
+        _lasting(lambda w, _: w.cameras.restart(nv12_format(192, 96)), 1.0, 2.0),
+        "nothing",
+        0.5,
+    ),
+    Kind(
+        "test_camera_restarts_too_large",
+        _lasting(lambda w, _: w.cameras.restart(nv12_format(1024, 512)), 1.0, 2.0),
+        "nothing",
+        0.5,
+    ),
+    Kind("test_frame_is_overwritten_while_it_is_used", _lasting(_overwritten, 0.1)),
+    Kind("test_record_of_a_frame_is_damaged", _at_once(_damaged_records)),
+    Kind("test_head_of_a_ring_is_damaged", _at_once(_damaged_head), moves_ids=True, ages=True),
+    Kind("test_stamps_of_frames_jump", _lasting(_stamps, 1.0), ages=True),
+    Kind("test_frames_are_missing", _at_once(_missing)),
+    Kind("test_frame_ids_go_back", _at_once(_ids_back), moves_ids=True),
+    Kind(
+        "test_calibration_stops",
+        _lasting(lambda w, _: w.vehicle.stopped.add("liveCalibration"), OUTAGE_S + 1.0),
+        "invalid",
+        OUTAGE_S,
+    ),
+    Kind(
+        "test_car_state_stops",
+        _lasting(lambda w, _: w.vehicle.stopped.add("carState"), OUTAGE_S / 2),
+        "invalid",
+        OUTAGE_S / 2 - 1.0,
+    ),
+    Kind("test_input_is_out_of_bounds", _lasting(_out_of_bounds, 2.0), "invalid", 0.8),
+    Kind("test_garbage_on_the_bus", _lasting(_garbage, 0.5, 1.5)),
+    Kind("test_subscriber_stalls", _while(stalled_subscriber, 2.0), "valid", 0.0),
+    Kind("test_process_is_stopped_for_a_moment", _at_once(_paused_process), ages=True),
+    Kind(
+        "test_process_is_stopped_for_long",
+        _signalled(signal.SIGSTOP),
+        codes=(-signal.SIGABRT,),
+        ages=True,
+    ),
+    Kind("test_process_is_killed", _signalled(signal.SIGKILL), codes=(-signal.SIGKILL,)),
+    Kind("test_processors_are_taken", _while(lambda _: busy_processes(4), 1.5), ages=True),
+    Kind("test_no_more_memory_can_be_had", _while(no_more_memory, 1.5), "valid", 0.0),
+    Kind("test_no_more_descriptors_can_be_had", _while(_without_descriptors, 1.0)),
+    Kind("test_model_file_changes_while_it_runs", _while(_model_overwritten, 1.0), "valid", 0.0),
+    Kind("test_outputs_not_finite_once", _lasting(_ordered(Mode.NOT_FINITE, times=1), 0.15)),
+    Kind(
+        "test_outputs_not_finite_three_times", _for_good(_ordered(Mode.NOT_FINITE)), falls_back=True
+    ),
+    Kind(
+        "test_run_fails_with_a_fallback",
+        _for_good(_ordered(Mode.DEVICE_LOST, Mode.OUT_OF_RESOURCES)),
+        falls_back=True,
+    ),
+    Kind("test_device_is_lost_for_all_models", _at_once(_device_lost), codes=(4,), falls_back=True),
+    Kind(
+        "test_kernel_never_returns_with_a_fallback",
+        _for_good(_ordered(Mode.HANG, times=1)),
+        falls_back=True,
+    ),
+    Kind("test_primary_is_slow_now_and_then", _at_once(_slow_runs)),
 )

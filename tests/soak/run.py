@@ -11,6 +11,7 @@ from tests.faults.world import PRIMARY_MPS, World
 from tests.soak.kinds import KINDS, Kind
 from tests.soak.standstill import Heart
 from tests.soak.watch import NS_PER_S, Fault, Watch
+from tests.support.waiting import until
 
 # A fault that is not over by then has broken its promise; the run goes on with the next one.
 LONGEST_WAIT_S = 30.0
@@ -82,18 +83,8 @@ def _inject(watch: Watch, fault: Fault, rng: random.Random) -> None:
 
 def _wait_valid(world: World, start_ns: int) -> int:
     """Wait for three valid messages in a row; return when the first came, 0 for none."""
-    deadline = time.monotonic() + LONGEST_WAIT_S
-    while time.monotonic() < deadline:
-        seen = world.recorder.since(start_ns)
-        if len(seen) >= 3 and all(message.valid for message in seen[-3:]):
-            first = seen[-1]
-            for message in reversed(seen):
-                if not message.valid:
-                    break
-                first = message
-            return first.arrived_ns
-        time.sleep(0.01)
-    return 0
+    first = until(lambda: world.recorder.valid_again(start_ns), LONGEST_WAIT_S)
+    return first.arrived_ns if first else 0
 
 
 def _end_drive(watch: Watch) -> None:
@@ -101,17 +92,9 @@ def _end_drive(watch: Watch) -> None:
     world = watch.world
     world.control.clear()
     start_ns = time.monotonic_ns()
-
-    def park(event: object) -> None:
-        event.deviceState.started = False  # type: ignore[attr-defined]
-
-    world.vehicle.changes["deviceState"] = park
+    world.vehicle.changes["deviceState"] = {"started": False}
     world.cameras.paused.update(("road", "wideRoad"))
-    deadline = time.monotonic() + LONGEST_WAIT_S
-    while time.monotonic() < deadline and not any(
-        "READY=1" in notice.text for notice in world.service.notices if notice.arrived_ns > start_ns
-    ):
-        time.sleep(0.05)
+    until(lambda: world.service.told("READY=1", start_ns), LONGEST_WAIT_S)
     world.vehicle.reset()
     world.cameras.reset()
     resumed_ns = time.monotonic_ns()
