@@ -42,11 +42,6 @@ def squeeze_excite(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return x * weights.reshape(*weights.shape, 1, 1)
 
 
-def doubled(x: Tensor) -> Tensor:
-    """Take every pixel four times."""
-    return x.reshape(1, 4, 4, 1, 4, 1).expand(1, 4, 4, 2, 4, 2).reshape(1, 4, 8, 8)
-
-
 def batch_statistics(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     mean = x.mean((0, 2, 3))
     variance = x.var((0, 2, 3), correction=0)
@@ -97,8 +92,6 @@ ROWS = [
         "1x64x32x32 64x64x3x3 64 64 64 +64 64x64x3x3 64 64 64 +64",
         tolerance=1e-4,
     )(residual_block),
-    # windows do not overlap: each value is computed once
-    row("pool-of-pool", 2176, "1x2x16x16")(lambda x: x.avg_pool2d(2).max_pool2d(2)),
     row("conv-bias-residual", 2640, "1x4x8x8 4x4x3x3 4")(
         lambda x, w, b: (x.conv2d(w, b, padding=1) + x).relu()
     ),
@@ -116,17 +109,8 @@ ROWS = [
     row("conv-instance-norm", 2624, "1x4x8x8 4x4x3x3", tolerance=1e-4)(
         lambda x, w: x.conv2d(w, padding=1).layernorm((2, 3)).relu()
     ),
-    row("conv-max-pool", 1856, "1x4x8x8 4x4x3x3")(
-        lambda x, w: x.conv2d(w, padding=1).relu().max_pool2d(2)
-    ),
     row("pool-both", 1280, "1x4x8x8")(lambda x: x.max_pool2d(2) + x.avg_pool2d(2)),
-    row("conv-mean-linear", (2, 1752, 256), "1x4x8x8 4x4x3x3 4x5 5")(
-        lambda x, w, head, b: x.conv2d(w, padding=1).relu().mean((2, 3)) @ head + b
-    ),
     row("squeeze-excite", (3, 3184, 512), "1x4x8x8 4x2 2x4")(squeeze_excite),
-    row("upsampled-conv", 1856, "1x4x4x4 4x4x3x3")(
-        lambda x, w: doubled(x).conv2d(w, padding=1).relu()
-    ),
     row("two-heads", 3328, "1x4x8x8 4x4x3x3 4x4x3x3")(
         lambda x, a, b: [x.conv2d(a).relu(), x.conv2d(b).sigmoid()]
     ),

@@ -65,9 +65,6 @@ ROWS = [
     # likewise: one kernel for the first output, one for the second
     row("equal-products-one-transposed", 320, "4x5 4x5")(lambda a, b: [(a.T * b.T).T, a * b]),
     row("divided-twice", 64, "4 +4 +4")(lambda a, b, c: (a / b) / c),
-    row("equal-ones", 16, "", owned=(0, 48, 0))(
-        lambda: [Tensor.ones(4).contiguous(), Tensor.ones(4).contiguous()]
-    ),
     # `empty` is defined as zeros here.
     row("empty", 0, "", owned=(0, 64, 0))(lambda: [Tensor.empty(4), Tensor.empty(4)]),
     row("power-zero", 0, "4", owned=(0, 16, 0))(lambda x: x ** Tensor(0)),
@@ -90,9 +87,6 @@ ROWS = [
     row("times-zero-safe", 32, [ODD])(lambda a: a * 0),
     row("plus-times-zero", 0, "4 4", float_unsafe=True, owned=(0, 32, 0))(lambda a, b: b + a * 0),
     row("plus-times-zero-safe", 48, [ODD, (4,)])(lambda a, b: b + a * 0),
-    row("mask-of-mask", 1152, "8x12 8x12")(
-        lambda a, b: (a > 0).where((b > 0).where(a, b), 1.0).clip(-0.5, 0.5)
-    ),
     row("two-maps", 200, "10 10 10")(lambda a, b, c: [a.cos(), b.sin() + c.sin()]),
     # float16 stands for bfloat16, which there is no type for; both are two bytes.
     row("half-again", 6144, "32x32")(lambda x: x.half().half().half().half()),

@@ -32,7 +32,6 @@ ROWS = [
     row("concat-cut-again", 384, "8x12 8x12")(lambda a, b: Tensor.cat([a.exp(), b.exp()])[2:6]),
     row("stack-of-sums", 480, "8x12")(lambda a: Tensor.stack([a.sum(1), a.max(1), a.min(1)], 1)),
     row("stack-of-ten", 704, "16")(lambda x: Tensor.stack([x * float(i) for i in range(10)])),
-    row("interleave", 256, "16 16")(lambda a, b: Tensor.stack([a, b], 1).reshape(32) * 2.0),
     row("rotary", 1152, "8x12 8x12")(rotary),
     row("concat-softmax", 1536, "8x12 8x12")(lambda a, b: Tensor.cat([a, b], 1).softmax()),
     row("concat-product", 1536, "8x12 8x12 24x6")(lambda a, b, w: Tensor.cat([a, b], 1) @ w),
@@ -66,12 +65,7 @@ ROWS = [
         lambda x, i, j: x.gather(i, 0).gather(j, 1)
     ),
     row("gather-picked", 144, [(20, 6), below(20, 9), below(6, 9)])(lambda x, i, j: x[i, j]),
-    row("gather-bag", 804, [(20, 6), below(20, 9, 3)])(lambda x, i: x[i].mean(1)),
-    row("gather-product", 492, [(20, 6), below(20, 9), (6, 4)])(lambda x, i, w: x[i] @ w),
     row("gather-by-argmax", 352, "4x10 10x6")(lambda s, x: x[s.argmax(1)]),
-    row("gather-masked", 276, [(20, 6), below(20, 9)], tolerance=1e-4)(
-        lambda x, i: (i > 9).unsqueeze(1).where(x[i], 0.0).sum(0)
-    ),
     row("scatter-add", 348, [(9, 6), below(4, 9)])(
         lambda v, i: Tensor.arange(4).unsqueeze(1).eq(i.unsqueeze(0)).float() @ v
     ),

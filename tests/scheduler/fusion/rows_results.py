@@ -14,12 +14,6 @@ def rows_normalised(x: Tensor) -> list[Tensor]:
     return [mean, deviation, (x - mean) / deviation]
 
 
-def two_deviations(x: Tensor, y: Tensor) -> list[Tensor]:
-    shifted = [v - v.max(-1, keepdim=True) for v in (x, y)]
-    mu = shifted[0].mean(-1, keepdim=True) + shifted[1].mean(-1, keepdim=True)
-    return [((v - mu).square().sum(-1) / v.shape[-1]).sqrt() for v in (x, y)]
-
-
 def powers(a: Tensor) -> list[Tensor]:
     first = a.sum().exp2()
     second = a.sum() + first
@@ -92,9 +86,6 @@ def pinned_and_child(a: Tensor, b: Tensor) -> Tensor:
 
 ROWS = [
     # Several outputs: what they share is computed and loaded once.
-    row("epilogues-and-their-product", 76, "4x4")(
-        lambda a: [a.sum() + 2.0, a.sum() + 4.0, (a.sum() + 2.0) * (a.sum() + 4.0)]
-    ),
     row("chained-scalars", 80, [positive(4, 4, scale=0.05)], tolerance=1e-3)(powers),
     row("scalar-feeds-a-reduction", 80, "4x4")(middle_reduce),
     row("scalar-feeds-a-cube", 588, "4x4 4x4x4")(middle_expand),
@@ -102,7 +93,6 @@ ROWS = [
     row("rows-plus-their-sum-and-its-sum", (2, 800, 0), "8x8")(
         lambda a: [a + a.sum(-1, keepdim=True), (a + a.sum(-1, keepdim=True)).sum(-1)]
     ),
-    row("two-deviations", 1056, "4x32 4x32")(two_deviations),
     row("half-sum-scaled-twice", 264, "8x8", tolerance=2e-3)(
         lambda x: [x.sum().half().float() * 2.0, x.sum().half().float() * 3.0],
         lambda x: [x.sum().astype(np.float16) * 2.0, x.sum().astype(np.float16) * 3.0],
@@ -120,12 +110,6 @@ ROWS = [
     row("moments", 1664, "16x24")(lambda x: [x.mean(1), x.std(1)]),
     row("moments-and-values", 3200, "16x24")(rows_normalised),
     row("both-softmaxes", 4608, "16x24")(lambda x: [x.softmax(), x.log_softmax()]),
-    row("four-of-one-row", 1792, "16x24")(
-        lambda x: [x.sum(1), x.max(1), x.min(1), x.square().sum(1)]
-    ),
-    row("divided-and-scaled", 4608, "+16x24")(
-        lambda x: [x / x.sum(1, keepdim=True), x * x.sum(1, keepdim=True)]
-    ),
     *(
         row(f"value-sums-and-maxima-{n}", moved, f"32x{n} 32x{n}")(
             lambda a, b: [a * b, (a * b).sum(1), (a * b + 1.0).max(1)]

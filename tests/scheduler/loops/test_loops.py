@@ -134,29 +134,6 @@ def test_zero_times_infinity_is_not_left_out() -> None:
     assert not BOUNDED.search(lowered(image().conv2d(Tensor.weight(values), padding=1)).text)
 
 
-# --- pointers -----------------------------------------------------------------------------------
-
-
-def test_accesses_that_differ_by_a_constant_share_a_pointer() -> None:
-    (body,) = innermost(job_of((rows(64, 32) @ weight(32, 32)).relu()).render(TILE).text)
-    made = re.findall(r"const __global float\* const (p\d+) = (in\d) ", body)
-    assert [source for _, source in made] == ["in0", "in1"]
-    pointer = made[0][0]
-    read = re.findall(rf"const float \w+ = {pointer}\[(\d+)\];", body)
-    assert len(set(read)) == len(read) == body.count("const float ") >= 16
-    assert "in0[" not in body
-
-
-def test_addresses_of_operands_in_memory_are_kept_from_the_compiler() -> None:
-    """With one vector a row's scalar is part of its multiply-add, if its address is that simple."""
-    job = job_of(rows(64, 32) @ weight(32, 32))
-    (body,) = innermost(job.render(Choice(1, 8)).text)
-    made = re.findall(r"__global float\* (p\d+) = in\d", body)
-    assert made
-    assert re.findall(r"M_OPAQUE\((p\d+)\);", body) == made
-    assert "M_OPAQUE" not in job.render(TILE).text
-
-
 # --- lanes and results --------------------------------------------------------------------------
 
 

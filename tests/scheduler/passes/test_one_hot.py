@@ -113,16 +113,6 @@ def test_what_is_no_choice_of_one_row_stays(build: Build, counts: Mapping[str, i
     check_row(one_hot, build, counts)
 
 
-def test_a_float_product_is_a_load_if_asked_for() -> None:
-    """Infinity times 0 is NaN, so rows that are not chosen count."""
-    product = (HOT.float() @ X).node
-    new = one_hot([product], float_unsafe=True)[product]
-    assert Op.REDUCE not in ops(new)
-    data = np.nan_to_num(table(N, 4))
-    before, after = values([product, new], {"x": data, "i": OUTSIDE})
-    np.testing.assert_array_equal(before, after)
-
-
 def any_of(tensor: Tensor, op: Op) -> Tensor:
     node = tensor.node
     return Tensor.of(make(Op.REDUCE, node.dtype, (node,), (op, (1,))))
