@@ -190,20 +190,24 @@ def test_receive_waits_and_wakes(
 
 
 @pytest.mark.parametrize("what", ["publish", "close"])
-def test_a_sleeping_reader_is_woken(tmp_path: Path, what: str) -> None:
+def test_all_sleeping_readers_are_woken(tmp_path: Path, what: str) -> None:
     """Not found by `receive`, which looks again by itself ten times a second."""
-    writer, reader = ring_writer(tmp_path), ring_reader(tmp_path)
+    writer = ring_writer(tmp_path)
     found: list[bool] = []
-    wait = reader._mapping.wait_beyond
-    thread = threading.Thread(target=lambda: found.append(wait(0, 60.0)))
-    thread.start()
-    wait_until_asleep(thread)
+    threads = []
+    for reader in (ring_reader(tmp_path), ring_reader(tmp_path)):
+        wait = reader._mapping.wait_beyond
+        threads.append(threading.Thread(target=lambda wait=wait: found.append(wait(0, 60.0))))
+    for thread in threads:
+        thread.start()
+        wait_until_asleep(thread)
     if what == "publish":
         publish(writer, 1)
     else:
         writer.close()
-    thread.join(30)
-    assert found == [what == "publish"]
+    for thread in threads:
+        thread.join(30)
+    assert found == [what == "publish"] * 2
 
 
 def test_waiting_costs_no_processor_time(tmp_path: Path) -> None:
