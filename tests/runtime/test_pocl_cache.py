@@ -10,7 +10,7 @@ import pytest
 from runtime.device import choose_device
 from runtime.plainpickle import encode
 from runtime.pocl_cache import PoclDirectory, base_of
-from tests.runtime.children import DAMAGE, EXPECTED, RUN, LinkCounter, run, start
+from tests.runtime.children import DAMAGE, EXPECTED, RUN, run, start
 
 pytestmark = pytest.mark.opencl
 
@@ -44,16 +44,6 @@ def test_damaged_files_are_named_and_made_again(filled: Path, tmp_path: Path, ki
         assert all(str(path) in err for path in files)
         assert len(err.splitlines()) == len(files)
     assert run(RUN, cache) == (0, EXPECTED, "")
-
-
-@pytest.mark.slow
-def test_second_process_links_nothing_and_leaves_no_directory(filled: Path, tmp_path: Path) -> None:
-    links = LinkCounter(tmp_path / "shim")
-    assert run(RUN, tmp_path / "empty", PATH=links.path) == (0, EXPECTED, "")
-    assert links.take() > 0
-    assert run(RUN, filled, PATH=links.path) == (0, EXPECTED, "")
-    assert links.take() == 0
-    assert list((filled / "pocl").iterdir()) == []
 
 
 WAIT = """

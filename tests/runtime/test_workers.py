@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from runtime.workers import Candidates, Governor, Workers, deal, starting, workers_of
+from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.support.built import built
 from tools.cli import main
 
@@ -219,15 +219,8 @@ def test_short_runs_are_judged_together_and_ended_workers_do_not_end_a_run() -> 
 def products(to: Path) -> None:
     """A product of matrices that takes long enough to be judged alone."""
     weight = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", [x, "w"], [y]) for x, y in (("x", "h"), ("h", "y"))],
-        "products",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [512, 512])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [512, 512])],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    opset = helper.make_opsetid("", 17)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), to / "products.onnx")
+    text = "(float[512,512] x) => (float[512,512] y) { h = MatMul(x, w) y = MatMul(h, w) }"
+    onnx.save(parsed(text, w=weight), to / "products.onnx")
     command = ["compile", "--plain", str(to / "products.onnx"), "-o", str(to / "products.pkl")]
     assert main(command) == 0
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cereal.frames import Frame, nv12_format
+from cereal.frames import Frame, MemoryFrameSource, nv12_format
 from cereal.schema import read_event
 from modeld.drop_filter import DropFilter
 from tests.modeld.conftest import make_sync
@@ -208,33 +208,15 @@ def test_a_loop_begins_again_where_it_began_and_no_daemon_sees_a_drop() -> None:
     assert (played, player.counts.frames, drive.began) == ([], {}, [0])
 
 
-class Queue:
-    """A camera source for FrameSync: what the tape holds, in order."""
-
-    def __init__(self, frames: list[Frame]) -> None:
-        self.frames = frames
-        self.format = nv12_format(64, 32)
-
-    def receive(self, timeout_ms: int) -> Frame | None:
-        del timeout_ms
-        return self.frames.pop(0) if self.frames else None
-
-    def is_intact(self) -> bool:
-        return True
-
-    def close(self) -> None: ...
-
-
 @pytest.mark.parametrize("delta_s", [-1.0, -0.1, 0.5, 1.5])
 def test_the_daemon_pairs_every_frame_around_a_seek(delta_s: float) -> None:
     _, tape = seek_after(20, delta_s, drive_to_play(60))
     layout = nv12_format(64, 32)
-    streams: dict[str, list[Frame]] = {"road": [], "wideRoad": []}
+    streams = {name: MemoryFrameSource(layout) for name in ("road", "wideRoad")}
     for _, stream, *times in tape.frames:
-        streams[stream].append(Frame(np.zeros(layout.size, np.uint8), layout, *times))
-    count = len(streams["road"])
-    sync = make_sync(Queue(streams["road"]), Queue(streams["wideRoad"]))
-    pairs = [sync.receive() for _ in range(count)]
+        streams[stream].push(Frame(np.zeros(layout.size, np.uint8), layout, *times))
+    sync = make_sync(streams["road"], streams["wideRoad"])
+    pairs = [sync.receive() for _ in tape.road]
     assert all(pair is not None and pair.main.frame_id == pair.extra.frame_id for pair in pairs)
 
 

@@ -12,8 +12,9 @@ import pytest
 from cereal.clock import MonotonicClock
 from cereal.errors import FrameError
 from cereal.frames import Frame, FrameRingReader, available_streams, nv12_format
-from cereal.schema import content, new_event, read_event
+from cereal.schema import content, read_event
 from cereal.transport import MemoryTransport, ZmqTransport
+from tests.tools.messages import event_of
 from tests.tools.playback.synthetic_drive import (
     FIRST_ID,
     PERIOD_NS,
@@ -23,7 +24,7 @@ from tests.tools.playback.synthetic_drive import (
 )
 from tests.tools.playback.tape import play
 from tools.drives.drive import Message, Moment
-from tools.errors import DriveError, ToolError, UsageError
+from tools.errors import DriveError, ToolError
 from tools.playback.player import Player, PlayOptions
 from tools.playback.player_events import events_of
 from tools.playback.player_outlet import BusOutlet, ServiceFilter
@@ -48,12 +49,10 @@ def test_filters(allow: tuple[str, ...], block: tuple[str, ...], passing: set[st
     assert {name for name in names if one.passes(name)} == passing
 
 
-def test_a_blocked_service_is_not_sent_and_an_unknown_one_refused() -> None:
+def test_a_blocked_service_is_not_sent() -> None:
     _, tape, _ = play(drive_to_play(2), services=ServiceFilter(block=frozenset({"carState"})))
     assert "carState" not in tape.log
     assert "roadCameraState" in tape.log
-    with pytest.raises(UsageError, match=r"--block: expected names of services, found carStat"):
-        ServiceFilter(block=frozenset({"carStat"}))
 
 
 def test_messages_go_to_the_service_of_their_member(tmp_path: Path) -> None:
@@ -73,7 +72,7 @@ def test_messages_go_to_the_service_of_their_member(tmp_path: Path) -> None:
 
 
 def _message(service: str, time_ns: int) -> Message:
-    return Message(service, time_ns, new_event(service, mono_time_ns=time_ns).to_bytes())
+    return Message(service, time_ns, event_of(service, time_ns))
 
 
 def _frame(eof_ns: int) -> Frame:
@@ -105,11 +104,8 @@ def test_a_frame_that_nothing_announces_comes_at_its_end_within_the_moment(
 
 def test_moved_messages() -> None:
     offset = Offset(time_ns=1_000, frame_id=7)
-    event = new_event("roadEncodeIdx", mono_time_ns=50, valid=True)
-    event.roadEncodeIdx.frameId = 2**32 - 1
-    event.roadEncodeIdx.timestampSof = 40
-    event.roadEncodeIdx.segmentId = 3
-    data = moved(Message("roadEncodeIdx", 50, event.to_bytes()), offset)
+    encoded = event_of("roadEncodeIdx", 50, frameId=2**32 - 1, timestampSof=40, segmentId=3)
+    data = moved(Message("roadEncodeIdx", 50, encoded), offset)
     assert data is not None
     found = read_event(data)
     index = content(found)
@@ -124,10 +120,8 @@ def test_moved_messages() -> None:
     assert read_event(data).logMonoTime == 1_060
     assert moved(Message("carState", 60, b"no event"), offset) is None
     # A builder's copy of a message whose list points nowhere would end this process.
-    event = new_event("roadCameraState", mono_time_ns=50)
-    event.roadCameraState.frameId, event.roadCameraState.transform = 3, [1.0] * 9
-    event.roadCameraState.image = b"abcdefgh"
-    good = event.to_bytes()
+    lists = {"transform": [1.0] * 9, "image": b"abcdefgh"}
+    good = event_of("roadCameraState", 50, frameId=3, **lists)
     for seed in range(2000):
         damaged = bytearray(good)
         rng = random.Random(seed)  # noqa: S311 - damage, no secret

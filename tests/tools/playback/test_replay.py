@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cereal.log_reader import read_log, read_log_bytes
+from cereal.log_reader import read_log
 from tests.support.built import built, example_artifact
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo, Modeld
 from tests.tools.page import Page
@@ -19,7 +19,6 @@ from tests.tools.small_monitoring import write_small_monitoring
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.lib.drive_log import OUTPUT_SERVICES, summarize
 from tools.lib.drive_messages import DRIVE_SERVICES
-from tools.playback.frame_table import frames_path, load_frames
 from tools.playback.session import PlaybackSession
 
 pytestmark = pytest.mark.opencl
@@ -56,36 +55,21 @@ def replay(modeld: Modeld, tiny_model: Path, tmp_path: Path) -> Replay:
     return Replay(modeld, tiny_model, tmp_path / "out.rlog")
 
 
-def test_each_frame_gives_three_valid_messages_with_consecutive_ids(
-    replay: Replay, video: Path
-) -> None:
+def test_each_frame_gives_three_valid_messages(replay: Replay, video: Path) -> None:
     replay.log = replay.log.with_suffix(".rlog.zst")
     result = replay(video, "--json").json
     assert result["frames"] == FRAMES
     assert result["messages"] == dict.fromkeys(OUTPUT_SERVICES, FRAMES)
-    for name in OUTPUT_SERVICES:
-        found = replay.events(name)
-        assert [getattr(event, name).frameId for event in found] == list(range(FRAMES))
-        assert all(event.valid for event in found)  # the first one is already calibrated
     events = list(read_log(replay.log))
     assert {str(event.which()) for event in events} == {*OUTPUT_SERVICES, *DRIVE_SERVICES}
-    stamps = [event.logMonoTime for event in events]
-    assert stamps == sorted(stamps)
+    # The first one is already calibrated.
+    assert all(event.valid for event in events if event.which() in OUTPUT_SERVICES)
     drive = summarize(events, curves_of=range(FRAMES))
     assert drive.all_finite
+    assert drive.frame_ids.tolist() == list(range(FRAMES))
     # The artifact moves its lane lines to the right with the brightness, which grows.
     moves = np.diff([drive.curves[i].lane_lines_m[1, 0, 1] for i in range(FRAMES)])
     assert (moves > 1e-4).all()
-
-
-def test_two_runs_are_the_same_bytes(replay: Replay, video: Path, make_video: MakeVideo) -> None:
-    logs = [replay.log.with_name(name) for name in ("a.rlog", "b.rlog.bz2", "c.rlog")]
-    slower = make_video("other.mkv", fps=10)
-    for log, drive in zip(logs, (video, video, slower), strict=True):
-        replay(drive, log=log)
-    first, second, third = (list(read_log_bytes(log)) for log in logs)
-    assert first == second != third
-    assert load_frames(frames_path(logs[0])).execution_s.min() > 0
 
 
 def test_telemetry_becomes_car_state(replay: Replay, video: Path, tmp_path: Path) -> None:
@@ -161,17 +145,6 @@ def interrupt(patch: pytest.MonkeyPatch, at: int, number: int) -> None:
     patch.setattr(PlaybackSession, "step", interrupted)
 
 
-@pytest.mark.slow
-@pytest.mark.footage
-@pytest.mark.skipif(not FOOTAGE.exists(), reason="the shared footage is not checked out")
-def test_footage_gives_221_of_each_message(replay: Replay, tmp_path: Path) -> None:
-    replay(FOOTAGE, model=write_tiny_driving(tmp_path / "model.pkl", (960, 540)))
-    drive = summarize(read_log(replay.log))
-    assert drive.frame_ids.tolist() == list(range(221))
-    assert [drive.counts[name] for name in OUTPUT_SERVICES] == [221] * 3
-    assert drive.times_s[-1] == pytest.approx(8.8)
-
-
 FEW = 6
 FOOTAGE_FRAMES = 221
 INTERFACES = [
@@ -181,38 +154,45 @@ INTERFACES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_a_model_of_each_kind_replays_videos_of_two_sizes(
-    interface: str, tmp_path: Path, make_video: MakeVideo, modeld: Modeld
-) -> None:
-    artifact, log = example_artifact(interface), tmp_path / "out.rlog"
-    for size in ((192, 128), (322, 180)):
-        video = make_video(f"{size[0]}.mkv", size=size, frames=FEW)
-        modeld(0, "replay", video, "--model", artifact, "-o", log, "--json")
-        said = [event.modelV2 for event in read_log(log) if event.which() == "modelV2"]
-        assert [message.frameId for message in said] == list(range(FEW))
-        for message in said:
-            near = [line.y[0] for line in message.laneLines]
-            assert near == pytest.approx([-5.4, -1.8, 1.8, 5.4], abs=0.8)
-            assert message.position.x[-1] == pytest.approx(150.0, abs=40.0)
-
-
-@pytest.mark.slow
-@pytest.mark.footage
-@pytest.mark.skipif(not FOOTAGE.exists(), reason="the shared footage is not checked out")
-@pytest.mark.parametrize("interface", INTERFACES)
-def test_a_model_of_each_kind_replays_the_dashcam_clip(
-    interface: str, tmp_path: Path, modeld: Modeld
+@pytest.mark.parametrize(
+    "size",
+    [
+        *((192, 128), (322, 180)),
+        pytest.param(
+            None,
+            marks=[
+                pytest.mark.footage,
+                pytest.mark.skipif(not FOOTAGE.exists(), reason="the footage is not checked out"),
+            ],
+        ),
+    ],
+    ids=str,
+)
+def test_a_model_of_each_kind_replays_videos_and_the_dashcam_clip(
+    interface: str,
+    size: tuple[int, int] | None,
+    tmp_path: Path,
+    make_video: MakeVideo,
+    modeld: Modeld,
 ) -> None:
     log = tmp_path / "out.rlog"
-    modeld(0, "replay", FOOTAGE, "--model", example_artifact(interface), "-o", log, "--json")
+    video = make_video(size=size, frames=FEW) if size else FOOTAGE
+    modeld(0, "replay", video, "--model", example_artifact(interface), "-o", log, "--json")
     events = list(read_log(log))
     for name in OUTPUT_SERVICES:
         said = [event for event in events if event.which() == name]
-        assert [getattr(event, name).frameId for event in said] == list(range(FOOTAGE_FRAMES))
+        found = [getattr(event, name).frameId for event in said]
+        assert found == list(range(FEW if size else FOOTAGE_FRAMES))
         assert all(event.valid for event in said)
-    for event in (event for event in events if event.which() == "modelV2"):
-        assert np.isfinite(list(event.modelV2.position.x)).all()
-        assert np.isfinite([list(line.y) for line in event.modelV2.laneLines]).all()
+    if size is None:
+        assert summarize(events).times_s[-1] == pytest.approx(8.8)
+    for message in (event.modelV2 for event in events if event.which() == "modelV2"):
+        assert np.isfinite([list(line.y) for line in message.laneLines]).all()
+        assert np.isfinite(list(message.position.x)).all()
+        if size is not None:
+            near = [line.y[0] for line in message.laneLines]
+            assert near == pytest.approx([-5.4, -1.8, 1.8, 5.4], abs=0.8)
+            assert message.position.x[-1] == pytest.approx(150.0, abs=40.0)
 
 
 def test_driver_monitoring_is_not_replayed(tmp_path: Path, video: Path, modeld: Modeld) -> None:

@@ -6,12 +6,13 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
+from tests.scheduler.onnx_import.onnx_models import parsed
 from tools.cli import main
 from tools.errors import ToolError
 from tools.regress.timing import (
@@ -91,19 +92,17 @@ def test_unreadable_artifact_is_one_line(tmp_path: Path) -> None:
 def _write_chain(path: Path, layers: int) -> Path:
     """Compile `layers` products of SIZE x SIZE, each with a tanh so that none can be merged."""
     rng = np.random.default_rng(0)
-    nodes, weights, last = [], [], "x"
-    for index in range(layers):
-        weight = rng.standard_normal((SIZE, SIZE)).astype(np.float32) / SIZE
-        weights.append(numpy_helper.from_array(weight, f"w{index}"))
-        nodes.append(helper.make_node("MatMul", [last, f"w{index}"], [f"p{index}"]))
-        nodes.append(helper.make_node("Tanh", [f"p{index}"], [f"t{index}"]))
-        last = f"t{index}"
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [SIZE // 4, SIZE])
-        for name in ("x", last)
+    names = ["x", *(f"t{index}" for index in range(layers))]
+    weights: dict[str, Any] = {
+        f"w{index}": rng.standard_normal((SIZE, SIZE)).astype(np.float32) / SIZE
+        for index in range(layers)
+    }
+    nodes = " ".join(
+        f"p{index} = MatMul({names[index]}, w{index}) t{index} = Tanh(p{index})"
+        for index in range(layers)
     )
-    graph = helper.make_graph(nodes, "chain", [x], [y], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    shape = f"float[{SIZE // 4},{SIZE}]"
+    model = parsed(f"({shape} x) => ({shape} {names[-1]}) {{ {nodes} }}", **weights)
     source = path.with_suffix(".onnx")
     onnx.save(model, str(source))
     assert main(["compile", "--plain", str(source), "-o", str(path), "-q"]) == 0

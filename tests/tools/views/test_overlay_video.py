@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from cereal.log_reader import read_log
 from cereal.schema import new_event
 from modeld.calibration import Camera
-from tests.tools.compare.made_logs import write_log
+from tests.cereal.shared import write_log
 from tests.tools.conftest import FRAMES, Modeld
+from tests.tools.messages import event_of
 from tests.tools.playback.synthetic_drive import PERIOD_NS, START_NS, SyntheticDrive
 from tools.errors import DriveError
 from tools.lib.camera import project
@@ -209,10 +210,10 @@ def decode(path: Path) -> list[tuple[float, Rgb]]:
         return [(float(f.time), f.to_ndarray(format="rgb24")) for f in container.decode(video=0)]
 
 
-def made_log(path: Path, frame_ids: list[int], *more: tuple[int, Any]) -> Path:
-    events = [(START_NS + i * PERIOD_NS, model_event(i)) for i in frame_ids]
+def made_log(path: Path, frame_ids: list[int], *more: tuple[int, bytes]) -> Path:
+    events = [(START_NS + i * PERIOD_NS, model_event(i).to_bytes()) for i in frame_ids]
     ordered = sorted([*events, *more], key=lambda pair: pair[0])
-    return write_log(path, [event.to_bytes() for _, event in ordered])
+    return write_log(path, [data for _, data in ordered])
 
 
 def test_one_picture_a_frame_and_gaps_stay_gaps(tmp_path: Path) -> None:
@@ -233,12 +234,9 @@ def test_one_picture_a_frame_and_gaps_stay_gaps(tmp_path: Path) -> None:
 
 def test_facts_of_a_frame(tmp_path: Path) -> None:
     drive = SyntheticDrive(count=6, missing=frozenset({(3, "road")}))
-    car = new_event("carState", mono_time_ns=1, valid=True)
-    car.carState.vEgo = 21.5
-    pitched = new_event("liveCalibration", mono_time_ns=2, valid=True)
-    pitched.liveCalibration.rpyCalib, pitched.liveCalibration.height = [0.0, 0.1, 0.0], [1.5]
-    bad = new_event("liveCalibration", mono_time_ns=3, valid=True)
-    bad.liveCalibration.rpyCalib, bad.liveCalibration.height = [0.0, float("nan"), 0.0], [-1.0]
+    car = event_of("carState", 1, vEgo=21.5)
+    pitched = event_of("liveCalibration", 2, rpyCalib=[0.0, 0.1, 0.0], height=[1.5])
+    bad = event_of("liveCalibration", 3, rpyCalib=[0.0, float("nan"), 0.0], height=[-1.0])
     later = START_NS + 2 * PERIOD_NS - 1
     log = made_log(tmp_path / "log.rlog", [0, 2, 4], (0, car), (later, pitched), (later, bad))
     written = Written(log)
