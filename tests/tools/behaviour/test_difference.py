@@ -132,16 +132,13 @@ def test_figures_have_the_names_that_gates_may_use_and_that_documents_name() -> 
 NAMES = figure_names()
 
 
-def parsed(*texts: str) -> tuple[Gate, ...]:
-    return parse_gates(texts, None, NAMES)
-
-
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("given", "found"),
     [
         ("lateral_2s_max < 0.05", "did you mean lateral_2s_max_m"),
         ("latral_2s_max_m < 0.05", "did you mean lateral_2s_max_m"),
         ("xyzzy < 1", "docs/regression.md lists them"),
+        ("latral_*_max_m < 0.1", "expected the name of a figure"),
         ("lateral_2s_max_m", "expected NAME < NUMBER"),
         ("lateral_2s_max_m = 1", "expected NAME < NUMBER"),
         ("lateral_2s_max_m < 0.05 m", "expected NAME < NUMBER"),
@@ -151,18 +148,6 @@ def parsed(*texts: str) -> tuple[Gate, ...]:
         ("", "expected NAME < NUMBER"),
         ("*l*a*t*e*r*x < 1", "at most 4 *"),
         ("a" * 4000 + " < 1", "expected NAME < NUMBER"),
-    ],
-)
-def test_what_is_refused_and_how(text: str, found: str) -> None:
-    with pytest.raises(UsageError) as error:
-        parsed(text)
-    assert found in str(error.value)
-    assert len(str(error.value)) < 400
-
-
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [
         (None, "No such file"),
         (b"\xff\xfe", "expected text"),
         (b"lead_seen_mean < 1\n" * (MAX_GATES + 1), f"at most {MAX_GATES}"),
@@ -170,12 +155,15 @@ def test_what_is_refused_and_how(text: str, found: str) -> None:
         (b"\nlead_seen_mean < x\n", "gates:2: expected a finite number"),
     ],
 )
-def test_files_that_are_refused(tmp_path: Path, content: bytes | None, found: str) -> None:
-    file = tmp_path / "gates"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(UsageError, match=found):
-        parse_gates([], file, NAMES)
+def test_what_is_refused_and_how(tmp_path: Path, given: str | bytes | None, found: str) -> None:
+    """A text is a gate, bytes are a file of them, and None is a file that is missing."""
+    texts, file = ([given], None) if isinstance(given, str) else ([], tmp_path / "gates")
+    if file is not None and isinstance(given, bytes):
+        file.write_bytes(given)
+    with pytest.raises(UsageError) as error:
+        parse_gates(texts, file, NAMES)
+    assert found in str(error.value)
+    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -211,9 +199,7 @@ def test_gates_from_options_and_a_file_and_on_nothing(tmp_path: Path) -> None:
     assert gates == (Gate("lead_seen_mean", "<", 0.01), Gate("lateral_1s_max_m", "<=", 0.05))
     assert gates[1].text == "lateral_1s_max_m <= 0.05"
     # A star names figures that exist.
-    assert parsed("lateral_*_max_m < 0.1")[0].name == "lateral_*_max_m"
-    with pytest.raises(UsageError, match="expected the name of a figure"):
-        parsed("latral_*_max_m < 0.1")
+    assert parse_gates(["lateral_*_max_m < 0.1"], None, NAMES)[0].name == "lateral_*_max_m"
 
 
 def test_a_star_stands_for_all_figures_that_fit() -> None:

@@ -41,43 +41,31 @@ Compare = Callable[..., Said]
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
-    """Write a result and one that was changed."""
+def compare(tmp_path: Path, modeld: Modeld) -> Compare:
+    """Compare a result and one that was changed."""
 
-    def make(**changes: Any) -> tuple[Path, Path]:
+    def run(code: int, *more: object, **changes: Any) -> Said:
         left, right = tmp_path / "a.json", tmp_path / "b.json"
         left.write_text(json.dumps(RESULT), encoding="utf-8")
         right.write_text(json.dumps({**RESULT, **changes}), encoding="utf-8")
-        return left, right
-
-    return make
-
-
-@pytest.fixture
-def compare(results: Callable[..., tuple[Path, Path]], modeld: Modeld) -> Compare:
-    """Compare them."""
-
-    def run(code: int, *more: object, **changes: Any) -> Said:
-        return modeld(code, "compare", *results(**changes), *more)
+        return modeld(code, "compare", left, right, *more)
 
     return run
 
 
-def test_numbers_are_named_by_their_way(results: Any, tmp_path: Path) -> None:
-    found = read_result(results()[0])
+def test_numbers_are_named_by_their_way(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    rows = [{"fault": "none", "km": 1.0}, {"fault": "yaw-off", "km": 0.5}]
+    path.write_text(json.dumps({**RESULT, "faults": rows}), encoding="utf-8")
+    found = read_result(path)
     assert (found["offset_p99_m"], found["scenarios.lead.offset_p99_m"]) == (0.4, 0.2)
     assert found["scenarios.curve.clean"] == 1.0
     assert math.isnan(found["time_gap_min_s"])
-    # Each drive by itself, two of the same seed too.
+    # Each drive by itself, two of the same seed too; rows of faults are called by their fault.
     assert found["per_drive.curve-3.offset_p99_m"] == 0.4
     assert found["per_drive.curve-4#2.offset_p99_m"] == 0.1
-    assert "driver" not in found
-    assert "offsets_m" not in found
-    # Rows of faults are called by their fault.
-    path = tmp_path / "faults.json"
-    rows = [{"fault": "none", "km": 1.0}, {"fault": "yaw-off", "km": 0.5}]
-    path.write_text(json.dumps({"faults": rows}), encoding="utf-8")
-    assert read_result(path) == {"faults.none.km": 1.0, "faults.yaw-off.km": 0.5}
+    assert (found["faults.none.km"], found["faults.yaw-off.km"]) == (1.0, 0.5)
+    assert not {"driver", "offsets_m"} & set(found)
 
 
 def test_equal_results_agree_and_wall_times_do_not_count(compare: Compare) -> None:
@@ -157,6 +145,8 @@ def test_results_of_real_drives_are_compared(driven: Any, modeld: Modeld) -> Non
     same = driven("b.json", *roads, "--gate", "departures <= 0")
     other = driven("c.json", *roads, "--seed", "1")
     assert "AGREE: 0 of " in modeld(0, "compare", first, same).out
+    kept = Path(__file__).parents[2] / "regression/driving.gates"
+    modeld(0, "compare", first, same, "--gates-only", "--gates", kept)
     gates = ["--gates-only", "--gate", "offset_mean_m_change <= 0.5"]
     gates += ["--gate", "scenarios.*.departures <= 0", "--gate", "recovered_share_change >= 0"]
     said = modeld(0, "compare", first, other, *gates).out
@@ -166,11 +156,3 @@ def test_results_of_real_drives_are_compared(driven: Any, modeld: Modeld) -> Non
     assert "per_drive.lane-keeping-0.km" in said
     assert "per_drive.recovery-2.offset_p99_m" in said
     assert "wall_s" not in said
-
-
-@pytest.mark.slow
-def test_the_gates_of_drives_hold_where_nothing_changed(driven: Any, modeld: Modeld) -> None:
-    kinds = ["lane-keeping", "recovery", "stopping-lead", "curves"]
-    result = driven("a.json", "--scenario", *kinds)
-    gates = Path(__file__).parents[2] / "regression/driving.gates"
-    modeld(0, "compare", result, result, "--gates-only", "--gates", gates)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from scheduler.driving.derive import example_parts
 from scheduler.driving.revisions import load_monitoring, load_revisions
-from tools import cli
+from tests.tools.conftest import Modeld
 from tools.example_models import ExampleModel, build_driver_monitoring, build_revision
 
 REVISIONS, MONITORING = load_revisions(), load_monitoring()
@@ -203,39 +202,34 @@ def test_monitoring_is_that_of_its_revision_and_sees_a_driver(built: Built, name
     assert np.exp(outputs[start + 6 : stop]).max() < 0.5
 
 
-def seeded(interface: str, seed: int) -> list[ExampleModel]:
-    if interface in MONITORING:
-        return [build_driver_monitoring(MONITORING[interface], seed)]
-    return list(build_revision(REVISIONS[interface], seed))
-
-
 @pytest.mark.parametrize(
     ("interface", "roles"),
     [("split-2025", ["vision", "policy"]), ("dmonitoring-2026", ["dmonitoring"])],
 )
 def test_command_writes_one_file_for_each_role(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], interface: str, roles: list[str]
+    built: Built, tmp_path: Path, modeld: Modeld, interface: str, roles: list[str]
 ) -> None:
     directory = tmp_path / "models"
-    command = ["make-model", str(directory), "--interface", interface, "--seed", "4", "--json"]
-    assert cli.main(command) == 0
-    rows = json.loads(capsys.readouterr().out)["models"]
+    command = ["make-model", directory, "--interface", interface, "--seed", 4, "--json"]
+    rows = modeld(0, *command).json["models"]
     assert [row["name"] for row in rows] == roles
     assert [row["file"] for row in rows] == [str(directory / f"{role}.onnx") for role in roles]
     assert sorted(path.stem for path in directory.iterdir()) == sorted(roles)
-    models = zip(seeded(interface, 4), seeded(interface, 3), strict=True)
-    for row, (model, other) in zip(rows, models, strict=True):
+    if interface in MONITORING:
+        models: tuple[ExampleModel, ...] = (build_driver_monitoring(MONITORING[interface], 4),)
+    else:
+        models = build_revision(REVISIONS[interface], 4)
+    for row, model, other in zip(rows, models, built[interface], strict=True):
         assert Path(row["file"]).read_bytes() == model.data != other.data
         assert row["parameters"] == model.parameters
 
 
-def test_interfaces_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["make-model", "--list-interfaces", "--json"]) == 0
-    names = json.loads(capsys.readouterr().out)["interfaces"]
+def test_interfaces_are_listed(modeld: Modeld) -> None:
+    names = modeld(0, "make-model", "--list-interfaces", "--json").json["interfaces"]
     assert [name for name in names if name in REVISIONS] == list(REVISIONS)
     assert set(MONITORING) <= set(names)
-    assert cli.main(["make-model", "--list-interfaces"]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    said = modeld(0, "make-model", "--list-interfaces").out
+    lines = {line.split()[0]: line for line in said.splitlines()}
     assert list(lines) == names
     for name, revision in REVISIONS.items():
         assert revision.title in lines[name]
@@ -252,10 +246,7 @@ def test_interfaces_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_bad_arguments_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, said: str
+    tmp_path: Path, modeld: Modeld, arguments: str, said: str
 ) -> None:
-    assert cli.main(["make-model", *arguments.format(tmp_path / "new").split()]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+    modeld.refused(2, said, "make-model", *arguments.format(tmp_path / "new").split())
     assert not (tmp_path / "new").exists()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from onnx import helper
 
 from cereal.schema import new_event, read_event
 from tests.scheduler.onnx_import.tiny_models import model_of, value
-from tools import cli
+from tests.tools.conftest import Modeld
 from tools.subscribe import describe
 
 
@@ -26,29 +24,25 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    assert cli.main([str(word) for word in words]) == 0
-    return capsys.readouterr().out
-
-
 @pytest.mark.opencl
 def test_a_small_model_is_counted_in_small_units_and_traced_by_its_nodes(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: Path, tmp_path: Path, modeld: Modeld
 ) -> None:
     out, trace = tmp_path / "tiny.pkl", tmp_path / "trace.json"
     compile_it = ("compile", "--plain", model, "-o", out, "--no-binary")
-    text = said(capsys, *compile_it)
+    text = modeld(0, *compile_it).out
     assert ": 1 kernel, 4 FLOP, 0 B of weights, arena 0 B (0 B without reuse), " in text
     assert "  run: 1 launch\n" in text
-    assert json.loads(said(capsys, *compile_it, "--json"))["flops"] == 4
-    for text in (said(capsys, "inspect", out), said(capsys, "inspect", "--schedule", out)):
+    assert modeld(0, *compile_it, "--json").json["flops"] == 4
+    for options in ([], ["--schedule"]):
+        text = modeld(0, "inspect", *options, out).out
         assert " FLOP " in text
         assert "MFLOP" not in text
         assert "0.000" not in text
-    text = said(capsys, "inspect", model)
+    text = modeld(0, "inspect", model).out
     assert "\nwork        4 FLOP\n" in text
     assert "\n1 node\n" in text
-    text = said(capsys, "bench", out, "--iters", 3, "--no-load", "--trace", trace)
+    text = modeld(0, "bench", out, "--iters", 3, "--no-load", "--trace", trace).out
     assert f"trace: {trace}, 3 of 3 runs" in text
     events = json.loads(trace.read_text())["traceEvents"]
     launches = [event for event in events if event.get("cat") == "map"]
@@ -59,12 +53,14 @@ def test_a_small_model_is_counted_in_small_units_and_traced_by_its_nodes(
 
 
 def test_a_rounded_zero_has_no_minus_sign() -> None:
-    def described(service: str, fill: Callable[[Any], None]) -> str:
-        event = new_event(service, mono_time_ns=1, valid=True)
-        fill(getattr(event, service))
-        return describe(service, read_event(event.to_bytes()))
-
-    text = described("cameraOdometry", lambda it: setattr(it, "trans", [15.0, -0.001, -0.0]))
-    assert "velocity 15.00 +0.00 +0.00 m/s" in text
-    text = described("drivingModelData", lambda it: setattr(it.action, "desiredCurvature", -1e-7))
-    assert "curvature +0.00000 1/m" in text
+    odometry, driving = (
+        new_event(service, mono_time_ns=1, valid=True)
+        for service in ("cameraOdometry", "drivingModelData")
+    )
+    odometry.cameraOdometry.trans = [15.0, -0.001, -0.0]
+    driving.drivingModelData.action.desiredCurvature = -1e-7
+    for event, said in (
+        (odometry, "velocity 15.00 +0.00 +0.00 m/s"),
+        (driving, "curvature +0.00000 1/m"),
+    ):
+        assert said in describe(str(event.which()), read_event(event.to_bytes()))
