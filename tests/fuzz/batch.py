@@ -6,10 +6,10 @@ one replay program (ADR 0040), which is compiled at once; for other targets kern
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +92,7 @@ def _scheduled(name: Name, variant: Variant) -> Schedule:
 def _run_all(cases: Sequence[Case], plans: Mapping[str, Schedule], outcomes: list[Outcome]) -> None:
     first = cases[0].name
     plain = SPECS[first.row].is_simt and first.seed % OPTIMIZED_EVERY != 0
-    with _large_programs():
+    with mock.patch.object(emit, "KERNELS_PER_PROGRAM", KERNELS_PER_PROGRAM):
         made = emit.emit(plans, name="fuzz", kind="plain", options=UNOPTIMIZED if plain else "")
     for fault in memory_faults(made.manifest):
         outcomes[_case_of(fault)].problem = f"memory: {fault}"
@@ -105,16 +105,6 @@ def _run_all(cases: Sequence[Case], plans: Mapping[str, Schedule], outcomes: lis
             found = _run(program, key, cases[i], states, (expected[i], outcomes[i].counts))
             if found and not outcomes[i].problem:
                 outcomes[i].problem = f"{cases[i].variants[j].label} {found}".strip()
-
-
-@contextmanager
-def _large_programs() -> Iterator[None]:
-    before = emit.KERNELS_PER_PROGRAM
-    emit.KERNELS_PER_PROGRAM = KERNELS_PER_PROGRAM
-    try:
-        yield
-    finally:
-        emit.KERNELS_PER_PROGRAM = before
 
 
 def _rename_states(manifest: dict[str, Any]) -> dict[tuple[str, str], str]:

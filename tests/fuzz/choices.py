@@ -37,8 +37,8 @@ def make(name: Name) -> Case:
     outputs = {"y": net(Tensor.input("x", data.shape))}
     variants = [Variant("heuristic", outputs), *_forced(draw, name.row, outputs)]
     if len(net.shape) == 3:
-        variants.append(Variant("winograd", outputs, setting=winograd_everywhere))
-        variants.append(Variant("no winograd", outputs, setting=winograd_nowhere))
+        for label, worth in (("winograd", fits), ("no winograd", lambda *_: False)):
+            variants.append(Variant(label, outputs, setting=partial(winograd_where, worth)))
     return Case(name, outputs, variants, [{"x": data, **net.inputs}])
 
 
@@ -75,21 +75,8 @@ def _forced(draw: Draw, row: str, outputs: dict[str, Tensor]) -> list[Variant]:
 
 
 @contextmanager
-def winograd_everywhere() -> Iterator[None]:
-    """Take Winograd's convolution wherever the kernel exists, faster or not."""
-    with _winograd(fits):
-        yield
-
-
-@contextmanager
-def winograd_nowhere() -> Iterator[None]:
-    """Never take it."""
-    with _winograd(lambda _shape, _spec: False):
-        yield
-
-
-@contextmanager
-def _winograd(worth: Worth) -> Iterator[None]:
+def winograd_where(worth: Worth) -> Iterator[None]:
+    """Take Winograd's convolution where a rule says so, faster or not."""
     listed = pipeline.passes
 
     def forced(context: CompileContext) -> tuple[tuple[str, pipeline.Pass], ...]:

@@ -7,8 +7,8 @@ enough to be exact in every type, so nothing but equality is accepted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -333,11 +333,9 @@ def _evaluate(
     )
 
 
-@contextmanager
-def interpreted() -> Iterator[None]:
+def interpreted() -> AbstractContextManager[object]:
     """Run plans with the interpreter: a hundred times the programs, but none of the kernels."""
-    with mock.patch.object(realize, "execute", _evaluate):
-        yield
+    return mock.patch.object(realize, "execute", _evaluate)
 
 
 def run_program(rng: np.random.Generator, steps: int | None = None) -> None:

@@ -21,18 +21,11 @@ def unary(p: Program, x: Tensor) -> Tensor | None:
     if x.dtype is dt.bool_:
         return x.logical_not()
     if not x.dtype.is_float:
-        name = p.draw.pick(["neg", "abs", "invert", "sign", "shift", "square"])
-        if name == "shift":
+        made = p.draw.pick([-x, x.abs(), ~x, x.sign(), None, x.square()])
+        if made is None:
             bits = p.draw.integer(0, 8 * x.dtype.itemsize - 1)
-            return x << bits if p.draw.flag() else x >> bits
-        ways: dict[str, Callable[[], Tensor]] = {
-            "neg": lambda: -x,
-            "abs": x.abs,
-            "invert": lambda: ~x,
-            "sign": x.sign,
-            "square": x.square,
-        }
-        return ways[name]()
+            made = x << bits if p.draw.flag() else x >> bits
+        return made
     names = ["neg", "abs", "floor", "ceil", "round", "trunc", "relu", "sign", "square"]
     names += ["sqrt", "reciprocal", "exp", "log", "sin", "cos", "tanh", "erf", "sigmoid", "gelu"]
     name = p.draw.pick([*names, "floor", "round", "trunc", "silu", "elu", "exp2", "rsqrt"])
@@ -46,25 +39,12 @@ def binary(p: Program, x: Tensor) -> Tensor | None:
         x, y = y, x
     if x.dtype is dt.bool_:
         return p.draw.pick([x & y, x | y, x ^ y, x.maximum(y), x.eq(y)])
-    names = ["add", "sub", "mul", "max", "min", "add", "mul", "div", "mod"]
-    names += ["pow"] if x.dtype.is_float else ["and", "or", "xor", "floordiv", "floormod"]
-    name = p.draw.pick(names)
-    ways: dict[str, Callable[[], Tensor]] = {
-        "add": lambda: x + y,
-        "sub": lambda: x - y,
-        "mul": lambda: x * y,
-        "max": lambda: x.maximum(y),
-        "min": lambda: x.minimum(y),
-        "div": lambda: x / y if x.dtype.is_float else x.trunc_div(y),
-        "mod": lambda: x - (x / y).trunc() * y if x.dtype.is_float else x.trunc_mod(y),
-        "floordiv": lambda: x // y,
-        "floormod": lambda: x % y,
-        "and": lambda: x & y,
-        "or": lambda: x | y,
-        "xor": lambda: x ^ y,
-        "pow": lambda: x.abs() ** p.draw.pick([y, 2.0, 0.5, -0.5, 3, -1]),
-    }
-    return ways[name]()
+    made = [x + y, x - y, x * y, x.maximum(y), x.minimum(y), x + y, x * y]
+    if not x.dtype.is_float:
+        made += [x.trunc_div(y), x.trunc_mod(y), x & y, x | y, x ^ y, x // y, x % y]
+        return p.draw.pick(made)
+    found = p.draw.pick([*made, x / y, x - (x / y).trunc() * y, None])
+    return x.abs() ** p.draw.pick([y, 2.0, 0.5, -0.5, 3, -1]) if found is None else found
 
 
 def by_constant(p: Program, x: Tensor) -> Tensor | None:
