@@ -1,6 +1,8 @@
 """The daemon with a scripted program and cameras, and the rest of the car on the same bus."""
 
-from collections.abc import Mapping
+import resource
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,7 +19,7 @@ from cereal.frames import (
     nv12_format,
 )
 from cereal.pubsub import PubMaster
-from cereal.schema import read_event
+from cereal.schema import new_event, read_event
 from cereal.transport import MemoryTransport
 from modeld.calibration import Camera, DeviceCameras
 from modeld.config import Config
@@ -26,6 +28,7 @@ from modeld.inputs import SUBSCRIPTIONS
 from modeld.late_camera import LateCamera
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
 from tests.support.built import built
+from tests.support.waiting import until
 
 # Fixtures of pytest, by names that fit into a line.
 Log: TypeAlias = pytest.LogCaptureFixture
@@ -38,11 +41,42 @@ BINNED = nv12_format(1344, 760)
 NUDGE = {"vEgo": 20.0, "steeringPressed": True, "steeringTorque": 1.0}
 
 
+def eventually(holds: Callable[[], object]) -> None:
+    """Wait for what another thread or process does."""
+    assert until(holds, 30.0, pause_s=0.005), "it never became true"
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Make every write beyond a size fail, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def frame_of(frame_id: int, sof_ns: int | None = None, form: FrameFormat = SMALL) -> Frame:
     """A frame filled with its id, 50 ms after the previous one unless told otherwise."""
     start_ns = frame_id * 50 * MS if sof_ns is None else sof_ns
     data = np.full(form.size, frame_id % 256, np.uint8)
     return Frame(data, form, frame_id, start_ns, start_ns + 15 * MS)
+
+
+def car_event(name: str = "A CAR", delay_s: float = 0.25, steer_s: float = 0.0) -> Any:
+    """What the stack says of the car."""
+    event = new_event("carParams", mono_time_ns=1)
+    event.carParams.carFingerprint = name
+    event.carParams.longitudinalActuatorDelay = delay_s
+    event.carParams.steerActuatorDelay = steer_s
+    return event
+
+
+def car_parameter(event: Any) -> bytes:
+    """The same as a parameter: the structure itself, framed, without an Event around it."""
+    data: bytes = event.carParams.as_reader().as_builder().to_bytes()
+    return data
 
 
 def small_artifacts() -> Path:
@@ -83,6 +117,8 @@ def check_fields(message: Any, expected: Mapping[str, Any]) -> None:
 class Car:
     """The bus of a car on a clock set by hand; `said` are the events about the last frame."""
 
+    program: FakeProgram  # of a daemon that is stepped
+
     def __init__(self, now_ns: int = START_NS) -> None:
         self.clock = ManualClock(now_ns)
         self.transport = MemoryTransport()
@@ -117,6 +153,11 @@ class Car:
     @property
     def brief(self) -> Any:
         return self.said["drivingModelData"].drivingModelData
+
+    @property
+    def inputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Of the last run."""
+        return self.program.calls[-1][1]
 
     @property
     def valid(self) -> list[bool]:
@@ -171,10 +212,6 @@ class Bench(Car):
         assert result is not None
         return result
 
-    @property
-    def inputs(self) -> dict[str, np.ndarray[Any, Any]]:
-        return self.program.calls[-1][1]
-
 
 class RingBench(Car):
     """A daemon whose cameras are rings; ids of the wide one are 1000 higher.
@@ -192,6 +229,7 @@ class RingBench(Car):
         cameras: DeviceCameras | None = None,
     ) -> None:
         super().__init__(now_ns=1)
+        self.program = FakeProgram(make_interface(), (room or form).payload_bytes)
         self.directory = directory
         self.form = form
         self.writers: dict[str, FrameRingWriter] = {}
@@ -204,7 +242,6 @@ class RingBench(Car):
             self.wide = LateCamera("cams", "wideRoad", now_ns=self.clock.now_ns, **where)
         else:
             self.wide = FrameRingReader("cams", "wideRoad", conflate=False, directory=directory)
-        self.program = FakeProgram(make_interface(), (room or form).payload_bytes)
         # A short wait: three of 34 ms are as good as three of 100 for a dead camera.
         self.config = Config(frame_timeout_ms=34, cameras=cameras)
         self.is_late = late
@@ -273,7 +310,3 @@ class RingBench(Car):
             assert self.valid == [not reasons] * 3
             found.append((self.model.frameId, self.model.frameIdExtra, reasons))
         return found
-
-    @property
-    def inputs(self) -> dict[str, np.ndarray[Any, Any]]:
-        return self.program.calls[-1][1]

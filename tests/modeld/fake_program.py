@@ -74,24 +74,66 @@ def with_heads(interface: Interface, **widths: int) -> Interface:
     return replace(interface, models=(*interface.models, ModelPart("extra", "", start, slices, {})))
 
 
-class FakeProgram:
-    """Stands in for a loaded driving artifact: same methods, scripted outputs.
+class ScriptedProgram:
+    """Stands in for a loaded artifact: same methods, scripted outputs, and inputs are checked.
 
-    `raw` has the next output vector of each role, `calls` entry and inputs of every run.
+    `calls` has entry and inputs of every run.
     """
+
+    def __init__(self, metadata: Mapping[str, Any], capacity_bytes: int) -> None:
+        self.metadata = metadata
+        self.capacity_bytes = capacity_bytes
+        self.entries: tuple[str, ...] = ("run",)
+        self.calls: list[tuple[str, dict[str, NDArray[Any]]]] = []
+        self.on_run: Callable[[], None] = lambda: None
+
+    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
+        raise NotImplementedError
+
+    def outputs(self) -> dict[str, NDArray[Any]]:
+        raise NotImplementedError
+
+    def picture_inputs(self, camera: str) -> tuple[TensorSpec, ...]:
+        """A frame of a camera, how it lies in memory, and the matrix of the view."""
+        return (
+            TensorSpec(f"{camera}_frame", (self.capacity_bytes,), np.dtype(np.uint8)),
+            TensorSpec(f"{camera}_geometry", (4,), np.dtype(np.int32)),
+            TensorSpec(f"{camera}_transform", (3, 3), np.dtype(np.float32)),
+        )
+
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Reject inputs that are not the declared ones, as real programs do."""
+        assert entry in self.entries
+        expected = {spec.name: spec for spec in self.entry_inputs(entry)}
+        assert inputs.keys() == expected.keys()
+        for name, array in inputs.items():
+            assert array.dtype == expected[name].dtype, name
+            assert array.flags.c_contiguous, name
+            if name.endswith("_frame"):
+                # May be shorter.
+                assert array.ndim == 1
+                assert 0 < array.size <= self.capacity_bytes
+            else:
+                assert array.shape == expected[name].shape, name
+        self.calls.append((entry, {name: array.copy() for name, array in inputs.items()}))
+        self.on_run()
+        return {} if entry == "prepare" else self.outputs()
+
+
+class FakeProgram(ScriptedProgram):
+    """A driving program: `raw` has the next output vector of each role."""
 
     def __init__(
         self, interface: Interface | None = None, capacity_bytes: int = SMALL.size
     ) -> None:
         interface = interface or make_interface()
-        self.metadata: dict[str, Any] = {"interface": interface.plain()}
-        skips = interface.drop_policy == "skip"
-        self.entries: tuple[str, ...] = ("run", "prepare") if skips else ("run",)
+        super().__init__({"interface": interface.plain()}, capacity_bytes)
+        if interface.drop_policy == "skip":
+            self.entries = ("run", "prepare")
         self.raw = {part.role: np.zeros((1, part.width), np.float32) for part in interface.models}
-        self.calls: list[tuple[str, dict[str, NDArray[Any]]]] = []
         self.resets = 0
-        self.on_run: Callable[[], None] = lambda: None
-        self._capacity_bytes = capacity_bytes
         self._host_inputs = interface.host_inputs
 
     @property
@@ -103,41 +145,16 @@ class FakeProgram:
         return self.raw["policy"]
 
     def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        specs = []
-        for name in ("road", "wide"):
-            frame = (self._capacity_bytes,)
-            specs.append(TensorSpec(f"{name}_frame", frame, np.dtype(np.uint8)))
-            specs.append(TensorSpec(f"{name}_geometry", (4,), np.dtype(np.int32)))
-            specs.append(TensorSpec(f"{name}_transform", (3, 3), np.dtype(np.float32)))
-        specs.append(TensorSpec("desire", (8,), np.dtype(np.float32)))
-        if entry != "prepare":
-            specs += [TensorSpec(n, (1, 2), np.dtype(np.float32)) for n in self._host_inputs]
-        return tuple(specs)
+        names = () if entry == "prepare" else self._host_inputs
+        return (
+            *self.picture_inputs("road"),
+            *self.picture_inputs("wide"),
+            TensorSpec("desire", (8,), np.dtype(np.float32)),
+            *(TensorSpec(name, (1, 2), np.dtype(np.float32)) for name in names),
+        )
 
-    def run(
-        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
-    ) -> dict[str, NDArray[Any]]:
-        self._check(inputs, entry)
-        assert entry is not None
-        self.calls.append((entry, {name: array.copy() for name, array in inputs.items()}))
-        self.on_run()
-        if entry == "prepare":
-            return {}
+    def outputs(self) -> dict[str, NDArray[Any]]:
         return {f"{role}_outputs": vector for role, vector in self.raw.items()}
 
     def reset(self) -> None:
         self.resets += 1
-
-    def _check(self, inputs: Mapping[str, NDArray[Any]], entry: str | None) -> None:
-        """The real program rejects inputs that are not the declared ones; frames may be shorter."""
-        assert entry in self.entries
-        expected = {spec.name: spec for spec in self.entry_inputs(entry)}
-        assert inputs.keys() == expected.keys()
-        for name, array in inputs.items():
-            assert array.dtype == expected[name].dtype, name
-            assert array.flags.c_contiguous, name
-            if name.endswith("_frame"):
-                assert array.ndim == 1
-                assert array.size <= self._capacity_bytes
-            else:
-                assert array.shape == expected[name].shape, name

@@ -1,12 +1,13 @@
 """Interfaces of both layouts as artifacts hold them, and a program that answers what it is told."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime import TensorSpec
+from tests.modeld.fake_program import ScriptedProgram
 
 # Per seat of the vector of 2025: (offset, width) of each head; the right seat begins 41 later.
 PLACES_2025 = {
@@ -61,37 +62,17 @@ METADATA_2025 = metadata(slices_2025(), 596, "exp")
 METADATA_2026 = metadata(slices_2026(), 41, "clipped", "nearest")
 
 
-class ScriptedProgram:
-    """Stands in for a loaded driver monitoring artifact: same methods, scripted output."""
+class MonitoringProgram(ScriptedProgram):
+    """A driver monitoring program with the output that it gives next."""
 
-    def __init__(self, metadata: Mapping[str, Any], capacity: int) -> None:
-        self.metadata = metadata
-        self.capacity = capacity
+    def __init__(self, metadata: Mapping[str, Any], capacity_bytes: int) -> None:
+        super().__init__(metadata, capacity_bytes)
         self.output = np.zeros((1, metadata["interface"]["model"]["width"]), np.float32)
-        self.calls: list[dict[str, NDArray[Any]]] = []
-        self.on_run: Callable[[], None] = lambda: None
 
     def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
         assert entry == "run"
-        return (
-            TensorSpec("driver_frame", (self.capacity,), np.dtype(np.uint8)),
-            TensorSpec("driver_geometry", (4,), np.dtype(np.int32)),
-            TensorSpec("driver_transform", (3, 3), np.dtype(np.float32)),
-            TensorSpec("calib", (1, 3), np.dtype(np.float32)),
-        )
+        calib = TensorSpec("calib", (1, 3), np.dtype(np.float32))
+        return (*self.picture_inputs("driver"), calib)
 
-    def run(
-        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
-    ) -> dict[str, NDArray[Any]]:
-        specs = {spec.name: spec for spec in self.entry_inputs(entry)}
-        assert inputs.keys() == specs.keys()
-        for name, array in inputs.items():
-            assert array.dtype == specs[name].dtype
-            if name == "driver_frame":
-                assert array.ndim == 1
-                assert 0 < array.size <= self.capacity
-            else:
-                assert array.shape == specs[name].shape
-        self.calls.append({name: array.copy() for name, array in inputs.items()})
-        self.on_run()
+    def outputs(self) -> dict[str, NDArray[Any]]:
         return {"monitoring_outputs": self.output}

@@ -47,25 +47,6 @@ def project(matrix: NDArray[np.float32], x: float, y: float) -> tuple[float, flo
     return u / w, v / w
 
 
-@pytest.mark.parametrize(
-    ("camera", "model", "expected"),
-    [
-        # K_cam @ inv(K_model): scale 2648/910, offsets 964 - s*256 and 604 - s*47.6.
-        (ROAD, MED_MODEL_INTRINSICS, (2.909890109890110, 219.0681318681319, 465.4892307692308)),
-        # Scale 567/455 = 1.2461538, offsets 964 - s*256 = 644.98462 and 604 - s*151.8 = 414.83385.
-        (WIDE, SBIG_MODEL_INTRINSICS, (1.2461538, 644.98462, 414.83385)),
-    ],
-)
-def test_warp_matrix_of_a_level_camera(
-    camera: Camera, model: Any, expected: tuple[float, float, float]
-) -> None:
-    scale, x, y = expected
-    matrix = warp_matrix((0.0, 0.0, 0.0), camera.intrinsics, model)
-    assert matrix.dtype == np.float32
-    wanted = [[scale, 0.0, x], [0.0, scale, y], [0.0, 0.0, 1.0]]
-    np.testing.assert_allclose(matrix, wanted, rtol=1e-6, atol=1e-6)
-
-
 def test_warp_matrix_of_a_level_camera_has_the_same_bits_on_every_processor() -> None:
     """Numpy's products leave 1e-17 where 0 belongs, and another 1e-17 on another make."""
     models = (MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS)
@@ -283,14 +264,6 @@ def test_frames_of_no_camera_of_the_device_are_invalid_until_a_calibration_fits(
     assert not is_seen(calibration)
 
 
-def test_sizes_before_any_calibration_are_only_remembered() -> None:
-    calibration = Calibration(BOTH, SIZES)
-    calibration.fit(BINNED_SIZES)
-    assert not is_seen(calibration)
-    calibration.update(LEVEL, "tizi", "os04c10")
-    assert is_seen(calibration)
-
-
 def test_matrices_are_computed_only_for_news(monkeypatch: Patch) -> None:
     computed = []
 
@@ -312,12 +285,14 @@ def test_matrices_are_computed_only_for_news(monkeypatch: Patch) -> None:
 def test_calibration_is_zero_until_seen_then_written_in_place() -> None:
     calibration = Calibration(BOTH, SIZES)
     main, extra = calibration.main_transform, calibration.extra_transform
+    # Sizes before any calibration are only remembered.
+    calibration.fit(BINNED_SIZES)
     assert not is_seen(calibration)
     np.testing.assert_array_equal([main, extra], np.zeros((2, 3, 3)))
-    calibration.update(LEVEL, "tici", "ox03c10")
+    calibration.update(LEVEL, "tici", "os04c10")
     assert is_seen(calibration)
-    assert main[0, 0] == pytest.approx(2648 / 910)
-    assert extra[0, 0] == pytest.approx(567 / 455)
+    assert main[0, 0] == pytest.approx(1141.5 / 910)
+    assert extra[0, 0] == pytest.approx(425.25 / 455)
 
 
 @pytest.mark.parametrize(

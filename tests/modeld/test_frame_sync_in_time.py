@@ -151,13 +151,6 @@ def test_with_a_slower_extra_camera_each_main_frame_is_used_and_marked(
     assert found.drops(after=first + 10) == 0
 
 
-def test_a_pair_of_two_moments_is_marked(main: TimedCamera) -> None:
-    """One frame of the extra camera is missing: its next one stands in for it."""
-    first = main.head() + 100
-    found = drive(main, TimedCamera(main.clock, missing=range(first, first + 1)))
-    assert (found.drops(), found.lone(), found.apart()) == (1, [], [first])
-
-
 @pytest.mark.parametrize("phase_ms", [0, 2, 20])
 def test_an_extra_camera_that_pauses_comes_back(main: TimedCamera, phase_ms: int) -> None:
     first = main.head() + 100

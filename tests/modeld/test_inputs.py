@@ -14,7 +14,7 @@ from modeld.errors import ParameterError
 from modeld.inputs import DEMO_CAR, CarParameters, DesirePulse, action_times, read_car_parameters
 from modeld.params import LIMIT_BYTES, UserDelay, car_of_params, read_param
 from modeld.validity import Reason
-from tests.modeld.bench import Log
+from tests.modeld.bench import Log, car_event, car_parameter
 from tests.modeld.fake_program import SPLIT_ACTION
 
 
@@ -69,23 +69,10 @@ def test_delays_and_action_times_of_the_generations(
 LONG, STEER = "carParams.longitudinalActuatorDelay", "carParams.steerActuatorDelay"
 
 
-def car_params(name: str = "A CAR", delay_s: float = 0.25, steer_s: float = 0.1) -> Any:
-    event = new_event("carParams", mono_time_ns=1)
-    event.carParams.carFingerprint = name
-    event.carParams.longitudinalActuatorDelay = delay_s
-    event.carParams.steerActuatorDelay = steer_s
-    return event.carParams
-
-
-def value_of(params: Any) -> bytes:
-    """The value of the parameter: the structure itself, framed, without an Event around it."""
-    data: bytes = params.as_reader().as_builder().to_bytes()
-    return data
-
-
 def test_the_car_is_read_from_its_fields() -> None:
-    assert read_car_parameters(car_params(steer_s=0.125)) == CarParameters(0.25, "A CAR", 0.125)
-    assert read_car_parameters(car_params("x", 0.0, 5.0)) == CarParameters(0.0, "x", 5.0)
+    for name, delay_s, steer_s in (("A CAR", 0.25, 0.125), ("x", 0.0, 5.0)):
+        car = read_car_parameters(car_event(name, delay_s, steer_s).carParams)
+        assert car == CarParameters(delay_s, name, steer_s)
     assert DEMO_CAR.longitudinal_actuator_delay_s > 0
     assert DEMO_CAR.steer_actuator_delay_s > 0
 
@@ -95,11 +82,11 @@ def test_the_car_is_read_from_its_fields() -> None:
     [(math.nan, "nan"), (math.inf, "inf"), (-0.1, "-0.1"), (5.1, "5.1"), (1e9, "1e+09")],
 )
 def test_a_delay_out_of_bounds_counts_as_zero_and_is_a_reason(value: float, found: str) -> None:
-    car = read_car_parameters(car_params("A CAR", value, 0.25))
+    car = read_car_parameters(car_event("A CAR", value, 0.25).carParams)
     assert (car.longitudinal_actuator_delay_s, car.steer_actuator_delay_s) == (0.0, 0.25)
     text = f"{LONG}: expected 0 to 5 s, found {found}; it counts as 0"
     assert car.reasons == (Reason(f"{LONG} out of bounds", text),)
-    car = read_car_parameters(car_params("A CAR", value, value))
+    car = read_car_parameters(car_event("A CAR", value, value).carParams)
     assert car.steer_actuator_delay_s == 0.0
     assert [one.kind.partition(" ")[0] for one in car.reasons] == [LONG, STEER]
 
@@ -139,9 +126,9 @@ def test_car_of_the_parameter_through_the_link_that_the_stack_makes(tmp_path: Pa
     values.mkdir()
     (tmp_path / "d").symlink_to(values)
     # That of the last drive is not taken.
-    (values / "CarParamsPersistent").write_bytes(value_of(car_params()))
+    (values / "CarParamsPersistent").write_bytes(car_parameter(car_event()))
     assert car_of_params(tmp_path / "d") is None
-    (values / "CarParams").write_bytes(value_of(car_params(steer_s=0.125)))
+    (values / "CarParams").write_bytes(car_parameter(car_event(steer_s=0.125)))
     assert car_of_params(tmp_path / "d") == CarParameters(0.25, "A CAR", 0.125)
 
 
@@ -152,8 +139,8 @@ def test_car_of_the_parameter_through_the_link_that_the_stack_makes(tmp_path: Pa
         b"garbage",
         b"garbage!" * 8,
         bytes(64),
-        value_of(car_params())[:-8],
-        value_of(car_params(name="")),
+        car_parameter(car_event())[:-8],
+        car_parameter(car_event(name="")),
         # An Event holds other pointers where the fingerprint would be.
         new_event("carParams", mono_time_ns=1).to_bytes(),
     ],
@@ -166,7 +153,7 @@ def test_damaged_parameter_is_one_typed_error(tmp_path: Path, data: bytes) -> No
 
 
 def test_every_flipped_byte_gives_a_car_or_one_typed_error(tmp_path: Path) -> None:
-    data = value_of(car_params())
+    data = car_parameter(car_event())
     for place in range(len(data)):
         damaged = bytearray(data)
         damaged[place] ^= 0xFF

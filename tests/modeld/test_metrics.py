@@ -6,9 +6,6 @@ import os
 import re
 import resource
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +31,7 @@ from modeld.process_figures import (
 )
 from modeld.realtime import Effect
 from modeld.stages import BOUNDS_MS, NS_PER_MS
-from tests.modeld.bench import Log
+from tests.modeld.bench import Log, eventually, file_size_limit
 from tests.modeld.test_health import Line
 
 NS_PER_S = 1_000_000_000
@@ -240,17 +237,6 @@ def test_a_missing_directory_is_said_once_and_counted(
     assert said == [failed, "metrics are written again (3 lost)", failed]
 
 
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """Make every write beyond a size fail, as on a disk that is full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(
     file: MetricsFile, path: Path
 ) -> None:
@@ -262,13 +248,6 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(
     assert names(path) == ["modeld.prom"]
     file.write(snapshot(LoopState(frames=5)))
     assert path.read_bytes() != old
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_disk_that_hangs_stops_no_report(file: MetricsFile, path: Path, caplog: Log) -> None:
@@ -283,11 +262,11 @@ def test_a_disk_that_hangs_stops_no_report(file: MetricsFile, path: Path, caplog
         lost.append(next(one.count for one in found.faults if one.name == "metricsLost"))
         return lost[-1] >= 3
 
-    wait_until(report)
+    eventually(report)
     assert sum("is still being written" in text for text in caplog.messages) == 1
     # Whoever reads the pipe lets the thread go on.
     pipe.read_bytes()
-    wait_until(lambda: not pipe.exists())
+    eventually(lambda: not pipe.exists())
     reporter.report(0)
     reporter.close()
     samples, _ = parse(path.read_text(encoding="utf-8"))

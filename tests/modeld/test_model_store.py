@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
+import shutil
 import stat
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from modeld.model_store import ModelStore, candidates
 from modeld.store_manifest import ModelId, StoreManifest, parse_manifest
 from modeld.store_selection import Selected
 from runtime.artifact import read_artifact
-from tests.modeld.bench import Log, small_artifacts
+from tests.modeld.bench import Log, file_size_limit, small_artifacts
 
 ROOT = Path(__file__).parents[2]
 A, B, C, M = (ModelId(name, "1") for name in "abcm")
@@ -117,15 +114,11 @@ def test_modes_of_a_store_do_not_depend_on_the_umask(
         store.choose(A)
     finally:
         os.umask(before)
-    modes = {
-        str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode)
-        for path in (tmp_path / "var").rglob("*")
-        if path.name != ".lock"
-    }
-    directories = {"var/lib": 0o755, "var/lib/models": 0o755, "var/lib/models/a@1": 0o755}
-    files = ("a@1/artifact.pkl", "a@1/manifest.json", "selection.json")
-    assert modes == {**directories, **{f"var/lib/models/{name}": 0o644 for name in files}}
-    assert stat.S_IMODE((tmp_path / "var").stat().st_mode) == 0o755
+    places = [tmp_path / "var", *(tmp_path / "var").rglob("*")]
+    assert len(places) == 8
+    for place in places:
+        mode = stat.S_IMODE(place.stat().st_mode)
+        assert place.name == ".lock" or mode == (0o755 if place.is_dir() else 0o644), place
 
 
 def test_the_copy_is_tested_before_it_counts(empty: Store, artifacts: Path) -> None:
@@ -154,29 +147,30 @@ def test_adding_the_same_again_changes_nothing_and_another_is_refused(
     assert store.names() == WHOLE
 
 
+# How the file is made, of a sound one and of one that is neither driving nor monitoring.
 @pytest.mark.parametrize(
-    ("content", "text"),
+    ("make", "text"),
     [
-        (None, "no.pkl: cannot be read: No such file"),
-        (b"", "no.pkl: the file is empty"),
-        (b"junk" * 100, "no.pkl: not a modeld artifact"),
-        ("directory", "no.pkl: cannot be read: Is a directory"),
-        (flip_last, r"no\.pkl: the data does not match its sha256"),
-        ("plain", r"no\.pkl: kind: expected driving or monitoring"),
+        (lambda path, _: path, "no.pkl: cannot be read: No such file"),
+        (lambda path, _: path.touch(), "no.pkl: the file is empty"),
+        (lambda path, _: path.write_bytes(b"junk" * 100), "no.pkl: not a modeld artifact"),
+        (lambda path, _: path.mkdir(), "no.pkl: cannot be read: Is a directory"),
+        (
+            lambda path, sound: path.write_bytes(flip_last(sound.read_bytes())),
+            r"no\.pkl: the data does not match its sha256",
+        ),
+        (
+            lambda path, sound: shutil.copy(sound.with_name("plain.pkl"), path),
+            r"no\.pkl: kind: expected driving or monitoring",
+        ),
     ],
+    ids=["missing", "empty", "junk", "directory", "flipped", "plain"],
 )
 def test_what_is_no_artifact_of_ours_is_refused(
-    empty: Store, tmp_path: Path, artifacts: Path, content: Any, text: str
+    empty: Store, tmp_path: Path, artifacts: Path, make: Callable[[Path, Path], object], text: str
 ) -> None:
     path = tmp_path / "no.pkl"
-    if content == "directory":
-        path.mkdir()
-    elif content == "plain":
-        path.write_bytes((artifacts / "plain.pkl").read_bytes())
-    elif callable(content):
-        path.write_bytes(content((artifacts / "a.pkl").read_bytes()))
-    elif content is not None:
-        path.write_bytes(content)
+    make(path, artifacts / "a.pkl")
     with pytest.raises(StoreError, match=text) as caught:
         empty.put(path, A)
     assert "\n" not in str(caught.value)
@@ -191,9 +185,6 @@ def test_names_that_could_leave_the_store_are_refused(word: str) -> None:
         ModelId.checked(word, word)
     with pytest.raises(StoreError):
         ModelId.of(f"a@{word}")
-
-
-def test_a_name_may_have_64_characters() -> None:
     assert str(ModelId.checked("a" * 64, "1.0-b_2")) == "a" * 64 + "@1.0-b_2"
 
 
@@ -310,6 +301,9 @@ def test_selecting_keeps_what_was_before_and_rolling_back_swaps(store: Store) ->
 
 
 def test_each_role_has_its_own(store: Store) -> None:
+    said = "expected a model selected for monitoring, found none; choose one with"
+    with pytest.raises(StoreError, match=said):
+        candidates(store.directory, "monitoring")
     store.choose(M, "monitoring")
     store.choose(A, "fallback")
     assert store.selection() == {
@@ -366,12 +360,6 @@ def test_what_a_daemon_loads_is_checked_to_its_last_byte(store: Store) -> None:
         store.check(store.path_of(A), "driving")
 
 
-def test_nothing_selected_says_what_to_do(store: Store) -> None:
-    said = "expected a model selected for monitoring, found none; choose one with"
-    with pytest.raises(StoreError, match=said):
-        candidates(store.directory, "monitoring")
-
-
 @pytest.mark.parametrize(
     ("content", "text"),
     [
@@ -390,83 +378,9 @@ def test_a_damaged_selection_is_refused(store: Store, content: bytes, text: str)
         candidates(store.directory, "driving")
 
 
-# --- two commands, and commands that do not end -----------------------------------------------
-
-
-def test_of_two_commands_one_waits_for_the_other(store: Store, artifacts: Path) -> None:
-    inside, go_on = threading.Event(), threading.Event()
-
-    def wait(_path: Path) -> None:
-        inside.set()
-        assert go_on.wait(60)
-
-    first = threading.Thread(target=store.put, args=(artifacts / "a.pkl", C, wait))
-    first.start()
-    assert inside.wait(60)
-    with pytest.raises(StoreError, match="another command holds it; try again"):
-        store.choose(A)
-    # Readers need no lock, and see nothing that is not whole.
-    assert [entry.directory.name for entry in store.entries()] == ["a@1", "b@1", "m@1"]
-    patient = Store(store.directory, lock_wait_s=60)
-    second = threading.Thread(target=patient.choose, args=(A,))
-    second.start()
-    go_on.set()
-    first.join(60)
-    second.join(60)
-    assert store.selection()["driving"] == Selected(A, B)
-    assert "c@1" in store.names()
-
-
-@pytest.mark.parametrize("how", [pytest.param("kill", marks=pytest.mark.slow), "fail"])
-@pytest.mark.parametrize("action", ["add", "select", "rollback"])
-def test_a_command_that_is_interrupted_anywhere_leaves_the_old_or_the_new(
-    store: Store, artifacts: Path, action: str, how: str
-) -> None:
-    arguments = (store.directory, artifacts / "a.pkl", action, how)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.modeld.interrupted_store", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr
-    *stopped, last = [json.loads(line) for line in done.stdout.splitlines()]
-    old = {"models": ["a@1", "b@1", "m@1"], "selected": ["b@1", "a@1"]}
-    new = {**old, "selected": ["a@1", "b@1"]}
-    if action == "add":
-        new = {**old, "models": ["a@1", "b@1", "c@1", "m@1"]}
-    assert len(stopped) >= 6, "the action has fewer steps than its files"
-    for found in stopped:
-        assert found["code"] in ((-signal.SIGKILL,) if how == "kill" else (0, 4)), found
-        assert {key: found[key] for key in old} in (old, new), found
-        assert not found["problems"], found
-        assert found["later"]["hidden"] == [".lock"], found
-        assert found["later"]["selected"][0] == "b@1"
-        if how == "fail":
-            assert found["hidden"] == [".lock"], found
-    assert {key: last[key] for key in new} == new
-    # Both were met: what is stopped early is undone, what is stopped late is done.
-    assert {key: stopped[0][key] for key in old} == old
-    assert {key: stopped[-1][key] for key in old} == new
-
-
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-from modeld.errors import StoreError
-from modeld.model_store import ModelStore
-from modeld.store_manifest import ModelId
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-try:
-    store, model = ModelStore(Path(sys.argv[1])), ModelId("c", "1")
-    store.add(Path(sys.argv[2]), model, now_s=0, self_test=print)
-except StoreError as error:
-    print(error)
-"""
-
-
 def test_a_full_disk_leaves_nothing(store: Store, artifacts: Path) -> None:
-    command = [sys.executable, "-c", FULL_DISK, str(store.directory), str(artifacts / "a.pkl")]
-    said = subprocess.check_output(command, cwd=ROOT, text=True)
-    assert "cannot be changed: File too large; correct that, and see modeld models list" in said
-    assert said.count("\n") == 1
+    said = r"cannot be changed: File too large; correct that, and see modeld models list for"
+    with file_size_limit(4096), pytest.raises(StoreError, match=said) as caught:
+        store.put(artifacts / "a.pkl", C)
+    assert "\n" not in str(caught.value)
     assert store.names() == WHOLE

@@ -1,8 +1,6 @@
 """The driver monitoring loop, frame by frame, and the view of the driver's camera."""
 
-import math
 import threading
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from modeld.loop_state import Fault
 from modeld.monitoring import Monitoring, MonitoringStep, try_monitoring
 from tests.modeld.bench import Log
 from tests.modeld.fake_program import TICI
-from tests.modeld.monitoring_program import METADATA_2025, ScriptedProgram
+from tests.modeld.monitoring_program import METADATA_2025, MonitoringProgram
 
 BINNED = nv12_format(1344, 760)
 
@@ -49,7 +47,7 @@ class Driver:
     """The loop with a scripted program, and the rest of the car on the same bus."""
 
     def __init__(self, capacity: int = TICI.payload_bytes, **settings: Any) -> None:
-        self.program = ScriptedProgram(METADATA_2025, capacity)
+        self.program = MonitoringProgram(METADATA_2025, capacity)
         self.clock = ManualClock(1_000_000_000)
         self.transport = MemoryTransport()
         self.received = self.transport.subscriber("driverStateV2")
@@ -78,7 +76,7 @@ class Driver:
         return result
 
     def seen(self, name: str) -> list[Any]:
-        return [call[name] for call in self.program.calls]
+        return [inputs[name] for _, inputs in self.program.calls]
 
 
 @pytest.fixture
@@ -96,7 +94,7 @@ def test_a_frame_gives_a_valid_message_without_any_calibration(driver: Driver) -
     assert (state.frameId, state.leftDriverData.faceProb) == (5, 0.5)
     assert state.rawPredictions == b""
     assert driver.received.receive(0) is None
-    (call,) = driver.program.calls
+    ((_, call),) = driver.program.calls
     assert call["calib"].tolist() == [[0.0, 0.0, 0.0]]
     assert call["driver_geometry"].tolist() == [1928, 1208, 2048, 2048 * 1216]
     np.testing.assert_array_equal(call["driver_frame"], np.full(TICI.payload_bytes, 5, np.uint8))
@@ -204,8 +202,6 @@ def test_the_camera_may_come_back_with_another_size(driver: Driver) -> None:
     [
         (BINNED, TICI, 0, "compile it with --camera 1928x1208"),
         (TICI, TICI, 1, "driver camera, frame 0: expected at least 3727360 bytes"),
-        (TICI, replace(BINNED, width=1343), 0, "expected even sides"),
-        (TICI, replace(BINNED, uv_offset=1408 * 759), 0, "chroma after the luma rows"),
     ],
 )
 def test_a_frame_that_cannot_be_used_is_named_and_not_given_to_the_device(
@@ -221,19 +217,13 @@ def test_a_frame_that_cannot_be_used_is_named_and_not_given_to_the_device(
     assert (driver.event.valid, driver.event.driverStateV2.frameId) == (True, 1)
 
 
-@pytest.mark.parametrize(
-    ("angles", "said"),
-    [([0.05] * 5000, "got 5000 values"), ([0.0, math.nan, 0.0], "nan"), ([], "got 0 values")],
-)
-def test_why_a_calibration_is_not_used_is_logged_now_and_then(
-    driver: Driver, angles: list[float], said: str, caplog: Log
-) -> None:
+def test_why_a_calibration_is_not_used_is_logged_now_and_then(driver: Driver, caplog: Log) -> None:
+    angles = [0.05] * 5000
     for frame_id in range(40):
         driver.calibrate(*angles)
         driver.step(frame_id)
     (text,) = [text for text in caplog.messages if "calibration not used" in text]
-    assert "liveCalibration.rpyCalib: expected 3 finite angles" in text
-    assert said in text
+    assert "liveCalibration.rpyCalib: expected 3 finite angles, got 5000 values" in text
     assert len(text) < 300
     driver.clock.advance_ns(10_000_000_000)
     driver.calibrate(*angles)
@@ -243,14 +233,14 @@ def test_why_a_calibration_is_not_used_is_logged_now_and_then(
 
 def test_warm_up_checks_the_output(driver: Driver) -> None:
     try_monitoring(driver.program)
-    assert driver.program.calls[0]["driver_frame"].size == driver.program.capacity
+    assert driver.seen("driver_frame")[0].size == driver.program.capacity_bytes
     driver.program.output = np.zeros((1, 595), np.float32)
     with pytest.raises(ModelInterfaceError, match=r"expected float32 \(1, 596\), got float32"):
         try_monitoring(driver.program)
 
 
 def test_an_artifact_without_interface_is_refused() -> None:
-    program = ScriptedProgram(METADATA_2025, 64)
+    program = MonitoringProgram(METADATA_2025, 64)
     program.metadata = {}
     with pytest.raises(ModelInterfaceError, match=r"metadata\.interface"):
         Monitoring(Config(), program, MemoryTransport(), ManualClock(0), Source())

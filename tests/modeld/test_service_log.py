@@ -6,11 +6,10 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
@@ -25,7 +24,7 @@ from modeld.log_limit import MOST, PERIOD_NS
 from modeld.loop_state import LoopState
 from modeld.service_log import CAPACITY, CLOSE_S, RESERVED, ServiceLog
 from modeld.sync_log import EXTRA_LOST
-from tests.modeld.bench import Patch
+from tests.modeld.bench import Patch, eventually, file_size_limit
 
 logger = logging.getLogger("modeld.test")
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -73,13 +72,6 @@ def pipe() -> Iterator[tuple[int, TextIO]]:
         os.set_blocking(writing, True)
         yield reading, stream
     os.close(reading)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30.0
-    while not condition():
-        assert time.monotonic() < end, "it never became true"
-        time.sleep(0.01)
 
 
 def read_all(reading: int) -> str:
@@ -356,24 +348,6 @@ def test_a_stream_that_takes_nothing_loses_records_and_nothing_else(what: str) -
             eventually(lambda: log.lost == 1)
 
 
-PROGRAM = """
-import logging, resource, sys, time
-from pathlib import Path
-from modeld.service_log import ServiceLog
-logger = logging.getLogger("test")
-path, limit = Path(sys.argv[1]), int(sys.argv[2])
-hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-with ServiceLog() as log:
-    for number in range(20):
-        logger.error("record %d %s", number, "x" * 20) if number % 2 else logger.error("%s", number)
-    while not log.lost:
-        time.sleep(0.01)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    while "log records lost" not in path.read_text():
-        time.sleep(0.01)
-    logger.error("has room again")
-"""
 STUCK = """
 import logging
 from modeld.service_log import ServiceLog
@@ -382,23 +356,27 @@ with ServiceLog():
 """
 
 
-def run(program: str, *arguments: str, stderr: Any) -> int:
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, stderr=stderr, check=False, timeout=60).returncode
-
-
 def test_a_disk_that_has_room_again_is_written_in_whole_lines(file: LogFile) -> None:
-    assert run(PROGRAM, str(file.path), "200", stderr=file.stream) == 0
+    with file.log() as log:
+        with file_size_limit(200):
+            for number in range(MOST):
+                logger.error("record %d %s", number, "x" * 20)
+                logger.error("%s", number)
+            eventually(lambda: log.lost)
+        eventually(lambda: "log records lost" in file.text())
+        logger.error("has room again")
     lines = file.lines()
     cut = [line for line in lines if not re.match(rf"{TIME} [EW] [\w.]+: .", line)]
     assert len(cut) <= 1, "only the line that was cut off"
+    assert not any(re.search(f".{TIME}", line) for line in lines), "what comes then is a new line"
     assert sum("log records lost" in line for line in lines) == 1
     assert lines[-1].endswith("has room again")
 
 
 @pytest.mark.slow
 def test_a_process_ends_though_its_stderr_is_stuck(pipe: tuple[int, TextIO]) -> None:
-    assert run(STUCK, stderr=pipe[1]) == 0
+    command = [sys.executable, "-c", STUCK]
+    assert subprocess.run(command, stderr=pipe[1], check=False, timeout=60).returncode == 0
 
 
 def test_records_from_a_signal_and_from_threads_do_not_block_each_other(file: LogFile) -> None:
@@ -414,11 +392,3 @@ def test_records_from_a_signal_and_from_threads_do_not_block_each_other(file: Lo
             thread.join()
     assert log.lost == 0
     assert len(file.lines()) == 400
-
-
-def test_a_directory_that_is_gone_does_not_matter_to_a_file_that_is_open() -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        file = (Path(directory) / "log").open("w+", encoding="utf-8")
-    with file, ServiceLog(stream=file) as log:
-        logger.error("still written")
-    assert log.lost == 0

@@ -6,43 +6,36 @@ import resource
 import pytest
 
 from cereal.schema import new_event
-from cereal.transport import MemoryTransport
 from modeld import side_reports
 from modeld.errors import ModeldError
 from modeld.loop_state import LoopState, Phase
 from modeld.side_reports import RingReport, RoadState
 from modeld.startup import check_open_files
-from tests.modeld.bench import Log, Patch
+from tests.modeld.bench import Car, Log, Patch
 
 NS_PER_S = 1_000_000_000
 
 
-def device_state(started: bool) -> bytes:
-    event = new_event("deviceState", mono_time_ns=1)
-    event.deviceState.started = started
-    data: bytes = event.to_bytes()
-    return data
-
-
 def test_a_car_is_on_the_road_until_it_says_otherwise_or_falls_silent() -> None:
-    transport = MemoryTransport()
-    publisher = transport.publisher("deviceState")
-    road = RoadState(transport)
+    car = Car()
+    road = RoadState(car.transport)
     wrong = new_event("carState", mono_time_ns=1).to_bytes()
-    for seconds, data, started in (
+    for seconds, said, started in (
         (1.0, None, False),
-        (2.0, device_state(True), True),
+        (2.0, True, True),
         (3.0, None, True),
         # What cannot be read is as if it had not come.
         (4.0, b"garbage!", True),
         (5.0, wrong, True),
         (12.0, None, True),
         (12.000000001, None, False),
-        (13.0, device_state(True), True),
-        (14.0, device_state(False), False),
+        (13.0, True, True),
+        (14.0, False, False),
     ):
-        if data is not None:
-            publisher.send(data)
+        if isinstance(said, bytes):
+            car.bus.send("deviceState", said)
+        elif said is not None:
+            car.send("deviceState", started=said)
         road(round(seconds * NS_PER_S))
         assert road.started is started, seconds
 

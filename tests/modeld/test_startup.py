@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ from modeld.inputs import CarParameters
 from modeld.loop_state import Phase
 from modeld.process import run
 from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
-from tests.modeld.bench import Log, Patch
+from tests.modeld.bench import Log, Patch, car_event, car_parameter
 from tests.modeld.conftest import make_episodes
 from tests.modeld.fake_program import SMALL
 from tests.runtime import tiny
@@ -96,34 +95,12 @@ def test_stream_that_opens_just_after_the_first_is_not_missed(
     assert found_streams(stop)[1]
 
 
-def test_waits_end_when_stopped() -> None:
-    stop = threading.Event()
-    threading.Timer(0.05, stop.set).start()
-    assert wait_for_cameras(SERVER, stop, make_episodes()) is None
-    assert wait_for_car(MemoryTransport(), stop, make_episodes()) is None
-
-
 # --- the car ----------------------------------------------------------------------------------
 
 
-def car_event(name: str) -> Any:
-    event = new_event("carParams", mono_time_ns=1)
-    event.carParams.longitudinalActuatorDelay = 0.25
-    event.carParams.carFingerprint = name
-    return event
-
-
 def write_param(directory: Path) -> None:
-    data = car_event("FILE CAR").carParams.as_reader().as_builder().to_bytes()
-    (directory / ".tmp_value").write_bytes(data)
+    (directory / ".tmp_value").write_bytes(car_parameter(car_event("FILE CAR")))
     (directory / ".tmp_value").rename(directory / "CarParams")
-
-
-def test_waits_for_the_car(stop: threading.Event) -> None:
-    transport = MemoryTransport()
-    publisher = transport.publisher("carParams")
-    threading.Timer(0.05, publisher.send, [car_event("TEST CAR").to_bytes()]).start()
-    assert wait_for_car(transport, stop, make_episodes()) == CarParameters(0.25, "TEST CAR")
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.15])
@@ -158,8 +135,7 @@ def test_damage_in_either_place_is_said_once_and_waiting_goes_on(
     sender.start()
     car = wait_for_car(transport, stop, make_episodes(), tmp_path)
     sender.join()
-    assert car is not None
-    assert car.name == "BUS CAR"
+    assert car == CarParameters(0.25, "BUS CAR")
     said = [text for text in caplog.messages if "not used" in text]
     assert [text.split(" ")[0] for text in said] == ["parameter", "message"]
 
@@ -167,27 +143,24 @@ def test_damage_in_either_place_is_said_once_and_waiting_goes_on(
 # --- signals ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_signal_sets_the_event_and_the_exit_code(number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "reload"),
+    [(signal.SIGTERM, 0, False), (signal.SIGINT, 130, False), (signal.SIGHUP, 130, True)],
+)
+def test_a_signal_ends_with_its_exit_code_or_asks_for_a_reload(
+    number: signal.Signals, code: int, reload: bool
+) -> None:
     before = signal.getsignal(number)
     with StopSignals() as stop:
         assert not stop.event.is_set()
         os.kill(os.getpid(), number)
-        assert stop.event.wait(1.0)
-        # A second signal does not change the verdict of the first.
+        assert (stop.reload if reload else stop.event).wait(1.0)
+        assert (stop.reload.is_set(), stop.event.is_set()) == (reload, not reload)
+        assert stop.signalled is not reload
+        # A second signal does not change the verdict of the first; a reload is none.
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.exit_code == code
     assert signal.getsignal(number) is before
-
-
-def test_hangup_asks_for_a_reload() -> None:
-    before = signal.getsignal(signal.SIGHUP)
-    with StopSignals() as stop:
-        signal.raise_signal(signal.SIGHUP)
-        assert stop.reload.is_set()
-        assert not stop.event.is_set()
-        assert not stop.signalled
-    assert signal.getsignal(signal.SIGHUP) is before
 
 
 def test_a_signal_counts_although_the_loop_was_told_to_end_already() -> None:

@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,116 +18,18 @@ from modeld.frame_sync import EXTRA_WAIT_MS
 from modeld.loop_state import Fault, LoopState, Phase
 from modeld.notify import Notifier
 from modeld.run_guard import RunGuard
-from modeld.startup import StopSignals
 from modeld.supervisor import (
     LONGEST_PATIENCE_NS,
     NS_PER_S,
     PARKED_NS,
     PROGRESS_NS,
     Ending,
-    Supervisor,
     has_progress,
     in_pause,
     status_line,
 )
-from tests.modeld.bench import Log, Patch
-
-SOON_S = 20.0
-TICK_NS = 50_000_000
-
-
-class ScriptedLoop:
-    """A loop whose runs wait for an event, if a test wants it, or raise."""
-
-    def __init__(self, state: LoopState, *, has_fallback: bool = False) -> None:
-        self.state = state
-        self.guard = RunGuard(state)
-        self.take_over: Callable[[str], None] | None = self.fall_back if has_fallback else None
-        self.hangs: threading.Event | None = None
-        self.fallback_hangs = False
-        self.raises: Exception | None = None
-        self.after_hang: list[str] = []
-
-    def fall_back(self, reason: str) -> None:
-        self.take_over, self.state.fallback = None, reason
-        if not self.fallback_hangs:
-            self.hangs = None
-
-    def run_forever(self, stop: threading.Event) -> None:
-        self.state.phase = Phase.RUNNING
-        while not stop.wait(0.005):
-            if self.raises is not None:
-                raise self.raises
-            self.state.iterated_ns = self.state.awaiting_ns = time.monotonic_ns()
-            hangs = self.hangs
-            with self.guard.running():
-                if hangs is not None:
-                    hangs.wait()
-            if hangs is not None:
-                self.after_hang.append("went on")
-            self.state.published_ns, self.state.awaiting_ns = time.monotonic_ns(), 0
-            self.state.published += 1
-
-
-class Watched:
-    """A supervisor of a scripted loop, in a thread or called by hand."""
-
-    def __init__(
-        self, *, has_fallback: bool = False, hangs: bool = False, run_timeout_s: float = 0.2
-    ) -> None:
-        self.state = LoopState(model="a")
-        self.loop = ScriptedLoop(self.state, has_fallback=has_fallback)
-        self.hang = threading.Event()
-        self.loop.hangs = self.hang if hangs else None
-        self.stop = StopSignals()
-        self.on_road, self.problem = False, ""
-        self.reports: list[int] = []
-        self.entered: list[str] = []
-        self.supervisor = Supervisor(
-            lambda: self.loop,
-            self.state,
-            self.stop,
-            Notifier(),
-            run_timeout_s=run_timeout_s,
-            reports=(self.reports.append,),
-            is_on_road=lambda: self.on_road,
-            enter_thread=lambda: self.entered.append(threading.current_thread().name),
-        )
-        self.outcome: list[object] = []
-        self.thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        try:
-            self.outcome.append(self.supervisor.run())
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the test looks at it
-            self.outcome.append(error)
-
-    def start(self, until: Callable[[], object]) -> None:
-        self.thread.start()
-        self.until(until)
-
-    def until(self, holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + SOON_S
-        while not holds():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-
-    def end(self) -> object:
-        self.stop.event.set()
-        return self.end_by_itself()
-
-    def end_by_itself(self) -> object:
-        if not self.thread.ident:
-            self.thread.start()
-        self.thread.join(SOON_S)
-        return self.outcome[0]
-
-    def watch_run(self, ticks: int) -> None:
-        """See one run in so many ticks."""
-        self.supervisor._loop, self.state.running_ns = self.loop, 77
-        self.supervisor._watch_run(0)
-        for _ in range(ticks):
-            self.supervisor._watch_run(TICK_NS)
+from tests.modeld.bench import Log, Patch, eventually
+from tests.modeld.watched_loop import SOON_S, TICK_NS, Watched
 
 
 @pytest.fixture
@@ -158,17 +60,17 @@ def test_what_the_loop_raises_is_raised_here_and_a_stop_while_starting_is_no_err
 
 
 def test_a_run_that_hangs_is_left_behind_and_the_fallback_goes_on() -> None:
-    watched = Watched(has_fallback=True, hangs=True)
+    watched, others = Watched(has_fallback=True, hangs=True), set(threading.enumerate())
     watched.start(lambda: watched.state.published > 3)
     assert watched.state.fallback.startswith("a run has not come back within ")
     assert watched.state.faults[Fault.RUN_TIMEOUT] == 1
     assert watched.supervisor.left_behind
     assert watched.entered == ["loop"] * 2
     # What comes back late touches nothing: neither the loop nor the marks of the present runs.
-    running = [t for t in threading.enumerate() if t.name == "loop"]
+    running = [t for t in threading.enumerate() if t.name == "loop" and t not in others]
     assert len(running) == 2
     watched.hang.set()
-    watched.until(lambda: sum(t.is_alive() for t in running) == 1)
+    eventually(lambda: sum(t.is_alive() for t in running) == 1)
     assert watched.loop.after_hang == []
     assert watched.end() is Ending.STOPPED
 
@@ -232,7 +134,7 @@ def test_without_a_fallback_a_run_may_take_longer_but_not_until_the_watchdog_act
 ) -> None:
     watched = Watched(run_timeout_s=timeout_s)
     if is_back is not None:
-        watched.supervisor._hung = hung = threading.Thread(target=watched.hang.wait)
+        watched.supervisor._hung = hung = threading.Thread(target=watched.hang.wait, daemon=True)
         hung.start()
         if is_back:
             watched.hang.set()
@@ -347,26 +249,6 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
         end.bind(str(tmp_path / "notify"))
         end.settimeout(SOON_S)
         yield end
-
-
-@pytest.mark.slow
-def test_the_manager_hears_of_progress_only(manager: socket.socket) -> None:
-    watched = Watched(run_timeout_s=60.0)
-    notifier = Notifier(manager.getsockname(), watchdog_s=0.2)
-    watched.supervisor._notifier = notifier
-    watched.thread.start()
-    heard = {manager.recv(1000).partition(b"=")[0] for _ in range(30)}
-    assert heard == {b"WATCHDOG", b"STATUS"}
-    assert watched.reports
-    watched.loop.hangs = watched.hang
-    # From now on only the line of status tells that the process is there.
-    deadline = time.monotonic() + SOON_S
-    while b"STATUS=no progress" not in manager.recv(1000):
-        assert time.monotonic() < deadline
-    assert all(manager.recv(1000).startswith(b"STATUS=no progress") for _ in range(2))
-    watched.hang.set()
-    watched.end()
-    notifier.close()
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ import pytest
 
 from cereal.frames import FrameFormat, nv12_format
 from cereal.schema import new_event
+from modeld.daemon import StepResult
 from modeld.inputs import SUBSCRIPTIONS, read_car_parameters
 from modeld.loop_state import Fault, LoopState
 from modeld.validity import INPUTS, Reason, ValidityLog
-from tests.modeld.bench import MS, Bench, Log, frame_of
+from tests.modeld.bench import MS, Bench, Log, car_event, frame_of
 from tests.modeld.fake_program import SMALL, TICI, FakeProgram
 
 PAGE = Path(__file__).parents[2] / "docs/inputs.md"
@@ -59,23 +60,13 @@ def test_a_simulation_may_fall_silent() -> None:
     assert run(bench, 0, 200) == [()] * 200
 
 
-@pytest.mark.parametrize(
-    ("angles", "said"),
-    [
-        ([0.0, 1.5, 0.0], "liveCalibration.rpyCalib[1]: expected -0.1931 to 0.27236 rad"),
-        ([math.nan, 0.0, 0.0], "liveCalibration.rpyCalib: expected 3 finite angles"),
-        ([0.0], "liveCalibration.rpyCalib: expected 3 finite angles"),
-    ],
-)
-def test_angles_out_of_bounds_are_not_used_and_mark(
-    bench: Bench, angles: list[float], said: str
-) -> None:
+def test_angles_out_of_bounds_are_not_used_and_mark(bench: Bench) -> None:
     bench.calibrate()
     run(bench, 0)
     before = bench.inputs["road_transform"]
-    bench.send("liveCalibration", rpyCalib=angles)
+    bench.send("liveCalibration", rpyCalib=[0.0, 1.5, 0.0])
     for (reason,) in run(bench, 1, 3):
-        assert reason.startswith(said)
+        assert reason.startswith("liveCalibration.rpyCalib[1]: expected -0.1931 to 0.27236 rad")
     np.testing.assert_array_equal(bench.inputs["road_transform"], before)
     assert bench.daemon.state.faults[Fault.INPUT_REJECTED] == 1
     bench.calibrate()
@@ -126,9 +117,7 @@ def test_a_speed_that_is_no_number_marks(bench: Bench) -> None:
 
 
 def test_a_car_whose_delays_cannot_be_marks_and_is_said_once(bench: Bench, caplog: Log) -> None:
-    event = new_event("carParams", mono_time_ns=1)
-    event.carParams.longitudinalActuatorDelay = 1e9
-    bench.daemon.car = read_car_parameters(event.carParams)
+    bench.daemon.car = read_car_parameters(car_event(delay_s=1e9).carParams)
     bench.calibrate()
     said = "carParams.longitudinalActuatorDelay: expected 0 to 5 s, found 1e+09; it counts as 0"
     assert run(bench, 0, 40) == [(said,)] * 40
@@ -169,29 +158,42 @@ def test_a_camera_that_hangs_while_the_car_moves_marks(
     assert bench.daemon.state.reasons == ()
 
 
-def test_frames_that_are_not_of_the_configured_camera_are_waited_out(caplog: Log) -> None:
-    wrong = nv12_format(64, 64)
-    bench = Bench(FakeProgram(capacity_bytes=wrong.size))
+WRONG = nv12_format(64, 64)
+
+
+@pytest.mark.parametrize(
+    ("room", "said"),
+    [
+        (WRONG.size, "main camera: expected frames of 64x32 for"),
+        (SMALL.payload_bytes, f"road camera, frame 1: expected at most {SMALL.payload_bytes} "),
+    ],
+    ids=["configuration", "program"],
+)
+def test_frames_that_cannot_be_used_are_waited_out(room: int, said: str, caplog: Log) -> None:
+    bench = Bench(FakeProgram(capacity_bytes=room))
     bench.calibrate()
     state = bench.daemon.state
 
-    def taken(frame_id: int, form: FrameFormat) -> bool:
+    def offer(frame_id: int, form: FrameFormat) -> StepResult | None:
         bench.road._format = bench.wide._format = form
-        return bench.offer(*(frame_of(frame_id, form=form) for _ in range(2))) is not None
+        return bench.offer(*(frame_of(frame_id, form=form) for _ in range(2)))
 
-    assert bench.road._format == SMALL
-    for frame_id in range(200):
-        assert not taken(frame_id, wrong)
+    assert offer(0, SMALL)
+    for frame_id in range(1, 201):
+        assert offer(frame_id, WRONG) is None
         assert bench.said == {}
     assert (state.faults[Fault.FRAME_REFUSED], state.awaiting_ns) == (200, 0)
+    assert len(bench.program.calls) == 1
     refusal = state.refusal(time.monotonic_ns())
-    assert refusal.startswith("frames not used: main camera: expected frames of 64x32 for")
+    assert refusal.startswith("frames not used: ")
     # Ten seconds: one line when it began.
-    (said,) = caplog.messages
-    assert said.startswith("frames not used, waiting for others: main camera: expected frames of")
-    assert "got 64x64" in said
-    # One of the configured size ends the wait.
-    assert all(taken(frame_id, SMALL) for frame_id in range(200, 225))
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"frames not used, waiting for others: {said}")
+    assert "64x64" in record.getMessage()
+    assert record.levelno == logging.ERROR
+    # One of the configured size ends the wait; the gap is a drop like any other.
+    assert offer(201, SMALL) == StepResult(201, 200, False, False, 0.0)
+    assert all(offer(frame_id, SMALL) for frame_id in range(202, 226))
     assert state.refusal(time.monotonic_ns()) == ""
     over = [text for text in caplog.messages if "frames can" in text]
     assert over == ["frames can be used again after 9.9 s, 200 frames"]
