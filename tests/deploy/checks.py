@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.deploy.machine import DeployError, Machine
+from tests.support import waiting
 
 # Generous: a machine that runs tests beside has all the time it needs; what it took is printed.
 PATIENCE_S = 60.0
@@ -27,23 +28,16 @@ class Arrivals:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def first_after(self, moment_ns: int) -> float | None:
-        """Return how long after a moment the first message came, s; None: none yet."""
-        for line in self._path.read_text(encoding="ascii").splitlines():
-            words = line.split()
-            if len(words) == 3 and int(words[0]) > moment_ns:
-                return (int(words[0]) - moment_ns) * 1e-9
-        return None
-
-    def count_after(self, moment_ns: int) -> int:
-        """Return how many messages came after a moment."""
+    def after(self, moment_ns: int) -> list[tuple[float, bool]]:
+        """Return of each message after a moment how much later it came, s, and if it was valid."""
         lines = self._path.read_text(encoding="ascii").splitlines()
-        return sum(int(line.split()[0]) > moment_ns for line in lines if line)
-
-    def are_valid_after(self, moment_ns: int) -> bool:
-        """Whether a message that is valid came after a moment."""
-        lines = self._path.read_text(encoding="ascii").splitlines()
-        return any(line.endswith(" 1") and int(line.split()[0]) > moment_ns for line in lines)
+        # The last line may be there in part.
+        found = [words for line in lines if len(words := line.split()) == 3]
+        return [
+            ((int(at_ns) - moment_ns) * 1e-9, valid == "1")
+            for at_ns, _, valid in found
+            if int(at_ns) > moment_ns
+        ]
 
 
 def until(what: str, holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
@@ -52,11 +46,8 @@ def until(what: str, holds: Callable[[], bool], seconds: float = PATIENCE_S) -> 
     Raises:
         DeployError: it did not in time.
     """
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            raise DeployError(f"expected within {seconds:g} s: {what}")
-        time.sleep(0.05)
+    if not waiting.until(holds, seconds, pause_s=0.05):
+        raise DeployError(f"expected within {seconds:g} s: {what}")
 
 
 class Checks:
@@ -106,7 +97,10 @@ class Checks:
         start_ns = time.monotonic_ns()
         self._machine.camera(on=True)
         self._resumed(start_ns, "the camera process was started")
-        until("modelV2 that is valid", lambda: self._arrivals.are_valid_after(start_ns))
+        until(
+            "modelV2 that is valid",
+            lambda: any(valid for _, valid in self._arrivals.after(start_ns)),
+        )
         time.sleep(2)
         self._say(f"status: {self._show('StatusText')}")
 
@@ -210,10 +204,6 @@ class Checks:
 
     def _resumed(self, after_ns: int, what: str, since_ns: int | None = None) -> None:
         """Wait for messages after a moment, and say how long they took since another one."""
-        until(
-            f"modelV2 after {what}", lambda: self._arrivals.count_after(after_ns) >= 5, PATIENCE_S
-        )
-        first_s = self._arrivals.first_after(after_ns)
-        assert first_s is not None
-        took_s = first_s + (after_ns - (since_ns or after_ns)) * 1e-9
+        until(f"modelV2 after {what}", lambda: len(self._arrivals.after(after_ns)) >= 5)
+        took_s = self._arrivals.after(after_ns)[0][0] + (after_ns - (since_ns or after_ns)) * 1e-9
         self._say(f"{what}: modelV2 {took_s:.2f} s later")

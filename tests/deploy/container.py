@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.deploy.machine import DeployError, UnavailableError, checked
+from tests.deploy.machine import DeployError, Machine, UnavailableError, checked
 from tests.deploy.page import Step
 
 SUITE = "bookworm"
@@ -51,7 +51,7 @@ place.mkdir(parents=True, exist_ok=True)
 """
 
 
-class Container:
+class Container(Machine):
     """A booted container.
 
     Args:
@@ -75,6 +75,7 @@ class Container:
         self._place = Path(tempfile.mkdtemp(prefix="modeld-deploy-", dir="/var/tmp"))
         self._place.chmod(0o755)
         self.root = self._place / "root"
+        self.work = self.root / "root"
         self._nspawn: subprocess.Popen[bytes] | None = None
         self._leader = 0
         try:
@@ -110,11 +111,9 @@ class Container:
         raise UnavailableError(f"the container does not boot: {text[-1000:].strip()}")
 
     def takes(self, step: Step) -> bool:
-        """Everything."""
         return bool(step.command)
 
     def follow(self, step: Step) -> str:
-        """Run a command of the page."""
         return self.shell(step.command)
 
     def shell(self, command: str, timeout_s: float = 300) -> str:
@@ -128,16 +127,7 @@ class Container:
             "HOME=/root", "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive",
         ]  # fmt: skip
 
-    def put(self, source: Path, name: str) -> None:
-        """Copy a file to /root."""
-        shutil.copy(source, self.root / "root" / name)
-
-    def path(self, name: str) -> Path:
-        """Return a file of the root."""
-        return self.root / name.lstrip("/")
-
     def python(self, name: str, *arguments: str, output: Path) -> subprocess.Popen[bytes]:
-        """Start a script of /root as nobody in particular."""
         command = [*self._inside(), "/opt/modeld/bin/python", f"/root/{name}", *arguments]
         with output.open("wb") as file:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file)
@@ -153,24 +143,19 @@ class Container:
         self.shell("systemctl daemon-reload")
 
     def camera(self, *, on: bool) -> None:
-        """Start or stop the camera process."""
         self.shell(f"systemctl {'start' if on else 'stop'} camera.service")
 
     def control(self, verb: str) -> None:
-        """Start, stop or reload the service."""
         self.shell(f"systemctl {verb} modeld.service")
 
     def signal(self, number: int) -> None:
-        """Send a signal to the service's main process."""
         self.shell(f"kill -{number} {self.show()['MainPID']}")
 
     def show(self) -> dict[str, str]:
-        """Return properties of the service."""
         lines = self.shell(f"systemctl show modeld.service -p {PROPERTIES}").splitlines()
         return dict(line.split("=", 1) for line in lines)
 
     def journal(self) -> str:
-        """Return the journal of the unit."""
         return self.shell("journalctl --no-pager -o short-monotonic -u modeld.service")
 
     def close(self) -> None:

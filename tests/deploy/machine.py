@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Protocol
@@ -22,9 +23,13 @@ class Machine(Protocol):
 
     Attributes:
         what: the place in a few words.
+        root: directory of this machine in which absolute names of the place lie.
+        work: where the page's commands run.
     """
 
     what: str
+    root: Path
+    work: Path
 
     def takes(self, step: Step) -> bool:
         """Whether a command of the page can run here."""
@@ -34,9 +39,11 @@ class Machine(Protocol):
 
     def put(self, source: Path, name: str) -> None:
         """Copy a file into the directory where the page's commands run."""
+        shutil.copy(source, self.work / name)
 
     def path(self, name: str) -> Path:
         """Return where a file of the machine lies, by its absolute name."""
+        return self.root / name.lstrip("/")
 
     def python(self, name: str, *arguments: str, output: Path) -> subprocess.Popen[bytes]:
         """Start a script that was ``put`` there with the Python that has modeld."""

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,15 +43,13 @@ sys.exit(int(sys.argv[2]))
 
 
 @pytest.fixture
-def service(request: pytest.FixtureRequest, tmp_path: Path) -> StandIn:
-    def start(pings: int, end: str) -> StandIn:
-        command = [sys.executable, "-c", SERVICE, str(pings), end]
-        made = StandIn(UNIT, command, {"PATH": "/usr/bin:/bin"}, tmp_path / "log")
-        request.addfinalizer(made.close)
-        made.start()
-        return made
-
-    return start(*request.param)
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StandIn]:
+    """A service that pings so often and then ends so."""
+    command = [sys.executable, "-c", SERVICE, *map(str, request.param)]
+    made = StandIn(UNIT, command, {"PATH": "/usr/bin:/bin"}, tmp_path / "log")
+    made.start()
+    yield made
+    made.close()
 
 
 def test_the_page_has_commands_of_every_kind() -> None:
