@@ -41,6 +41,8 @@ WITHOUT_NAN: Final = {
     *("Max", "Min", "Clip", "Relu", "LeakyRelu", "ThresholdedRelu", "Sign", "ReduceMax", "Sum"),
     *("ReduceMin", "MaxPool", "GlobalMaxPool"),
 }
+# Types of which other values are given.
+HURT: Final = ("float16", "float32", "float64", "int8", "uint8", "int32", "int64")
 # Whose results others round otherwise, so that nothing may decide by them.
 ROUNDED: Final = {"Sqrt", "Reciprocal", "Exp", "Log", "Tanh", "Sigmoid", "Erf"}
 # What is put before and behind a node, and is moved by passes; and what also decides.
@@ -70,15 +72,7 @@ def hurt(draw: Draw, node: NodeCase, feeds: Feeds) -> None:
     for name, value in feeds.items():
         kind = value.dtype
         numbers = kind.kind == "f" or (kind.kind in "iu" and node.op in NUMBERS)
-        if not numbers or kind.name not in (
-            "float16",
-            "float32",
-            "float64",
-            "int8",
-            "uint8",
-            "int32",
-            "int64",
-        ):
+        if not numbers or kind.name not in HURT:
             continue
         profiles = ("whole", "halves", "extreme") if node.op in ELEMENTWISE else ("whole", "halves")
         positive = kind.kind == "f" and value.size and (value > 0).all()

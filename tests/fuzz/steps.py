@@ -248,12 +248,8 @@ def convolve(p: Program, x: Tensor) -> Tensor | None:
 
 def image(p: Program, x: Tensor) -> Tensor | None:
     """A new value of four axes, computed: what convolutions want."""
-    shape = (
-        p.draw.integer(1, 2),
-        p.draw.pick([1, 3, 4]),
-        p.draw.integer(3, 9),
-        p.draw.integer(3, 9),
-    )
+    sides = (p.draw.integer(3, 9) for _ in range(2))
+    shape = (p.draw.integer(1, 2), p.draw.pick([1, 3, 4]), *sides)
     kind = x.dtype if x.dtype is not dt.bool_ else dt.float32
     return p.leaf(shape, kind) + 1
 

@@ -75,21 +75,14 @@ def quantized(*, ways: int = 1, columns: bool = False, given: str = "", **attrib
     return case("DynamicQuantizeLSTM", x, *weights, *more, *scheme(), *scheme(), **attributes)
 
 
+def trained(opset: int) -> Case:
+    inputs = f(3, 4, 5, 2), w(4), w(4), w(4), Const(pos(4))
+    return own("BatchNormalization", *inputs, opset=opset, **TRAINING)
+
+
 CASES = [
     own("BatchNormalization", f(6), w(1), w(1), w(1), Const(pos(1)), opset=15),
-    *(
-        own(
-            "BatchNormalization",
-            f(3, 4, 5, 2),
-            w(4),
-            w(4),
-            w(4),
-            Const(pos(4)),
-            opset=o,
-            **TRAINING,
-        )
-        for o in (14, 15)
-    ),
+    *(trained(opset) for opset in (14, 15)),
     case("InstanceNormalization", f(2, 3, 7), w(3), w(3), epsilon=1e-2),
     case("InstanceNormalization", f(1, 2, 3, 4, 2), w(2), w(2)),
     case("LayerNormalization", f(2, 3, 4, 5), w(4, 5), w(5), axis=-2, outputs=3),
