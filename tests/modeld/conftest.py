@@ -1,6 +1,7 @@
 """What the tests of the daemon share: episodes, pairing, and a daemon to step."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -8,8 +9,10 @@ from cereal.clock import Clock, ManualClock
 from modeld.episodes import Episodes
 from modeld.frame_sync import CameraSource, FrameSync
 from modeld.loop_state import LoopState
+from modeld.model_store import ModelStore
+from modeld.store_manifest import ModelId
 from modeld.sync_log import SyncLog
-from tests.modeld.bench import Bench
+from tests.modeld.bench import Bench, small_artifacts
 
 
 def make_episodes(clock: Clock | None = None) -> Episodes:
@@ -31,3 +34,14 @@ def make_sync(
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ModelStore:
+    """A store of a and b, of which b is selected and a was before; who waits gives up at once."""
+    made = ModelStore(tmp_path / "store", lock_wait_s=0.1)
+    for name in "ab":
+        model, artifact = ModelId(name, "1"), small_artifacts() / f"{name}.pkl"
+        made.add(artifact, model, now_s=0, self_test=lambda _path: None)
+        made.select(model, "driving", self_test=lambda _path: None)
+    return made
