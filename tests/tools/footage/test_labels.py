@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tools.footage.clip import CLIP, LABELS
+from tests.tools.footage.clip import LABELS
 from tools.behaviour.footage import DISTANCES_M, nearest_row
 from tools.behaviour.labels import Labels, read_labels
 from tools.errors import LabelsError
@@ -69,16 +69,6 @@ def test_the_camera_is_the_one_that_the_lines_give(labels: Labels) -> None:
     np.testing.assert_allclose(np.mean(meeting, axis=0), [column, row], atol=1.0)
     height = labels.lane_width_m / np.mean(slopes)
     assert labels.video_camera.height_m == pytest.approx(height, abs=0.02)
-
-
-@pytest.mark.footage
-@pytest.mark.skipif(not CLIP.exists(), reason="the shared footage is not checked out")
-def test_the_clip_is_the_one_that_was_labelled(labels: Labels, tmp_path: Path) -> None:
-    labels.check_clip(CLIP)
-    other = tmp_path / "other.mp4"
-    other.write_bytes(CLIP.read_bytes()[:-1])
-    with pytest.raises(LabelsError, match="labels another clip"):
-        labels.check_clip(other)
 
 
 def changed(change: Callable[[dict[str, Any]], Any]) -> str:

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from modeld.constants import X_IDXS
 from tests.tools.training.straight_road import PLACES
+from tests.tools.world.roads import body_on
 from tools.training import situations
 from tools.training.drives import Drive, Swerve, later_plan
 from tools.training.heads import HIDDEN_WIDTH, ROW_S, VISION_TARGETS, Singles, size_of
@@ -20,8 +21,7 @@ from tools.training.replay import IMAGES_SHAPE, Bytes, Sample
 from tools.training.situations import CRAWLING_MPS, KINDS, WORLD_M, Situations, random_body
 from tools.training.views import Eyes
 from tools.training.worlds import training_world
-from tools.world.body import FRONT_M, Body
-from tools.world.car import Car
+from tools.world.body import FRONT_M
 from tools.world.road import SHARPEST_LATERAL_MPS2, straights_and_arcs
 from tools.world.speed import speed_limits
 from tools.world.view import MED_LENS
@@ -250,15 +250,12 @@ def test_drives_swerve_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert offsets[-1] < 0.2
 
 
-def car_in(world: World, speed_mps: float) -> Body:
-    centre = world.lanes.centre_m(0)
-    return Car.on_road(world.road, 100.0, centre, speed_mps).body(world.road)
-
-
-def gaps_to(world: World, body: Body, rng: np.random.Generator) -> list[tuple[float, float]]:
+def gaps_to(world: World, speed_mps: float, rng: np.random.Generator) -> list[tuple[float, float]]:
     """Return the distance and the speed of each random car in our lane, nearest first."""
+    centre_m = world.lanes.centre_m(0)
+    body = body_on(world, 100.0, centre_m, speed_mps)
     cars = situations.random_vehicles(world, body, 0, rng)
-    beside = (car for car in cars if abs(car.offset_m - world.lanes.centre_m(0)) <= 1.0)
+    beside = (car for car in cars if abs(car.offset_m - centre_m) <= 1.0)
     return sorted((car.s_m - body.s_m - FRONT_M, car.speed_mps) for car in beside)
 
 
@@ -266,7 +263,7 @@ def test_nobody_is_nearer_to_the_car_ahead_than_braking_could_mend() -> None:
     rng, world = np.random.default_rng(3), random_world(5, 1200.0)
     found = 0
     for speed in (5.0, 15.0, 30.0) * 40:
-        for gap, lead_mps in gaps_to(world, car_in(world, speed), rng):
+        for gap, lead_mps in gaps_to(world, speed, rng):
             if gap <= 90.0:
                 found += 1
                 # v^2 / 2 a of the difference fits into the gap.
@@ -276,8 +273,7 @@ def test_nobody_is_nearer_to_the_car_ahead_than_braking_could_mend() -> None:
 
 def test_half_of_those_ahead_of_a_crawling_car_stand_and_most_are_near() -> None:
     rng, world = np.random.default_rng(4), random_world(5, 1200.0)
-    body = car_in(world, 0.4)
-    found = [gaps_to(world, body, rng)[:1] for _ in range(200)]
+    found = [gaps_to(world, 0.4, rng)[:1] for _ in range(200)]
     leads = np.array([lead for leads in found for lead in leads])
     standing, near = leads[:, 1] == 0.0, leads[:, 0] < 15.0
     assert 140 < len(leads) < 195

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from tests.support.selection import quick_cases
+from tests.tools.conftest import Modeld
 from tools.behaviour.drive_result import CHANGE, numbers_of
 from tools.behaviour.gates import Gate, parse_gates
-from tools.cli import main
 from tools.closed_loop.figures import figures_of
 from tools.training.figures import Figures
 
 ROOT = Path(__file__).parents[3]
-GATES = ("trainings", "trainings-drives")
+FILES = {
+    name: ROOT / f"tests/regression/{name}.gates" for name in ("trainings", "trainings-drives")
+}
 
 
 def result_of(name: str) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def result_of(name: str) -> dict[str, Any]:
 
 def gates_of(name: str) -> list[Gate]:
     known = [f"{figure}{CHANGE}" for figure, _ in numbers_of(result_of(name))]
-    return list(parse_gates([], ROOT / f"tests/regression/{name}.gates", known))
+    return list(parse_gates([], FILES[name], known))
 
 
 def changed(result: Mapping[str, Any], figure: str, by: float) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def test_names_of_gates_are_those_of_the_table_in_order() -> None:
     assert list(named)[1:6] == ["line_10m_m", "line_30m_m", "path_1s_m", "path_2s_m", "path_4s_m"]
 
 
-@pytest.mark.parametrize("name", GATES)
+@pytest.mark.parametrize("name", FILES)
 def test_each_figure_is_bounded_both_ways(name: str) -> None:
     bounds: dict[str, dict[str, float]] = {}
     for gate in gates_of(name):
@@ -60,28 +62,23 @@ def test_each_figure_is_bounded_both_ways(name: str) -> None:
         assert both["<="] == -both[">="] >= 0.0
 
 
-@pytest.mark.parametrize("name", quick_cases(GATES, "trainings-drives"))
-def test_trainings_agree_within_the_spread_and_not_beyond(name: str, tmp_path: Path) -> None:
-    paths = [tmp_path / "a.json", tmp_path / "b.json"]
-    gates = str(ROOT / f"tests/regression/{name}.gates")
-    paths[0].write_text(json.dumps(result_of(name)), encoding="utf-8")
+@pytest.mark.parametrize("name", quick_cases(FILES, "trainings-drives"))
+def test_trainings_agree_within_the_spread_and_not_beyond(
+    name: str, tmp_path: Path, modeld: Modeld
+) -> None:
+    left, right = tmp_path / "a.json", tmp_path / "b.json"
+    left.write_text(json.dumps(result_of(name)), encoding="utf-8")
 
-    def agrees(figure: str, by: float) -> bool:
-        right = changed(result_of(name), figure, by)
-        paths[1].write_text(json.dumps(right), encoding="utf-8")
-        return main(["compare", *map(str, paths), "--gates-only", "--gates", gates]) == 0
+    def compare(code: int, figure: str, by: float) -> None:
+        right.write_text(json.dumps(changed(result_of(name), figure, by)), encoding="utf-8")
+        modeld(code, "compare", left, right, "--gates-only", "--gates", FILES[name])
 
     for gate in gates_of(name):
-        within, beyond = 0.9 * gate.limit, 1.1 * gate.limit
-        if not gate.limit:
-            within, beyond = 0.0, 1.0 if gate.order == "<=" else -1.0
         figure = gate.name.removesuffix(CHANGE)
-        assert agrees(figure, within), gate.text
-        assert not agrees(figure, beyond), gate.text
-    first = gates_of(name)[0].name.removesuffix(CHANGE)
-    assert agrees(first, 0.0)
+        compare(0, figure, 0.9 * gate.limit)
+        compare(1, figure, 1.1 * gate.limit or (1.0 if gate.order == "<=" else -1.0))
     # A figure that only one has.
-    assert not agrees(first, float("nan"))
+    compare(1, gates_of(name)[0].name.removesuffix(CHANGE), float("nan"))
 
 
 def test_both_trainings_have_to_be_named() -> None:

@@ -1,4 +1,4 @@
-"""Roads whose geometry is known by heart, and a car that does at once what it is told."""
+"""Roads whose geometry is known by heart, and drives of a car that does at once what it is told."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tools.world.body import Body, body_at
+from tools.world.body import Body
+from tools.world.car import Car, CarModel
 from tools.world.curves import Floats
 from tools.world.expert import Command
 from tools.world.lanes import Lanes, Marking, MarkingKind
@@ -53,6 +54,11 @@ def world_of(road: Road, lanes: Lanes, speed_limit_mps: float = 20.0) -> World:
     return World(0, road, lanes, PLAIN, speed_limit_mps)
 
 
+def straight(lanes: int = 1, length_m: float = 800.0) -> World:
+    """Return a straight and level road."""
+    return world_of(uniform_road(length_m=length_m), lanes_of(lanes))
+
+
 def car(s_m: float, offset_m: float, speed_mps: float = 0.0, braking_mps2: float = 0.0) -> Vehicle:
     """Return another car, 1.8 m wide, 1.5 m high and 4.5 m long."""
     return Vehicle(s_m, offset_m, speed_mps, -braking_mps2, 1.8, 1.5, 4.5, 0)
@@ -62,33 +68,7 @@ def body_on(
     world: World, s_m: float, offset_m: float, speed_mps: float, angle_rad: float = 0.0
 ) -> Body:
     """Return a car on a road, at an angle to it, steered along it."""
-    point = world.road.at(s_m)
-    x, y, _ = world.road.places(s_m, offset_m)
-    bend = point.curvature_1pm / (1.0 - point.curvature_1pm * offset_m)
-    heading = point.heading_rad + angle_rad
-    return body_at(world.road, float(x), float(y), heading, speed_mps, 0.0, bend, near_s_m=s_m)
-
-
-@dataclass
-class IdealCar:
-    """Takes each command over 20 ms, and moves on the road's surface."""
-
-    world: World
-    body: Body
-
-    def step(self, command: Command, dt_s: float = 0.05, parts: int = 5) -> None:
-        body, dt = self.body, dt_s / parts
-        x, y, heading, speed = body.x_m, body.y_m, body.heading_rad, body.speed_mps
-        acceleration, curvature = command.acceleration_mps2, command.curvature_1pm
-        for _ in range(parts):
-            way = (speed + 0.5 * acceleration * dt) * dt * math.cos(body.pitch_rad)
-            middle = heading + 0.5 * speed * curvature * dt
-            x, y = x + way * math.cos(middle), y + way * math.sin(middle)
-            heading += speed * curvature * dt
-            speed = max(speed + acceleration * dt, 0.0)
-        felt = acceleration if speed > 0.0 else 0.0
-        place = (x, y, heading, speed, felt, curvature)
-        self.body = body_at(self.world.road, *place, near_s_m=body.s_m)
+    return Car.on_road(world.road, s_m, offset_m, speed_mps, angle_rad).body(world.road)
 
 
 @dataclass(frozen=True)
@@ -102,12 +82,22 @@ class Driven:
     lateral_mps2: Floats
 
 
-def drive(car: IdealCar, seconds: float, commands: Callable[[Body, float], Command]) -> Driven:
-    """Drive at 20 Hz."""
+# Does at once what it is told: no delays, no limits.
+INF = math.inf
+IDEAL = CarModel(0.0, 0.0, 0.0, 0.0, INF, INF, INF, INF, (-INF, INF))
+
+
+def drive(
+    world: World, body: Body, seconds: float, commands: Callable[[Body, float], Command]
+) -> Driven:
+    """Drive an ideal car at 20 Hz, which begins where the body is."""
+    place = (body.x_m, body.y_m, body.heading_rad, body.speed_mps, body.s_m)
+    car = Car(*place, curvature_1pm=body.curvature_1pm, model=IDEAL)
     rows: list[tuple[float, ...]] = []
     for step in range(round(seconds * 20.0)):
-        body = car.body
+        body = car.body(world.road)
         lateral = body.speed_mps * body.speed_mps * body.curvature_1pm
         rows.append((body.s_m, body.offset_m, body.speed_mps, body.acceleration_mps2, lateral))
-        car.step(commands(body, 0.05 * step))
+        wanted = commands(body, 0.05 * step)
+        car.step(0.05, wanted.curvature_1pm, wanted.acceleration_mps2)
     return Driven(*np.array(rows).T)

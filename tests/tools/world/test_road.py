@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from modeld.constants import X_IDXS
 from tests.tools.world.roads import lanes_of, uniform_road
 from tools.world import curves
 from tools.world.along import Grain, Stretches, lengths_of, random_stretches
@@ -80,7 +81,7 @@ def test_heading_is_the_integral_of_curvature_and_the_line_that_of_heading(seed:
 def test_random_road_is_smooth_and_within_bounds(seed: int) -> None:
     world = random_world(seed, 3000.0)
     road, limit = world.road, world.speed_limit_mps
-    assert road.end_m >= 3000.0 + SIGHT_M - GRID_M
+    assert road.end_m >= 3000.0 + SIGHT_M - GRID_M > 3000.0 + X_IDXS[-1]
     assert np.abs(road.curvature_1pm).max() * limit * limit <= 3.31
     # Lateral jerk at the speed limit along clothoids; the short ones of slow roads are sharper.
     assert np.abs(np.diff(road.curvature_1pm)).max() * limit**3 / GRID_M < 4.0
@@ -146,11 +147,9 @@ def test_one_value_has_the_bits_of_many() -> None:
     sines, cosines = curves.sin_cos(angles)
     pairs = [curves.sine_cosine(angle) for angle in angles.tolist()]
     assert pairs == list(zip(sines.tolist(), cosines.tolist(), strict=True))
-    assert abs(pairs[0][0] - math.sin(angles[0])) < 1e-13
     slopes = np.linspace(-0.25, 0.25, 101)
     ones = [curves.arctangent_of(slope) for slope in slopes.tolist()]
     assert ones == curves.arctangent(slopes).tolist()
-    assert abs(curves.arctangent_of(0.2) - math.atan(0.2)) < 1e-12
 
 
 def test_derivatives_of_ease_are_those_of_differences() -> None:

@@ -28,8 +28,7 @@ from tools.world.world import random_world
 def _digest(values: Iterable[object]) -> str:
     digest = hashlib.sha256()
     for value in values:
-        is_table = isinstance(value, np.ndarray)
-        digest.update(value.tobytes() if is_table else repr(value).encode())
+        digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
     return digest.hexdigest()[:8]
 
 
@@ -45,7 +44,7 @@ def digests_of_worlds() -> str:
         plan = Expert(world, 0, 20.0).plan(body, traffic.vehicles)
         truth = truth_of(world, body, traffic.vehicles, plan)
         road = world.road
-        parts = {
+        parts: dict[str, Iterable[object]] = {
             "lanes": [world.lanes],
             "scenery": [world.scenery],
             "road": [road.x_m, road.z_m, road.bank_rad, *road.frames(road.s_m)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +16,7 @@ from tests.tools.world.roads import (
     car,
     changing_road,
     lanes_of,
+    straight,
     uniform_road,
     world_of,
 )
@@ -27,10 +27,6 @@ from tools.world.lanes import Lanes, Marking, MarkingKind
 from tools.world.traffic import ScriptedLead, Traffic, Vehicle
 from tools.world.truth import CAMERA_HEIGHT_M, Truth, truth_of
 from tools.world.world import World, random_world
-
-
-def straight(lanes: int, length_m: float = 800.0) -> World:
-    return world_of(uniform_road(length_m=length_m), lanes_of(lanes))
 
 
 def truth_on(world: World, body: Body, *vehicles: Vehicle, **options: float) -> Truth:
@@ -171,23 +167,6 @@ def test_meta_tells_engaged_and_hard_braking_within_each_horizon() -> None:
     assert hard[layout.gas_disengage].sum() == 0.0
 
 
-SHAPES = {
-    "plan": (33, 15),
-    "lane_lines": (4, 33, 2),
-    "lane_lines_prob": (4,),
-    "road_edges": (2, 33, 2),
-    "lead": (3, 6, 4),
-    "lead_prob": (3,),
-    "pose": (6,),
-    "road_transform": (6,),
-    "wide_from_device_euler": (3,),
-    "desire_state": (8,),
-    "desire_pred": (4, 8),
-    "meta": (55,),
-    "for_curves": (1,),
-}
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_truth_of_any_moment_is_whole(seed: int) -> None:
     world, rng = random_world(seed, 1200.0), np.random.default_rng(seed)
@@ -198,7 +177,6 @@ def test_truth_of_any_moment_is_whole(seed: int) -> None:
         vehicles = Traffic(world, seed, body, density=0.7).vehicles
         plan = Expert(world, lane, world.speed_limit_mps).plan(body, vehicles)
         truth = truth_of(world, body, vehicles, plan)
-        assert {f.name: getattr(truth, f.name).shape for f in dataclasses.fields(truth)} == SHAPES
         assert np.isfinite(truth.plan).all()
         assert np.isfinite(truth.lane_lines[1:3, :12]).all()
         # The lines lie to both sides of the car, on the road.
@@ -219,19 +197,6 @@ def step(cars: Traffic, world: World, body: Body) -> Body:
     body = body_on(world, body.s_m + body.speed_mps * 0.05, body.offset_m, body.speed_mps)
     cars.step(0.05, body)
     return body
-
-
-def test_traffic_of_a_seed_is_always_the_same() -> None:
-    world, seen = random_world(4, 2000.0), []
-    start = body_on(world, 100.0, world.lanes.centre_m(0), 20.0)
-    for _ in range(2):
-        body, cars = start, Traffic(world, 9, start, density=0.8)
-        for _ in range(200):
-            body = step(cars, world, body)
-        seen.append(cars.vehicles)
-    assert seen[0] == seen[1]
-    assert len(seen[0]) > 3
-    assert Traffic(world, 1, start, density=0.0).vehicles == ()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -303,9 +268,3 @@ def test_braking_car_is_expected_to_stop_and_an_accelerating_one_to_settle() -> 
     s, speed, _ = traffic.foresee(car(0.0, 0.0, 10.0, -1.0), times)
     assert speed.tolist() == pytest.approx([10.0, 12.0, 13.0, 13.0])
     assert s[-1] == pytest.approx(34.5 + 7.0 * 13.0)
-
-
-def test_nearest_ahead_is_in_reach() -> None:
-    cars = [car(*place) for place in ((90.0, 0.0), (50.0, 3.5), (70.0, 0.3), (10.0, 0.0))]
-    assert traffic.nearest_ahead(cars, 20.0, 0.0, 1.75) == cars[2]
-    assert traffic.nearest_ahead(cars, 95.0, 0.0, 1.75) is None
