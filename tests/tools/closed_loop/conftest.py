@@ -1,12 +1,10 @@
-"""Programs for the closed loop, hand-written and of random weights, and the command `drive`."""
+"""Programs for the closed loop, hand-written and of random weights."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from scheduler.device.targets import target_for
 from scheduler.flags import Flags
 from tests.support.built import built
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.cli import main
 from tools.closed_loop.cameras import device_cameras
 from tools.example_models.policy import PolicyConfig, build_policy
 from tools.example_models.vision import VisionConfig, build_vision
@@ -25,38 +22,6 @@ from tools.world.body import Body
 from tools.world.sky import Picture
 from tools.world.view import Mount
 from tools.world.world import World
-
-
-class DriveCommand:
-    """Runs `modeld drive` in this process."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def result(self, *options: object, code: int | tuple[int, ...] = 0) -> dict[str, Any]:
-        """Return the figures of a drive."""
-        found = main(["drive", *map(str, options), "--json", "-q"])
-        assert found in (code if isinstance(code, tuple) else (code,))
-        result: dict[str, Any] = json.loads(self._capsys.readouterr().out)
-        return result
-
-    def told(self, *options: object, code: int = 0) -> tuple[str, str]:
-        """Return what is written to stdout and to stderr."""
-        assert main(["drive", *map(str, options)]) == code
-        return self._capsys.readouterr()
-
-    def refusal(self, *options: object, code: int = 2) -> str:
-        """Return the one line that says what cannot be."""
-        # What was logged before is not looked at.
-        self._capsys.readouterr()
-        _, text = self.told(*options, code=code)
-        assert text.count("\n") == 1
-        return text
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> DriveCommand:
-    return DriveCommand(capsys)
 
 
 @pytest.fixture(scope="session")

@@ -151,14 +151,6 @@ def test_a_wrong_calibration_reaches_the_program(blind: LoadedModel) -> None:
     assert len({matrix.tobytes() for matrix in oracle.program.transforms if matrix.any()}) == 2
 
 
-@pytest.mark.slow
-def test_who_sees_nothing_leaves_the_lane(blind: LoadedModel) -> None:
-    selection = Selection(seed=1, length_m=400.0)
-    drives = drive_all(selection, DaemonDrivers(blind.program, cameras=COARSE))
-    assert figures_of([drive.track for drive in drives]).departures >= 1
-    assert not all(drive.is_clean for drive in drives)
-
-
 @pytest.mark.usefixtures("grey")
 def test_a_planted_fault_changes_the_way(blind: LoadedModel) -> None:
     # What a plan turns is steered by the speed.

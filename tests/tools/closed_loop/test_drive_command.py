@@ -15,14 +15,16 @@ import pytest
 
 from cereal.log_reader import read_log
 from cereal.transport import ZmqTransport
-from tests.tools.closed_loop.conftest import DriveCommand
+from tests.tools.conftest import Modeld
 from tests.tools.small_monitoring import write_small_monitoring
 from tests.tools.tiny_driving import write_tiny_driving
+from tools.behaviour.drive_result import numbers_of
 from tools.behaviour.gates import parse_gates
 from tools.closed_loop import live
 from tools.closed_loop.apart import drive_apart
 from tools.closed_loop.cameras import device_cameras, formats
 from tools.closed_loop.faults import FAULTS
+from tools.closed_loop.figures import figures_of
 from tools.closed_loop.judged import gate_names, judge_outcome
 from tools.closed_loop.live import LiveOptions, live_loop
 from tools.closed_loop.progress import line_of
@@ -36,20 +38,17 @@ from tools.lib.processes import ProcessError
 
 ROOT = Path(__file__).parents[3]
 EXPERT = ["--expert", "--km", "0.1"]
-FIGURES = {
-    *("km", "departures", "offset_mean_m", "offset_p99_m", "collisions", "heading_mean_deg"),
-    *("heading_p99_deg", "lateral_jerk_p99_mps3", "longitudinal_jerk_p99_mps3"),
-    *("time_gap_min_s", "recoveries", "recovered_share"),
-}
+JSON = ["--json", "-q"]
 
 
 @pytest.mark.slow
-def test_an_expert_drives_every_scenario(tmp_path: Path, command: DriveCommand) -> None:
+def test_an_expert_drives_every_scenario(tmp_path: Path, modeld: Modeld) -> None:
     page = tmp_path / "drive.html"
-    result = command.result("--expert", "--scenario", "all", "--km", "0.25", "--report", page)
-    assert set(result) >= FIGURES
+    options = ["--expert", "--scenario", "all", "--km", "0.25", "--report", page]
+    result = modeld(0, "drive", *options, *JSON).json
     assert [row["scenario"] for row in result["scenarios"]] == list(SCENARIOS)
-    assert all(set(row) >= FIGURES for row in (*result["scenarios"], *result["per_drive"]))
+    figures = set(figures_of([]).as_json())
+    assert all(set(row) >= figures for row in (result, *result["scenarios"], *result["per_drive"]))
     assert (result["departures"], result["collisions"]) == (0, 0)
     assert result["recovered_share"] == 1.0
     assert result["offset_mean_m"] < 0.1
@@ -60,9 +59,9 @@ def test_an_expert_drives_every_scenario(tmp_path: Path, command: DriveCommand) 
     assert "nan" not in text
 
 
-def test_the_table_of_a_drive(command: DriveCommand) -> None:
-    out, _ = command.told("--expert", "--km", "0.1", "--seed", "2", "--drives", "2")
-    header, row = out.splitlines()
+def test_the_table_of_a_drive(modeld: Modeld) -> None:
+    said = modeld(0, "drive", *EXPERT, "--seed", "2", "--drives", "2")
+    header, row = said.out.splitlines()
     assert header.split()[:4] == ["scenario", "done", "km", "departures"]
     assert row.split()[:2] == ["lane-keeping", "2/2"]
 
@@ -70,11 +69,11 @@ def test_the_table_of_a_drive(command: DriveCommand) -> None:
 @pytest.mark.opencl
 @pytest.mark.slow
 def test_a_blind_model_departs_and_its_drive_is_a_log(
-    blind_model: Path, tmp_path: Path, command: DriveCommand
+    blind_model: Path, tmp_path: Path, modeld: Modeld
 ) -> None:
     log = tmp_path / "drive.rlog.zst"
     options = ["--model", blind_model, "--km", "0.3", "--seed", "1", "--log", log]
-    result = command.result(*options, code=1)
+    result = modeld(1, "drive", *options, *JSON).json
     assert result["departures"] > 0
     assert result["answered"] == result["frames"]
     assert result["live"] is False
@@ -85,12 +84,12 @@ def test_a_blind_model_departs_and_its_drive_is_a_log(
 @pytest.mark.alone
 @pytest.mark.opencl
 def test_the_daemon_process_drives_by_the_clock(
-    blind_model: Path, tmp_path: Path, command: DriveCommand
+    blind_model: Path, tmp_path: Path, modeld: Modeld
 ) -> None:
     log = tmp_path / "live.rlog.zst"
     options = ["--model", blind_model, "--live", "--rate-hz", "10", "--km", "0.02", "--log", log]
-    # Whether it departs in so short a way is a matter of the clock.
-    result = command.result(*options, code=(0, 1))
+    # Whether it departs in so short a way is a matter of the clock, so that a gate decides.
+    result = modeld(0, "drive", *options, "--gate", "departures >= 0", *JSON).json
     assert result["live"] is True
     assert result["km"] == pytest.approx(0.02, abs=0.003)
     assert result["answered"] > 0.5 * result["frames"]
@@ -132,32 +131,25 @@ def test_a_daemon_that_dies_or_falls_silent_is_told(
 
 @pytest.mark.opencl
 def test_a_bus_and_frame_rings_in_use_are_told(
-    blind_model: Path, tmp_path: Path, command: DriveCommand
+    blind_model: Path, tmp_path: Path, modeld: Modeld
 ) -> None:
     bus, name = f"ipc://{tmp_path}", f"watched-{os.getpid()}"
     options = ["--model", blind_model, "--live", "--bus", bus, "--km", "0.1"]
-    transport = ZmqTransport(bus)
-    taken = transport.publisher("carState")
-    try:
-        error = command.refusal(*options, code=1)
-    finally:
-        taken.close()
-        transport.close()
-    assert "the car cannot speak" in error
+    with contextlib.ExitStack() as stack:
+        transport = stack.enter_context(contextlib.closing(ZmqTransport(bus)))
+        stack.enter_context(contextlib.closing(transport.publisher("carState")))
+        error = modeld.refused(1, "the car cannot speak", "drive", *options).err
     assert "name another --bus" in error
     # Whoever has rings of that name keeps them; so it is that name that the drive asks for.
-    rings = make_rings(name, formats(device_cameras()))
-    try:
-        error = command.refusal(*options, "--camera-server", name, code=1)
-    finally:
-        for ring in rings.values():
-            ring.close()
-    assert "the car cannot speak" in error
-    assert name in error
+    with contextlib.ExitStack() as stack:
+        for ring in make_rings(name, formats(device_cameras())).values():
+            stack.enter_context(contextlib.closing(ring))
+        words = ["drive", *options, "--camera-server", name]
+        assert name in modeld.refused(1, "the car cannot speak", *words).err
 
 
 @pytest.mark.opencl
-def test_what_is_no_model_for_it_is_told(tmp_path: Path, command: DriveCommand) -> None:
+def test_what_is_no_model_for_it_is_told(tmp_path: Path, modeld: Modeld) -> None:
     monitoring = write_small_monitoring(tmp_path / "monitoring.pkl")
     small = write_tiny_driving(tmp_path / "small.pkl", (192, 128))
     for model, said in (
@@ -165,7 +157,7 @@ def test_what_is_no_model_for_it_is_told(tmp_path: Path, command: DriveCommand) 
         (monitoring, "expected a driving artifact, found a monitoring one"),
         (small, "expected frames of at most"),
     ):
-        assert said in command.refusal("--model", model, code=4)
+        modeld.refused(4, said, "drive", "--model", model)
 
 
 @pytest.mark.parametrize(
@@ -192,36 +184,28 @@ def test_what_is_no_model_for_it_is_told(tmp_path: Path, command: DriveCommand) 
         ("--model x.pkl --workers 2 --log x.rlog", "--workers: expected no --log, found both"),
     ],
 )
-def test_options_that_cannot_work(command: DriveCommand, options: str, said: str) -> None:
-    assert said in command.refusal(*options.split())
+def test_options_that_cannot_work(modeld: Modeld, options: str, said: str) -> None:
+    modeld.refused(2, said, "drive", *options.split())
 
 
-def test_page_and_command_name_all_scenarios_and_faults(command: DriveCommand) -> None:
-    _, error = command.told("--model", "x.pkl", "--fault", "gremlin", code=2)
+def test_page_and_command_name_all_scenarios_and_faults(modeld: Modeld) -> None:
+    error = modeld(2, "drive", "--model", "x.pkl", "--fault", "gremlin").err
     assert all(name in error for name in FAULTS)
     page = (ROOT / "docs/closed-loop.md").read_text("utf-8")
     assert all(f"`{name}`" in page for name in SCENARIOS)
     assert all(f"| `{fault.name}` | {fault.what} |" in page for fault in FAULTS.values())
 
 
-def without_times(result: Any) -> Any:
-    """Return a result without what is measured anew in each run."""
-    if isinstance(result, dict):
-        measured = ("wall_s", "frames_per_s", "lines", "model")
-        return {k: without_times(v) for k, v in result.items() if k not in measured}
-    return [without_times(one) for one in result] if isinstance(result, list) else result
-
-
-def test_gates_decide_in_the_place_of_clean_drives(tmp_path: Path, command: DriveCommand) -> None:
+def test_gates_decide_in_the_place_of_clean_drives(tmp_path: Path, modeld: Modeld) -> None:
     page = tmp_path / "drive.html"
     options = ["--gate", "offset_p99_m < 0.3", "--gate", "recovered_share >= 0.95"]
-    said, _ = command.told(*EXPERT, *options, "-q", "--report", page)
+    said = modeld(0, "drive", *EXPERT, *options, "-q", "--report", page).out
     assert "holds  offset_p99_m < 0.3: 0.0" in said
     # A drive that does not begin off its lane has nothing to recover from.
     assert "holds  recovered_share >= 0.95: nothing to judge" in said
     assert "offset_p99_m &lt; 0.3" in page.read_text("utf-8")
-    result = command.result(*EXPERT, "--gate", "per_drive.*.speed_mean_mps < 1", code=1)
-    (gate,) = result["gates"]
+    gate = "per_drive.*.speed_mean_mps < 1"
+    (gate,) = modeld(1, "drive", *EXPERT, "--gate", gate, *JSON).json["gates"]
     assert gate["holds"] is False
     assert gate["name"] == "per_drive.lane-keeping-0.speed_mean_mps"
 
@@ -230,13 +214,9 @@ def test_every_number_of_a_result_but_times_can_be_gated() -> None:
     selection = Selection(scenarios_named(["recovery"]), seed=0, drives=1)
     drives = expert_drives(selection)
     outcome, names = Outcome("the expert", tuple(drives)), gate_names(selection)
-    content = without_times(outcome.as_json())
-    for kind, row, others in (
-        ("", content, {"driver", "scenarios", "per_drive", "seed"}),
-        ("scenarios.recovery.", content["scenarios"][0], {"scenario", "seed", "end"}),
-        ("per_drive.recovery-0.", content["per_drive"][0], {"scenario", "seed", "end"}),
-    ):
-        assert {f"{kind}{name}" for name in set(row) - others} <= set(names)
+    found = {name for name, _ in numbers_of(outcome.as_json())}
+    measured = {name for name in found if name.endswith(("wall_s", "frames_per_s"))}
+    assert found - set(names) == measured | {"per_drive.recovery-0.seed"}
     # What is not measured, and what is.
     gates = parse_gates(["time_gap_min_s > 9", "km > 9"], None, names)
     assert [one.holds for one in judge_outcome(outcome, gates)] == [True, False]
@@ -255,9 +235,9 @@ def rows_of(lines: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
 
 
-def test_each_drive_is_told_of_as_soon_as_it_is_over(tmp_path: Path, command: DriveCommand) -> None:
+def test_each_drive_is_told_of_as_soon_as_it_is_over(tmp_path: Path, modeld: Modeld) -> None:
     lines = tmp_path / "drives.jsonl"
-    _, told = command.told(*EXPERT, "--drives", "2", "--lines", lines)
+    told = modeld(0, "drive", *EXPERT, "--drives", "2", "--lines", lines).err
     assert [line.split(":")[0] for line in told.splitlines()] == ["1 of 2", "2 of 2"]
     rows = rows_of(lines)
     assert [(r["scenario"], r["seed"]) for r in rows] == [("lane-keeping", 0), ("lane-keeping", 1)]
@@ -267,24 +247,28 @@ def test_each_drive_is_told_of_as_soon_as_it_is_over(tmp_path: Path, command: Dr
 @pytest.mark.opencl
 @pytest.mark.slow
 def test_figures_do_not_depend_on_how_many_processes_drive(
-    blind_model: Path, command: DriveCommand
+    blind_model: Path, modeld: Modeld
 ) -> None:
     options = ["--model", blind_model, "--scenario", "recovery", "--drives", "2", "--km", "0.01"]
-    one, two = (command.result(*options, "--workers", workers, code=1) for workers in (1, 2))
-    assert without_times(one) == without_times(two)
-    assert one["frames"] > 2 * 100
+    runs = [modeld(1, "drive", *options, "--workers", count, *JSON).json for count in (1, 2)]
+    assert runs[0]["frames"] > 2 * 100
+    for run in runs:
+        del run["frames_per_s"]
+        for row in (run, *run["per_drive"]):
+            del row["wall_s"]
+    assert runs[0] == runs[1]
 
 
 @pytest.mark.opencl
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_planted_fault_changes_the_figures(
-    random_model: Path, tmp_path: Path, command: DriveCommand, workers: int
+    random_model: Path, tmp_path: Path, modeld: Modeld, workers: int
 ) -> None:
     lines = tmp_path / "drives.jsonl"
     options = ["--model", random_model, "--km", "0.03", "--fault", "speed-in-miles"]
-    result = command.result(*options, "--workers", workers, "--lines", lines)
-    without, planted = result["faults"]
+    words = [*options, "--workers", workers, "--lines", lines, *JSON]
+    without, planted = modeld(0, "drive", *words).json["faults"]
     assert (without["fault"], planted["fault"]) == ("none", "speed-in-miles")
     # What a plan turns is steered by the speed.
     assert without["offset_mean_m"] != planted["offset_mean_m"]

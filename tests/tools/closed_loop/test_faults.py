@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 
 from modeld.constants import X_IDXS
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
-from runtime.entry import TensorSpec
 from tools.closed_loop.cameras import Cameras, Pictures, device_cameras
 from tools.closed_loop.faults import FAULTS, LateFeatures
 from tools.closed_loop.messages import Told
@@ -103,33 +103,14 @@ def test_swapped_lenses_see_as_the_other_camera() -> None:
     assert not np.array_equal(right[ROAD_STREAM].data, right[WIDE_STREAM].data)
 
 
-class Echo:
-    """A program that remembers what it was given."""
-
-    entries = ("run", "prepare")
-    metadata: Mapping[str, Any] = {}
-
-    def __init__(self) -> None:
-        self.given: list[dict[str, float]] = []
-
-    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        del entry
-        return ()
-
-    def run(
-        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
-    ) -> Mapping[str, NDArray[Any]]:
-        del entry
-        self.given.append({name: float(value[0]) for name, value in inputs.items()})
-        return {}
-
-    def reset(self) -> None:
-        self.given.append({})
-
-
 def test_late_features_are_those_of_the_pictures_before() -> None:
-    echo = Echo()
-    late = LateFeatures(echo)
+    given: list[dict[str, float]] = []
+
+    def run(inputs: Mapping[str, NDArray[Any]], _entry: str | None) -> None:
+        given.append({name: float(value[0]) for name, value in inputs.items()})
+
+    program: Any = SimpleNamespace(run=run, reset=lambda: given.append({}))
+    late = LateFeatures(program)
     inputs = {name: np.zeros(1) for name in ("road_frame", "wide_transform", "desire")}
     for number, entry in enumerate(("run", "prepare", "run"), 1):
         for value in inputs.values():
@@ -138,9 +119,9 @@ def test_late_features_are_those_of_the_pictures_before() -> None:
     late.reset()
     late.run(inputs, "run")
     for name in ("road_frame", "wide_transform"):
-        assert [given.get(name) for given in echo.given] == [1.0, 1.0, 2.0, None, 3.0]
+        assert [one.get(name) for one in given] == [1.0, 1.0, 2.0, None, 3.0]
     # What is not of pictures is of now.
-    assert [given.get("desire") for given in echo.given] == [1.0, 2.0, 3.0, None, 3.0]
+    assert [one.get("desire") for one in given] == [1.0, 2.0, 3.0, None, 3.0]
 
 
 def driven(frames: int = 20) -> Simulation:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,20 +23,10 @@ from tools.errors import UsageError
 from tools.world.body import FRONT_M, LENGTH_M
 from tools.world.traffic import Vehicle
 
-
-class Straight:
-    """A driver who never steers."""
-
-    answered = 0
-
-    def tick(self) -> None:
-        pass
-
-    def answer(self) -> Action | None:
-        return Action(0.0, 0.0)
-
-    def close(self) -> None:
-        pass
+# A driver who never steers.
+STRAIGHT: Any = SimpleNamespace(
+    answered=0, tick=lambda: None, answer=lambda: Action(0.0, 0.0), close=lambda: None
+)
 
 
 def simulation_of(name: str, seed: int = 0, length_m: float | None = None) -> Simulation:
@@ -110,12 +102,12 @@ def test_the_expert_slows_down_for_curves() -> None:
 
 
 def test_who_never_steers_leaves_the_lane() -> None:
-    figures = figures_of([drive(simulation_of(STANDARD.name, 0, 600.0), Straight())])
+    figures = figures_of([drive(simulation_of(STANDARD.name, 0, 600.0), STRAIGHT)])
     assert figures.departures >= 1
     assert figures.offset_p99_m is not None
     assert figures.offset_p99_m > 0.7
-    assert not has_recovered(drive(simulation_of("recovery"), Straight()))
-    assert drive(simulation_of("stopping-lead", 1), Straight()).end is not End.DONE
+    assert not has_recovered(drive(simulation_of("recovery"), STRAIGHT))
+    assert drive(simulation_of("stopping-lead", 1), STRAIGHT).end is not End.DONE
 
 
 def test_the_same_seed_is_the_same_drive_on_no_road_of_training() -> None:

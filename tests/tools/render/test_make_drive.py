@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -18,10 +17,12 @@ import pytest
 
 from cereal.log_reader import read_log, read_log_bytes
 from cereal.services import service
+from tests.cereal.shared import largest_file
 from tests.support.built import built
-from tools.cli import main
+from tests.tools.conftest import Modeld
 from tools.drives.comma2k19 import read_comma2k19
 from tools.drives.open_drive import DriveOptions, open_drive
+from tools.errors import UsageError
 from tools.render.recorded_motion import recorded_motion
 from tools.render.render_file import FileJob
 from tools.render.spec import DriveSpec
@@ -201,10 +202,10 @@ def test_segments_open_as_recorded_ones(segments: list[Path]) -> None:
         drive.close()
 
 
-def test_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_one_object(tmp_path: Path, modeld: Modeld) -> None:
     options = ["--seconds", "0.1", "--missing", "wide", "--device", "tici", "--rpy", "0,0.01,0.02"]
-    assert main(["make-drive", str(tmp_path / "new"), *options, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    command = ["make-drive", tmp_path / "new", *options]
+    result = modeld(0, *command, "--json").json
     (segment,) = (Path(name) for name in result["segments"])
     assert result["frames"] == result["pictures"] == 2
     assert result["sensor"] == "ox03c10"
@@ -212,33 +213,21 @@ def test_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture
     assert planes(segment / "fcamera.hevc")[0].shape == (1208 * 3 // 2, 1928)
     assert not events(segment / "rlog.zst", "wideRoadCameraState", "wideRoadEncodeIdx")
     # A second time it would replace what is there.
-    assert main(["make-drive", str(tmp_path / "new"), *options]) == 2
-    assert "expected no such segment yet" in capsys.readouterr().err
-
-
-# Three files of more than 8 KiB each; the limit acts as a full disk does, on a write.
-FULL_DISK = """
-import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
-import sys; from pathlib import Path; from tools.render import write_drive as w
-from tools.render.spec import DriveSpec; from tools.errors import UsageError
-w.choose_workers = lambda jobs, most: most
-try:
-    w.write_drive(
-        DriveSpec(seed=3, frames=10), Path(sys.argv[1]), int(sys.argv[2]), lambda done: None
-    )
-except UsageError as error:
-    print(error)
-"""
+    modeld.refused(2, "expected no such segment yet", *command)
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, workers: int) -> None:
+def test_full_disk_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setattr("tools.render.write_drive.choose_workers", lambda _jobs, most: most)
     target = tmp_path / "drives"
-    command = [sys.executable, "-c", FULL_DISK, str(target), str(workers)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == (
+    # Three files of more than 8 KiB each; processes that are started have the same limit.
+    with largest_file(8192), pytest.raises(UsageError) as caught:
+        write(DriveSpec(seed=3, frames=10), target, workers)
+    assert str(caught.value) == (
         f"{target}: expected to write a segment, found: File too large; free some disk "
-        "space or name another directory\n"
+        "space or name another directory"
     )
     assert list(target.iterdir()) == []
 
@@ -262,7 +251,7 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, workers: int) 
     ],
 )
 def test_options_that_cannot_work_write_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, message: str
+    tmp_path: Path, modeld: Modeld, options: str, message: str
 ) -> None:
     for name in ("speed", "steering_angle"):
         folder = tmp_path / "poseless/processed_log/CAN" / name
@@ -271,20 +260,15 @@ def test_options_that_cannot_work_write_nothing(
             with (folder / part).open("wb") as file:
                 np.lib.format.write_array(file, np.arange(50) / 10.0 + 1.0)
     target = tmp_path / "drives"
-    code = main(["make-drive", str(target), *options.format(tmp_path).split()])
-    assert code == (4 if "--telemetry" in options else 2)
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    words = ["make-drive", target, *options.format(tmp_path).split()]
+    modeld.refused(4 if "--telemetry" in options else 2, message, *words)
     assert not target.exists()
 
 
-def test_directory_that_cannot_be_made_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_directory_that_cannot_be_made_is_named(tmp_path: Path, modeld: Modeld) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["make-drive", str(tmp_path / "file/drives"), "--seconds", "0.1"]) == 2
-    assert "cannot be made" in capsys.readouterr().err
+    target = tmp_path / "file/drives"
+    modeld.refused(2, "cannot be made", "make-drive", target, "--seconds", 0.1)
 
 
 def children(process: subprocess.Popen[str]) -> list[int]:

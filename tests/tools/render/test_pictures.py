@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from modeld.calibration import Camera
@@ -108,18 +107,6 @@ def test_car_ahead_stands_where_its_truth_projects(
         first, last = dark[0] + round(left) - 10, dark[-1] + round(left) - 10
         assert -5.0 < first - left < 1.5
         assert -1.5 < last - right < 5.0
-
-
-def test_pictures_are_in_limited_range_and_the_same_each_time(world: World) -> None:
-    mount = Mount(Lens.of(WIDE), (0.0, 0.02, -0.01), HEIGHT_M)
-    one, two = DrivePainter(world, mount, SEED), DrivePainter(world, mount, SEED)
-    two.paint(77)
-    for tick in (0, 400):
-        for a, b in zip(one.paint(tick), two.paint(tick), strict=True):
-            assert_array_equal(a, b)
-            assert a.dtype == np.uint8
-            assert 16 <= a.min() <= a.max() <= 235
-    assert (one.paint(0).luma != one.paint(5).luma).mean() > 0.02
 
 
 def luma_of(world: World, camera: Camera, tick: int = 0) -> Any:

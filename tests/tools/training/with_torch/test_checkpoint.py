@@ -1,4 +1,4 @@
-"""Checkpoints: what was saved comes back, others are refused, and trainings go on from them."""
+"""Checkpoints: others are refused, and trainings go on from them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ from tools.training.options import ROUNDS, TrainingOptions
 from tools.training.recipe import recipe_of
 
 SMALL = ["--slots", "24", "--batch", "4", "--workers", "1", "--threads", "1", "--minutes", "0.1"]
-
-
-def test_what_was_saved_comes_back(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, {"rounds": [2], "options": {"seed": 3}})
-    assert checkpoint.load(tmp_path)["options"] == {"seed": 3}
 
 
 def test_what_is_no_checkpoint_of_these_networks_is_one_line(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.tools.training.with_torch.conftest import Networks, histories
-from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, POLICY_HEADS, VISION_TARGETS
+from tools.training.heads import HISTORY_ROWS
 from tools.training.muon import MOMENTUM, Muon, orthogonal, split
 from tools.training.networks import Vision, as_input, folded
 from tools.training.policy_stage import begin_policy
@@ -16,18 +16,6 @@ def noise(count: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(2)
     shape = (count, 2, 12, 128, 256)
     return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-
-
-def test_every_head_has_its_width(networks: Networks) -> None:
-    vision, policy, _ = networks
-    with torch.inference_mode():
-        found = vision(as_input(torch.zeros((2, 2, 12, 128, 256), dtype=torch.uint8)))
-        said = policy(*histories(2))
-    for head in VISION_TARGETS:
-        assert found[head.name].shape == (2, head.width)
-    assert found["hidden_state"].shape == (2, HIDDEN_WIDTH)
-    widths = {head.name: (2, head.width) for head in POLICY_HEADS}
-    assert {name: tuple(x.shape) for name, x in said.items()} == widths
 
 
 def test_both_views_and_both_frames_are_seen(networks: Networks) -> None:
