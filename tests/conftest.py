@@ -18,9 +18,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.session_cache import SESSION
-from tests.support.golden import golden
-
-__all__ = ["golden"]
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(

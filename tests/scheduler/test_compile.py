@@ -116,7 +116,6 @@ def test_a_bad_camera_size_is_a_usage_error(
         (2, "policy --camera 320x200", "no camera"),
         (2, "vision policy --plain", "exactly one"),
         (4, "vision policy policy", "given twice"),
-        (4, "vision policy policy vision", "found 4"),
         (4, "vision vision --camera 320x200", "features_buffer"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from scheduler.errors import ModelError
+from tests.support.golden import golden as golden
 
 Refusals = Callable[[str, Mapping[str, Callable[[], object]]], None]
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from runtime.artifact import from_memory
 from runtime.device import Device, choose_device
@@ -21,7 +20,7 @@ from scheduler.emit.artifact import Emitted
 from scheduler.errors import DeviceLimitError
 from scheduler.onnx_import import from_proto
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.onnx_import.tiny_models import model_of, value
+from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.scheduler.support.programs import emitted
 
 pytestmark = pytest.mark.opencl
@@ -56,8 +55,7 @@ def test_a_device_that_says_so_has_no_float64() -> None:
     assert spec_of_device(device).float64
     poor = replace(device, info=replace(device.info, extensions=without))
     assert not spec_of_device(poor).float64
-    x, y = (value(name, [4], TensorProto.DOUBLE) for name in "xy")
-    model = model_of([helper.make_node("Exp", ["x"], ["y"])], [x], [y])
+    model = parsed("(double[4] x) => (double[4] y) { y = Exp(x) }")
     with pytest.raises(DeviceLimitError, match="computes in float64"):
         compile_plain(from_proto(model), target=spec_of_device(poor))
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, save
 
 from runtime import BuildError
 from scheduler import CustomKernel, custom_kernel
@@ -25,7 +24,9 @@ from scheduler.ir.digest import graph_digest
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
+from scheduler.onnx_import import from_proto
 from scheduler.tensor.tensor import Tensor
+from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.scheduler.render.device_check import Given
 from tests.scheduler.support.programs import (
     compute,
@@ -162,16 +163,11 @@ def test_a_launch_is_read_by_its_results_only() -> None:
         verify([make(Op.RESULT, dt.int32, (launch,), 0)])
 
 
-def test_nothing_but_the_program_makes_one(tmp_path: Path) -> None:
+def test_nothing_but_the_program_makes_one() -> None:
     """A model names operators, and what it calls CustomKernel is not one of them."""
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in "xy"]
-    fields: dict[str, Any] = {"name": "n", "domain": "modeld", "source": "out0[0] = 1;", "items": 1}
-    node = helper.make_node("CustomKernel", ["x"], ["y"], **fields)
-    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
-    domains = [helper.make_opsetid("", 17), helper.make_opsetid("modeld", 1)]
-    save(helper.make_model(graph, opset_imports=domains), tmp_path / "m.onnx")
+    node = 'y = vendor.CustomKernel<name = "n", source = "out0[0] = 1;", items = 1>(x)'
     with pytest.raises(ModelError, match="CustomKernel"):
-        compile_plain(tmp_path / "m.onnx")
+        compile_plain(from_proto(parsed(f"(float[1] x) => (float[1] y) {{ {node} }}")))
 
 
 def test_equal_kernels_are_one_node() -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from scheduler import Tensor
 from scheduler.errors import LoweringError, ModelError, VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_backend.backend import prepare
 from scheduler.pipeline import schedule
-from tests.scheduler.support.programs import Array, load
+from tests.scheduler.onnx_import.onnx_models import parsed
+from tests.scheduler.support.programs import load
 
 I32 = np.iinfo(np.int32)
 
@@ -64,38 +64,29 @@ def test_by_zero_counts_as_by_one() -> None:
     assert (x % -3).interp().tolist() == (a % -3).tolist()
 
 
-def run(op: str, given: dict[str, Array], opset: int, *ways: dict[str, Any]) -> list[Array]:
-    """Run a model of one operator with attributes of several ways."""
-    nodes = [helper.make_node(op, list(given), [f"y{i}"], **way) for i, way in enumerate(ways)]
-    kind = helper.np_dtype_to_tensor_dtype(next(iter(given.values())).dtype)
-    inputs = [helper.make_tensor_value_info(n, kind, v.shape) for n, v in given.items()]
-    outputs = [helper.make_tensor_value_info(n.output[0], kind, None) for n in nodes]
-    graph = helper.make_graph(nodes, "g", inputs, outputs)
-    opsets = [helper.make_opsetid("", opset)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
-    return list(prepare(model).run(list(given.values())))
-
-
 @pytest.mark.opencl
 def test_the_mean_of_integers_near_the_limit_is_between_them() -> None:
     x = np.array([[I32.max] * 4, [I32.max, I32.max, 5, -7], [I32.min] * 3 + [-3]], np.int32)
-    (found,) = run("ReduceMean", {"x": x}, 13, {"axes": [1], "keepdims": 0})
+    text = "(int32[3,4] x) => (int32[3] y) { y = ReduceMean<axes = [1], keepdims = 0>(x) }"
+    (found,) = prepare(parsed(text, 13)).run([x])
     # onnxruntime's; numpy's, made of sums of int32, are -1, -1 and 536870911
     assert found.tolist() == [2147483647, 1073741823, -1610612736]
 
 
 @pytest.mark.opencl
 def test_infinite_coordinates_are_outside() -> None:
-    inf = np.inf
+    inf, x = np.inf, np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
     grid = np.array([[[[inf, 0], [-inf, 0], [0, inf], [inf, -inf]]]], np.float32)
-    given = {"x": np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3), "grid": grid}
     wanted = {"zeros": [0, 0, 0, 0], "border": [6, 4, 8, 3]}
-    ways = [
-        {"mode": mode, "padding_mode": padding}
-        for mode, padding in product(["linear", "nearest", "cubic"], wanted)
-    ]
-    for way, found in zip(ways, run("GridSample", given, 20, *ways), strict=True):
-        np.testing.assert_allclose(found.reshape(-1), wanted[way["padding_mode"]], rtol=1e-6)
+    ways = list(product(["linear", "nearest", "cubic"], wanted))
+    nodes = " ".join(
+        f'y{i} = GridSample<mode = "{mode}", padding_mode = "{padding}">(x, grid)'
+        for i, (mode, padding) in enumerate(ways)
+    )
+    outputs = ", ".join(f"float[1,1,1,4] y{i}" for i in range(len(ways)))
+    text = f"(float[1,1,3,3] x, float[1,1,4,2] grid) => ({outputs}) {{ {nodes} }}"
+    for (_, padding), found in zip(ways, prepare(parsed(text, 20)).run([x, grid]), strict=True):
+        np.testing.assert_allclose(found.reshape(-1), wanted[padding], rtol=1e-6)
 
 
 def wide() -> Tensor:
