@@ -394,6 +394,14 @@ def test_a_reload_ends_the_loop_in_order(watched: Watched, monkeypatch: Patch) -
     def wants(_elapsed_ns: int) -> bool:
         return watched.state.published > 3
 
+    run = watched.loop.run_forever
+
+    def ends_late(stop: threading.Event) -> None:
+        run(stop)
+        time.sleep(0.1)
+
+    monkeypatch.setattr(watched.loop, "run_forever", ends_late)
     monkeypatch.setattr(watched.supervisor, "_wants_reload", wants)
     assert watched.end_by_itself() is Ending.RELOAD
+    assert not watched.supervisor.left_behind
     assert watched.stop.exit_code == 0
