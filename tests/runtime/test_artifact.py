@@ -93,6 +93,8 @@ def test_artifact_of_another_version_is_called_that(
     said = f"has (format|runtime ABI) {version}, this version reads 1: it was written by a {age}"
     with pytest.raises(ArtifactError, match=said):
         read_artifact(path)
+    with pytest.raises(ArtifactError, match=said):
+        from_memory(other, b"")
 
 
 def test_truncation_at_any_offset_is_refused(artifact: Path, tmp_path: Path) -> None:
