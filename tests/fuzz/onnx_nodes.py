@@ -273,14 +273,18 @@ def _conv(d: OnnxDraw, op: str) -> Case:
 def _conv_transpose(d: OnnxDraw, op: str) -> Case:
     rank, groups, own, other = d.one(1, 2, 2, 3), d.one(1, 1, 2), d.integer(1, 3), d.integer(1, 3)
     sizes = [d.spread(rank, 1, most) for most in (5, 4, 3, 5)]
+    aligned = d.flag(0.4)  # all phases have as many taps
+    if aligned:
+        sizes[0], sizes[2] = [s * d.integer(1, 2) for s in sizes[1]], [1] * rank
     kernel, strides, dilations, spatial = sizes
     # One element of the output stays.
     room = [(n - 1) * s + (k - 1) * far for k, s, far, n in zip(*sizes, strict=True)]
+    room = [0] * rank if aligned and d.flag() else room
     before = [d.integer(0, min(most, 6)) for most in room]
     after = [d.integer(0, min(most - cut, 6)) for most, cut in zip(room, before, strict=True)]
     attributes = {"strides": strides, "dilations": dilations, "group": groups}
     attributes["pads"] = before + after
-    attributes["output_padding"] = [d.integer(0, s - 1) for s in strides]
+    attributes["output_padding"] = [0 if aligned else d.integer(0, s - 1) for s in strides]
     x = d.array((d.integer(1, 2), groups * own, *spatial))
     bias = (d.maybe_known(d.array((groups * other,))),) if d.flag() else ()
     weight = d.maybe_known(d.array((groups * own, other, *kernel)))

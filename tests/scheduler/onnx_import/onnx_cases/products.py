@@ -47,6 +47,7 @@ UNTYPED += [("ReduceSumSquare", np.uint32)]
 
 CASES = [
     case("MatMul", f(3, 4), w(4, 5)),
+    case("MatMul", f(2, 3, 4), f(4)),
     case("MatMul", f(3, 0), f(0, 2)),
     case("Gemm", f(3, 4), w(4, 5), w(5)),
     case("Gemm", f(4, 3), w(5, 4), w(3, 1), transA=1, transB=1, alpha=0.5, beta=2.0),

@@ -51,6 +51,7 @@ CASES = [
     ),
     case("Conv", f(1, 3, 6, 6), f(4, 3, 1, 1)),
     case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 2, 2), w(3), strides=[2, 2]),
+    case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 2, 2), strides=[2, 2], pads=[0, 0, 1, 1]),
     *(
         case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 3, 3), strides=[2, 2], auto_pad=mode)
         for mode in ("SAME_UPPER", "SAME_LOWER", "VALID")
