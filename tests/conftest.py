@@ -70,9 +70,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     for name in SESSION.strays():
         terminalreporter.write_line(f"written into the user's cache: {name}", red=True)
+    # None where the plugin is switched off, and the order is that of the files.
+    seed = config.getoption("randomly_seed", None)
+    if seed is not None and set(terminalreporter.stats) & {"failed", "error"}:
+        terminalreporter.write_line(f"the same order again: --randomly-seed={seed}")
 
 
 def pytest_unconfigure() -> None:
