@@ -87,10 +87,7 @@ def test_against_has_the_documented_keys_and_equal_outputs(
 
 @pytest.mark.opencl
 def test_against_shows_a_wrong_result(
-    model: Path,
-    threads: list[str],
-    modeld: Modeld,
-    monkeypatch: pytest.MonkeyPatch,
+    model: Path, threads: list[str], modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def open_wrong(path: Path, inputs: peers.Arrays, threads: int) -> list[peers.Variant]:
         del path, inputs, threads

@@ -105,9 +105,7 @@ def test_command_writes_one_model_and_lists_it(tmp_path: Path, modeld: Modeld) -
     assert out == f"{tmp_path}/policy.onnx  29.5 MB  7.37 M parameters  333.3 MFLOP\n"
 
 
-def test_benchmarks_are_written_beside_the_driving_models(
-    written: Written,
-) -> None:
+def test_benchmarks_are_written_beside_the_driving_models(written: Written) -> None:
     assert tuple(written) == MODELS + BENCHMARKS
     for name in ("resnet18", "unet"):
         assert written[name] == build_example(name)
@@ -266,9 +264,7 @@ def test_policy_reads_every_input(written: Written, name: str) -> None:
     assert np.abs(difference).max() > 1e-3
 
 
-def test_models_pass_the_strict_checker(
-    written: Written,
-) -> None:
+def test_models_pass_the_strict_checker(written: Written) -> None:
     for example in written.values():
         model = onnx.load_model_from_string(example.data)
         onnx.checker.check_model(model, full_check=True)
