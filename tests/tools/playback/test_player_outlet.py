@@ -121,7 +121,7 @@ def test_moved_messages() -> None:
     assert moved(Message("carState", 60, b"no event"), offset) is None
     # A builder's copy of a message whose list points nowhere would end this process.
     lists = {"transform": [1.0] * 9, "image": b"abcdefgh"}
-    good = event_of("roadCameraState", 50, frameId=3, **lists)
+    good = event_of("roadCameraState", 50, frameId=2**31 + 3, **lists)
     for seed in range(2000):
         damaged = bytearray(good)
         rng = random.Random(seed)  # noqa: S311 - damage, no secret
@@ -133,7 +133,7 @@ def test_moved_messages() -> None:
     data = moved(Message("roadCameraState", 50, bytes(damaged)), Offset(1_000, 7))
     assert data is not None
     assert read_event(data).logMonoTime == 1_050
-    assert read_event(data).roadCameraState.frameId == 10
+    assert read_event(data).roadCameraState.frameId == 2**31 + 10
 
 
 @pytest.mark.alone
