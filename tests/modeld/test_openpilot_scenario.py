@@ -1,4 +1,4 @@
-"""openpilot's own test of its modeld, against our process: real rings, real bus, real pictures.
+"""openpilot's own test of its modeld, against our process: real rings, real bus.
 
 Unpadded frames of both cameras come as soon as the last ones are answered, and nothing of the car
 but its parameters: no calibration, so everything is published, and marked invalid. A model that
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import random
 import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,13 @@ from numpy.typing import NDArray
 
 from cereal.clock import MonotonicClock
 from cereal.frame_format import nv12_unpadded
+from cereal.frames import FrameRingWriter
 from cereal.pubsub import PubMaster
-from cereal.schema import new_event, read_event
+from cereal.schema import read_event
 from cereal.transport import ZmqTransport
 from modeld.daemon import PUBLICATIONS
-from tests.modeld.daemon_process import DaemonProcess, running
-from tests.reference_loop.drive import pictures_of_the_clip
+from tests.modeld.bench import car_event, car_parameter
+from tests.modeld.daemon_process import DaemonProcess
 from tests.support.built import example_artifact
 
 pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
@@ -42,18 +42,9 @@ SILENCE_MS = 300
 
 @pytest.fixture(scope="module")
 def pictures() -> list[NDArray[np.uint8]]:
-    """Each twentieth frame of the clip at the size of the cameras, by nearest neighbour."""
-    found = []
-    for picture in pictures_of_the_clip()[::20]:
-        height, stride, uv = picture.height, picture.stride, picture.uv_offset
-        y = picture.data[: height * stride].reshape(height, stride)
-        pairs = picture.data[uv : uv + height // 2 * stride].reshape(height // 2, -1, 2)
-        rows = np.arange(FORMAT.height) * height // FORMAT.height
-        columns = np.arange(FORMAT.width) * picture.width // FORMAT.width
-        chroma = pairs[np.ix_(rows[::2] // 2, columns[::2] // 2)]
-        found.append(np.concatenate([y[np.ix_(rows, columns)].reshape(-1), chroma.reshape(-1)]))
-        assert found[-1].size == FORMAT.size
-    return found
+    """Frames of noise, no two of them alike."""
+    numbers = np.random.default_rng(1)
+    return [numbers.integers(0, 256, FORMAT.size, np.uint8) for _ in range(12)]
 
 
 class Car:
@@ -62,15 +53,14 @@ class Car:
     def __init__(self, process: DaemonProcess, pictures: list[NDArray[np.uint8]]) -> None:
         self.process = process
         self.pictures = pictures
-        for stream in CAMERAS.values():
-            process.open(stream, FORMAT)
+        self.rings = {
+            camera: FrameRingWriter(process.server, stream, FORMAT)
+            for camera, stream in CAMERAS.items()
+        }
         self.transport = ZmqTransport(process.bus)
         services = (*CAMERAS, "deviceState", "liveCalibration")
         self.states = PubMaster(services, self.transport, MonotonicClock())
         process.wait_for("running")
-        # A pipe that nobody reads would hold the daemon up.
-        self.reader = threading.Thread(target=lambda: list(process.lines()))
-        self.reader.start()
         self.outputs = {name: self.transport.subscriber(name) for name in PUBLICATIONS}
         # Sockets of ZeroMQ do not tell when they are connected; they try each half second at least.
         time.sleep(1.0)
@@ -84,7 +74,7 @@ class Car:
             state = getattr(event, camera)
             state.frameId, state.timestampSof, state.timestampEof = frame_id, sof_ns, eof_ns
             self.states.send(camera, event)
-            ring = self.process.rings[CAMERAS[camera]]
+            ring = self.rings[camera]
             shift = 3 if camera.startswith("wide") else 0
             ring.next_buffer()[...] = self.pictures[(frame_id + shift) % len(self.pictures)]
             ring.publish(frame_id, sof_ns, eof_ns)
@@ -135,21 +125,17 @@ class Car:
 def car_of(interface: str, directory: Path, pictures: list[NDArray[np.uint8]]) -> Iterator[Car]:
     """A daemon with the small example of an interface that waits for its first frame."""
     (directory / "params").mkdir()
-    event = new_event("carParams", mono_time_ns=0)
-    event.carParams.carFingerprint = "MOCK"
-    event.carParams.steerActuatorDelay = 0.1
-    event.carParams.longitudinalActuatorDelay = 0.5
-    # The stack's parameter: the structure itself, not an event.
-    (directory / "params/CarParams").write_bytes(event.carParams.copy().to_bytes())
-    with running(directory, "--model", str(example_artifact(interface))) as process:
+    (directory / "params/CarParams").write_bytes(car_parameter(car_event("MOCK", 0.5, 0.1)))
+    model = str(example_artifact(interface))
+    with closing(DaemonProcess(directory, "--model", model)) as process:
         car = Car(process, pictures)
         try:
             yield car
         finally:
-            process.handle.kill()
-            car.reader.join()
             car.states.close()
             car.transport.close()
+            for ring in car.rings.values():
+                ring.close()
 
 
 @pytest.fixture
@@ -176,21 +162,18 @@ def test_every_frame_is_answered(car: Car) -> None:
     for frame_id in range(1, FRAMES + 1):
         car.send(frame_id)
         events = car.answer()
-        assert events is not None, (frame_id, car.process.said)
+        assert events is not None, (frame_id, car.process.said())
         check(events, frame_id)
         assert events["modelV2"].modelV2.frameDropPerc == 0
         assert events["drivingModelData"].drivingModelData.frameDropPerc == 0
-    car.process.handle.send_signal(signal.SIGINT)
-    assert car.process.handle.wait(20) == 130
-    car.reader.join()
-    assert "Traceback" not in "".join(car.process.said)
+    assert car.process.stop_by(signal.SIGINT) == 130
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_after_a_drop_only_consecutive_frames_are_answered(car: Car, seed: int) -> None:
     for frame_id, is_next in car.drops(seed):
         events = car.answer(ANSWER_MS if is_next else SILENCE_MS)
-        assert (events is not None) == is_next, (frame_id, car.process.said)
+        assert (events is not None) == is_next, (frame_id, car.process.said())
         if events is not None:
             check(events, frame_id)
 
@@ -201,7 +184,7 @@ def test_a_model_that_runs_after_drops_answers_every_frame(
     with car_of("supercombo-2026", tmp_path, pictures) as car:
         for frame_id, is_next in car.drops(1, calibrated=True):
             events = car.answer()
-            assert events is not None, (frame_id, car.process.said)
+            assert events is not None, (frame_id, car.process.said())
             # The calibration counts once the camera's state has been heard. The pose is a step
             # from the frame before; where that is missing it is another one.
             if frame_id > 3:
