@@ -15,13 +15,14 @@ from cereal.transport import ZmqTransport
 def repeating(bus: str, *messages: tuple[str, bytes]) -> Iterator[None]:
     """Publish messages 50 times a second while the block runs: subscribers connect when they like.
 
-    Each is a service and an Event.
+    Each is a service and an Event. The publishers are there when the block begins.
     """
-    done = threading.Event()
+    ready, done = threading.Event(), threading.Event()
 
     def publish() -> None:
         transport = ZmqTransport(bus)
         publishers = {service: transport.publisher(service) for service in dict(messages)}
+        ready.set()
         while not done.wait(0.02):
             for service, data in messages:
                 publishers[service].send(data)
@@ -32,6 +33,7 @@ def repeating(bus: str, *messages: tuple[str, bytes]) -> Iterator[None]:
     thread = threading.Thread(target=publish)
     thread.start()
     try:
+        assert ready.wait(60)
         yield
     finally:
         done.set()
