@@ -112,6 +112,10 @@ def test_what_is_not_healthy_is_said() -> None:
 
 def test_silence_is_not_healthy() -> None:
     state = running()
+    state.published_ns = NOW_NS - NS_PER_S
+    assert problems_of(health(state)) == []
+    state.published_ns = NOW_NS - 11 * NS_PER_S // 10
+    assert problems_of(health(state)) == ["nothing published for 1.1 s: no frame came"]
     state.published_ns = NOW_NS - 3 * NS_PER_S
     assert problems_of(health(state)) == ["nothing published for 3.0 s: no frame came"]
     state.awaiting_ns = NOW_NS - 2 * NS_PER_S
