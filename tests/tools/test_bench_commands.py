@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import signal
@@ -270,6 +271,8 @@ def test_the_daemon_besides_its_model_is_measured(
     assert found["frames"] == 10
     for name in ("cpu_us", "wall_us"):
         assert 0 < found[f"{name}_min"] <= found[f"{name}_p50"] <= found[f"{name}_p99"]
+    # The command's process goes on with its collector.
+    assert gc.isenabled()
 
 
 @pytest.mark.slow

@@ -11,8 +11,10 @@ import pytest
 
 from tests.tools.behaviour.made_models import Made, car_state, made_truth, message
 from tools.behaviour.behaviour import Behaviour, behaviour_of, true_behaviour
+from tools.behaviour.describe import behaviour_lines
 from tools.behaviour.difference import Row, difference, figure_names, figures_of
 from tools.behaviour.gates import MAX_GATES, Gate, judge, parse_gates
+from tools.behaviour.verdict import BehaviourVerdict
 from tools.errors import UsageError
 
 
@@ -45,6 +47,19 @@ def test_mean_p99_maximum_and_bias_by_hand() -> None:
     assert figures["lateral_2s_max_m"] == found.spread.max
     assert figures["heading_2s_max_rad"] == 0.0
     assert figures["lateral_acceleration_p99_mps2"] == 0.0
+
+
+def test_the_worst_frame_is_named_also_where_it_is_the_first() -> None:
+    none = Made(lead_prob=0.1)
+    left = behaviour_of([message(0, replace(none, aside_mps=0.1)), message(1), message(2, none)])
+    # Each log has its lead in another frame: there is no difference, and no worst frame.
+    right = behaviour_of([message(0, none), message(1, none), message(2)])
+    lines = behaviour_lines(BehaviourVerdict(difference(left, right)), ("old", "new"))
+    table = [line.split() for line in "\n".join(lines).splitlines()]
+    column = table[1].index("frame")
+    shown = {cells[0]: cells[column] for cells in table if len(cells) > column}
+    assert shown["lateral_2s"] == "0"
+    assert shown["lead_distance"] == "-"
 
 
 def test_frames_are_matched_by_their_ids_and_begin_with_the_calibration() -> None:
