@@ -124,6 +124,15 @@ def test_a_test_that_fails_without_the_fault_catches_nothing(tree: Path) -> None
     assert judge(tree, 0, fault_at(9, "operator"), tests, suite, 60.0).verdict == "survived"
 
 
+@pytest.mark.slow
+def test_a_fault_that_keeps_a_conftest_from_being_imported_is_caught(tree: Path) -> None:
+    (tree / "conftest.py").write_text("from lib import LIMIT\n\nassert LIMIT == 3\n")
+    tests = ["test_lib.py::test_doubles"]
+    suite = Suite({0: set(tests)}, {tests[0]: 0.1})
+    result = judge(tree, 0, fault_at(2, "constant"), tests, suite, 60.0)
+    assert (result.verdict, result.by) == ("caught", "pytest ended with 4")
+
+
 def test_near_and_quick_tests_are_run_first() -> None:
     fault = Fault("modeld/frame_sync.py", 0, 1, "2", 1, None, "constant")
     seconds = {
