@@ -95,12 +95,14 @@ KERNELS = ["residual-8", "residual-32", "transformer-8", "transformer-32"]
 @pytest.mark.parametrize("name", quick_cases(KERNELS, "residual-8"))
 def test_a_kernel_takes_less_than_three_milliseconds(name: str) -> None:
     tensor = GRAPHS[name]()
-    measured: list[tuple[float, float]] = []
-    for _ in range(5):
-        unit = calibration_ms(2)
-        measured.append((measure(name, tensor, 1).ms_per_kernel, unit))
+    took = unit = math.inf
     # The least of each: a busy machine slows either down, never up.
-    assert min(m for m, _ in measured) < MAX_UNITS * min(u for _, u in measured)
+    for _ in range(4 * ROUNDS):
+        unit = min(unit, calibration_ms(2))
+        took = min(took, measure(name, tensor, 1).ms_per_kernel)
+        if took < MAX_UNITS * unit:
+            break
+    assert took < MAX_UNITS * unit
 
 
 @pytest.fixture
