@@ -105,8 +105,9 @@ def test_a_record_is_one_line_with_time_level_logger_and_message(file: LogFile) 
         logger.debug("not shown")
         logger.error("two\nlines, \x1b[31m")
         log_failure()
+        logger.error("nobody raised it", exc_info=KeyError("y"))
     assert log.lost == 0
-    first, second, third = file.lines()
+    first, second, third, fourth = file.lines()
     assert re.fullmatch(rf"{TIME} I modeld\.test: running at 20 Hz", first)
     assert re.fullmatch(rf"{TIME} E modeld\.test: two\\nlines, \\x1b\[31m", second)
     assert re.search(
@@ -114,6 +115,7 @@ def test_a_record_is_one_line_with_time_level_logger_and_message(file: LogFile) 
         r"\(at test_service_log\.py:\d+ fail, test_service_log\.py:\d+ log_failure\)$",
         third,
     )
+    assert re.search(r": nobody raised it: KeyError: 'y'", fourth)
 
 
 @pytest.mark.parametrize(
