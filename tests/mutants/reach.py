@@ -3,7 +3,8 @@
 A probe appends its number and the name of the running test to a file, once for each test. Child
 processes inherit both, so what a daemon runs counts for the test that started it, also when it is
 killed. A probe that was met while a fixture was set up counts for all tests of that file, which may
-share it.
+share it. What is built once a run counts for the file that asked first, so a share is rather too
+small than too large.
 """
 
 from __future__ import annotations

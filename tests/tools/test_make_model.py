@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import io
 import json
 import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,14 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.scheduler.driving.edited_models import parts_of
+from tests.support import golden as golden_text
 from tests.tools.conftest import Modeld
 from tools import cli
 from tools.example_models import BUILDERS, ExampleModel, build_example
 from tools.example_models.interface import policy_slices, t_idxs, vision_slices, x_idxs
 from tools.make_model import BENCHMARKS, MODELS
 
+golden = golden_text.golden  # the fixture
 Array = NDArray[Any]
 Written = dict[str, ExampleModel]
 
@@ -90,6 +94,11 @@ def test_another_process_writes_the_same_bytes(tmp_path: Path, written: Written)
         assert same
         assert row["parameters"] == example.parameters
         assert row["gflop"] == example.flops / 1e9
+
+
+def test_bytes_are_the_kept_ones(written: Written, golden: Callable[[str, str], None]) -> None:
+    digests = {name: hashlib.sha256(made.data).hexdigest()[:12] for name, made in written.items()}
+    golden("example_models", "".join(f"{name}  {digest}\n" for name, digest in digests.items()))
 
 
 def test_another_seed_gives_other_weights(written: Written) -> None:
