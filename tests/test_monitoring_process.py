@@ -157,6 +157,7 @@ def check_seat(data: dict[str, Any], raw: NDArray[np.float64], layout: Layout) -
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # late frames are not valid
 def test_messages_are_those_of_numpy_and_onnxruntime(
     models: tuple[Path, Layout], tmp_path: Path
 ) -> None:

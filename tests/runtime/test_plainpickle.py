@@ -143,6 +143,7 @@ def test_decode_refuses_hostile_pickles(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("name", deep(1))
 def test_decode_refuses_endless_pickles_quickly(name: str, million_s: float) -> None:
     data = deep(1_000_000)[name]
