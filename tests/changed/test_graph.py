@@ -42,10 +42,13 @@ def test_a_change_reaches_tests_by_a_way_that_is_shown(changed: str, ways: dict[
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    # Also in a copy that is no checkout.
-    paths = (path for path in ROOT.rglob("*") if path.is_file())
-    names = (path.relative_to(ROOT).as_posix() for path in paths)
-    return read_graph(ROOT, [name for name in names if not name.startswith((".venv", "build/"))])
+    # Also in a copy that is no checkout: there is no list of its files. Hidden folders are CI's,
+    # or git's, the environment's and caches.
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name != "build"]
+    kept = [path for path in folders if path.name[0] != "." or path.name in (".ci", ".github")]
+    paths = [*ROOT.glob("*"), *(path for folder in kept for path in folder.rglob("*"))]
+    names = [path.relative_to(ROOT).as_posix() for path in paths if path.is_file()]
+    return read_graph(ROOT, [name for name in names if "__pycache__" not in name])
 
 
 @pytest.mark.parametrize(

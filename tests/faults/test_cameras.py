@@ -177,7 +177,7 @@ def test_camera_process_is_killed(world: World, row: Row) -> None:
 
 def test_frame_is_overwritten_while_it_is_used(world: World, row: Row) -> None:
     start_ns = time.monotonic_ns()
-    slow_run(world, ms=40)
+    assert slow_run(world, ms=40)
     world.cameras.overwrite_newest()
     world.wait_message(lambda m: not m.valid, start_ns)
     check_logged(world, row, start_ns)

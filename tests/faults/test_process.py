@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.opencl, pytest.mark.alone]
 def test_process_is_stopped_for_a_moment(tmp_path: Path, row: Row) -> None:
     """In the middle of a run: the time does not count, so that the model is kept."""
     with world_with_fallback(tmp_path) as world:
-        slow_run(world, ms=60)
+        assert slow_run(world, ms=60)
         world.service.signal(signal.SIGSTOP)
         stopped_ns = time.monotonic_ns()
         time.sleep(0.1)
