@@ -1,8 +1,6 @@
 """The daemon with a scripted program and cameras, and the rest of the car on the same bus."""
 
-import resource
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -44,17 +42,6 @@ NUDGE = {"vEgo": 20.0, "steeringPressed": True, "steeringTorque": 1.0}
 def eventually(holds: Callable[[], object]) -> None:
     """Wait for what another thread or process does."""
     assert until(holds, 30.0, pause_s=0.005), "it never became true"
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """Make every write beyond a size fail, as on a disk that is full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def frame_of(frame_id: int, sof_ns: int | None = None, form: FrameFormat = SMALL) -> Frame:

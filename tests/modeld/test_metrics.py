@@ -31,7 +31,8 @@ from modeld.process_figures import (
 )
 from modeld.realtime import Effect
 from modeld.stages import BOUNDS_MS, NS_PER_MS
-from tests.modeld.bench import Log, eventually, file_size_limit
+from tests.cereal.shared import largest_file
+from tests.modeld.bench import Log, eventually
 from tests.modeld.test_health import Line
 
 NS_PER_S = 1_000_000_000
@@ -242,7 +243,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(
 ) -> None:
     file.write(snapshot())
     old = path.read_bytes()
-    with file_size_limit(1000):
+    with largest_file(1000):
         file.write(snapshot(LoopState(frames=5)))
     assert (file.failures, path.read_bytes()) == (1, old)
     assert names(path) == ["modeld.prom"]

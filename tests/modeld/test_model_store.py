@@ -18,7 +18,8 @@ from modeld.model_store import ModelStore, candidates
 from modeld.store_manifest import ModelId, StoreManifest, parse_manifest
 from modeld.store_selection import Selected
 from runtime.artifact import read_artifact
-from tests.modeld.bench import Log, file_size_limit, small_artifacts
+from tests.cereal.shared import largest_file
+from tests.modeld.bench import Log, small_artifacts
 
 ROOT = Path(__file__).parents[2]
 A, B, C, M = (ModelId(name, "1") for name in "abcm")
@@ -380,7 +381,7 @@ def test_a_damaged_selection_is_refused(store: Store, content: bytes, text: str)
 
 def test_a_full_disk_leaves_nothing(store: Store, artifacts: Path) -> None:
     said = r"cannot be changed: File too large; correct that, and see modeld models list for"
-    with file_size_limit(4096), pytest.raises(StoreError, match=said) as caught:
+    with largest_file(4096), pytest.raises(StoreError, match=said) as caught:
         store.put(artifacts / "a.pkl", C)
     assert "\n" not in str(caught.value)
     assert store.names() == WHOLE

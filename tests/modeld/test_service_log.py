@@ -24,7 +24,8 @@ from modeld.log_limit import MOST, PERIOD_NS
 from modeld.loop_state import LoopState
 from modeld.service_log import CAPACITY, CLOSE_S, RESERVED, ServiceLog
 from modeld.sync_log import EXTRA_LOST
-from tests.modeld.bench import Patch, eventually, file_size_limit
+from tests.cereal.shared import largest_file
+from tests.modeld.bench import Patch, eventually
 
 logger = logging.getLogger("modeld.test")
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -360,7 +361,7 @@ with ServiceLog():
 
 def test_a_disk_that_has_room_again_is_written_in_whole_lines(file: LogFile) -> None:
     with file.log() as log:
-        with file_size_limit(200):
+        with largest_file(200):
             for number in range(MOST):
                 logger.error("record %d %s", number, "x" * 20)
                 logger.error("%s", number)

@@ -1,4 +1,4 @@
-"""Worlds, what is true in them and their pictures have the same bits, whatever the processor.
+"""Worlds, what is true in them and their pictures have kept bits, with newer instructions or not.
 
 Their digests stand in tests/golden, since recorded drives and what a training saw are known by a
 seed alone: a change that draws other worlds should say so.
