@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def judge(
 
     if not tests:
         return result("unreached", "")
-    path.write_text(fault.plant(text), encoding="utf-8")
+    _write(path, fault.plant(text))
     doubtful: set[str] = set()
     try:
         for step in _steps(tests, suite.seconds):
@@ -115,15 +116,21 @@ def judge(
                 if not by:
                     break
                 # A test that fails without the fault, too, has caught nothing.
-                path.write_text(text, encoding="utf-8")
+                _write(path, text)
                 alone = [by] if by in waiting else waiting
                 if not _fails(tree, alone, limit):
                     return result("caught", by)
                 doubtful.update(alone)
-                path.write_text(fault.plant(text), encoding="utf-8")
+                _write(path, fault.plant(text))
         return result("survived", "")
     finally:
-        path.write_text(text, encoding="utf-8")
+        _write(path, text)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a module; its bytecode is known by size and second alone, which may be the same."""
+    path.write_text(text, encoding="utf-8")
+    Path(cache_from_source(str(path))).unlink(missing_ok=True)
 
 
 def _fails(tree: Path, tests: Sequence[str], limit_s: float) -> str:
