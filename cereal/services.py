@@ -16,7 +16,7 @@ from cereal.errors import ServiceError
 HashName = Literal["murmur", "fnv1a"]
 
 _PORT_BASE: Final = 8023
-_PORT_SPAN: Final = 65535 - _PORT_BASE
+PORT_SPAN: Final = 65535 - _PORT_BASE
 _MASK64: Final = (1 << 64) - 1
 
 
@@ -244,7 +244,7 @@ def service_of_member(member: str) -> Service | None:
     return SERVICES.get(member)
 
 
-def port_of(endpoint: str, hash_name: HashName = "fnv1a") -> int:
+def port_of(endpoint: str, hash_name: HashName = "fnv1a", moved: int = 0) -> int:
     """Return the TCP port on which `endpoint` is published.
 
     The endpoint is usually a service name. Two endpoints may share a port; nothing resolves that.
@@ -253,12 +253,13 @@ def port_of(endpoint: str, hash_name: HashName = "fnv1a") -> int:
         endpoint: Text that is hashed as UTF-8.
         hash_name: "fnv1a" is 64-bit FNV-1a (stacks since November 2024); "murmur" is
             `std::hash<std::string>` of libstdc++ (stacks before).
+        moved: By how much all ports are moved, in a circle.
 
     Source: 8023 + hash mod (65535 - 8023); docs/formats/bus.md has the table of known ports.
     """
     data = endpoint.encode()
     value = _murmur64(data) if hash_name == "murmur" else _fnv1a64(data)
-    return _PORT_BASE + value % _PORT_SPAN
+    return _PORT_BASE + (value + moved) % PORT_SPAN
 
 
 def _murmur64(data: bytes) -> int:

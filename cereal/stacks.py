@@ -43,9 +43,15 @@ class Stack:
         """Return what service `name`, of 2025, is called on this stack; other names as they are."""
         return self.renames.get(name, name)
 
-    def port(self, name: str) -> int:
-        """Return the TCP port on which this stack publishes service `name`, of 2025."""
-        return port_of(self.endpoint(name), self.hash_name)
+    def port(self, name: str, hash_name: HashName | None = None, moved: int = 0) -> int:
+        """Return the TCP port on which this stack publishes service `name`, of 2025.
+
+        Args:
+            name: Name of the service.
+            hash_name: Another hash than the stack's.
+            moved: By how much all ports are moved.
+        """
+        return port_of(self.endpoint(name), hash_name or self.hash_name, moved)
 
     def member(self, name: str) -> str:
         """Return the Event member in which this stack publishes service `name`."""

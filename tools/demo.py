@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
+from cereal.address import BusAddress
 from cereal.log_reader import read_log
-from cereal.transport import ZmqTransport
 from runtime.artifact import read_artifact
 from runtime.quantities import count_text
 from tools.closed_loop.cameras import device_cameras, formats
@@ -146,9 +146,9 @@ def run(args: argparse.Namespace) -> int:
     quiet = args.json
     if args.bus is not None:
         # Refused here and now in one line, rather than later by each of the processes.
-        ZmqTransport(args.bus).close()
-        if args.bus.startswith("ipc://"):
-            _make_directory("--bus", Path(args.bus.removeprefix("ipc://")))
+        directory = BusAddress.parse(args.bus).directory
+        if directory is not None:
+            _make_directory("--bus", directory)
     _make_directory("--directory", args.directory)
     model = args.model or trained_model(args.directory, quiet=quiet)
     artifact = read_driving_artifact(model)

@@ -13,6 +13,7 @@ from typing import Final
 
 from cereal.access import set_mode, why_refused
 from cereal.errors import TransportError
+from cereal.holder import holder_of_lock
 
 # The owner and the group: nobody else may listen, or pretend to be a sensor.
 SOCKET_MODE: Final = 0o660
@@ -100,22 +101,23 @@ def claim(service: str, path: Path) -> int:
         set_mode(lock, SOCKET_MODE)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        holder = holder_of_lock(lock) or "another publisher"
         os.close(lock)
         raise TransportError(
-            f"zmq transport, {service}: expected to bind {_SCHEME}{path}, got {error.strerror} on "
-            f"its lock; stop the other publisher of this service or use another directory"
+            f"zmq transport, {service}: expected to bind {_SCHEME}{path}, got {error.strerror}: "
+            f"its lock is held by {holder}; stop that, or use another directory"
         ) from error
     return lock
 
 
-def binding_advice(path: Path | None) -> str:
-    """Return what to do where binding failed."""
-    if path is not None and not os.access(path.parent, os.W_OK, effective_ids=True):
-        return why_refused(path.parent)
-    if path is not None and path.is_socket():
+def binding_advice(path: Path) -> str:
+    """Return what to do where binding a socket file failed; the end of a message."""
+    if not os.access(path.parent, os.W_OK, effective_ids=True):
+        return f"; {why_refused(path.parent)}"
+    if path.is_socket():
         # Left by another user in a sticky directory, where only that user may remove it.
-        return f"remove what is there: {why_refused(path)}"
-    return "stop the other publisher of this service or use another address"
+        return f"; remove what is there: {why_refused(path)}"
+    return "; remove what is there, or use another directory"
 
 
 def _open_lock(path: Path) -> int:

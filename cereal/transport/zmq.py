@@ -3,14 +3,18 @@
 Wire facts in docs/formats/bus.md. Without encryption or authentication, hence loopback by default.
 """
 
+import errno
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 import zmq
 
+from cereal.address import BusAddress
 from cereal.errors import TransportError
+from cereal.holder import holder_of_port
 from cereal.stacks import DEFAULT_STACK, Stack
 from cereal.transport import ipc
 from cereal.transport.base import Subscriber
@@ -19,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _RECONNECT_MAX_MS: Final = 500
 _UNBIND_MS: Final = 1000
-_ANY_INTERFACE: Final = frozenset({"*", "0.0.0.0"})  # noqa: S104 -- compared with, not bound to
+_NOWHERE_ELSE: Final[Mapping[str, str]] = MappingProxyType({})
 
 _End = TypeVar("_End", "ZmqPublisher", "ZmqSubscriber")
 
@@ -28,10 +32,10 @@ class ZmqTransport:
     """Publishers bind, subscribers connect; either may come first.
 
     Args:
-        address: "tcp://HOST" (port by service) or "ipc:///DIR" (one socket file per service; the
-            directory must be there). "tcp://*" publishes on all interfaces: anyone who reaches the
-            machine can then read.
-        ports: Port of a service; the stack's by default.
+        address: "tcp://HOST" (port by service; "tcp://HOST:+N" with all ports moved by N) or
+            "ipc:///DIR" (one socket file per service; the directory must be there). "tcp://*"
+            publishes on all interfaces: anyone who reaches the machine can then read.
+        elsewhere: Service -> its address, where that is another one.
         stack: Whose names and ports the endpoints have; services keep their names of 2025.
 
     Raises:
@@ -41,32 +45,21 @@ class ZmqTransport:
     def __init__(
         self,
         address: str = "tcp://127.0.0.1",
-        ports: Callable[[str], int] | None = None,
         *,
+        elsewhere: Mapping[str, str] = _NOWHERE_ELSE,
         stack: Stack = DEFAULT_STACK,
     ) -> None:
-        scheme, separator, rest = address.partition("://")
-        if not separator or scheme not in ("tcp", "ipc") or not rest.strip("/"):
-            raise TransportError(
-                f"zmq transport: expected tcp://HOST or ipc:///DIR, got {address!r}; "
-                "use tcp://127.0.0.1 for this machine"
-            )
-        self._scheme = scheme
-        self._place = rest if scheme == "ipc" else rest.rstrip("/")
+        self._address = BusAddress.parse(address)
+        self._elsewhere = {name: BusAddress.parse(text) for name, text in elsewhere.items()}
         self._stack = stack
-        self._ports = stack.port if ports is None else ports
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._open: list[ZmqPublisher | ZmqSubscriber] = []
         self._said: Mapping[str, str] = {}
 
     def endpoint(self, service: str, *, bind: bool = False) -> str:
         """Return the ZeroMQ endpoint of `service`, to bind or to connect to."""
-        if self._scheme == "ipc":
-            return f"ipc://{self._place.rstrip('/')}/{self._stack.endpoint(service)}"
-        host = self._place
-        if host in _ANY_INTERFACE:
-            host = "*" if bind else "127.0.0.1"
-        return f"tcp://{host}:{self._ports(service)}"
+        address = self._elsewhere.get(service, self._address)
+        return address.endpoint(service, self._stack, bind=bind)
 
     def publisher(self, service: str) -> "ZmqPublisher":
         """Bind the endpoint of `service`.
@@ -88,9 +81,10 @@ class ZmqTransport:
             socket.close()
             if lock is not None:
                 os.close(lock)
+            reason = zmq.strerror(error.errno or 0)  # without the endpoint, which is said already
             raise TransportError(
-                f"zmq transport, {service}: expected to bind {endpoint}, got {error}; "
-                + ipc.binding_advice(path)
+                f"zmq transport, {service}: expected to bind {endpoint}, got {reason}"
+                + (_of_port(endpoint, error) if path is None else ipc.binding_advice(path))
             ) from error
         return self._keep(ZmqPublisher(socket, service, lock))
 
@@ -176,6 +170,16 @@ class ZmqTransport:
     def _keep(self, end: _End) -> _End:
         self._open.append(end)
         return end
+
+
+def _of_port(endpoint: str, error: OSError | zmq.ZMQError) -> str:
+    """Return who has the port of an endpoint that was not bound, and what to do."""
+    if error.errno != errno.EADDRINUSE:
+        return "; publish at an address of this machine, such as tcp://127.0.0.1"
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    holder = holder_of_port(int(port), host)
+    by, what = (f" by {holder}", "it") if holder else ("", "what has the port")
+    return f"{by}; stop {what}, or publish at other ports, such as tcp://127.0.0.1:+1000"
 
 
 class ZmqPublisher:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import resource
+import secrets
 import socket
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from pathlib import Path
 from cereal.frames import FrameFormat, FrameRingReader, FrameRingWriter
 from cereal.log_writer import LogWriter
 from cereal.schema import SCHEMA_PATH, new_event
+from cereal.services import PORT_SPAN, SERVICES
+from cereal.stacks import DEFAULT_STACK, STACKS, Stack
 
 SMALL = FrameFormat(width=16, height=8, stride=16, uv_offset=128, size=192)
 MS = 1_000_000
@@ -71,11 +74,21 @@ def largest_file(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_address(*services: str, stack: Stack = DEFAULT_STACK) -> str:
+    """Return an address on loopback where the ports of services are free.
+
+    None of them is one that a stack publishes on: another may run beside the tests.
+    """
+    taken = {one.port(name) for one in STACKS.values() for name in SERVICES}
+    while True:
+        # Not the generator that begins alike in each worker.
+        moved = 1 + secrets.randbelow(PORT_SPAN - 1)
+        ports = {stack.port(name, moved=moved) for name in services}
+        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
+            for port in ports - taken:
+                probes.enter_context(socket.socket()).bind(("", port))
+            if not ports & taken:
+                return f"tcp://127.0.0.1:+{moved}"
 
 
 def heard_by(script: str, argument: str, send: Callable[[], object], cwd: Path) -> str:

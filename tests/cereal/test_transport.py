@@ -1,20 +1,25 @@
 """Messages between ends: whole, in order, to all who listen, and never waited for."""
 
-import functools
+import os
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import zmq
 
 from cereal.errors import TransportError
+from cereal.holder import holder_of_port
 from cereal.transport import MemoryTransport, Publisher, Subscriber, Transport, ZmqTransport
-from tests.cereal.shared import free_port, open_below
-from tests.other_user import process_of
+from tests.cereal.shared import free_address, open_below
+from tests.other_user import CAMERA_USER, OWN_GROUP, line, needs_root, process_of
 
 Ends = tuple[Publisher, Subscriber]
+SERVICES = ("carState", "carControl", "deviceState", "modelV2")
 LONG_MS = 20_000  # what is waited where something should come sooner
 
 
@@ -26,7 +31,7 @@ def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transp
     elif request.param == "ipc":
         made = ZmqTransport(f"ipc://{tmp_path}")
     else:
-        made = ZmqTransport(ports=functools.cache(lambda _: free_port()))
+        made = ZmqTransport(free_address(*SERVICES))
     yield made
     made.close()
 
@@ -128,9 +133,8 @@ def test_receive_wakes_up_for_a_message(ends: Ends) -> None:
 
 
 def test_wait_tells_all_that_have_a_message_in_the_order_asked(transport: Transport) -> None:
-    services = ["carState", "carControl", "deviceState", "modelV2"]
-    publishers = [transport.publisher(name) for name in services]
-    ends = [transport.subscriber(name, conflate=True) for name in services]
+    publishers = [transport.publisher(name) for name in SERVICES]
+    ends = [transport.subscriber(name, conflate=True) for name in SERVICES]
     for publisher, end in zip(publishers, ends, strict=True):
         connect(publisher, end)
     assert not transport.wait(ends, 10)
@@ -208,6 +212,12 @@ def test_closed_subscriber_gets_nothing_and_can_be_closed_again(transport: Trans
     [
         ("", "tcp://127.0.0.1:58537", "tcp://127.0.0.1:58537"),
         ("tcp://10.0.0.7/", "tcp://10.0.0.7:58537", "tcp://10.0.0.7:58537"),
+        ("tcp://10.0.0.7:+1000", "tcp://10.0.0.7:59537", "tcp://10.0.0.7:59537"),
+        # In a circle: the last port has the first one behind it.
+        ("tcp://h:+7000", "tcp://h:8025", "tcp://h:8025"),
+        ("tcp://h:murmur", "tcp://h:27098", "tcp://h:27098"),
+        ("tcp://[::1]:murmur+1/", "tcp://[::1]:27099", "tcp://[::1]:27099"),
+        ("tcp://*:+1", "tcp://*:58538", "tcp://127.0.0.1:58538"),
         # All interfaces are bound, but loopback is connected to.
         ("tcp://*", "tcp://*:58537", "tcp://127.0.0.1:58537"),
         ("tcp://0.0.0.0", "tcp://*:58537", "tcp://127.0.0.1:58537"),
@@ -221,10 +231,73 @@ def test_endpoint_of_a_service(address: str, bound: str, connected: str) -> None
     transport.close()
 
 
-@pytest.mark.parametrize("address", ["", "tcp://", "127.0.0.1", "udp://127.0.0.1", "ipc:///"])
+def test_a_service_may_be_elsewhere(tmp_path: Path) -> None:
+    transport = ZmqTransport("tcp://10.0.0.7", elsewhere={"modelV2": f"ipc://{tmp_path}"})
+    publisher, subscriber = transport.publisher("modelV2"), transport.subscriber("modelV2")
+    connect(publisher, subscriber)
+    assert transport.endpoint("carState") == "tcp://10.0.0.7:9041"
+    transport.close()
+
+
+ADDRESSES = ["", "tcp://", "tcp://h:", "tcp://h:5555", "tcp://h:+57512", "tcp://h:+-1", "127.0.0.1"]
+ADDRESSES += [
+    "udp://127.0.0.1",
+    "ipc:///",
+    "tcp://h:md5",
+    "tcp://h/x",
+    "tcp://h:+1\n",
+    "tcp://h:+1 ",
+]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
 def test_address_of_another_form_is_refused(address: str) -> None:
-    with pytest.raises(TransportError, match="expected tcp://HOST or ipc:///DIR"):
+    with pytest.raises(TransportError, match=r"expected tcp://HOST, .* or ipc:///DIRECTORY, got"):
         ZmqTransport(address)
+
+
+HOLD_OR_SAY = """
+import time
+transport = ZmqTransport(arguments[0])
+print(said(lambda: transport.publisher("carState")), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+def test_what_is_taken_is_named_with_the_process_that_holds_it(scheme: str, tmp_path: Path) -> None:
+    address = free_address("carState") if scheme == "tcp" else f"ipc://{tmp_path}"
+    with process_of(HOLD_OR_SAY, address) as child, closing(ZmqTransport(address)) as transport:
+        assert line(child) == "nothing"
+        with pytest.raises(TransportError) as caught:
+            transport.publisher("carState")
+        child.kill()
+    assert f"expected to bind {transport.endpoint('carState')}, got " in str(caught.value)
+    assert f" by process {child.pid} ({sys.executable} -c " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@needs_root
+def test_of_a_port_of_another_user_there_is_the_user() -> None:
+    address = free_address("carState")
+    with closing(ZmqTransport(address)) as transport:
+        transport.publisher("carState")
+        with process_of(HOLD_OR_SAY, address, user=CAMERA_USER, group=OWN_GROUP) as child:
+            assert " by a process of user root; stop it, or publish at other ports" in line(child)
+
+
+def test_a_port_of_another_address_and_a_free_one_have_no_holder() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as listening:
+        port = listening.getsockname()[1]
+        connected = socket.create_connection(listening.getsockname(), source_address=("", 0))
+        with connected:
+            assert holder_of_port(port, "127.0.0.1") is None
+            for host in ("127.0.0.2", "*", "a name"):
+                assert f"process {os.getpid()} (" in (holder_of_port(port, host) or "")
+            # Who is only connected has a port, too.
+            host, mine = connected.getsockname()
+            assert f"process {os.getpid()} (" in (holder_of_port(mine, host) or "")
+    assert holder_of_port(port, "*") is None
 
 
 def test_host_that_is_none_and_socket_path_that_is_too_long_are_refused(tmp_path: Path) -> None:

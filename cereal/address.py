@@ -1,0 +1,75 @@
+"""Where services of the bus are: a host with a rule for ports, or a directory of sockets."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Self, cast, get_args
+
+from cereal.errors import TransportError
+from cereal.services import PORT_SPAN, HashName
+from cereal.stacks import Stack
+
+ADDRESS_FORM: Final = (
+    f"tcp://HOST, tcp://HOST:[HASH][+N] (N up to {PORT_SPAN - 1}) or ipc:///DIRECTORY"
+)
+
+_ANY_INTERFACE: Final = frozenset({"*", "0.0.0.0"})  # noqa: S104 -- compared with, not bound to
+_TCP: Final = re.compile(
+    r"tcp://(?P<host>\[[^][/]+\]|[^][:/]+)"
+    rf"(:(?=.)(?P<hash>{'|'.join(get_args(HashName))})?(\+(?P<moved>[0-9]{{1,5}}))?)?/?"
+)
+_IPC: Final = re.compile(r"ipc://(?P<directory>/*[^/].*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class BusAddress:
+    """An address of the bus, taken apart.
+
+    Attributes:
+        host: Of TCP; an interface or a name, too. "" for a directory.
+        directory: Of socket files; None for a host.
+        hash_name: Hash that gives TCP ports; None: the stack's.
+        moved: By how much the ports are moved from where the stack has them, in a circle.
+    """
+
+    host: str = ""
+    directory: Path | None = None
+    hash_name: HashName | None = None
+    moved: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return what an address says.
+
+        Raises:
+            TransportError: It has another form.
+        """
+        if found := _IPC.fullmatch(text):
+            return cls(directory=Path(found["directory"]))
+        found = _TCP.fullmatch(text)
+        moved = int(found["moved"] or 0) if found else 0
+        if found is None or moved >= PORT_SPAN:
+            raise TransportError(
+                f"bus: expected {ADDRESS_FORM}, got {text!r}; use tcp://127.0.0.1 for this "
+                "machine, tcp://127.0.0.1:+1000 for ports that are moved by 1000"
+            )
+        return cls(found["host"], None, cast("HashName | None", found["hash"]), moved)
+
+    def endpoint(self, service: str, stack: Stack, *, bind: bool = False) -> str:
+        """Return the ZeroMQ endpoint of a service, of 2025, to bind or to connect to."""
+        if self.directory is not None:
+            return f"ipc://{self.directory}/{stack.endpoint(service)}"
+        host = self.host
+        if host in _ANY_INTERFACE:
+            host = "*" if bind else "127.0.0.1"
+        return f"tcp://{host}:{stack.port(service, self.hash_name, self.moved)}"
+
+
+class Addresses(NamedTuple):
+    """Where the daemons publish, and where they subscribe."""
+
+    publish: str
+    subscribe: str
+
+    def __str__(self) -> str:
+        return " and ".join(dict.fromkeys(self))
