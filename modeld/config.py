@@ -4,7 +4,7 @@ What a field says of itself is all there is: ``modeld.config_sources`` reads fil
 options by it, ``modeld.config_sample`` writes the sample file. Example of a file::
 
     model = "/usr/share/modeld/driving.pkl"
-    bus_address = "ipc:///run/modeld"
+    publish_address = "ipc:///run/modeld"
     stack = "openpilot-2026"
 
     [realtime]
@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from cereal.address import Addresses
 from cereal.services import HashName
 from cereal.stacks import DEFAULT_STACK, STACKS, Stack
 from modeld.calibration import DeviceCameras
@@ -30,7 +31,7 @@ from modeld.errors import ConfigError
 from modeld.service_log import FORMATS, LEVELS
 from modeld.settings import (
     Setting,
-    bus_address,
+    address_form,
     cpu_list,
     doc,
     server_name,
@@ -190,9 +191,30 @@ class Config:
     bus_address: str = field(
         default="tcp://127.0.0.1",
         metadata=doc(
-            "Where sockets bind and connect, tcp://HOST or ipc:///DIRECTORY.",
-            check=bus_address,
+            "Where the bus is: tcp://HOST, tcp://HOST:+N with all ports moved by N, or "
+            "ipc:///DIRECTORY.",
+            check=address_form,
             option="--bus ADDRESS",
+            covers=("publish_address", "subscribe_address"),
+        ),
+    )
+    publish_address: str | None = field(
+        default=None,
+        metadata=doc(
+            "Where this process publishes, such as beside a bridge that has the ports of all "
+            "services; without, bus_address.",
+            check=address_form,
+            example="tcp://127.0.0.1:+1000",
+            option="--publish ADDRESS",
+        ),
+    )
+    subscribe_address: str | None = field(
+        default=None,
+        metadata=doc(
+            "Where it subscribes, such as to the bridge of a device; without, bus_address.",
+            check=address_form,
+            example="tcp://192.168.0.10",
+            option="--subscribe ADDRESS",
         ),
     )
     stack: str = field(
@@ -206,7 +228,8 @@ class Config:
     port_hash: HashName | None = field(
         default=None,
         metadata=doc(
-            "Hash that gives TCP ports, murmur before November 2024; without, the stack's.",
+            "Hash that gives TCP ports, murmur before November 2024; without, the stack's. An "
+            "address may have one of its own: tcp://HOST:murmur, tcp://HOST:murmur+1000.",
             example="fnv1a",
             option="--port-hash NAME",
         ),
@@ -321,6 +344,12 @@ class Config:
         """The row of the stack, with the hash of ports that is in force."""
         stack = STACKS[self.stack]
         return stack if self.port_hash is None else replace(stack, hash_name=self.port_hash)
+
+    @property
+    def addresses(self) -> Addresses:
+        """The addresses of the bus that are in force."""
+        bus = self.bus_address
+        return Addresses(self.publish_address or bus, self.subscribe_address or bus)
 
     def parameters(self) -> Path:
         """Return the directory of the stack's parameters; without one given, by environment."""

@@ -108,6 +108,7 @@ class _Found:
     where: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
 
@@ -117,7 +118,12 @@ class _Found:
         self.refused.add(key)
 
     def take(self, key: str, value: Any, source: str) -> None:
-        """Set a value that is known to be good."""
+        """Set a value that is known to be good, over those of sources before."""
+        for covered in SETTINGS[key].doc.covers:
+            if self.places.get(covered) != self.where:
+                self.values.pop(covered, None)
+                self.sources.pop(covered, None)
+        self.places[key] = self.where
         self.values[key] = value
         self.sources[key] = source
 

@@ -19,8 +19,9 @@ from typing import Final, NoReturn
 
 from cereal.clock import MonotonicClock
 from cereal.errors import CerealError
-from cereal.transport import Transport, ZmqTransport
+from cereal.transport import Transport
 from modeld import daemon, monitoring
+from modeld.bus import open_bus
 from modeld.config import Config
 from modeld.config_sources import changed_settings
 from modeld.drive_memory import DriveMemory, state_directory
@@ -266,7 +267,7 @@ class _Service:
 
     def _supervisor(self, models: Models) -> Supervisor:
         config, stop = self._config, self._stop
-        transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
+        transport = open_bus(config.addresses, config.bus_stack)
         self._resources.callback(transport.close)
         state = LoopState(fallback=models.reason)
         fallback = None if models.fallback is None else models.fallback.program

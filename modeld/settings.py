@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
+from cereal.address import ADDRESS_FORM, BusAddress
+from cereal.errors import TransportError
+
 _DOC: Final = "doc"
 _TRUE: Final = ("1", "true", "yes", "on")
 _FALSE: Final = ("0", "false", "no", "off")
@@ -30,6 +33,8 @@ class Doc:
         check: Returns what was expected of a text that is not acceptable, else None.
         example: A value for the sample file, of a setting that has no default.
         option: Of ``modeld run``, with a placeholder for its value: ``--model FILE``.
+        covers: Keys of settings that this one stands for, too: where a later source says this
+            one, what earlier sources said of those does not hold.
     """
 
     text: str
@@ -38,9 +43,10 @@ class Doc:
     check: Callable[[str], str | None] | None = None
     example: str | float | None = None
     option: str | None = None
+    covers: tuple[str, ...] = ()
 
 
-def doc(
+def doc(  # noqa: PLR0913 -- what there may be to say of a setting
     text: str,
     *,
     bounds: tuple[float, float] | None = None,
@@ -48,9 +54,10 @@ def doc(
     check: Callable[[str], str | None] | None = None,
     example: str | float | None = None,
     option: str | None = None,
+    covers: tuple[str, ...] = (),
 ) -> dict[str, Doc]:
     """Return the metadata of a dataclass field that is a setting; arguments as of ``Doc``."""
-    return {_DOC: Doc(text, bounds, choices, check, example, option)}
+    return {_DOC: Doc(text, bounds, choices, check, example, option, covers)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -217,10 +224,13 @@ def cpu_list(text: str) -> str | None:
     return None if good else "CPUs as 7 or 0-3,6"
 
 
-def bus_address(text: str) -> str | None:
+def address_form(text: str) -> str | None:
     """Check the form of an address; whether it can be bound is seen when it is."""
-    good = text.startswith(("tcp://", "ipc://"))
-    return None if good else "tcp://HOST or ipc:///DIRECTORY"
+    try:
+        BusAddress.parse(text)
+    except TransportError:
+        return ADDRESS_FORM
+    return None
 
 
 def server_name(text: str) -> str | None:

@@ -51,7 +51,7 @@ _NS_PER_S: Final = 1_000_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("drive", help="segment, route, comma2k19 segment or video file")
-    add_bus_arguments(parser)
+    add_bus_arguments(parser, sends=True)
     parser.add_argument(
         "--camera-server", default="camerad", metavar="NAME", help="of the frame rings (camerad)"
     )

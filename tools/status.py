@@ -31,7 +31,7 @@ from cereal.transport.base import Subscriber
 from modeld.health import HEALTH_SERVICES
 from modeld.startup import StopSignals
 from tools.errors import ToolError, UsageError
-from tools.lib.bus_options import add_bus_arguments, open_bus
+from tools.lib.bus_options import add_bus_arguments, addresses_of, open_bus
 from tools.lib.health_judge import Health, problems_of, quantile_ms, stages_since
 from tools.lib.health_text import Painter, health_text
 from tools.lib.json_output import print_json
@@ -97,7 +97,7 @@ def _watch(ear: _Ear, show: _Show, stop: StopSignals, args: argparse.Namespace) 
 
 def _silence(args: argparse.Namespace) -> str:
     return (
-        f"bus {args.bus}: expected a message of {' or '.join(SERVICES)} within "
+        f"bus {addresses_of(args).publish}: expected a message of {' or '.join(SERVICES)} within "
         f"{args.timeout:g} s, found none; is the daemon running on this address?"
     )
 

@@ -23,7 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cereal.transport import ZmqTransport
+from cereal.address import Addresses, BusAddress
+from modeld.bus import open_bus
 from modeld.config import Config
 from modeld.config_sources import Given, load_config
 from modeld.errors import ModeldError, StoreError
@@ -252,11 +253,12 @@ def _check_parked(config: Config, *, force: bool) -> None:
     Raises:
         StoreError: it does.
     """
-    scheme, _, place = config.bus_address.partition("://")
-    if scheme == "ipc" and not Path(place).exists():
-        # Nobody has made the directory, so nobody publishes in it.
+    there = [address for address in config.addresses if _is_there(address)]
+    if not there:
         return
-    transport = ZmqTransport(config.bus_address, stack=config.bus_stack)
+    # Who cannot be heard at the one is asked for at the other.
+    addresses = Addresses(*(one if one in there else there[0] for one in config.addresses))
+    transport = open_bus(addresses, config.bus_stack)
     try:
         reason = why_not_parked(transport)
     finally:
@@ -265,7 +267,13 @@ def _check_parked(config: Config, *, force: bool) -> None:
         return
     if not force:
         raise StoreError(
-            f"{config.bus_address}: expected a parked car, but {reason}; nothing was switched, "
-            "park it or use --force"
+            f"{addresses}: expected a parked car, but {reason}; nothing was switched, park it or "
+            "use --force"
         )
     logger.warning("switched although %s", reason)
+
+
+def _is_there(address: str) -> bool:
+    """Tell whether there may be a publisher: in a directory that nobody has made there is none."""
+    directory = BusAddress.parse(address).directory
+    return directory is None or directory.exists()

@@ -46,6 +46,8 @@ KEYS: dict[str, tuple[str, object]] = {
     "demo": ("true", True),
     "device": ("'pocl'", "pocl"),
     "bus_address": ("'ipc:///run/modeld'", "ipc:///run/modeld"),
+    "publish_address": ("'tcp://127.0.0.1:+1000'", "tcp://127.0.0.1:+1000"),
+    "subscribe_address": ("'tcp://10.0.0.7:murmur'", "tcp://10.0.0.7:murmur"),
     "stack": ("'openpilot-2026'", "openpilot-2026"),
     "port_hash": ("'murmur'", "murmur"),
     "params_dir": ("'params/d'", "params/d"),
@@ -154,7 +156,11 @@ def test_raw_predictions_follow_the_environment(monkeypatch: Patch) -> None:
         ("lat_smooth_s = nan", r"lat_smooth_s: expected 0\.0\.\.5\.0, got nan"),
         ("long_smooth_s = -0.1", r"long_smooth_s: expected 0\.0\.\.5\.0, got -0\.1"),
         ("lat_smooth_s = '1'", r"lat_smooth_s: expected float.*, got str '1'"),
-        ("bus_address = 'http://x'", r"bus_address: expected tcp://HOST"),
+        ("bus_address = 'http://x'", r"bus_address: expected tcp://HOST, .* or ipc:///DIRECTORY"),
+        (
+            "publish_address = 'tcp://h:5'\nsubscribe_address = ''\nport_hash = 'md5'",
+            r"publish_address: expected .*, got 'tcp://h:5'; subscribe_address: .* got ''; port_h",
+        ),
         ("stack = 'x'", r"stack: expected one of openpilot-2025, openpilot-2026, sunnypilot, got"),
         ("port_hash = 'md5'", r"port_hash: expected one of murmur, fnv1a, got 'md5'"),
         ("camera_server = 'a/b'", r"camera_server: expected a name"),
@@ -236,6 +242,44 @@ def test_each_source_wins_over_those_before_it(tmp_path: Path) -> None:
     assert sources["camera.road.focal_px"] == "variable MODELD_CAMERA_ROAD_FOCAL_PX"
     assert sources["device"] == f"file {path}"
     assert sources["stack"] == "default"
+
+
+OTHER, THIRD = "tcp://127.0.0.1:+1", "ipc:///third"
+PUBLISH, BUS = f"publish_address = '{OTHER}'", "bus_address = 'ipc:///bus'"
+BUS_OPTION = Given("bus_address", THIRD, "--bus")
+PUBLISH_OPTION = Given("publish_address", OTHER, "--publish")
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "options", "addresses"),
+    [
+        ("", {}, [], ("tcp://127.0.0.1", "tcp://127.0.0.1")),
+        (BUS, {}, [], ("ipc:///bus", "ipc:///bus")),
+        (PUBLISH, {}, [], (OTHER, "tcp://127.0.0.1")),
+        # In one place the order does not matter.
+        (f"{PUBLISH}\n{BUS}", {}, [], (OTHER, "ipc:///bus")),
+        (f"{BUS}\n{PUBLISH}", {}, [], (OTHER, "ipc:///bus")),
+        (BUS, {}, [PUBLISH_OPTION, BUS_OPTION], (OTHER, THIRD)),
+        # A later place that says both says so of whatever a place before it has.
+        (PUBLISH, {}, [BUS_OPTION], (THIRD, THIRD)),
+        (PUBLISH, {"MODELD_BUS_ADDRESS": THIRD}, [], (THIRD, THIRD)),
+        (PUBLISH, {"MODELD_BUS_ADDRESS": THIRD}, [PUBLISH_OPTION], (OTHER, THIRD)),
+        (BUS, {"MODELD_SUBSCRIBE_ADDRESS": THIRD}, [], ("ipc:///bus", THIRD)),
+        (BUS, {"MODELD_SUBSCRIBE_ADDRESS": OTHER}, [BUS_OPTION], (THIRD, THIRD)),
+    ],
+)
+def test_bus_address_stands_for_both_addresses(
+    tmp_path: Path,
+    text: str,
+    environment: dict[str, str],
+    options: list[Given],
+    addresses: tuple[str, str],
+) -> None:
+    loaded = load_settings(write(tmp_path, text), environment, options)
+    assert loaded.config.addresses == addresses
+    # What is shown is what is in force, with where it comes from.
+    for key in ("publish_address", "subscribe_address"):
+        assert (loaded.sources[key] == "default") is (loaded.config.values()[key] is None)
 
 
 def test_wrong_variables_and_options_are_told_together(tmp_path: Path) -> None:

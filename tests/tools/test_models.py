@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,6 +120,22 @@ def test_nothing_is_switched_while_the_car_drives(
         said = models(0, "rollback", "--force")
     assert said.out.startswith("driving: ex@1 (before: ex@2)")
     assert "although" in said.err
+
+
+def test_the_car_is_asked_at_both_addresses(tmp_path: Path, models: Models) -> None:
+    """Also where nobody has made the directory of the other one yet."""
+    bus, silent, none = (f"ipc://{tmp_path}{place}" for place in ("/bus", "", "/none"))
+    for publish, subscribe, service in (
+        (bus, silent, "modelV2"),
+        (none, bus, "deviceState"),
+        (bus, none, "modelV2"),
+    ):
+        text = f"publish_address = '{publish}'\nsubscribe_address = '{subscribe}'\n"
+        (tmp_path / "config.toml").write_text(text, encoding="utf-8")
+        fields = {"started": True} if service == "deviceState" else {}
+        with repeating(bus, (service, event_of(service, **fields))):
+            said = models(4, "rollback").err
+        assert re.search(f"{bus}.*: expected a parked car, but .*{service}", said)
 
 
 @needs_root

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import get_args
+from typing import Final, get_args
 
+from cereal.address import Addresses
 from cereal.services import HashName
 from cereal.stacks import DEFAULT_STACK, STACKS, Stack
 from cereal.transport import ZmqTransport
+from modeld import bus
+
+# What the command does itself, and then what it is told of the daemons.
+_HEARS: Final = {
+    "--subscribe": "where to listen (that of --bus)",
+    "--publish": "where the daemons publish, if that is elsewhere (that of --subscribe)",
+}
+_SENDS: Final = {
+    "--publish": "where to publish (that of --bus)",
+    "--subscribe": "where the daemons subscribe, if that is elsewhere (that of --publish)",
+}
 
 
 def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,14 +38,18 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_bus_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the bus."""
+def add_bus_arguments(parser: argparse.ArgumentParser, *, sends: bool = False) -> None:
+    """Declare the bus of a command that listens, or of one that sends what the daemons hear."""
     parser.add_argument(
         "--bus",
         default="tcp://127.0.0.1",
         metavar="ADDRESS",
-        help="tcp://HOST or ipc:///DIRECTORY (tcp://127.0.0.1)",
+        help="tcp://HOST, tcp://HOST:+N with all ports moved by N, or ipc:///DIRECTORY "
+        "(tcp://127.0.0.1)",
     )
+    for option, text in (_SENDS if sends else _HEARS).items():
+        parser.add_argument(option, metavar="ADDRESS", help=text)
+    parser.set_defaults(sends=sends)
     add_stack_arguments(parser)
 
 
@@ -43,10 +59,22 @@ def stack_of(args: argparse.Namespace) -> Stack:
     return replace(stack, hash_name=args.port_hash) if args.port_hash else stack
 
 
+def addresses_of(args: argparse.Namespace) -> Addresses:
+    """Return the addresses that were asked for.
+
+    A command that is told one address is there for everything; both are those of the daemons.
+    """
+    if args.sends:
+        publish = args.publish or args.bus
+        return Addresses(publish, args.subscribe or publish)
+    subscribe = args.subscribe or args.bus
+    return Addresses(args.publish or subscribe, subscribe)
+
+
 def open_bus(args: argparse.Namespace) -> ZmqTransport:
     """Open the bus that was asked for.
 
     Raises:
-        TransportError: the address has another form.
+        TransportError: an address has another form.
     """
-    return ZmqTransport(args.bus, stack=stack_of(args))
+    return bus.open_bus(addresses_of(args), stack_of(args))

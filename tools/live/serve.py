@@ -18,7 +18,7 @@ from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.drives.segment_drive import SegmentDrive
 from tools.drives.segment_files import segment_at
 from tools.errors import DriveError, ToolError, UsageError
-from tools.lib.bus_options import open_bus
+from tools.lib.bus_options import addresses_of, open_bus
 from tools.live.bus_feed import STREAMS, BusFeed, LiveOptions, Seen
 from tools.live.cameras import CameraTable
 from tools.live.drive_pictures import NoPictures, picture_maker
@@ -74,8 +74,8 @@ class LiveSession:
 
     def __init__(self, args: argparse.Namespace, options: ServeOptions) -> None:
         table = CameraTable(focal_px=options.drives.focal_px)
-        live = LiveOptions(args.bus, table, options.rate_hz, options.width)
-        self.title = args.bus
+        self.title = str(addresses_of(args))
+        live = LiveOptions(self.title, table, options.rate_hz, options.width)
         self._live_source = LiveSource(live)
         self.source: Source = self._live_source
         self._stop = threading.Event()

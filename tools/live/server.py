@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.typedefs import Handler, Middleware
 
+from cereal.holder import holder_of_port
 from tools.errors import UsageError
 from tools.live.viewers import STALL_S, Source, Viewer
 
@@ -100,7 +101,8 @@ def open_socket(address: Address) -> socket.socket:
         reason = error.strerror or str(error)
         advice = "choose another --host or --port"
         if error.errno == errno.EADDRINUSE:
-            reason = "it in use"
+            holder = holder_of_port(port, str(place[0]))
+            reason = f"it in use{f' by {holder}' if holder else ''}"
             advice = (
                 f"another view may be there, look at {url_of(host, port)}, or choose another "
                 "--port (0: any that is free)"

@@ -13,16 +13,14 @@ from cereal.frames import DIRECTORY, Frame, FrameFormat, FrameRingWriter
 from cereal.schema import log
 from cereal.services import SERVICES, service_of_member
 from cereal.transport.base import Publisher, Transport
-from modeld.health import HEALTH_SERVICES
+from modeld.bus import DAEMON_SERVICES
 from modeld.inputs import SUBSCRIPTIONS
 from tools.errors import DriveError, ToolError, UsageError
 
 # Without them nobody can make sense of the rest; no filter takes them away.
 ALWAYS_PLAYED: Final = frozenset({"initData", "carParams"})
 # What the daemons that listen publish themselves: a service has one publisher.
-BLOCKED_BY_DEFAULT: Final = frozenset(
-    {"modelV2", "drivingModelData", "cameraOdometry", "driverStateV2", *HEALTH_SERVICES.values()}
-)
+BLOCKED_BY_DEFAULT: Final = frozenset(DAEMON_SERVICES)
 # Opened before anything is sent: who subscribed earlier needs up to half a second to connect.
 OPENED_FIRST: Final = (*SUBSCRIPTIONS, "wideRoadCameraState", "carParams", "initData")
 

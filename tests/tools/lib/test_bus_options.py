@@ -1,4 +1,5 @@
 import argparse
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ from tests.tools.messages import event_of, repeating
 from tools.lib.bus_options import add_bus_arguments, open_bus, stack_of
 
 
-def parse(*options: str) -> argparse.Namespace:
+def parse(*options: str, sends: bool = False) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_bus_arguments(parser)
+    add_bus_arguments(parser, sends=sends)
     return parser.parse_args(options)
 
 
@@ -36,6 +37,33 @@ def test_stack_and_hash_give_the_endpoint(options: tuple[str, ...], endpoint: st
     transport = open_bus(parse(*options))
     assert transport.endpoint("liveDelay") == endpoint
     transport.close()
+
+
+A, B, C = "ipc:///a", "ipc:///b", "ipc:///c"
+
+
+# Where modelV2 is, and where carState is, for a command that listens and for one that sends.
+@pytest.mark.parametrize(
+    ("options", "hears", "sends"),
+    [
+        (("--bus", A), (A, A), (A, A)),
+        (("--subscribe", A), (A, A), ("tcp://127.0.0.1:58537", A)),
+        (("--publish", A), (A, "tcp://127.0.0.1:9041"), (A, A)),
+        # Those of the daemon are understood as they are.
+        (("--publish", A, "--subscribe", B), (A, B), (A, B)),
+        (("--bus", C, "--publish", A, "--subscribe", B), (A, B), (A, B)),
+        (("--bus", C, "--publish", A), (A, C), (A, A)),
+    ],
+)
+def test_what_daemons_publish_and_all_else_may_be_at_two_addresses(
+    options: tuple[str, ...], hears: tuple[str, str], sends: tuple[str, str]
+) -> None:
+    for is_sender, expected in ((False, hears), (True, sends)):
+        with closing(open_bus(parse(*options, sends=is_sender))) as transport:
+            found = [transport.endpoint(name) for name in ("modelV2", "carState")]
+        assert [one.removesuffix("/modelV2").removesuffix("/carState") for one in found] == list(
+            expected
+        )
 
 
 def test_unknown_stack_is_refused(modeld: Modeld) -> None:

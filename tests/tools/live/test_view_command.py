@@ -123,7 +123,8 @@ def test_it_ends_by_signals_also_while_somebody_watches(
 def test_a_port_in_use_is_one_line_and_2(log: Path, modeld: Modeld) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = f"127.0.0.1 port {port}: expected a free port, found it in use"
+        said = f"127.0.0.1 port {port}: expected a free port, found it in use by process "
+        said += f"{os.getpid()} ("
         other = f"look at http://127.0.0.1:{port}/, or choose another --port (0: any that is free)"
         for text in (said, other):
             modeld.refused(2, text, "view", log, "--port", port)

@@ -1,0 +1,32 @@
+"""The bus as the daemons see it: what they say is at one address, all that they hear at another.
+
+An address belongs to services and not to a direction, so that whoever listens to the daemons, or
+plays the car to them, is told the same two addresses and finds everything (ADR 0119).
+"""
+
+from typing import Final
+
+from cereal.address import Addresses
+from cereal.stacks import Stack
+from cereal.transport import ZmqTransport
+from modeld.health import HEALTH_SERVICES
+
+DAEMON_SERVICES: Final = (
+    *("modelV2", "drivingModelData", "cameraOdometry", "driverStateV2"),
+    *HEALTH_SERVICES.values(),
+)
+"""What the daemons publish, and do not subscribe to."""
+
+
+def open_bus(addresses: Addresses, stack: Stack) -> ZmqTransport:
+    """Open the bus of the daemons, for one of them or for whoever speaks with them.
+
+    Args:
+        addresses: Of `DAEMON_SERVICES`, and of all other services.
+        stack: Whose names and ports they have.
+
+    Raises:
+        TransportError: An address has another form.
+    """
+    elsewhere = dict.fromkeys(DAEMON_SERVICES, addresses.publish)
+    return ZmqTransport(addresses.subscribe, elsewhere=elsewhere, stack=stack)
