@@ -1,10 +1,13 @@
 import argparse
 from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from cereal.services import SERVICES, HashName, port_of
 from cereal.stacks import DEFAULT_STACK, STACKS
+from modeld.bus import DAEMON_SERVICES
 from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of, repeating
 from tools.lib.bus_options import add_bus_arguments, open_bus, stack_of
@@ -64,6 +67,13 @@ def test_what_daemons_publish_and_all_else_may_be_at_two_addresses(
         assert [one.removesuffix("/modelV2").removesuffix("/carState") for one in found] == list(
             expected
         )
+
+
+def test_ports_moved_by_1000_as_advised_are_none_that_a_bridge_has() -> None:
+    for hash_name in get_args(HashName):
+        taken = {port_of(name, hash_name) for name in SERVICES}
+        moved = {port_of(name, hash_name, moved=1000) for name in DAEMON_SERVICES}
+        assert len(moved - taken) == len(DAEMON_SERVICES)
 
 
 def test_unknown_stack_is_refused(modeld: Modeld) -> None:
