@@ -42,7 +42,6 @@ from tools.lib.bindings import add_bind
 from tools.lib.constants import add_constant
 from tools.lib.frame_inputs import make_frame_inputs
 from tools.lib.json_output import print_json
-from tools.lib.outputs import check_outputs
 from tools.lib.table import format_size, format_table
 
 if TYPE_CHECKING:
@@ -167,7 +166,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_artifact(args: argparse.Namespace) -> int:
     path = args.path[0]
-    check_outputs({"--trace": args.trace}, [path])
     with runtime.load_program(path, args.device) as program:
         entry = args.entry or program.entries[0]
         inputs = make_inputs(program.entry_inputs(entry), args.seed)

@@ -209,6 +209,10 @@ def _dispatch(arguments: list[str]) -> int:
     # The parser counts before and after the command apart.
     args.verbosity = _count_verbosity(arguments)
     _configure_logging(args.verbosity)
+    # Before any work: what a command was told to write is no input of it.
+    from tools.command_files import check_files
+
+    check_files(args)
     return run(args)
 
 

@@ -39,7 +39,6 @@ from tools.compare.page import write_comparison
 from tools.compare.tolerances import read_tolerances
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.outputs import check_outputs
 from tools.lib.report_page import write_page
 
 # Endings of closed-loop results.
@@ -105,9 +104,6 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.limit < 1:
         raise UsageError(f"--limit: expected at least 1 finding, found {args.limit}")
-    check_outputs(
-        {"--html": args.html}, [args.left, args.right, args.tolerances, args.truth, args.gates]
-    )
     is_result = [path.suffix == RESULT for path in (args.left, args.right)]
     if any(is_result):
         return _compare_results(args, all(is_result))

@@ -53,7 +53,6 @@ from tools.lib.describe_check import describe_check
 from tools.lib.describe_precision import describe_precision
 from tools.lib.describe_tuning import describe_tuning
 from tools.lib.json_output import print_json
-from tools.lib.outputs import check_outputs
 from tools.lib.target_report import TargetReport, describe_target, target_report
 
 # A day: more is a typing error.
@@ -306,8 +305,6 @@ def _progress(what: str, done: int, total: int) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compile and write; returns the exit code."""
     flags = _flags(args)
-    page = "VIZ" if args.viz is None else "--viz"
-    check_outputs({"-o": Path(args.output), page: flags.viz_file}, map(Path, args.model))
     started = time.perf_counter()
     tuned: list[Tuned] = []
     compiled = _compile(args, flags, tuned)

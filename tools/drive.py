@@ -58,7 +58,6 @@ from tools.closed_loop.run import (
 from tools.closed_loop.scenario import SCENARIOS
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.outputs import check_outputs
 from tools.lib.table import format_table
 from tools.playback.model import check_frame, load_model, read_driving_artifact
 
@@ -119,8 +118,6 @@ def run(args: argparse.Namespace) -> int:
     gates = parse_gates(args.gate, args.gates, gate_names(selection))
     _check_workers(args)
     _check(args, gates)
-    outputs = {"--log": args.log, "--report": args.report, "--lines": args.lines}
-    check_outputs(outputs, [args.model, args.gates])
     count = len(selection.errands()) * (1 if args.fault is None else 1 + len(_faults(args)))
     with telling(count, args.lines, show=not args.quiet) as tell:
         if args.fault is not None:

@@ -18,7 +18,6 @@ import numpy as np
 from runtime.whole_file import whole_file
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.outputs import check_outputs
 from tools.lib.table import format_table
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ def run(args: argparse.Namespace) -> int:
     """
     from runtime import load_program
 
-    check_outputs({"--outputs": args.outputs}, [args.artifact, args.inputs])
     inputs = _read_arrays(args.inputs)
     with load_program(args.artifact, args.device) as program:
         outputs = program.run(inputs, args.entry)

@@ -36,7 +36,6 @@ from tools.drives.open_drive import open_drive
 from tools.errors import UsageError
 from tools.lib.dump_log import selections
 from tools.lib.json_output import print_json
-from tools.lib.outputs import check_outputs
 
 OUTPUTS = ("mcap", "video", "rerun")
 
@@ -85,7 +84,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--picture-rate: expected a positive number, found {args.picture_rate:g}; 5 is usual"
         )
-    check_outputs(outputs, [args.log, Path(args.drive) if args.drive else None, args.telemetry])
     figures: dict[str, Any] = {"log": str(args.log)}
     with _progress(args) as on_event:
         if args.mcap:

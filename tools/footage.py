@@ -30,7 +30,6 @@ from tools.drives.video_drive import MODEL_HZ, VideoDrive, open_drive
 from tools.errors import UsageError
 from tools.lib.drive_log import summarize
 from tools.lib.json_output import print_json
-from tools.lib.outputs import check_outputs
 from tools.lib.picture import encode_jpeg
 from tools.lib.report_page import write_page
 from tools.lib.table import format_table
@@ -75,7 +74,6 @@ def run(args: argparse.Namespace) -> int:
         UsageError: a labelled frame is not shown at this rate.
         ToolError, RuntimeFault: a clip or a model that cannot be played.
     """
-    check_outputs({"--report": args.report}, [args.clip, args.labels, *args.model, args.telemetry])
     labels = read_labels(args.labels)
     labels.check_clip(args.clip)
     options = DriveOptions(telemetry=args.telemetry, rate_hz=args.rate, camera=labels.video_camera)

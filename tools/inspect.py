@@ -24,7 +24,6 @@ from runtime.quantities import count_text
 from tools.errors import InspectError, UsageError
 from tools.lib.bindings import add_bind, parse_bindings
 from tools.lib.json_output import print_json
-from tools.lib.outputs import check_outputs
 from tools.lib.table import Section, format_table, printable
 
 if TYPE_CHECKING:
@@ -178,7 +177,6 @@ def _dump(args: argparse.Namespace, kind: str) -> int:
     for option, seconds in (("--from", args.from_s), ("--to", args.to_s)):
         if seconds is not None and not math.isfinite(seconds):
             raise UsageError(f"{option}: expected a finite number of seconds, found {seconds}")
-    check_outputs({"--output": args.output}, [args.file])
     ending = args.output.suffix.lstrip(".") if args.output else ""
     tally = dump(
         Request(
@@ -204,8 +202,6 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
     # Here: neither the compiler nor the runtime is needed to look into a log.
     from tools.lib.describe_schedule import describe, load
 
-    if args.viz is not None:
-        check_outputs({"--viz": args.viz}, [args.file])
     scheduled = load(args.file, kind, parse_bindings(args.bind))
     facts, sections = describe(scheduled, args.entry)
     if args.viz is not None:

@@ -49,7 +49,6 @@ from tools.drives.open_drive import DriveOptions
 from tools.drives.openpilot import segment_directories
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
-from tools.lib.outputs import check_outputs
 from tools.playback.model import read_driving_artifact
 from tools.regress.bisect import bisect
 from tools.regress.cluster import parse_address, run_jobs_on_cluster
@@ -233,10 +232,6 @@ def _check_arguments(args: argparse.Namespace) -> None:
         parse_address(args.cluster)
         if args.jobs is not None:
             raise UsageError("--jobs: expected no --cluster with it; its workers are counted there")
-    check_outputs(
-        {"--report": args.report},
-        [args.model, args.baseline, args.telemetry, args.gates, *(args.onnx or ())],
-    )
 
 
 def _make_plan(args: argparse.Namespace) -> Plan:

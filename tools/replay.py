@@ -35,12 +35,12 @@ from typing import Any
 
 from runtime.quantities import count_text
 from runtime.whole_file import whole_file
+from tools.command_files import check_files
 from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.drive import Drive, DriveInfo
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.errors import UsageError
 from tools.lib.json_output import json_text, print_json
-from tools.lib.outputs import check_outputs
 from tools.lib.report import (
     MAX_PICTURES,
     MEASURED_TIMES,
@@ -138,15 +138,6 @@ def _check_no_views(args: argparse.Namespace, reason: str) -> None:
 
 def _run_single(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
     (model_path,) = args.model
-    check_outputs(
-        {
-            "--output": args.output,
-            "--report": args.report,
-            "--video": args.video,
-            "--rerun": args.rerun,
-        },
-        [Path(text), model_path, options.telemetry],
-    )
     drive = open_drive(text, options)
     try:
         check_fits(model_path, read_driving_artifact(model_path), drive.info)
@@ -268,7 +259,6 @@ class _Tally:
 
 def _run_several(args: argparse.Namespace, options: DriveOptions) -> int:
     _make_directory(args.output)
-    check_outputs({"--report": args.report}, [*args.model, options.telemetry])
     report = args.report or args.output / "report.html"
     with output_lock(args.output), ExitStack() as stack:
         models = [stack.enter_context(load_model(path, args.device)) for path in args.model]
@@ -288,6 +278,7 @@ def _run_several(args: argparse.Namespace, options: DriveOptions) -> int:
             on_moment=bar.count,
             on_kept=bar.skip,
         )
+        check_files(args, batch.files(plan.drives))
         title = f"Replay of {count_text(len(infos), 'drive')}"
         # The page is written while the drives are played: what it shows of one is not kept.
         write_set_report(report, title, _play_all(batch, plan, tally), tally.errors)

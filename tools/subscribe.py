@@ -41,7 +41,6 @@ from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.lib.dump_log import json_line, selections
 from tools.lib.json_output import print_json
 from tools.lib.message_values import Selection
-from tools.lib.outputs import check_outputs
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +89,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--timeout: expected a positive number of seconds, found {args.timeout}")
     if args.field and not args.json:
         raise UsageError("--field needs --json")
-    check_outputs({"--output": args.output})
     # Unknown names must fail here: a socket for them would stay silent for ever.
     names = [service(name).name for name in dict.fromkeys((*printed, *args.log_only))]
     printer = _Printer(printed, args.every, _selections(printed, args.field) if args.json else None)

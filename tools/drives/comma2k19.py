@@ -36,6 +36,7 @@ from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
 from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError
 from tools.lib.drive_messages import DriveMessages, FrameTimes, Mounting
+from tools.lib.outputs import tree
 from tools.lib.telemetry import Series, Telemetry, measured_series
 from tools.lib.video import Video
 
@@ -265,6 +266,11 @@ def expand(text: str, options: DriveOptions) -> list[str] | None:  # noqa: ARG00
         int(child.name) for child in path.iterdir() if child.name.isdecimal() and is_segment(child)
     )
     return [str(path / str(number)) for number in numbers] or None
+
+
+def input_files(text: str, options: DriveOptions) -> list[Path]:
+    """Return the segments' directories and all in them, and the directory that the text names."""
+    return [path for one in expand(text, options) or [] for path in (Path(text), *tree(Path(one)))]
 
 
 def open_drive(text: str, options: DriveOptions) -> Comma2k19Drive:

@@ -1,8 +1,9 @@
 """Opens a drive of any kind by what a user types: a path, a route, a segment, a range of them.
 
-A kind is a module with two functions: ``expand(text, options) -> list[str] | None`` says which
+A kind is a module with three functions: ``expand(text, options) -> list[str] | None`` says which
 drives a text stands for (None: not of this kind), ``open_drive(text, options) -> Drive`` opens one
-of those. Kinds are asked in the order of ``KINDS``, and imported only then.
+of those, ``input_files(text, options) -> list[Path]`` says what of the disk belongs to them. Kinds
+are asked in the order of ``KINDS``, and imported only then.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ class Kind(Protocol):
     def open_drive(self, text: str, options: DriveOptions) -> Drive:
         """Open one drive of those that `expand` returned."""
 
+    def input_files(self, text: str, options: DriveOptions) -> list[Path]:
+        """Return the files and directories of the drives a text stands for; none: not its kind."""
+
 
 def expand_drives(texts: Sequence[str], options: DriveOptions) -> list[str]:
     """Return one text for each single drive, in order: ranges and whole routes become segments.
@@ -77,6 +81,15 @@ def open_drive(text: str, options: DriveOptions) -> Drive:
             "name one of them"
         )
     return kind.open_drive(drives[0], options)
+
+
+def input_files(text: str, options: DriveOptions) -> list[Path]:
+    """Return what is read where a text is opened: its files, and the directories they are all of.
+
+    A drive that is not whole has them, too, and a text that names nothing has none.
+    """
+    kinds = (cast("Kind", importlib.import_module(name)) for name in KINDS)
+    return [path for kind in kinds for path in kind.input_files(text, options)]
 
 
 def _expand(text: str, options: DriveOptions) -> tuple[Kind, list[str]]:

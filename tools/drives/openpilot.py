@@ -7,6 +7,7 @@ What a text may be is in `tools.drives.route_names`, where routes lie in
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tools.drives.segment_files import (
     segments_in,
 )
 from tools.errors import DriveError
+from tools.lib.outputs import tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,26 @@ def segment_directories(text: str, options: DriveOptions) -> list[Path]:
     return [segment.path for one in found for segment in one.segments if segment.path.is_dir()]
 
 
+def input_files(text: str, options: DriveOptions) -> list[Path]:
+    """Return the files and directories of the segments, and the directory that the text names.
+
+    Those of segments that a selection leaves out, too.
+    """
+    base = text if _exists(Path(text)) else split_selection(text)[0]
+    found, segments = [Path(base)] if base and _exists(Path(base)) else [], []
+    with suppress(DriveError):
+        one, name = segment_at(Path(base)), parse_route(base)
+        if one is not None:
+            segments = [one]
+        elif found and found[0].is_dir():
+            segments = [one for route in segments_in(found[0]).values() for one in route]
+        elif not found and name is not None:
+            segments = find_route(_root(name, options), name)
+    for segment in segments:
+        found += [*tree(segment.path), *segment.files.values()]
+    return found
+
+
 def _find(text: str, options: DriveOptions) -> list[_Found] | None:
     path = Path(text)
     if _exists(path):
@@ -133,7 +155,7 @@ def _at_path(base: str, path: Path, selection: Selection) -> list[_Found] | None
 def _by_name(
     base: str, name: RouteName, selection: Selection, options: DriveOptions
 ) -> list[_Found] | None:
-    root = Path(name.root) if name.root is not None else options.data_dir or Path()
+    root = _root(name, options)
     segments = find_route(root, name)
     if not segments:
         if holds_route(root, name):
@@ -145,6 +167,11 @@ def _by_name(
             f"{root / f'{name.text}--0'}, found none{hint or '; check the name'}"
         )
     return [_choose(base, segments[0].route or name.text, segments, selection)]
+
+
+def _root(name: RouteName, options: DriveOptions) -> Path:
+    """Return where a route lies that is named."""
+    return Path(name.root) if name.root is not None else options.data_dir or Path()
 
 
 def _choose(

@@ -110,6 +110,11 @@ def expand(text: str, options: DriveOptions) -> list[str] | None:  # noqa: ARG00
     return [text] if Path(text).is_file() else None
 
 
+def input_files(text: str, options: DriveOptions) -> list[Path]:
+    """Return the video itself."""
+    return [Path(one) for one in expand(text, options) or []]
+
+
 def open_drive(text: str, options: DriveOptions) -> VideoDrive:
     """Open a video.
 

@@ -1,52 +1,116 @@
 """Checks of the files a command is to write, before it does minutes of work for them.
 
 Every writer of ours makes a file beside the target and renames it (`runtime.whole_file`), which
-replaces what has that name: an input of the same command. Called by the commands.
+replaces what has that name: an input of the same command. What a command reads and writes is a row
+of `tools.command_files`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from runtime.whole_file import NotAFileError, target_of
 from tools.errors import UsageError
 
 
-def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None] = ()) -> None:
-    """Refuse output files that cannot be written, or that would replace something else.
+class _Place(NamedTuple):
+    """A file or directory, whatever it is called: two names of one are the same."""
+
+    device: int
+    inode: int
+
+
+def check_outputs(
+    files: Mapping[str, Path | None],
+    inputs: Mapping[str, Iterable[Path]],
+    directories: Mapping[str, Path | None] | None = None,
+) -> None:
+    """Refuse outputs that cannot be written, or that would replace something else.
+
+    Links of both kinds, ``..`` and directories that do not exist yet are followed to where they
+    lead.
 
     Args:
-        outputs: path by option, for messages; None is an option that was not given.
-        inputs: files that the command reads.
+        files: path that is written by option, for messages; None is an option that was not given.
+        inputs: files and directories that are read, by option.
+        directories: that get files, and are made where they are missing, by option. One that is
+            read, too, may be written by its own option.
 
     Raises:
-        UsageError: an output has no name or no writable directory, is a directory or a device, is
-            one of the inputs, or is named twice.
+        UsageError: a file has no name or no writable directory, is a directory or a device, or is
+            named twice; or an output is one of the inputs, or lies inside one.
     """
-    sources = [path for path in inputs if path is not None]
+    found = _places(inputs)
+    made = {
+        option: _check_input(option, path, found)
+        for option, path in (directories or {}).items()
+        if path is not None
+    }
     targets: dict[Path, str] = {}
-    for option, path in outputs.items():
+    for option, path in files.items():
         if path is None:
             continue
-        _check_place(option, path)
-        for source in sources:
-            if _is_same(path, source):
-                raise UsageError(
-                    f"{option} {path}: expected another file than the input {source}, found the "
-                    "same, which would be lost; choose another name"
-                )
-        resolved = path.resolve()
-        if resolved in targets:
+        _check_place(option, path, made.values())
+        target = _check_input(option, path, found)
+        if target in targets:
             raise UsageError(
-                f"{option} {path}: expected another file than {targets[resolved]}, found the same; "
+                f"{option} {path}: expected another file than {targets[target]}, found the same; "
                 "choose another name"
             )
-        targets[resolved] = option
+        targets[target] = option
 
 
-def _check_place(option: str, path: Path) -> None:
+def tree(path: Path) -> Iterator[Path]:
+    """Yield a file, or a directory and all that is in it."""
+    yield path
+    if os.path.isdir(path):  # noqa: PTH112 - of any name, too long ones as well
+        yield from path.rglob("*")
+
+
+def _places(inputs: Mapping[str, Iterable[Path]]) -> dict[_Place, dict[str, Path]]:
+    """Return by what is there which options read it, and how they call it."""
+    found: dict[_Place, dict[str, Path]] = {}
+    for option, paths in inputs.items():
+        for path in paths:
+            place = _place(path)
+            if place is not None:
+                found.setdefault(place, {}).setdefault(option, path)
+    return found
+
+
+def _check_input(option: str, path: Path, inputs: Mapping[_Place, Mapping[str, Path]]) -> Path:
+    """Refuse an output that is an input of another option, or inside one; return where it lies."""
+    target = Path(os.path.realpath(path))
+    for at in (target, *target.parents):
+        place = _place(at)
+        readers = {} if place is None else inputs.get(place, {})
+        source = next((one for reader, one in readers.items() if reader != option), None)
+        if source is None:
+            continue
+        if at == target:
+            raise UsageError(
+                f"{option} {path}: expected another file than the input {source}, found the same, "
+                "which would be lost; choose another name"
+            )
+        raise UsageError(
+            f"{option} {path}: expected a place outside the input {source}, found one inside, "
+            "where it would be taken for a part of it; choose another directory"
+        )
+    return target
+
+
+def _place(path: Path) -> _Place | None:
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # it does not exist, or is not ours to look at
+        return None
+    return _Place(status.st_dev, status.st_ino)
+
+
+def _check_place(option: str, path: Path, made: Iterable[Path]) -> None:
     if not path.name:
         raise UsageError(f"{option} {path}: expected the name of a file, found none; give one")
     try:
@@ -58,6 +122,8 @@ def _check_place(option: str, path: Path) -> None:
     except OSError as error:
         raise UsageError(f"{option} {path}: cannot be written: {error.strerror}") from error
     if not target.parent.is_dir():
+        if any(Path(os.path.realpath(target)).is_relative_to(one) for one in made):
+            return
         raise UsageError(
             f"{option} {path}: expected its directory to exist, found none; "
             f"make it with: mkdir -p {target.parent}"
@@ -67,10 +133,3 @@ def _check_place(option: str, path: Path) -> None:
             f"{option} {path}: expected a directory that can be written, found {target.parent}; "
             "choose another one"
         )
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:  # one of them does not exist, or is not ours to look at
-        return False

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 
 from cereal.errors import CerealError
@@ -20,9 +21,16 @@ from tools.drives.drive import DriveInfo, Moment
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.errors import ToolError
 from tools.lib.report import MAX_PICTURES
+from tools.playback.frame_table import frames_path
 from tools.playback.model import LoadedModel, check_fits
 from tools.playback.pictures import FramePictures, load_pictures, pictures_path, save_pictures
-from tools.playback.provenance import Asked, is_finished, remove_outcome, write_provenance
+from tools.playback.provenance import (
+    Asked,
+    is_finished,
+    provenance_path,
+    remove_outcome,
+    write_provenance,
+)
 from tools.playback.result import DriveResult, read_result
 from tools.playback.run_drive import OnMoment, PlaybackOptions, run_drive
 
@@ -126,6 +134,16 @@ class Batch:
     def log_of(self, planned: Planned, model_name: str) -> Path:
         """Return where the log of a pair lies."""
         return self.directory / model_name / f"{planned.name}.rlog.zst"
+
+    def files(self, drives: Sequence[Planned]) -> dict[str, Path]:
+        """Return what is written of all pairs, by what it is called in messages."""
+        found: dict[str, Path] = {}
+        for planned, name in product(drives, model_names(self.models)):
+            log, pair = self.log_of(planned, name), f"{planned.name} by {name}"
+            found |= {f"log of {pair}": log, f"table of {pair}": frames_path(log)}
+            found |= {f"pictures of {pair}": pictures_path(log)}
+            found |= {f"provenance of {pair}": provenance_path(log)}
+        return found
 
     def run(self, planned: Planned, errors: list[DriveFailure]) -> list[DriveResult]:
         """Play one drive with every model, unless it is finished.

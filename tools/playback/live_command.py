@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.outputs import check_outputs
 from tools.playback.live import LiveJob, answer_problems, live_lines, live_report, replay_live
 from tools.playback.lock import output_lock
 from tools.playback.player_options import add_play_arguments, play_options
@@ -57,7 +55,6 @@ def run_live(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
     if args.report is not None:
         raise UsageError("--report: expected without --live, found both; replay the drive as it is")
     (model,) = args.model
-    check_outputs({"--output": args.output}, [Path(text), model, options.telemetry])
     drive = open_drive(text, options)
     try:
         job = LiveJob(model, args.output, play_options(args, drive.info), args.device)

@@ -12,11 +12,13 @@ import mmap
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
@@ -110,6 +112,27 @@ class ExternalData:
             )
         tensor.raw_data = bytes(data)
         forget(tensor)
+
+
+def external_files(path: Path) -> list[Path]:
+    """Return the files beside a model that it refers to; none where it is no model to read."""
+    try:
+        model = onnx.load_model(path, format="protobuf", load_external_data=False)
+    except (OSError, ValueError, DecodeError):
+        return []
+    tensors = [*model.graph.initializer, *inner_tensors(model)]
+    names = {
+        entry.value
+        for tensor in tensors
+        if is_external(tensor)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    found = []
+    for name in sorted(names):
+        with suppress(ModelError):  # said when the model is loaded
+            found.append(_resolve(name, path.parent, ""))
+    return found
 
 
 def is_external(tensor: TensorProto) -> bool:

@@ -34,7 +34,7 @@ from tools.make_model import write_models
 
 def test_new_and_existing_files_are_fine(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("old")
-    check_outputs({"-o": tmp_path / "new", "--report": tmp_path / "old", "--trace": None}, [None])
+    check_outputs({"-o": tmp_path / "new", "--report": tmp_path / "old", "--trace": None}, {})
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_text() == "old"
 
@@ -59,12 +59,12 @@ def test_place_that_cannot_be_written_is_refused(tmp_path: Path, name: str, mess
     os.mkfifo(tmp_path / "pipe")
     outputs = {"--report": tmp_path / "other", "-o": tmp_path / name}
     with pytest.raises(UsageError, match=message):
-        check_outputs(outputs, [tmp_path / "missing", tmp_path / "file"])
+        check_outputs(outputs, {"input": [tmp_path / "missing", tmp_path / "file"]})
 
 
 def test_empty_name_is_refused() -> None:
     with pytest.raises(UsageError, match="expected the name of a file"):
-        check_outputs({"-o": Path()})
+        check_outputs({"-o": Path()}, {})
 
 
 def test_full_disk_names_the_file(tmp_path: Path, modeld: Modeld) -> None:
@@ -82,7 +82,7 @@ def test_full_disk_names_the_file(tmp_path: Path, modeld: Modeld) -> None:
 def test_read_only_directory_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     with pytest.raises(UsageError, match="expected a directory that can be written"):
-        check_outputs({"-o": tmp_path / "x"})
+        check_outputs({"-o": tmp_path / "x"}, {})
     tmp_path.chmod(0o755)
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_ordinary_file_is_refused_behind_links_too(tmp_path: Path) ->
     for name, link in links(tmp_path).items():
         before = link.readlink()
         with pytest.raises(UsageError, match=REFUSED):
-            check_outputs({"-o": link})
+            check_outputs({"-o": link}, {})
         with pytest.raises(OSError, match=REFUSED), whole_file(link):
             pytest.fail(name)
         with pytest.raises(LogError, match=REFUSED):
