@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from cereal.address import ADDRESS_FORM, BusAddress
 from cereal.errors import TransportError
+from runtime.number_text import float_of, int_of
 
 _DOC: Final = "doc"
 _TRUE: Final = ("1", "true", "yes", "on")
@@ -106,11 +107,10 @@ class Setting:
             return word in _TRUE
         if self.kind in (int, float):
             try:
-                return self.checked(self.kind(text))
-            except (ValueError, OverflowError) as error:
-                if str(error).startswith("expected"):
-                    raise
+                number = int_of(text) if self.kind is int else float_of(text)
+            except ValueError as error:
                 raise ValueError(f"expected {self.expected}, got {text!r}") from error
+            return self.checked(number)
         return self.checked(self.kind(text))
 
     def convert(self, value: Any) -> Any:
@@ -219,7 +219,9 @@ def toml_text(text: str) -> str:
 
 def cpu_list(text: str) -> str | None:
     """Check "7" or "0-3,6"; whether there are such CPUs is seen when they are used."""
-    ranges = [re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip()) for part in text.split(",")]
+    ranges = [
+        re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part.strip()) for part in text.split(",")
+    ]
     good = all(r is not None and int(r[1]) <= int(r[2] or r[1]) for r in ranges)
     return None if good else "CPUs as 7 or 0-3,6"
 

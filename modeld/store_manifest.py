@@ -17,7 +17,7 @@ MAX_MANIFEST_BYTES: Final = 1 << 16
 # No directory can be left with it, and no file be hidden: it begins with a letter or digit.
 _WORD: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_ADDED: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_ADDED: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _KINDS: Final = ("driving", "monitoring")
 _TEXT: Final = re.compile(r"[ -~]{0,128}")
 _MAX_SIZE: Final = 1 << 40

@@ -96,7 +96,7 @@ def _values(port: Port, kind: str, seed: int) -> Array:
     else:
         parts = _words(kind, port.name, seed, size).astype("<u8").view("<u2").reshape(size, 4)
         made = ((parts.sum(1, dtype=np.int32) - _MEAN) * _UNIT).astype(dtype)
-    return np.ascontiguousarray(made.reshape(port.shape))
+    return np.asarray(made.reshape(port.shape), order="C")
 
 
 class _Layout(NamedTuple):

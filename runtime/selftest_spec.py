@@ -52,7 +52,7 @@ class ExpectedValues:
 
     def plain(self) -> dict[str, Any]:
         """Return it as the manifest has it."""
-        values = np.ascontiguousarray(self.values)
+        values = np.asarray(self.values, order="C")
         return {
             "kind": self.kind,
             "name": self.name,

@@ -43,7 +43,7 @@ class Stepper:
             if not self._is(spec) or value is None:
                 continue
             assert value.nbytes == spec.payload_bytes, spec.name
-            self._copy(self._program._memory.buffer(index), np.ascontiguousarray(value), spec.name)
+            self._copy(self._program._memory.buffer(index), np.asarray(value, order="C"), spec.name)
 
     def launches(self, inputs: Mapping[str, NDArray[Any]], entry: str) -> Iterator[int]:
         """Run an entry and yield the number of each launch when it is done.

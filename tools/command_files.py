@@ -48,12 +48,12 @@ def _replay(args: argparse.Namespace) -> More:
     from tools.playback.lock import lock_path
 
     output = args.output
-    files: dict[str, Path | None] = {"lock of --output": lock_path(output)}
-    if not os.path.isdir(output):  # noqa: PTH112 - as above
-        return More(files | {"--output": output, "table of --output": frames_path(output)})
-    page = None if args.report else output / "report.html"
-    files |= {"page of --output": page, "summary of --output": output / "summary.json"}
-    return More(files, directories={"--output": output})
+    if os.path.isdir(output):  # noqa: PTH112 - of any name, too long ones as well
+        page = None if args.report else output / "report.html"
+        files = {"page of --output": page, "summary of --output": output / "summary.json"}
+        return More(files, directories={"--output": output})
+    beside = {"table of --output": frames_path(output), "lock of --output": lock_path(output)}
+    return More({"--output": output, **beside})
 
 
 def _regress(args: argparse.Namespace) -> More:

@@ -18,6 +18,7 @@ import numpy as np
 from runtime.whole_file import whole_file
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
+from tools.lib.npz import write_npz
 from tools.lib.table import format_table
 
 if TYPE_CHECKING:
@@ -71,7 +72,6 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise UsageError(f"{path}: expected an .npz of named arrays, found a single array")
-            # asarray and not ascontiguousarray, which makes a vector of a scalar.
             return {name: np.asarray(archive[name], order="C") for name in archive.files}
     except OSError as error:
         raise UsageError(f"{path}: cannot read: {error.strerror or error}") from error
@@ -85,7 +85,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     try:
         with whole_file(path) as file:
-            np.savez(file, allow_pickle=False, **arrays)
+            write_npz(file, arrays)
     except OSError as error:
         raise UsageError(f"{path}: cannot write: {error.strerror or error}") from error
 

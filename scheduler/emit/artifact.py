@@ -129,7 +129,7 @@ class _Writer:
 
     def weight(self, data: NDArray[Any], name: str, image: Image | None = None) -> int:
         """Return the index of a weight, appending its bytes once per content."""
-        raw = np.ascontiguousarray(data).tobytes()
+        raw = np.asarray(data, order="C").tobytes()
         # Equal bytes of another type or form are another buffer: kernels read them in their own
         # way.
         form = f"{data.dtype}{data.shape}" + (f"{image}" if image is not None else "")

@@ -100,7 +100,7 @@ def canonical(value: object) -> str:
 
 def content_digest(data: NDArray[Any]) -> str:
     """Return the sha256 of an array's type, shape and values."""
-    values = np.ascontiguousarray(data)
+    values = np.asarray(data, order="C")
     digest = hashlib.sha256(f"{data.dtype}{data.shape}".encode())
     digest.update(values.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

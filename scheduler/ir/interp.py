@@ -182,7 +182,7 @@ def evaluate_node(node: Node, src: list[Array]) -> Array:
     if op is Op.CAST:
         return src[0].astype(node.dtype.np)
     if op is Op.BITCAST:
-        return np.ascontiguousarray(src[0]).view(node.dtype.np).reshape(node.shape)
+        return np.asarray(src[0], order="C").reshape(-1).view(node.dtype.np).reshape(node.shape)
     if node.dtype is dt.float16 and rounds(node):
         src = [s.astype(np.float32) for s in src]
     if op in ELEMENTWISE:

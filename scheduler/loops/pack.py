@@ -128,7 +128,7 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
     strides = {
         a.atom: (steps[at[i, 0]], steps[at[i, 1]], steps[at[i, 2]]) for i, a in enumerate(used)
     }
-    return PackedWeight(load.src[0], np.ascontiguousarray(data).reshape(-1), strides)
+    return PackedWeight(load.src[0], np.asarray(data, order="C").reshape(-1), strides)
 
 
 def _order(axes: list[Axis]) -> list[tuple[int, int]]:

@@ -229,7 +229,7 @@ def as_tensor(value: Value) -> Tensor:
         n == 1 or s == 0 for n, s in zip(value.shape, value.strides, strict=True)
     ):
         return Tensor.weight(np.asarray(value.flat[0])).broadcast_to(value.shape)
-    return Tensor.weight(np.ascontiguousarray(value))
+    return Tensor.weight(np.asarray(value, order="C"))
 
 
 def normal_axis(axis: int, ndim: int) -> int:

@@ -179,8 +179,8 @@ def weight_of(values: Array, kind: CarriedType) -> Tensor:
     They are in the carrier, as `graph_array` gives them.
     """
     if kind.format is None or kind.storage is not dt.uint16:
-        return Tensor.weight(np.ascontiguousarray(values))
-    bits = (np.ascontiguousarray(values).view(np.uint32) >> 16).astype(np.uint16)
+        return Tensor.weight(np.asarray(values, order="C"))
+    bits = (np.asarray(values, order="C").view(np.uint32) >> 16).astype(np.uint16)
     return kind.decode(Tensor.weight(bits))
 
 

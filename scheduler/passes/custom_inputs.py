@@ -32,7 +32,7 @@ def _bindable(source: Node) -> Node:
     if not moved and not free:
         return source
     if (free or is_weight(top)) and prod(source.shape) <= MAX_ELEMENTS:
-        data = np.ascontiguousarray(interp.evaluate([source])[0]).reshape(source.shape)
+        data = np.asarray(interp.evaluate([source])[0], order="C")
         return new_weight(data, source.dtype)
     return like(source, Op.CONTIGUOUS, (source,))
 

@@ -52,7 +52,7 @@ def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
     new: dict[Node, Node] = {}
     for node in order:
         if node in values:
-            data = np.ascontiguousarray(values[node]).reshape(node.shape)  # it lifts () to (1,)
+            data = np.asarray(values[node], order="C")
             new[node] = new_weight(data, node.dtype)
         else:
             new[node] = with_sources(node, new)

@@ -242,7 +242,7 @@ def transformed(weight: Array, blocks: Blocks) -> Array:
     # The panel is outermost: an item walks its weights in the order in which they are stored.
     panel = blocks.vectors * blocks.lanes
     cut = wide.reshape(16, outputs // panel, panel, depth)
-    return np.ascontiguousarray(cut.transpose(1, 0, 3, 2).astype(np.float32))
+    return np.asarray(cut.transpose(1, 0, 3, 2).astype(np.float32), order="C")
 
 
 @dataclass(frozen=True)

@@ -66,16 +66,12 @@ class EagerPlan:
 
     def feeds(self, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
         """Return the values of the realized buffers among some inputs."""
-        return {
-            n: np.ascontiguousarray(b.data).reshape(b.shape)
-            for n, b in self.buffers.items()
-            if n in wanted
-        }
+        return {n: np.asarray(b.data, order="C") for n, b in self.buffers.items() if n in wanted}
 
     def states(self) -> dict[str, NDArray[Any]]:
         """Return the values of the realized buffers that are assigned, before the run."""
         written = [n for n in self.writes if n in self.buffers]
-        return {n: np.ascontiguousarray(self.buffers[n].data) for n in written}
+        return {n: np.asarray(self.buffers[n].data, order="C") for n in written}
 
 
 def simplify(roots: Sequence[Node], flags: Flags) -> dict[Node, Node]:

@@ -95,7 +95,7 @@ def _replacements(
         view = views.get(root) or rebuild(plan.canonical[root], dict(old))
         own = view.op is not Op.CONST and base_of(root).op is not Op.BUFFER
         if root not in found and own and not _is_view_of(root, found):
-            view = buffer_node(np.ascontiguousarray(interp.evaluate([view])[0]), root)
+            view = buffer_node(np.asarray(interp.evaluate([view])[0], order="C"), root)
         found[root] = view
     return found
 

@@ -87,7 +87,7 @@ class _Memory:
     def buffer(self, context: cl.Context) -> cl.Buffer:
         raw = np.zeros(max(self.size, _ALIGNMENT), np.uint8)
         for at, data in self.parts:
-            raw[at : at + data.nbytes] = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+            raw[at : at + data.nbytes] = np.asarray(data, order="C").reshape(-1).view(np.uint8)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         return cl.Buffer(context, flags, hostbuf=raw)
 

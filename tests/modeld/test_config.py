@@ -286,7 +286,7 @@ def test_wrong_variables_and_options_are_told_together(tmp_path: Path) -> None:
     path = write(tmp_path, "modle = 'x'")
     environment = {"MODELD_BUS_ADDRES": "x", "MODELD_DEMO": "maybe", "MODELD_RUN_TIMEOUT_MS": "1"}
     options = [
-        Given("realtime.priority", "fast", "--priority"),
+        Given("realtime.priority", "5_0", "--priority"),
         Given("lat_smooth_s", "nan", "--set lat_smooth_s"),
         Given("demmo", "1", "--set demmo"),
     ]
@@ -297,7 +297,7 @@ def test_wrong_variables_and_options_are_told_together(tmp_path: Path) -> None:
         "environment: unknown variable MODELD_BUS_ADDRES; did you mean MODELD_BUS_ADDRESS?; "
         "MODELD_DEMO: expected true or false, got 'maybe'; "
         "MODELD_RUN_TIMEOUT_MS: expected 50..800, got 1; "
-        "options: --priority: expected 0..99, got 'fast'; "
+        "options: --priority: expected 0..99, got '5_0'; "
         "--set lat_smooth_s: expected 0.0..5.0, got nan; "
         "unknown key demmo; did you mean demo?"
     )

@@ -46,6 +46,25 @@ def test_exec_writes_what_run_returns(
     assert {path.name for path in tmp_path.iterdir()} == {"in.npz", "out.npz", "tiny.pkl"}
 
 
+def test_scalars_and_any_name_come_through_compile_and_exec(tmp_path: Path, modeld: Modeld) -> None:
+    """`file` and `allow_pickle` are numpy.savez's own keywords; the rank of an input may be 0."""
+    proto = parsed(
+        """(float[3] x, float t) => (float[3] file, float allow_pickle)
+        { file = Mul(x, t) allow_pickle = ReduceSum<keepdims = 0>(file) }"""
+    )
+    model, made, out = (tmp_path / name for name in ("m.onnx", "m.pkl", "out.npz"))
+    onnx.save(proto, model)
+    np.savez(tmp_path / "in.npz", x=np.arange(3, dtype=np.float32), t=np.float32(2))
+    modeld(0, "compile", model, "-o", made)
+    assert modeld(0, "selftest", made, "--json").json["passed"]
+    modeld(0, "exec", made, "--inputs", tmp_path / "in.npz", "--outputs", out)
+    with np.load(out) as found:
+        assert {name: found[name].tolist() for name in found.files} == {
+            "file": [0, 2, 4],
+            "allow_pickle": 6,
+        }
+
+
 def test_exec_refuses_files_that_are_not_arrays(
     artifact: Path, arrays: Path, tmp_path: Path, modeld: Modeld
 ) -> None:

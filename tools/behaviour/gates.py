@@ -11,11 +11,13 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
+from runtime.number_text import float_of
 from tools.errors import UsageError
 
 ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
@@ -30,7 +32,6 @@ MAX_CHARACTERS: Final = 200
 MAX_STARS: Final = 4
 MAX_FILE_BYTES: Final = 64 << 10
 _GATE: Final = re.compile(r"\s*([A-Za-z*][\w.*#-]*)\s*(<=|>=|<|>)\s*(\S+)\s*", re.ASCII)
-_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,9 @@ def _parse(text: str, where: str, known: Sequence[str] | None) -> Gate:
             f"{shown!r}; for example 'lateral_2s_max_m < 0.05'"
         )
     name, order, number = found.groups()
-    limit = float(number) if _NUMBER.fullmatch(number) else math.nan
+    limit = math.nan
+    with suppress(ValueError):
+        limit = float_of(number)
     if not math.isfinite(limit):
         raise UsageError(f"{where}: expected a finite number after {order}, found {number!r}")
     gate = Gate(name, order, limit)

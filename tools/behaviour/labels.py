@@ -136,8 +136,22 @@ def read_labels(path: Path) -> Labels:
         ) from error
 
 
+def _numbers(values: Any, *, or_none: bool = False) -> Floats:
+    """Return JSON's numbers, of which numpy would also make texts; null becomes NaN."""
+    for value in values:
+        if type(value) not in (int, float) and not (or_none and value is None):
+            raise TypeError(f"expected a number, found {value!r}")
+    return np.array(values, np.float64)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"expected a whole number, found {value!r}")
+    return value
+
+
 def _parse(path: Path, content: Mapping[str, Any]) -> Labels:
-    rows = np.array(content["rows"], np.float64)
+    rows = _numbers(content["rows"])
     if rows.ndim != 1 or rows.size < MIN_ROWS or not (np.diff(rows) < 0.0).all():
         raise ValueError(f"rows: expected at least {MIN_ROWS} that decrease, found {rows.tolist()}")
     frames = tuple(_parse_frame(one, rows.size) for one in content["frames"])
@@ -148,8 +162,8 @@ def _parse(path: Path, content: Mapping[str, Any]) -> Labels:
         path=path,
         clip=str(content["clip"]),
         sha256=str(content["sha256"]),
-        size=(int(content["width"]), int(content["height"])),
-        lane_width_m=float(content["lane_width_m"]),
+        size=(_whole(content["width"]), _whole(content["height"])),
+        lane_width_m=float(_numbers([content["lane_width_m"]])[0]),
         video_camera=parse_video_camera(str(path), content["camera"]),
         rows_px=rows,
         frames=frames,
@@ -160,8 +174,8 @@ def _parse(path: Path, content: Mapping[str, Any]) -> Labels:
 
 
 def _parse_frame(one: Mapping[str, Any], rows: int) -> LabelledFrame:
-    number = int(one["frame"])
-    columns = np.array([one[side] for side in SIDES], np.float64)  # null becomes NaN
+    number = _whole(one["frame"])
+    columns = np.array([_numbers(one[side], or_none=True) for side in SIDES])
     paint = [[mark == "1" for mark in one[f"{side}_paint"]] for side in SIDES]
     is_paint = np.array(paint, np.bool_)
     if columns.shape != (2, rows) or is_paint.shape != (2, rows):

@@ -301,6 +301,6 @@ class Numbers:
                 continue
             frames, columns = self._series.of(row)
             result.append(
-                FieldSeries(self._fields.service, name, frames, *np.ascontiguousarray(columns.T))
+                FieldSeries(self._fields.service, name, frames, *np.asarray(columns.T, order="C"))
             )
         return result

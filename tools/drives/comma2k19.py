@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,7 @@ MIN_CALIBRATION_SPEED_MPS = 7.0
 VERSION = 1
 
 VIDEO = "video.hevc"
+_NUMBER = re.compile(r"[0-9]{1,9}")
 Floats = NDArray[np.float64]
 
 
@@ -262,10 +264,8 @@ def expand(text: str, options: DriveOptions) -> list[str] | None:  # noqa: ARG00
         return [text]
     if not path.is_dir():
         return None
-    numbers = sorted(
-        int(child.name) for child in path.iterdir() if child.name.isdecimal() and is_segment(child)
-    )
-    return [str(path / str(number)) for number in numbers] or None
+    found = [one for one in path.iterdir() if _NUMBER.fullmatch(one.name) and is_segment(one)]
+    return [str(one) for one in sorted(found, key=lambda one: int(one.name))] or None
 
 
 def input_files(text: str, options: DriveOptions) -> list[Path]:

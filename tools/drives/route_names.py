@@ -16,12 +16,12 @@ from typing import Final
 from tools.errors import DriveError
 
 DONGLE: Final = r"[0-9a-z]{16}"
-LOG_ID: Final = r"\d{4}-\d\d-\d\d--\d\d-\d\d-\d\d|[0-9a-f]{8}--[0-9a-z]{10}"
+LOG_ID: Final = r"[0-9]{4}(?:-[0-9]{2}){2}-(?:-[0-9]{2}){3}|[0-9a-f]{8}--[0-9a-z]{10}"
 # A week of driving: no route is longer, and a list of that many numbers is small.
 MAX_SEGMENTS: Final = 10_000
 _TAIL: Final = re.compile(
     r"(?P<base>.*?)"
-    r"(?:(?:--|/)(?P<selection>-?\d+|-?\d*:-?\d*(?::-?\d*)?))?"
+    r"(?:(?:--|/)(?P<selection>-?[0-9]+|-?[0-9]*:-?[0-9]*(?::-?[0-9]*)?))?"
     r"(?:/(?P<selector>[rqai]))?/*"
 )
 _ROUTE: Final = re.compile(

@@ -29,11 +29,11 @@ VIDEO_NAMES: Final[Mapping[str, str]] = {
 FILE_NAMES: Final = (*RLOG_NAMES, *QLOG_NAMES, *VIDEO_NAMES.values(), "qcamera.ts")
 
 _SEGMENT: Final = re.compile(
-    rf"(?:(?P<dongle>{DONGLE})[|_])?(?P<log_id>{LOG_ID})--(?P<number>\d{{1,4}})"
+    rf"(?:(?P<dongle>{DONGLE})[|_])?(?P<log_id>{LOG_ID})--(?P<number>[0-9]{{1,4}})"
     rf"(?:--(?P<file>{'|'.join(map(re.escape, FILE_NAMES))}))?"
 )
 _ROUTE: Final = re.compile(rf"(?:(?P<dongle>{DONGLE})[|_])?(?P<log_id>{LOG_ID})")
-_NUMBER: Final = re.compile(r"\d{1,4}")
+_NUMBER: Final = re.compile(r"[0-9]{1,4}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class GraphBuilder:
         if array.dtype.kind == "f":
             array = array.astype(stored)
         full_name = self._weight_name(name)
-        self._initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), full_name))
+        self._initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), full_name))
         self.parameters += array.size
         return Value(full_name, array.shape)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.number_text import float_of
 from runtime.quantities import count_text
 from tools.errors import TelemetryError
 
@@ -271,6 +272,6 @@ def _parse_number(cell: str) -> float | None:
     if cell.lower() in ("true", "false"):
         return float(cell.lower() == "true")
     try:
-        return float(cell)
+        return float_of(cell)
     except ValueError:
         return None

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from modeld.daemon import StepResult
 from runtime.whole_file import whole_file
 from tools.errors import DriveError, UsageError
+from tools.lib.npz import write_npz
 from tools.playback.outcome import INPUT_NAMES, FrameTable
 
 SUFFIX = ".frames.npz"
@@ -90,7 +91,7 @@ def save_frames(path: Path, table: FrameTable) -> None:
     arrays |= {_CRC + name: column for name, column in table.input_crc.items()}
     try:
         with whole_file(path) as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes allow_pickle for one of them
+            write_npz(file, arrays, compress=True)
     except OSError as error:
         raise UsageError(
             f"{path}: the frame table cannot be written ({error.strerror or error}); free some "

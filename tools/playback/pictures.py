@@ -12,6 +12,7 @@ from modeld.daemon import StepResult
 from modeld.errors import CameraConfigError
 from runtime.whole_file import whole_file
 from tools.drives.drive import DriveInfo, Moment
+from tools.lib.npz import write_npz
 from tools.lib.picture import PictureKeeper
 from tools.lib.video import read_planes
 from tools.playback.session import DAEMON_STREAMS
@@ -56,7 +57,7 @@ def save_pictures(path: Path, pictures: Pictures) -> None:
     """Write pictures beside a log, for a report that is made later."""
     content = io.BytesIO()
     arrays = {str(frame_id): np.frombuffer(jpeg, np.uint8) for frame_id, jpeg in pictures}
-    np.savez(content, **arrays)  # type: ignore[arg-type]  # numpy's stub takes allow_pickle for one of them
+    write_npz(content, arrays)
     with whole_file(path) as file:
         file.write(content.getvalue())
 

@@ -83,7 +83,7 @@ def interpret(
             f"interpreter of {names[number]}",
             tuple(kernel.kernel.origin),
             node.shape,
-            np.ascontiguousarray(array).ravel(),
+            np.asarray(array, order="C").ravel(),
             is_logical=True,
         )
         for (number, position, node, kernel), array in zip(stored, arrays, strict=True)

@@ -200,7 +200,7 @@ def _orders(value: Value) -> Iterator[Array]:
     for stored in orders[:1] if value.is_logical else orders:
         array = value.data.reshape([shape[axis] for axis in stored])
         for order in orders:
-            yield np.ascontiguousarray(array.transpose(order)).ravel()
+            yield np.asarray(array.transpose(order), order="C").ravel()
 
 
 def compare_arrays(left: Array, right: Array) -> Difference:

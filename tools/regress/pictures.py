@@ -109,7 +109,7 @@ def _jpeg(frame: Frame) -> bytes:
     chroma = frame.data[layout.uv_offset :][: layout.stride * chroma_rows]
     planes = (luma, chroma.reshape(chroma_rows, layout.stride))
     return encode_jpeg(
-        *(np.ascontiguousarray(plane[:, : layout.width]) for plane in planes), width=PICTURE_WIDTH
+        *(np.asarray(plane[:, : layout.width], order="C") for plane in planes), width=PICTURE_WIDTH
     )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from modeld.constants import T_IDXS, X_IDXS
 from runtime.whole_file import whole_file
+from tools.lib.npz import write_npz
 from tools.render.spec import FRAME_NS, DriveSpec
 from tools.render.world import (
     EDGE_OFFSETS_M,
@@ -67,10 +68,8 @@ def write_truth(path: Path, columns: dict[str, NDArray[Any]]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    # The stubs take keywords of any name for its own option.
-    arrays: dict[str, Any] = columns
     with whole_file(path) as file:
-        np.savez_compressed(file, **arrays)
+        write_npz(file, columns, compress=True)
 
 
 def _lines_beside(state: CarState) -> tuple[float, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from runtime.whole_file import whole_file
 from tools.errors import TrainingError
+from tools.lib.npz import write_npz
 from tools.training.drives import DriveRecord
 
 DRIVES = "drives"
@@ -25,7 +26,7 @@ def write_drive(directory: Path, number: int, record: DriveRecord) -> None:
         record: what it has left.
     """
     data = io.BytesIO()
-    np.savez(data, **asdict(record))
+    write_npz(data, asdict(record))
     with whole_file(_path(directory, number)) as file:
         file.write(data.getbuffer())
 

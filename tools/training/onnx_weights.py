@@ -84,7 +84,7 @@ class WeightedGraph(GraphBuilder):
 
     def dense_rows(self, x: Value, layer: Layer) -> Value:
         """Append MatMul and Add: (1, rows, inputs) to (1, rows, outputs)."""
-        weight = np.ascontiguousarray(layer.weight.T)
+        weight = np.asarray(layer.weight.T, order="C")
         shape = (*x.shape[:-1], weight.shape[1])
         self.multiply_adds += int(np.prod(x.shape)) * weight.shape[1]
         product = self.node("MatMul", (x, self.matrix(weight, outputs=1)), shape)

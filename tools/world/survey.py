@@ -80,8 +80,8 @@ def survey(sight: Sight, road: Road, s_m: float, offset_m: Floats, up_m: Floats)
     rows = np.minimum.accumulate(lens.cy_px + scale * down, axis=1)
     columns = lens.cx_px + scale * right
     return Survey(
-        np.ascontiguousarray(columns[:, ::-1]),
-        np.ascontiguousarray(rows[:, ::-1]),
+        np.asarray(columns[:, ::-1], order="C"),
+        np.asarray(rows[:, ::-1], order="C"),
         _NEARNESS_1PM[:count][::-1].copy(),
         _skyline(sight, centre, sight.turn(x1 - x, y1 - y, 0.0)),
     )

@@ -67,7 +67,7 @@ def _unpacked(packed: Array, bits: int) -> Array:
     """Return unsigned numbers (rows, n) from bytes that hold several, the lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     numbers = (packed.astype(np.uint8)[..., None] >> shifts) & np.uint8((1 << bits) - 1)
-    return np.ascontiguousarray(numbers.reshape(packed.shape[0], -1))
+    return np.asarray(numbers.reshape(packed.shape[0], -1), order="C")
 
 
 def _zero_points(given: Array, count: int, blocks: int, bits: int) -> Tensor:
@@ -76,4 +76,4 @@ def _zero_points(given: Array, count: int, blocks: int, bits: int) -> Tensor:
     found = _unpacked(found, bits)[:, :blocks] if found.dtype == np.uint8 else found
     if found.shape != (count, blocks):
         raise ModelError(f"expected zero points of {count} x {blocks} blocks, found {given.shape}")
-    return Tensor.weight(np.ascontiguousarray(found[..., None], np.float32))
+    return Tensor.weight(np.asarray(found[..., None], np.float32, order="C"))

@@ -104,7 +104,7 @@ def _product(x: Tensor, axis: int, matrix: Array) -> Tensor:
     kept = tuple(x.shape[i] for i in rest)
     rows = x.permute((*rest, axis, x.ndim - 1)).reshape((-1, inputs * p))
     flat = matrix.transpose(3, 0, 2, 1).reshape(inputs * p, outputs * q).astype(x.dtype.np)
-    found = rows.matmul(Tensor.weight(np.ascontiguousarray(flat))).reshape((*kept, outputs, q))
+    found = rows.matmul(Tensor.weight(np.asarray(flat, order="C"))).reshape((*kept, outputs, q))
     order = list(range(len(kept)))
     order.insert(axis, len(kept))
     return found.permute((*order, len(kept) + 1))

@@ -81,13 +81,13 @@ def combine(x: Tensor, axis: int, taps: Taps) -> Tensor:
     weight = taps.weight.astype(x.dtype.np)
     lead, rest = (1,) * axis, (1,) * (x.ndim - axis - 1)
     if count > FEW_TAPS:
-        read = x.gather(Tensor.weight(np.ascontiguousarray(taps.index)), axis)
+        read = x.gather(Tensor.weight(np.asarray(taps.index, order="C")), axis)
         factors = Tensor.weight(weight.reshape((*lead, positions, count, *rest)))
         return (read * factors).sum(axis + 1)
     total = None
     for k in range(count):
         read = read_along(x, axis, taps.index[:, k])
-        column = np.ascontiguousarray(weight[:, k])
+        column = np.asarray(weight[:, k], order="C")
         if (column != column[0]).any():
             term = read * Tensor.weight(column.reshape((*lead, positions, *rest)))
         else:
@@ -111,4 +111,4 @@ def read_along(x: Tensor, axis: int, index: Array) -> Tensor:
         wide = (*x.shape[: axis + 1], repeat, *x.shape[axis + 1 :])
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
         return x.unsqueeze(axis + 1).expand(wide).reshape(shape)
-    return x.gather(Tensor.weight(np.ascontiguousarray(index.astype(np.int32))), axis)
+    return x.gather(Tensor.weight(np.asarray(index.astype(np.int32), order="C")), axis)

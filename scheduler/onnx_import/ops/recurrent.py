@@ -130,7 +130,7 @@ class Layer:
             lengths = given.cast(dt.int32).reshape((1, -1, 1))
             return [Tensor.weight(row.reshape(-1, 1, 1)) < lengths for row in order]
         known = order[:, :, None, None] < given.reshape(1, 1, -1, 1)
-        return [None if row.all() else Tensor.weight(np.ascontiguousarray(row)) for row in known]
+        return [None if row.all() else Tensor.weight(np.asarray(row, order="C")) for row in known]
 
 
 def read_layer(

@@ -67,7 +67,7 @@ class Running:
             first = np.full_like(x[:, :1], int(self.product))
             x = np.concatenate([first, x[:, :-1]], 1)
         found = (np.cumprod if self.product else np.cumsum)(x, 1, dtype=x.dtype)
-        return np.ascontiguousarray(found[:, ::-1] if self.reverse else found)
+        return np.asarray(found[:, ::-1] if self.reverse else found, order="C")
 
 
 def run_along(x: Tensor, axis: int, how: Running) -> Tensor:

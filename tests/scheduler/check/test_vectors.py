@@ -15,11 +15,17 @@ from runtime.device import choose_device
 from runtime.executor import Program, load_program
 from runtime.program_cache import shared_cache
 from runtime.selftest import SelfTestReport, run_self_test, self_test
+from runtime.stepping import Stepper
+from scheduler.cache.schedules import EntryGraph
 from scheduler.check import vectors
 from scheduler.check.vectors import with_self_test
 from scheduler.compile import CompiledModel, compile_driving, compile_monitoring, compile_plain
 from scheduler.driving.revisions import load_monitoring, load_revisions
+from scheduler.emit.artifact import emit
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import import from_proto
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import Tensor
 from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.scheduler.support.revisions import models_of, revision_artifact
 from tests.support.built import interface_models
@@ -101,6 +107,33 @@ def test_plain_programs_pass_and_another_one_fails(tmp_path: Path) -> None:
     write_artifact(tmp_path / "a.pkl", compiled.manifest, compiled.data)
     with load_program(tmp_path / "a.pkl") as program:
         assert self_test(program).runs == 2
+
+
+@pytest.mark.opencl
+def test_inputs_and_states_of_rank_0_are_tested_set_and_stepped() -> None:
+    x, n, old = Tensor.input("x", ()), Tensor.input("n", (), dt.uint8), Tensor.state("s", ())
+    new = old.assign(old * 0.5 + x)
+    outputs = {"y": (new * 2.0).node, "k": (n.cast(dt.float32) + 1.0).node}
+    made = emit({"run": schedule(outputs, [new.node])}, name="m", kind="plain")
+    graphs = {"run": EntryGraph(outputs, [new.node])}
+    compiled = CompiledModel(made.manifest, made.data, 0, graphs=graphs)
+    compiled = with_self_test(compiled, keep=False)
+    device, two = choose_device(), np.asarray(2, np.float32)
+    inputs: dict[str, Any] = {"x": np.asarray(3, np.float32), "n": np.asarray(4, np.uint8)}
+    artifact = from_memory(compiled.manifest, compiled.data)
+    with Program(artifact, device, shared_cache(device)) as program:
+        report = run_self_test(program)
+        report.require()
+        assert report.runs == 2
+        stepper = Stepper(program)
+        for write in (program.set_state, lambda name, value: stepper.set_states({name: value})):
+            write("s", two)
+            found = program.run(inputs)
+            assert found["y"].shape == program.state("s").shape == ()
+            assert [float(one) for one in (found["y"], found["k"], program.state("s"))] == [8, 5, 4]
+        stepper.set_states({"s": two})
+        assert len(list(stepper.launches(inputs, "run"))) == len(made.manifest["kernels"])
+        assert stepper.states()["s"] == 4.0
 
 
 def test_vectors_come_from_the_cache_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

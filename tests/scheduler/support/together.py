@@ -55,5 +55,5 @@ class Together:
         """Run one once on those of some inputs that it has, and return its outputs."""
         program, entry = self.entry(name)
         names = {spec.name for spec in program.entry_inputs(entry)}
-        fed = {name: np.ascontiguousarray(given[name]) for name in names}
+        fed = {name: np.asarray(given[name], order="C") for name in names}
         return {name: np.array(value) for name, value in program.run(fed, entry).items()}

@@ -285,6 +285,10 @@ def test_a_drive_stands_for_its_segments(tmp_path: Path) -> None:
     expected = [str(tmp_path / "drive" / name) for name in ("2", "10")]
     assert expand(str(tmp_path / "drive"), DriveOptions()) == expected
     assert expand(expected[0], DriveOptions()) == [expected[0]]
+    (tmp_path / "drive" / "2").rename(tmp_path / "drive" / "02")
+    (tmp_path / "drive" / "\u0663" / "global_pose").mkdir(parents=True)
+    kept = [str(tmp_path / "drive" / "02"), expected[1]]
+    assert expand(str(tmp_path / "drive"), DriveOptions()) == kept
     assert expand(str(tmp_path), DriveOptions()) is None
     assert expand(str(tmp_path / "none"), DriveOptions()) is None
 

@@ -99,6 +99,8 @@ def test_constant_car_never_changes() -> None:
         ("t_s,speed_mps,t_s\n0,1,2\n", r"line 1: expected the columns"),
         ("t_s,speed_mps\n", r"at least one row"),
         ("t_s,speed_mps\n0,fast\n", r"line 2: column speed_mps: .* found 'fast'"),
+        ("t_s,speed_mps\n0,1_0\n", r"line 2: column speed_mps: .* found '1_0'"),
+        ("t_s,speed_mps\n\u0665,1\n", r"line 2: column t_s: .* found '\u0665'"),
         ("t_s,speed_mps\n0,nan\n", r"speed_mps: expected at least one number, found none"),
         ("t_s,speed_mps\nnan,1\n", r"line 2: column t_s"),
         ("t_s,speed_mps\n,1\n", r"line 2: column t_s"),

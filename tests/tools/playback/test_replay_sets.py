@@ -102,6 +102,18 @@ def test_each_pair_has_its_log_and_all_have_one_report(
         assert len(models_said) == (FRAMES if "one" in log else 5)
 
 
+def test_no_file_of_a_pair_replaces_an_input(
+    replay: Replay, drives: list[Path], model: Path
+) -> None:
+    telemetry = replay.out / "good" / "two.mkv.rlog.zst.json"
+    telemetry.parent.mkdir(parents=True)
+    telemetry.write_text("t_s,speed_mps\n0,9\n", encoding="utf-8")
+    before = files(replay.out)
+    said = replay(2, *drives, "--model", model, "--telemetry", telemetry)
+    assert f"provenance of two.mkv by good {telemetry}: expected another file than" in said.err
+    assert files(replay.out) == before
+
+
 @pytest.mark.slow
 def test_report_shows_the_models_side_by_side(
     replay: Replay, drives: list[Path], model: Path, bad: Path, tmp_path: Path
