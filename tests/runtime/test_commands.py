@@ -56,7 +56,6 @@ def test_scalars_and_any_name_come_through_compile_and_exec(tmp_path: Path, mode
     onnx.save(proto, model)
     np.savez(tmp_path / "in.npz", x=np.arange(3, dtype=np.float32), t=np.float32(2))
     modeld(0, "compile", model, "-o", made)
-    assert modeld(0, "selftest", made, "--json").json["passed"]
     modeld(0, "exec", made, "--inputs", tmp_path / "in.npz", "--outputs", out)
     with np.load(out) as found:
         assert {name: found[name].tolist() for name in found.files} == {
