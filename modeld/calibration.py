@@ -35,16 +35,23 @@ class Camera:
         width: Picture width in pixels.
         height: Picture height in pixels.
         focal_px: Focal length in pixels.
+        focal_y_px: In pixels of a column, where pixels are not square; None where they are.
     """
 
     width: int
     height: int
     focal_px: float
+    focal_y_px: float | None = None
+
+    @property
+    def pixel_aspect(self) -> float:
+        """Width of a pixel over its height."""
+        return 1.0 if self.focal_y_px is None else self.focal_y_px / self.focal_px
 
     @property
     def intrinsics(self) -> NDArray[np.float64]:
         """3x3 float64 matrix from view coordinates to pixels."""
-        return pinhole_matrix(self.focal_px, self.width / 2, self.height / 2)
+        return pinhole_matrix(self.focal_px, self.width / 2, self.height / 2, self.focal_y_px)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class RealtimeConfig:
 
 @dataclass(frozen=True, slots=True)
 class CameraTable:
-    """A camera as the file describes it, which takes all three."""
+    """A camera as the file describes it, which takes the first three."""
 
     width: int | None = field(
         default=None, metadata=doc("Width of the picture, pixels.", bounds=(2, 16384), example=960)
@@ -107,6 +107,14 @@ class CameraTable:
     )
     focal_px: float | None = field(
         default=None, metadata=doc("Focal length, pixels.", bounds=(1.0, 100_000.0), example=800.0)
+    )
+    focal_y_px: float | None = field(
+        default=None,
+        metadata=doc(
+            "The same down a column; without, pixels are square.",
+            bounds=(1.0, 100_000.0),
+            example=800.0,
+        ),
     )
 
 

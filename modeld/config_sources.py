@@ -205,12 +205,13 @@ def _read_environment(environment: Mapping[str, str], found: _Found) -> None:
 
 
 def _cameras(found: _Found) -> DeviceCameras | None:
-    """Take the cameras out of the values; their three keys may come from different places."""
+    """Take the cameras out of the values; their keys may come from different places."""
     cameras: dict[str, Camera] = {}
     for name in ("road", "wide"):
         keys = [key for key in SETTINGS if key.startswith(f"camera.{name}.")]
         given = {key.rpartition(".")[2]: found.values[key] for key in keys if key in found.values}
-        missing = [key for key in keys if key not in found.values]
+        needed = [key for key in keys if not key.endswith(".focal_y_px")]
+        missing = [key for key in needed if key not in found.values]
         if found.refused.intersection(keys):
             continue  # told already
         if given and missing:

@@ -21,9 +21,19 @@ _VIEW_AXES: Final = [1, 2, 0]
 VIEW_FROM_DEVICE: Final[NDArray[np.float64]] = np.eye(3)[_VIEW_AXES]
 
 
-def pinhole_matrix(focal_px: float, cx_px: float, cy_px: float) -> NDArray[np.float64]:
-    """Return the 3x3 float64 intrinsic matrix with square pixels and no skew."""
-    return np.array([[focal_px, 0.0, cx_px], [0.0, focal_px, cy_px], [0.0, 0.0, 1.0]])
+def pinhole_matrix(
+    focal_px: float, cx_px: float, cy_px: float, focal_y_px: float | None = None
+) -> NDArray[np.float64]:
+    """Return the 3x3 float64 intrinsic matrix without skew.
+
+    Args:
+        focal_px: Focal length in pixels, of rows of pixels.
+        cx_px: Column of the principal point.
+        cy_px: Row of the principal point.
+        focal_y_px: Of columns of pixels; None where pixels are square.
+    """
+    vertical_px = focal_px if focal_y_px is None else focal_y_px
+    return np.array([[focal_px, 0.0, cx_px], [0.0, vertical_px, cy_px], [0.0, 0.0, 1.0]])
 
 
 # The two views of the network, both 512x256 pixels.
@@ -54,7 +64,7 @@ def warp_matrix(
 
     ``K_camera @ view_from_device @ R(euler) @ inv(K_model @ view_from_device)``: the inverse map,
     which a warp evaluates once per destination pixel. The product is formed in float64, from both
-    matrices of intrinsics as `pinhole_matrix` makes them.
+    matrices of intrinsics as `pinhole_matrix` makes them, the model's with square pixels.
 
     Args:
         device_from_calib_euler_rad: (roll, pitch, yaw), as in ``liveCalibration.rpyCalib``.
@@ -70,7 +80,7 @@ def warp_matrix(
 
 
 def inverse_pinhole(intrinsics: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the 3x3 float64 matrix from pixels to view coordinates, of a `pinhole_matrix`."""
+    """Return the 3x3 float64 matrix from pixels to view coordinates; pixels are square."""
     focal_px, cx_px, cy_px = intrinsics[0, 0], intrinsics[0, 2], intrinsics[1, 2]
     return pinhole_matrix(1.0 / focal_px, -cx_px / focal_px, -cy_px / focal_px)
 

@@ -6,7 +6,8 @@
     +-- TrainingError            1  a training that diverged, or cannot go on
     +-- UsageError               2  arguments that cannot work
     +-- MissingPackageError      3  an optional package is not installed
-    +-- VideoError               4  a video that cannot be read to its end
+    +-- VideoError               4  a video that cannot be read
+    |   +-- PictureSizeError     4  a video whose pictures change their size
     +-- DriveError               4  a drive that is missing, incomplete or of no known kind
     +-- TelemetryError           4  a telemetry file with missing or unreadable columns
     +-- ArtifactMismatchError    4  an artifact that was not compiled for this job
@@ -46,9 +47,13 @@ class MissingPackageError(ToolError):
 
 
 class VideoError(ToolError):
-    """A video is missing, unreadable, or ends before its header says."""
+    """A video is missing, or nothing in it can be read."""
 
     exit_code: ClassVar[int] = 4
+
+
+class PictureSizeError(VideoError):
+    """The pictures of a video change their size: what follows cannot be used."""
 
 
 class DriveError(ToolError):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cereal.log_reader import read_log
@@ -78,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     labels.check_clip(args.clip)
     options = DriveOptions(telemetry=args.telemetry, rate_hz=args.rate, camera=labels.video_camera)
     drive = open_drive(str(args.clip), options)
+    if drive.info.cameras is not None:
+        labels = replace(labels, pixel_aspect=drive.info.cameras.road.pixel_aspect)
     try:
         moments = _moments(drive, labels)
         subjects = [_play(args, path, drive, labels, moments) for path in args.model]

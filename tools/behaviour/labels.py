@@ -58,6 +58,7 @@ class Labels:
         video_camera: as drives take it.
         rows_px: (rows,) float64, the labelled rows, near to far.
         frames: at least one, by increasing number.
+        pixel_aspect: width of a pixel over its height.
     """
 
     path: Path
@@ -68,11 +69,12 @@ class Labels:
     video_camera: VideoCamera
     rows_px: Floats
     frames: tuple[LabelledFrame, ...]
+    pixel_aspect: float = 1.0
 
     @property
     def camera(self) -> Camera:
         """The pinhole that filmed the clip."""
-        return stand_in_camera(*self.size, self.video_camera.focal_px)
+        return stand_in_camera(*self.size, self.video_camera.focal_px, self.pixel_aspect)
 
     @property
     def plane(self) -> RoadPlane:

@@ -210,8 +210,8 @@ class Comma2k19Drive:
         """Yield the moments from number `first` on; everything before is decoded too.
 
         Raises:
-            VideoError: the video is damaged; what precedes was yielded.
-            DriveError: it has another number of frames than there are times.
+            DriveError: the video has more frames than there are times. Where it has fewer, or is
+                damaged, the moments end with a line in our own log.
         """
         layout, telemetry = self.info.formats["road"], self.segment.telemetry()
         times_s = self.segment.times_s
@@ -239,12 +239,15 @@ class Comma2k19Drive:
                 picture.write_nv12(buffer, layout)
                 frame = Frame(buffer, layout, index, times.sof_ns, times.eof_ns)
                 yield Moment(index, tuple(sent), {"road": frame})
-        if decoded != times_s.size:
-            raise DriveError(
-                f"{self.segment.path / VIDEO}: expected {count_text(times_s.size, 'frame')}, as "
-                f"many as global_pose/frame_times holds, found {decoded}; the video is damaged or "
-                "of another segment: fetch it again"
-            )
+        problem = (
+            f"{self.segment.path / VIDEO}: expected {count_text(times_s.size, 'frame')}, as "
+            f"many as global_pose/frame_times holds, found {decoded}; the video is damaged or "
+            "of another segment: fetch it again"
+        )
+        if decoded > times_s.size:
+            raise DriveError(problem)
+        if decoded < times_s.size and not video.damage:
+            logger.warning("%s", problem)
 
     def close(self) -> None:
         """Release the decoder."""

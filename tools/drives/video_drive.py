@@ -9,6 +9,7 @@ every n-th; with a rate, the frame nearest to each multiple of its interval does
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from tools.lib.drive_messages import MIN_INTERVAL_NS, DriveMessages, FrameClock,
 from tools.lib.telemetry import Telemetry, constant_telemetry, read_telemetry
 from tools.lib.video import Video, VideoFrame, VideoInfo
 from tools.lib.video_camera import VideoCamera
+
+logger = logging.getLogger(__name__)
 
 MODEL_HZ = 20
 # Faster, and frames would have to be moved to later times than those they were asked for.
@@ -56,8 +59,8 @@ class VideoDrive:
         Everything before is decoded too: frames are only exact when counted from the start.
 
         Raises:
-            VideoError: the video is damaged or ends before its header says; what precedes was
-                yielded.
+            PictureSizeError: the pictures change their size; what precedes was yielded. Where a
+                video is damaged, the moments end with a line in our own log.
             TelemetryError: the video has ended before its telemetry starts.
         """
         layout = self.info.formats["road"]
@@ -80,14 +83,14 @@ class VideoDrive:
                 picture.write_nv12(buffer, layout)
                 frame = Frame(buffer, layout, index, times.sof_ns, times.eof_ns)
                 yield Moment(index, tuple(sent), {"road": frame})
-            if _end_s(video.info) is None:
+            if video.info.last_time_s is None:
                 self._telemetry.check_covers(self._path.name, time_s)
 
     def numbers(self) -> list[int]:
         """Return the number of the video's frame in each moment; decodes the whole video.
 
         Raises:
-            VideoError: the video is damaged or ends before its header says.
+            PictureSizeError: the pictures change their size.
         """
         with Video(self._path) as video:
             return [picture.index for _, picture in self._chosen(video)]
@@ -129,17 +132,19 @@ def open_drive(text: str, options: DriveOptions) -> VideoDrive:
         header = video.info
     known = options.camera or VideoCamera()
     focal_px = known.focal_px if options.focal_px is None else options.focal_px
-    camera = stand_in_camera(header.width, header.height, focal_px)
+    camera = stand_in_camera(header.width, header.height, focal_px, header.pixel_aspect)
     telemetry = open_telemetry(options.telemetry)
-    end_s = _end_s(header)
-    if end_s is not None:
-        telemetry.check_covers(path.name, end_s)
+    if header.last_time_s is not None:
+        telemetry.check_covers(path.name, header.last_time_s)
+    shown = "; ".join(header.notes)
+    if shown:
+        logger.warning("%s: %s", path, shown)
     mounting = Mounting(rpy_rad=known.rpy_rad, height_m=known.height_m)
     stride = _stride(header)
     info = DriveInfo(
         name=path.name,
         kind="video",
-        identity=_identity(path, options),
+        identity=_identity(path, options, shown),
         formats={"road": nv12_format(header.width, header.height)},
         cameras=DeviceCameras(road=camera, wide=None),
         mounting=mounting,
@@ -148,6 +153,7 @@ def open_drive(text: str, options: DriveOptions) -> VideoDrive:
         facts={
             "video": f"{path.name}, {header.width}x{header.height}, {header.fps:g} frames/s"
             + _describe_choice(stride, options.rate_hz),
+            **({"shown as": shown} if shown else {}),
             "camera": _describe_camera(camera, is_given=focal_px is not None, known=known),
             "car state": options.telemetry.name if options.telemetry else "constant, straight on",
         },
@@ -207,14 +213,7 @@ def _count(header: VideoInfo, rate_hz: float | None) -> int | None:
         return None
     if rate_hz is None:
         return -(-header.frame_count // _stride(header))
-    return math.floor((header.frame_count - 1) / header.fps * rate_hz + 1e-6) + 1
-
-
-def _end_s(header: VideoInfo) -> float | None:
-    """Return the last frame's time, as far as the header tells."""
-    if header.frame_count:
-        return (header.frame_count - 1) / header.fps
-    return header.duration_s or None
+    return math.floor((header.last_time_s or 0.0) * rate_hz + 1e-6) + 1
 
 
 def _describe_choice(stride: int, rate_hz: float | None) -> str:
@@ -228,19 +227,21 @@ def _describe_camera(camera: Camera, *, is_given: bool, known: VideoCamera) -> s
     field_of_view = 2.0 * math.degrees(math.atan(camera.width / 2 / camera.focal_px))
     angles = (known.roll_deg, known.pitch_deg, known.yaw_deg)
     turned = "roll {:g}, pitch {:g}, yaw {:g} degrees".format(*angles) if any(angles) else "level"
+    vertical = f" x {camera.focal_y_px:g}" if camera.focal_y_px else ""
     return (
-        f"focal length {camera.focal_px:g} px ({field_of_view:.0f} degrees, {given}), "
+        f"focal length {camera.focal_px:g}{vertical} px ({field_of_view:.0f} degrees, {given}), "
         f"{turned}, {known.height_m:g} m over the road; also stands in for the wide camera"
     )
 
 
-def _identity(path: Path, options: DriveOptions) -> str:
+def _identity(path: Path, options: DriveOptions, shown: str) -> str:
     """Return the digest of everything that decides what the drive yields."""
     digest = hashlib.sha256(
         f"video {VERSION} focal {options.focal_px!r} rate {options.rate_hz!r}".encode()
     )
     if options.camera is not None:  # identities without one are as they were
         digest.update(repr(options.camera).encode())
+    digest.update(shown.encode())  # as before where it is shown as it is
     files = [path]
     if options.telemetry is not None:
         is_directory = options.telemetry.is_dir()

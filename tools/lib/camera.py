@@ -21,13 +21,16 @@ MIN_DEPTH_M = 0.5
 DEFAULT_HEIGHT_M = 1.22
 
 
-def stand_in_camera(width: int, height: int, focal_px: float | None) -> Camera:
+def stand_in_camera(
+    width: int, height: int, focal_px: float | None, pixel_aspect: float = 1.0
+) -> Camera:
     """Return the camera a video is taken to come from.
 
     Args:
         width: columns in pixels.
         height: rows in pixels.
         focal_px: focal length in pixels; None takes ``DEFAULT_FOCAL_PER_WIDTH`` widths.
+        pixel_aspect: width of a pixel over its height.
 
     Raises:
         UsageError: the focal length is not positive and finite.
@@ -35,7 +38,7 @@ def stand_in_camera(width: int, height: int, focal_px: float | None) -> Camera:
     focal = DEFAULT_FOCAL_PER_WIDTH * width if focal_px is None else focal_px
     if not 0.0 < focal < np.inf:
         raise UsageError(f"--focal-px: expected a positive number of pixels, found {focal_px}")
-    return Camera(width, height, focal)
+    return Camera(width, height, focal, None if pixel_aspect == 1.0 else focal * pixel_aspect)
 
 
 def project(

@@ -1,13 +1,16 @@
-"""Video files as NV12 camera frames, through PyAV.
+"""Video files as NV12 camera frames, as a player shows them: every tool opens videos here.
 
-Imports ``av`` only when a video is opened, so that a machine without the ``replay`` extra can still
-use every other tool. Called by ``tools.replay``.
+Pictures are upright, edit lists are followed, covers are no films, times are those of the file.
+Pixels stay as they were coded: where they are not square, `VideoInfo.pixel_aspect` says so. What
+precedes damage is kept.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +18,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.frames import FrameFormat
-from tools.errors import VideoError
+from tools.errors import PictureSizeError, VideoError
+from tools.lib.video_container import read_extent
+from tools.lib.video_decoder import Decoder
+from tools.lib.video_planes import UPRIGHT, Orientation, is_gray, nv12_planes, orientation_of
+
+logger = logging.getLogger(__name__)
 
 # Without timestamps in the file, frames are taken to come at this rate (comma cameras, 20 Hz).
 FALLBACK_FPS = 20.0
 # Elementary streams have no timestamps; FFmpeg makes some up, at 25 frames/s.
 UNTIMED_FORMATS = frozenset({"hevc", "h264"})
-# A container that states a duration but no frame count may round it to whole milliseconds, and its
-# last frame has no duration of its own: two frame intervals are the tolerance.
-DURATION_SLACK_FRAMES = 2.0
+# Times are rounded to a container's units, often milliseconds; beyond this the rate varies.
+STEADY_RATIO = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
-    """What a video's header says.
+    """What is known of a video once its first picture is decoded.
 
     Attributes:
         path: the file.
-        width: luma columns in pixels, even.
-        height: luma rows in pixels, even.
+        width: luma columns in pixels, as shown, even.
+        height: luma rows in pixels, as shown, even.
         fps: average frames per second.
-        frame_count: frames the container declares; 0 when it does not say.
-        duration_s: seconds the container declares; 0.0 when it does not say or only guesses.
+        frame_count: frames that the container's index shows; 0 where it has none.
+        last_time_s: time of the last frame from the first, at most; None where nothing tells.
+        pixel_aspect: width of a pixel over its height, as shown.
+        notes: what had to be done for pictures as a player shows them; one thing each.
     """
 
     path: Path
@@ -44,7 +53,9 @@ class VideoInfo:
     height: int
     fps: float
     frame_count: int
-    duration_s: float
+    last_time_s: float | None
+    pixel_aspect: float = 1.0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,38 +115,30 @@ def read_planes(
 class Video:
     """An open video; iterate ``frames()`` once.
 
+    Attributes:
+        info: see there.
+        damage: why the frames ended too early, in one line; "" where they did not, or not yet.
+
     Raises:
-        VideoError: from the constructor when the file is no readable video, from ``frames()`` when
-            it ends before its header says or a picture in it is damaged.
+        VideoError: the file is no video, or nothing in it can be decoded or followed.
     """
 
     def __init__(self, path: Path) -> None:
-        import av
-
         if not path.is_file():
             found = "something that is no file" if path.exists() else "nothing"
             raise VideoError(f"{path}: expected a video file, found {found}; check the path")
+        self._path, self.damage = path, ""
+        self._decoder = Decoder(path)
         try:
-            self._container: Any = av.open(str(path))
-        except (av.FFmpegError, OSError) as error:
-            raise VideoError(
-                f"{path}: expected a video, found a file that cannot be opened as one "
-                f"({_reason(error)}); is it complete?"
-            ) from error
-        if not self._container.streams.video:
-            self._container.close()
-            raise VideoError(f"{path}: expected a video stream, found none; check the file")
-        self._stream = self._container.streams.video[0]
-        # Threads reorder nothing here: PyAV returns pictures in presentation order either way.
-        self._stream.thread_type = "AUTO"
-        self._is_timed = self._container.format.name not in UNTIMED_FORMATS
-        self.info = self._read_info(path)
-        if self.info.width % 2 or self.info.height % 2:
-            self._container.close()
-            raise VideoError(
-                f"{path}: expected an even width and height (NV12 halves both), found "
-                f"{self.info.width}x{self.info.height}; crop or scale the video"
-            )
+            self._extent = read_extent(path, self._decoder.format_name)
+            self._is_timed = self._decoder.format_name not in UNTIMED_FORMATS
+            self._pictures = self._decode()
+            self._first = self._read_first()
+            self._orientation = self._read_orientation(self._first)
+            self.info = self._read_info(self._first)
+        except VideoError:
+            self.close()
+            raise
 
     def __enter__(self) -> Video:
         return self
@@ -145,106 +148,146 @@ class Video:
 
     def close(self) -> None:
         """Release the decoder; further frames cannot be read."""
-        self._container.close()
+        self._decoder.close()
 
     def frames(self) -> Iterator[VideoFrame]:
-        """Yield every picture in presentation order; check at the end that none is missing.
+        """Yield every picture in presentation order, up to the first damage.
+
+        What is missing or damaged is a line in our own log, and in ``damage``.
 
         Raises:
-            VideoError: naming how many frames were decoded before the video ended or broke.
+            PictureSizeError: the pictures change their size; those before were yielded.
         """
+        info, size = self.info, (self._first.width, self._first.height)
+        base = self._decoder.stream.time_base
+        start_s: float | None = None
+        decoded, time_s, shift_s = 0, 0.0, 0.0
+        for is_anew, picture in chain([(False, self._first)], self._pictures):
+            if picture.is_corrupt:
+                self._end(decoded, "a damaged picture")
+                return
+            if (picture.width, picture.height) != size:
+                raise PictureSizeError(
+                    f"{info.path}: frame {decoded}: expected a picture of {size[0]}x{size[1]} like "
+                    f"those before it, found {picture.width}x{picture.height}; cut the video there"
+                )
+            if self._is_timed and picture.pts is not None:
+                stamp_s = picture.pts * base.numerator / base.denominator
+            else:
+                stamp_s = decoded / info.fps
+            if start_s is None:
+                start_s = stamp_s
+            elif is_anew:
+                shift_s = start_s + time_s + 1.0 / info.fps - stamp_s
+                logger.warning(
+                    "%s: frame %d: times begin anew, as where streams are joined; they go on one "
+                    "frame interval after %.3f s",
+                    *(info.path, decoded, time_s),
+                )
+            time_s = stamp_s + shift_s - start_s
+            yield VideoFrame(decoded, time_s, *nv12_planes(picture, self._orientation))
+            decoded += 1
+        self._check_complete(decoded)
+
+    def _read_first(self) -> Any:
+        for _, picture in self._pictures:
+            return picture
+        raise VideoError(
+            f"{self._path}: expected at least one picture, found "
+            f"{self._decoder.cause or 'the end of the file'} before the first; the video is "
+            "damaged or incomplete: fetch it again"
+        )
+
+    def _decode(self) -> Iterator[tuple[bool, Any]]:
+        """Yield the decoder's pictures; those before an error are the same on every machine."""
         import av
 
-        first_time_s: float | None = None
-        packets = decoded = 0
-        time_s = 0.0
-        damaged = False
+        decoded = 0
         try:
-            for packet in self._container.demux(self._stream):
-                packets += bool(packet.size)
-                # The last packet of a cut file: decoders conceal what its picture lacks. Those
-                # before it are whole; some are still in the decoder, and leave it with the empty
-                # packet at the end.
-                damaged = damaged or bool(packet.is_corrupt)
-                if damaged and packet.size:
-                    continue
-                for picture in packet.decode():
-                    if picture.is_corrupt:
-                        raise VideoError(self._describe_end(decoded, "a damaged picture"))
-                    stamp = picture.time if self._is_timed else None
-                    stamp = decoded / self.info.fps if stamp is None else stamp
-                    first_time_s = stamp if first_time_s is None else first_time_s
-                    time_s = stamp - first_time_s
-                    luma, chroma = _planes(picture)
-                    yield VideoFrame(decoded, time_s, luma, chroma)
-                    decoded += 1
-        except av.FFmpegError as error:
-            raise VideoError(self._describe_end(decoded, _reason(error))) from error
-        if damaged:
-            raise VideoError(self._describe_end(decoded, "a damaged packet"))
-        self._check_complete(packets, decoded, time_s)
+            for found in self._decoder.pictures():
+                yield found
+                decoded += 1
+        except av.FFmpegError:
+            self._decoder.close()
+            self._decoder = Decoder(self._path, has_threads=False)
+            yield from islice(self._decoder.pictures(), decoded, None)
 
-    def _check_complete(self, packets: int, decoded: int, last_time_s: float) -> None:
-        info = self.info
-        # Packets, not pictures: an edit list may rightly hide some pictures of a sound file.
-        if info.frame_count and packets < info.frame_count:
-            raise VideoError(self._describe_end(decoded, "the end of the file"))
-        slack_s = DURATION_SLACK_FRAMES / info.fps
-        if not info.frame_count and last_time_s + slack_s < info.duration_s:
-            raise VideoError(self._describe_end(decoded, f"the end at {last_time_s:.2f} s,"))
-        if decoded == 0:
-            raise VideoError(self._describe_end(0, "no picture at all"))
+    def _check_complete(self, decoded: int) -> None:
+        decoder, extent = self._decoder, self._extent
+        at = f"the end of the file at byte {extent.found:,} of {extent.stated:,}"
+        if decoder.cause:
+            self._end(decoded, decoder.cause)
+        elif "mp4" in decoder.format_name and (index := decoder.index()) is not None:
+            # Packets, not pictures: some are decoded for others only, and not shown.
+            if decoder.packets < index.packets:
+                self._end(decoded, at)
+            elif extent.is_cut:
+                logger.warning("%s: found %s; no picture is missing", self._path, at)
+        elif extent.is_cut:
+            self._end(decoded, at)
 
-    def _describe_end(self, decoded: int, found: str) -> str:
-        info = self.info
-        if info.frame_count:
-            expected = f"{info.frame_count} frames"
-        elif info.duration_s:
-            expected = f"{info.duration_s:.2f} s"
-        else:
-            expected = "frames to the end of the file"
-        return (
-            f"{info.path}: expected {expected}, found {found} after {decoded} decoded frames; "
-            "the video is damaged or incomplete: fetch it again, or stop before the damage with "
-            "--limit"
+    def _end(self, decoded: int, found: str) -> None:
+        count = self.info.frame_count
+        expected = f"{count} frames" if count else "frames to the end of the file"
+        self.damage = (
+            f"{self._path}: expected {expected}, found {found} after {decoded} decoded frames; the "
+            f"video is damaged or incomplete from frame {decoded} on: fetch it again"
         )
+        logger.warning("%s", self.damage)
 
-    def _read_info(self, path: Path) -> VideoInfo:
-        stream, container = self._stream, self._container
+    def _read_orientation(self, picture: Any) -> Orientation:
+        orientation = orientation_of(picture)
+        if orientation is None:
+            raise VideoError(
+                f"{self._path}: expected pictures of {picture.width}x{picture.height} that are "
+                f"shown turned by quarter turns, found by {picture.rotation} degrees; turn the "
+                "video and write it anew"
+            )
+        return orientation
+
+    def _read_info(self, picture: Any) -> VideoInfo:
+        decoder, stream = self._decoder, self._decoder.stream
+        width, height = picture.width, picture.height
+        aspect = float(stream.sample_aspect_ratio or 1.0)
+        if self._orientation.is_transposed:
+            width, height, aspect = height, width, 1.0 / aspect
+        if width % 2 or height % 2:
+            raise VideoError(
+                f"{self._path}: expected an even width and height (NV12 halves both), found "
+                f"{width}x{height}; crop or scale the video"
+            )
         rate = (stream.average_rate or stream.guessed_rate) if self._is_timed else None
-        # Only Matroska writes a duration without a frame count; elsewhere it is FFmpeg's guess.
-        stated = "matroska" in container.format.name and container.duration
+        fps = float(rate) if rate else FALLBACK_FPS
+        index, is_iso = decoder.index(), "mp4" in decoder.format_name
+        # The table of AVI stands at its end, that of fragments is not all in one place.
+        is_whole = not (self._extent.is_fragmented or (self._extent.is_cut and not is_iso))
+        times_s = index.times_s if index is not None and is_whole else np.zeros(0)
+        notes = [decoder.note] if decoder.note else []
+        if self._orientation != UPRIGHT:
+            notes.append(str(self._orientation))
+        if aspect != 1.0:
+            notes.append(f"pixels {aspect:.6g} times as wide as high")
+        if is_gray(picture):
+            notes.append(f"without colour ({picture.format.name})")
+        if 0 < times_s.size < stream.frames:
+            notes.append(
+                f"{times_s.size} of {stream.frames} frames shown, by the container's index"
+            )
+        steps_s = np.diff(times_s)
+        if steps_s.size and steps_s.max() > STEADY_RATIO * steps_s.min():
+            fps = steps_s.size / float(times_s[-1] - times_s[0])
+            notes.append("frames at varying intervals")
+        last_s = float(times_s[-1] - times_s[0]) if times_s.size else None
+        if last_s is None and "matroska" in decoder.format_name:
+            # Elsewhere it is FFmpeg's guess.
+            last_s = decoder.end_s
         return VideoInfo(
-            path=path,
-            width=stream.width,
-            height=stream.height,
-            fps=float(rate) if rate else FALLBACK_FPS,
-            frame_count=int(stream.frames),
-            duration_s=container.duration / 1e6 if stated else 0.0,
+            path=self._path,
+            width=width,
+            height=height,
+            fps=fps,
+            frame_count=int(times_s.size),
+            last_time_s=last_s,
+            pixel_aspect=aspect,
+            notes=tuple(notes),
         )
-
-
-def _planes(picture: Any) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return luma (h, w) and interleaved chroma (h/2, w) of a picture of any pixel format."""
-    if picture.format.name in ("yuv420p", "yuvj420p"):
-        # Interleaving is exact; FFmpeg's own conversion would rescale full-range yuvj420p.
-        luma = _plane(picture.planes[0])
-        chroma = np.empty((luma.shape[0] // 2, luma.shape[1]), np.uint8)
-        chroma[:, 0::2] = _plane(picture.planes[1])
-        chroma[:, 1::2] = _plane(picture.planes[2])
-        return luma, chroma
-    converted = picture if picture.format.name == "nv12" else picture.reformat(format="nv12")
-    luma = _plane(converted.planes[0])
-    # PyAV counts a chroma plane's width in UV pairs.
-    pairs = np.frombuffer(converted.planes[1], np.uint8)
-    chroma = pairs.reshape(converted.planes[1].height, converted.planes[1].line_size)
-    return luma, chroma[:, : luma.shape[1]]
-
-
-def _plane(plane: Any) -> NDArray[np.uint8]:
-    rows: NDArray[np.uint8] = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
-    return rows[:, : plane.width]
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

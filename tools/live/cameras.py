@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from modeld.calibration import Camera, DeviceCameras, find_readouts
 from modeld.errors import CameraConfigError
 from modeld.view_geometry import rot_from_euler
+from tools.lib.camera import stand_in_camera
 from tools.live.newest import Surroundings
 from tools.views.answer import Rpy
 
@@ -56,7 +57,8 @@ class CameraTable:
         if stream == WIDE and any(around.wide_rpy_rad):
             rpy_rad = _euler(rot_from_euler(around.wide_rpy_rad) @ rot_from_euler(rpy_rad))
         if self.focal_px is not None and stream == ROAD:
-            return View(Camera(*size, self.focal_px), rpy_rad), ""
+            aspect = 1.0 if self.given is None else self.given.road.pixel_aspect
+            return View(stand_in_camera(*size, self.focal_px, aspect), rpy_rad), ""
         if self.given is not None:
             readouts: tuple[DeviceCameras, ...] = (self.given,)
         elif not around.device_type or not around.sensor:

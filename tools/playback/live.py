@@ -195,6 +195,7 @@ def _camera_config(cameras: DeviceCameras) -> str:
     return "".join(
         f"[camera.{name}]\nwidth = {camera.width}\nheight = {camera.height}\n"
         f"focal_px = {float(camera.focal_px)!r}\n"
+        + (f"focal_y_px = {float(camera.focal_y_px)!r}\n" if camera.focal_y_px else "")
         for name, camera in named.items()
         if camera is not None
     )

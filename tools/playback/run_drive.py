@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from cereal.log_writer import LogWriter
 from modeld.config import Config
 from modeld.daemon import StepResult
 from modeld.driving_model import DrivingProgram
-from tools.drives.drive import Drive, Moment
+from tools.drives.drive import Drive, DriveInfo, Moment
+from tools.errors import PictureSizeError
 from tools.playback.digests import DigestingProgram
 from tools.playback.frame_table import FrameRows, frames_path, save_frames
 from tools.playback.log_thread import LogThread
@@ -101,7 +102,8 @@ def run_drive(
 ) -> Outcome:
     """Send a drive through the daemon and keep the log, with its frame table beside it.
 
-    Both files appear complete or not at all; a drive that is damaged leaves none.
+    Both files appear complete or not at all; a drive that cannot be read on leaves none, but for a
+    video whose pictures change their size: of it there is what precedes.
 
     Args:
         drive: an open drive.
@@ -111,20 +113,24 @@ def run_drive(
         options: how it is played.
 
     Raises:
+        PictureSizeError: the pictures change their size; the log has what precedes.
         ToolError: the drive is damaged, or the program does not fit it.
         LogError: the log cannot be written.
         ModeldError: the program does not fit the drive.
     """
     check_fits(model.path, model.artifact, drive.info)
     table = frames_path(log)
+    part = _FirstPart(drive)
     try:
         with LogWriter(log) as writer:
-            frames, wall_s = _play_into(writer, drive, model, options or PlaybackOptions())
+            frames, wall_s = _play_into(writer, part, model, options or PlaybackOptions())
             # Before the log gets its name: a log is never without its frame table.
             save_frames(table, frames)
     except LogError:
         table.unlink(missing_ok=True)
         raise
+    if part.change is not None:
+        raise part.change
     return Outcome(
         drive=drive.info,
         artifact_sha256=model.artifact.sha256,
@@ -134,6 +140,27 @@ def run_drive(
         wall_s=wall_s,
         peak_rss_bytes=peak_rss_bytes(),
     )
+
+
+@dataclass(slots=True)
+class _FirstPart:
+    """A drive up to where its pictures change their size, and what was said there."""
+
+    drive: Drive
+    change: PictureSizeError | None = None
+
+    @property
+    def info(self) -> DriveInfo:
+        return self.drive.info
+
+    def moments(self, first: int = 0) -> Iterator[Moment]:
+        try:
+            yield from self.drive.moments(first)
+        except PictureSizeError as error:
+            self.change = error
+
+    def close(self) -> None:
+        self.drive.close()
 
 
 def _play_into(

@@ -1,4 +1,4 @@
-"""The overlay as a video: H.264 in MP4, one frame for each of the drive's. Imports PyAV lazily."""
+"""The overlay as a video: H.264 in MP4, each frame of the drive at its time. Imports av lazily."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cereal.frames import FrameFormat
+from modeld.calibration import Camera
 from runtime.whole_file import whole_file
 from tools.drives.drive import Drive
 from tools.errors import UsageError
@@ -18,6 +19,8 @@ from tools.views.pass_over import Written, pass_over
 
 # Constant quality: text and thin lines stay sharp, a minute of 1928x1208 takes some 30 MB.
 QUALITY = {"crf": "23", "preset": "veryfast"}
+# Times are counted in these, as in transport streams: usual rates are whole numbers of them.
+TICKS_PER_S = 90_000
 
 
 def write_overlay_video(
@@ -42,13 +45,13 @@ def write_overlay_video(
     try:
         with (
             whole_file(output) as file,
-            _Encoder(file, layout, drive.info.rate_hz) as encoder,
+            _Encoder(file, layout, drive.info.rate_hz, _pixel_aspect(camera)) as encoder,
             closing(pass_over(drive, log, written, limit)) as frames,
         ):
             for frame, facts in frames:
                 rgb = rgb_of(frame)
                 draw_overlay(rgb, camera, facts)
-                encoder.add(rgb, 1 + facts.missing)
+                encoder.add(rgb, facts.time_s)
     except OSError as error:
         raise UsageError(
             f"{output}: cannot be written ({error.strerror or error}); free some disk space or "
@@ -56,10 +59,16 @@ def write_overlay_video(
         ) from error
 
 
+def _pixel_aspect(camera: Camera | None) -> Fraction:
+    return Fraction(camera.pixel_aspect if camera else 1.0).limit_denominator(1000)
+
+
 class _Encoder:
     """An H.264 stream in an MP4 container."""
 
-    def __init__(self, file: BinaryIO, layout: FrameFormat, rate_hz: float) -> None:
+    def __init__(
+        self, file: BinaryIO, layout: FrameFormat, rate_hz: float, aspect: Fraction
+    ) -> None:
         import av
 
         rate = Fraction(rate_hz).limit_denominator(1001)
@@ -68,7 +77,8 @@ class _Encoder:
         self._stream: Any = self._container.add_stream("libx264", rate=rate, options=QUALITY)
         self._stream.width, self._stream.height = layout.width, layout.height
         self._stream.pix_fmt = "yuv420p"
-        self._time_base = 1 / rate
+        self._stream.codec_context.sample_aspect_ratio = aspect
+        self._stream.codec_context.time_base = self._tick = Fraction(1, TICKS_PER_S)
         self._next = 0
 
     def __enter__(self) -> _Encoder:
@@ -81,9 +91,10 @@ class _Encoder:
         finally:
             self._container.close()
 
-    def add(self, rgb: Any, steps: int) -> None:
-        """Append a picture, that many periods after the one before."""
+    def add(self, rgb: Any, time_s: float) -> None:
+        """Append a picture that is shown this long after the first."""
         picture: Any = self._av.VideoFrame.from_ndarray(rgb, format="rgb24")
-        self._next += steps if self._next else 1
-        picture.pts, picture.time_base = self._next - 1, self._time_base
+        # A recording's times may stand still; those of a video may not.
+        picture.pts = max(self._next, round(time_s * TICKS_PER_S))
+        picture.time_base, self._next = self._tick, picture.pts + 1
         self._container.mux(self._stream.encode(picture.reformat(format="yuv420p")))

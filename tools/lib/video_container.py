@@ -1,0 +1,174 @@
+"""What the bytes of a video's container say of themselves: where it ends, where data are lost.
+
+FFmpeg reads a file that was cut off to its end without a word, and takes the place where two
+transport streams were joined for damage. Containers: ISO (mp4, mov), Matroska, AVI; ISO 13818-1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Elements of Matroska that hold others and may leave open how long they are.
+_OPEN_ELEMENTS: Final = frozenset({0x18538067, 0x1F43B675})  # Segment, Cluster
+# Writers of AVI disagree on whether the first eight bytes count.
+_RIFF_SLACK: Final = 8
+TS_PACKET: Final = 188
+# (length of a packet, where in it the sync byte stands): plain, with a time before, with a sum.
+_PACKETS: Final = ((TS_PACKET, 0), (192, 4), (204, 0))
+_SYNC: Final = 0x47
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How long a file should be.
+
+    Attributes:
+        stated: bytes that its outermost elements take; those that it has where they do not say.
+        found: bytes that it has.
+        is_fragmented: an ISO file of fragments, whose first index is not the whole one.
+    """
+
+    stated: int
+    found: int
+    is_fragmented: bool = False
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the end is missing."""
+        return self.found < self.stated
+
+
+def read_extent(path: Path, format_name: str) -> Extent:
+    """Walk over the outermost elements of a file.
+
+    Args:
+        path: of the file.
+        format_name: as FFmpeg names it; nothing is known of formats but ISO, Matroska and AVI.
+    """
+    found = path.stat().st_size
+    with path.open("rb") as file:
+        if "mp4" in format_name:
+            return _walk_iso(file, found)
+        if "matroska" in format_name:
+            return Extent(max(found, _walk_matroska(file, found)), found)
+        if format_name == "avi":
+            return Extent(max(found, _walk_riff(file, found)), found)
+    return Extent(found, found)
+
+
+def _walk_iso(file: BinaryIO, found: int) -> Extent:
+    position, is_fragmented = 0, False
+    while position + 8 <= found:
+        file.seek(position)
+        head = file.read(16)
+        length, kind = int.from_bytes(head[:4], "big"), head[4:8]
+        if length == 1:
+            length = int.from_bytes(head[8:16], "big")
+        # 0: to the end of the file. What is no box is something that a camera has appended.
+        if length < 8 or not kind.isalnum():
+            break
+        is_fragmented = is_fragmented or kind == b"moof"
+        position += length
+        if position > found and kind in (b"mdat", b"moof", b"moov"):
+            return Extent(position, found, is_fragmented)
+    return Extent(found, found, is_fragmented)
+
+
+def _walk_riff(file: BinaryIO, found: int) -> int:
+    position = 0
+    while position + 8 <= found:
+        file.seek(position)
+        head = file.read(8)
+        length = int.from_bytes(head[4:], "little")
+        if head[:4] != b"RIFF" or not 0 < length < 0xFFFFFFFF:
+            return found
+        position += 8 + length + length % 2
+    return position if position > found + _RIFF_SLACK else found
+
+
+def _walk_matroska(file: BinaryIO, found: int) -> int:
+    position = 0
+    while position < found:
+        file.seek(position)
+        head = file.read(12)
+        # Both numbers are as long as the zero bits at their start say.
+        id_bytes = 9 - head[0].bit_length()
+        if id_bytes > 4 or len(head) <= id_bytes:
+            break
+        first = head[id_bytes]
+        size_bytes = 9 - first.bit_length()
+        if size_bytes > 8 or len(head) < id_bytes + size_bytes:
+            break
+        kind = int.from_bytes(head[:id_bytes], "big")
+        bits = 7 * size_bytes
+        mask = (1 << bits) - 1
+        size = int.from_bytes(head[id_bytes : id_bytes + size_bytes], "big") & mask
+        position += id_bytes + size_bytes
+        if size == mask:
+            if kind not in _OPEN_ELEMENTS:
+                break
+        else:
+            position += size
+    return position
+
+
+def damaged_from(path: Path, pid: int) -> int | None:
+    """Return where the first picture of a transport stream begins that lacks some of its bytes.
+
+    Packets are counted. Where streams were joined end to end the count begins anew, and nothing is
+    missing: a table stands between the two packets, the second one begins a picture, and the
+    counts of either are those of a beginning. A stream may also announce that it counts anew.
+
+    Args:
+        path: of the file.
+        pid: of the stream.
+
+    Returns:
+        Offset in bytes of the packet that begins the picture; None where all are whole.
+    """
+    data = np.memmap(path, np.uint8, "r")
+    layout = next((one for one in _PACKETS if _is_layout(data, *one)), None)
+    if layout is None:
+        return None
+    length, sync = layout
+    packets = data[: data.size // length * length].reshape(-1, length)[:, sync:]
+    pids = (packets[:, 1].astype(np.uint16) & 0x1F) << 8 | packets[:, 2]
+    mine = np.flatnonzero((pids == pid) & (packets[:, 3] & 0x10 != 0))
+    tables = np.flatnonzero(pids == 0)
+    begins = mine[packets[mine, 1] & 0x40 != 0]
+    counts = packets[mine, 3] & 15
+    for at in np.flatnonzero((counts[1:] - counts[:-1]) & 15 != 1):
+        before, after = int(mine[at]), int(mine[at + 1])
+        if not (_is_announced(packets[after]) or _is_joint(packets, tables, before, after)):
+            return _begin_of(begins, before, length)
+    return _begin_of(begins, int(mine[-1]), length) if mine.size and data.size % length else None
+
+
+def _is_layout(data: NDArray[np.uint8], length: int, sync: int) -> bool:
+    return data.size >= length and bool((data[sync : 20 * length : length] == _SYNC).all())
+
+
+def _begin_of(begins: NDArray[np.int64], packet: int, length: int) -> int:
+    at = int(np.searchsorted(begins, packet, "right")) - 1
+    return int(begins[max(at, 0)]) * length if begins.size else 0
+
+
+def _is_announced(packet: NDArray[np.uint8]) -> bool:
+    """Tell whether a packet has the discontinuity flag in its adaptation field."""
+    return bool(packet[3] & 0x20 and packet[4] and packet[5] & 0x80)
+
+
+def _is_joint(
+    packets: NDArray[np.uint8], tables: NDArray[np.int64], before: int, after: int
+) -> bool:
+    at = int(np.searchsorted(tables, before))
+    if not packets[after, 1] & 0x40 or at >= tables.size or tables[at] > after:
+        return False
+    table_counts = packets[tables[max(at - 1, 0) : at + 1], 3] & 15
+    is_new_table = (int(table_counts[-1]) - int(table_counts[0])) & 15 != 1
+    return is_new_table or packets[after, 3] & 15 == 0

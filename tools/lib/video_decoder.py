@@ -1,0 +1,209 @@
+"""One pass over the pictures of a video's best stream, through PyAV, up to the first damage.
+
+Imports ``av`` only when a video is opened, so that a machine without the ``replay`` extra can still
+use every other tool. Called by ``tools.lib.video``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.errors import VideoError
+from tools.lib.video_container import TS_PACKET, damaged_from
+
+# What may be joined end to end and is still a stream; times begin anew behind the joint.
+JOINED_FORMATS: Final = frozenset({"mpegts", "mpeg"})
+# FFmpeg's AV_DISPOSITION_ATTACHED_PIC.
+ATTACHED_PICTURE: Final = 0x400
+# Pictures are decoded at most this many packets before others that are shown earlier: 16 is the
+# most that H.264 and HEVC allow.
+_REORDERED: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A container's table of pictures, after its edit list.
+
+    Attributes:
+        packets: that are read for it.
+        times_s: (n,) float64, rising, when packets whose picture is shown are decoded.
+    """
+
+    packets: int
+    times_s: NDArray[np.float64]
+
+
+class Decoder:
+    """An open video; iterate `pictures` once.
+
+    Args:
+        path: of the file.
+        has_threads: decodes with all cores. An error then comes before the pictures that other
+            threads have finished by then, and how many those are depends on the machine.
+
+    Attributes:
+        stream: PyAV's, the best one.
+        format_name: of the container, as FFmpeg names it.
+        note: which one it is; "" where it is the first.
+        packets: with something in them, seen so far.
+        cause: what ended the pictures too early; "" for nothing.
+
+    Raises:
+        VideoError: there is no video in the file.
+    """
+
+    def __init__(self, path: Path, *, has_threads: bool = True) -> None:
+        import av
+
+        self._path, self._has_threads = path, has_threads
+        self._fault: type[Exception] = av.FFmpegError
+        try:
+            # With its protocol: a name may have a colon.
+            self._container: Any = av.open(f"file:{path}")
+        except (av.FFmpegError, OSError) as error:
+            raise VideoError(
+                f"{path}: expected a video, found a file that cannot be opened as one "
+                f"({_reason(error)}); is it complete?"
+            ) from error
+        self.format_name: str = self._container.format.name
+        self.stream: Any = _best_stream(self._container)
+        if self.stream is None:
+            self._container.close()
+            raise VideoError(f"{path}: expected a video stream, found none; check the file")
+        self.note = _describe_choice(self._container, self.stream)
+        self.stream.thread_type = "AUTO" if has_threads else "NONE"
+        self.packets, self.cause = 0, ""
+        self._last_dts: int | None = None
+        self._is_searched = False
+        self._damaged_from: int | None = None
+
+    def index(self) -> Index | None:
+        """Return the table of pictures as far as it is known by now; None where there is none."""
+        # Others list key frames only, or nothing.
+        if not ("mp4" in self.format_name or self.format_name == "avi"):
+            return None
+        entries = [one for one in self.stream.index_entries if one.size > 0]
+        shown = [one.timestamp for one in entries if not one.is_discard]
+        return Index(
+            len(entries), np.sort(np.array(shown, np.float64)) * float(self.stream.time_base)
+        )
+
+    @property
+    def end_s(self) -> float | None:
+        """Seconds from the first time to the end, as the container has it; may be a guess."""
+        duration, start = self._container.duration, self._container.start_time
+        return (duration - (start or 0)) / 1e6 if duration else None
+
+    def close(self) -> None:
+        """Release the decoder."""
+        self._container.close()
+
+    def pictures(self) -> Iterator[tuple[bool, Any]]:
+        """Yield (whether times begin anew, picture) in presentation order.
+
+        Raises:
+            av.FFmpegError: a picture is damaged; with threads only.
+        """
+        packets = self._packets()
+        is_anew, hole = False, None
+        for packet in packets:
+            if self._is_damaged(packet):
+                self.cause = "a damaged packet"
+            elif self._is_joint(packet):
+                yield from ((False, picture) for picture in self._rest(None))
+                self.stream.codec_context.flush_buffers()
+                is_anew = True
+            decoded = [] if self.cause else self._decode(packet)
+            if self.cause:
+                hole = _earliest([packet, *islice(packets, _REORDERED)])
+                break
+            for picture in decoded:
+                yield is_anew, picture
+                is_anew = False
+        for picture in self._rest(hole):
+            yield is_anew, picture
+            is_anew = False
+
+    def _packets(self) -> Iterator[Any]:
+        """Yield packets that have something in them; an empty one would end the decoder."""
+        try:
+            for packet in self._container.demux(self.stream):
+                if packet.size:
+                    self.packets += 1
+                    yield packet
+        except self._fault as error:
+            self.cause = self.cause or _reason(error)
+
+    def _decode(self, packet: Any) -> list[Any]:
+        try:
+            return list(packet.decode())
+        except self._fault as error:
+            if self._has_threads:
+                raise
+            self.cause = _reason(error)
+            return []
+
+    def _rest(self, hole: int | None) -> list[Any]:
+        """Return what is still in the decoder and shown before the time of a missing picture."""
+        try:
+            rest = list(self.stream.codec_context.decode(None))
+        except self._fault as error:
+            if self._has_threads:
+                raise
+            self.cause = self.cause or _reason(error)
+            return []
+        return [one for one in rest if hole is None or one.pts is None or one.pts < hole]
+
+    def _is_damaged(self, packet: Any) -> bool:
+        """Tell whether a packet lacks some of its bytes: decoders conceal what its picture lacks.
+
+        Of transport streams FFmpeg says it of the wrong packet, and of joints, too.
+        """
+        if self.format_name != "mpegts":
+            return bool(packet.is_corrupt)
+        if not self._is_searched and (packet.is_corrupt or self._path.stat().st_size % TS_PACKET):
+            self._is_searched = True
+            self._damaged_from = damaged_from(self._path, self.stream.id)
+        start = self._damaged_from
+        # Of packets with a checksum FFmpeg counts from their end.
+        return start is not None and packet.pos is not None and packet.pos > start - TS_PACKET
+
+    def _is_joint(self, packet: Any) -> bool:
+        last, dts = self._last_dts, packet.dts
+        if dts is not None:
+            self._last_dts = dts
+        if self.format_name not in JOINED_FORMATS or last is None or dts is None:
+            return False
+        return bool(packet.is_keyframe and dts < last)
+
+
+def _best_stream(container: Any) -> Any:
+    """Return the stream that a player would show, or None: covers are no films."""
+    films = [one for one in container.streams.video if not one.disposition & ATTACHED_PICTURE]
+    best = container.streams.best("video")
+    return best if best in films else next(iter(films), None)
+
+
+def _describe_choice(container: Any, stream: Any) -> str:
+    videos = container.streams.video
+    if videos[0].index == stream.index:
+        return ""
+    number = [one.index for one in videos].index(stream.index) + 1
+    return f"video stream {number} of {len(videos)}, the best that is no cover"
+
+
+def _earliest(packets: list[Any]) -> int | None:
+    """Return the first time at which one of some packets in a row is shown, up to a joint."""
+    known = [one for one in packets if one.pts is not None and one.dts is not None]
+    return min((one.pts for one in known if one.dts >= known[0].dts), default=None)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
