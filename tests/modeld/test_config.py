@@ -76,9 +76,11 @@ KEYS: dict[str, tuple[str, object]] = {
     "camera.road.width": ("960", 960),
     "camera.road.height": ("540", 540),
     "camera.road.focal_px": ("800", 800.0),
+    "camera.road.focal_y_px": ("1600", 1600.0),
     "camera.wide.width": ("960", 960),
     "camera.wide.height": ("540", 540),
     "camera.wide.focal_px": ("300.5", 300.5),
+    "camera.wide.focal_y_px": ("300.5", 300.5),
 }
 PATHS = ("model", "params_dir", "fallback_model", "models_dir", "state_dir", "metrics_file")
 
@@ -90,7 +92,9 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
     expected |= {key: tmp_path / str(expected[key]) for key in PATHS}
     loaded = load_settings(path)
     assert loaded.config.values() == expected
-    assert loaded.config.cameras == DeviceCameras(Camera(960, 540, 800.0), Camera(960, 540, 300.5))
+    assert loaded.config.cameras == DeviceCameras(
+        Camera(960, 540, 800.0, 1600.0), Camera(960, 540, 300.5, 300.5)
+    )
     assert loaded.config.realtime.priority == 54
     assert set(loaded.sources.values()) == {f"file {path}"}
 

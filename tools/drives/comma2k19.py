@@ -205,6 +205,12 @@ class Comma2k19Drive:
     info: DriveInfo
     segment: Comma2k19Telemetry
     _open: list[Video] = field(default_factory=list)
+    _ends: list[str] = field(default_factory=list)
+
+    @property
+    def damage(self) -> str:
+        """Why the moments that were yielded last ended too early; "" where they did not."""
+        return self._ends[-1] if self._ends else ""
 
     def moments(self, first: int = 0) -> Iterator[Moment]:
         """Yield the moments from number `first` on; everything before is decoded too.
@@ -218,6 +224,7 @@ class Comma2k19Drive:
         buffers = [np.zeros(layout.size, np.uint8) for _ in range(KEPT_MOMENTS)]
         messages = DriveMessages(self.info.mounting)
         self.close()
+        self._ends.clear()
         decoded = 0
         with Video(self.segment.path / VIDEO) as video:
             self._open.append(video)
@@ -246,7 +253,9 @@ class Comma2k19Drive:
         )
         if decoded > times_s.size:
             raise DriveError(problem)
-        if decoded < times_s.size and not video.damage:
+        is_short = decoded < times_s.size
+        self._ends.append(video.damage or (problem if is_short else ""))
+        if is_short and not video.damage:
             logger.warning("%s", problem)
 
     def close(self) -> None:

@@ -52,6 +52,12 @@ class VideoDrive:
     _telemetry: Telemetry
     _rate_hz: float | None
     _open: list[Video] = field(default_factory=list)
+    _ends: list[str] = field(default_factory=list)
+
+    @property
+    def damage(self) -> str:
+        """Why the moments that were yielded last ended too early; "" where they did not."""
+        return self._ends[-1] if self._ends else ""
 
     def moments(self, first: int = 0) -> Iterator[Moment]:
         """Yield the moments from number `first` on.
@@ -67,6 +73,7 @@ class VideoDrive:
         buffers = [np.zeros(layout.size, np.uint8) for _ in range(KEPT_MOMENTS)]
         clock, messages = FrameClock(), DriveMessages(self.info.mounting)
         self.close()
+        self._ends.clear()
         with Video(self._path) as video:
             self._open.append(video)
             time_s = 0.0
@@ -83,6 +90,7 @@ class VideoDrive:
                 picture.write_nv12(buffer, layout)
                 frame = Frame(buffer, layout, index, times.sof_ns, times.eof_ns)
                 yield Moment(index, tuple(sent), {"road": frame})
+            self._ends.append(video.damage)
             if video.info.last_time_s is None:
                 self._telemetry.check_covers(self._path.name, time_s)
 
@@ -154,6 +162,7 @@ def open_drive(text: str, options: DriveOptions) -> VideoDrive:
             "video": f"{path.name}, {header.width}x{header.height}, {header.fps:g} frames/s"
             + _describe_choice(stride, options.rate_hz),
             **({"shown as": shown} if shown else {}),
+            **({"damage": header.cut} if header.cut else {}),
             "camera": _describe_camera(camera, is_given=focal_px is not None, known=known),
             "car state": options.telemetry.name if options.telemetry else "constant, straight on",
         },
@@ -213,7 +222,9 @@ def _count(header: VideoInfo, rate_hz: float | None) -> int | None:
         return None
     if rate_hz is None:
         return -(-header.frame_count // _stride(header))
-    return math.floor((header.last_time_s or 0.0) * rate_hz + 1e-6) + 1
+    if header.last_time_s is None:
+        return None
+    return math.floor(header.last_time_s * rate_hz + 1e-6) + 1
 
 
 def _describe_choice(stride: int, rate_hz: float | None) -> str:

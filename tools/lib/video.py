@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from cereal.frames import FrameFormat
 from tools.errors import PictureSizeError, VideoError
-from tools.lib.video_container import read_extent
 from tools.lib.video_decoder import Decoder
 from tools.lib.video_planes import UPRIGHT, Orientation, is_gray, nv12_planes, orientation_of
 
@@ -46,6 +45,7 @@ class VideoInfo:
         last_time_s: time of the last frame from the first, at most; None where nothing tells.
         pixel_aspect: width of a pixel over its height, as shown.
         notes: what had to be done for pictures as a player shows them; one thing each.
+        cut: where the file is cut off; "" where it is not, as far as it tells.
     """
 
     path: Path
@@ -56,6 +56,7 @@ class VideoInfo:
     last_time_s: float | None
     pixel_aspect: float = 1.0
     notes: tuple[str, ...] = ()
+    cut: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,8 @@ class Video:
         self._path, self.damage = path, ""
         self._decoder = Decoder(path)
         try:
-            self._extent = read_extent(path, self._decoder.format_name)
             self._is_timed = self._decoder.format_name not in UNTIMED_FORMATS
-            self._pictures = self._decode()
+            self._pictures = self._decoder.pictures()
             self._first = self._read_first()
             self._orientation = self._read_orientation(self._first)
             self.info = self._read_info(self._first)
@@ -198,33 +198,11 @@ class Video:
             "damaged or incomplete: fetch it again"
         )
 
-    def _decode(self) -> Iterator[tuple[bool, Any]]:
-        """Yield the decoder's pictures; those before an error are the same on every machine."""
-        import av
-
-        decoded = 0
-        try:
-            for found in self._decoder.pictures():
-                yield found
-                decoded += 1
-        except av.FFmpegError:
-            self._decoder.close()
-            self._decoder = Decoder(self._path, has_threads=False)
-            yield from islice(self._decoder.pictures(), decoded, None)
-
     def _check_complete(self, decoded: int) -> None:
-        decoder, extent = self._decoder, self._extent
-        at = f"the end of the file at byte {extent.found:,} of {extent.stated:,}"
-        if decoder.cause:
-            self._end(decoded, decoder.cause)
-        elif "mp4" in decoder.format_name and (index := decoder.index()) is not None:
-            # Packets, not pictures: some are decoded for others only, and not shown.
-            if decoder.packets < index.packets:
-                self._end(decoded, at)
-            elif extent.is_cut:
-                logger.warning("%s: found %s; no picture is missing", self._path, at)
-        elif extent.is_cut:
-            self._end(decoded, at)
+        if self._decoder.cause:
+            self._end(decoded, self._decoder.cause)
+        elif self.info.cut:
+            logger.warning("%s: found %s; no picture is missing", self._path, self.info.cut)
 
     def _end(self, decoded: int, found: str) -> None:
         count = self.info.frame_count
@@ -246,7 +224,7 @@ class Video:
         return orientation
 
     def _read_info(self, picture: Any) -> VideoInfo:
-        decoder, stream = self._decoder, self._decoder.stream
+        decoder, stream, extent = self._decoder, self._decoder.stream, self._decoder.extent
         width, height = picture.width, picture.height
         aspect = float(stream.sample_aspect_ratio or 1.0)
         if self._orientation.is_transposed:
@@ -258,9 +236,9 @@ class Video:
             )
         rate = (stream.average_rate or stream.guessed_rate) if self._is_timed else None
         fps = float(rate) if rate else FALLBACK_FPS
-        index, is_iso = decoder.index(), "mp4" in decoder.format_name
+        index = decoder.index()
         # The table of AVI stands at its end, that of fragments is not all in one place.
-        is_whole = not (self._extent.is_fragmented or (self._extent.is_cut and not is_iso))
+        is_whole = not (extent.is_fragmented or (extent.is_cut and not decoder.is_iso))
         times_s = index.times_s if index is not None and is_whole else np.zeros(0)
         notes = [decoder.note] if decoder.note else []
         if self._orientation != UPRIGHT:
@@ -274,11 +252,16 @@ class Video:
                 f"{times_s.size} of {stream.frames} frames shown, by the container's index"
             )
         steps_s = np.diff(times_s)
-        if steps_s.size and steps_s.max() > STEADY_RATIO * steps_s.min():
-            fps = steps_s.size / float(times_s[-1] - times_s[0])
-            notes.append("frames at varying intervals")
         last_s = float(times_s[-1] - times_s[0]) if times_s.size else None
-        if last_s is None and "matroska" in decoder.format_name:
+        if steps_s.size and steps_s.max() > STEADY_RATIO * steps_s.min():
+            notes.append("frames at varying intervals")
+            if not decoder.is_iso:
+                # AVI knows one rate, and leaves out what does not follow it.
+                fps = steps_s.size / float(times_s[-1] - times_s[0])
+            if stream.codec_context.has_b_frames:
+                # The index has times of decoding: here the last one is not that of the last frame.
+                last_s = None
+        if "matroska" in decoder.format_name:
             # Elsewhere it is FFmpeg's guess.
             last_s = decoder.end_s
         return VideoInfo(
@@ -290,4 +273,5 @@ class Video:
             last_time_s=last_s,
             pixel_aspect=aspect,
             notes=tuple(notes),
+            cut=extent.cut,
         )

@@ -42,6 +42,11 @@ class Extent:
         """Whether the end is missing."""
         return self.found < self.stated
 
+    @property
+    def cut(self) -> str:
+        """Where the file is cut off; "" where it is not."""
+        return f"the cut at byte {self.found:,} of {self.stated:,}" if self.is_cut else ""
+
 
 def read_extent(path: Path, format_name: str) -> Extent:
     """Walk over the outermost elements of a file.

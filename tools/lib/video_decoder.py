@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.errors import VideoError
-from tools.lib.video_container import TS_PACKET, damaged_from
+from tools.lib.video_container import TS_PACKET, damaged_from, read_extent
 
 # What may be joined end to end and is still a stream; times begin anew behind the joint.
 JOINED_FORMATS: Final = frozenset({"mpegts", "mpeg"})
@@ -45,24 +45,22 @@ class Decoder:
 
     Args:
         path: of the file.
-        has_threads: decodes with all cores. An error then comes before the pictures that other
-            threads have finished by then, and how many those are depends on the machine.
 
     Attributes:
         stream: PyAV's, the best one.
         format_name: of the container, as FFmpeg names it.
+        extent: of the file.
         note: which one it is; "" where it is the first.
-        packets: with something in them, seen so far.
         cause: what ended the pictures too early; "" for nothing.
 
     Raises:
         VideoError: there is no video in the file.
     """
 
-    def __init__(self, path: Path, *, has_threads: bool = True) -> None:
+    def __init__(self, path: Path) -> None:
         import av
 
-        self._path, self._has_threads = path, has_threads
+        self._path = path
         self._fault: type[Exception] = av.FFmpegError
         try:
             # With its protocol: a name may have a colon.
@@ -77,17 +75,26 @@ class Decoder:
         if self.stream is None:
             self._container.close()
             raise VideoError(f"{path}: expected a video stream, found none; check the file")
+        self.extent = read_extent(path, self.format_name)
         self.note = _describe_choice(self._container, self.stream)
-        self.stream.thread_type = "AUTO" if has_threads else "NONE"
-        self.packets, self.cause = 0, ""
-        self._last_dts: int | None = None
+        # Threads for whole pictures would hide errors in the last ones, and what others decoded by
+        # then would be lost.
+        self.stream.thread_type = "SLICE"
+        self.cause = ""
+        self._seen = 0
+        self._dts: list[int | None] = [None, None]  # of the last two packets
         self._is_searched = False
         self._damaged_from: int | None = None
+
+    @property
+    def is_iso(self) -> bool:
+        """Whether it is an MP4 or MOV file."""
+        return "mp4" in self.format_name
 
     def index(self) -> Index | None:
         """Return the table of pictures as far as it is known by now; None where there is none."""
         # Others list key frames only, or nothing.
-        if not ("mp4" in self.format_name or self.format_name == "avi"):
+        if not (self.is_iso or self.format_name == "avi"):
             return None
         entries = [one for one in self.stream.index_entries if one.size > 0]
         shown = [one.timestamp for one in entries if not one.is_discard]
@@ -106,11 +113,7 @@ class Decoder:
         self._container.close()
 
     def pictures(self) -> Iterator[tuple[bool, Any]]:
-        """Yield (whether times begin anew, picture) in presentation order.
-
-        Raises:
-            av.FFmpegError: a picture is damaged; with threads only.
-        """
+        """Yield (whether times begin anew, picture) in presentation order."""
         packets = self._packets()
         is_anew, hole = False, None
         for packet in packets:
@@ -127,16 +130,36 @@ class Decoder:
             for picture in decoded:
                 yield is_anew, picture
                 is_anew = False
+        if self._lacks_packets():
+            self.cause = self.cause or self.extent.cut or "the end of the file"
+            hole = self._before_next(hole)
         for picture in self._rest(hole):
             yield is_anew, picture
             is_anew = False
+
+    def _lacks_packets(self) -> bool:
+        index = self.index() if self.is_iso else None
+        # Packets, not pictures: some are decoded for others only, and not shown.
+        return self.extent.is_cut if index is None else self._seen < index.packets
+
+    def _before_next(self, hole: int | None) -> int | None:
+        """Return what is surely shown before what the next packet, which is missing, would be.
+
+        Nothing is shown before it is decoded, and packets are decoded in turn.
+        """
+        before, last = self._dts
+        if before is None or last is None:
+            return hole
+        # Another frame may be shown the moment that the missing one is decoded.
+        bound = 2 * last - before + 1
+        return bound if hole is None else min(hole, bound)
 
     def _packets(self) -> Iterator[Any]:
         """Yield packets that have something in them; an empty one would end the decoder."""
         try:
             for packet in self._container.demux(self.stream):
                 if packet.size:
-                    self.packets += 1
+                    self._seen += 1
                     yield packet
         except self._fault as error:
             self.cause = self.cause or _reason(error)
@@ -145,8 +168,6 @@ class Decoder:
         try:
             return list(packet.decode())
         except self._fault as error:
-            if self._has_threads:
-                raise
             self.cause = _reason(error)
             return []
 
@@ -155,8 +176,6 @@ class Decoder:
         try:
             rest = list(self.stream.codec_context.decode(None))
         except self._fault as error:
-            if self._has_threads:
-                raise
             self.cause = self.cause or _reason(error)
             return []
         return [one for one in rest if hole is None or one.pts is None or one.pts < hole]
@@ -176,9 +195,7 @@ class Decoder:
         return start is not None and packet.pos is not None and packet.pos > start - TS_PACKET
 
     def _is_joint(self, packet: Any) -> bool:
-        last, dts = self._last_dts, packet.dts
-        if dts is not None:
-            self._last_dts = dts
+        self._dts = [last, dts] = [self._dts[1], packet.dts]
         if self.format_name not in JOINED_FORMATS or last is None or dts is None:
             return False
         return bool(packet.is_keyframe and dts < last)

@@ -25,7 +25,7 @@ from runtime.errors import RuntimeFault
 from runtime.manifest import Manifest
 from tools.drives.drive import DriveInfo
 from tools.drives.open_drive import DriveOptions, open_drive
-from tools.errors import ArtifactMismatchError, ToolError
+from tools.errors import ArtifactMismatchError, ToolError, VideoError
 from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.regress.environment import (
     describe_environment,
@@ -257,6 +257,9 @@ def _run(job: Job, key: str, holder: ModelHolder) -> JobResult:
         config = Config(demo=True, send_raw_predictions=False)
         options = PlaybackOptions(digest_inputs=True, config=config)
         frames, wall_s = play(drive, model.program, kept.add, options)
+        # Of drives that keep what precedes damage: a reference is of the whole drive.
+        if damage := getattr(drive, "damage", ""):
+            raise VideoError(damage)
         outputs = pack(kept.messages, frames, rule_of)
         info, manifest = choose_device(job.device).info, model.artifact.manifest
         return JobResult(

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from cereal.frames import nv12_format
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
+from tests.tools.films import write_film
 from tools.errors import VideoError
 from tools.lib.video import Video, write_planes
+from tools.lib.video_container import damaged_from
 
 
 def _decode_all(path: Path) -> int:
@@ -54,40 +59,115 @@ def test_chroma_is_interleaved_u_first(make_video: MakeVideo) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "found"),
+    ("name", "flags"),
     [
-        ("cut.mp4", "faststart", ".*"),
-        ("cut.mkv", None, ".*"),
-        ("cut.avi", None, ".*"),
+        ("cut.mp4", "faststart"),
+        ("cut.mkv", None),
+        ("cut.avi", None),
         # Such a file declares no number of frames at its start.
-        ("cut.mp4", "frag_keyframe+empty_moov", "a damaged packet"),
+        ("cut.mp4", "frag_keyframe+empty_moov"),
     ],
 )
-def test_video_that_ends_early_says_how_far_it_came(
-    make_video: MakeVideo, name: str, flags: str | None, found: str
+def test_what_precedes_a_cut_is_kept(
+    make_video: MakeVideo, name: str, flags: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     # mpeg4 with many pictures, so that half of the bytes is many whole pictures.
     path = make_video(name=name, frames=60, codec="mpeg4")
     if flags:
         path = _with_index_first(path, flags)
-    assert _decode_all(path) == 60
+    assert (_decode_all(path), caplog.text) == (60, "")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) * 6 // 10])
-    with pytest.raises(
-        VideoError, match=rf"cut.*expected .*, found {found} after [1-9]\d* decoded"
-    ):
-        _decode_all(path)
+    kept = _decode_all(path)
+    assert 1 <= kept < 60
+    (record,) = caplog.records
+    text = rf"cut.*expected .*, found .* after {kept} decoded frames; .* from frame {kept} on"
+    assert (record.levelname, bool(re.search(text, record.message))) == ("WARNING", True)
 
 
 @pytest.mark.parametrize("missing", [1, 20])
-def test_video_whose_last_picture_is_cut_is_refused(make_video: MakeVideo, missing: int) -> None:
+def test_a_last_picture_that_is_cut_is_not_kept(
+    make_video: MakeVideo, missing: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Decoders conceal it, so that the number of pictures is right."""
     path = _with_index_first(make_video(name="cut.mp4", frames=5, codec="mpeg4"))
     path.write_bytes(path.read_bytes()[:-missing])
-    with pytest.raises(
-        VideoError, match=r"expected 5 frames, found a damaged packet after 4 decoded"
-    ):
-        _decode_all(path)
+    assert _decode_all(path) == 4
+    assert "expected 5 frames, found a damaged packet after 4 decoded" in caplog.text
+
+
+@pytest.mark.parametrize("codec", ["ffv1", "mpeg4", "libx264"])
+@pytest.mark.parametrize("at", [0, 7, 13, 23])
+def test_what_precedes_damage_is_kept(tmp_path: Path, codec: str, at: int) -> None:
+    """Of the last picture, too, and whatever order pictures are coded in."""
+    path = write_film(tmp_path / "a.mkv", codec=(codec, "yuv420p"))
+    with Video(path) as video:
+        whole = [frame.luma for frame in video.frames()]
+    with av.open(str(path)) as container:
+        packets: list[Any] = [packet for packet in container.demux(video=0) if packet.size]
+    content, found = bytearray(path.read_bytes()), packets[at]
+    start = content.index(bytes(found), found.pos)
+    content[start : start + found.size] = b"\xa5" * found.size
+    path.write_bytes(content)
+    # The first picture that is missing: what follows in the order of the file may be shown earlier.
+    first = sorted(one.pts for one in packets).index(min(one.pts for one in packets[at:]))
+    if first == 0:
+        with pytest.raises(VideoError, match=r"expected at least one picture, found .* before"):
+            Video(path)
+        return
+    with Video(path) as video:
+        kept = [frame.luma for frame in video.frames()]
+        assert f"after {first} decoded frames" in video.damage
+    assert len(kept) == first
+    assert all(np.array_equal(a, b) for a, b in zip(kept, whole, strict=False))
+
+
+def _stream(tmp_path: Path) -> tuple[Path, NDArray[np.uint8]]:
+    """Return a transport stream with several packets a picture, and the packets."""
+    path = write_film(tmp_path / "a.ts", size=(320, 240), codec=("mpeg2video", "yuv420p"), fps=25)
+    return path, np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, 188)
+
+
+@pytest.mark.parametrize("lost", [0.3, 0.6, 0.97])
+def test_a_packet_that_a_transport_stream_lost_ends_it(tmp_path: Path, lost: float) -> None:
+    path, packets = _stream(tmp_path)
+    with Video(path) as video:
+        whole = [frame.luma for frame in video.frames()]
+    mine = np.flatnonzero((packets[:, 1] & 0x1F == 1) & (packets[:, 2] == 0))
+    begins = mine[packets[mine, 1] & 0x40 != 0]
+    # The second packet of a picture.
+    at = begins[int(lost * begins.size)] + 1
+    path.write_bytes(np.delete(packets, at, 0).tobytes())
+    with Video(path) as video:
+        kept = [frame.luma for frame in video.frames()]
+        assert "found a damaged packet" in video.damage
+    assert 0 < len(kept) <= int(lost * begins.size)
+    assert len(kept) >= int(lost * begins.size) - 3  # of pictures that are shown out of turn
+    assert all(np.array_equal(a, b) for a, b in zip(kept, whole, strict=False))
+
+
+@pytest.mark.parametrize("lead", [0, 4], ids=["188 bytes", "192 bytes"])
+def test_where_a_transport_stream_lacks_packets(tmp_path: Path, lead: int) -> None:
+    path, packets = _stream(tmp_path)
+    length = 188 + lead
+    mine = np.flatnonzero((packets[:, 1] & 0x1F == 1) & (packets[:, 2] == 0))
+    begins = mine[packets[mine, 1] & 0x40 != 0]
+    inside = int(begins[5] + 1)
+
+    def write(rows: NDArray[np.uint8], more: bytes = b"") -> int | None:
+        path.write_bytes(np.pad(rows, ((0, 0), (lead, 0))).tobytes() + more)
+        return damaged_from(path, 256)
+
+    assert write(packets) is None
+    assert write(np.concatenate([packets, packets])) is None
+    assert write(np.delete(packets, inside, 0)) == begins[5] * length
+    # The end is missing, inside of a packet.
+    assert write(packets, b"\x47") == begins[-1] * length
+    # A stream that says that it counts anew.
+    announced = np.delete(packets, inside, 0)
+    announced[inside, 3] |= 0x20
+    announced[inside, 4:6] = 1, 0x80
+    assert write(announced) is None
 
 
 def _with_index_first(path: Path, flags: str = "faststart") -> Path:
