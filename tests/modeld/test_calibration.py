@@ -57,6 +57,15 @@ def test_warp_matrix_of_a_level_camera_has_the_same_bits_on_every_processor() ->
         assert matrix[0, 0] == matrix[1, 1] == np.float32(camera.focal_px / model[0, 0])
 
 
+def test_pixels_that_are_not_square_have_the_matrix_of_square_ones_with_rows_scaled() -> None:
+    angles = (0.01, -0.03, 0.02)
+    square, wide = Camera(960, 540, 800.0), Camera(480, 540, 400.0, 800.0)
+    assert (square.pixel_aspect, wide.pixel_aspect) == (1.0, 2.0)
+    expected = warp_matrix(angles, square.intrinsics, MED_MODEL_INTRINSICS).astype(np.float64)
+    found = warp_matrix(angles, wide.intrinsics, MED_MODEL_INTRINSICS)
+    np.testing.assert_allclose(found, np.diag([0.5, 1.0, 1.0]) @ expected, rtol=1e-6)
+
+
 def test_matrix_product_adds_rounded_terms_from_left_to_right() -> None:
     # 2**60 hides the 1 that comes before -2**60; with the 1 last it would be seen.
     a = np.array([[2.0**60, 1.0, -(2.0**60)], [0.0, 2.0, 0.0], [1.0, 0.0, 3.0]])

@@ -45,7 +45,7 @@ class Extent:
     @property
     def cut(self) -> str:
         """Where the file is cut off; "" where it is not."""
-        return f"the cut at byte {self.found:,} of {self.stated:,}" if self.is_cut else ""
+        return f"the file cut off at byte {self.found:,} of {self.stated:,}" if self.is_cut else ""
 
 
 def read_extent(path: Path, format_name: str) -> Extent:

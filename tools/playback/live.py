@@ -167,7 +167,7 @@ def _daemon_arguments(
     cameras = cameras_of(info)
     if cameras is not None:
         config = directory / "cameras.toml"
-        config.write_text(_camera_config(cameras), encoding="utf-8")
+        config.write_text(camera_config(cameras), encoding="utf-8")
         arguments += ["--config", str(config)]
     return arguments
 
@@ -190,7 +190,8 @@ def cameras_of(info: DriveInfo) -> DeviceCameras | None:
     return None if road is None else DeviceCameras(road, None)
 
 
-def _camera_config(cameras: DeviceCameras) -> str:
+def camera_config(cameras: DeviceCameras) -> str:
+    """Return the tables of a configuration that say which cameras there are."""
     named = {"road": cameras.road, "wide": cameras.wide}
     return "".join(
         f"[camera.{name}]\nwidth = {camera.width}\nheight = {camera.height}\n"

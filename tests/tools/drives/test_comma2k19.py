@@ -236,16 +236,22 @@ def test_a_segment_with_its_video_is_a_drive(segment: Path) -> None:
     drive.close()
 
 
-@pytest.mark.parametrize(("frames", "found"), [(FRAMES - 1, "found 5"), (FRAMES + 2, "found 8")])
 def test_a_video_of_another_length_is_said_after_its_frames(
-    segment: Path, frames: int, found: str
+    segment: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _write_hevc(segment / "video.hevc", frames, (128, 96))
-    moments = open_drive(str(segment), DriveOptions(focal_px=100.0)).moments()
-    for index in range(min(frames, FRAMES)):
+    options = DriveOptions(focal_px=100.0)
+    # Longer: of another segment. Shorter: damaged, and what there is is kept.
+    _write_hevc(segment / "video.hevc", FRAMES + 2, (128, 96))
+    moments = open_drive(str(segment), options).moments()
+    for index in range(FRAMES):
         assert next(moments).index == index
-    with pytest.raises(DriveError, match=f"expected 6 frames, .* {found}"):
+    with pytest.raises(DriveError, match=r"expected 6 frames, .* found 8"):
         next(moments)
+    _write_hevc(segment / "video.hevc", FRAMES - 1, (128, 96))
+    drive = open_drive(str(segment), options)
+    assert [moment.index for moment in drive.moments()] == list(range(FRAMES - 1))
+    assert "expected 6 frames, " in drive.damage
+    assert caplog.messages == [drive.damage]
 
 
 def test_videos_of_another_size_need_their_focal_length(segment: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cereal.schema import new_event, read_event
-from modeld.calibration import Camera
+from modeld.calibration import Camera, DeviceCameras
 from modeld.constants import X_IDXS
 from modeld.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tests.tools.live.speaker import ANSWERS, CAMERA, DEVICE, MS, message, unpacked
@@ -79,6 +79,11 @@ def test_a_camera_is_found_by_device_sensor_and_size() -> None:
     given, _ = CameraTable(focal_px=700.0).view("road", (640, 480), AROUND)
     assert given is not None
     assert given.camera == Camera(640, 480, 700.0)
+    # A focal length in another camera's place leaves its pixels as wide as they are.
+    wide_pixels = DeviceCameras(Camera(640, 480, 500.0, 1000.0), None)
+    given, _ = CameraTable(wide_pixels, focal_px=700.0).view("road", (640, 480), AROUND)
+    assert given is not None
+    assert given.camera == Camera(640, 480, 700.0, 1400.0)
     unknown, note = TABLE.view("road", (640, 480), Surroundings((0.0, 0.0, 0.0), 1.2))
     assert unknown is None
     assert "deviceState" in note

@@ -18,6 +18,7 @@ from cereal.errors import LogError
 from cereal.log_reader import read_log
 from cereal.schema import new_event, read_event
 from modeld.calibration import Camera, DeviceCameras
+from modeld.config_sources import load_settings
 from tests.tools.conftest import MakeVideo, Modeld
 from tests.tools.playback.synthetic_drive import FIRST_ID, PERIOD_NS, START_NS, drive_to_play
 from tests.tools.tiny_driving import write_tiny_driving
@@ -26,7 +27,14 @@ from tools.errors import ArtifactMismatchError, DriveError, UsageError
 from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.lib.drive_messages import Mounting
 from tools.playback.frame_table import frames_path, load_frames
-from tools.playback.live import LiveJob, answer_problems, cameras_of, live_report, replay_live
+from tools.playback.live import (
+    LiveJob,
+    answer_problems,
+    camera_config,
+    cameras_of,
+    live_report,
+    replay_live,
+)
 from tools.playback.live_jitter import judge
 from tools.playback.live_listener import Answer, LiveLog
 from tools.playback.player import Played, PlayOptions
@@ -70,6 +78,14 @@ def test_a_recording_without_the_wide_camera_is_one_of_the_road_camera(
     assert cameras_of(info) == expected
     # A video has the cameras that it states.
     assert cameras_of(replace(info, cameras=STATED)) == STATED
+
+
+@pytest.mark.parametrize("road", [Camera(192, 128, 150.25), Camera(240, 272, 216.0, 432.0)])
+def test_the_daemon_is_told_of_the_cameras_as_they_are(tmp_path: Path, road: Camera) -> None:
+    stated = DeviceCameras(road, Camera(192, 128, 75.0))
+    path = tmp_path / "modeld.toml"
+    path.write_text(camera_config(stated), encoding="utf-8")
+    assert load_settings(path).config.cameras == stated
 
 
 def test_intervals_are_compared_with_the_recorded_ones_at_the_speed() -> None:

@@ -14,11 +14,13 @@ import pytest
 from cereal.log_reader import read_log
 from tests.support.built import built, example_artifact
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo, Modeld
+from tests.tools.films import cut, joined, write_film
 from tests.tools.page import Page
 from tests.tools.small_monitoring import write_small_monitoring
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.lib.drive_log import OUTPUT_SERVICES, summarize
 from tools.lib.drive_messages import DRIVE_SERVICES
+from tools.playback.frame_table import frames_path, load_frames
 from tools.playback.session import PlaybackSession
 
 pytestmark = pytest.mark.opencl
@@ -95,13 +97,36 @@ def test_sizes_and_videos_that_cannot_be_are_refused(
 ) -> None:
     text = r"expected frames of at most \d+ bytes, found 320x240 with \d+; .*--camera 320x240"
     replay.refused(4, text, make_video("large.mkv", size=(320, 240)))
-    short = make_video("cut.avi", frames=40, codec="mpeg4")
-    short.write_bytes(short.read_bytes()[: short.stat().st_size // 2])
-    text = r"cut\.avi: expected 40 frames, found .* after \d+ decoded frames"
+    short = cut(make_video("cut.avi", frames=40, codec="mpeg4"), 0.5)
+    text = r"cut\.avi: expected at least one picture, found a damaged packet before the first"
     replay.refused(4, text, short, log=tmp_path / "o.rlog.zst")
     # Outputs that are not finite fail it.
     model = write_tiny_driving(tmp_path / "bad.pkl", SIZE, bad_frame=4)
     assert "expected 9 valid messages" in replay(video, code=1, model=model).err
+
+
+def test_what_precedes_damage_is_replayed(replay: Replay, make_video: MakeVideo) -> None:
+    """As of logs that are cut off: a line, and all that there is."""
+    short = cut(make_video("cut.mkv", frames=30), 0.6)
+    found = replay(short, "--json")
+    result, said = found.json, found.err
+    assert said.count("\n") == 1
+    assert 1 < result["frames"] < 30
+    assert "found the file cut off at byte" in said
+    assert f"after {result['frames']} decoded frames" in said
+    assert summarize(read_log(replay.log)).frame_ids.tolist() == list(range(result["frames"]))
+
+
+def test_what_precedes_another_size_is_kept_and_the_error_is_said(
+    replay: Replay, tmp_path: Path
+) -> None:
+    parts = [write_film(tmp_path / f"{w}.ts", 5, size=(w, 128)) for w in (192, 96)]
+    said = replay(joined(tmp_path / "both.ts", *parts), code=4).err
+    assert said.startswith("modeld: error: ")
+    assert "both.ts: frame 5: expected a picture of 192x128 like those before it, found 96" in said
+    assert said.count("\n") == 1
+    assert summarize(read_log(replay.log)).frame_ids.tolist() == list(range(5))
+    assert load_frames(frames_path(replay.log)).frame_id.tolist() == list(range(5))
 
 
 def test_report_is_one_self_contained_page(

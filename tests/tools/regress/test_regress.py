@@ -13,6 +13,7 @@ import pytest
 from runtime.device import choose_device
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo, Modeld
+from tests.tools.films import cut
 from tests.tools.page import Page
 from tests.tools.regress.conftest import Regress, edited_manifest, edited_tiny, moved_lines
 from tests.tools.regress.fault import plant
@@ -48,6 +49,15 @@ def test_an_unchanged_program_passes_and_holds_its_gates(regress: Regress) -> No
     said = regress(0, "--gate", "lateral_2s_max_m < 1e-6", "--gate", "lead_seen_mean <= 0").out
     assert "identical, 2 gates held" in said
     assert "holds  lateral_2s_max_m < 1e-06: 0\n" in said
+
+
+def test_a_damaged_video_has_no_reference(regress: Regress, make_video: MakeVideo) -> None:
+    """Fewer frames would pass for ever."""
+    before, short = regress.files(), cut(make_video("cut.mkv", frames=30), 0.6)
+    for said in (regress(4, drives=[short]), regress.update("cut", 4, drives=[short])):
+        assert "after" in said.err + said.out
+        assert "decoded frames" in said.err + said.out
+    assert regress.files() == before
 
 
 @pytest.mark.slow

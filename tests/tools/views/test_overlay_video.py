@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from cereal.schema import new_event
 from modeld.calibration import Camera
 from tests.cereal.shared import write_log
 from tests.tools.conftest import FRAMES, Modeld
+from tests.tools.films import write_film
 from tests.tools.messages import event_of
 from tests.tools.playback.synthetic_drive import PERIOD_NS, START_NS, SyntheticDrive
+from tools.drives.open_drive import DriveOptions
+from tools.drives.video_drive import open_drive
 from tools.errors import DriveError
 from tools.lib.camera import project
 from tools.playback.frame_table import frames_path, load_frames
@@ -230,6 +234,22 @@ def test_one_picture_a_frame_and_gaps_stay_gaps(tmp_path: Path) -> None:
     kept, lost = (pictures[index][1][0, :, 0].mean() for index in (2, 3))
     assert lost > kept + 100
     assert drive.opened == [1, 1]
+
+
+def test_frames_are_shown_at_their_times_and_as_wide_as_they_are(tmp_path: Path) -> None:
+    """Of a film whose rate varies, with pixels that are not square."""
+
+    def squeeze(stream: Any) -> None:
+        stream.codec_context.sample_aspect_ratio = Fraction(2, 1)
+
+    times = [0, 1, 2, 12, 13, 40, 41, 42]
+    film = write_film(tmp_path / "a.mkv", 8, size=(320, 192), times=times, set_up=squeeze)
+    drive = open_drive(str(film), DriveOptions())
+    log = made_log(tmp_path / "log.rlog", list(range(8)))
+    write_overlay_video(drive, log, Written(tmp_path / "out.mp4"))
+    np.testing.assert_allclose([t for t, _ in decode(tmp_path / "out.mp4")], np.divide(times, 20))
+    with av.open(str(tmp_path / "out.mp4")) as container:
+        assert container.streams.video[0].sample_aspect_ratio == 2
 
 
 def test_facts_of_a_frame(tmp_path: Path) -> None:
