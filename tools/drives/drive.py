@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from cereal.frames import Frame, FrameFormat
 from modeld.calibration import DeviceCameras
+from tools.errors import PictureSizeError
 from tools.lib.drive_messages import Mounting
 
 # A drive fills the buffers of its frames again after this many moments: what reads ahead may hold
@@ -105,3 +106,45 @@ class Drive(Protocol):
     def close(self) -> None:
         """Release decoders and files."""
         ...
+
+
+@dataclass(slots=True)
+class FirstPart:
+    """A drive up to where its pictures change their size, for what keeps that much.
+
+    Attributes:
+        drive: an open drive.
+        change: what was said there; None before, and of other drives.
+    """
+
+    drive: Drive
+    change: PictureSizeError | None = None
+
+    @property
+    def info(self) -> DriveInfo:
+        """What is known of the drive."""
+        return self.drive.info
+
+    def moments(self, first: int = 0) -> Iterator[Moment]:
+        """Yield the drive's moments, and end where it cannot be followed any more.
+
+        Raises:
+            ToolError: as the drive does, but for that.
+        """
+        try:
+            yield from self.drive.moments(first)
+        except PictureSizeError as error:
+            self.change = error
+
+    def check(self) -> None:
+        """Say what ended the drive, now that what precedes is kept.
+
+        Raises:
+            PictureSizeError: the pictures have changed their size.
+        """
+        if self.change is not None:
+            raise self.change
+
+    def close(self) -> None:
+        """Release decoders and files."""
+        self.drive.close()

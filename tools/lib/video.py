@@ -190,12 +190,13 @@ class Video:
         self._check_complete(decoded)
 
     def _read_first(self) -> Any:
-        for _, picture in self._pictures:
+        _, picture = next(self._pictures, (False, None))
+        if picture is not None and not picture.is_corrupt:
             return picture
+        cause = "a damaged picture" if picture is not None else self._decoder.cause
         raise VideoError(
-            f"{self._path}: expected at least one picture, found "
-            f"{self._decoder.cause or 'the end of the file'} before the first; the video is "
-            "damaged or incomplete: fetch it again"
+            f"{self._path}: expected at least one picture, found {cause or 'the end of the file'} "
+            "before the first; the video is damaged or incomplete: fetch it again"
         )
 
     def _check_complete(self, decoded: int) -> None:

@@ -26,7 +26,7 @@ from modeld.daemon import PUBLICATIONS
 from modeld.errors import CameraConfigError
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from runtime.quantities import count_text
-from tools.drives.drive import Drive, DriveInfo
+from tools.drives.drive import Drive, DriveInfo, FirstPart
 from tools.errors import UsageError
 from tools.lib.processes import Child, ProcessError
 from tools.playback.frame_table import frames_path, save_frames
@@ -88,11 +88,12 @@ def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
         UsageError: the services to play are the daemon's own.
         ArtifactMismatchError: the artifact is not for the drive's cameras.
         ProcessError: the daemon ended, or never answered.
+        PictureSizeError: its pictures change their size; the log has what precedes.
         ToolError: the drive cannot be read to its end.
         RuntimeFault: the artifact is missing or damaged.
         CerealError: the log cannot be written, or a ring or service is taken.
     """
-    info = drive.info
+    info, part = drive.info, FirstPart(drive)
     artifact = read_driving_artifact(job.model)
     check_fits(job.model, artifact, info)
     _check_services(job.options)
@@ -107,7 +108,7 @@ def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
         outlet = BusOutlet(transport, server, info.formats, first)
         stack.callback(outlet.close)
         log = stack.enter_context(LiveLog(job.log))
-        player = Player(info, read_yielding(drive), outlet, clock, job.options)
+        player = Player(info, read_yielding(part), outlet, clock, job.options)
 
         def take(data: bytes, mono_time_ns: int) -> None:
             log.write(data, player.timeline.played_ns(mono_time_ns))
@@ -133,6 +134,7 @@ def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
         jitter = judge(played, listener.answers, job.options.speed)
         # Before the log gets its name, which it does now: a log is never without its table.
         save_frames(frames_path(job.log), jitter.table)
+    part.check()
     outcome = Outcome(
         drive=info,
         artifact_sha256=artifact.sha256,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,8 +18,7 @@ from cereal.log_writer import LogWriter
 from modeld.config import Config
 from modeld.daemon import StepResult
 from modeld.driving_model import DrivingProgram
-from tools.drives.drive import Drive, DriveInfo, Moment
-from tools.errors import PictureSizeError
+from tools.drives.drive import Drive, FirstPart, Moment
 from tools.playback.digests import DigestingProgram
 from tools.playback.frame_table import FrameRows, frames_path, save_frames
 from tools.playback.log_thread import LogThread
@@ -120,7 +119,7 @@ def run_drive(
     """
     check_fits(model.path, model.artifact, drive.info)
     table = frames_path(log)
-    part = _FirstPart(drive)
+    part = FirstPart(drive)
     try:
         with LogWriter(log) as writer:
             frames, wall_s = _play_into(writer, part, model, options or PlaybackOptions())
@@ -129,8 +128,7 @@ def run_drive(
     except LogError:
         table.unlink(missing_ok=True)
         raise
-    if part.change is not None:
-        raise part.change
+    part.check()
     return Outcome(
         drive=drive.info,
         artifact_sha256=model.artifact.sha256,
@@ -140,27 +138,6 @@ def run_drive(
         wall_s=wall_s,
         peak_rss_bytes=peak_rss_bytes(),
     )
-
-
-@dataclass(slots=True)
-class _FirstPart:
-    """A drive up to where its pictures change their size, and what was said there."""
-
-    drive: Drive
-    change: PictureSizeError | None = None
-
-    @property
-    def info(self) -> DriveInfo:
-        return self.drive.info
-
-    def moments(self, first: int = 0) -> Iterator[Moment]:
-        try:
-            yield from self.drive.moments(first)
-        except PictureSizeError as error:
-            self.change = error
-
-    def close(self) -> None:
-        self.drive.close()
 
 
 def _play_into(
