@@ -199,7 +199,7 @@ def test_damaged_drive_does_not_stop_the_others(
     assert [figures["drive"] for figures in said.json["drives"]] == ["one.mkv", "two.mkv"]
     lines, errors = said.err.splitlines(), said.json["errors"]
     assert len(lines) == len(errors) == 3
-    for name in ("none.mp4: expected", "cut.avi: expected 40 frames", "320x240"):
+    for name in ("none.mp4: expected", "cut.avi: expected at least one picture", "320x240"):
         assert any(name in line for line in lines)
         assert any(name in line for line in errors)
     assert not [name for name in files(replay.out) if "cut" in name or "large" in name]
