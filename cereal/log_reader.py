@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 from cereal.errors import LogError, MessageError
-from cereal.log_codec import BZ2_MAGIC, ZSTD_MAGIC, import_zstd
+from cereal.log_codec import codec_of, import_zstd
 from cereal.schema import message_size, read_event
 
 # What is decompressed at a time.
@@ -200,12 +200,10 @@ class _Content:
         """Yield pieces of at most about 1 MiB."""
         try:
             with self._path.open("rb") as file:
-                magic = file.read(4)
+                codec = codec_of(file.read(4))
                 file.seek(0)
-                if magic.startswith(BZ2_MAGIC):
-                    yield from self._decompressed(file, "bz2")
-                elif magic == ZSTD_MAGIC:
-                    yield from self._decompressed(file, "zstd")
+                if codec != "none":
+                    yield from self._decompressed(file, codec)
                 else:
                     self.is_plain = True
                     while piece := file.read(_CHUNK):

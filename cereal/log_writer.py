@@ -10,11 +10,11 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol, Self
+from typing import Any, BinaryIO, Final, Protocol, Self, cast
 
 from cereal.clock import Clock, MonotonicClock
 from cereal.errors import LogError, MessageError
-from cereal.log_codec import ZSTD_LEVEL, import_zstd
+from cereal.log_codec import ZstdFrame, import_zstd
 from cereal.schema import message_size
 
 FLUSH_INTERVAL_NS: Final = 500_000_000
@@ -108,9 +108,11 @@ class LogWriter(_Writer):
         super().__init__(path)
         name = f".{self._target.name[:_MAX_PREFIX]}.{os.getpid()}.part"
         self._temporary = self._target.with_name(name)
+        zstd = import_zstd(self._path) if self._path.suffix == ".zst" else None
         self._file: BinaryIO | None = None
         try:
             self._file = self._open(self._temporary)
+            self._frame = None if zstd is None else ZstdFrame(self._file, zstd)
         except OSError as error:
             raise LogError(
                 f"{self._path}: expected to write beside it, got {error.strerror}; "
@@ -127,7 +129,7 @@ class LogWriter(_Writer):
         self._check(data, is_open=self._file is not None)
         assert self._file is not None
         try:
-            self._file.write(data)
+            (self._frame or self._file).write(data)
         except OSError as error:
             self.discard()
             raise LogError(
@@ -141,6 +143,8 @@ class LogWriter(_Writer):
             return
         file, self._file = self._file, None
         try:
+            if self._frame is not None:
+                self._frame.finish()
             file.close()
             descriptor = os.open(self._temporary, os.O_RDONLY)
             try:
@@ -165,11 +169,9 @@ class LogWriter(_Writer):
             file.close()
         self._temporary.unlink(missing_ok=True)
 
-    def _open(self, path: Path) -> Any:
-        if self._path.suffix == ".zst":
-            return import_zstd(self._path).open(path, "wb", level=ZSTD_LEVEL)
+    def _open(self, path: Path) -> BinaryIO:
         if self._path.suffix == ".bz2":
-            return bz2.open(path, "wb")
+            return cast("BinaryIO", bz2.open(path, "wb"))
         return path.open("wb")
 
 
@@ -202,7 +204,7 @@ class GrowingLogWriter(_Writer):
         has_timer: bool = True,
     ) -> None:
         super().__init__(path)
-        self._compressor, self._flush_mode, self._end_mode = self._make_compressor()
+        zstd = self._codec()
         self._clock = clock or MonotonicClock()
         self._flush_interval_ns = flush_interval_ns
         self._unflushed_since_ns: int | None = None
@@ -211,6 +213,7 @@ class GrowingLogWriter(_Writer):
         self._has_unflushed = threading.Event()
         self._is_ended = threading.Event()
         self._file: BinaryIO | None = self._open()
+        self._frame = None if zstd is None else ZstdFrame(self._file, zstd)
         # A daemon: a program that forgets to close must not hang when it ends.
         self._timer = threading.Thread(target=self._flush_in_time, name="log-flush", daemon=True)
         if has_timer:
@@ -228,12 +231,7 @@ class GrowingLogWriter(_Writer):
             self._check(data, is_open=self._file is not None)
             assert self._file is not None
             try:
-                if self._compressor is None:
-                    self._file.write(data)
-                else:
-                    # One call into C: an interrupt between compressing and writing would leave a
-                    # hole behind which nothing can be decompressed.
-                    self._file.writelines(map(self._compressor.compress, (data,)))
+                (self._frame or self._file).write(data)
                 now_ns = self._clock.now_ns()
                 if self._unflushed_since_ns is None:
                     self._unflushed_since_ns = now_ns
@@ -259,8 +257,8 @@ class GrowingLogWriter(_Writer):
         with self._lock:
             if self._file is not None:
                 try:
-                    if self._compressor is not None:
-                        self._end(self._file, self._end_mode)
+                    if self._frame is not None:
+                        self._frame.finish()
                     self._file.flush()
                     os.fsync(self._file.fileno())
                     self._release()
@@ -294,15 +292,11 @@ class GrowingLogWriter(_Writer):
             self._fail(error)
 
     def _flush(self, file: BinaryIO) -> None:
-        if self._compressor is not None:
-            self._end(file, self._flush_mode)
+        if self._frame is not None:
+            self._frame.end_block()
         file.flush()
         self._has_unflushed.clear()
         self._unflushed_since_ns = None
-
-    def _end(self, file: BinaryIO, mode: int) -> None:
-        """End a block or the stream; one call into C, as in `write`."""
-        file.writelines(map(self._compressor.flush, (mode,)))
 
     def _fail(self, error: OSError) -> None:
         """Close the file where it stands; the next to ask is told."""
@@ -327,18 +321,14 @@ class GrowingLogWriter(_Writer):
             with contextlib.suppress(OSError):
                 file.close()
 
-    def _make_compressor(self) -> tuple[Any, int, int]:
-        """Return the compressor, None for none, and how its blocks and its stream are ended."""
+    def _codec(self) -> Any:
+        """Return the module that compresses, None for none."""
         if self._path.suffix == ".bz2":
             raise LogError(
                 f"{self._path}: expected a log that can grow, .zst or plain, got .bz2, which "
                 "cannot be flushed; choose another ending"
             )
-        if self._path.suffix != ".zst":
-            return None, 0, 0
-        zstd = import_zstd(self._path)
-        kind = zstd.ZstdCompressor
-        return kind(level=ZSTD_LEVEL), kind.FLUSH_BLOCK, kind.FLUSH_FRAME
+        return import_zstd(self._path) if self._path.suffix == ".zst" else None
 
     def _open(self) -> BinaryIO:
         try:

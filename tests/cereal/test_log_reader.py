@@ -120,6 +120,22 @@ def test_truncated_compressed_log_keeps_a_prefix(
     assert kept == events[: len(kept)]
 
 
+@pytest.mark.parametrize("first", range(0x50, 0x60))
+def test_skippable_frames_are_no_content(first: int, tmp_path: Path) -> None:
+    """As parallel compressors write them, before each frame; also where nothing else follows."""
+    path = tmp_path / "rlog"
+    skipped = bytes([first]) + b"\x2a\x4d\x18" + struct.pack("<I", 4) + b"size"
+    frames = [zstd.compress(model_event(number)) for number in (1, 2)]
+    path.write_bytes(skipped + skipped + frames[0] + skipped + frames[1])
+    assert times(path) == [1, 2]
+    path.write_bytes(skipped)
+    assert times(path) == []
+    # LZ4 has such frames, too.
+    path.write_bytes(skipped + b"\x04\x22\x4d\x18 another format")
+    with pytest.raises(LogError, match="expected zstd data"):
+        times(path)
+
+
 # --- damage -------------------------------------------------------------------------------------
 
 GOOD, SIZE = model_event(1), len(model_event(1))
@@ -180,7 +196,7 @@ def test_damaged_block_keeps_the_blocks_before_it(damaged: int, tmp_path: Path) 
             writer.write(data)
             writer.flush()
     content = bytearray(path.read_bytes())
-    content[starts[damaged] + (6 if damaged == 0 else 0)] = 0xFF  # a kind of block that is none
+    content[starts[damaged] + (10 if damaged == 0 else 0)] = 0xFF  # a kind of block that is none
     path.write_bytes(content)
     if damaged == 0:
         with pytest.raises(LogError, match="the file is damaged"):

@@ -135,6 +135,44 @@ def test_growing_log_keeps_what_it_has_and_begins_anew(tmp_path: Path) -> None:
     assert open_below(tmp_path) == []
 
 
+@SINKS
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_frame_says_how_long_its_content_is(
+    kind: type[LogWriter], count: int, tmp_path: Path
+) -> None:
+    """Some readers decompress in one call, and allocate what the header says."""
+    path = tmp_path / "rlog.zst"
+    events = [model_event(i, noise=3000) for i in range(count)]
+    with kind(path) as writer:
+        for data in events:
+            writer.write(data)
+        if isinstance(writer, GrowingLogWriter):
+            # Until the end there is no size, and the number of a dictionary, 0, means none.
+            writer.flush()
+            growing = path.read_bytes()
+            if count:
+                assert zstd.get_frame_info(growing).decompressed_size is None
+                assert zstd.ZstdDecompressor().decompress(growing) == b"".join(events)
+    content = path.read_bytes()
+    size = sum(map(len, events))
+    assert zstd.get_frame_info(content).decompressed_size == size
+    # By hand: the descriptor's highest bits say 4 bytes, which follow it and the window.
+    assert (content[4] >> 6, int.from_bytes(content[6:10], "little")) == (2, size)
+    assert zstd.decompress(content) == b"".join(events)
+
+
+def test_size_is_left_out_where_an_interrupt_may_have_lost_count(tmp_path: Path) -> None:
+    path = tmp_path / "rlog.zst"
+    with untimed(path) as writer:
+        writer.write(model_event(1))
+        assert writer._frame is not None
+        with pytest.raises(TypeError):
+            writer._frame.write(1)  # type: ignore[arg-type] # ended where it may be interrupted
+        writer.write(model_event(2))
+    assert zstd.get_frame_info(path.read_bytes()).decompressed_size is None
+    assert list(read_log_bytes(path)) == [model_event(1), model_event(2)]
+
+
 def test_bzip2_cannot_grow(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="cannot be flushed"):
         GrowingLogWriter(tmp_path / "rlog.bz2")
