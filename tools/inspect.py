@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from runtime.quantities import count_text
-from tools.errors import InspectError, UsageError
+from tools.errors import UsageError
 from tools.lib.bindings import add_bind, parse_bindings
+from tools.lib.file_kind import kind_of
 from tools.lib.json_output import print_json
 from tools.lib.table import Section, format_table, printable
 
@@ -224,45 +225,3 @@ def _print_sections(sections: list[Section]) -> None:
             for row in section.rows
         ]
         print(format_table(section.header, rows))
-
-
-def kind_of(path: Path) -> str:
-    """Return which of DESCRIBERS a file is, from its first bytes.
-
-    Raises:
-        InspectError: the file cannot be read, or begins like none of them.
-    """
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise InspectError(f"{path}: expected a file, found something else")
-    try:
-        with path.open("rb") as file:
-            start = file.read(64)
-    except OSError as error:
-        raise InspectError(f"{path}: cannot read: {error.strerror or error}") from error
-    if start[:2] == b"\x80\x05":  # PROTO 5, the first opcode of the manifest's pickle
-        return "artifact"
-    if start[:4] == b"\x28\xb5\x2f\xfd" or start[:3] == b"BZh":  # zstd, bzip2
-        return "log"
-    # ModelProto field 1 (ir_version), a small varint, and then field 2 (producer_name), 7 or 8.
-    if len(start) > 2 and start[0] == 0x08 and start[1] < 0x40 and start[2] in _AFTER_IR_VERSION:
-        return "onnx"
-    if _begins_like_an_event(start):
-        return "log"
-    raise InspectError(
-        f"{path}: expected an artifact, an ONNX model or an event log; "
-        f"it begins with {start[:8].hex(' ') or 'nothing'}"
-    )
-
-
-# Tags (field << 3 | wire type 2) of the fields that may follow: strings, graph, opset imports.
-_AFTER_IR_VERSION = {(field << 3) | 2 for field in (2, 3, 4, 6, 7, 8, 14)}
-
-
-def _begins_like_an_event(start: bytes) -> bool:
-    """A Cap'n Proto message: segment count - 1, sizes in words, then a struct pointer."""
-    segments = int.from_bytes(start[:4], "little") + 1
-    table = 4 * (1 + segments)
-    table += -table % 8
-    if len(start) < table + 8 or segments > 4 or int.from_bytes(start[4:8], "little") == 0:
-        return False
-    return start[table] & 3 == 0 and start[table : table + 8] != bytes(8)

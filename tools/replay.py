@@ -188,6 +188,7 @@ def _make_report(result: DriveResult, model: LoadedModel) -> Report:
     camera = main_camera(info)
     facts = {
         **info.facts,
+        "time": result.drive.time.text(),
         "artifact": f"{model.path.name}, sha256 {model.artifact.sha256[:16]}, compiled for "
         f"{manifest.target.name} ({manifest.target.device})",
         "models": describe_models(manifest),

@@ -13,7 +13,7 @@ from tests.runtime import tiny
 from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.tools.conftest import Modeld
 from tools.bench import make_inputs
-from tools.inspect import kind_of
+from tools.lib.file_kind import kind_of
 from tools.lib.table import format_table
 
 pytestmark = pytest.mark.opencl

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from cereal.errors import MessageError
 from cereal.schema import DAMAGED, content, member_name, read_event
 from tools.compare.fields import has_frame_id
+from tools.lib.drive_time import DriveTime
 
 Side = Literal["left", "right"]
 Key = tuple[int, int]
@@ -105,6 +106,7 @@ class _Log:
         self._chooses = chooses
         self._counts = counts
         self._seen: Counter[tuple[str, int]] = Counter()
+        self.time = DriveTime()
         self.ended = False
         self.first_valid: dict[str, Message] = {}
         self.frame_id = -1
@@ -120,6 +122,7 @@ class _Log:
             try:
                 event = read_event(data)
                 service = member_name(event)
+                self.time.take(service, event.logMonoTime)
                 if service is None or not self._chooses(service):
                     continue
                 message = self._message(service, data, event)
@@ -191,6 +194,11 @@ class Aligner:
     def unreadable(self) -> tuple[int, int]:
         """Damaged events of the left and the right log, of which nothing is known."""
         return self._left.unreadable, self._right.unreadable
+
+    @property
+    def times(self) -> tuple[DriveTime, DriveTime]:
+        """The time of the left and the right log, as far as they were read."""
+        return self._left.time, self._right.time
 
     @property
     def first_valid(self) -> Mapping[str, Message]:

@@ -182,6 +182,7 @@ class _Run:
             statistics=[s for judge in self._judges.values() for s in judge.statistics()],
             warnings=notes,
             series=[s for judge in self._judges.values() for s in judge.series()],
+            times=self._aligner.times,
         )
 
     def _compare(self, pair: Pair) -> None:

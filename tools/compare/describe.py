@@ -66,6 +66,9 @@ def describe_text(comparison: Comparison, limit: int) -> str:
     """
     lines = [f"warning: {printable(warning)}" for warning in comparison.warnings]
     lines.append(verdict(comparison))
+    left, right = (time.text() for time in comparison.times)
+    if left != right:
+        lines.append(f"time: left {left}; right {right}")
     findings = comparison.findings
     behaviour = behaviour_lines(comparison.behaviour, ("left", "right"))
     drive = ["", *behaviour] if behaviour else []
@@ -146,6 +149,7 @@ def describe_json(comparison: Comparison) -> dict[str, Any]:
         "frames": comparison.frames,
         "skipped": comparison.skipped,
         "messages": comparison.messages,
+        "times": [time.as_json() for time in comparison.times],
         "findings": [asdict(finding) for finding in comparison.findings],
         "statistics": [asdict(field) for field in comparison.statistics],
         "warnings": list(comparison.warnings),

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.behaviour.verdict import BehaviourVerdict
+from tools.lib.drive_time import DriveTime
 
 FindingKind = Literal[
     "missing",  # a frame, or a message, of the left log that the right one lacks
@@ -124,6 +125,7 @@ class Comparison:
             ignored, ...
         series: of every numeric field that differs at all, for plots.
         behaviour: what the difference does to the drive, and gates on it.
+        times: of both logs.
     """
 
     left: str
@@ -136,6 +138,7 @@ class Comparison:
     warnings: Sequence[str]
     series: Sequence[FieldSeries] = ()
     behaviour: BehaviourVerdict = field(default_factory=BehaviourVerdict)
+    times: tuple[DriveTime, DriveTime] = field(default_factory=lambda: (DriveTime(), DriveTime()))
 
     @property
     def passed(self) -> bool:

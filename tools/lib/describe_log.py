@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from cereal.schema import member_name
 from runtime.quantities import count_text
+from tools.lib.drive_time import DriveTime
 from tools.lib.log_events import read_log_events
 from tools.lib.table import Section
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
     """Return counts and rates per service; messages newer than the schema are only counted.
 
+    Spans are those of the drive's time, see `tools.lib.drive_time`.
+
     Raises:
         LogError: the log cannot be read.
     """
@@ -24,24 +26,23 @@ def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     unknown = 0
-    for event in read_log_events(path):
-        service = member_name(event)
+    time = DriveTime()
+    for service, time_ns, _ in time.follow(read_log_events(path)):
         if service is None:
             unknown += 1
             continue
         counts[service] += 1
-        first.setdefault(service, event.logMonoTime)
-        last[service] = event.logMonoTime
+        first[service] = min(time_ns, first.get(service, time_ns))
+        last[service] = max(time_ns, last.get(service, time_ns))
     services = [_facts(name, counts[name], last[name] - first[name]) for name in sorted(counts)]
-    duration_s = (max(last.values()) - min(first.values())) / 1e9 if counts else 0.0
     facts = {
         "messages": counts.total(),
         "unknown": unknown,
-        "duration_s": duration_s,
+        **time.as_json(),
         "services": services,
     }
     rows: list[tuple[object, ...]] = [tuple(service.values()) for service in services]
-    title = f"{count_text(counts.total(), 'message')} over {duration_s:.3f} s"
+    title = f"{count_text(counts.total(), 'message')} over {time.text()}"
     if unknown:
         title += f", and {count_text(unknown, 'message')} newer than the schema"
     return facts, [Section(title, ("service", "count", "span s", "Hz"), rows)]

@@ -35,7 +35,7 @@ def load(path: Path, kind: str, bind: Mapping[str, int] | None = None) -> Schedu
 
     Args:
         path: the file.
-        kind: "artifact", "onnx" or "log", as `tools.inspect.kind_of` tells.
+        kind: "artifact", "onnx" or "log", as `tools.lib.file_kind.kind_of` tells.
         bind: sizes of symbolic dimensions of an ONNX model.
 
     Raises:

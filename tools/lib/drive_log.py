@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.lib.drive_time import DriveTime
+
 OUTPUT_SERVICES = ("modelV2", "drivingModelData", "cameraOdometry")
 
 Floats = NDArray[np.float64]
@@ -46,19 +48,21 @@ class DriveLog:
     Attributes:
         counts: messages by service; those of the daemon that are valid also as ``NAME:valid``.
         frame_ids: (n,) int64.
-        times_s: (n,) end-of-frame time relative to the first message.
+        time: of the drive: how long it is, and where it lies in its route.
+        times_s: (n,) end-of-frame time in the drive.
         execution_ms: (n,).
         drop_percent: (n,) ``frameDropPerc``.
         plan_speed_mps: (n,) planned speed at time 0.
         curvature_1pm: (n,) desired curvature, 1/m.
         acceleration_mps2: (n,) desired acceleration.
-        car_times_s: (m,) of carState messages, relative as ``times_s``.
+        car_times_s: (m,) of carState messages, in the drive.
         car_speed_mps: (m,).
         curves: by frame id, of the frames that were asked for.
         all_finite: no NaN or infinity in any of the above, in the curves of no frame.
     """
 
     counts: Counter[str]
+    time: DriveTime
     frame_ids: NDArray[np.int64]
     times_s: Floats
     execution_ms: Floats
@@ -84,7 +88,7 @@ class _Series:
     """Numbers of the messages so far, packed: boxed they would be four times as large."""
 
     frame_ids: array[int] = field(default_factory=lambda: array("q"))
-    eof_ns: array[int] = field(default_factory=lambda: array("q"))
+    times_ns: array[int] = field(default_factory=lambda: array("q"))
     execution_ms: array[float] = field(default_factory=lambda: array("d"))
     drop_percent: array[float] = field(default_factory=lambda: array("d"))
     plan_speed_mps: array[float] = field(default_factory=lambda: array("d"))
@@ -93,17 +97,17 @@ class _Series:
     car_ns: array[int] = field(default_factory=lambda: array("q"))
     car_speed_mps: array[float] = field(default_factory=lambda: array("d"))
 
-    def add_model(self, model: Any) -> None:
+    def add_model(self, model: Any, time_ns: int) -> None:
         self.frame_ids.append(model.frameId)
-        self.eof_ns.append(model.timestampEof)
+        self.times_ns.append(time_ns)
         self.execution_ms.append(1e3 * model.modelExecutionTime)
         self.drop_percent.append(model.frameDropPerc)
         self.plan_speed_mps.append(model.velocity.x[0])
         self.curvature_1pm.append(model.action.desiredCurvature)
         self.acceleration_mps2.append(model.action.desiredAcceleration)
 
-    def add_car(self, event: Any) -> None:
-        self.car_ns.append(event.logMonoTime)
+    def add_car(self, event: Any, time_ns: int) -> None:
+        self.car_ns.append(time_ns)
         self.car_speed_mps.append(event.carState.vEgo)
 
 
@@ -121,33 +125,37 @@ def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog
     series = _Series()
     kept: dict[int, Curves] = {}
     finite = True
+    time = DriveTime()
     for event in events:
         name = str(event.which())
+        time_ns = time.take(name, event.logMonoTime)
         counts[name] += 1
         if name in OUTPUT_SERVICES and event.valid:
             counts[f"{name}:valid"] += 1
         if name == "modelV2":
             model = event.modelV2
-            series.add_model(model)
+            # Without the time of its frame that of the message.
+            eof_ns = model.timestampEof
+            series.add_model(model, time.of(eof_ns) if eof_ns else time_ns)
             curves = _curves(model)
             finite = finite and _is_finite(curves)
             if model.frameId in curves_of:
                 kept[model.frameId] = curves
         elif name == "carState":
-            series.add_car(event)
-    start_ns = (series.eof_ns or series.car_ns or array("q", [0]))[0]
+            series.add_car(event, time_ns)
     arrays: dict[str, Floats] = {
-        "times_s": _seconds(series.eof_ns, start_ns),
+        "times_s": _seconds(series.times_ns),
         "execution_ms": np.array(series.execution_ms, np.float64),
         "drop_percent": np.array(series.drop_percent, np.float64),
         "plan_speed_mps": np.array(series.plan_speed_mps, np.float64),
         "curvature_1pm": np.array(series.curvature_1pm, np.float64),
         "acceleration_mps2": np.array(series.acceleration_mps2, np.float64),
-        "car_times_s": _seconds(series.car_ns, start_ns),
+        "car_times_s": _seconds(series.car_ns),
         "car_speed_mps": np.array(series.car_speed_mps, np.float64),
     }
     return DriveLog(
         counts=counts,
+        time=time,
         frame_ids=np.array(series.frame_ids, np.int64),
         curves=kept,
         all_finite=finite and all(bool(np.isfinite(one).all()) for one in arrays.values()),
@@ -170,9 +178,8 @@ def with_measured_times(
     return replace(drive, execution_ms=np.array(measured, np.float64))
 
 
-def _seconds(stamps_ns: array[int], start_ns: int) -> Floats:
-    elapsed_ns = np.array(stamps_ns, np.int64) - start_ns
-    return elapsed_ns.astype(np.float64) * np.float64(1e-9)
+def _seconds(times_ns: array[int]) -> Floats:
+    return np.array(times_ns, np.int64).astype(np.float64) * np.float64(1e-9)
 
 
 def _curves(model: Any) -> Curves:

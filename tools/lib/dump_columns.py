@@ -19,6 +19,10 @@ from tools.lib.message_values import Value
 
 # A message of all fields of modelV2 has 3000 numbers; spreadsheets end at 16384 columns.
 MAX_CELLS = 16384
+# The envelope's columns of a service: names of the schema never begin with an underscore, so that a
+# message's own ``valid`` is another column than the Event's.
+TIME = "__logMonoTime"
+VALID = "__valid"
 # What is held in memory of all columns before it is written to their files.
 BUFFER_BYTES = 8 << 20
 
@@ -42,6 +46,15 @@ class Column:
     dtype: np.dtype[Any]
     lengths_differ: bool = False
     count: int = 1
+
+
+def column_name(service: str, path: str) -> str:
+    """Return ``service.path``; elements of a list message follow directly, a text has no path.
+
+    No two values of any messages have one name: members and fields are identifiers that are
+    unambiguous in what holds them, and ``.``, ``[`` and ``]`` are in none.
+    """
+    return f"{service}.{path}" if path and not path.startswith("[") else service + path
 
 
 class Columns:
@@ -78,7 +91,7 @@ class Columns:
                 continue
             column.lengths_differ |= length != column.length
             column.length = max(column.length, length)
-            column.dtype = np.result_type(column.dtype, array.dtype)
+            column.dtype = _wider(column.dtype, array.dtype)
             column.count += 1
         if len(self._columns) > MAX_CELLS:
             raise UsageError(
@@ -151,8 +164,8 @@ def write_npz(
     """Write one array for each column, rows being the messages of its service.
 
     Lists make (n, k) arrays of the longest one's k; where lengths differ, the rest is NaN (0 or
-    empty where the type has none) and ``NAME.length`` has the lengths. `SERVICE.logMonoTime` and
-    ``SERVICE.valid`` are always there.
+    empty where the type has none) and ``NAME.length`` has the lengths: what is below a value is no
+    field's name. ``SERVICE.__logMonoTime`` and ``SERVICE.__valid``, of the Event, are always there.
 
     Args:
         file: the output.
@@ -169,8 +182,8 @@ def write_npz(
     with tempfile.TemporaryDirectory(dir=folder, prefix=".dump.") as temporary:
         spool = _Spool(Path(temporary))
         for service, mono_time_ns, is_valid, values in rows:
-            spool.append(f"{service}.logMonoTime", np.uint64(mono_time_ns).tobytes())
-            spool.append(f"{service}.valid", np.bool_(is_valid).tobytes())
+            spool.append(f"{service}.{TIME}", np.uint64(mono_time_ns).tobytes())
+            spool.append(f"{service}.{VALID}", np.bool_(is_valid).tobytes())
             for name, column in by_service.get(service, []):
                 value = values.get(name)
                 row = np.full(column.length, _filler(column.dtype), column.dtype)
@@ -182,13 +195,24 @@ def write_npz(
                     spool.append(f"{name}.length", np.int64(items.size).tobytes())
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
             for service, count in columns.rows.items():
-                _add(archive, spool, f"{service}.logMonoTime", np.dtype(np.uint64), (count,))
-                _add(archive, spool, f"{service}.valid", np.dtype(np.bool_), (count,))
+                _add(archive, spool, f"{service}.{TIME}", np.dtype(np.uint64), (count,))
+                _add(archive, spool, f"{service}.{VALID}", np.dtype(np.bool_), (count,))
                 for name, column in by_service.get(service, []):
                     shape = (count, column.length) if column.is_list else (count,)
                     _add(archive, spool, name, column.dtype, shape)
                     if column.lengths_differ:
                         _add(archive, spool, f"{name}.length", np.dtype(np.int64), (count,))
+
+
+def _wider(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type that values of both fit.
+
+    Single integers come as int64 where they fit it: with one that does not the field is UInt64, for
+    which numpy would take float64.
+    """
+    if {one.kind, other.kind} == {"i", "u"}:
+        return np.dtype(np.uint64)
+    return np.result_type(one, other)
 
 
 def _filler(dtype: np.dtype[Any]) -> Any:

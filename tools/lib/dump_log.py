@@ -11,6 +11,7 @@ import contextlib
 import csv
 import io
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,13 @@ from typing import Any, TextIO, cast
 import numpy as np
 
 from cereal.errors import MessageError
-from cereal.schema import log, member_name
+from cereal.schema import log
 from cereal.services import member_of
 from runtime.quantities import count_text
 from runtime.whole_file import whole_file
 from tools.errors import UsageError
-from tools.lib.dump_columns import Columns, write_npz
+from tools.lib.drive_time import NS_PER_S, DriveTime
+from tools.lib.dump_columns import Columns, column_name, write_npz
 from tools.lib.json_output import json_text
 from tools.lib.log_events import read_log_events
 from tools.lib.message_values import (
@@ -40,7 +42,6 @@ from tools.lib.message_values import (
 
 logger = logging.getLogger(__name__)
 
-NS_PER_S = 1_000_000_000
 # What every row has beside its fields.
 STAMPS = ("service", "logMonoTime", "valid")
 
@@ -53,7 +54,7 @@ class Request:
         path: the log.
         services: their names; empty: all.
         fields: paths as in `tools.lib.message_values`; empty: all.
-        from_s: from this time after the log's first event on.
+        from_s: from this time of the drive on (`tools.lib.drive_time`).
         to_s: up to and without this time.
         data_as: what stands for Data fields.
     """
@@ -132,11 +133,6 @@ def json_line(
     return json_text(line)
 
 
-def column_name(service: str, path: str) -> str:
-    """Return ``service.path``; elements of a list message follow directly, a text has no path."""
-    return f"{service}.{path}" if path and not path.startswith("[") else service + path
-
-
 def selections(
     services: Sequence[str], fields: Sequence[str]
 ) -> tuple[dict[str, Selection | None], tuple[str, ...]]:
@@ -213,16 +209,11 @@ def dump(request: Request, output: Path | None, kind: str) -> Tally:
 
 def _chosen(request: Request) -> Iterator[Row]:
     wanted, names = selections(request.services, request.fields)
-    start_ns: int | None = None
-    first_s, end_s = request.from_s or 0.0, request.to_s
-    for event in read_log_events(request.path):
-        start_ns = event.logMonoTime if start_ns is None else start_ns
-        time_ns = event.logMonoTime - start_ns
-        if request.from_s is not None and time_ns < first_s * NS_PER_S:
+    first_ns = (request.from_s or 0.0) * NS_PER_S
+    end_ns = math.inf if request.to_s is None else request.to_s * NS_PER_S
+    for service, time_ns, event in DriveTime().follow(read_log_events(request.path)):
+        if not first_ns <= max(0, time_ns) < end_ns:
             continue
-        if end_s is not None and time_ns >= end_s * NS_PER_S:
-            continue
-        service = member_name(event)
         if service is not None and (not names or service in names):
             yield Row(service, event, wanted.get(service))
 

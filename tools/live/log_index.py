@@ -20,6 +20,7 @@ from cereal.errors import MessageError
 from cereal.log_reader import read_log_bytes
 from cereal.schema import read_event
 from tools.drives.event_header import read_header
+from tools.lib.drive_time import DriveTime
 from tools.lib.health_judge import Health
 from tools.live.newest import COLUMNS, HEALTH, SERVICES, Newest, Row, Surroundings
 from tools.views.answer import Answer
@@ -79,7 +80,8 @@ class LogIndex:
         paths: logs that follow each other.
 
     Attributes:
-        rows: in time order; time from the first row on.
+        rows: in time order.
+        time: of the drive: when the rows are, and where they lie in their route.
         has_answers: the log has modelV2 messages; else a camera or the car sets the pace.
         counts: messages by service.
         notes: what is wrong with the log, for a person.
@@ -97,6 +99,7 @@ class LogIndex:
         self._around: list[Surroundings] = []
         self._healths: list[int] = []
         self.rows: list[Row] = []
+        self.time = DriveTime()
         try:
             services = self._services_in()
             self.has_answers = services["modelV2"] > 0
@@ -166,8 +169,9 @@ class LogIndex:
         times_ms: Mapping[int, float] = {}
         if pace == "modelV2" and len(self._paths) == 1:
             times_ms = measured_ms(self._paths[0])
-        first_ns = last_ns = -1
-        for service, time_ns, data in self._messages(lambda _: None):
+        last_ns = -PACE_NS
+        for service, mono_time_ns, data in self._messages(lambda _: None):
+            time_ns = self.time.take(service, mono_time_ns)
             if service not in SERVICES:
                 continue
             try:
@@ -180,10 +184,12 @@ class LogIndex:
                 self._healths.append(self._spool.append(data))
             if service != pace or (pace != "modelV2" and time_ns - last_ns < PACE_NS):
                 continue
-            first_ns = time_ns if first_ns < 0 else first_ns
             # Neighbours of a log may stand in the wrong order; time never runs back here.
-            last_ns = max(last_ns, time_ns)
-            self._append(newest, 1e-9 * (last_ns - first_ns), times_ms, data)
+            last_ns = max(0, last_ns, time_ns)
+            self._append(newest, 1e-9 * last_ns, times_ms, data)
+        self.notes += self.time.notes()
+        if self.time.route_from_s:
+            self.notes.append(f"begins at {self.time.route_from_s:.3f} s of its route")
         if newest.damaged:
             self.notes.append(f"left out {newest.damaged} messages whose content is damaged")
 

@@ -1,7 +1,9 @@
 """A log as MCAP: every service a channel, and views of the model's answer that need no set-up.
 
-Streams: memory is one message and one chunk. Nothing of the drive's clock is changed: times are
-`logMonoTime`.
+Streams: memory is one message and one chunk. `publish_time` is the Event's `logMonoTime`. So is
+`log_time`, by which viewers order, but for initData, which carries the start of the route and
+stands where the log has it, and for what follows another start of the machine, where time goes on
+(`tools.lib.drive_time`).
 """
 
 from __future__ import annotations
@@ -9,17 +11,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from cereal.errors import MessageError
-from cereal.schema import DAMAGED, member_name
+from cereal.schema import DAMAGED
 from cereal.services import service_of_member
 from modeld.calibration import Camera
 from runtime.quantities import count_text
 from tools.drives.drive import Drive
 from tools.errors import UsageError
+from tools.lib.drive_time import NS_PER_S, DriveTime
 from tools.lib.log_events import read_log_events
 from tools.lib.message_values import message_to_plain
 from tools.lib.picture import encode_jpeg, jpeg_size
@@ -42,7 +45,6 @@ VIEW_SCHEMAS = {
     PICTURE_TOPIC: "foxglove.CompressedImage",
     CALIBRATION_TOPIC: "foxglove.CameraCalibration",
 }
-NS_PER_S = 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -94,12 +96,14 @@ def export_mcap(log: Path, output: Path, options: McapOptions) -> Exported:
             file = stack.enter_context(mcap_file(output))
             follower = stack.enter_context(followed(options.drive)) if options.drive else None
             views = _Views(file, options, follower) if options.with_views else None
-            _write_all(log, file, views, options, found)
+            time = DriveTime()
+            _write_all(log, file, views, options, found, time)
             file.add_facts(
                 "modeld",
                 {
                     "log": log.name,
                     "clock": "logMonoTime: ns of the recording machine's monotonic clock",
+                    "time": time.text(),
                     "damaged messages left out": str(found.damaged),
                     "messages newer than the schema left out": str(found.newer),
                 },
@@ -120,32 +124,36 @@ def export_mcap(log: Path, output: Path, options: McapOptions) -> Exported:
 
 
 def _write_all(
-    log: Path, file: McapFile, views: _Views | None, options: McapOptions, found: Exported
+    log: Path,
+    file: McapFile,
+    views: _Views | None,
+    options: McapOptions,
+    found: Exported,
+    time: DriveTime,
 ) -> None:
     wanted = frozenset(options.members)
-    for event in read_log_events(log):
+    for member, time_ns, event in time.follow(read_log_events(log)):
         options.on_event()
-        member = member_name(event)
         if member is None:
             found.newer += 1
             continue
         try:
             if not wanted or member in wanted:
-                _write_message(file, member, event)
+                _write_message(file, member, event, time.place_ns(time_ns))
             if views is not None:
-                views.take(member, event)
+                views.take(member, event, time.place_ns(time_ns))
         except (MessageError, *DAMAGED) as error:
             logger.info("%s: %s: %s", log, member, error)
             found.damaged += 1
 
 
-def _write_message(file: McapFile, member: str, event: Any) -> None:
+def _write_message(file: McapFile, member: str, event: Any, log_time_ns: int) -> None:
     # First, so that a damaged message opens no channel.
     message = as_object(message_to_plain(event, "base64"), is_valid=event.valid)
     topic = f"/{member}"
     if not file.has(topic):
         file.open_channel(topic, f"cereal.{member}", message_schema(member), _facts_of(member))
-    file.write(topic, event.logMonoTime, message)
+    file.write(topic, log_time_ns, message, event.logMonoTime)
 
 
 def _facts_of(member: str) -> dict[str, str]:
@@ -171,14 +179,15 @@ class _Views:
         self._picture_interval_ns = int(NS_PER_S / options.picture_rate_hz)
         self._next_picture_ns = 0
 
-    def take(self, member: str, event: Any) -> None:
+    def take(self, member: str, event: Any, log_time_ns: int) -> None:
         answer = self._reader.take(member, event)
         if answer is None:
             return
-        stamp_ns = answer.mono_time_ns
-        self._write(SCENE_TOPIC, stamp_ns, foxglove.scene(answer))
+        # What is shown lies where its message does: viewers also order by the stamps inside.
+        answer = replace(answer, mono_time_ns=log_time_ns)
+        self._write(SCENE_TOPIC, log_time_ns, foxglove.scene(answer))
         for transform in foxglove.transforms(answer):
-            self._write(TRANSFORM_TOPIC, stamp_ns, transform)
+            self._write(TRANSFORM_TOPIC, log_time_ns, transform)
         if self._frames is not None:
             self._take_picture(answer, self._frames)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from runtime.whole_file import whole_file
 from tools.lib.json_output import json_text
+from tools.views.message_schema import message_text
 
 # Decompressed at a time by a viewer that seeks.
 CHUNK_BYTES = 1 << 20
@@ -51,13 +52,26 @@ class McapFile:
         )
         self.counts[topic] = 0
 
-    def write(self, topic: str, mono_time_ns: int, message: Mapping[str, Any]) -> None:
-        """Write a message to an open channel."""
+    def write(
+        self,
+        topic: str,
+        log_time_ns: int,
+        message: Mapping[str, Any],
+        publish_time_ns: int | None = None,
+    ) -> None:
+        """Write a message to an open channel.
+
+        Args:
+            topic: name of the channel.
+            log_time_ns: where viewers show it.
+            message: its content.
+            publish_time_ns: when it was sent; None: then.
+        """
         self._writer.add_message(
             channel_id=self._channels[topic],
-            log_time=mono_time_ns,
-            data=json_text(message).encode(),
-            publish_time=mono_time_ns,
+            log_time=log_time_ns,
+            data=message_text(message).encode(),
+            publish_time=log_time_ns if publish_time_ns is None else publish_time_ns,
             sequence=self.counts[topic],
         )
         self.counts[topic] += 1

@@ -1,13 +1,17 @@
 """JSON schemas of messages, made from the Cap'n Proto schema, in the form that viewers read.
 
-What `tools.lib.message_values.to_plain` gives fits them. They use what viewers know of JSON Schema
-and no more: one type for each field, objects with properties, no references. A number that is
-not finite is null in a message, whatever its schema says; void fields and lists of lists are left
-out of the schema, because a viewer would refuse all of it.
+What `message_text` writes of `tools.lib.message_values.to_plain` is valid by them. They use what
+viewers know of JSON Schema and no more: one type for each field, objects with properties, no
+references. So nothing is null that is declared: a number that is not finite, and a list that holds
+one, stands apart in its object. Void fields and lists of lists are left out of the schema, because
+a viewer would refuse all of it.
 """
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from cereal.schema import log
@@ -15,6 +19,9 @@ from tools.lib.message_values import Type, fields_of
 
 # Beside the fields of a message; Cap'n Proto names never begin with an underscore.
 VALID_KEY = "__valid"
+# Of an object: what is not finite in it, or lists of numbers that are not all finite, by name, with
+# "nan", "inf" and "-inf" for what JSON has no number for.
+NOT_FINITE_KEY = "__notFinite"
 # What a message is under if it is no structure: a viewer wants an object.
 VALUE_KEY = "value"
 
@@ -44,6 +51,40 @@ def as_object(plain: Any, *, is_valid: bool) -> dict[str, Any]:
     """
     body = plain if isinstance(plain, dict) else {VALUE_KEY: plain}
     return {VALID_KEY: is_valid, **body}
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """Return a message as strict JSON; what is not finite is under `NOT_FINITE_KEY`."""
+    try:
+        # Nearly always: to look at every number beforehand takes longer than this.
+        return json.dumps(message, allow_nan=False)
+    except ValueError:
+        return json.dumps(_apart(message), allow_nan=False)
+
+
+def _apart(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_apart(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    moved = {name: one for name, one in value.items() if not _is_finite(one)}
+    result = {name: _apart(one) for name, one in value.items() if name not in moved}
+    return {**result, NOT_FINITE_KEY: _texts(moved)} if moved else result
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether it is no number, and no list of numbers, that JSON lacks."""
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _texts(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_texts(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _schema_of(kind: Type) -> dict[str, Any] | None:

@@ -128,9 +128,9 @@ def test_npz_has_an_array_for_each_field(log: Path, tmp_path: Path, modeld: Mode
     command = ("inspect", log, "--dump", "--service", "modelV2", "--output", output)
     modeld(0, *command)
     with np.load(output) as arrays:
-        stamps = arrays["modelV2.logMonoTime"]
+        stamps = arrays["modelV2.__logMonoTime"]
         assert stamps.tolist() == [START_NS + 50_000_000 * index for index in range(FRAMES)]
-        assert arrays["modelV2.valid"].tolist() == [False, True, True, True, True]
+        assert arrays["modelV2.__valid"].tolist() == [False, True, True, True, True]
         assert arrays["modelV2.frameId"].tolist() == [100, 101, 102, 103, 104]
         x = arrays["modelV2.position.x"]
         assert (x.shape, x.dtype) == ((FRAMES, 3), np.float32)

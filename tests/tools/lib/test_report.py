@@ -20,10 +20,11 @@ CAMERA = Camera(320, 200, 288.0)
 
 
 def _model(frame_id: int, *, y_m: float = 0.0, valid: bool = True) -> Any:
-    event = new_event("modelV2", mono_time_ns=1, valid=valid)
+    eof_ns = 1_000_000_000 + 50_000_000 * frame_id
+    event = new_event("modelV2", mono_time_ns=eof_ns + 20_000_000, valid=valid)
     model = event.modelV2
     model.frameId = frame_id
-    model.timestampEof = 1_000_000_000 + 50_000_000 * frame_id
+    model.timestampEof = eof_ns
     model.modelExecutionTime = 0.030 + 0.001 * frame_id
     far = np.linspace(0.0, 80.0, 33)
     for curve, offset in [(model.position, y_m)]:
@@ -48,11 +49,14 @@ def _report(events: list[Any], frames_sent: int) -> Report:
 
 
 def test_summary_reads_what_the_messages_say() -> None:
+    # The drive's time begins with the log, where the car speaks first; a route began before it.
     models = [_model(3), _model(4, valid=False), _model(7, y_m=2.0)]
-    drive = summarize(models, curves_of={7})
+    first = [new_event("initData", mono_time_ns=0), new_event("carState", mono_time_ns=900_000_000)]
+    drive = summarize([*first, *models], curves_of={7})
+    assert (drive.time.route_from_s, drive.car_times_s.tolist()) == (0.9, [0.0])
     assert drive.frame_ids.tolist() == [3, 4, 7]
     assert drive.missing_frames == 2
-    np.testing.assert_allclose(drive.times_s, [0.0, 0.05, 0.2])
+    np.testing.assert_allclose(drive.times_s, [0.25, 0.3, 0.45])
     np.testing.assert_allclose(drive.execution_ms, [33.0, 34.0, 37.0], rtol=1e-6)
     assert (drive.counts["modelV2"], drive.counts["modelV2:valid"]) == (3, 2)
     assert drive.curves.keys() == {7}
