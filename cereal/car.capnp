@@ -557,7 +557,10 @@ struct CarParams {
     fcaGiorgio @32;
     rivian @33;
     volkswagenMeb @34;
-    mg @35;
+    byd @35;                          # mg in some forks
+    volvo @36;
+    bmw @37;
+    mg @38;
   }
 
   enum SteerControlType {

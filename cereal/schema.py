@@ -1,4 +1,4 @@
-"""Cap'n Proto messages are built and read here; no other module imports pycapnp.
+"""Cap'n Proto messages are built and read here; only `schema_layout` imports pycapnp, too.
 
 pycapnp has no types: builders and readers are `Any`, with the fields of `log.capnp` as attributes.
 Wire format: one message = one unpacked, stream-framed message whose root is `Event`.

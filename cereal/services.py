@@ -40,6 +40,7 @@ SMALL_QUEUE: Final = 250 * 1024
 # Large outputs, video and texts of any length; all others but the medium ones are small.
 _BIG: Final = frozenset(
     {"modelV2", "can", "logMessage", "errorLogMessage", "procLog"}
+    | {"modelManagerSP", "backupManagerSP", "modelDataV2SP"}
     | {f"{camera}EncodeData" for camera in ("road", "wideRoad", "driver", "qRoad")}
 )
 _MEDIUM: Final = frozenset(
@@ -93,7 +94,7 @@ _SERVICES_2025: Final = _table(
     ("logMessage", True, 0, None),
     ("procLog", True, 0.5, 15),
     ("thumbnail", True, 1 / 60, 1),
-    ("chestnutState", True, 2, 1),
+    ("chestnutState", True, 10, 10),
     ("chestnutGpuState", True, 2, 1),
     ("gyroscope", True, 104, 104),
     ("gyroscope2", True, 100, 100),
@@ -146,7 +147,7 @@ _SERVICES_2025: Final = _table(
     # Ours, in members that are kept for forks (ADR 0090).
     ("modeldHealth", True, 1, 10),
     ("dmonitoringmodeldHealth", True, 1, 10),
-    # Of sunnypilot, in the members that are kept for forks: FORK_MEMBERS.
+    # Of sunnypilot, in members that are kept for forks, and one that others retired: FORK_MEMBERS.
     ("selfdriveStateSP", True, 100, 10),
     ("modelManagerSP", False, 1, 1),
     ("longitudinalPlanSP", True, 20, 10),
@@ -156,6 +157,8 @@ _SERVICES_2025: Final = _table(
     ("backupManagerSP", False, 1, 1),
     ("carStateSP", True, 100, 10),
     ("liveMapDataSP", True, 1, 1),
+    ("modelDataV2SP", True, 20, None),
+    ("liveLocationKalman", True, 20, None),
 )
 
 RENAMED_2026: Final[Mapping[str, str]] = MappingProxyType(
@@ -194,6 +197,8 @@ FORK_MEMBERS: Final[Mapping[str, str]] = MappingProxyType(
         "backupManagerSP": "customReserved6",
         "carStateSP": "customReserved7",
         "liveMapDataSP": "customReserved8",
+        "modelDataV2SP": "customReserved9",
+        "liveLocationKalman": "liveLocationKalmanDEPRECATED",
     }
 )
 """Service of sunnypilot -> the Event member that it uses; other forks use the same members."""

@@ -9,6 +9,11 @@ Example::
     modeld inspect --schedule driving.pkl --entry run --viz out.html
     modeld inspect out.rlog.zst --dump --service modelV2 --field position.x --field action
     modeld inspect out.rlog.zst --dump --service carState --from 10 --to 20 --output car.csv
+    modeld inspect --schema ~/openpilot
+
+--schema compares our tables of the bus with a checkout of openpilot or sunnypilot, of which nothing
+is executed: services that are new or have another rate, fields and enumerants that are new, fields
+that do not fit. Exit code 1 if there are any; what only we have, or call otherwise, is listed too.
 
 The kind of file is told from its first bytes, never from its name.
 """
@@ -60,7 +65,13 @@ DESCRIBERS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("file", type=Path, help="artifact, ONNX model or event log")
+    parser.add_argument("file", type=Path, nargs="?", help="artifact, ONNX model or event log")
+    parser.add_argument(
+        "--schema",
+        type=Path,
+        metavar="DIR",
+        help="in place of a file: what a checkout of a stack has on the bus that we have not",
+    )
     parser.add_argument(
         "--nodes",
         action="store_true",
@@ -113,7 +124,7 @@ def _add_dump_arguments(parser: argparse.ArgumentParser) -> None:
         dest="from_s",
         type=float,
         metavar="S",
-        help="from this time on, in seconds after the log's first message",
+        help="from this time on, in seconds of the drive: its first event but initData is at 0",
     )
     group.add_argument("--to", dest="to_s", type=float, metavar="S", help="before this time")
     group.add_argument(
@@ -131,22 +142,21 @@ def _add_dump_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Describe the file.
+    """Describe the file, or compare a checkout; return 1 if that has what we have not.
 
     Raises:
         InspectError: the file cannot be read or is none of these kinds.
         UsageError: an option that this kind of file does not have.
     """
+    if args.schema is not None:
+        return _compare_schema(args)
+    if args.file is None:
+        raise UsageError("expected a file or --schema DIR, found neither")
     kind = kind_of(args.file)
     if args.dump:
         return _dump(args, kind)
-    for name, option in DUMP_OPTIONS.items():
-        if getattr(args, name) not in (None, []):
-            raise UsageError(f"--{option} needs --dump")
+    _check_options(args, kind)
     bind = parse_bindings(args.bind)
-    for option in ("bind", "nodes"):
-        if getattr(args, option) and kind != "onnx":
-            raise UsageError(f"--{option} needs an ONNX model, found a file of kind {kind}")
     if args.schedule:
         if args.nodes:
             raise UsageError("--nodes lists the model's own nodes; leave out --schedule")
@@ -164,6 +174,31 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.file.name}: {kind}, {args.file.stat().st_size} bytes")
     _print_sections(sections)
     return 0
+
+
+def _check_options(args: argparse.Namespace, kind: str) -> None:
+    for name, option in DUMP_OPTIONS.items():
+        if getattr(args, name) not in (None, []):
+            raise UsageError(f"--{option} needs --dump")
+    for option in ("bind", "nodes"):
+        if getattr(args, option) and kind != "onnx":
+            raise UsageError(f"--{option} needs an ONNX model, found a file of kind {kind}")
+
+
+def _compare_schema(args: argparse.Namespace) -> int:
+    # Here: the schema is not needed to look into models.
+    from tools.lib.describe_stack import describe
+
+    for option in ("file", "dump", "bind", "nodes", "schedule", "entry", "viz", *DUMP_OPTIONS):
+        if getattr(args, option) not in (None, False, []):
+            name = "FILE" if option == "file" else f"--{DUMP_OPTIONS.get(option, option)}"
+            raise UsageError(f"{name}: expected without --schema, found both; leave one out")
+    facts, sections = describe(args.schema)
+    if args.json:
+        print_json({"kind": "schema", "checkout": str(args.schema), **facts})
+    else:
+        _print_sections(sections)
+    return 1 if facts["differences"] else 0
 
 
 def _dump(args: argparse.Namespace, kind: str) -> int:

@@ -1,0 +1,135 @@
+"""What of a Cap'n Proto schema decides the bytes of its messages, as plain values.
+
+`python -m cereal.schema_layout FILE` prints that of a schema of somebody else as JSON: in a process
+of its own, because its structures have the numbers of ours, and because the time and the memory
+that an odd file takes are bounded there.
+"""
+
+import functools
+import json
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NotRequired, TypedDict
+
+import capnp
+
+MAX_CPU_S: Final = 20
+MAX_MEMORY_BYTES: Final = 2 << 30
+_NO_MEMBER: Final = 0xFFFF
+_NAMED: Final = ("struct", "enum")
+
+
+class TypeLayout(TypedDict):
+    """A type: its kind as the schema calls it; number of a structure or enumeration; elements."""
+
+    kind: str
+    id: NotRequired[str]
+    element: NotRequired["TypeLayout"]
+
+
+class FieldLayout(TypedDict):
+    """A field by its ordinal: name, with those of its groups; type; place; number in its union."""
+
+    name: str
+    type: TypeLayout
+    offset: int
+    member: int | None
+
+
+class SchemaLayout(TypedDict):
+    """A schema.
+
+    Attributes:
+        root: number of the structure that messages are.
+        names: of structures and enumerations, by number.
+        structs: number -> ordinal, as text -> field; fields of groups among them.
+        enums: number -> enumerants in order.
+    """
+
+    root: str
+    names: dict[str, str]
+    structs: dict[str, dict[str, FieldLayout]]
+    enums: dict[str, list[str]]
+
+
+def layout_of(schema: Any) -> SchemaLayout:
+    """Return the layout of a structure's schema and of all that is in it."""
+    layout = SchemaLayout(root=_number(schema), names={}, structs={}, enums={})
+    _add_struct(schema, layout)
+    return layout
+
+
+def _number(schema: Any) -> str:
+    return f"{schema.node.id:#x}"
+
+
+def _name(schema: Any) -> str:
+    return str(schema.node.displayName).rsplit(":", 1)[-1]
+
+
+def _add_struct(schema: Any, layout: SchemaLayout) -> None:
+    number = _number(schema)
+    if number not in layout["structs"]:
+        layout["names"][number] = _name(schema)
+        fields = layout["structs"][number] = {}
+        _add_fields(schema, "", fields, layout)
+
+
+def _add_fields(
+    schema: Any, prefix: str, fields: dict[str, FieldLayout], layout: SchemaLayout
+) -> None:
+    for name, field in schema.fields.items():
+        proto = field.proto
+        if proto.which() == "group":
+            _add_fields(field.schema, f"{prefix}{name}.", fields, layout)
+            continue
+        member = int(proto.discriminantValue)
+        fields[str(proto.ordinal.explicit)] = FieldLayout(
+            name=f"{prefix}{name}",
+            type=_type(proto.slot.type, functools.partial(getattr, field, "schema"), layout),
+            offset=int(proto.slot.offset),
+            member=None if member == _NO_MEMBER else member,
+        )
+
+
+def _type(kind: Any, schema_of: Callable[[], Any], layout: SchemaLayout) -> TypeLayout:
+    """Return a type; lists, structures and enumerations have a schema that can be asked for."""
+    which = str(kind.which())
+    if which == "list":
+        inner = kind.list.elementType
+        return TypeLayout(kind=which, element=_type(inner, lambda: schema_of().elementType, layout))
+    return _named(which, schema_of(), layout) if which in _NAMED else TypeLayout(kind=which)
+
+
+def _named(which: str, schema: Any, layout: SchemaLayout) -> TypeLayout:
+    if which == "struct":
+        _add_struct(schema, layout)
+    else:
+        layout["names"][_number(schema)] = _name(schema)
+        by_number = sorted(schema.enumerants.items(), key=lambda item: int(item[1]))
+        layout["enums"][_number(schema)] = [str(name) for name, _ in by_number]
+    return TypeLayout(kind=which, id=_number(schema))
+
+
+def main(path: str) -> int:
+    """Print the layout of the structure Event of a schema file, or why it cannot be read."""
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    capnp.remove_import_hook()
+    try:
+        loaded = capnp.load(str(Path(path)))
+        print(json.dumps(layout_of(loaded.Event.schema)))  # noqa: T201 - a program's result
+    except AttributeError:
+        print("expected a structure Event, found none", file=sys.stderr)  # noqa: T201
+        return 1
+    except Exception as error:  # noqa: BLE001 - whatever a foreign file makes of the library
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        print(lines[0], file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))
