@@ -17,11 +17,11 @@ and gates name those.
 
 Example:
   modeld compare reference.rlog.zst new.rlog.zst
-  modeld compare a.rlog b.rlog --html differences.html
-  modeld compare a.rlog b.rlog --bit-exact --service modelV2
-  modeld compare fp32.rlog fp16.rlog --gates-only --gate 'lateral_2s_max_m < 0.05'
+  modeld compare a.zst b.zst --html differences.html
+  modeld compare a.zst b.zst --bit-exact --service modelV2
+  modeld compare fp32.zst fp16.zst --gates-only --gate 'lateral_2s_max_m < 0.05'
   modeld compare before.json after.json --gates-only --gate 'offset_p99_m < 0.7'
-  modeld compare a.rlog b.rlog --ignore frameDropPerc --ignore 'modelV2.leadsV3*'
+  modeld compare a.zst b.zst --ignore frameDropPerc --ignore 'modelV2.leadsV3*'
 """
 
 from __future__ import annotations

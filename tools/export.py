@@ -2,10 +2,11 @@
 
 --mcap writes every service of a log as a channel /NAME of JSON messages with their schema, named
 cereal.NAME; PlotJuggler plots each number, Foxglove shows all. Fields are the schema's, enumerants
-are text, bytes are base64, numbers that are not finite are null; __valid says whether the message
-was valid. Times are logMonoTime. /view/model shows plan, lane lines, road edges and leads in
-Foxglove's 3D panel, /tf the calibration: frame road is x forward, y LEFT, z up on the road below
-the camera, calib the same at the camera, camera is x right, y down, z into the picture.
+are text, bytes are base64, __valid says whether the message was valid, __notFinite has what JSON
+has no number for. Times are logMonoTime, but for initData, which stands at the log's beginning,
+and after a second boot, where time goes on. /view/model shows plan, lane lines, road edges and
+leads in Foxglove's 3D panel, /tf the calibration: frame road is x forward, y LEFT, z up on the road
+below the camera, calib the same at the camera, camera is x right, y down, z into the picture.
 
 With --drive, the drive that the log was made from, /view/camera has some of its pictures; --video
 and --rerun need it. The video shows each frame with the planned path, lane lines as opaque as they

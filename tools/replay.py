@@ -82,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="OUT",
-        help="event log to write (.zst or .bz2 compresses, else raw); for several drives or "
-        "models a directory",
+        help="event log to write (.zst or .bz2 compresses, no ending is raw); for several drives "
+        "or models a directory",
     )
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
     parser.add_argument(
