@@ -138,7 +138,7 @@ def test_growing_log_keeps_what_it_has_and_begins_anew(tmp_path: Path) -> None:
 @SINKS
 @pytest.mark.parametrize("count", [0, 1, 300])
 def test_frame_says_how_long_its_content_is(
-    kind: type[LogWriter], count: int, tmp_path: Path
+    kind: type[LogWriter | GrowingLogWriter], count: int, tmp_path: Path
 ) -> None:
     """Some readers decompress in one call, and allocate what the header says."""
     path = tmp_path / "rlog.zst"

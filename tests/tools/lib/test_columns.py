@@ -42,6 +42,8 @@ def test_every_value_of_every_message_has_a_name_of_its_own() -> None:
             layout = layout_of(event)
             for places in (layout.numbers, layout.discrete):
                 assert len({place.exact for place in places}) == len(places)
+                # The Event's own flag is ``.valid`` there.
+                assert not any(place.exact.startswith(".") for place in places)
     # The columns in front of a CSV are of no service.
     assert not {"service", "logMonoTime", "valid"} & set(owners)
 
