@@ -34,7 +34,7 @@ from tools.lib.json_output import json_text
 from tools.lib.message_values import message_to_plain
 from tools.views import foxglove
 from tools.views.answer import Answer, AnswerReader
-from tools.views.export_mcap import McapOptions, export_mcap
+from tools.views.export_mcap import VIEW_SCHEMAS, McapOptions, export_mcap
 from tools.views.mcap_file import mcap_file
 from tools.views.message_schema import message_schema
 
@@ -165,6 +165,7 @@ def test_schemas_are_of_the_kind_that_viewers_read() -> None:
         schema = message_schema(member)
         assert (schema["type"], list(refusals(schema, member))) == ("object", [])
         jsonschema.Draft7Validator.check_schema(schema)
+    assert not {f"/{member}" for member in MEMBERS} & set(VIEW_SCHEMAS)
     for name, schema in foxglove.SCHEMAS.items():
         assert list(refusals(schema, name)) == []
 
