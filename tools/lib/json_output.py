@@ -25,12 +25,17 @@ def json_text(value: Any, indent: int | None = None) -> str:
     """
     try:
         # Nearly always: to look at every number beforehand takes longer than this.
-        return _dumps(value, indent)
+        return finite_json_text(value, indent)
     except ValueError:
-        return _dumps(_strict(value), indent)
+        return finite_json_text(_strict(value), indent)
 
 
-def _dumps(value: Any, indent: int | None) -> str:
+def finite_json_text(value: Any, indent: int | None = None) -> str:
+    """Return strict JSON.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
     return json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=indent is None)
 
 

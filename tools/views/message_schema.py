@@ -9,12 +9,12 @@ a viewer would refuse all of it.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from cereal.schema import log
+from tools.lib.json_output import finite_json_text
 from tools.lib.message_values import Type, fields_of
 
 # Beside the fields of a message; Cap'n Proto names never begin with an underscore.
@@ -57,9 +57,9 @@ def message_text(message: Mapping[str, Any]) -> str:
     """Return a message as strict JSON; what is not finite is under `NOT_FINITE_KEY`."""
     try:
         # Nearly always: to look at every number beforehand takes longer than this.
-        return json.dumps(message, allow_nan=False)
+        return finite_json_text(message)
     except ValueError:
-        return json.dumps(_apart(message), allow_nan=False)
+        return finite_json_text(_apart(message))
 
 
 def _apart(value: Any) -> Any:
