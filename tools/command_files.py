@@ -104,7 +104,7 @@ _DRIVE = ("--telemetry", "--camera")
 COMMAND_FILES: Mapping[str, Files] = {
     "make-model": Files(directories=("directory",)),
     "compile": Files(("--output", "--viz"), models=("model",), more=_compile),
-    "inspect": Files(("--output", "--viz"), models=("file",)),
+    "inspect": Files(("--output", "--viz"), reads=("--schema",), models=("file",)),
     "exec": Files(("--outputs",), reads=("artifact", "--inputs")),
     "selftest": Files(reads=("artifact",)),
     "bench": Files(("--trace",), reads=("path", "--model", "--monitoring")),
