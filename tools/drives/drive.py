@@ -1,9 +1,9 @@
 """The interface of a recorded drive: messages and camera frames in time order, cut into moments.
 
 A moment is what the daemon has when it takes one frame of its main camera: every message up to and
-including the camera states of that frame, and the frames themselves. Replay, live playing,
-regression and export see drives through this module only; each kind of drive is one module beside
-it.
+including the camera states of that frame, and the frames themselves. What was recorded after the
+last frame is one more moment, without frames. Replay, live playing, regression and export see
+drives through this module only; each kind of drive is one module beside it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,23 @@ class Message(NamedTuple):
 
     Attributes:
         service: the Event member's name, as in `cereal.services`.
-        mono_time_ns: `logMonoTime`, ns of the recording machine's monotonic clock.
-        data: the Event as it was recorded.
+        mono_time_ns: `logMonoTime`, ns of the recording machine's monotonic clock. The `initData`
+            that later segments begin with is as old as the route: it has the time of the message
+            after it.
+        data: the Event as it was recorded: what is passed on.
+        migrated: the Event as software of today would have sent it, for those who read it; None
+            where that is `data`.
     """
 
     service: str
     mono_time_ns: int
     data: bytes
+    migrated: bytes | None = None
+
+    @property
+    def read_as(self) -> bytes:
+        """The Event for those who read it: the daemon, and what is asked of a drive."""
+        return self.data if self.migrated is None else self.migrated
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,8 @@ class Moment:
 
     Attributes:
         index: position in the drive, from 0; a moment that was skipped keeps its number.
-        messages: in time order; the camera states of this moment are the last ones.
+        messages: in time order; the camera states of this moment are the last ones. Over all
+            moments, every message that was recorded.
         frames: by stream of `cereal.frames.STREAMS`, in the order in which they are to be handed
             over: extra cameras first, "road" last. A camera that delivered nothing is missing,
             so a moment may have no frame. Buffers are reused, see ``KEPT_MOMENTS``.
@@ -67,7 +78,8 @@ class DriveInfo:
         cameras: what the frames were filmed with; None where `deviceState` and `roadCameraState`
             of the drive name a device of `modeld.calibration.DEVICE_CAMERAS`.
         mounting: first calibration of the drive, for pictures with overlays.
-        moments: how many there are; None where only decoding tells.
+        moments: how many there are, that behind the last frame included; None where only decoding
+            tells.
         rate_hz: of the main camera.
         car_params: the drive's first `carParams` Event; None where it has none.
         facts: name -> value, for reports: where the drive came from and what was assumed.

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 # Over a second of a full log; a log of damaged or foreign times costs no more than this either.
 WINDOW_EVENTS: Final = 2048
 WINDOW_BYTES: Final = 16 << 20
-# What each file of a drive begins with, the same bytes in all.
+# What each file of a drive begins with, the same bytes in all, as old as the route.
 _REPEATED: Final = "initData"
 
 
@@ -50,18 +50,19 @@ def read_messages(path: Path) -> Iterator[Message]:
         logger.warning("%s: left out %d damaged events", path, damaged)
 
 
-def merged_messages(paths: Sequence[Path]) -> Iterator[Message]:
+def merged_messages(paths: Sequence[Path], skipped: int = 0) -> Iterator[Message]:
     """Yield the messages of logs that follow each other, in time order.
 
     Args:
         paths: the logs, in order.
+        skipped: how many of them are left out, at the start.
 
     Raises:
         DriveError: as `read_messages`, when that log is reached.
     """
     heap: list[tuple[int, int, Message]] = []
     size_bytes = 0
-    for number, message in enumerate(_chained(paths)):
+    for number, message in enumerate(_chained(paths, skipped)):
         heapq.heappush(heap, (message.mono_time_ns, number, message))
         size_bytes += len(message.data)
         while len(heap) > WINDOW_EVENTS or size_bytes > WINDOW_BYTES:
@@ -72,8 +73,17 @@ def merged_messages(paths: Sequence[Path]) -> Iterator[Message]:
         yield heapq.heappop(heap)[2]
 
 
-def _chained(paths: Sequence[Path]) -> Iterator[Message]:
-    for position, path in enumerate(paths):
+def _chained(paths: Sequence[Path], skipped: int) -> Iterator[Message]:
+    """Yield what the logs hold; a repeated initData takes the time of the message behind it."""
+    last_ns = 0
+    for position, path in enumerate(paths[skipped:], skipped):
+        waiting: list[Message] = []
         for message in read_messages(path):
-            if position == 0 or message.service != _REPEATED:
-                yield message
+            if position and message.service == _REPEATED:
+                waiting.append(message)
+                continue
+            last_ns = message.mono_time_ns
+            yield from (one._replace(mono_time_ns=last_ns) for one in waiting)
+            waiting.clear()
+            yield message
+        yield from (one._replace(mono_time_ns=last_ns) for one in waiting)

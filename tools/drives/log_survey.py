@@ -189,7 +189,7 @@ def _index(position: int, message: Message) -> tuple[int, ...] | None:
 
 
 def _content(message: Message) -> Any:
-    return content(read_event(message.data))
+    return content(read_event(message.read_as))
 
 
 def _name(enumerant: Any) -> str:

@@ -1,9 +1,9 @@
 """Migrates messages of older software to the schema of today.
 
 Each migration is a small function on the message of one Event: which field it should have, and with
-which number, or None where its product is there already. All other bytes of a log pass as they were
-recorded. Frame ids are not renumbered: EncodeIdx says which picture shows a frame, and ids stay
-those of the drive.
+which number, or None where its product is there already. The daemon reads the migrated message; the
+recorded one is passed on. Frame ids are not renumbered: EncodeIdx says which picture shows a frame,
+and ids stay those of the drive.
 
 There is no migration for ``liveDelay``: drives of before May 2025 play with a measured lateral
 delay of 0.
@@ -103,7 +103,7 @@ class Migrator:
     done: dict[str, int] = field(default_factory=dict)
 
     def migrate(self, message: Message) -> Message:
-        """Return the message as software of today would have sent it; often the very same.
+        """Return the message with its migrated form where it has one; often the very same.
 
         A message whose content is damaged is returned as it is: its reader decides.
         """
@@ -120,4 +120,4 @@ class Migrator:
         if data is None:
             return message
         self.done[message.service] = self.done.get(message.service, 0) + 1
-        return message._replace(data=data)
+        return message._replace(migrated=data)

@@ -27,7 +27,7 @@ from tools.errors import DriveError
 logger = logging.getLogger(__name__)
 
 # Enters the identity: raised when the same files yield other moments than before.
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,8 @@ class SegmentDrive:
                 heard.append(pending)
                 pending = next(messages, None)
             yield Moment(index, tuple(heard), self._frames(index))
+        if pending is not None and first <= len(plan):
+            yield Moment(len(plan), (pending, *messages), {})
 
     @property
     def logs(self) -> Sequence[Path]:
@@ -186,14 +188,14 @@ class SegmentDrive:
         return layout
 
     def _messages_after(self, begin_ns: int | None) -> Iterator[Message]:
-        """Yield the messages later than a time, migrated; logs that end before it are not read."""
+        """Yield the messages later than a time; logs that end before it are not read."""
         skipped = 0
         if begin_ns is not None:
             times = self._survey.last_times_ns
             while skipped < len(times) - 1 and max(times[: skipped + 1]) <= begin_ns:
                 skipped += 1
         migrator = Migrator(self._survey.recorder)
-        for message in merged_messages(self._source.logs[skipped:]):
+        for message in merged_messages(self._source.logs, skipped):
             if begin_ns is not None and message.mono_time_ns <= begin_ns:
                 continue
             yield migrator.migrate(message) if self._survey.migrated else message
@@ -245,7 +247,7 @@ class SegmentDrive:
             formats=dict(self._formats),
             cameras=None,
             mounting=survey.mounting,
-            moments=len(plan),
+            moments=len(plan) + (max(survey.last_times_ns) > int(plan.cuts_ns[-1])),
             rate_hz=plan.rate_hz,
             car_params=survey.car_params,
             facts={name: value for name, value in facts.items() if value},

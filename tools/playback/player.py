@@ -129,7 +129,7 @@ class Player:
         counts: what was played.
         timeline: played time to clock.
         on_frame: called after each frame of the main camera.
-        on_message: called with each message as it was sent.
+        on_message: called with each message that was sent, as it was recorded.
         is_answered: if set, the first frame is offered again until this returns true.
     """
 
@@ -321,14 +321,17 @@ class Player:
         service = message.service
         if not self._options.services.passes(service):
             return
-        data = moved(message, self._stamps.offset)
-        if data is None:
+        offset = self._stamps.offset
+        recorded = data = moved(message, offset)
+        if message.migrated is not None:
+            data = moved(message._replace(data=message.migrated), offset)
+        if recorded is None or data is None:
             logger.warning("left out a damaged %s at %d ns", service, message.mono_time_ns)
             return
         self._outlet.send(service, data)
         counts = self.counts.messages
         counts[service] = counts.get(service, 0) + 1
-        self.on_message(data)
+        self.on_message(recorded)
         if self.is_answered is not None:
             self._newest[service] = data
 

@@ -37,6 +37,8 @@ STAMPED_FIELDS: Final = {
     "driverStateV2": ("frameId",),
 }
 _ID_MODULUS: Final = 1 << 32
+# What is so much later than the frames is of a damaged clock: no pass goes on from there.
+_FURTHEST_NS: Final = 3_600_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class Continuation:
 
     def note_event(self, played_ns: int) -> None:
         """Take the played time of an event that was sent."""
+        if self._last_sof_ns is not None and played_ns > self._last_sof_ns + _FURTHEST_NS:
+            return
         if self._last_event_ns is None or played_ns > self._last_event_ns:
             self._last_event_ns = played_ns
 

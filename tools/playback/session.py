@@ -174,12 +174,12 @@ class PlaybackSession:
             publisher.close()
 
     def _take(self, message: Message) -> None:
-        """Hand a recorded message to the bus and to the log, unless the daemon says it itself."""
+        """Hand a message to the bus, and to the log as recorded, unless the daemon says it."""
         if message.service in PUBLICATIONS:
             return
         publisher = self._publishers.get(message.service)
         if publisher is not None:
-            publisher.send(message.data)
+            publisher.send(message.read_as)
         if self._unwritten and message.mono_time_ns > self._stamp_ns:
             self.finish()
         self._record(message.data)

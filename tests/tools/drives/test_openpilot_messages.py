@@ -98,7 +98,8 @@ def test_headers_of_random_damage_agree_with_the_reader() -> None:
 
 def test_a_moment_ends_with_the_camera_states_of_its_frame(tmp_path: Path) -> None:
     drive = _open(tmp_path, plain(0))
-    for moment in drive.moments():
+    *moments, after = drive.moments()
+    for moment in moments:
         assert [one.service for one in moment.messages[-1:]] == ["wideRoadCameraState"]
         services = {one.service for one in moment.messages}
         assert "roadCameraState" in services
@@ -106,24 +107,26 @@ def test_a_moment_ends_with_the_camera_states_of_its_frame(tmp_path: Path) -> No
         assert times == sorted(times)
         assert times[-1] == state_ns("wideRoad", moment.index)
         assert read_event(moment.messages[-1].data).wideRoadCameraState.frameId == moment.index
+    assert (after.index, after.frames) == (12, {})
+    assert [one.service for one in after.messages][-2:] == ["wideRoadEncodeIdx", "sentinel"]
     drive.close()
 
 
-def test_every_message_up_to_the_last_frame_comes_once(tmp_path: Path) -> None:
-    drive = _open(tmp_path, plain(0), plain(1))
+def test_every_message_comes_once_and_those_of_a_boundary_at_it(tmp_path: Path) -> None:
+    drive = _open(tmp_path, *(plain(number) for number in range(3)))
     found = [message.data for _, message in _messages(drive)]
     recorded = [
         data
-        for number in range(2)
+        for number in range(3)
         for data in read_log_bytes(tmp_path / f"{ROUTE}--{number}" / "rlog.zst")
     ]
-    last_ns = state_ns("wideRoad", 23)
-    expected = [data for data in recorded if read_event(data).logMonoTime <= last_ns]
-    # Each file begins with the same initData: the drive has it once.
-    assert expected.count(expected[0]) == 2
-    expected.reverse()
-    expected.remove(expected[-1])
-    assert sorted(found) == sorted(expected)
+    assert sorted(found) == sorted(recorded)
+    # Each file begins with the same initData, as old as the route: it stays where its file begins.
+    kinds = [event.which() for event in map(read_event, found)]
+    assert kinds.count("initData") == 3
+    for at in (at for at, kind in enumerate(kinds) if kind == "initData"):
+        assert str(read_event(found[at + 1]).sentinel.type).startswith("startOf")
+    assert str(read_event(found[-1]).sentinel.type) == "endOfSegment"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -132,8 +135,9 @@ def test_neighbours_in_the_wrong_order_are_sorted(tmp_path: Path, seed: int) -> 
 
     def shuffle(rows: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         rng = random.Random(seed)  # noqa: S311 - an order, no secret
-        keys = [(index + rng.uniform(0, 40), row) for index, row in enumerate(rows)]
-        return [row for _, row in sorted(keys, key=lambda pair: pair[0])]
+        # Each log begins with initData and sentinel, whatever comes then.
+        keys = [(index + rng.uniform(0, 40), row) for index, row in enumerate(rows[2:])]
+        return [*rows[:2], *(row for _, row in sorted(keys, key=lambda pair: pair[0]))]
 
     shuffled = _messages(
         _open(tmp_path / "b", plain(0, shuffle=shuffle), plain(1, shuffle=shuffle))
@@ -152,10 +156,11 @@ def test_wild_times_hold_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     usual = _messages(_open(tmp_path / "a", plain(0)))
     found = _messages(_open(tmp_path / "b", plain(0, extra=wild)))
     assert [one for one in found if one[1].service != "procLog"] == usual
-    assert [one[1].mono_time_ns for one in found if one[1].service == "procLog"] == [0, 0, 0]
+    times = [one[1].mono_time_ns for one in found if one[1].service == "procLog"]
+    assert times == [0, 0, 0, 2**62, 2**63, 2**64 - 1]
 
 
-@pytest.mark.parametrize("first", [1, 11, 12, 13, 25, 35])
+@pytest.mark.parametrize("first", [1, 11, 12, 13, 25, 35, 36, 37])
 def test_moments_from_a_number_on_are_the_same(tmp_path: Path, first: int) -> None:
     drive = _open(tmp_path, plain(0), plain(1), plain(2))
     whole = [row for row in _messages(drive) if row[0] >= first]
@@ -173,7 +178,7 @@ def test_the_same_files_give_the_same_moments_and_identity(tmp_path: Path) -> No
 
 def test_buffers_are_filled_again_after_the_kept_moments(tmp_path: Path) -> None:
     drive = _open(tmp_path, plain(0, count=20))
-    data = [moment.frames["road"].data for moment in drive.moments()]
+    data = [moment.frames["road"].data for moment in drive.moments() if moment.frames]
     drive.close()
     for later in range(1, KEPT_MOMENTS):
         assert data[0] is not data[later]
@@ -188,7 +193,7 @@ def test_info_is_read_from_the_messages(tmp_path: Path) -> None:
     assert (info.name, info.kind, info.moments, info.rate_hz) == (
         f"{ROUTE}--3",
         "openpilot",
-        12,
+        13,
         20.0,
     )
     assert info.cameras is None
@@ -213,7 +218,7 @@ def test_small_log_is_taken_when_asked_for(tmp_path: Path) -> None:
     with pytest.raises(DriveError, match=r"expected a log, .* for the small log, .* add /q"):
         open_drive(f"{ROUTE}--0", options)
     for selector in "qai":
-        assert open_drive(f"{ROUTE}--0/{selector}", options).info.moments == 12
+        assert open_drive(f"{ROUTE}--0/{selector}", options).info.moments == 13
 
 
 # --- damaged logs ---
@@ -265,12 +270,14 @@ def test_missing_start_of_frame_is_18_ms_before_the_end(tmp_path: Path) -> None:
     tracks = {name: Track(ids, has_starts=False) for name in ("road", "wideRoad")}
     drive = _open(tmp_path, Segment(0, tracks))
     assert "12 roadCameraState, 12 wideRoadCameraState" in drive.info.facts["migrated"]
-    for moment in drive.moments():
+    for moment in (one for one in drive.moments() if one.frames):
         end_ns = sof_ns("road", moment.index) + READOUT_NS
         frame = moment.frames["road"]
         assert (frame.timestamp_sof_ns, frame.timestamp_eof_ns) == (end_ns - 18_000_000, end_ns)
         (state,) = [one for one in moment.messages if one.service == "roadCameraState"]
-        event = read_event(state.data)
+        # What is passed on is the recorded one.
+        assert read_event(state.data).roadCameraState.timestampSof == 0
+        event = read_event(state.read_as)
         assert event.logMonoTime == state.mono_time_ns == state_ns("road", moment.index)
         assert event.roadCameraState.timestampSof == end_ns - 18_000_000
         assert (event.roadCameraState.frameId, str(event.roadCameraState.sensor)) == (
@@ -285,8 +292,9 @@ def test_device_type_is_that_of_init_data(tmp_path: Path) -> None:
     drive = _open(tmp_path, plain(0, device="tizi", device_state_type="unknown"))
     assert drive.info.mounting.device_type == "tizi"
     assert "deviceState" in drive.info.facts["migrated"]
-    states = [one.data for _, one in _messages(drive) if one.service == "deviceState"]
-    assert {str(read_event(data).deviceState.deviceType) for data in states} == {"tizi"}
+    states = [one for _, one in _messages(drive) if one.service == "deviceState"]
+    assert {str(read_event(one.data).deviceState.deviceType) for one in states} == {"unknown"}
+    assert {str(read_event(one.read_as).deviceState.deviceType) for one in states} == {"tizi"}
 
 
 @pytest.mark.parametrize(("old", "new"), [(0, "uncalibrated"), (1, "calibrated"), (2, "invalid")])
@@ -296,7 +304,7 @@ def test_status_of_old_calibrations(tmp_path: Path, old: int, new: str) -> None:
     event = event_of("liveCalibration", time_ns, **fields)
     drive = _open(tmp_path, plain(0, extra=((time_ns, event),)))
     (found,) = [
-        read_event(one.data).liveCalibration
+        read_event(one.read_as).liveCalibration
         for _, one in _messages(drive)
         if one.service == "liveCalibration" and one.mono_time_ns == time_ns
     ]
@@ -311,7 +319,7 @@ def test_all_other_fields_survive_a_migration(tmp_path: Path) -> None:
     track = Track(range(12), states=[one for one in range(12) if one != 5])
     moments = _messages(_open(tmp_path, Segment(0, {"road": track}, extra=((time_ns, event),))))
     (found,) = [
-        read_event(one.data).roadCameraState
+        read_event(one.read_as).roadCameraState
         for index, one in moments
         if one.service == "roadCameraState" and index == 5
     ]

@@ -41,6 +41,7 @@ class SyntheticDrive:
     first_id: int = 0
     gap: tuple[int, int] = (0, 0)  # a moment, and the nanoseconds that pass before it
     with_between: bool = True  # a carState comes from while the frame before was worked on
+    after: tuple[Message, ...] = ()  # messages behind the last frame
     opened: list[int] = field(default_factory=lambda: [0, 0])  # iterators begun, and ended
     began: list[int] = field(default_factory=list)  # moments with which they were
 
@@ -61,7 +62,7 @@ class SyntheticDrive:
             formats=dict.fromkeys(self.streams, layout),
             cameras=DeviceCameras(camera, camera if "wideRoad" in self.streams else None),
             mounting=Mounting(),
-            moments=self.count,
+            moments=self.count + bool(self.after),
             rate_hz=20.0,
             car_params=car_params,
         )
@@ -99,6 +100,8 @@ class SyntheticDrive:
                 stamp_ns = times.eof_ns if service == "roadCameraState" else sof_ns
                 taken.append(Message(service, stamp_ns, data_of))
             yield Moment(index, tuple(taken), frames)
+        if self.after:
+            yield Moment(self.count, self.after, {})
 
     def _recorded(self, index: int, sof_ns: int) -> Iterator[Message]:
         if self.with_between:  # the log is to stay in order

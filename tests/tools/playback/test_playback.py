@@ -19,6 +19,7 @@ from cereal.log_writer import LogWriter
 from cereal.schema import new_event, read_event
 from modeld.inputs import DEMO_CAR
 from tests.tools.conftest import SIZE
+from tests.tools.messages import event_of
 from tests.tools.playback.synthetic_drive import START_NS, SyntheticDrive, brightness
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.drives.drive import KEPT_MOMENTS, Message, Moment
@@ -123,6 +124,13 @@ def test_messages_reach_the_daemon_before_their_frame(session: PlaybackSession) 
         # The car's speed is 7 between the frames and 12 with each: the newest one counts.
         assert messages["carState"].vEgo == 12.0
         assert messages["roadCameraState"].frameId == moment.index
+    # What was migrated is read, and what was recorded is passed on.
+    passed: list[bytes] = []
+    session._record = passed.append
+    old, new = (event_of("carState", START_NS, vEgo=speed) for speed in (3.0, 4.0))
+    session.step(Moment(0, (Message("carState", START_NS, old, new),), {}))
+    session.daemon._messages.update(0)
+    assert (session.daemon._messages["carState"].vEgo, passed[-1]) == (4.0, old)
     # Driver monitoring of either generation is one service.
     for member in ("driverMonitoringState", "driverMonitoringStateV2"):
         for is_rhd in (True, False):

@@ -16,6 +16,7 @@ from cereal.frames import Frame, MemoryFrameSource, nv12_format
 from cereal.schema import read_event
 from modeld.drop_filter import DropFilter
 from tests.modeld.conftest import make_sync
+from tests.tools.messages import event_of
 from tests.tools.playback.synthetic_drive import (
     FIRST_ID,
     PERIOD_NS,
@@ -25,6 +26,7 @@ from tests.tools.playback.synthetic_drive import (
     drive_to_play,
 )
 from tests.tools.playback.tape import CLOCK_NS, Tape, make, play
+from tools.drives.drive import Message
 from tools.errors import DriveError
 from tools.lib.drive_messages import READOUT_NS
 from tools.playback.player import NS_PER_S, Player
@@ -70,6 +72,22 @@ def test_first_pass_is_the_recording_byte_by_byte_with_wide_frames_before_road()
     # Both before the state that announces them.
     once = ["driverMonitoringState", "carState", "frame wideRoad", "frame road", "roadCameraState"]
     assert tape.log == ["deviceState", "liveCalibration", "liveDelay", *once * 4]
+
+
+def test_what_follows_the_last_frame_is_played_as_it_is_read_and_logged_as_recorded() -> None:
+    drive = drive_to_play(2, car_delay_s=None)
+    last_ns = START_NS + 2 * PERIOD_NS
+    old, new = (event_of("deviceState", last_ns, deviceType=name) for name in ("unknown", "mici"))
+    wild = event_of("sentinel", 2**63)
+    drive.after = (Message("deviceState", last_ns, old, new), Message("sentinel", 2**63, wild))
+    player, tape, _ = make(drive, loop=True, limit=3)
+    logged: list[bytes] = []
+    player.on_message = logged.append
+    player.run(threading.Event())
+    assert [data for _, _, data in tape.sent if data in (old, new, wild)] == [new, wild]
+    assert [data for data in logged if data in (old, new, wild)] == [old, wild]
+    # The second pass goes on from the frames, whatever a damaged clock said.
+    assert tape.road[2][2] - tape.road[1][2] < 3 * PERIOD_NS
 
 
 def test_start_limit_and_stamps_of_now() -> None:
