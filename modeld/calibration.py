@@ -53,6 +53,16 @@ class Camera:
         """3x3 float64 matrix from view coordinates to pixels."""
         return pinhole_matrix(self.focal_px, self.width / 2, self.height / 2, self.focal_y_px)
 
+    def scaled(self, width: int, height: int) -> "Camera":
+        """Return the camera of these pictures scaled to another size, each axis by itself."""
+        focal_y_px = self.focal_px if self.focal_y_px is None else self.focal_y_px
+        return Camera(
+            width,
+            height,
+            self.focal_px * width / self.width,
+            focal_y_px * height / self.height,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceCameras:

@@ -66,6 +66,14 @@ def test_pixels_that_are_not_square_have_the_matrix_of_square_ones_with_rows_sca
     np.testing.assert_allclose(found, np.diag([0.5, 1.0, 1.0]) @ expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("camera", [ROAD, WIDE, Camera(1344, 760, 1141.5, 1100.0)])
+def test_scaled_pictures_show_each_point_where_the_full_ones_do(camera: Camera) -> None:
+    """Each axis by itself: the small pictures of a device have another aspect."""
+    seen = camera.scaled(526, 330)
+    scaling = np.diag([526 / camera.width, 330 / camera.height, 1.0])
+    np.testing.assert_allclose(seen.intrinsics, scaling @ camera.intrinsics, rtol=1e-12)
+
+
 def test_matrix_product_adds_rounded_terms_from_left_to_right() -> None:
     # 2**60 hides the 1 that comes before -2**60; with the 1 last it would be seen.
     a = np.array([[2.0**60, 1.0, -(2.0**60)], [0.0, 2.0, 0.0], [1.0, 0.0, 3.0]])
