@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions
-from tools.drives.route_names import RouteName, Selection, parse_route, split_selection
+from tools.drives.route_names import RouteName, Selection, from_address, parse_route, readings
 from tools.drives.segment_files import (
     SegmentFiles,
     find_route,
@@ -108,12 +108,10 @@ def input_files(text: str, options: DriveOptions) -> list[Path]:
 
 
 def _find(text: str, options: DriveOptions) -> list[_Found] | None:
-    path = Path(text)
-    if _exists(path):
-        return _at_path(text, path, Selection())
-    base, selection = split_selection(text)
-    if base and _exists(Path(base)):
-        return _at_path(base, Path(base), selection)
+    base, selection = text, Selection()
+    for base, selection in readings(from_address(text)):
+        if base and _exists(Path(base)):
+            return _at_path(base, Path(base), selection)
     name = parse_route(base)
     return None if name is None else _by_name(base, name, selection, options)
 

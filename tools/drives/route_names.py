@@ -3,6 +3,7 @@
 ::
 
     [root/][dongle | _ or /]log id[--N or /N or /a:b[:c]][/selector]
+    https://connect.comma.ai/dongle/log id[/from s/to s][/selector]
 
 A log id has 20 characters: ``2023-07-27--13-01-19`` until 2024, ``000001d4--2648a9a404`` since.
 """
@@ -27,6 +28,12 @@ _TAIL: Final = re.compile(
 _ROUTE: Final = re.compile(
     rf"(?:(?P<root>.*?)/)??(?:(?P<dongle>{DONGLE})[|_/])?(?P<log_id>{LOG_ID})"
 )
+_SELECTOR: Final = re.compile(r"(?P<base>.+?)/+(?P<selector>[rqai])/*")
+_ADDRESS: Final = re.compile(r"(?:https?://)?connect\.comma\.ai(?:/(?P<path>[^?#]*))?(?:[?#].*)?")
+_ROUTE_OF_ADDRESS: Final = re.compile(
+    rf"(?P<dongle>{DONGLE})/(?P<log_id>{LOG_ID})(?:/(?P<begin>\d+)/(?P<end>\d+))?(?P<rest>(?:/.+)?)"
+)
+_SEGMENT_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,41 @@ class RouteName:
     def text(self) -> str:
         """The canonical name, without the root."""
         return f"{self.dongle}|{self.log_id}" if self.dongle else self.log_id
+
+
+def from_address(text: str) -> str:
+    """Return the name of the route that a pasted address leads to; other texts as they are.
+
+    Raises:
+        DriveError: the address is not that of a route.
+    """
+    address = _ADDRESS.fullmatch(text)
+    if address is None:
+        return text
+    match = _ROUTE_OF_ADDRESS.fullmatch((address["path"] or "").strip("/"))
+    if match is None:
+        raise DriveError(
+            f"{text}: expected the address of a route, such as https://connect.comma.ai/"
+            "a2a0ccea32023010/000001d4--2648a9a404, found another one; open the route and copy "
+            "its address"
+        )
+    name = f"{match['dongle']}|{match['log_id']}"
+    if match["begin"] is not None:
+        first = int(match["begin"]) // _SEGMENT_S
+        name += f"/{first}:{max(first + 1, -(-int(match['end']) // _SEGMENT_S))}"
+    return name + match["rest"]
+
+
+def readings(text: str) -> list[tuple[str, Selection]]:
+    """Return what a text may mean: less and less of it is the name, and more of it a selection.
+
+    A directory's own name may end as a selection does, in ``--0``.
+    """
+    found = [(text, Selection())]
+    match = _SELECTOR.fullmatch(text)
+    if match is not None:
+        found.append((match["base"], Selection(selector=match["selector"])))
+    return [*found, split_selection(text)]
 
 
 def split_selection(text: str) -> tuple[str, Selection]:

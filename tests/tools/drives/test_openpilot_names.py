@@ -6,7 +6,13 @@ import pytest
 
 from tools.drives.open_drive import DriveOptions
 from tools.drives.openpilot import expand
-from tools.drives.route_names import RouteName, Selection, parse_route, split_selection
+from tools.drives.route_names import (
+    RouteName,
+    Selection,
+    from_address,
+    parse_route,
+    split_selection,
+)
 from tools.drives.segment_files import find_route
 from tools.errors import DriveError
 
@@ -168,6 +174,47 @@ def test_paths_of_segments_and_of_their_directories(tmp_path: Path, slash: str) 
     plain = _segment(tmp_path / "my drive")
     assert expand(f"{plain}{slash}", DriveOptions()) == [f"{plain}{slash}"]
     assert expand(f"{plain}/q", DriveOptions()) == [f"{plain}/q"]
+
+
+@pytest.mark.parametrize("name", ["my drive--0", "drive--12", f"{NEW}--0", "0"])
+def test_names_that_end_as_a_selection_does(tmp_path: Path, name: str) -> None:
+    plain = _segment(tmp_path / name)
+    for text in (str(plain), f"{plain}/", f"{plain}/q", f"{plain}/r", f"{plain}/q/"):
+        assert len(expand(text, DriveOptions()) or []) == 1, text
+    assert expand(f"{plain}/q", DriveOptions()) == [f"{plain}/q"]
+
+
+CONNECT = f"connect.comma.ai/{DONGLE}/{NEW}"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (f"https://{CONNECT}", f"{DONGLE}|{NEW}"),
+        (f"http://{CONNECT}/?x=1#y", f"{DONGLE}|{NEW}"),
+        # What is shown, in seconds from the start of the route.
+        (f"https://{CONNECT}/0/59", f"{DONGLE}|{NEW}/0:1"),
+        (f"{CONNECT}/65/180", f"{DONGLE}|{NEW}/1:3"),
+        (f"https://{CONNECT}/120/181/q", f"{DONGLE}|{NEW}/2:4/q"),
+        (f"https://{CONNECT}/3", f"{DONGLE}|{NEW}/3"),
+        (f"https://{CONNECT}/q/", f"{DONGLE}|{NEW}/q"),
+        (f"{DONGLE}/{NEW}/65/180", f"{DONGLE}/{NEW}/65/180"),
+    ],
+)
+def test_a_pasted_address_is_a_route_name(text: str, name: str) -> None:
+    assert from_address(text) == name
+
+
+@pytest.mark.parametrize("rest", ["", "/", f"/{DONGLE}", f"/{DONGLE}/1690488081496/1690488851596"])
+def test_an_address_of_something_else_is_one_line(rest: str) -> None:
+    with pytest.raises(DriveError, match=r"expected the address of a route, .* copy its address"):
+        expand(f"https://connect.comma.ai{rest}", DriveOptions())
+
+
+def test_a_route_is_found_by_its_address(tmp_path: Path) -> None:
+    _route(tmp_path, f"{DONGLE}|{NEW}--{{}}")
+    options = DriveOptions(data_dir=tmp_path)
+    assert expand(f"https://{CONNECT}/60/179", options) == [f"{DONGLE}|{NEW}/1:3"]
 
 
 def test_segment_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
