@@ -110,8 +110,10 @@ class Drive(Protocol):
 
         The same drive yields the same moments every time. Only one iterator is used at a time.
 
+        What a damaged video or log lacks is left out with a warning.
+
         Raises:
-            ToolError: a file ends early or is damaged; what precedes was yielded.
+            ToolError: a file cannot be read at all; what precedes was yielded.
         """
         ...
 

@@ -380,7 +380,7 @@ class HevcReader:
     def _error(self, picture: int, expected: str, found: str) -> DriveError:
         return DriveError(
             f"{self._index.path}: picture {picture} of {len(self._index)}: expected {expected}, "
-            f"found {found}; the video is damaged or incomplete: fetch it again, or stop before"
+            f"found {found}; the video is damaged or incomplete: fetch it again"
         )
 
 

@@ -26,6 +26,8 @@ from tools.errors import DriveError
 
 logger = logging.getLogger(__name__)
 
+# More than there are pictures.
+_ALL_SOUND: Final = 1 << 62
 # Enters the identity: raised when the same files yield other moments than before.
 _VERSION: Final = 2
 
@@ -82,6 +84,8 @@ class SegmentDrive:
             )
         placed = {name: self._place(name, files) for name, files in self._files.items()}
         self._readers: dict[tuple[str, int], HevcReader] = {}
+        # Of files that are damaged: the first picture that could not be read.
+        self._damaged: dict[tuple[str, int], int] = {}
         try:
             self._formats = {name: self._format_of(name) for name in self._files}
         finally:
@@ -164,18 +168,18 @@ class SegmentDrive:
     def _format_of(self, stream: str) -> FrameFormat:
         """Return the layout of a camera's frames, by the first picture of each file.
 
-        A picture that does not decode is left to `moments`, unless it is the very first one.
+        A file whose first picture does not decode is left to `moments`, unless all are of that kind.
         """
         layout: FrameFormat | None = None
         described = ""
+        failure: DriveError | None = None
         for position, file in enumerate(self._files[stream]):
             if file.index is None:
                 continue
             try:
                 found = self._reader(stream, position).format_of(0)
-            except DriveError:
-                if layout is None:
-                    raise
+            except DriveError as error:
+                failure = failure or error
                 continue
             if layout is not None and found != layout:
                 raise DriveError(
@@ -184,7 +188,8 @@ class SegmentDrive:
                 )
             layout, described = found, str(file.index.path)
         if layout is None:
-            raise AssertionError(stream)
+            assert failure is not None, stream
+            raise failure
         return layout
 
     def _messages_after(self, begin_ns: int | None) -> Iterator[Message]:
@@ -201,8 +206,28 @@ class SegmentDrive:
             yield migrator.migrate(message) if self._survey.migrated else message
 
     def _frames(self, index: int) -> dict[str, Frame]:
-        found = ((stream, self.frame(stream, index)) for stream in self._plan.frames)
-        return {stream: frame for stream, frame in found if frame is not None}
+        """Return the pictures of a moment; a file that is damaged has none from there on."""
+        found: dict[str, Frame] = {}
+        for stream in self._plan.frames:
+            row = self._plan.frames[stream][index]
+            file = stream, int(row["segment"])
+            if not self._plan.present[stream][index] or row["picture"] >= self._damaged.get(
+                file, _ALL_SOUND
+            ):
+                continue
+            try:
+                frame = self.frame(stream, index)
+            except DriveError as error:
+                self._damaged[file] = int(row["picture"])
+                logger.warning(
+                    "%s; frame %d and those after it in this file are left out",
+                    error,
+                    row["frame_id"],
+                )
+            else:
+                assert frame is not None
+                found[stream] = frame
+        return found
 
     def _read(self, stream: str, position: int, picture: int, target: NDArray[np.uint8]) -> None:
         self._reader(stream, position).read(picture, target, self._formats[stream])

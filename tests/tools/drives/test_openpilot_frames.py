@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -281,21 +282,30 @@ def _written(root: Path, *, has_sizes: bool = True) -> tuple[Path, bytes, list[i
         ((7, 0, 8), True, 7, "7 of 11: expected it whole, found other bytes"),
     ],
 )
-def test_damaged_video_gives_the_good_frames_and_then_an_error(
-    tmp_path: Path, where: tuple[int, int, int], has_sizes: bool, good: int, message: str
+def test_damaged_video_gives_the_good_frames_and_a_warning(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    where: tuple[int, int, int],
+    has_sizes: bool,
+    good: int,
+    message: str,
 ) -> None:
     cut, more, onward = where
     path, data, at = _written(tmp_path, has_sizes=has_sizes)
     path.write_bytes(data[: at[cut] + more] + data[at[onward] :])
-    drive = open_drive(f"{ROUTE}--0", DriveOptions(data_dir=tmp_path))
-    assert drive.info.moments == 13
-    seen: list[dict[str, int]] = []
-    with pytest.raises(DriveError, match=rf"fcamera.hevc: picture {message}"):
-        seen.extend(_ids(moment) for moment in drive.moments())
-    assert seen == _both(range(good))
+    write_segment(tmp_path / f"{ROUTE}--1", plain(1))
+    drive = open_drive(ROUTE, DriveOptions(data_dir=tmp_path))
+    assert isinstance(drive, SegmentDrive)
+    assert drive.info.moments == 25
+    rest = [{"wideRoad": one} for one in range(good, 12)]
+    # The other camera and the next segment are whole.
+    assert _play(drive) == [*_both(range(good)), *rest, *_both(range(12, 24))]
+    (said,) = (text for text in caplog.messages if "fcamera.hevc: picture" in text)
+    assert re.search(rf"picture {message}.*; frame {good} and those after it .* left out$", said)
     if good == 7 and onward == 8:
+        assert _play(drive, 9)[0] == {"wideRoad": 9}
         with pytest.raises(DriveError, match=r"picture 9 of 1[12]: .* found damage at picture 7"):
-            next(iter(drive.moments(9)))
+            drive.frame("road", 9)
     drive.close()
 
 
