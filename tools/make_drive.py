@@ -4,7 +4,8 @@ A three-lane road that bends, a car that keeps and changes its lanes, a car ahea
 road and the wide camera of a device, with the messages of the car around them. Each minute becomes
 a directory DIR/COUNT--ID--N with rlog.zst, qlog.zst, fcamera.hevc, ecamera.hevc and truth.npz,
 which says what is true in each picture. Equal options give equal bytes. A segment appears in full
-or not at all.
+or not at all. With --small the same drive is written as devices upload it: qlog.zst and the small
+pictures of the road camera, qcamera.ts.
 
 Example:
   modeld make-drive drives --minutes 10 --seed 3
@@ -24,7 +25,7 @@ from runtime.quantities import count_text
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.render.recorded_motion import recorded_motion, recording_digest
-from tools.render.spec import SENSOR_OF_DEVICE, DriveSpec
+from tools.render.spec import SENSOR_OF_DEVICE, SMALL, DriveSpec
 from tools.render.workers import Progress
 from tools.render.write_drive import write_drive
 
@@ -68,6 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--missing", choices=["wide"], help="a device without this camera")
     parser.add_argument(
         "--driver-camera", action="store_true", help="also dcamera.hevc: a face, simply drawn"
+    )
+    parser.add_argument(
+        "--small", action="store_true", help="only what devices upload: qlog.zst and qcamera.ts"
     )
     parser.add_argument(
         "--workers",
@@ -134,12 +138,17 @@ def parse_spec(args: argparse.Namespace) -> DriveSpec:
         streams.append("wide")
     if args.driver_camera:
         streams.append("driver")
+    if args.small and streams != ["road", "wide"]:
+        raise UsageError(
+            "--small: expected without --missing and --driver-camera, found both; a reduced drive "
+            "has the road camera's pictures only"
+        )
     return DriveSpec(
         seed=args.seed,
         frames=frames,
         device=args.device,
         rpy_rad=_parse_rpy(args.rpy),
-        streams=tuple(streams),
+        streams=(SMALL,) if args.small else tuple(streams),
         dropped=_parse_drops(args.drop, tuple(streams), frames),
         telemetry=args.telemetry,
         telemetry_digest=telemetry_digest,

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.drives.hevc_frames import HevcIndex
+from tools.drives.qcamera import QCameraIndex
+from tools.drives.thinned_states import STATE, Rows, interpolate_states
 from tools.errors import DriveError
 
 # Of an EncodeIdx: the flag of a key frame (V4L2_BUF_FLAG_KEYFRAME).
@@ -26,17 +28,6 @@ NO_STATE: Final = -1
 _IN_FLIGHT: Final = 3
 # A camera that starts again counts from 0: the same id this far apart is another frame.
 _SAME_FRAME_NS: Final = 10_000_000_000
-
-STATE: Final = np.dtype(
-    [
-        ("segment", np.int64),
-        ("time_ns", np.int64),
-        ("frame_id", np.int64),
-        ("sof_ns", np.int64),
-        ("eof_ns", np.int64),
-    ]
-)
-"""A camera state: position of the segment whose log has it, logMonoTime, and its own fields."""
 
 INDEX: Final = np.dtype(
     [
@@ -67,7 +58,8 @@ FRAME: Final = np.dtype(
 none.
 """
 
-Rows = NDArray[np.void]
+
+PictureIndex = HevcIndex | QCameraIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +69,12 @@ class VideoFile:
     Attributes:
         number: segmentNum that EncodeIdx events call it by.
         index: what it holds; None where the file is missing.
+        start_ns: when the segment was begun, by its log; None where that is not the first picture.
     """
 
     number: int
-    index: HevcIndex | None
+    index: PictureIndex | None
+    start_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +105,7 @@ def place_frames(states: Rows, indices: Rows, files: Sequence[VideoFile]) -> Pla
     """
     notes: list[str] = []
     _check_numbers(indices, files)
+    indices = _with_thinned(states, indices, files, notes)
     positions = {file.number: position for position, file in enumerate(files)}
     indices = _first_of_each(indices)
     indices = indices[np.isin(indices["number"], list(positions))]
@@ -139,6 +134,31 @@ def place_frames(states: Rows, indices: Rows, files: Sequence[VideoFile]) -> Pla
         trusted[position] = _trusted(indices[rows], file.index, firsts[position], named)
     ordered = frames[np.argsort(frames["time_ns"], kind="stable")]
     return Placed(ordered, tuple(trusted), tuple(notes))
+
+
+def _with_thinned(
+    states: Rows, indices: Rows, files: Sequence[VideoFile], notes: list[str]
+) -> Rows:
+    """Return the events, with some made up where the states that there are were thinned."""
+    for position, file in enumerate(files):
+        if file.index is None or (indices["number"] == file.number).any():
+            continue
+        known = states[states["segment"] == position]
+        found = interpolate_states(known, len(file.index), file.start_ns)
+        if found is None:
+            continue
+        made = np.zeros(len(found), INDEX)
+        for name in ("frame_id", "sof_ns", "eof_ns"):
+            made[name] = found[name]
+        made["time_ns"] = found["eof_ns"]
+        made["segment"], made["number"] = position, file.number
+        made["picture"] = np.arange(len(found))
+        indices = np.concatenate([indices, made])
+        notes.append(
+            f"segment {file.number} without EncodeIdx: frames interpolated between "
+            f"{len(known)} camera states; a picture may be one frame off"
+        )
+    return indices
 
 
 def _check_numbers(indices: Rows, files: Sequence[VideoFile]) -> None:
@@ -208,7 +228,7 @@ def _match(states: Rows, indices: Rows) -> NDArray[np.int64]:
     return matches
 
 
-def _first_picture(indices: Rows, file: HevcIndex) -> int:
+def _first_picture(indices: Rows, file: PictureIndex) -> int:
     """Return which segmentId the file's first picture has.
 
     It is 0, unless the encoder ran before the logger: what precedes the first key frame that the
@@ -250,7 +270,7 @@ def _may_be_key(indices: Rows, one: Any) -> bool:
     return bool(one["flags"] & KEY_FLAG) or not (indices["flags"] & KEY_FLAG).any()
 
 
-def _keys_fit(indices: Rows, file: HevcIndex, first: int) -> bool:
+def _keys_fit(indices: Rows, file: PictureIndex, first: int) -> bool:
     """Tell whether key frames agree, as far as file and events go.
 
     What follows a picture of another size is damage, and may be shifted.
@@ -263,7 +283,7 @@ def _keys_fit(indices: Rows, file: HevcIndex, first: int) -> bool:
     return bool((file.is_key[pictures[inside]] == says_key[inside]).all())
 
 
-def _sizes_fit(indices: Rows, file: HevcIndex, first: int) -> bool:
+def _sizes_fit(indices: Rows, file: PictureIndex, first: int) -> bool:
     """Tell whether each picture but the last has at least the bytes that its encoder made."""
     pictures, stated = _stated_sizes(indices, file, first)
     inside = pictures < len(file) - 1
@@ -271,7 +291,7 @@ def _sizes_fit(indices: Rows, file: HevcIndex, first: int) -> bool:
 
 
 def _stated_sizes(
-    indices: Rows, file: HevcIndex, first: int
+    indices: Rows, file: PictureIndex, first: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     pictures = indices["picture"] - first
     known = (pictures >= 0) & (pictures < len(file)) & (indices["size_bytes"] > 0)
@@ -288,7 +308,7 @@ def _place_by_id(frames: Rows, states: Rows, position: int, count: int) -> None:
     frames["picture"][rows] = np.where(in_flight, NO_PICTURE, pictures)
 
 
-def _whole_by_size(indices: Rows, file: HevcIndex, first: int) -> int:
+def _whole_by_size(indices: Rows, file: PictureIndex, first: int) -> int:
     """Return how many pictures of a file precede the first of another size than its encoder made.
 
     Sizes mean nothing where the video was encoded again. They are used, of key frames and of the
@@ -306,7 +326,7 @@ def _whole_by_size(indices: Rows, file: HevcIndex, first: int) -> int:
     return min(damaged)
 
 
-def _trusted(indices: Rows, file: HevcIndex, first: int, named: int) -> int:
+def _trusted(indices: Rows, file: PictureIndex, first: int, named: int) -> int:
     """Return how many pictures of a file precede the first that is not whole.
 
     Decoders fill up what a damaged picture lacks without a word. Its size tells; where nothing is

@@ -13,13 +13,16 @@ import numpy as np
 from cereal.errors import MessageError
 from cereal.schema import content, read_event, reading
 from tools.drives.drive import Message
-from tools.drives.encode_index import INDEX, STATE, Rows
+from tools.drives.encode_index import INDEX
 from tools.drives.log_events import read_messages
 from tools.drives.migrations import Migrator, Recorder
+from tools.drives.thinned_states import STATE, Rows
 from tools.lib.drive_messages import Mounting
 
 logger = logging.getLogger(__name__)
 
+# Among streams, the small pictures of the road camera.
+SMALL: Final = "small"
 STATE_SERVICES: Final = {
     "roadCameraState": "road",
     "wideRoadCameraState": "wideRoad",
@@ -29,9 +32,11 @@ INDEX_SERVICES: Final = {
     "roadEncodeIdx": "road",
     "wideRoadEncodeIdx": "wideRoad",
     "driverEncodeIdx": "driver",
+    "qRoadEncodeIdx": SMALL,
 }
-# EncodeIndex.Type.fullHEVC: the others are of other files.
+# EncodeIndex.Type, fullHEVC and qcameraH264: the others are of other files.
 _FULL_HEVC: Final = 1
+_QCAMERA: Final = 6
 # Clocks and counters of damaged logs may hold anything; this is 146 years in ns.
 _LARGEST: Final = 1 << 62
 
@@ -42,8 +47,10 @@ class LogSurvey:
 
     Attributes:
         states: stream -> (n,) of ``STATE``, in the order of the logs.
-        indices: stream -> (n,) of ``INDEX``, those of the video files, in the order of the logs.
+        indices: stream, or ``SMALL`` -> (n,) of ``INDEX``, those of the video files, in the order
+            of the logs.
         last_times_ns: newest logMonoTime of each log.
+        starts_ns: of each log that goes on where another one ended, when it did; else None.
         recorder: who made them.
         facts: of initData: device, dongle, version, commit, branch.
         mounting: by the first liveCalibration, deviceState and camera state.
@@ -54,11 +61,22 @@ class LogSurvey:
     states: dict[str, Rows] = field(default_factory=dict)
     indices: dict[str, Rows] = field(default_factory=dict)
     last_times_ns: list[int] = field(default_factory=list)
+    starts_ns: list[int | None] = field(default_factory=list)
     recorder: Recorder = field(default_factory=Recorder)
     facts: dict[str, str] = field(default_factory=dict)
     mounting: Mounting = field(default_factory=Mounting)
     car_params: bytes | None = None
     migrated: dict[str, int] = field(default_factory=dict)
+
+    def small_indices(self) -> Rows:
+        """Return the events of small pictures; of the full ones in logs that have no others.
+
+        Software of before 2022 announces the full ones only. Both show the same frames; key frames
+        and sizes differ.
+        """
+        small, full = self.indices[SMALL], self.indices["road"].copy()
+        full["flags"] = full["size_bytes"] = 0
+        return np.concatenate([small, full[~np.isin(full["segment"], small["segment"])]])
 
 
 def survey_logs(paths: Sequence[Path]) -> LogSurvey:
@@ -85,6 +103,7 @@ class _Surveyor:
             "deviceState": self._device_state,
             "liveCalibration": self._calibration,
             "carParams": self._car_params,
+            "sentinel": self._sentinel,
         }
 
     def read(self, position: int, path: Path) -> None:
@@ -92,6 +111,7 @@ class _Surveyor:
         states: dict[str, list[tuple[int, ...]]] = {name: [] for name in self._states}
         indices: dict[str, list[tuple[int, ...]]] = {name: [] for name in self._indices}
         last_ns = damaged = 0
+        self.survey.starts_ns.append(None)
         for message in read_messages(path):
             if message.service != "initData":
                 last_ns = max(last_ns, message.mono_time_ns)
@@ -147,6 +167,10 @@ class _Surveyor:
         self.survey.facts = {name: value for name, value in facts.items() if value}
         self.survey.recorder = self._migrator.recorder = Recorder(init.deviceType.raw)
 
+    def _sentinel(self, message: Message) -> None:
+        if _name(_content(message).type) == "startOfSegment":
+            self.survey.starts_ns[-1] = _bounded(message.mono_time_ns)
+
     def _device_state(self, message: Message) -> None:
         state = _content(self._migrator.migrate(message))
         self._mounting.setdefault("device_type", _name(state.deviceType))
@@ -173,7 +197,7 @@ class _Surveyor:
 
 def _index(position: int, message: Message) -> tuple[int, ...] | None:
     index = _content(message)
-    if index.type.raw != _FULL_HEVC:
+    if index.type.raw != (_QCAMERA if INDEX_SERVICES[message.service] == SMALL else _FULL_HEVC):
         return None
     return (
         position,

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.frame_sync import PAIRING_WINDOW_NS
-from tools.drives.encode_index import FRAME, NO_PICTURE, Rows
+from tools.drives.encode_index import FRAME, NO_PICTURE
+from tools.drives.thinned_states import Rows
 
 NO_FRAME = -1
 

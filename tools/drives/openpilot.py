@@ -15,8 +15,11 @@ from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions
 from tools.drives.route_names import RouteName, Selection, from_address, parse_route, readings
 from tools.drives.segment_files import (
+    SMALL_VIDEO,
+    VIDEO_NAMES,
     SegmentFiles,
     find_route,
+    has_small_only,
     holds_route,
     missing_numbers,
     segment_at,
@@ -73,9 +76,13 @@ def open_drive(text: str, options: DriveOptions) -> Drive:
     if len(found) != 1 or len(found[0].segments) == 0:
         raise DriveError(f"{text}: expected one openpilot drive, found {len(found)}; name one")
     one = found[0]
-    logs = [segment.log(one.selection.selector) for segment in one.segments]
+    is_small = has_small_only(one.segments)
+    selector = one.selection.selector
+    logs = [segment.log(selector, is_small=is_small) for segment in one.segments]
     streams = ("road", "wideRoad", *(("driver",) if options.driver_camera else ()))
-    return SegmentDrive(Source(_display_name(one), one.segments, logs, streams))
+    videos = {"road": SMALL_VIDEO} if is_small else {name: VIDEO_NAMES[name] for name in streams}
+    source = Source(_display_name(one), one.segments, logs, videos, options.focal_px)
+    return SegmentDrive(source)
 
 
 def segment_directories(text: str, options: DriveOptions) -> list[Path]:

@@ -5,23 +5,25 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cereal.frames import Frame, FrameFormat
+from modeld.calibration import DeviceCameras
 from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
 from tools.drives.encode_index import Placed, VideoFile, place_frames
-from tools.drives.hevc_frames import HevcReader, scan_hevc
+from tools.drives.hevc_frames import HevcIndex, HevcReader, scan_hevc
 from tools.drives.log_events import merged_messages
 from tools.drives.log_survey import LogSurvey, survey_logs
 from tools.drives.migrations import Migrator
 from tools.drives.moment_plan import plan_moments
-from tools.drives.segment_files import VIDEO_NAMES, SegmentFiles
+from tools.drives.qcamera import SIZE, QCameraIndex, QCameraReader, scan_qcamera, small_cameras
+from tools.drives.segment_files import SMALL_VIDEO, VIDEO_NAMES, SegmentFiles
 from tools.errors import DriveError
 
 logger = logging.getLogger(__name__)
@@ -40,13 +42,28 @@ class Source:
         name: what users call it.
         segments: in order.
         logs: one for each segment.
-        streams: cameras that are wanted.
+        videos: name of its files, by camera that is wanted.
+        focal_px: of small pictures, before that of their device.
     """
 
     name: str
     segments: Sequence[SegmentFiles]
     logs: Sequence[Path]
-    streams: Sequence[str]
+    videos: Mapping[str, str]
+    focal_px: float | None = None
+
+
+class Reader(Protocol):
+    """Decodes the pictures of one file."""
+
+    def format_of(self, picture: int) -> FrameFormat:
+        """Return the layout of a picture."""
+
+    def read(self, picture: int, target: NDArray[np.uint8], layout: FrameFormat) -> None:
+        """Decode one picture into a padded NV12 buffer."""
+
+    def close(self) -> None:
+        """Release decoder and file."""
 
 
 class SegmentDrive:
@@ -69,21 +86,24 @@ class SegmentDrive:
         self._survey = survey_logs(source.logs)
         numbers = _numbers(source.segments, self._survey)
         self._files: dict[str, list[VideoFile]] = {}
-        for stream in source.streams:
-            paths = [one.files.get(VIDEO_NAMES[stream]) for one in source.segments]
+        for stream, video in source.videos.items():
+            paths = [one.files.get(video) for one in source.segments]
             if any(paths):
                 self._files[stream] = [
-                    VideoFile(number, scan_hevc(path) if path else None)
-                    for number, path in zip(numbers, paths, strict=True)
+                    VideoFile(number, _scan(path) if path else None, start_ns)
+                    for number, path, start_ns in zip(
+                        numbers, paths, self._survey.starts_ns, strict=True
+                    )
                 ]
+        self._is_small = SMALL_VIDEO in source.videos.values()
         if not {"road", "wideRoad"} & set(self._files):
             raise DriveError(
-                f"{source.segments[0].path}: expected {VIDEO_NAMES['road']} or "
-                f"{VIDEO_NAMES['wideRoad']}, found "
+                f"{source.segments[0].path}: expected {VIDEO_NAMES['road']}, "
+                f"{VIDEO_NAMES['wideRoad']} or {SMALL_VIDEO}, found "
                 f"{', '.join(sorted(source.segments[0].files))}; fetch the videos of the drive"
             )
         placed = {name: self._place(name, files) for name, files in self._files.items()}
-        self._readers: dict[tuple[str, int], HevcReader] = {}
+        self._readers: dict[tuple[str, int], Reader] = {}
         # Of files that are damaged: the first picture that could not be read.
         self._damaged: dict[tuple[str, int], int] = {}
         try:
@@ -106,7 +126,9 @@ class SegmentDrive:
             name: [np.zeros(layout.size, np.uint8) for _ in range(KEPT_MOMENTS)]
             for name, layout in self._formats.items()
         }
-        self.info = self._describe(placed)
+        self._cameras: DeviceCameras | None = None
+        reduced = self._small_camera() if self._is_small else ""
+        self.info = self._describe(placed, reduced)
 
     def moments(self, first: int = 0) -> Iterator[Moment]:
         """Yield the moments from number `first` on; see `tools.drives.drive.Drive`."""
@@ -158,7 +180,8 @@ class SegmentDrive:
 
     def _place(self, stream: str, files: list[VideoFile]) -> Placed:
         survey = self._survey
-        placed = place_frames(survey.states[stream], survey.indices[stream], files)
+        indices = survey.small_indices() if self._is_small else survey.indices[stream]
+        placed = place_frames(survey.states[stream], indices, files)
         for position, trusted in enumerate(placed.trusted):
             index = files[position].index
             if index is not None:
@@ -168,7 +191,7 @@ class SegmentDrive:
     def _format_of(self, stream: str) -> FrameFormat:
         """Return the layout of a camera's frames, by the first picture of each file.
 
-        A file whose first picture does not decode is left to `moments`, unless all are of that kind.
+        A file whose first picture does not decode is left to `moments`, unless all are like that.
         """
         layout: FrameFormat | None = None
         described = ""
@@ -232,7 +255,7 @@ class SegmentDrive:
     def _read(self, stream: str, position: int, picture: int, target: NDArray[np.uint8]) -> None:
         self._reader(stream, position).read(picture, target, self._formats[stream])
 
-    def _reader(self, stream: str, position: int) -> HevcReader:
+    def _reader(self, stream: str, position: int) -> Reader:
         """Return the reader of a file, and close those of the same camera before it."""
         reader = self._readers.get((stream, position))
         if reader is None:
@@ -240,10 +263,25 @@ class SegmentDrive:
                 self._readers.pop(key).close()
             index = self._files[stream][position].index
             assert index is not None
-            reader = self._readers[stream, position] = HevcReader(index)
+            reader = HevcReader(index) if isinstance(index, HevcIndex) else QCameraReader(index)
+            self._readers[stream, position] = reader
         return reader
 
-    def _describe(self, placed: dict[str, Placed]) -> DriveInfo:
+    def _small_camera(self) -> str:
+        """Take the camera of small pictures; return in which way the drive is reduced."""
+        source, layout = self._source, self._formats["road"]
+        self._cameras, focal = small_cameras(
+            source.segments[0].path, self._survey.mounting, layout, source.focal_px
+        )
+        if (layout.width, layout.height) != SIZE:
+            logger.warning(
+                "%s: expected small pictures of %dx%d, as devices write them, found %dx%d; %s",
+                *(source.name, *SIZE, layout.width, layout.height, focal),
+            )
+        logs = ", ".join(sorted({path.name.partition(".")[0][-4:] for path in source.logs}))
+        return f"{logs}, qcamera {layout.width}x{layout.height}, road camera only; {focal}"
+
+    def _describe(self, placed: dict[str, Placed], reduced: str) -> DriveInfo:
         source, survey, plan = self._source, self._survey, self._plan
         without = [
             f"{int((~plan.present[name]).sum())} of {name}"
@@ -253,6 +291,7 @@ class SegmentDrive:
         notes = [note for one in placed.values() for note in one.notes]
         facts = {
             "segments": _span_text(source.segments),
+            "reduced": reduced,
             "logs": ", ".join(sorted({path.name.rpartition("--")[2] for path in source.logs})),
             "cameras": ", ".join(
                 f"{name} {layout.width}x{layout.height}" for name, layout in self._formats.items()
@@ -270,7 +309,7 @@ class SegmentDrive:
             kind="openpilot",
             identity=self._identity(),
             formats=dict(self._formats),
-            cameras=None,
+            cameras=self._cameras,
             mounting=survey.mounting,
             moments=len(plan) + (max(survey.last_times_ns) > int(plan.cuts_ns[-1])),
             rate_hz=plan.rate_hz,
@@ -281,6 +320,8 @@ class SegmentDrive:
     def _identity(self) -> str:
         """Hash what decides the moments: the contents of the files, not where they lie."""
         digest = hashlib.sha256(f"openpilot drive {_VERSION}".encode())
+        if self._is_small:
+            digest.update(f"small, focal {self._source.focal_px!r}".encode())
         for position, log in enumerate(self._source.logs):
             with log.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
@@ -288,6 +329,10 @@ class SegmentDrive:
                 index = files[position].index
                 digest.update(stream.encode() + (index.sha256 if index else b"\0"))
         return digest.hexdigest()
+
+
+def _scan(path: Path) -> HevcIndex | QCameraIndex:
+    return scan_qcamera(path) if path.name.endswith(SMALL_VIDEO) else scan_hevc(path)
 
 
 def _span_text(segments: Sequence[SegmentFiles]) -> str:

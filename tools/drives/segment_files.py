@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +26,8 @@ VIDEO_NAMES: Final[Mapping[str, str]] = {
     "wideRoad": "ecamera.hevc",
     "driver": "dcamera.hevc",
 }
-FILE_NAMES: Final = (*RLOG_NAMES, *QLOG_NAMES, *VIDEO_NAMES.values(), "qcamera.ts")
+SMALL_VIDEO: Final = "qcamera.ts"
+FILE_NAMES: Final = (*RLOG_NAMES, *QLOG_NAMES, *VIDEO_NAMES.values(), SMALL_VIDEO)
 
 _SEGMENT: Final = re.compile(
     rf"(?:(?P<dongle>{DONGLE})[|_])?(?P<log_id>{LOG_ID})--(?P<number>[0-9]{{1,4}})"
@@ -52,35 +53,59 @@ class SegmentFiles:
     route: str
     files: Mapping[str, Path] = field(default_factory=dict)
 
-    def log(self, selector: str) -> Path:
+    def log(self, selector: str, *, is_small: bool = False) -> Path:
         """Return the log that a selector asks for.
+
+        Args:
+            selector: see `tools.drives.route_names.Selection`.
+            is_small: of a drive that has its small pictures only, any log will do.
 
         Raises:
             DriveError: there is none; says what there is.
         """
         wanted = {"r": RLOG_NAMES, "q": QLOG_NAMES}.get(selector, RLOG_NAMES + QLOG_NAMES)
+        if selector == "r" and is_small:
+            wanted = RLOG_NAMES + QLOG_NAMES
         for name in wanted:
             if name in self.files:
                 return self.files[name]
         hint = ""
         if any(name in self.files for name in QLOG_NAMES):
             hint = "; for the small log, which lacks most messages, add /q"
+        elif SMALL_VIDEO in self.files:
+            hint = f"; without a log its pictures are a video: {self.files[SMALL_VIDEO]}"
         raise DriveError(
             f"{self.path}: expected a log, one of {', '.join(wanted)}, found "
             f"{', '.join(sorted(self.files)) or 'none of the files of a segment'}{hint}"
         )
 
 
+def has_small_only(segments: Sequence[SegmentFiles]) -> bool:
+    """Tell whether the small pictures are all that segments have of the outward cameras."""
+    there = {name for segment in segments for name in segment.files}
+    return SMALL_VIDEO in there and not {VIDEO_NAMES["road"], VIDEO_NAMES["wideRoad"]} & there
+
+
 def segment_at(path: Path) -> SegmentFiles | None:
-    """Return the segment whose directory, or one of whose files, lies at `path`."""
+    """Return the segment whose directory, or one of whose files, lies at `path`.
+
+    Small pictures mean themselves, beside whatever others, and are no segment without a log.
+    """
     try:
         if path.is_dir():
             return _directory(path)
         if path.is_file():
-            return _segment_of_file(path)
+            segment = _segment_of_file(path)
+            return _small_part(segment) if segment and path.name.endswith(SMALL_VIDEO) else segment
     except OSError as error:
         raise _unreadable(path, error) from error
     return None
+
+
+def _small_part(segment: SegmentFiles) -> SegmentFiles | None:
+    full = VIDEO_NAMES.values()
+    files = {name: path for name, path in segment.files.items() if name not in full}
+    return replace(segment, files=files) if set(files) - {SMALL_VIDEO} else None
 
 
 def segments_in(directory: Path) -> dict[str, list[SegmentFiles]]:

@@ -88,13 +88,14 @@ def encode_file(path: Path, camera: Camera, pictures: Iterable[Picture]) -> list
         for index, picture in enumerate(pictures):
             frame: Any = av.VideoFrame(camera.width, camera.height, "yuv420p")
             for plane, values in zip(frame.planes, picture, strict=True):
-                _fill(plane, values)
+                fill_plane(plane, values)
             frame.pts = index
             write(codec.encode(frame))
         write(codec.encode(None))
     return packets
 
 
-def _fill(plane: Any, values: Bytes) -> None:
+def fill_plane(plane: Any, values: Bytes) -> None:
+    """Copy (height, width) values into a plane with padded rows."""
     rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
     rows[:, : values.shape[1]] = values

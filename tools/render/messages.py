@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from cereal.schema import new_event
 from tools.render.hevc import Packet
-from tools.render.spec import FRAME_NS, START_NS, DriveSpec
+from tools.render.spec import FRAME_NS, SMALL, START_NS, DriveSpec
 from tools.render.world import TICK_NS, World
 from tools.world.car import FAMILY_CAR
 from tools.world.car_messages import (
@@ -31,11 +31,17 @@ STATE_SERVICES = {
     "road": "roadCameraState",
     "wide": "wideRoadCameraState",
     "driver": "driverCameraState",
+    SMALL: "roadCameraState",
 }
-INDEX_SERVICES = {"road": "roadEncodeIdx", "wide": "wideRoadEncodeIdx", "driver": "driverEncodeIdx"}
+INDEX_SERVICES = {
+    "road": "roadEncodeIdx",
+    "wide": "wideRoadEncodeIdx",
+    "driver": "driverEncodeIdx",
+    SMALL: "qRoadEncodeIdx",
+}
 # From the end of a frame to its state, and to its packet. The wide camera speaks first: when the
 # road frame wakes the daemon, both are there.
-_STATE_LATER_NS = {"road": 1_000_000, "wide": 800_000, "driver": 1_000_000}
+_STATE_LATER_NS = {"road": 1_000_000, "wide": 800_000, "driver": 1_000_000, SMALL: 1_000_000}
 _PACKET_LATER_NS = 9_000_000
 _KEY_FRAME_FLAG = 8
 # A usual value after it has been learnt: a quarter of a second less the daemon's own share.
@@ -180,7 +186,7 @@ def _camera_messages(
         event = new_event(service, mono_time_ns=eof_ns + _PACKET_LATER_NS, valid=True)
         entry = getattr(event, service)
         entry.frameId = frame_id
-        entry.type = "fullHEVC"
+        entry.type = "qcameraH264" if stream == SMALL else "fullHEVC"
         entry.encodeId = first_encode_id + index
         entry.segmentNum = segment
         entry.segmentId = entry.segmentIdEncode = index

@@ -10,11 +10,17 @@ from tools.render.driver_painter import DriverPainter
 from tools.render.hevc import Packet, encode_file
 from tools.render.painter import DrivePainter
 from tools.render.recorded_motion import recorded_motion
-from tools.render.spec import FRAME_NS, DriveSpec
+from tools.render.small_video import encode_small
+from tools.render.spec import FRAME_NS, SMALL, DriveSpec
 from tools.render.world import TICK_NS, World, seeded_motion
 from tools.world.sky import Picture
 
-FILES = {"road": "fcamera.hevc", "wide": "ecamera.hevc", "driver": "dcamera.hevc"}
+FILES = {
+    "road": "fcamera.hevc",
+    "wide": "ecamera.hevc",
+    "driver": "dcamera.hevc",
+    SMALL: "qcamera.ts",
+}
 
 
 class FileJob(NamedTuple):
@@ -48,7 +54,12 @@ def render_file(job: FileJob, count: Callable[[], None]) -> list[Packet]:
         OSError: the file cannot be written.
     """
     spec = job.spec
-    return encode_file(job.path, spec.camera(job.stream), _pictures(job, count))
+    pictures = _pictures(job, count)
+    if job.stream == SMALL:
+        ids = spec.delivered(job.stream, job.segment)
+        ends_ns = [spec.sof_ns(job.stream, one) + spec.readout_ns for one in ids]
+        return encode_small(job.path, pictures, ends_ns)
+    return encode_file(job.path, spec.camera(job.stream), pictures)
 
 
 def _pictures(job: FileJob, count: Callable[[], None]) -> Iterator[Picture]:

@@ -29,6 +29,8 @@ SENSOR_OF_DEVICE: Mapping[str, str] = MappingProxyType(
 )
 
 STREAMS = ("road", "wide", "driver")
+# The road camera's pictures, scaled: what devices upload.
+SMALL = "small"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class DriveSpec:
         frames: length, 20 a second.
         device: ``deviceState.deviceType``.
         rpy_rad: mounting, device from calib.
-        streams: which of ``STREAMS`` the device has.
+        streams: which of ``STREAMS`` the device has; ``SMALL`` alone for a reduced drive, of which
+            there are the small pictures and the small log.
         dropped: stream -> frame ids that its camera lost.
         telemetry: comma2k19 segment directory whose motion is taken; None: the seed's.
         telemetry_digest: of its content; empty without.
@@ -74,7 +77,9 @@ class DriveSpec:
         """Name of the drive: 8 hex digits of a counter, 10 that stand for its content."""
         # Not the length: a longer drive is the same one, driven on.
         lost = sorted((name, sorted(ids)) for name, ids in self.dropped.items())
-        content = (self.seed, self.device, self.rpy_rad, self.streams, lost)
+        # A reduced drive is the same one, too.
+        streams = STREAMS[:2] if self.is_small else self.streams
+        content = (self.seed, self.device, self.rpy_rad, streams, lost)
         digest = hashlib.sha256(
             repr((content, self.height_m, self.telemetry_digest)).encode()
         ).hexdigest()
@@ -84,6 +89,11 @@ class DriveSpec:
     def segments(self) -> int:
         """How many files the drive is cut into."""
         return -(-self.frames // self.segment_frames)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether only what devices upload is written."""
+        return self.streams == (SMALL,)
 
     def camera(self, stream: str) -> Camera:
         """Return a stream's camera; the driver camera is built like the road camera."""
@@ -104,14 +114,16 @@ class DriveSpec:
 
     def delivered(self, stream: str, segment: int) -> list[int]:
         """Return the frames of a segment that a camera delivered."""
-        lost = self.dropped.get(stream, frozenset())
+        lost = self._lost(stream)
         return [frame for frame in self.frame_ids(segment) if frame not in lost]
 
     def first_encode_id(self, stream: str, segment: int) -> int:
         """Return how many frames a camera delivered before a segment."""
         first = segment * self.segment_frames
-        lost = self.dropped.get(stream, frozenset())
-        return first - sum(1 for frame in lost if frame < first)
+        return first - sum(1 for frame in self._lost(stream) if frame < first)
+
+    def _lost(self, stream: str) -> frozenset[int]:
+        return self.dropped.get("road" if stream == SMALL else stream, frozenset())
 
     def sof_ns(self, stream: str, frame_id: int) -> int:
         """Return the start of a frame."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from modeld.constants import T_IDXS, X_IDXS
 from runtime.whole_file import whole_file
 from tools.lib.npz import write_npz
-from tools.render.spec import FRAME_NS, DriveSpec
+from tools.render.spec import FRAME_NS, SMALL, DriveSpec
 from tools.render.world import (
     EDGE_OFFSETS_M,
     LANE_WIDTH_M,
@@ -51,7 +51,8 @@ def segment_truth(spec: DriveSpec, world: World, segment: int) -> dict[str, NDAr
     }
     for stream in spec.streams:
         delivered = set(spec.delivered(stream, segment))
-        columns[f"{stream}_delivered"] = np.array([frame in delivered for frame in ids])
+        name = "road" if stream == SMALL else stream
+        columns[f"{name}_delivered"] = np.array([frame in delivered for frame in ids])
     lines = [_borders(world, state, _lines_beside(state)) for state in states]
     columns["lane_line_y_m"] = np.array(lines, np.float32)
     edges = [_borders(world, state, EDGE_OFFSETS_M) for state in states]

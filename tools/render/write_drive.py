@@ -80,6 +80,8 @@ def _write_segments(
                 else:
                     logs.close()
                 write_truth(place / "truth.npz", segment_truth(spec, world, segment))
+                if spec.is_small:
+                    (place / "rlog.zst").unlink()
                 for job in files[segment]:
                     job.path.rename(place / FILES[job.stream])
                 place.rename(target)

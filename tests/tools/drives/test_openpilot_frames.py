@@ -225,7 +225,7 @@ def test_directory_without_a_number_takes_that_of_its_log(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("tracks", "message"),
     [
-        ([Track(IDS, has_file=False)], r"fcamera.hevc or ecamera.hevc, found rlog.zst"),
+        ([Track(IDS, has_file=False)], r"fcamera.hevc, ecamera.hevc or qcamera.ts, found rlog.zst"),
         (
             [Track(IDS), Track(range(12, 24), size=(128, 96))],
             r"expected pictures of 64x48 as in .*, found 128x96; play",

@@ -1,0 +1,200 @@
+"""The small pictures of a segment, ``qcamera.ts``: what devices upload beside the qlog.
+
+H.264 in a transport stream, with or without a track of sound, which nobody listens to. The road
+camera's whole picture, scaled to 526x330 whatever its own size is: each axis by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.frames import FrameFormat, nv12_format
+from modeld.calibration import Camera, DeviceCameras, find_cameras
+from modeld.errors import CameraConfigError
+from tools.drives.hevc_frames import MAX_PICTURES
+from tools.errors import DriveError, MissingPackageError, VideoError
+from tools.lib.drive_messages import Mounting
+from tools.lib.video import Video, VideoFrame
+
+# What devices write (openpilot's encoder, 2020 to 2026).
+SIZE: Final = (526, 330)
+
+
+@dataclass(frozen=True, slots=True)
+class QCameraIndex:
+    """What a file holds, by its packets.
+
+    Attributes:
+        path: the file.
+        sha256: of its bytes.
+        is_key: (n,) bool, decoding can begin there.
+        sizes_bytes: (n,) int64, of each picture's packet; muxers add some bytes of their own.
+        trusted: pictures before the first that is known to be damaged.
+    """
+
+    path: Path
+    sha256: bytes
+    is_key: NDArray[np.bool_]
+    sizes_bytes: NDArray[np.int64]
+    trusted: int = MAX_PICTURES
+
+    def __len__(self) -> int:
+        return len(self.is_key)
+
+    @property
+    def parameters_bytes(self) -> NDArray[np.int64]:
+        """(n,) int64, how many bytes are parameter sets: none that are known."""
+        return np.zeros(len(self), np.int64)
+
+
+def scan_qcamera(path: Path) -> QCameraIndex:
+    """Find the pictures of a file, up to the first that is damaged; decodes none.
+
+    Raises:
+        DriveError: the file is no video, or holds more pictures than any segment.
+        MissingPackageError: PyAV is not installed.
+    """
+    try:
+        import av
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{path}: expected the package av for videos, found none; install it with: "
+            'pip install "modeld[replay]"'
+        ) from error
+    keys: list[bool] = []
+    sizes: list[int] = []
+    digest = b""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+        with av.open(str(path)) as container:
+            for packet in container.demux(container.streams.video[0]):
+                if packet.is_corrupt or len(keys) > MAX_PICTURES:
+                    break
+                if packet.size:
+                    keys.append(bool(packet.is_keyframe))
+                    sizes.append(packet.size)
+    except (av.FFmpegError, OSError, IndexError) as error:
+        if not keys:
+            raise DriveError(
+                f"{path}: expected the small pictures of a segment, H.264 in MPEG-TS, found "
+                f"{getattr(error, 'strerror', None) or 'no video in it'}; fetch it again"
+            ) from error
+    if len(keys) > MAX_PICTURES:
+        raise DriveError(
+            f"{path}: expected at most {MAX_PICTURES} pictures, found more; no segment of a drive"
+        )
+    return QCameraIndex(path, digest, np.array(keys, np.bool_), np.array(sizes, np.int64))
+
+
+class QCameraReader:
+    """Decodes the pictures of one file; reading them in order is cheap.
+
+    What lies behind is decoded from the start again: a second for a minute of pictures.
+
+    Args:
+        index: of the file.
+    """
+
+    def __init__(self, index: QCameraIndex) -> None:
+        self._index = index
+        self._video: Video | None = None
+        self._frames: Iterator[VideoFrame] = iter(())
+        self._next = 0
+
+    def format_of(self, picture: int) -> FrameFormat:
+        """Return the layout of a picture.
+
+        Raises:
+            DriveError: as `read`.
+        """
+        decoded = self._decode(picture)
+        return nv12_format(decoded.luma.shape[1], decoded.luma.shape[0])
+
+    def read(self, picture: int, target: NDArray[np.uint8], layout: FrameFormat) -> None:
+        """Decode one picture into a padded NV12 buffer.
+
+        Args:
+            picture: position in the file, from 0.
+            target: (>= layout.payload_bytes,) uint8; modified.
+            layout: what the buffer is laid out for.
+
+        Raises:
+            DriveError: the file ends before it, or it is damaged or of another size.
+        """
+        decoded = self._decode(picture)
+        if decoded.luma.shape != (layout.height, layout.width):
+            height, width = decoded.luma.shape
+            raise self._error(
+                picture, f"one of {layout.width}x{layout.height}, found {width}x{height}"
+            )
+        decoded.write_nv12(target, layout)
+
+    def close(self) -> None:
+        """Release the decoder and the file."""
+        if self._video is not None:
+            self._video.close()
+            self._video = None
+
+    def _decode(self, picture: int) -> VideoFrame:
+        if picture >= self._index.trusted:
+            raise self._error(picture, f"it whole, found damage at picture {self._index.trusted}")
+        try:
+            if self._video is None or picture < self._next:
+                self.close()
+                self._video = Video(self._index.path)
+                self._frames = self._video.frames()
+            for frame in self._frames:
+                self._next = frame.index + 1
+                if frame.index == picture:
+                    return frame
+        except VideoError as error:
+            self.close()
+            raise self._error(picture, f"it, found damage ({error})") from error
+        self.close()
+        raise self._error(picture, f"it, found the end after {self._next}")
+
+    def _error(self, picture: int, what: str) -> DriveError:
+        return DriveError(
+            f"{self._index.path}: picture {picture} of {len(self._index)}: expected {what}; the "
+            "video is damaged or incomplete: fetch it again"
+        )
+
+
+def small_cameras(
+    path: Path, mounting: Mounting, layout: FrameFormat, focal_px: float | None
+) -> tuple[DeviceCameras, str]:
+    """Return the camera of small pictures, and where its focal length is from.
+
+    Args:
+        path: of the drive, for messages.
+        mounting: names the device and the sensor.
+        layout: of the pictures.
+        focal_px: given by the user; None: that of the device, scaled.
+
+    Raises:
+        DriveError: nobody knows the device.
+    """
+    size = layout.width, layout.height
+    if focal_px is not None:
+        return DeviceCameras(Camera(*size, focal_px), None), f"focal length {focal_px:g} px, given"
+    device, sensor = mounting.device_type, mounting.sensor
+    try:
+        full = find_cameras(device, sensor).road
+    except CameraConfigError as error:
+        raise DriveError(
+            f"{path}: expected a device whose cameras are known, found {device} with sensor "
+            f"{sensor}; say the focal length of the small pictures with --focal-px"
+        ) from error
+    camera = full.scaled(*size)
+    return DeviceCameras(camera, None), (
+        f"focal lengths {camera.focal_px:.1f} x {camera.focal_y_px:.1f} px, scaled from "
+        f"{full.width}x{full.height} of {device} with {sensor}"
+    )
