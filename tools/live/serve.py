@@ -16,7 +16,7 @@ from cereal.errors import FrameError
 from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.drives.segment_drive import SegmentDrive
-from tools.drives.segment_files import segment_at
+from tools.drives.segment_files import SMALL_VIDEO, segment_at
 from tools.errors import DriveError, ToolError, UsageError
 from tools.lib.bus_options import addresses_of, open_bus
 from tools.live.bus_feed import STREAMS, BusFeed, LiveOptions, Seen
@@ -189,7 +189,8 @@ def _logs_of(text: str, options: ServeOptions) -> tuple[list[Path], str | None]:
     path = Path(text)
     if path.is_file():
         segment = segment_at(path)
-        has_video = segment is not None and any(name.endswith(".hevc") for name in segment.files)
+        videos = (".hevc", SMALL_VIDEO)
+        has_video = segment is not None and any(name.endswith(videos) for name in segment.files)
         drive = str(segment.path) if segment is not None and has_video else None
         return [path], options.drive or drive
     (one,) = _single(text, options.drives)

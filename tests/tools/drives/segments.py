@@ -7,6 +7,7 @@ the pixels which frame it was given, whatever log and file say.
 from __future__ import annotations
 
 import functools
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -33,8 +34,11 @@ STATE_OF = {
     "driver": "driverCameraState",
 }
 INDEX_OF = {"road": "roadEncodeIdx", "wideRoad": "wideRoadEncodeIdx", "driver": "driverEncodeIdx"}
+# The small pictures of the road camera.
+SMALL = "small"
+FILE_OF[SMALL], STATE_OF[SMALL], INDEX_OF[SMALL] = "qcamera.ts", "roadCameraState", "qRoadEncodeIdx"
 # The driver camera runs half a period later.
-PHASE_NS = {"road": 0, "wideRoad": 400_000, "driver": 25_000_000}
+PHASE_NS = {"road": 0, "wideRoad": 400_000, "driver": 25_000_000, SMALL: 0}
 _COLUMNS, _ROWS = 8, 2
 
 
@@ -54,6 +58,7 @@ class Track:
         size: of the pictures.
         repeats_headers: parameter sets stand before every key frame, not only the first.
         hashed: pictures carry checksums.
+        has_sound: half a second more of it than of pictures; of small pictures.
     """
 
     pictures: Sequence[int]
@@ -67,6 +72,7 @@ class Track:
     size: tuple[int, int] = SIZE
     repeats_headers: bool = False
     hashed: bool = False
+    has_sound: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class Segment:
 
     Attributes:
         number: segmentNum.
-        tracks: stream -> what there is of it.
+        tracks: stream, or ``SMALL`` -> what there is of it.
         log: name of the log.
         device: initData.deviceType.
         sensor: of the camera states.
@@ -105,9 +111,13 @@ def write_segment(directory: Path, segment: Segment) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     events = [*_common_events(segment), *segment.extra]
     for stream, track in segment.tracks.items():
-        packets = encode(stream, tuple(track.pictures), track.size, track.hashed)
-        if track.has_file:
+        ids = tuple(track.pictures)
+        if stream == SMALL:
+            packets, content = encode_small(ids, track.size, track.has_sound)
+        else:
+            packets = encode(stream, ids, track.size, track.hashed)
             content = packets.file(repeats_headers=track.repeats_headers)
+        if track.has_file:
             (directory / FILE_OF[stream]).write_bytes(content)
         events += _camera_events(segment, stream, track, packets)
     events.sort(key=lambda row: row[0])
@@ -184,6 +194,38 @@ def encode(stream: str, ids: tuple[int, ...], size: tuple[int, int], hashed: boo
     )
 
 
+@functools.lru_cache(maxsize=64)
+def encode_small(
+    ids: tuple[int, ...], size: tuple[int, int], has_sound: bool
+) -> tuple[Packets, bytes]:
+    """Encode pictures of the road camera; return the packets, and a transport stream of them."""
+    packets: list[Any] = []
+    file = io.BytesIO()
+    with av.open(file, "w", format="mpegts") as container:
+        stream: Any = container.add_stream("libx264", rate=20)
+        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
+        stream.options = {
+            "preset": "ultrafast",
+            "qp": "8",
+            "x264-params": f"bframes=0:keyint={GOP}:min-keyint={GOP}:scenecut=0:threads=1",
+        }
+        sound: Any = container.add_stream("aac", rate=16_000) if has_sound else None
+        for position, frame_id in enumerate(ids):
+            pixels = _picture("road", frame_id, size)
+            picture = av.VideoFrame.from_ndarray(pixels, format="yuv420p")
+            picture.pts, picture.time_base = position, Fraction(1, 20)
+            packets += stream.encode(picture)
+        packets += stream.encode(None)
+        bodies = tuple((bytes(packet), bool(packet.is_keyframe)) for packet in packets)
+        for position in range((len(ids) + 10) * 800 // 1024 if has_sound else 0):
+            silence = av.AudioFrame.from_ndarray(np.zeros((2, 1024), np.float32), format="fltp")
+            silence.sample_rate, silence.pts = 16_000, position * 1024
+            packets += sound.encode(silence)
+        for packet in packets:
+            container.mux(packet)
+    return Packets(b"", bodies), file.getvalue()
+
+
 def _picture(stream: str, frame_id: int, size: tuple[int, int]) -> Any:
     width, height = size
     value = STREAMS.index(stream) | frame_id << 2
@@ -240,7 +282,8 @@ def _camera_events(
             continue
         number = track.first_id + position
         body, is_key = packets.bodies[position]
-        index = {"frameId": frame_id, "type": "fullHEVC", "encodeId": frame_id}
+        kind = "qcameraH264" if stream == SMALL else "fullHEVC"
+        index = {"frameId": frame_id, "type": kind, "encodeId": frame_id}
         index |= {"segmentNum": segment.number, "segmentId": number, "segmentIdEncode": number}
         index |= {"timestampSof": sof_ns(stream, frame_id)}
         index |= {"timestampEof": sof_ns(stream, frame_id) + READOUT_NS}

@@ -12,7 +12,8 @@ import pytest
 from cereal.log_reader import read_log, read_log_bytes
 from cereal.schema import read_event
 from tests.tools.conftest import Modeld
-from tests.tools.drives.segments import Segment, Track, write_segment
+from tests.tools.drives.segments import FILE_OF, SMALL, Segment, Track, write_segment
+from tests.tools.page import Page
 from tools.lib.drive_log import OUTPUT_SERVICES
 
 pytestmark = pytest.mark.opencl
@@ -45,8 +46,9 @@ class Replay:
         return [data for data in events if read_event(data).which() not in OUTPUT_SERVICES]
 
     def frames(self) -> list[int]:
-        """Return the frames that were answered."""
-        return [e.modelV2.frameId for e in read_log(self.log) if e.which() == "modelV2"]
+        """Return the frames that were answered with a message that is valid."""
+        models = (event for event in read_log(self.log) if event.which() == "modelV2")
+        return [event.modelV2.frameId for event in models if event.valid]
 
 
 @pytest.fixture
@@ -78,3 +80,39 @@ def test_every_recorded_event_comes_out_as_it_was(replay: Replay) -> None:
     # Each at its place: the frames of a segment come behind its start.
     assert [kinds[:at].count("roadCameraState") for at in begins] == [0, 12, 24]
     assert (said[0], said[-1]) == (recorded[0], recorded[-1])
+
+
+def test_a_small_log_and_small_pictures_are_replayed_and_said_to_be_reduced(
+    replay: Replay, tmp_path: Path
+) -> None:
+    segment = Segment(0, {SMALL: Track(IDS, states=IDS[::5])}, log="qlog.zst")
+    page = tmp_path / "page.html"
+    replay(replay.write(segment), "--report", page)
+    # From the first calibration and state on, which the daemon waits for, all is valid.
+    assert replay.frames() == [*IDS]
+    assert "qlog, qcamera 64x48, road camera only; focal lengths 54.4 x 72.1 px" in Page(page).text
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_daemon_of_its_own_takes_the_small_pictures_for_what_they_are(replay: Replay) -> None:
+    replay(replay.write(Segment(0, {SMALL: Track(IDS, states=IDS[::5])}, log="qlog.zst")), "--live")
+    assert replay.frames() == [*IDS]
+
+
+@pytest.mark.parametrize(("stream", "code"), [(SMALL, 0), ("road", 1)])
+def test_a_damaged_video_gives_the_frames_before_it_and_the_whole_log(
+    replay: Replay, stream: str, code: int
+) -> None:
+    """With the exit code of the whole drive; the full pictures of 64x48 are of no known camera."""
+    place = replay.write(Segment(0, {stream: Track(IDS)}))
+    replay(place, code=code)
+    whole = replay.said()
+    video = place / FILE_OF[stream]
+    video.write_bytes(video.read_bytes()[: video.stat().st_size * 6 // 10])
+    said = replay(place, code=code).err
+    assert replay.said() == whole
+    answered = [e.modelV2.frameId for e in read_log(replay.log) if e.which() == "modelV2"]
+    assert answered == [*range(len(answered))]
+    assert 4 <= len(answered) <= 8
+    assert f"frame {len(answered)} and those after it in this file are left out" in said
