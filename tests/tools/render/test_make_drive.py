@@ -238,6 +238,7 @@ def test_full_disk_is_one_line_and_leaves_nothing(
         ("--seconds 0", "--seconds: expected 0.05 to 36000 s"),
         ("--minutes nan", "--minutes: expected 0.05 to 36000 s"),
         ("--seed -1", "--seed: expected 0 or more, found -1"),
+        ("--small --driver-camera", "--small: expected without --missing and --driver-camera"),
         ("--rpy 0,0", "--rpy: expected three angles"),
         ("--rpy 0,0.5,0", "--rpy: expected angles of at most 0.05, 0.15, 0.1 rad"),
         ("--rpy 0,nan,0", "--rpy: expected angles of at most"),
