@@ -311,17 +311,21 @@ def _place_by_id(frames: Rows, states: Rows, position: int, count: int) -> None:
 def _whole_by_size(indices: Rows, file: PictureIndex, first: int) -> int:
     """Return how many pictures of a file precede the first of another size than its encoder made.
 
-    Sizes mean nothing where the video was encoded again. They are used, of key frames and of the
-    others, where the first one has its size or most have theirs.
+    Sizes mean nothing where the video was encoded again. They are used where the first one has its
+    size or most have theirs: of key frames by themselves, of the others where either kind has.
     """
     pictures, stated = _stated_sizes(indices, file, first)
     sizes = file.sizes_bytes[pictures]
     # The event of a key frame may count the parameter sets before it, or not.
     is_whole = (sizes == stated) | (sizes - file.parameters_bytes[pictures] == stated)
     damaged = [len(file)]
+    has_sizes = False
     for rows in (file.is_key[pictures], ~file.is_key[pictures]):
         whole = is_whole[rows]
-        if whole.size and (whole[np.argmin(pictures[rows])] or whole.mean() > 0.5):
+        has_sizes |= bool(whole.size) and (
+            bool(whole[np.argmin(pictures[rows])]) or float(whole.mean()) > 0.5
+        )
+        if has_sizes:
             damaged += pictures[rows][~whole].tolist()
     return min(damaged)
 

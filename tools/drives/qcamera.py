@@ -7,6 +7,8 @@ camera's whole picture, scaled to 526x330 whatever its own size is: each axis by
 from __future__ import annotations
 
 import hashlib
+import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,11 @@ from tools.lib.video import Video, VideoFrame
 
 # What devices write (openpilot's encoder, 2020 to 2026).
 SIZE: Final = (526, 330)
+# Of a picture's bytes, more than what may stand before its first slice.
+_HEAD_BYTES: Final = 1024
+_START_CODE: Final = re.compile(b"\0?\0\0\x01")
+_DELIMITER_TYPE: Final = 9
+_PARAMETER_TYPES: Final = (7, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,8 @@ class QCameraIndex:
         path: the file.
         sha256: of its bytes.
         is_key: (n,) bool, decoding can begin there.
-        sizes_bytes: (n,) int64, of each picture's packet; muxers add some bytes of their own.
+        sizes_bytes: (n,) int64, of each picture, without the delimiter that muxers put before it.
+        parameters_bytes: (n,) int64, how many of them are parameter sets, which muxers may repeat.
         trusted: pictures before the first that is known to be damaged.
     """
 
@@ -43,15 +51,11 @@ class QCameraIndex:
     sha256: bytes
     is_key: NDArray[np.bool_]
     sizes_bytes: NDArray[np.int64]
+    parameters_bytes: NDArray[np.int64]
     trusted: int = MAX_PICTURES
 
     def __len__(self) -> int:
         return len(self.is_key)
-
-    @property
-    def parameters_bytes(self) -> NDArray[np.int64]:
-        """(n,) int64, how many bytes are parameter sets: none that are known."""
-        return np.zeros(len(self), np.int64)
 
 
 def scan_qcamera(path: Path) -> QCameraIndex:
@@ -69,7 +73,7 @@ def scan_qcamera(path: Path) -> QCameraIndex:
             'pip install "modeld[replay]"'
         ) from error
     keys: list[bool] = []
-    sizes: list[int] = []
+    sizes: list[tuple[int, int]] = []
     digest = b""
     try:
         with path.open("rb") as file:
@@ -80,7 +84,8 @@ def scan_qcamera(path: Path) -> QCameraIndex:
                     break
                 if packet.size:
                     keys.append(bool(packet.is_keyframe))
-                    sizes.append(packet.size)
+                    delimiters, parameters = _leading_bytes(bytes(packet)[:_HEAD_BYTES])
+                    sizes.append((packet.size - delimiters, parameters))
     except (av.FFmpegError, OSError, IndexError) as error:
         if not keys:
             raise DriveError(
@@ -91,7 +96,23 @@ def scan_qcamera(path: Path) -> QCameraIndex:
         raise DriveError(
             f"{path}: expected at most {MAX_PICTURES} pictures, found more; no segment of a drive"
         )
-    return QCameraIndex(path, digest, np.array(keys, np.bool_), np.array(sizes, np.int64))
+    columns = np.array(sizes, np.int64).reshape(-1, 2)
+    return QCameraIndex(path, digest, np.array(keys, np.bool_), columns[:, 0], columns[:, 1])
+
+
+def _leading_bytes(head: bytes) -> tuple[int, int]:
+    """Return how many bytes of delimiters and of parameter sets a picture begins with.
+
+    Source: ITU-T H.264, 7.4.1 (types of NAL units), Annex B (start codes).
+    """
+    counted = dict.fromkeys((*_PARAMETER_TYPES, _DELIMITER_TYPE), 0)
+    units = list(_START_CODE.finditer(head))
+    for unit, following in itertools.pairwise(units):
+        kind = head[unit.end()] & 31
+        if kind not in counted:
+            break
+        counted[kind] += following.start() - unit.start()
+    return counted[_DELIMITER_TYPE], sum(counted[kind] for kind in _PARAMETER_TYPES)
 
 
 class QCameraReader:
@@ -146,6 +167,8 @@ class QCameraReader:
     def _decode(self, picture: int) -> VideoFrame:
         if picture >= self._index.trusted:
             raise self._error(picture, f"it whole, found damage at picture {self._index.trusted}")
+        if not self._index.is_key[: picture + 1].any():
+            raise self._error(picture, "a key frame at or before it, found none")
         try:
             if self._video is None or picture < self._next:
                 self.close()

@@ -191,12 +191,15 @@ def test_pictures_of_half_a_segment_and_sound_that_is_cut_off(
     assert said.count("sentinel") == 2
 
 
-def test_cut_off_pictures_end_with_a_warning_and_the_next_segment_plays(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("lost", [10_000, 188, 300], ids=["the rest", "a packet", "some bytes"])
+def test_damaged_pictures_end_with_a_warning_and_the_next_segment_plays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: int
 ) -> None:
     place = write_segment(tmp_path / f"{ROUTE}--0", small())
     video = place / "qcamera.ts"
-    video.write_bytes(video.read_bytes()[: video.stat().st_size * 6 // 10])
+    data = video.read_bytes()
+    begin = len(data) // 188 * 6 // 10 * 188
+    video.write_bytes(data[:begin] + data[begin + lost :])
     write_segment(tmp_path / f"{ROUTE}--1", small(1))
     found = seen(open_drive(ROUTE, DriveOptions(data_dir=tmp_path)))
     good = found.index(None)

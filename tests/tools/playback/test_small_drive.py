@@ -71,7 +71,7 @@ def test_small_pictures_are_means_of_what_they_cover_and_the_same_each_time(tmp_
 def test_path_and_lines_are_those_of_the_full_drive(tmp_path: Path, modeld: Modeld) -> None:
     files = [ROOT / f"tools/models/{role}.onnx" for role in ("vision", "policy")]
     model = built("shipped", lambda to: compile_for_any_cpu(files, to)) / "driving.pkl"
-    logs = []
+    logs: list[Path] = []
     for spec in (FULL, DriveSpec(seed=FULL.seed, frames=FULL.frames, streams=(SMALL,))):
         logs.append(tmp_path / f"{len(logs)}.rlog")
         place = segment(spec, "drive-to-be-reduced")
