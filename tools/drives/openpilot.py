@@ -99,7 +99,8 @@ def input_files(text: str, options: DriveOptions) -> list[Path]:
 
     Those of segments that a selection leaves out, too.
     """
-    base = text if _exists(Path(text)) else split_selection(text)[0]
+    bases = [base for base, _ in readings(from_address(text))]
+    base = next((one for one in bases if one and _exists(Path(one))), bases[-1])
     found, segments = [Path(base)] if base and _exists(Path(base)) else [], []
     with suppress(DriveError):
         one, name = segment_at(Path(base)), parse_route(base)

@@ -134,7 +134,8 @@ def damaged_from(path: Path, pid: int) -> int | None:
         pid: of the stream.
 
     Returns:
-        Offset in bytes of the packet that begins the picture; None where all are whole.
+        Offset in bytes of the packet that begins the picture; None where all are whole. It is that
+        of the piece of a packet at the end where the pictures before it are whole.
     """
     data = np.memmap(path, np.uint8, "r")
     layout = next((one for one in _PACKETS if _is_layout(data, *one)), None)
@@ -151,7 +152,15 @@ def damaged_from(path: Path, pid: int) -> int | None:
         before, after = int(mine[at]), int(mine[at + 1])
         if not (_is_announced(packets[after]) or _is_joint(packets, tables, before, after)):
             return _begin_of(begins, before, length)
-    return _begin_of(begins, int(mine[-1]), length) if mine.size and data.size % length else None
+    whole = packets.shape[0] * length
+    if not mine.size or whole == data.size:
+        return None
+    if not _is_filled_up(packets[mine[-1]]):
+        return _begin_of(begins, int(mine[-1]), length)
+    # The last picture is whole; what the piece of a packet behind it belongs to, it says itself.
+    head = data[whole + sync + 1 : whole + sync + 3]
+    is_other = head.size == 2 and ((int(head[0]) & 0x1F) << 8 | int(head[1])) != pid
+    return None if is_other else whole
 
 
 def _is_layout(data: NDArray[np.uint8], length: int, sync: int) -> bool:
@@ -161,6 +170,14 @@ def _is_layout(data: NDArray[np.uint8], length: int, sync: int) -> bool:
 def _begin_of(begins: NDArray[np.int64], packet: int, length: int) -> int:
     at = int(np.searchsorted(begins, packet, "right")) - 1
     return int(begins[max(at, 0)]) * length if begins.size else 0
+
+
+def _is_filled_up(packet: NDArray[np.uint8]) -> bool:
+    """Tell whether a packet is stuffed, as the last one of a picture is if it ends inside."""
+    if not packet[3] & 0x20:
+        return False
+    clock_bytes = 6 if packet[4] and packet[5] & 0x10 else 0
+    return bool(packet[4] == 0 or packet[4] > 1 + clock_bytes)
 
 
 def _is_announced(packet: NDArray[np.uint8]) -> bool:

@@ -130,7 +130,7 @@ class Decoder:
             for picture in decoded:
                 yield is_anew, picture
                 is_anew = False
-        if self._lacks_packets():
+        if self._lacks_packets() or (self._damaged_from is not None and not self.cause):
             self.cause = self.cause or self.extent.cut or "the end of the file"
             hole = self._before_next(hole)
         for picture in self._rest(hole):

@@ -83,8 +83,8 @@ def nv12_planes(picture: Any, orientation: Orientation) -> Planes:
     if orientation == UPRIGHT:
         return luma, pairs
     halves = pairs.reshape(pairs.shape[0], -1, 2)
-    turned = np.ascontiguousarray(orientation.turn(halves))
-    return np.ascontiguousarray(orientation.turn(luma)), turned.reshape(turned.shape[0], -1)
+    turned = np.asarray(orientation.turn(halves), order="C")
+    return np.asarray(orientation.turn(luma), order="C"), turned.reshape(turned.shape[0], -1)
 
 
 def _color_planes(picture: Any) -> Planes:

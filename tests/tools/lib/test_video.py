@@ -155,14 +155,17 @@ def test_where_a_transport_stream_lacks_packets(tmp_path: Path, lead: int) -> No
     inside = int(begins[5] + 1)
 
     def write(rows: NDArray[np.uint8], more: bytes = b"") -> int | None:
-        path.write_bytes(np.pad(rows, ((0, 0), (lead, 0))).tobytes() + more)
+        rest = bytes(lead) + more if more else b""
+        path.write_bytes(np.pad(rows, ((0, 0), (lead, 0))).tobytes() + rest)
         return damaged_from(path, 256)
 
     assert write(packets) is None
     assert write(np.concatenate([packets, packets])) is None
     assert write(np.delete(packets, inside, 0)) == begins[5] * length
-    # The end is missing, inside of a packet.
-    assert write(packets, b"\x47") == begins[-1] * length
+    # The end is missing, inside of a packet: of pictures, of something else, of the last picture.
+    assert write(packets, b"\x47") == write(packets, b"\x47\1\0") == len(packets) * length
+    assert write(packets, b"\x47\1\1") is None
+    assert write(packets[:-1], b"\x47\1\1") == begins[-1] * length
     # A stream that says that it counts anew.
     announced = np.delete(packets, inside, 0)
     announced[inside, 3] |= 0x20
