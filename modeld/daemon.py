@@ -194,6 +194,7 @@ class Daemon:
             RunAbandonedError: Another thread has given up this one's run.
         """
         self.state.phase = Phase.RUNNING
+        self._sync.log.is_ending = stop.is_set
         while not stop.is_set():
             self.step()
 

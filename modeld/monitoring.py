@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -79,11 +79,13 @@ class MonitoringStep:
         frame_id: Of the driver camera.
         published: A message was sent; False where the program cannot take the frame.
         valid: It was marked valid.
+        execution_time_s: Of the model, measured, whatever the clock; 0 if it did not run.
     """
 
     frame_id: int
     published: bool
     valid: bool
+    execution_time_s: float = field(default=0.0, compare=False)
 
 
 class Monitoring:
@@ -144,6 +146,7 @@ class Monitoring:
         self._judge = FrameJudge("driver", self._episodes, hold=0)
         self._validity = ValidityLog(logger, self.state)
         self._log = LoopLog(self._episodes)
+        self._is_ending: Callable[[], bool] = lambda: False
 
     def close(self) -> None:
         """Give up the places on the bus; program, camera and transport stay the caller's."""
@@ -153,6 +156,7 @@ class Monitoring:
     def run_forever(self, stop: threading.Event) -> None:
         """Iterate until ``stop`` is set, which is noticed within the frame timeout."""
         self.state.phase = Phase.RUNNING
+        self._is_ending = stop.is_set
         while not stop.is_set():
             self.step()
 
@@ -167,6 +171,8 @@ class Monitoring:
         frame = self._camera.receive(self._config.frame_timeout_ms)
         state.iterated_ns = time.monotonic_ns()
         if frame is None:
+            if self._is_ending():
+                return None
             wait_ms = self._config.frame_timeout_ms
             text = f"no frame from the driver camera within {wait_ms} ms"
             self._episodes.happen(NO_FRAME, text, waited_ns=wait_ms * NS_PER_MS)
@@ -190,13 +196,13 @@ class Monitoring:
         state.frames += 1
         state.frame_id = frame.frame_id
         stages.mark("inputs", time.monotonic_ns())
-        valid = self._run(frame, payload)
+        valid, execution_time_s = self._run(frame, payload)
         state.published_ns = time.monotonic_ns()
         state.awaiting_ns = 0
         state.published += 1
         state.valid += valid
         stages.mark("publish", state.published_ns)
-        return MonitoringStep(frame.frame_id, published=True, valid=valid)
+        return MonitoringStep(frame.frame_id, True, valid, execution_time_s)
 
     def _take_calibration(self) -> None:
         if not self._messages.updated["liveCalibration"]:
@@ -216,9 +222,13 @@ class Monitoring:
             self._format = form
             logger.info("driver camera: %dx%d", form.width, form.height)
 
-    def _run(self, frame: Frame, payload: NDArray[np.uint8]) -> bool:
-        """Run the model on a frame and publish; return whether the message is valid."""
-        start_ns = self._clock.now_ns()
+    def _run(self, frame: Frame, payload: NDArray[np.uint8]) -> tuple[bool, float]:
+        """Run the model on a frame and publish.
+
+        Returns:
+            Whether the message is valid; the seconds that the model took.
+        """
+        start_ns, began_ns = self._clock.now_ns(), time.monotonic_ns()
         with self.guard.running():
             results = self._program.run(
                 {
@@ -229,7 +239,8 @@ class Monitoring:
                 },
                 entry=ENTRY,
             )
-        self.state.stages.mark("model", time.monotonic_ns())
+        measured_ns = time.monotonic_ns()
+        self.state.stages.mark("model", measured_ns)
         ran_ns = self._clock.now_ns()
         vector = results[self._output]
         finite = bool(np.isfinite(vector).all())
@@ -246,7 +257,7 @@ class Monitoring:
         raw = vector.tobytes() if self._config.send_raw_predictions else None
         fill_driver_state(event, outputs, facts, raw)
         self._publications.send(PUBLICATION, event)
-        return facts.valid
+        return facts.valid, (measured_ns - began_ns) * 1e-9
 
     def _settle(self, frame: Frame, *, finite: bool) -> bool:
         """Tell whether the message about a frame is valid; logs and keeps the reasons."""

@@ -1,6 +1,7 @@
 """What pairing says of cameras: which one sends nothing, or frames that belong to no others."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -74,10 +75,12 @@ class SyncLog:
     Attributes:
         episodes: Of the loop.
         main_name: Which camera paces the loop, "road" or "wide"; the other one is the wide one.
+        is_ending: The loop was asked to end: no frame is missed any more.
     """
 
     episodes: Episodes
     main_name: str = "road"
+    is_ending: Callable[[], bool] = lambda: False
     _lost_text: str = ""
     _no_main: Kind = field(init=False)
 
@@ -184,5 +187,7 @@ class SyncLog:
         return True
 
     def _no_frame(self, kind: Kind, camera: str, wait_ms: int) -> None:
+        if self.is_ending():
+            return
         text = f"no frame from the {camera} camera within {wait_ms} ms"
         self.episodes.happen(kind, text, waited_ns=wait_ms * NS_PER_MS)

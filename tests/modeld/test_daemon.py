@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from cereal.clock import ManualClock
-from cereal.frames import MemoryFrameSource
+from cereal.frames import Frame, MemoryFrameSource
 from cereal.pubsub import PubMaster
 from cereal.transport import MemoryTransport
 from modeld.config import Config
 from modeld.daemon import PUBLICATIONS, Daemon, StepResult
 from modeld.errors import CameraConfigError
-from modeld.loop_state import LoopState, Phase
+from modeld.loop_state import Fault, LoopState, Phase
 from tests.modeld.bench import CAMERAS, MS, NUDGE, START_NS, Bench, Log, Patch, frame_of
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
 
@@ -244,6 +244,31 @@ def test_run_forever_ends_when_stopped(bench: Bench) -> None:
     bench.daemon.run_forever(stop)
     assert len(bench.program.calls) == 3
     assert bench.daemon.state.phase is Phase.RUNNING
+
+
+class Ending(MemoryFrameSource):
+    """A camera without frames; with the last of so many waits the loop is told to end."""
+
+    def __init__(self, waits: int, stop: threading.Event) -> None:
+        super().__init__(SMALL)
+        self.waits, self.stop = waits, stop
+
+    def receive(self, timeout_ms: int) -> Frame | None:
+        del timeout_ms
+        self.waits -= 1
+        if not self.waits:
+            self.stop.set()
+        return None
+
+
+@pytest.mark.parametrize("waits", [1, 3])
+def test_a_wait_that_ends_with_the_loop_misses_no_frame(waits: int, caplog: Log) -> None:
+    stop, clock = threading.Event(), ManualClock(START_NS)
+    ends = (MemoryTransport(), clock, Ending(waits, stop), None)
+    daemon = Daemon(Config(cameras=CAMERAS), FakeProgram(), *ends)
+    daemon.run_forever(stop)
+    assert daemon.state.faults.get(Fault.NO_FRAME, 0) == waits - 1
+    assert ("no frame from the road camera" in caplog.text) == (waits > 1)
 
 
 def test_two_runs_publish_the_same_bytes() -> None:

@@ -1,6 +1,7 @@
 """The driver monitoring loop, frame by frame, and the view of the driver's camera."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,11 @@ class Source:
         self.format = TICI
         self.next: Frame | None = None
         self.intact = True
+        self.on_wait: Callable[[], None] = lambda: None
 
     def receive(self, timeout_ms: int) -> Frame | None:
         assert timeout_ms == 100
+        self.on_wait()
         frame, self.next = self.next, None
         return frame
 
@@ -253,6 +256,14 @@ def test_the_loop_ends_when_it_is_told(driver: Driver) -> None:
     driver.monitoring.run_forever(stop)
     assert len(driver.program.calls) == 1
     driver.monitoring.close()
+
+
+@pytest.mark.parametrize("waits", [1, 3])
+def test_a_wait_that_ends_with_the_loop_misses_no_frame(driver: Driver, waits: int) -> None:
+    stop, seen = threading.Event(), iter(range(waits))
+    driver.camera.on_wait = lambda: stop.set() if next(seen) == waits - 1 else None
+    driver.monitoring.run_forever(stop)
+    assert driver.monitoring.state.faults.get(Fault.NO_FRAME, 0) == waits - 1
 
 
 # --- the view of the driver's camera ----------------------------------------------------------
