@@ -17,7 +17,7 @@ NO_FRAME = -1
 
 @dataclass(frozen=True, slots=True)
 class MomentPlan:
-    """The moments of a drive, one for each frame of the main camera.
+    """The moments of a drive, one for each frame of the main camera, and for what is between.
 
     Attributes:
         cuts_ns: (n,) int64, logMonoTime of the last message of each moment, never decreasing.
@@ -47,8 +47,9 @@ def plan_moments(cameras: Mapping[str, Rows], main: str) -> MomentPlan:
     A moment ends with the later of the camera states of its road and wide frame, and before the
     next frame of the main camera. The wide frame of a moment is the one that began with the road
     frame, within the daemon's own window; the driver camera runs half a period later, and its frame
-    belongs to the moment in which it was announced. What precedes the first picture and follows the
-    last one of all cameras is no moment.
+    belongs to the moment in which it was announced. Where that is not the last one of its moment,
+    because the main camera lost a frame or has stopped, it gets a moment of its own. What precedes
+    the first picture and follows the last one of all cameras is no moment.
 
     Args:
         cameras: stream -> (n,) of ``FRAME`` in the order of ``time_ns``.
@@ -59,16 +60,23 @@ def plan_moments(cameras: Mapping[str, Rows], main: str) -> MomentPlan:
     frames: dict[str, Rows] = {}
     present: dict[str, NDArray[np.bool_]] = {}
     cuts = pace["time_ns"].copy()
+    partner = np.full(count, NO_FRAME, np.int64)
     if main == "road" and "wideRoad" in cameras:
         wide = cameras["wideRoad"]
         partner = _pair(pace["sof_ns"], wide["sof_ns"])
-        frames["wideRoad"], present["wideRoad"] = _chosen(wide, partner)
-        _wait_for_states(cuts, frames["wideRoad"], partner)
-    cuts = np.maximum.accumulate(cuts)
-    if "driver" in cameras:
+        _wait_for_states(cuts, _chosen(wide, partner)[0], partner)
+    cuts, rows = np.maximum.accumulate(cuts), np.arange(count)
+    if "driver" in cameras and main != "driver":
         driver = cameras["driver"]
+        places = _passed_over(cuts, driver)
+        own = driver["time_ns"][list(places)]
+        cuts = np.insert(cuts, list(places.values()), own)
+        rows = np.insert(rows, list(places.values()), NO_FRAME)
+        partner = np.insert(partner, list(places.values()), NO_FRAME)
         frames["driver"], present["driver"] = _chosen(driver, _newest(cuts, driver["time_ns"]))
-    frames[main], present[main] = _chosen(pace, np.arange(count))
+    if "wideRoad" in cameras and main != "wideRoad":
+        frames["wideRoad"], present["wideRoad"] = _chosen(cameras["wideRoad"], partner)
+    frames[main], present[main] = _chosen(pace, rows)
     shown = np.flatnonzero(np.any(list(present.values()), axis=0))
     span = slice(int(shown[0]), int(shown[-1]) + 1) if shown.size else slice(0, 0)
     order = [name for name in ("driver", "wideRoad", "road") if name in frames]
@@ -99,6 +107,14 @@ def _pair(starts_ns: NDArray[np.int64], others_ns: NDArray[np.int64]) -> NDArray
             taken.add(int(nearest[row]))
             partners[row] = order[nearest[row]]
     return partners
+
+
+def _passed_over(cuts_ns: NDArray[np.int64], frames: Rows) -> dict[int, int]:
+    """Return the pictures that are not the newest of their moment, each with its moment."""
+    moments = np.searchsorted(cuts_ns, frames["time_ns"])
+    newest = set(_newest(cuts_ns, frames["time_ns"]).tolist())
+    shown = np.flatnonzero(frames["picture"] != NO_PICTURE).tolist()
+    return {row: int(moments[row]) for row in shown if row not in newest}
 
 
 def _newest(cuts_ns: NDArray[np.int64], times_ns: NDArray[np.int64]) -> NDArray[np.int64]:

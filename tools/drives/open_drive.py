@@ -34,6 +34,8 @@ class DriveOptions:
         rate_hz: frames per second that the model is to see; None: every frame of what was recorded
             at 20 Hz, and the lowest rate of at least 20 Hz of a faster video.
         driver_camera: also deliver frames of the driver camera.
+        road_cameras: deliver frames of the cameras that see the road; without them the driver
+            camera sets the pace.
         split: each segment of a route is a drive of its own, not part of a continuous one.
     """
 
@@ -43,6 +45,7 @@ class DriveOptions:
     camera: VideoCamera | None = None
     rate_hz: float | None = None
     driver_camera: bool = False
+    road_cameras: bool = True
     split: bool = False
 
 

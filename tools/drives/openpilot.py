@@ -79,8 +79,11 @@ def open_drive(text: str, options: DriveOptions) -> Drive:
     is_small = has_small_only(one.segments)
     selector = one.selection.selector
     logs = [segment.log(selector, is_small=is_small) for segment in one.segments]
-    streams = ("road", "wideRoad", *(("driver",) if options.driver_camera else ()))
-    videos = {"road": SMALL_VIDEO} if is_small else {name: VIDEO_NAMES[name] for name in streams}
+    wanted = {"road": options.road_cameras, "wideRoad": options.road_cameras}
+    wanted["driver"] = options.driver_camera
+    videos = {name: VIDEO_NAMES[name] for name, is_wanted in wanted.items() if is_wanted}
+    if is_small and options.road_cameras:
+        videos = {"road": SMALL_VIDEO}
     source = Source(_display_name(one), one.segments, logs, videos, options.focal_px)
     return SegmentDrive(source)
 

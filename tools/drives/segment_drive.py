@@ -76,8 +76,9 @@ class SegmentDrive:
         source: what to open.
 
     Raises:
-        DriveError: neither road nor wide video is there, a file cannot be read, the videos of a
-            camera differ in size, or a video does not belong to its log.
+        DriveError: neither road nor wide video is there (the driver camera's, where it alone is
+            wanted), a file cannot be read, the videos of a camera differ in size, or a video does
+            not belong to its log.
         MissingPackageError: PyAV or the codec of a log is not installed.
     """
 
@@ -96,10 +97,13 @@ class SegmentDrive:
                     )
                 ]
         self._is_small = SMALL_VIDEO in source.videos.values()
-        if not {"road", "wideRoad"} & set(self._files):
+        # Where the road is filmed, it sets the pace; the driver camera where it alone is wanted.
+        leading = [name for name in source.videos if name != "driver"] or ["driver"]
+        if not set(leading) & set(self._files):
+            small = [] if leading == ["driver"] else [SMALL_VIDEO]
+            names = dict.fromkeys([*(source.videos[name] for name in leading), *small])
             raise DriveError(
-                f"{source.segments[0].path}: expected {VIDEO_NAMES['road']}, "
-                f"{VIDEO_NAMES['wideRoad']} or {SMALL_VIDEO}, found "
+                f"{source.segments[0].path}: expected {' or '.join(names)}, found "
                 f"{', '.join(sorted(source.segments[0].files))}; fetch the videos of the drive"
             )
         placed = {name: self._place(name, files) for name, files in self._files.items()}
@@ -111,8 +115,8 @@ class SegmentDrive:
         finally:
             # Until somebody asks for moments, nothing is held open.
             self.close()
-        main = "road" if "road" in self._files else "wideRoad"
-        if main != "road":
+        main = next(name for name in leading if name in self._files)
+        if main != leading[0]:
             logger.warning(
                 "%s: no %s; the wide camera alone leads", source.name, VIDEO_NAMES["road"]
             )

@@ -156,14 +156,32 @@ def test_driver_camera_comes_with_the_moment_in_which_it_was_announced(tmp_path:
     drive = _open(tmp_path, Segment(0, tracks), driver=True)
     moments = _play(drive)
     # It runs half a period later: its frame n is announced before road frame n + 1.
+    # After the last of those it has a moment of its own.
     assert moments == [
-        {**({"driver": one - 1} if one else {}), "wideRoad": one, "road": one} for one in IDS
+        *({**({"driver": one - 1} if one else {}), "wideRoad": one, "road": one} for one in IDS),
+        {"driver": IDS[-1]},
     ]
     assert list(moments[5]) == ["driver", "wideRoad", "road"]
     # It is left out unless it is asked for.
     without = _open(tmp_path, Segment(0, tracks))
     assert set(without.info.formats) == {"wideRoad", "road"}
     assert without.info.identity != drive.info.identity
+
+
+def test_each_frame_of_the_driver_camera_comes_whatever_the_road_camera_lost(
+    tmp_path: Path,
+) -> None:
+    kept = [one for one in IDS if one not in (4, 5)]
+    tracks = dict.fromkeys(("road", "wideRoad"), Track(kept)) | {"driver": Track(IDS)}
+    drive = _open(tmp_path, Segment(0, tracks), driver=True)
+    moments = _play(drive)
+    assert [one["driver"] for one in moments if "driver" in one] == list(IDS)
+    assert [one["road"] for one in moments if "road" in one] == kept
+    assert [one for one in moments if "road" not in one] == [{"driver": one} for one in (3, 4, 11)]
+    assert _play(drive, 5) == moments[5:]
+    alone = open_drive(f"{ROUTE}/0", DriveOptions(tmp_path, driver_camera=True, road_cameras=False))
+    assert isinstance(alone, SegmentDrive)
+    assert _play(alone) == [{"driver": one} for one in IDS]
 
 
 def test_logs_without_events_are_placed_by_frame_ids(tmp_path: Path) -> None:
