@@ -3,12 +3,15 @@
 Needs no file from outside. Compiles the model of tools/models (kept for the next time), starts the
 daemon, and lets a car follow it along a road that it has never seen, for --frames frames after a
 run-up of 5 s; then stops the daemon with SIGTERM, counts the messages and writes a report: what
-the model saw beside what is true, the way of the car, and how fast all of it was. Where a frame and
-its answer take longer than 20 Hz allow, time goes slower, and it says so. The address of its bus is
-printed with the command that watches it from outside. Exit code 1 if too few messages arrived.
+the model saw beside what is true, the way of the car, and how fast all of it was. What was said and
+seen is left as a drive, run-up included, in openpilot's segment layout; its pictures are painted
+again afterwards. Where a frame and its answer take longer than 20 Hz allow, time goes slower, and
+it says so. The address of its bus is printed with the command that watches it from outside. Exit
+code 1 if too few messages arrived.
 
 Example:
   modeld demo --directory build/demo
+  modeld view build/demo
   modeld demo --bus ipc:///tmp/demo-bus &
   modeld subscribe modelV2 --bus ipc:///tmp/demo-bus
 """
@@ -20,10 +23,11 @@ import math
 import shlex
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +35,15 @@ import numpy as np
 
 from cereal.address import BusAddress
 from cereal.log_reader import read_log
-from runtime.artifact import read_artifact
 from runtime.quantities import count_text
 from tools.closed_loop.cameras import device_cameras, formats
+from tools.closed_loop.demo_report import Asked, Driven, metres, write_demo_report
+from tools.closed_loop.film import Footage, write_footage
 from tools.closed_loop.live import FULL_RATE_HZ, START_TIMEOUT_S, LiveLoop, LiveOptions, live_loop
-from tools.closed_loop.messages import DEVICE, SENSOR
-from tools.closed_loop.report import write_drive_report
-from tools.closed_loop.result import Drive, Outcome
 from tools.closed_loop.scenario import STANDARD
 from tools.closed_loop.scenes import (
-    COMPARED_M,
     Scene,
     line_errors_m,
-    road_pictures,
     scene_of,
     true_curves,
 )
@@ -51,18 +51,9 @@ from tools.closed_loop.simulation import FRAME_S, Simulation
 from tools.closed_loop.trained_model import trained_model
 from tools.closed_loop.trial import RUN_UP_S, make_trial
 from tools.errors import ToolError, UsageError
-from tools.lib.drive_log import OUTPUT_SERVICES, Curves, DriveLog, summarize
-from tools.lib.drive_messages import Mounting
+from tools.lib.drive_log import OUTPUT_SERVICES, summarize
 from tools.lib.json_output import print_json
-from tools.lib.report import (
-    MAX_PICTURES,
-    Picture,
-    Report,
-    counts_section,
-    describe_models,
-    pictures_section,
-    timing_section,
-)
+from tools.lib.progress_bar import progress_bar
 from tools.playback.model import check_frame, read_driving_artifact
 
 # A drive of half an hour; its road has to lie in memory.
@@ -70,6 +61,8 @@ MOST_FRAMES = 36_000
 FASTEST_MPS = 40.0
 # Three lanes, a curve either way, other cars.
 SEED = 38
+# Of the drive that is left, as a device names its drives: a counter, ten digits.
+ROUTE = f"{SEED:08x}--{'de30':0>10}"
 # While the car stands, so many answers tell how fast this machine is.
 TRIED_ANSWERS = 8
 # Messages that come with every fifth frame are too old at less.
@@ -90,7 +83,8 @@ class Plan:
         frames: length of the drive.
         rate_hz: of the cameras; None: 20, or as fast as it goes.
         server: name of the frame rings.
-        log: event log to write.
+        directory: for all files.
+        log: event log of the bus, which becomes the drive's.
         report: page to write.
         quiet: print nothing on stdout but the result.
     """
@@ -99,6 +93,7 @@ class Plan:
     frames: int
     rate_hz: float | None
     server: str
+    directory: Path
     log: Path
     report: Path
     quiet: bool
@@ -107,21 +102,6 @@ class Plan:
         """Print a line for people."""
         if not self.quiet:
             print(text, flush=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Driven:
-    """What came of the drive.
-
-    Attributes:
-        drive: the car's way.
-        scenes: every frame after the hand-over, by its id.
-        rate_hz: of the cameras.
-    """
-
-    drive: Drive
-    scenes: Mapping[int, Scene]
-    rate_hz: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,16 +134,20 @@ def run(args: argparse.Namespace) -> int:
     artifact = read_driving_artifact(model)
     for layout in formats(device_cameras()).values():
         check_frame(model, artifact, layout)
-    plan = Plan(
-        model=model,
-        frames=args.frames,
-        rate_hz=args.rate_hz,
-        server=args.camera_server,
-        log=args.directory / "drive.rlog.zst",
-        report=args.directory / "report.html",
-        quiet=quiet,
-    )
-    with _bus_address(args.bus) as bus:
+    with (
+        _bus_address(args.bus) as bus,
+        tempfile.TemporaryDirectory(prefix=".demo.", dir=args.directory) as unfinished,
+    ):
+        plan = Plan(
+            model=model,
+            frames=args.frames,
+            rate_hz=args.rate_hz,
+            server=args.camera_server,
+            directory=args.directory,
+            log=Path(unfinished) / "bus.rlog",
+            report=args.directory / "report.html",
+            quiet=quiet,
+        )
         # On stderr beside a JSON object: it is of use only while the demo runs.
         print(
             f"bus: {bus}; watch it with: modeld subscribe modelV2 --bus {shlex.quote(bus)}",
@@ -171,7 +155,8 @@ def run(args: argparse.Namespace) -> int:
             flush=True,
         )
         driven = _drive(plan, bus)
-    result = _result(plan, driven)
+        segments = _film(plan, driven.footage, shows=not (quiet or args.quiet))
+    result = _result(plan, driven, segments)
     if quiet:
         print_json(result)
     else:
@@ -216,33 +201,52 @@ def _drive(plan: Plan, bus: str) -> Driven:
     options = LiveOptions(
         plan.model, bus, plan.rate_hz or FULL_RATE_HZ, log=plan.log, server=plan.server
     )
+    seen: dict[int, Scene] = {}
     scenes: dict[int, Scene] = {}
 
     def watch(frame_id: int, simulation: Simulation) -> None:
+        seen[frame_id] = scene_of(simulation)
         if not simulation.is_engaged:
             return
         if len(scenes) % SAID_EVERY_FRAMES == 0:
             plan.say(_line_of(simulation))
-        scenes[frame_id] = scene_of(simulation)
+        scenes[frame_id] = seen[frame_id]
 
-    with live_loop(options) as loop:
+    with ExitStack() as stack:
+        loop = stack.enter_context(live_loop(options))
         loop.wait_for_answer(trial, START_TIMEOUT_S, TRIED_ANSWERS)
-        if plan.rate_hz is None:
-            _choose_rate(loop, plan)
+        if plan.rate_hz is None and _chosen_rate(loop, plan) < FULL_RATE_HZ:
+            # A daemon is told how long to wait for a frame, and a slow one is no lost one.
+            stack.close()
+            options = replace(options, rate_hz=_chosen_rate(loop))
+            loop = stack.enter_context(live_loop(options))
+            loop.wait_for_answer(trial, START_TIMEOUT_S)
         plan.say(f"the car is led for {RUN_UP_S:g} s; then the model drives:")
+        # What was said with the last frame of the car that stood is known with the first of these.
+        begin_ns = time.monotonic_ns() - round(2e9 / loop.rate_hz)
         drive = loop.drive(trial, plan.frames, watch)
-        return Driven(drive, scenes, loop.rate_hz)
+        footage = Footage(trial, seen, plan.log, (begin_ns, time.monotonic_ns()))
+        return Driven(drive, scenes, loop.rate_hz, footage)
 
 
-def _choose_rate(loop: LiveLoop, plan: Plan) -> None:
-    """Let the cameras run as fast as this machine paints a frame and has its answer."""
+def _chosen_rate(loop: LiveLoop, plan: Plan | None = None) -> float:
+    """Return how fast this machine paints a frame and has its answer, at most at full rate."""
     latency_ms = float(np.median(loop.pace.latencies_ms))
-    loop.rate_hz = rate_of(latency_ms)
-    is_slowed = loop.rate_hz < FULL_RATE_HZ
-    plan.say(
-        f"painting a frame and its answer take {latency_ms:.1f} ms; cameras run at "
-        f"{loop.rate_hz:g} Hz{', slowed down so that this machine can follow' * is_slowed}"
-    )
+    rate_hz = rate_of(latency_ms)
+    is_slowed = rate_hz < FULL_RATE_HZ
+    if plan is not None:
+        plan.say(
+            f"painting a frame and its answer take {latency_ms:.1f} ms; cameras run at "
+            f"{rate_hz:g} Hz{', slowed down so that this machine can follow' * is_slowed}"
+        )
+    return rate_hz
+
+
+def _film(plan: Plan, footage: Footage, *, shows: bool) -> list[Path]:
+    """Leave the drive with its pictures; return its segments."""
+    plan.say(f"painting the pictures of {count_text(len(footage.scenes), 'frame')} again")
+    with progress_bar(2 * len(footage.scenes), "picture", is_shown=shows) as progress:
+        return write_footage(footage, plan.directory, ROUTE, progress)
 
 
 def rate_of(latency_ms: float) -> float:
@@ -264,16 +268,19 @@ def _line_of(simulation: Simulation) -> str:
 # --- what came of it --------------------------------------------------------------------------
 
 
-def _result(plan: Plan, driven: Driven) -> dict[str, Any]:
-    """Read the log and write the report; return what is told at the end."""
+def _result(plan: Plan, driven: Driven, segments: Sequence[Path]) -> dict[str, Any]:
+    """Read the logs and write the report; return what is told at the end."""
+    logs = [segment / "rlog.zst" for segment in segments]
+    events = (event for one in logs for event in read_log(one))
     compared = list(driven.scenes)[::COMPARED_EVERY]
-    log = summarize(_of_drive(read_log(plan.log), driven.scenes), curves_of=compared)
+    log = summarize(_of_drive(events, driven.scenes), curves_of=compared)
     trial = driven.drive.track.trial
     truth = {one: true_curves(trial, driven.scenes[one]) for one in compared if one in log.curves}
     errors = [line_errors_m(log.curves[one], true) for one, true in truth.items()]
     pooled = np.concatenate([np.zeros(0), *errors])
     line_error_m = round(float(pooled.mean()), 4) if pooled.size else None
-    _write_report(plan, driven, log, truth, line_error_m)
+    asked = Asked(plan.model, plan.directory, plan.report)
+    write_demo_report(asked, driven, log, truth, line_error_m)
     times = log.execution_ms
     return {
         "seed": trial.seed,
@@ -282,19 +289,20 @@ def _result(plan: Plan, driven: Driven) -> dict[str, Any]:
         "frames": len(driven.scenes),
         "rate_hz": driven.rate_hz,
         "messages": {name: log.counts[name] for name in OUTPUT_SERVICES},
-        "logged": _logged(plan.log),
+        "logged": _logged(logs),
         "valid": log.counts["modelV2:valid"],
         "finite": log.all_finite,
         "execution_ms_median": round(float(np.median(times)), 3) if times.size else None,
         "line_error_mean_m": line_error_m,
-        "log": str(plan.log),
+        "drive": str(plan.directory),
+        "segments": [str(segment) for segment in segments],
         "report": str(plan.report),
     }
 
 
-def _logged(path: Path) -> dict[str, int]:
-    """Count what the daemon said, before the drive, too."""
-    counts = Counter(str(event.which()) for event in read_log(path))
+def _logged(logs: Sequence[Path]) -> dict[str, int]:
+    """Count what the daemon said, in the run-up, too."""
+    counts = Counter(str(event.which()) for path in logs for event in read_log(path))
     return {name: counts[name] for name in OUTPUT_SERVICES}
 
 
@@ -307,54 +315,14 @@ def _of_drive(events: Iterator[Any], frame_ids: Container[int]) -> Iterator[Any]
         yield event
 
 
-def _write_report(
-    plan: Plan,
-    driven: Driven,
-    log: DriveLog,
-    truth: Mapping[int, Curves],
-    line_error_m: float | None,
-) -> None:
-    road, trial = device_cameras().road, driven.drive.track.trial
-    artifact = read_artifact(plan.model)
-    facts = {
-        "cameras": f"painted road and wide camera, {road.width}x{road.height}, as of {DEVICE} with "
-        f"{SENSOR}, at {driven.rate_hz:g} Hz",
-        "artifact": f"{plan.model}, sha256 {artifact.sha256[:16]}",
-        "models": describe_models(artifact.manifest),
-        "lane lines": f"{_metres(line_error_m)} beside the painted ones in the mean, up to "
-        f"{COMPARED_M:g} m ahead, of {count_text(len(truth), 'frame')}",
-        "event log": str(plan.log),
-    }
-    count = min(MAX_PICTURES, len(truth))
-    shown = [list(truth)[at] for at in np.linspace(0, len(truth) - 1, count).round().astype(int)]
-    jpegs = road_pictures(trial, [driven.scenes[one] for one in shown])
-    rows = {int(one): row for row, one in enumerate(log.frame_ids)}
-    report = Report(
-        title="Demo drive",
-        summary="",
-        facts=facts,
-        drive=log,
-        frames_sent=len(driven.scenes),
-        pictures=[
-            Picture(rows[one], jpeg, road, truth[one])
-            for one, jpeg in zip(shown, jpegs, strict=True)
-        ],
-        mounting=Mounting(DEVICE, SENSOR, trial.rpy_rad, trial.height_m),
-    )
-    timing = [counts_section(report), *([timing_section(report)] if rows else [])]
-    outcome = Outcome("the daemon process", (driven.drive,), facts)
-    seen = [pictures_section(report)]
-    write_drive_report(plan.report, outcome, title=report.title, seen=seen, timing=timing)
-
-
 def _print_result(plan: Plan, driven: Driven, result: Mapping[str, Any]) -> None:
     figures, messages = driven.drive.figures, result["messages"]
     departures = count_text(figures.departures, "departure")
     line_error_m = result["line_error_mean_m"]
     print(
         f"\ndriven: {1e3 * figures.km:.0f} m, {driven.drive.track.end}; {departures}; "
-        f"offset {_metres(figures.offset_mean_m)}, p99 {_metres(figures.offset_p99_m)}; "
-        f"lane lines {_metres(line_error_m)} off"
+        f"offset {metres(figures.offset_mean_m)}, p99 {metres(figures.offset_p99_m)}; "
+        f"lane lines {metres(line_error_m)} off"
     )
     counts = ", ".join(f"{count} {name}" for name, count in messages.items())
     frames = count_text(result["frames"], "camera frame")
@@ -362,13 +330,10 @@ def _print_result(plan: Plan, driven: Driven, result: Mapping[str, Any]) -> None
     median_ms = result["execution_ms_median"]
     print(f"valid: {result['valid']}; median execution {median_ms or math.nan:.1f} ms")
     early = max(result["logged"][name] - messages[name] for name in OUTPUT_SERVICES)
-    more = f", with {early} more of each from before the drive" if early else ""
-    print(f"event log: {plan.log}{more}")
-    print(f"report:    {plan.report}")
-
-
-def _metres(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} m"
+    more = f", with {early} more of each from the run-up" if early else ""
+    print(f"drive: {count_text(len(result['segments']), 'segment')}{more}")
+    print(f"report: {plan.report}")
+    print(f"look at it: modeld view {shlex.quote(str(plan.directory))}")
 
 
 def _check_published(result: Mapping[str, Any]) -> None:

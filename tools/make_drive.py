@@ -16,17 +16,14 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from runtime.quantities import count_text
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
+from tools.lib.progress_bar import progress_bar
 from tools.render.recorded_motion import recorded_motion, recording_digest
 from tools.render.spec import SENSOR_OF_DEVICE, SMALL, DriveSpec
-from tools.render.workers import Progress
 from tools.render.write_drive import write_drive
 
 RATE_HZ = 20
@@ -92,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
         for stream in spec.streams
         for segment in range(spec.segments)
     )
-    with _progress_bar(pictures, is_shown=not (args.no_progress or args.quiet)) as progress:
+    shows = not (args.no_progress or args.quiet)
+    with progress_bar(pictures, "picture", is_shown=shows) as progress:
         segments = write_drive(spec, args.directory, args.workers, progress)
     if args.json:
         print_json(
@@ -195,18 +193,3 @@ def _parse_drops(text: str, streams: tuple[str, ...], frames: int) -> dict[str, 
         for name in (stream,) if stream else streams:
             drops.setdefault(name, set()).add(int(number))
     return {stream: frozenset(ids) for stream, ids in drops.items()}
-
-
-@contextmanager
-def _progress_bar(total: int, *, is_shown: bool) -> Iterator[Progress]:
-    if not (is_shown and sys.stderr.isatty()):
-        yield lambda _done: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="picture", file=sys.stderr) as bar:
-
-        def show(done: int) -> None:
-            bar.update(done - bar.n)
-
-        yield show

@@ -107,6 +107,7 @@ class LiveLoop:
         self._bus, self.daemon = bus, daemon
         self._clock = MonotonicClock()
         self._frame_id = self._first_id = 0
+        self._made: tuple[Trial, Cameras] | None = None
         self._heard_ns = self._published_ns = self._clock.now_ns()
         self._answered = 0
 
@@ -129,7 +130,7 @@ class LiveLoop:
         """
         start_s = time.perf_counter()
         simulation = Simulation(trial)
-        cameras, messages = Cameras(trial, device_cameras()), CarMessages(simulation)
+        cameras, messages = self._cameras_of(trial), CarMessages(simulation)
         self._answered, self._first_id = 0, self._frame_id
         self._heard_ns = due_ns = self._clock.now_ns()
         last_tick = math.inf
@@ -155,11 +156,13 @@ class LiveLoop:
         """
         simulation = Simulation(trial)
         messages = CarMessages(simulation, _parked)
-        cameras = Cameras(trial, device_cameras())
+        cameras = self._cameras_of(trial)
         deadline_ns = self._clock.now_ns() + round(timeout_s * 1e9)
         due_ns = self._clock.now_ns()
         while self._answered < answers:
             self._heard_ns = self._clock.now_ns()
+            # A daemon that starts waits for them, however slowly frames come.
+            self._bus.send(messages.car_params(self._heard_ns))
             due_ns = self._frame(simulation, cameras, messages, due_ns)
             self._bus.send(messages.of_tick(self._clock.now_ns()))
             due_ns += TICKS_PER_FRAME * self._tick_ns
@@ -169,6 +172,16 @@ class LiveLoop:
                     f"daemon: expected a valid modelV2 within {timeout_s:g} s, found none; "
                     f"{_ADVICE}"
                 )
+
+    def _cameras_of(self, trial: Trial) -> Cameras:
+        """Return the cameras of a drive; those of the last one where it is the same.
+
+        Making them takes longer than the daemon waits for a frame: between parking and driving
+        there must be no such pause.
+        """
+        if self._made is None or self._made[0] is not trial:
+            self._made = trial, Cameras(trial, device_cameras())
+        return self._made[1]
 
     def _frame(
         self, simulation: Simulation, cameras: Cameras, messages: CarMessages, due_ns: int

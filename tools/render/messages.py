@@ -180,18 +180,38 @@ def _camera_messages(
         eof_ns = sof_ns + spec.readout_ns
         service = STATE_SERVICES[stream]
         event = new_event(service, mono_time_ns=eof_ns + _STATE_LATER_NS[stream], valid=True)
-        fill_camera_state(getattr(event, service), frame_id, (sof_ns, eof_ns), spec.sensor)
+        state = getattr(event, service)
+        fill_camera_state(state, frame_id, (sof_ns, eof_ns), spec.sensor)
         yield service, event
         service = INDEX_SERVICES[stream]
         event = new_event(service, mono_time_ns=eof_ns + _PACKET_LATER_NS, valid=True)
-        entry = getattr(event, service)
-        entry.frameId = frame_id
-        entry.type = "qcameraH264" if stream == SMALL else "fullHEVC"
-        entry.encodeId = first_encode_id + index
-        entry.segmentNum = segment
-        entry.segmentId = entry.segmentIdEncode = index
-        entry.timestampSof = sof_ns
-        entry.timestampEof = eof_ns
-        entry.flags = _KEY_FRAME_FLAG if packet.is_key else 0
-        entry.len = packet.size_bytes
+        fill_encode_index(
+            getattr(event, service), state, first_encode_id + index, segment, index, packet
+        )
+        if stream == SMALL:
+            getattr(event, service).type = "qcameraH264"
         yield service, event
+
+
+def fill_encode_index(
+    entry: Any, state: Any, encode_id: int, segment: int, position: int, packet: Packet
+) -> None:
+    """Fill the EncodeIndex of a picture.
+
+    Args:
+        entry: builder.
+        state: of the camera, about that frame.
+        encode_id: number of the picture in the drive.
+        segment: number of its file.
+        position: of the picture in the file.
+        packet: what the encoder made of it.
+    """
+    entry.frameId = state.frameId
+    entry.type = "fullHEVC"
+    entry.encodeId = encode_id
+    entry.segmentNum = segment
+    entry.segmentId = entry.segmentIdEncode = position
+    entry.timestampSof = state.timestampSof
+    entry.timestampEof = state.timestampEof
+    entry.flags = _KEY_FRAME_FLAG if packet.is_key else 0
+    entry.len = packet.size_bytes

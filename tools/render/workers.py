@@ -6,13 +6,14 @@ of each file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.errors import ToolError
 from tools.lib.crew import Crew, IsStopped, Send, open_crew
+from tools.lib.progress_bar import Progress
 from tools.render.hevc import Packet
 from tools.render.render_file import FileJob, render_file
 
@@ -26,9 +27,6 @@ _GONE = (
     "make-drive: expected the rendering processes to finish, found one gone; is there enough "
     "memory? --workers 1 takes the least"
 )
-
-Progress = Callable[[int], None]
-"""Called with the number of pictures that are done."""
 
 
 def choose_workers(jobs: Sequence[FileJob], most: int) -> int:

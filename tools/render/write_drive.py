@@ -14,11 +14,12 @@ from pathlib import Path
 from cereal.log_writer import LogWriter
 from cereal.segment_log import SegmentLogWriter
 from tools.errors import UsageError
+from tools.lib.progress_bar import Progress
 from tools.render.messages import init_event, segment_messages
 from tools.render.render_file import FILES, FileJob, build_world
 from tools.render.spec import DriveSpec
 from tools.render.truth import segment_truth, write_truth
-from tools.render.workers import Progress, choose_workers, open_workers
+from tools.render.workers import choose_workers, open_workers
 
 
 def write_drive(spec: DriveSpec, directory: Path, workers: int, progress: Progress) -> list[Path]:
