@@ -61,8 +61,7 @@ def _regress(args: argparse.Namespace) -> More:
 
 
 def _demo(args: argparse.Namespace) -> More:
-    names = {"log": "drive.rlog.zst", "page": "report.html"}
-    return More({f"{what} of --directory": args.directory / name for what, name in names.items()})
+    return More({"page of --directory": args.directory / "report.html"})
 
 
 def _run(args: argparse.Namespace) -> More:
@@ -113,7 +112,7 @@ COMMAND_FILES: Mapping[str, Files] = {
     "make-drive": Files(directories=("directory",), reads=("--telemetry",)),
     "replay": Files(
         ("--report", "--video", "--rerun"),
-        reads=_DRIVE,
+        reads=("--monitoring", *_DRIVE),
         # The drive may stand behind --model.
         drives=("drives", "--model"),
         more=_replay,
@@ -123,7 +122,10 @@ COMMAND_FILES: Mapping[str, Files] = {
     "regress": Files(
         ("--report",),
         ("--work",),
-        ("--model", "--reference", "--baseline", "--bisect", "--tolerances", "--gates", *_DRIVE),
+        (
+            *("--model", "--monitoring", "--reference", "--baseline", "--bisect", "--tolerances"),
+            *("--gates", *_DRIVE),
+        ),
         models=("--onnx",),
         drives=("--drives",),
         more=_regress,

@@ -49,7 +49,7 @@ from tools.drives.open_drive import DriveOptions
 from tools.drives.openpilot import segment_directories
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
-from tools.playback.model import read_driving_artifact
+from tools.playback.model import MONITORING, read_artifact_of, read_driving_artifact
 from tools.regress.bisect import bisect
 from tools.regress.cluster import parse_address, run_jobs_on_cluster
 from tools.regress.explain import Beliefs, Explanation, explain
@@ -67,6 +67,13 @@ EXPLAINED_DRIVES = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--model", type=Path, help="driving artifact")
+    parser.add_argument(
+        "--monitoring",
+        type=Path,
+        metavar="ARTIFACT",
+        help="driver monitoring artifact that sees the drives' driver camera; driverStateV2 is "
+        "kept and compared, too",
+    )
     parser.add_argument(
         "--drives",
         nargs="+",
@@ -191,7 +198,7 @@ def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[
 
 def _bisect(args: argparse.Namespace) -> int:
     """Print what makes two artifacts differ; return 0 where they do not, else 1."""
-    for name in ("model", "reference", "baseline", "onnx", "report", "cluster"):
+    for name in ("model", "monitoring", "reference", "baseline", "onnx", "report", "cluster"):
         if getattr(args, name) is not None:
             raise UsageError(f"--bisect: expected no --{name} with it; A and B are all it takes")
     if args.update or args.explain or args.gate or args.gates or args.gates_only:
@@ -226,6 +233,11 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UsageError("--reason: expected --update with it; nothing is accepted without")
     if args.baseline is not None and args.no_timing and not args.explain:
         raise UsageError("--baseline: expected the timing gate, found --no-timing; choose one")
+    if args.monitoring is not None and args.explain:
+        raise UsageError(
+            "--explain: expected no --monitoring with it; it steps through the driving program "
+            "alone, run it without"
+        )
     if args.onnx is not None and not args.explain:
         raise UsageError("--onnx: expected --explain with it; nothing else reads the models")
     if args.cluster is not None:
@@ -238,7 +250,10 @@ def _make_plan(args: argparse.Namespace) -> Plan:
     artifact: Artifact = read_driving_artifact(args.model)
     tolerances = read_tolerances(args.tolerances, args.ignore, bit_exact=args.bit_exact)
     options = CompareOptions(tolerances=tolerances)
-    drives = replace(drive_options(args), split=True)
+    drives = replace(drive_options(args), split=True, driver_camera=args.monitoring is not None)
+    monitoring = None
+    if args.monitoring is not None:
+        monitoring = args.monitoring, read_artifact_of(args.monitoring, MONITORING)
     return Plan(
         texts=args.drives,
         options=drives,
@@ -257,6 +272,7 @@ def _make_plan(args: argparse.Namespace) -> Plan:
         baseline=args.baseline,
         reason=args.reason.strip() if args.update else None,
         command=_command_line(),
+        monitoring=monitoring,
     )
 
 

@@ -4,6 +4,8 @@ A drive is an openpilot segment or route, a comma2k19 segment or a video. Its me
 reach the daemon in recorded order, by a clock that is set by hand, as fast as the device allows:
 two runs give the same log, byte for byte. Measured times are not in the log but in a table beside
 it, LOG.frames.npz. Messages that the daemon itself publishes are left out of what was recorded.
+With --monitoring a driver monitoring model sees the segment's driver camera beside it, as its own
+process does in the car; driverStateV2 is replaced then, and passed on as recorded without.
 
 A video has no calibration and no car around it. The camera is taken to be a pinhole of 0.9 widths
 focal length (58 degrees, what dashcams and phones film with; change it with --focal-px), level and
@@ -21,6 +23,7 @@ Example:
   modeld replay drives/2023-07-27--13-01-19--5 drive.mp4 --model old.pkl new.pkl -o out
   modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst --video out.mp4
   modeld replay drive.mp4 --model driving.pkl --live -o live.rlog.zst
+  modeld replay SEGMENT --model driving.pkl --monitoring dmonitoring.pkl -o out.rlog.zst
 """
 
 from __future__ import annotations
@@ -29,10 +32,11 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cereal.frames import STREAMS
 from runtime.quantities import count_text
 from runtime.whole_file import whole_file
 from tools.command_files import check_files
@@ -53,7 +57,7 @@ from tools.lib.table import format_table
 from tools.playback.batch import Batch, DriveFailure, Plan, plan_drives
 from tools.playback.live_command import add_live_arguments, check_not_live, run_live
 from tools.playback.lock import output_lock
-from tools.playback.model import LoadedModel, check_fits, load_model, read_driving_artifact
+from tools.playback.model import LoadedModel, check_paths, loaded_models
 from tools.playback.pictures import FramePictures, main_camera
 from tools.playback.progress import progress
 from tools.playback.result import DriveResult, read_result
@@ -74,7 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="segment, route, comma2k19 segment, or video file that FFmpeg decodes",
     )
     parser.add_argument(
-        "--model", type=Path, required=True, nargs="+", metavar="PKL", help="driving artifacts"
+        "--model", type=Path, default=[], nargs="+", metavar="PKL", help="driving artifacts"
+    )
+    parser.add_argument(
+        "--monitoring",
+        type=Path,
+        metavar="PKL",
+        help="driver monitoring artifact; sees the driver camera, beside --model or alone",
     )
     parser.add_argument(
         "-o",
@@ -107,10 +117,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("DRIVE: expected at least one drive, found none; name a video or segment")
     if args.limit is not None and args.limit < 1:
         raise UsageError(f"--limit: expected at least 1 frame, found {args.limit}")
-    options = drive_options(args)
+    if not args.model and args.monitoring is None:
+        raise UsageError("--model: expected a driving artifact, or --monitoring, found neither")
+    options = replace(
+        drive_options(args),
+        driver_camera=args.monitoring is not None,
+        road_cameras=bool(args.model),
+    )
+    _check_only_monitoring(args)
     if not args.live:
         check_not_live(args)
-    is_single = len(args.drives) == len(args.model) == 1 and not args.output.is_dir()
+    is_single = len(args.drives) == 1 >= len(args.model) and not args.output.is_dir()
     if is_single:
         expanded = expand_drives(args.drives, options)
         if len(expanded) == 1:
@@ -122,6 +139,15 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--live: expected one drive, one model and a log, found several")
     _check_no_views(args, "expected one drive and one model, found several")
     return _run_several(args, options)
+
+
+def _check_only_monitoring(args: argparse.Namespace) -> None:
+    for option in ("report", "video", "rerun", "live"):
+        if not args.model and getattr(args, option):
+            raise UsageError(
+                f"--{option}: expected --model beside --monitoring, found none; it is about what "
+                "the driving model says"
+            )
 
 
 def _check_no_views(args: argparse.Namespace, reason: str) -> None:
@@ -137,15 +163,14 @@ def _check_no_views(args: argparse.Namespace, reason: str) -> None:
 
 
 def _run_single(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
-    (model_path,) = args.model
     drive = open_drive(text, options)
     try:
-        check_fits(model_path, read_driving_artifact(model_path), drive.info)
+        check_paths(args.model, args.monitoring, drive.info)
         shown = FramePictures(drive.info)
         wants_progress = not (args.no_progress or args.quiet)
         with (
             output_lock(args.output),
-            load_model(model_path, args.device) as model,
+            loaded_models(args.model, args.monitoring, args.device) as (model,),
             progress([drive.info], models=1, limit=args.limit, show=wants_progress) as bar,
         ):
 
@@ -157,7 +182,7 @@ def _run_single(args: argparse.Namespace, text: str, options: DriveOptions) -> i
             played = PlaybackOptions(limit=args.limit, on_moment=on_moment)
             outcome = run_drive(drive, model, args.output, played)
             pictures = shown.choose(MAX_PICTURES)
-            result = read_result(drive.info, model_path, args.output, pictures)
+            result = read_result(drive.info, model.paths, args.output, pictures)
             if args.report:
                 write_report(args.report, _make_report(result, model))
         _write_views(args, drive)
@@ -193,6 +218,8 @@ def _make_report(result: DriveResult, model: LoadedModel) -> Report:
         f"{manifest.target.name} ({manifest.target.device})",
         "models": describe_models(manifest),
     }
+    if result.monitoring_line is not None:
+        facts["driver monitoring"] = result.monitoring_line
     frames = int(result.frames.frame_id.size)
     return Report(
         title=f"Replay of {info.name}",
@@ -225,6 +252,8 @@ def _print_single(args: argparse.Namespace, result: DriveResult, wall_s: float) 
         if figures["execution_ms"]:
             times = "  ".join(f"{k} {v:.1f}" for k, v in figures["execution_ms"].items())
             print(f"execution ms: {times}")
+        if result.monitoring_line is not None:
+            print(f"driver monitoring: {result.monitoring_line}")
         print(f"log: {args.output}")
         if args.report:
             print(f"report: {args.report}")
@@ -262,7 +291,7 @@ def _run_several(args: argparse.Namespace, options: DriveOptions) -> int:
     _make_directory(args.output)
     report = args.report or args.output / "report.html"
     with output_lock(args.output), ExitStack() as stack:
-        models = [stack.enter_context(load_model(path, args.device)) for path in args.model]
+        models = stack.enter_context(loaded_models(args.model, args.monitoring, args.device))
         plan = plan_drives(args.drives, options)
         tally = _Tally(errors=[str(error) for error in plan.errors])
         infos = [planned.info for planned in plan.drives]
@@ -366,5 +395,5 @@ def _report_problems(problems: Sequence[str]) -> int:
 
 
 def _size(info: DriveInfo) -> str:
-    layout = info.formats.get("road") or info.formats["wideRoad"]
+    layout = next(info.formats[name] for name in STREAMS if name in info.formats)
     return f"{layout.width}x{layout.height}"

@@ -18,7 +18,7 @@ from tools.closed_loop.simulation import FRAME_S, TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import Trial
 from tools.drives.drive import DriveInfo, Message, Moment
 from tools.lib.drive_messages import Mounting
-from tools.playback.session import PlaybackSession
+from tools.playback.session import PlaybackSession, Programs
 
 # A monotonic clock never reads 0.
 START_NS = 1_000_000_000
@@ -90,7 +90,7 @@ class DaemonDriver:
         wire.record(car)
         between = program if disturbance.program is None else disturbance.program(program)
         info = drive_info(simulation.trial, wire.cameras, car)
-        self._session = PlaybackSession(Config(demo=True), between, info, wire.record)
+        self._session = PlaybackSession(Config(demo=True), Programs(between), info, wire.record)
         self._session.warm_up()
 
     def tick(self) -> None:
@@ -117,7 +117,7 @@ class DaemonDriver:
     def close(self) -> None:
         """Record what the last frame gave, and leave the program as if nothing had been."""
         self._session.finish()
-        self._session.daemon.model.reset()
+        self._session.reset()
         self._session.close()
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tools.lib.drive_time import DriveTime
 
 OUTPUT_SERVICES = ("modelV2", "drivingModelData", "cameraOdometry")
+MONITORING_SERVICE = "driverStateV2"
 
 Floats = NDArray[np.float64]
 Curve = NDArray[np.float32]
@@ -46,7 +47,7 @@ class DriveLog:
     """One drive, row i = i-th modelV2 message.
 
     Attributes:
-        counts: messages by service; those of the daemon that are valid also as ``NAME:valid``.
+        counts: messages by service; those of the daemons that are valid also as ``NAME:valid``.
         frame_ids: (n,) int64.
         time: of the drive: how long it is, and where it lies in its route.
         times_s: (n,) end-of-frame time in the drive.
@@ -130,7 +131,7 @@ def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog
         name = str(event.which())
         time_ns = time.take(name, event.logMonoTime)
         counts[name] += 1
-        if name in OUTPUT_SERVICES and event.valid:
+        if name in (*OUTPUT_SERVICES, MONITORING_SERVICE) and event.valid:
             counts[f"{name}:valid"] += 1
         if name == "modelV2":
             model = event.modelV2

@@ -167,6 +167,7 @@ class Batch:
         asked = Asked(
             drive=planned.info.identity,
             artifact=model.artifact.sha256,
+            monitoring=model.monitoring.artifact.sha256 if model.monitoring else None,
             device=model.device,
             limit=self.limit,
             raw_predictions=PlaybackOptions().config.send_raw_predictions,
@@ -175,8 +176,9 @@ class Batch:
             if self.on_kept is not None:
                 self.on_kept(planned.info)
             pictures = load_pictures(pictures_path(log))
-            return replace(read_result(planned.info, model.path, log, pictures), kept=True)
-        check_fits(model.path, model.artifact, planned.info)
+            return replace(read_result(planned.info, model.paths, log, pictures), kept=True)
+        for one in model.parts:
+            check_fits(one.path, one.artifact, planned.info)
         log.parent.mkdir(exist_ok=True)
         remove_outcome(log)
         with ExitStack() as stack:
@@ -187,7 +189,7 @@ class Batch:
             outcome = run_drive(drive, model, log, options)
         pictures = shown.choose(MAX_PICTURES)
         save_pictures(pictures_path(log), pictures)
-        result = read_result(planned.info, model.path, log, pictures)
+        result = read_result(planned.info, model.paths, log, pictures)
         write_provenance(asked, planned.info, model.path, outcome)
         return result
 

@@ -1,7 +1,8 @@
 """Frame tables: filled row by row, and kept beside a log as ``<log>.frames.npz``.
 
 Measured times are not in the log, which is the same in every run; they are here. Reading takes
-nothing but arrays of known names and types out of a file.
+nothing but arrays of known names and types out of a file. Driver monitoring has a table of its own
+in the same file, under names that begin with ``driver.``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.daemon import StepResult
+from modeld.monitoring import MonitoringStep
 from runtime.whole_file import whole_file
 from tools.errors import DriveError, UsageError
 from tools.lib.npz import write_npz
-from tools.playback.outcome import INPUT_NAMES, FrameTable
+from tools.playback.outcome import FrameTable
 
 SUFFIX = ".frames.npz"
-_CRC = "input_crc."
+_CRC, _DRIVER = "input_crc.", "driver."
 _DTYPES: dict[str, type[np.generic]] = {
     "moment": np.int64,
     "frame_id": np.int64,
@@ -35,21 +37,29 @@ _DTYPES: dict[str, type[np.generic]] = {
 
 
 class FrameRows:
-    """Collects the rows of a frame table: a few numbers each, packed."""
+    """Collects the rows of a frame table: a few numbers each, packed.
 
-    def __init__(self, *, with_digests: bool) -> None:
+    Args:
+        inputs: whose digests are kept; empty: none.
+    """
+
+    def __init__(self, inputs: Sequence[str] = ()) -> None:
         self._columns: dict[str, array[Any]] = {
             name: array("d" if dtype is np.float64 else "q") for name, dtype in _DTYPES.items()
         }
-        self._crc = {name: array("L") for name in INPUT_NAMES} if with_digests else {}
+        self._crc = {name: array("L") for name in inputs}
 
     def __len__(self) -> int:
         return len(self._columns["moment"])
 
     def add(
-        self, moment: int, result: StepResult, execution_s: float, crc: Mapping[str, int]
+        self,
+        moment: int,
+        result: StepResult | MonitoringStep,
+        execution_s: float,
+        crc: Mapping[str, int],
     ) -> None:
-        """Append what the daemon did with one frame.
+        """Append what a daemon did with one frame.
 
         Args:
             moment: index of the drive's moment.
@@ -60,20 +70,31 @@ class FrameRows:
         columns = self._columns
         columns["moment"].append(moment)
         columns["frame_id"].append(result.frame_id)
-        columns["dropped"].append(result.dropped)
+        columns["dropped"].append(self._dropped(result))
         columns["published"].append(result.published)
         columns["valid"].append(result.valid)
         columns["execution_s"].append(execution_s)
         for name, column in self._crc.items():
             column.append(crc[name])
 
-    def table(self) -> FrameTable:
-        """Return the rows so far as arrays."""
+    def _dropped(self, result: StepResult | MonitoringStep) -> int:
+        if isinstance(result, StepResult):
+            return result.dropped
+        # Monitoring keeps nothing from frame to frame, and counts none.
+        earlier = self._columns["frame_id"][-2:-1]
+        return max(0, result.frame_id - earlier[0] - 1) if earlier else 0
+
+    def table(self, driver: FrameTable | None = None) -> FrameTable:
+        """Return the rows so far as arrays.
+
+        Args:
+            driver: of driver monitoring beside them.
+        """
         arrays: dict[str, Any] = {
             name: np.array(column, _DTYPES[name]) for name, column in self._columns.items()
         }
         crc = {name: np.array(column, np.uint32) for name, column in self._crc.items()}
-        return FrameTable(**arrays, input_crc=crc)
+        return FrameTable(**arrays, input_crc=crc, driver=driver)
 
 
 def frames_path(log: Path) -> Path:
@@ -87,8 +108,9 @@ def save_frames(path: Path, table: FrameTable) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    arrays: dict[str, NDArray[Any]] = {name: getattr(table, name) for name in _DTYPES}
-    arrays |= {_CRC + name: column for name, column in table.input_crc.items()}
+    arrays = _arrays_of(table)
+    if table.driver is not None:
+        arrays |= {_DRIVER + name: column for name, column in _arrays_of(table.driver).items()}
     try:
         with whole_file(path) as file:
             write_npz(file, arrays, compress=True)
@@ -97,6 +119,11 @@ def save_frames(path: Path, table: FrameTable) -> None:
             f"{path}: the frame table cannot be written ({error.strerror or error}); free some "
             "disk space or name another output"
         ) from error
+
+
+def _arrays_of(table: FrameTable) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {name: getattr(table, name) for name in _DTYPES}
+    return arrays | {_CRC + name: column for name, column in table.input_crc.items()}
 
 
 def load_frames(path: Path) -> FrameTable:
@@ -115,6 +142,22 @@ def load_frames(path: Path) -> FrameTable:
         raise DriveError(
             f"{path}: expected the frame table of a replay, found {error}; replay the drive again"
         ) from error
+    driver = {
+        name.removeprefix(_DRIVER): arrays.pop(name)
+        for name in [*arrays]
+        if name.startswith(_DRIVER)
+    }
+    return _table_of(path, arrays, _table_of(path, driver) if driver else None)
+
+
+def _table_of(
+    path: Path, arrays: Mapping[str, NDArray[Any]], driver: FrameTable | None = None
+) -> FrameTable:
+    """Check arrays of a file and return them as a table.
+
+    Raises:
+        DriveError: they are not those of one.
+    """
     rows = arrays["moment"].size if "moment" in arrays else 0
     crc = {name.removeprefix(_CRC): a for name, a in arrays.items() if name.startswith(_CRC)}
     expected: dict[str, type[np.generic]] = {**_DTYPES, **{_CRC + n: np.uint32 for n in crc}}
@@ -126,7 +169,8 @@ def load_frames(path: Path) -> FrameTable:
                 f"{'none' if found is None else f'{found.dtype} {found.shape}'}; replay the drive "
                 "again"
             )
-    return FrameTable(**{name: arrays[name] for name in _DTYPES}, input_crc=crc)
+    columns: dict[str, Any] = {name: arrays[name] for name in _DTYPES}
+    return FrameTable(**columns, input_crc=crc, driver=driver)
 
 
 def _read_array(members: zipfile.ZipFile, name: str) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Live replay: a daemon process of our own, a drive played to it at its recorded pace, and a log.
+"""Live replay: daemon processes of our own, a drive played to it at its recorded pace, and a log.
 
 What deterministic replay does in one process is done here as in the car: frames in shared memory,
 messages over ZeroMQ, a daemon that does not know where they come from. The first frame is offered
@@ -14,8 +14,9 @@ import resource
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,15 +25,17 @@ from cereal.transport import ZmqTransport
 from modeld.calibration import DeviceCameras, find_readouts
 from modeld.daemon import PUBLICATIONS
 from modeld.errors import CameraConfigError
+from modeld.health import HEALTH_SERVICES
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from runtime.quantities import count_text
 from tools.drives.drive import Drive, DriveInfo, FirstPart
 from tools.errors import UsageError
+from tools.lib.drive_log import MONITORING_SERVICE
 from tools.lib.processes import Child, ProcessError
 from tools.playback.frame_table import frames_path, save_frames
 from tools.playback.live_jitter import Jitter, judge
-from tools.playback.live_listener import Listener, LiveLog
-from tools.playback.model import check_fits, read_driving_artifact
+from tools.playback.live_listener import MODEL_SERVICE, Answer, Listener, LiveLog
+from tools.playback.model import check_paths, read_driving_artifact
 from tools.playback.outcome import Outcome
 from tools.playback.player import Played, Player, PlayOptions
 from tools.playback.player_outlet import OPENED_FIRST, BusOutlet
@@ -58,12 +61,19 @@ class LiveJob:
         log: event log to write.
         options: how the drive is played; never ends with `loop`.
         device: as for ``modeld run``; None: the best.
+        monitoring: driver monitoring artifact for a second daemon; None: there is none.
     """
 
     model: Path
     log: Path
     options: PlayOptions
     device: str | None = None
+    monitoring: Path | None = None
+
+    @property
+    def publications(self) -> tuple[str, ...]:
+        """The services that the daemons make."""
+        return PUBLICATIONS if self.monitoring is None else (*PUBLICATIONS, MONITORING_SERVICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +83,18 @@ class LiveOutcome:
     Attributes:
         outcome: as of any replay; `peak_rss_bytes` is the daemon's.
         jitter: how evenly it answered.
+        monitored: the same of driver monitoring and its camera; None: there was none.
         playing: what the player says of itself, see `play_report`.
     """
 
     outcome: Outcome
     jitter: Jitter
     playing: dict[str, Any]
+    monitored: Jitter | None = None
 
 
 def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
-    """Play a drive to a daemon process of our own; the log is in its place when this returns.
+    """Play a drive to daemon processes of our own; the log is in its place when this returns.
 
     Raises:
         UsageError: the services to play are the daemon's own.
@@ -94,15 +106,14 @@ def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
         CerealError: the log cannot be written, or a ring or service is taken.
     """
     info, part = drive.info, FirstPart(drive)
-    artifact = read_driving_artifact(job.model)
-    check_fits(job.model, artifact, info)
-    _check_services(job.options)
+    check_paths([job.model], job.monitoring, info)
+    job = _without_their_services(job)
     played: list[Played] = []
+    watched: list[Played] = []
     clock = MonotonicClock()
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="modeld-live-"))
-        bus, server = f"ipc://{directory}", f"live-{os.getpid()}"
-        transport = ZmqTransport(bus)
+        transport, server = ZmqTransport(f"ipc://{directory}"), f"live-{os.getpid()}"
         stack.callback(transport.close)
         first = [name for name in OPENED_FIRST if job.options.services.passes(name)]
         outlet = BusOutlet(transport, server, info.formats, first)
@@ -113,65 +124,95 @@ def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
         def take(data: bytes, mono_time_ns: int) -> None:
             log.write(data, player.timeline.played_ns(mono_time_ns))
 
-        arguments = _daemon_arguments(job, info, Path(directory), bus, server)
-        daemon = stack.enter_context(Child("daemon", "tools.cli", arguments))
-        _await_services(daemon, Path(directory))
-        listener = stack.enter_context(Listener(transport, PUBLICATIONS, clock, take))
+        daemons = [
+            stack.enter_context(Child(name, "tools.cli", words))
+            for name, words in _daemons(job, info, Path(directory), server).items()
+        ]
+        _await_services(daemons, [Path(directory, name) for name in job.publications])
+        listener = stack.enter_context(Listener(transport, job.publications, clock, take))
         time.sleep(CONNECT_S)
-        player.on_frame = played.append
+        player.on_frame, player.on_driver_frame = played.append, watched.append
         player.on_message = log.write
         start_s = time.monotonic()
-        _play(player, listener, daemon)
-        if played:
-            _await_answer(listener, played[-1].frame_id)
+        _play(player, listener, daemons)
+        _await_answers(((listener.answers, played), (listener.monitored, watched)))
         wall_s = time.monotonic() - start_s
         # The drive is over for those that listen before the daemon ends.
         time.sleep(LAST_MESSAGES_S)
-        code = daemon.stop()
-        if code != 0:
-            raise ProcessError(f"daemon: expected exit code 0 after SIGTERM, found {code}")
+        _stop(daemons)
         listener.check()
-        jitter = judge(played, listener.answers, job.options.speed)
+        jitter, monitored = judge(played, listener.answers, job.options.speed), None
+        if job.monitoring is not None:
+            monitored = judge(watched, listener.monitored, job.options.speed)
+            jitter = replace(jitter, table=replace(jitter.table, driver=monitored.table))
         # Before the log gets its name, which it does now: a log is never without its table.
         save_frames(frames_path(job.log), jitter.table)
     part.check()
     outcome = Outcome(
         drive=info,
-        artifact_sha256=artifact.sha256,
+        artifact_sha256=read_driving_artifact(job.model).sha256,
         device=job.device or "the best",
         log=job.log,
         frames=jitter.table,
         wall_s=wall_s,
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
     )
-    return LiveOutcome(outcome, jitter, play_report(player.counts, played))
+    return LiveOutcome(outcome, jitter, play_report(player.counts, played), monitored)
 
 
-def _check_services(options: PlayOptions) -> None:
-    own = sorted(name for name in PUBLICATIONS if options.services.passes(name))
+def _stop(daemons: Sequence[Child]) -> None:
+    for daemon in daemons:
+        code = daemon.stop()
+        if code != 0:
+            raise ProcessError(f"{daemon.name}: expected exit code 0 after SIGTERM, found {code}")
+
+
+def _without_their_services(job: LiveJob) -> LiveJob:
+    """Return the job with all services played but for those that its daemons make.
+
+    Raises:
+        UsageError: one of those was asked for.
+    """
+    made = frozenset({*job.publications, *HEALTH_SERVICES.values()})
+    services = replace(job.options.services, made=made)
+    job = replace(job, options=replace(job.options, services=services))
+    own = sorted(name for name in job.publications if job.options.services.passes(name))
     if own:
         raise UsageError(
             f"--allow: expected no service that the daemon publishes, found {', '.join(own)}; play "
             "them without --live"
         )
+    return job
+
+
+def _daemons(job: LiveJob, info: DriveInfo, directory: Path, server: str) -> dict[str, list[str]]:
+    """Return the command line of each daemon, by its name."""
+    bus = f"ipc://{directory}"
+    found = {"daemon": _daemon_arguments(job, info, directory, bus, server)}
+    if job.monitoring is not None:
+        found["monitoring"] = _common_arguments(job, job.monitoring, bus, server)
+    return found
 
 
 def _daemon_arguments(
     job: LiveJob, info: DriveInfo, directory: Path, bus: str, server: str
 ) -> list[str]:
-    arguments = ["run", "--model", str(job.model), "--bus", bus, "--camera-server", server]
+    arguments = _common_arguments(job, job.model, bus, server)
     # The drive's own car comes on the bus; that of a stack on this machine is another one.
     arguments += ["--params", str(directory)]
     if info.car_params is None:
         arguments.append("--demo")
-    if job.device is not None:
-        arguments += ["--device", job.device]
     cameras = cameras_of(info)
     if cameras is not None:
         config = directory / "cameras.toml"
         config.write_text(camera_config(cameras), encoding="utf-8")
         arguments += ["--config", str(config)]
     return arguments
+
+
+def _common_arguments(job: LiveJob, model: Path, bus: str, server: str) -> list[str]:
+    arguments = ["run", "--model", str(model), "--bus", bus, "--camera-server", server]
+    return arguments if job.device is None else [*arguments, "--device", job.device]
 
 
 def cameras_of(info: DriveInfo) -> DeviceCameras | None:
@@ -204,15 +245,16 @@ def camera_config(cameras: DeviceCameras) -> str:
     )
 
 
-def _await_services(daemon: Child, directory: Path) -> None:
-    """Wait until the daemon publishes: who subscribes later is connected in no time.
+def _await_services(daemons: Sequence[Child], sockets: Sequence[Path]) -> None:
+    """Wait until the daemons publish: who subscribes later is connected in no time.
 
     A subscriber that was there first would look for its publisher every half second only, and
     miss the answer to the first frame.
     """
     deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not all((directory / name).exists() for name in PUBLICATIONS):
-        daemon.check_running()
+    while not all(socket.exists() for socket in sockets):
+        for daemon in daemons:
+            daemon.check_running()
         if time.monotonic() > deadline_s:
             raise ProcessError(
                 f"daemon: expected it to publish within {START_TIMEOUT_S:g} s, found nothing; run "
@@ -221,12 +263,13 @@ def _await_services(daemon: Child, directory: Path) -> None:
         time.sleep(0.01)
 
 
-def _play(player: Player, listener: Listener, daemon: Child) -> None:
+def _play(player: Player, listener: Listener, daemons: Sequence[Child]) -> None:
     deadline_s = time.monotonic() + START_TIMEOUT_S
 
     def attend(_: Player) -> None:
         listener.check()
-        daemon.check_running()
+        for daemon in daemons:
+            daemon.check_running()
         if not listener.answers and time.monotonic() > deadline_s:
             raise ProcessError(
                 f"daemon: expected a modelV2 within {START_TIMEOUT_S:g} s, found none; run it by "
@@ -238,16 +281,25 @@ def _play(player: Player, listener: Listener, daemon: Child) -> None:
         player.run(threading.Event(), attend)
 
 
-def _await_answer(listener: Listener, frame_id: int) -> None:
+def _await_answers(pairs: Sequence[tuple[list[Answer], list[Played]]]) -> None:
+    """Wait until the last frame of each camera is answered, or should have been."""
     deadline_s = time.monotonic() + LAST_ANSWER_S
-    while time.monotonic() < deadline_s and not listener.has_answered(frame_id):
-        time.sleep(0.01)
+    for answers, played in pairs:
+        last = {one.frame_id for one in played[-1:]}
+        while time.monotonic() < deadline_s and last - {one.frame_id for one in answers[-10:]}:
+            time.sleep(0.01)
 
 
 def live_report(result: LiveOutcome) -> dict[str, Any]:
     """Return what `--json` tells beside what it tells of any replay."""
-    jitter, table = result.jitter, result.jitter.table
-    played = int(table.frame_id.size)
+    report = _jitter_report(result.jitter) | {"playing": result.playing}
+    if result.monitored is not None:
+        report["monitoring"] = _jitter_report(result.monitored)
+    return report
+
+
+def _jitter_report(jitter: Jitter) -> dict[str, Any]:
+    table, played = jitter.table, int(jitter.table.frame_id.size)
     return {
         "frames": played,
         "answered": played - int(jitter.unanswered.size),
@@ -257,7 +309,6 @@ def live_report(result: LiveOutcome) -> dict[str, Any]:
         "interval_deviation_ms": spread(jitter.deviation_ms),
         "latency_ms": spread(jitter.latency_ms),
         "execution_ms": spread(1e3 * table.execution_s[table.published]),
-        "playing": result.playing,
     }
 
 
@@ -274,19 +325,26 @@ def live_lines(result: LiveOutcome) -> list[str]:
         if found is not None:
             figures = "  ".join(f"{part} {value:.2f}" for part, value in found.items())
             lines.append(f"{name}, ms: {figures}")
+    monitored = report.get("monitoring")
+    if monitored is not None:
+        frames = count_text(monitored["frames"], "frame")
+        lines.append(f"{MONITORING_SERVICE}: {monitored['answered']} of {frames} answered")
     return lines
 
 
 def answer_problems(result: LiveOutcome) -> list[str]:
     """Return what is wrong, one line each: frames that were not answered exactly once."""
-    problems, jitter = [], result.jitter
-    for ids, what in ((jitter.unanswered, "no modelV2"), (jitter.repeated, "several modelV2")):
-        if ids.size:
-            named = ", ".join(str(one) for one in ids[:_MAX_NAMED])
-            more = ", ..." if ids.size > _MAX_NAMED else ""
-            problems.append(
-                f"{result.outcome.log}: expected one modelV2 for each of "
-                f"{jitter.table.frame_id.size} frames, found {what} for {ids.size} of them "
-                f"({named}{more}); is the machine overloaded? try --speed 0.5"
-            )
+    problems = []
+    for name, jitter in ((MODEL_SERVICE, result.jitter), (MONITORING_SERVICE, result.monitored)):
+        if jitter is None:
+            continue
+        for ids, what in ((jitter.unanswered, "no"), (jitter.repeated, "several")):
+            if ids.size:
+                named = ", ".join(str(one) for one in ids[:_MAX_NAMED])
+                more = ", ..." if ids.size > _MAX_NAMED else ""
+                problems.append(
+                    f"{result.outcome.log}: expected one {name} for each of "
+                    f"{jitter.table.frame_id.size} frames, found {what} {name} for {ids.size} of "
+                    f"them ({named}{more}); is the machine overloaded? try --speed 0.5"
+                )
     return problems

@@ -11,6 +11,7 @@ from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.playback.live import LiveJob, answer_problems, live_lines, live_report, replay_live
 from tools.playback.lock import output_lock
+from tools.playback.model import DRIVING, MONITORING
 from tools.playback.player_options import add_play_arguments, play_options
 from tools.playback.result import DriveResult, read_result
 
@@ -57,10 +58,13 @@ def run_live(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
     (model,) = args.model
     drive = open_drive(text, options)
     try:
-        job = LiveJob(model, args.output, play_options(args, drive.info), args.device)
+        played = play_options(args, drive.info)
+        job = LiveJob(model, args.output, played, args.device, args.monitoring)
         with output_lock(args.output):
             live = replay_live(drive, job)
-            result = read_result(drive.info, model, args.output, [])
+            paths = {DRIVING: model, MONITORING: args.monitoring}
+            ran = {kind: path for kind, path in paths.items() if path is not None}
+            result = read_result(drive.info, ran, args.output, [])
     finally:
         drive.close()
     problems = answer_problems(live)

@@ -19,6 +19,7 @@ from cereal.log_writer import LogWriter
 from cereal.schema import content, read_event
 from cereal.transport import ZmqTransport
 from tools.drives.event_patch import write_stamp
+from tools.lib.drive_log import MONITORING_SERVICE
 from tools.playback.player_threads import hurry, yield_to_others
 
 _POLL_MS: Final = 50
@@ -27,13 +28,13 @@ MODEL_SERVICE: Final = "modelV2"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A modelV2 that arrived.
+    """A modelV2 or driverStateV2 that arrived.
 
     Attributes:
-        frame_id: of the main camera.
+        frame_id: of the camera that sets its daemon's pace.
         arrived_ns: on this machine's monotonic clock.
         execution_s: of the model.
-        drop_percent: ``frameDropPerc``.
+        drop_percent: ``frameDropPerc``; 0 of driverStateV2.
         valid: as marked.
     """
 
@@ -107,7 +108,8 @@ class Listener:
         take: called in the thread with every message as it was received.
 
     Attributes:
-        answers: so far, in order of arrival; grows.
+        answers: modelV2 so far, in order of arrival; grows.
+        monitored: likewise driverStateV2.
     """
 
     def __init__(
@@ -118,6 +120,8 @@ class Listener:
         take: Callable[[bytes, int], None],
     ) -> None:
         self.answers: list[Answer] = []
+        self.monitored: list[Answer] = []
+        self._kept = {MODEL_SERVICE: self.answers, MONITORING_SERVICE: self.monitored}
         self._transport, self._clock, self._take = transport, clock, take
         self._subscribers = {name: transport.subscriber(name) for name in services}
         self._stop = threading.Event()
@@ -166,14 +170,14 @@ class Listener:
     def _receive(self, name: str, data: bytes) -> None:
         arrived_ns = self._clock.now_ns()
         event = read_event(data)
-        if name == MODEL_SERVICE:
+        if name in self._kept:
             model = content(event)
-            self.answers.append(
+            self._kept[name].append(
                 Answer(
                     frame_id=model.frameId,
                     arrived_ns=arrived_ns,
                     execution_s=model.modelExecutionTime,
-                    drop_percent=model.frameDropPerc,
+                    drop_percent=model.frameDropPerc if name == MODEL_SERVICE else 0.0,
                     valid=event.valid,
                 )
             )

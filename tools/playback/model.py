@@ -1,20 +1,57 @@
-"""A driving artifact loaded for playing, and whether it fits a drive."""
+"""Artifacts loaded for playing, of driving and of driver monitoring; whether they fit a drive."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cereal.frame_format import FrameFormat
+from modeld.startup import DRIVER_STREAM
 from runtime import load_program
 from runtime.artifact import Artifact, read_artifact
 from runtime.device import choose_device
 from runtime.program import Program
 from tools.drives.drive import DriveInfo
 from tools.errors import ArtifactMismatchError
-from tools.playback.session import DAEMON_STREAMS
+from tools.playback.session import DAEMON_STREAMS, Programs
 
-FRAME_INPUTS = ("road_frame", "wide_frame")
+DRIVING, MONITORING = "driving", "monitoring"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What artifacts of one kind take.
+
+    Attributes:
+        streams: cameras that the daemon watches.
+        frame_inputs: inputs of the program that take their frames.
+        missing: what a drive without such a camera is told.
+        mistaken: what to do where another kind was asked for.
+    """
+
+    streams: tuple[str, ...]
+    frame_inputs: tuple[str, ...]
+    missing: str
+    mistaken: str
+
+
+_KINDS = {
+    DRIVING: _Kind(
+        DAEMON_STREAMS,
+        ("road_frame", "wide_frame"),
+        "expected frames of a road or a wide camera, found none; the drive cannot be replayed",
+        "driving models are given as --model",
+    ),
+    MONITORING: _Kind(
+        (DRIVER_STREAM,),
+        ("driver_frame",),
+        "expected frames of a driver camera (dcamera.hevc of a segment), found none; fetch them, "
+        "or leave --monitoring out",
+        "driver monitoring is given to modeld replay as --monitoring",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +63,30 @@ class LoadedModel:
         artifact: the checked file.
         program: on the device.
         device: name and driver of the device, which may change the last bits of outputs.
+        monitoring: driver monitoring that runs beside a driving model; closed by who loaded it.
     """
 
     path: Path
     artifact: Artifact
     program: Program
     device: str
+    monitoring: LoadedModel | None = None
+
+    @property
+    def parts(self) -> tuple[LoadedModel, ...]:
+        """This one, and what runs beside it."""
+        return (self,) if self.monitoring is None else (self, self.monitoring)
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        """Kind -> path of its artifact."""
+        return {one.artifact.manifest.kind: one.path for one in self.parts}
+
+    @property
+    def programs(self) -> Programs:
+        """What a session runs."""
+        found = {one.artifact.manifest.kind: one.program for one in self.parts}
+        return Programs(found.get(DRIVING), found.get(MONITORING))
 
     def close(self) -> None:
         """Release the device's memory."""
@@ -44,48 +99,94 @@ class LoadedModel:
         self.close()
 
 
-def load_model(path: Path, device: str | None = None) -> LoadedModel:
-    """Load a driving artifact.
+def load_model(path: Path, device: str | None = None, kind: str = DRIVING) -> LoadedModel:
+    """Load an artifact of a kind.
 
     Raises:
-        ArtifactMismatchError: it is not a driving artifact.
+        ArtifactMismatchError: it is of another kind.
         RuntimeFault: it is missing or damaged, or no device can run it.
     """
-    artifact = read_driving_artifact(path)
+    artifact = read_artifact_of(path, kind)
     opened = choose_device(device)
     described = f"{opened.info.name}, {opened.info.driver}"
     return LoadedModel(path, artifact, load_program(artifact, opened), described)
 
 
+@contextmanager
+def loaded_models(
+    paths: Sequence[Path], monitoring: Path | None, device: str | None = None
+) -> Iterator[list[LoadedModel]]:
+    """Load driving artifacts with driver monitoring beside each, or driver monitoring alone.
+
+    Args:
+        paths: of driving artifacts; none: monitoring alone is loaded.
+        monitoring: a monitoring artifact; None: driving only.
+        device: see `choose_device`.
+
+    Raises:
+        ArtifactMismatchError, RuntimeFault: as `load_model`.
+    """
+    with ExitStack() as stack:
+        beside = None
+        if monitoring is not None:
+            beside = stack.enter_context(load_model(monitoring, device, MONITORING))
+        models = [stack.enter_context(load_model(path, device)) for path in paths]
+        if not models and beside is not None:
+            yield [beside]
+        else:
+            yield [replace(model, monitoring=beside) for model in models]
+
+
+def check_paths(paths: Sequence[Path], monitoring: Path | None, info: DriveInfo) -> None:
+    """Refuse artifacts that are of another kind or do not fit a drive, before they are loaded.
+
+    Args:
+        paths: of driving artifacts.
+        monitoring: a monitoring artifact, if one is to run.
+        info: of the drive.
+
+    Raises:
+        ArtifactMismatchError, ArtifactError: as `read_artifact_of` and `check_fits`.
+    """
+    asked = [(path, DRIVING) for path in paths]
+    asked += [] if monitoring is None else [(monitoring, MONITORING)]
+    artifacts = [(path, read_artifact_of(path, kind)) for path, kind in asked]
+    for path, artifact in artifacts:
+        check_fits(path, artifact, info)
+
+
 def read_driving_artifact(path: Path) -> Artifact:
-    """Read and check an artifact, and that it is a driving one.
+    """Read and check an artifact, and that it is a driving one; raises as `read_artifact_of`."""
+    return read_artifact_of(path, DRIVING)
+
+
+def read_artifact_of(path: Path, kind: str) -> Artifact:
+    """Read and check an artifact, and that it is of a kind.
 
     Raises:
         ArtifactMismatchError: it is another kind of artifact.
         ArtifactError: it is missing or damaged.
     """
     artifact = read_artifact(path)
-    kind = artifact.manifest.kind
-    if kind != "driving":
-        advice = (
-            f"driver monitoring is not replayed, run it with: modeld run --model {path}"
-            if kind == "monitoring"
-            else "compile driving models without --plain"
-        )
+    found = artifact.manifest.kind
+    if found != kind:
+        known = _KINDS.get(found)
+        advice = f"compile {kind} models without --plain" if known is None else known.mistaken
         raise ArtifactMismatchError(
-            f"{path}: expected a driving artifact, found a {kind} one; {advice}"
+            f"{path}: expected a {kind} artifact, found a {found} one; {advice}"
         )
     return artifact
 
 
 def frame_capacity(artifact: Artifact) -> int:
-    """Return how many bytes of a frame a driving artifact takes."""
+    """Return how many bytes of a frame an artifact takes."""
+    inputs = _KINDS[artifact.manifest.kind].frame_inputs
     buffers = artifact.manifest.buffers
     return min(
         buffers[index].shape[0]
         for entry in artifact.manifest.entries
         for index in entry.inputs
-        if buffers[index].name in FRAME_INPUTS
+        if buffers[index].name in inputs
     )
 
 
@@ -101,12 +202,10 @@ def check_fits(path: Path, artifact: Artifact, info: DriveInfo) -> None:
         ArtifactMismatchError: the drive's frames are too large for it, or the drive has no camera
             that the daemon watches.
     """
-    formats = [info.formats[name] for name in DAEMON_STREAMS if name in info.formats]
+    kind = _KINDS[artifact.manifest.kind]
+    formats = [info.formats[name] for name in kind.streams if name in info.formats]
     if not formats:
-        raise ArtifactMismatchError(
-            f"{info.name}: expected frames of a road or a wide camera, found none; the drive "
-            "cannot be replayed"
-        )
+        raise ArtifactMismatchError(f"{info.name}: {kind.missing}")
     for layout in formats:
         check_frame(path, artifact, layout)
 

@@ -23,6 +23,7 @@ INPUT_NAMES = (
     "desire",
     *HOST_INPUTS,
 )
+MONITORING_INPUT_NAMES = ("driver_frame", "driver_geometry", "driver_transform", "calib")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class FrameTable:
         execution_s: (n,) float64, measured time of the model; 0 where it did not run.
         input_crc: name of a program input -> (n,) uint32, CRC-32 of its bytes; empty where digests
             were not asked for. Not part of what a run without them costs.
+        driver: the same of driver monitoring and the driver camera; None: it did not run.
     """
 
     moment: NDArray[np.int64]
@@ -47,6 +49,7 @@ class FrameTable:
     valid: NDArray[np.bool_]
     execution_s: NDArray[np.float64]
     input_crc: Mapping[str, NDArray[np.uint32]]
+    driver: FrameTable | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Outcome:
 
     Attributes:
         drive: what was played.
-        artifact_sha256: of the artifact.
+        artifact_sha256: of the artifact; of driver monitoring where it ran alone.
         device: description of the OpenCL device, as in `Program.stats`.
         log: the event log: the drive's messages and what the daemon said, in time order.
         frames: one row a frame.

@@ -27,7 +27,7 @@ class FramePictures:
     """Takes pictures of frames for which something was published; give `take` as `on_moment`."""
 
     def __init__(self, info: DriveInfo) -> None:
-        self._stream = next(name for name in DAEMON_STREAMS if name in info.formats)
+        self._stream = next((name for name in DAEMON_STREAMS if name in info.formats), "")
         self._keeper = PictureKeeper()
         self._frame_ids: list[int] = []
 

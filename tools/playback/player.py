@@ -17,6 +17,7 @@ from typing import Final
 
 from cereal.clock import Clock
 from cereal.frames import Frame
+from modeld.startup import DRIVER_STREAM
 from tools.drives.drive import DriveInfo, Message, Moment
 from tools.playback.player_events import Event, events_of, main_stream
 from tools.playback.player_outlet import Outlet, ServiceFilter
@@ -129,6 +130,7 @@ class Player:
         counts: what was played.
         timeline: played time to clock.
         on_frame: called after each frame of the main camera.
+        on_driver_frame: called after each frame of the driver camera beside it.
         on_message: called with each message that was sent, as it was recorded.
         is_answered: if set, the first frame is offered again until this returns true.
     """
@@ -143,6 +145,7 @@ class Player:
         self.counts = PlayCounts()
         self.timeline = Timeline(options.speed)
         self.on_frame: Callable[[Played], None] = lambda _: None
+        self.on_driver_frame: Callable[[Played], None] = lambda _: None
         self.on_message: Callable[[bytes], None] = lambda _: None
         self.is_answered: Callable[[], bool] | None = None
         self._read, self._outlet, self._clock, self._options = read, outlet, clock, options
@@ -344,15 +347,15 @@ class Player:
         self._outlet.publish(stream, frame_id, frame.timestamp_sof_ns + offset.time_ns, eof_ns)
         self._sent[stream] = (now_ns, played_ns)
         self.counts.frames[stream] = self.counts.frames.get(stream, 0) + 1
-        if stream != self._main:
-            return
-        self._stamps.note_frame(frame)
-        self._main_frames += 1
         late_ns = max(0, now_ns - self.timeline.due_ns(played_ns))
-        self.on_frame(
-            Played(self.position, frame_id, eof_ns, now_ns, late_ns, continues=self._continues)
-        )
-        self._continues = True
+        told = Played(self.position, frame_id, eof_ns, now_ns, late_ns, continues=self._continues)
+        if stream == self._main:
+            self._stamps.note_frame(frame)
+            self._main_frames += 1
+            self.on_frame(told)
+            self._continues = True
+        elif stream == DRIVER_STREAM:
+            self.on_driver_frame(told)
 
     def _offer(self, events: list[Event]) -> None:
         """Play the first moment with a frame again and again until it is answered.
@@ -366,8 +369,14 @@ class Player:
         for event in events:
             if event.message is not None:
                 self._send(event.message)
-        # Extra cameras first, as their events come.
-        frames = [event.frame for event in events if event.frame is not None]
+        # Extra cameras first, as their events come. The driver camera's frame is not theirs: its
+        # daemon would answer each time.
+        shown = [event.frame for event in events if event.frame is not None]
+        frames = [(stream, frame) for stream, frame in shown if stream != DRIVER_STREAM]
+        for stream, frame in shown:
+            if stream == DRIVER_STREAM:
+                self._outlet.fill(stream, frame)
+                self._publish(stream, frame, events[-1].time_ns)
         while not (self._stop.is_set() or self.is_answered()):
             self._car_params_ns = None
             self._repeat_car_params(self._clock.now_ns())

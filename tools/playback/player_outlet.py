@@ -32,10 +32,12 @@ class ServiceFilter:
     Attributes:
         allow: only these; empty: all.
         block: not these.
+        made: by who listens: not these, unless they are allowed by name.
     """
 
     allow: frozenset[str] = frozenset()
     block: frozenset[str] = frozenset()
+    made: frozenset[str] = BLOCKED_BY_DEFAULT
 
     def __post_init__(self) -> None:
         """Refuse names that are none.
@@ -59,7 +61,7 @@ class ServiceFilter:
             return True
         if names & self.block:
             return False
-        return bool(names & self.allow) if self.allow else not names & BLOCKED_BY_DEFAULT
+        return bool(names & self.allow) if self.allow else not names & self.made
 
 
 def topic_of(member: str) -> str:

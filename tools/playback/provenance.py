@@ -30,6 +30,7 @@ class Asked:
     Attributes:
         drive: identity of the drive, which holds its options.
         artifact: sha256 of the artifact.
+        monitoring: of that of driver monitoring beside it; None: there is none.
         device: name and driver of the device.
         limit: moments that are played; None: all.
         raw_predictions: the raw vectors are in the messages.
@@ -40,10 +41,13 @@ class Asked:
     device: str
     limit: int | None
     raw_predictions: bool
+    monitoring: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return what is compared, as plain values."""
-        return {
+        # A log without monitoring is what it was before there was any.
+        beside = {} if self.monitoring is None else {"monitoring": self.monitoring}
+        return beside | {
             "format": FORMAT,
             "version": _version(),
             "drive": self.drive,

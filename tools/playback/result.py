@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cereal.log_reader import read_log
+from runtime.quantities import count_text
 from tools.drives.drive import DriveInfo
-from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize, with_measured_times
+from tools.lib.drive_log import (
+    MONITORING_SERVICE,
+    OUTPUT_SERVICES,
+    DriveLog,
+    summarize,
+    with_measured_times,
+)
 from tools.playback.frame_table import frames_path, load_frames
+from tools.playback.model import DRIVING, MONITORING
 from tools.playback.outcome import FrameTable
 from tools.playback.pictures import Pictures
 
@@ -22,7 +32,7 @@ class DriveResult:
 
     Attributes:
         info: the drive.
-        model: path of the artifact.
+        models: paths of the artifacts by kind, ``driving`` and ``monitoring``.
         log: event log.
         drive: what the log says, with measured times.
         frames: frame by frame.
@@ -31,7 +41,7 @@ class DriveResult:
     """
 
     info: DriveInfo
-    model: Path
+    models: Mapping[str, Path]
     log: Path
     drive: DriveLog
     frames: FrameTable
@@ -39,12 +49,40 @@ class DriveResult:
     kept: bool = False
 
     @property
+    def model(self) -> Path:
+        """Path of the driving artifact; of driver monitoring where it ran alone."""
+        return self.models.get(DRIVING) or self.models[MONITORING]
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """What the daemons publish."""
+        driving = OUTPUT_SERVICES if DRIVING in self.models else ()
+        return driving if self.frames.driver is None else (*driving, MONITORING_SERVICE)
+
+    @property
     def problem(self) -> str | None:
-        """What is wrong with what the daemon said, in one line; None: nothing.
+        """What is wrong with what the daemons said, in one line; None: nothing.
 
         A frame that follows a gap has no message, as in the car. Before the calibration has been
-        seen messages are not valid; afterwards all are.
+        seen messages are not valid; afterwards all are. Those of driver monitoring always are.
         """
+        driving = self._driving_problem() if DRIVING in self.models else None
+        return driving or self._monitoring_problem()
+
+    def _monitoring_problem(self) -> str | None:
+        driver = self.frames.driver
+        if driver is None:
+            return None
+        frames, found = driver.frame_id.size, self.drive.counts[MONITORING_SERVICE]
+        valid = self.drive.counts[f"{MONITORING_SERVICE}:valid"]
+        if 0 < frames == found == valid:
+            return None
+        return (
+            f"{self.log}: expected a valid {MONITORING_SERVICE} for each of {frames} frames of "
+            f"the driver camera, found {found}, {valid} valid; run with -v for the daemon's log"
+        )
+
+    def _driving_problem(self) -> str | None:
         published = int(self.frames.published.sum())
         valid = self.frames.valid[self.frames.published]
         first = int(np.argmax(valid)) if valid.any() else 0
@@ -62,33 +100,67 @@ class DriveResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures for ``--json`` and the summary."""
-        times = self.drive.execution_ms
-        return {
+        driver = self.frames.driver
+        # Where driver monitoring ran alone, all figures are its own.
+        table = self.frames if DRIVING in self.models or driver is None else driver
+        figures = {
             "drive": self.info.name,
             "kind": self.info.kind,
             "identity": self.info.identity,
             "model": str(self.model),
-            "frames": int(self.frames.frame_id.size),
-            "published": int(self.frames.published.sum()),
-            "dropped": int(self.frames.dropped.sum()),
-            "messages": {name: self.drive.counts[name] for name in OUTPUT_SERVICES},
-            "valid": self.drive.counts["modelV2:valid"],
+            "frames": int(table.frame_id.size),
+            "published": int(table.published.sum()),
+            "dropped": int(table.dropped.sum()),
+            "messages": {name: self.drive.counts[name] for name in self.services},
+            "valid": self.drive.counts[f"{self.services[0]}:valid"],
             "finite": self.drive.all_finite,
-            "execution_ms": {
-                "median": round(float(np.median(times)), 3),
-                "p99": round(float(np.percentile(times, 99)), 3),
-                "max": round(float(times.max()), 3),
-            }
-            if times.size
-            else None,
+            "execution_ms": _spread(
+                1e3 * table.execution_s if table is driver else self.drive.execution_ms
+            ),
             "log": str(self.log),
             "frame_table": str(frames_path(self.log)),
             "kept": self.kept,
             "problem": self.problem,
         }
+        if driver is None:
+            return figures
+        monitoring = {
+            "model": str(self.models[MONITORING]),
+            "frames": int(driver.frame_id.size),
+            "dropped": int(driver.dropped.sum()),
+            "valid": self.drive.counts[f"{MONITORING_SERVICE}:valid"],
+            "execution_ms": _spread(1e3 * driver.execution_s),
+        }
+        return figures | {"monitoring": monitoring}
+
+    @property
+    def monitoring_line(self) -> str | None:
+        """The figures of driver monitoring for people; None: it did not run."""
+        figures = self.as_json().get("monitoring")
+        if figures is None:
+            return None
+        times = figures["execution_ms"] or {}
+        spread = "".join(f"  {name} {value:.1f}" for name, value in times.items())
+        frames = count_text(figures["frames"], "frame")
+        return (
+            f"{self.models[MONITORING].name}, {frames} of the driver camera, "
+            f"{figures['valid']} valid; execution ms:{spread or ' none'}"
+        )
 
 
-def read_result(info: DriveInfo, model: Path, log: Path, pictures: Pictures) -> DriveResult:
+def _spread(times: NDArray[np.float64]) -> dict[str, float] | None:
+    if not times.size:
+        return None
+    return {
+        "median": round(float(np.median(times)), 3),
+        "p99": round(float(np.percentile(times, 99)), 3),
+        "max": round(float(times.max()), 3),
+    }
+
+
+def read_result(
+    info: DriveInfo, models: Mapping[str, Path], log: Path, pictures: Pictures
+) -> DriveResult:
     """Read a finished log and its frame table back.
 
     Raises:
@@ -99,4 +171,4 @@ def read_result(info: DriveInfo, model: Path, log: Path, pictures: Pictures) -> 
     drive = with_measured_times(
         summarize(read_log(log), curves_of=shown), frames.frame_id, frames.execution_s
     )
-    return DriveResult(info, model, log, drive, frames, pictures)
+    return DriveResult(info, models, log, drive, frames, pictures)

@@ -1,4 +1,4 @@
-"""One drive through the daemon, as fast as the device allows: the deterministic replay.
+"""One drive through the daemons, as fast as the device allows: the deterministic replay.
 
 The drive is prefetched by a thread; everything else runs in the caller's thread. Two runs of one
 drive and one artifact on one device give the same log, byte for byte; what was measured is in the
@@ -18,14 +18,15 @@ from cereal.log_writer import LogWriter
 from modeld.config import Config
 from modeld.daemon import StepResult
 from modeld.driving_model import DrivingProgram
+from modeld.monitoring import MonitoringProgram, MonitoringStep
 from tools.drives.drive import Drive, FirstPart, Moment
 from tools.playback.digests import DigestingProgram
 from tools.playback.frame_table import FrameRows, frames_path, save_frames
 from tools.playback.log_thread import LogThread
 from tools.playback.model import LoadedModel, check_fits
-from tools.playback.outcome import FrameTable, Outcome
+from tools.playback.outcome import INPUT_NAMES, MONITORING_INPUT_NAMES, FrameTable, Outcome
 from tools.playback.prefetch import prefetch
-from tools.playback.session import PlaybackSession
+from tools.playback.session import PlaybackSession, Programs
 
 # Called after each moment with what the daemon did (None: it took no frame of it). The frames of
 # the moment are the drive's: copy what is kept.
@@ -51,62 +52,97 @@ class PlaybackOptions:
 
 def play(
     drive: Drive,
-    program: DrivingProgram,
+    programs: Programs,
     record: Callable[[bytes], None],
     options: PlaybackOptions,
 ) -> tuple[FrameTable, float]:
-    """Send a drive through the daemon.
+    """Send a drive through the daemons.
 
     Args:
         drive: an open drive.
-        program: for the drive's cameras (`check_fits`); reset before and after, so that nothing
+        programs: for the drive's cameras (`check_fits`); reset before and after, so that nothing
             of one drive reaches another.
         record: takes the bytes of every event, recorded and new, in the order of their stamps.
         options: see there.
 
     Returns:
-        One row for each frame that the daemon took, and the seconds from the first moment to the
-        last message.
+        One row for each frame that the daemon took, likewise of monitoring, and the seconds from
+        the first moment to the last message.
 
     Raises:
         ToolError: the drive is damaged; what precedes was recorded.
         ModeldError: the program does not fit the drive.
     """
-    digesting = DigestingProgram(program) if options.digest_inputs else None
-    session = PlaybackSession(options.config, digesting or program, drive.info, record)
+    driving = _Noted(programs.driving, INPUT_NAMES if options.digest_inputs else ())
+    monitoring = _Noted(
+        programs.monitoring, MONITORING_INPUT_NAMES if options.digest_inputs else ()
+    )
+    watched = Programs(
+        driving.digesting or programs.driving, monitoring.digesting or programs.monitoring
+    )
+    session = PlaybackSession(options.config, watched, drive.info, record)
     session.warm_up()
-    rows = FrameRows(with_digests=digesting is not None)
     start_ns = time.perf_counter_ns()
     try:
         with prefetch(drive) as moments:
             for played, moment in enumerate(moments, 1):
                 result = session.step(moment)
-                if result is not None:
-                    digest_s = digesting.digest_s if digesting and result.published else 0.0
-                    execution_s = result.execution_time_s - digest_s
-                    rows.add(moment.index, result, execution_s, digesting.crc if digesting else {})
+                driving.note(moment, result)
+                monitoring.note(moment, session.monitored)
                 if options.on_moment is not None:
                     options.on_moment(moment, result)
                 if played == options.limit:
                     break
         session.finish()
     finally:
-        program.reset()
+        if programs.driving is not None:
+            programs.driving.reset()
         session.close()
-    return rows.table(), (time.perf_counter_ns() - start_ns) * 1e-9
+    driver = None if programs.monitoring is None else monitoring.rows.table()
+    return driving.rows.table(driver), (time.perf_counter_ns() - start_ns) * 1e-9
+
+
+class _Noted:
+    """A row for each frame that a daemon took.
+
+    Args:
+        program: of the daemon; None: it does not run.
+        inputs: whose digests are noted; empty: none.
+
+    Attributes:
+        digesting: what the daemon is to run in place of the program; None: the program itself.
+        rows: so far.
+    """
+
+    def __init__(
+        self, program: DrivingProgram | MonitoringProgram | None, inputs: tuple[str, ...]
+    ) -> None:
+        self.digesting: DigestingProgram | None = None
+        if program is not None and inputs:
+            self.digesting = DigestingProgram(program, inputs)
+        self.rows = FrameRows(inputs)
+
+    def note(self, moment: Moment, result: StepResult | MonitoringStep | None) -> None:
+        """Append what the daemon did with the frame of a moment."""
+        if result is None:
+            return
+        digesting = self.digesting
+        digest_s = digesting.digest_s if digesting and result.published else 0.0
+        crc = digesting.crc if digesting else {}
+        self.rows.add(moment.index, result, result.execution_time_s - digest_s, crc)
 
 
 def run_drive(
     drive: Drive, model: LoadedModel, log: Path, options: PlaybackOptions | None = None
 ) -> Outcome:
-    """Send a drive through the daemon and keep the log, with its frame table beside it.
+    """Send a drive through the daemons and keep the log, with its frame table beside it.
 
     Both files appear complete or not at all; a drive that cannot be read on leaves none, but for a
     video whose pictures change their size: of it there is what precedes.
 
     Args:
         drive: an open drive.
-        model: a driving artifact, loaded.
+        model: loaded; of driving, with monitoring beside it or not, or of monitoring alone.
         log: event log to write; the ending decides how it is compressed. The frame table is
             `frames_path(log)`.
         options: how it is played.
@@ -117,7 +153,8 @@ def run_drive(
         LogError: the log cannot be written.
         ModeldError: the program does not fit the drive.
     """
-    check_fits(model.path, model.artifact, drive.info)
+    for one in model.parts:
+        check_fits(one.path, one.artifact, drive.info)
     table = frames_path(log)
     part = FirstPart(drive)
     try:
@@ -152,7 +189,7 @@ def _play_into(
                 options.on_moment(moment, result)
 
         frames, wall_s = play(
-            drive, model.program, log.record, replace(options, on_moment=on_moment)
+            drive, model.programs, log.record, replace(options, on_moment=on_moment)
         )
         start_ns = time.perf_counter_ns()
     return frames, wall_s + (time.perf_counter_ns() - start_ns) * 1e-9

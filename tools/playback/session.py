@@ -1,15 +1,16 @@
-"""The daemon's own loop driven moment by moment, on an in-memory bus with an injected clock.
+"""The daemons' own loops driven moment by moment, on an in-memory bus with an injected clock.
 
-Nothing is patched: ``modeld.daemon.Daemon`` gets a memory transport, a manual clock and frame
-sources that are filled by hand. Called by ``tools.playback.run_drive``; knows nothing of files.
-What is visible to a frame, and how outputs are stamped: ADR 0066.
+Nothing is patched: ``modeld.daemon.Daemon`` and ``modeld.monitoring.Monitoring`` get a memory
+transport, a manual clock and frame sources that are filled by hand. Called by
+``tools.playback.run_drive``; knows nothing of files. What is visible to a frame, and how outputs
+are stamped: ADR 0066.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cereal.clock import ManualClock
 from cereal.frames import DEFAULT_SLOTS, Frame, FrameFormat, MemoryFrameSource
@@ -20,7 +21,14 @@ from modeld.config import Config
 from modeld.daemon import PUBLICATIONS, Daemon, StepResult
 from modeld.driving_model import DrivingProgram
 from modeld.inputs import DEMO_CAR, SUBSCRIPTIONS, CarParameters, read_car_parameters
-from modeld.startup import ROAD_STREAM, WIDE_STREAM
+from modeld.monitoring import (
+    PUBLICATION,
+    Monitoring,
+    MonitoringProgram,
+    MonitoringStep,
+    try_monitoring,
+)
+from modeld.startup import DRIVER_STREAM, ROAD_STREAM, WIDE_STREAM
 from tools.drives.drive import DriveInfo, Message, Moment
 
 # Outputs are stamped this long after what they were made from, so that the log does not depend on
@@ -28,6 +36,25 @@ from tools.drives.drive import DriveInfo, Message, Moment
 PROCESSING_NS = 10_000_000
 # The cameras that the daemon watches; the first one that a drive has is the main camera.
 DAEMON_STREAMS = (ROAD_STREAM, WIDE_STREAM)
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What a drive is played to; state at reset.
+
+    Attributes:
+        driving: of a driving artifact; None: no driving model runs.
+        monitoring: of a driver monitoring artifact; None: none runs.
+    """
+
+    driving: DrivingProgram | None = None
+    monitoring: MonitoringProgram | None = None
+
+    @property
+    def publications(self) -> tuple[str, ...]:
+        """The services that they make; recorded ones are left out."""
+        driving = () if self.driving is None else PUBLICATIONS
+        return driving if self.monitoring is None else (*driving, PUBLICATION)
 
 
 class PlaybackSource(MemoryFrameSource):
@@ -80,35 +107,44 @@ class PlaybackSource(MemoryFrameSource):
 
 
 class PlaybackSession:
-    """One drive through the daemon.
+    """One drive through the daemons.
 
     Args:
-        config: settings of the daemon; the cameras are taken from the drive.
-        program: a driving artifact's program, state at reset.
+        config: settings of both; the cameras are taken from the drive.
+        programs: which daemons there are.
         info: of the drive.
         record: takes the bytes of every event, recorded and new, in the order of their stamps.
+
+    Attributes:
+        daemon: None without a driving program.
+        monitoring: None without a monitoring program.
+        monitored: what monitoring did in the last step; None: it took no frame.
     """
 
     def __init__(
         self,
         config: Config,
-        program: DrivingProgram,
+        programs: Programs,
         info: DriveInfo,
         record: Callable[[bytes], None],
     ) -> None:
-        transport = MemoryTransport()
-        self._clock = ManualClock()
-        self._sources = _make_sources(info.formats)
-        self.daemon = Daemon(
-            # Recorded services may be thinned out, or not be there at all.
-            replace(config, cameras=info.cameras, simulation=True),
-            program,
-            transport,
-            self._clock,
-            self._sources.get(ROAD_STREAM),
-            self._sources.get(WIDE_STREAM),
-        )
-        self.daemon.car = car_of(info)
+        transport, self._clock = MemoryTransport(), ManualClock()
+        # Recorded services may be thinned out, or not be there at all.
+        config = replace(config, cameras=info.cameras, simulation=True)
+        self.daemon: Daemon | None = None
+        self.monitoring: Monitoring | None = None
+        self.monitored: MonitoringStep | None = None
+        self._programs = programs
+        self._sources = _make_sources(info.formats, programs)
+        if programs.driving is not None:
+            road, wide = (self._sources.get(name) for name in DAEMON_STREAMS)
+            self.daemon = Daemon(config, programs.driving, transport, self._clock, road, wide)
+            self.daemon.car = car_of(info)
+        if programs.monitoring is not None:
+            camera = self._sources[DRIVER_STREAM]
+            self.monitoring = Monitoring(
+                config, programs.monitoring, transport, self._clock, camera
+            )
         # By Event member: recordings of other generations carry another one on the same service.
         self._publishers: dict[str, Publisher] = {
             member: publisher
@@ -116,24 +152,34 @@ class PlaybackSession:
             for publisher in [transport.publisher(name)]
             for member in members_of(name)
         }
-        self._outputs = [transport.subscriber(name) for name in PUBLICATIONS]
+        self._outputs = {name: transport.subscriber(name) for name in programs.publications}
         self._record = record
         self._unwritten: list[bytes] = []
         self._stamp_ns = 0
 
     def warm_up(self) -> None:
         """Run once on zeros and reset, so that the first frame is timed like the others."""
-        self.daemon.model.warm_up()
+        if self.daemon is not None:
+            self.daemon.model.warm_up()
+        if self._programs.monitoring is not None:
+            try_monitoring(self._programs.monitoring)
+
+    def reset(self) -> None:
+        """Leave the driving program as if nothing had been."""
+        if self.daemon is not None:
+            self.daemon.model.reset()
 
     def step(self, moment: Moment) -> StepResult | None:
-        """Hand one moment to the daemon and record what came of it.
+        """Hand one moment to the daemons and record what came of it.
 
         Args:
             moment: the next one; its frames may be used again after the call.
 
         Returns:
-            What the daemon did; None when it did not take a frame.
+            What the daemon did; None when it did not take a frame. `monitored` has the same of
+            driver monitoring.
         """
+        self.monitored = None
         for message in moment.messages:
             self._take(message)
         frames = [
@@ -146,19 +192,23 @@ class PlaybackSession:
         self._set_clock(moment, [frame for _, frame in frames])
         for source, frame in frames:
             source.push(frame)
-        result = self.daemon.step()
-        for output in self._outputs:
+        result = None
+        if self.daemon is not None and any(name in moment.frames for name in DAEMON_STREAMS):
+            result = self.daemon.step()
+        if self.monitoring is not None and DRIVER_STREAM in moment.frames:
+            self.monitored = self.monitoring.step()
+        for output in self._outputs.values():
             while (data := output.receive()) is not None:
                 self._unwritten.append(data)
-        for source in self._sources.values():
-            if result is not None:
+        for name, source in self._sources.items():
+            if (self.monitored if name == DRIVER_STREAM else result) is not None:
                 source.forget()
             source.keep()
         return result
 
     @property
     def answers(self) -> tuple[bytes, ...]:
-        """What the daemon said of the frame of the last step; `record` has it later."""
+        """What the daemons said of the frames of the last step; `record` has it later."""
         return tuple(self._unwritten)
 
     def finish(self) -> None:
@@ -168,14 +218,16 @@ class PlaybackSession:
         self._unwritten.clear()
 
     def close(self) -> None:
-        """Give up the bus; the program stays the caller's."""
-        self.daemon.close()
+        """Give up the bus; the programs stay the caller's."""
+        for loop in (self.daemon, self.monitoring):
+            if loop is not None:
+                loop.close()
         for publisher in set(self._publishers.values()):
             publisher.close()
 
     def _take(self, message: Message) -> None:
-        """Hand a message to the bus, and to the log as recorded, unless the daemon says it."""
-        if message.service in PUBLICATIONS:
+        """Hand a message to the bus, and to the log as recorded, unless a daemon says it itself."""
+        if message.service in self._outputs:
             return
         publisher = self._publishers.get(message.service)
         if publisher is not None:
@@ -202,10 +254,17 @@ def car_of(info: DriveInfo) -> CarParameters:
     return read_car_parameters(read_event(info.car_params).carParams)
 
 
-def _make_sources(formats: Mapping[str, FrameFormat]) -> dict[str, PlaybackSource]:
-    """Make the sources of the cameras that the daemon watches; the road camera is the main one."""
-    streams = [name for name in DAEMON_STREAMS if name in formats]
+def _make_sources(
+    formats: Mapping[str, FrameFormat], programs: Programs
+) -> dict[str, PlaybackSource]:
+    """Make the sources of the cameras that the daemons watch; the first of each is the main one."""
+    watched = (
+        (programs.driving, DAEMON_STREAMS),
+        (programs.monitoring, (DRIVER_STREAM,)),
+    )
     return {
         name: PlaybackSource(formats[name], conflate=position == 0)
-        for position, name in enumerate(streams)
+        for program, streams in watched
+        if program is not None
+        for position, name in enumerate(name for name in streams if name in formats)
     }

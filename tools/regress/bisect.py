@@ -363,6 +363,7 @@ def _experiment(
     sides: tuple[Artifact, Artifact], path: Path, text: str, options: DriveOptions, device: Device
 ) -> list[Experiment]:
     from tools.playback.run_drive import PlaybackOptions, play
+    from tools.playback.session import Programs
 
     artifacts, pairs = _variants(*sides)
     first: dict[str, int] = {}
@@ -394,7 +395,7 @@ def _experiment(
 
         config = Config(demo=True, send_raw_predictions=False)
         with suppress(_StopError):
-            play(drive, several, _forget, PlaybackOptions(config=config, on_moment=look))
+            play(drive, Programs(several), _forget, PlaybackOptions(config=config, on_moment=look))
     return [
         Experiment(name, first.get(name, -1), counts[name], played, worst.get(name))
         for name in pairs

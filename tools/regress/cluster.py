@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,29 +36,27 @@ LOST_EXIT_CODE: Final = 1
 
 
 class ProgramOnWorker:
-    """What a worker keeps: the program's file, the loaded program, and a turn for each job.
+    """What a worker keeps: the programs' files, the loaded programs, and a turn for each job.
 
     Dask pickles it once for each worker and calls `setup` there.
 
     Args:
-        artifact: the program's file, as bytes.
-        sha256: of the program, as `Artifact.sha256`.
+        artifacts: sha256 of a program, as `Artifact.sha256` -> its file, as bytes.
     """
 
     name = PLUGIN
 
-    def __init__(self, artifact: bytes, sha256: str) -> None:
-        self._artifact: bytes | None = artifact
-        self._sha256 = sha256
+    def __init__(self, artifacts: Mapping[str, bytes]) -> None:
+        self._artifacts = artifacts
 
     def setup(self, worker: Any) -> None:
-        """Write the program beside the worker's other files."""
-        path = Path(worker.local_directory) / f"modeld-{self._sha256}.pkl"
-        assert self._artifact is not None
-        with whole_file(path) as file:
-            file.write(self._artifact)
-        self._artifact = None
-        self._path = path
+        """Write the programs beside the worker's other files."""
+        self._paths: dict[str, Path] = {}
+        for sha256, content in self._artifacts.items():
+            path = self._paths[sha256] = Path(worker.local_directory) / f"modeld-{sha256}.pkl"
+            with whole_file(path) as file:
+                file.write(content)
+        self._artifacts = {}
         self._holder = ModelHolder()
         self._code = code_digest()
         # A program belongs to one thread at a time, and one drive uses all processors anyway.
@@ -79,7 +77,9 @@ class ProgramOnWorker:
                 exit_code=LOST_EXIT_CODE,
             )
         with self._turn:
-            return run_job(replace(job, artifact=self._path), self._holder)
+            artifact = self._paths[job.artifact_sha256]
+            monitoring = self._paths.get(job.monitoring_sha256)
+            return run_job(replace(job, artifact=artifact, monitoring=monitoring), self._holder)
 
 
 def run_on_worker(job: Job) -> JobResult:
@@ -186,7 +186,10 @@ def _run(client: Any, jobs: Sequence[Job]) -> Iterator[JobResult]:
 
     as_completed = _untyped(distributed.as_completed)
     first = jobs[0]
-    client.register_plugin(_as_plugin(first.artifact.read_bytes(), first.artifact_sha256))
+    artifacts = {first.artifact_sha256: first.artifact.read_bytes()}
+    if first.monitoring is not None:
+        artifacts[first.monitoring_sha256] = first.monitoring.read_bytes()
+    client.register_plugin(_as_plugin(artifacts))
     futures = {client.submit(run_on_worker, job, key=f"modeld-{job.key}"): job for job in jobs}
     for future in as_completed(list(futures)):
         job = futures.pop(future)
@@ -197,14 +200,14 @@ def _run(client: Any, jobs: Sequence[Job]) -> Iterator[JobResult]:
         yield result
 
 
-def _as_plugin(artifact: bytes, sha256: str) -> Any:
+def _as_plugin(artifacts: Mapping[str, bytes]) -> Any:
     """Return the plugin as a subclass of Dask's, which is imported only here."""
     from distributed import WorkerPlugin
 
-    make: Callable[[bytes, str], Any] = type(
+    make: Callable[[Mapping[str, bytes]], Any] = type(
         "ProgramPlugin", (ProgramOnWorker, WorkerPlugin), {"__module__": __name__}
     )
-    return make(artifact, sha256)
+    return make(artifacts)
 
 
 def _untyped(function: Any) -> Callable[..., Any]:

@@ -42,14 +42,15 @@ def device_class(info: DeviceInfo) -> str:
     return f"{info.kind}-{'qualcomm' if maker == 'adreno' else maker}"
 
 
-def model_hash(manifest: Manifest) -> str:
-    """Return a sha256 of the ONNX files and checkpoints that an artifact was made from.
+def model_hash(*manifests: Manifest) -> str:
+    """Return a sha256 of the ONNX files and checkpoints that artifacts were made from.
 
     Not of the artifact: compiled again by another compiler, or with other options, it is still
     the same model, and has to say the same.
     """
     digest = hashlib.sha256()
-    for model in sorted(manifest.models, key=lambda model: model.role):
+    models = [model for manifest in manifests for model in manifest.models]
+    for model in sorted(models, key=lambda model: model.role):
         digest.update(f"{model.role}\0{model.sha256}\0{model.checkpoint}\0".encode())
     return digest.hexdigest()
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,10 +24,10 @@ from runtime.device import choose_device
 from runtime.driving_interface import parse_interface
 from runtime.errors import RuntimeFault
 from runtime.manifest import Manifest
+from runtime.monitoring_interface import parse_monitoring_interface
 from tools.drives.drive import DriveInfo
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import ArtifactMismatchError, ToolError, VideoError
-from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.regress.environment import (
     describe_environment,
     device_class,
@@ -53,6 +54,8 @@ class Job:
         artifact_sha256: of it; a file of another content is refused.
         code_sha256: of the code that runs it, see `code_digest`.
         device: OpenCL device, None: the best.
+        monitoring: path of a driver monitoring artifact that runs beside; None: none does.
+        monitoring_sha256: of it.
     """
 
     drive: str
@@ -61,6 +64,8 @@ class Job:
     artifact_sha256: str
     code_sha256: str
     device: str | None = None
+    monitoring: Path | None = None
+    monitoring_sha256: str = ""
 
     @property
     def key(self) -> str:
@@ -76,6 +81,7 @@ class Job:
             self.artifact_sha256,
             self.code_sha256,
             self.device,
+            self.monitoring_sha256,
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
@@ -167,7 +173,8 @@ class ModelHolder:
 
     def __init__(self) -> None:
         self._model: LoadedModel | None = None
-        self._wanted: tuple[Path, str, str | None] | None = None
+        self._loading = ExitStack()
+        self._wanted: tuple[object, ...] | None = None
 
     def get(self, job: Job) -> LoadedModel:
         """Return the job's program on its device, loaded if it is another than the last.
@@ -176,25 +183,30 @@ class ModelHolder:
             ArtifactMismatchError: the file is not what the job names.
             RuntimeFault: it cannot be read or loaded.
         """
-        from tools.playback.model import load_model
+        from tools.playback.model import loaded_models
 
-        wanted = (job.artifact, job.artifact_sha256, job.device)
+        expected = (job.artifact_sha256, job.monitoring_sha256)
+        wanted = (job.artifact, job.monitoring, *expected, job.device)
         if self._model is None or self._wanted != wanted:
             self.close()
-            model = load_model(job.artifact, job.device)
-            if model.artifact.sha256 != job.artifact_sha256:
-                model.close()
-                raise ArtifactMismatchError(
-                    f"{job.artifact}: expected the artifact {job.artifact_sha256[:12]}, found "
-                    f"{model.artifact.sha256[:12]}; it was replaced while drives ran, run again"
+            with ExitStack() as stack:
+                (model,) = stack.enter_context(
+                    loaded_models([job.artifact], job.monitoring, job.device)
                 )
+                for part, sha256 in zip(model.parts, expected, strict=False):
+                    if part.artifact.sha256 != sha256:
+                        raise ArtifactMismatchError(
+                            f"{part.path}: expected the artifact {sha256[:12]}, found "
+                            f"{part.artifact.sha256[:12]}; it was replaced while drives ran, run "
+                            "again"
+                        )
+                self._loading = stack.pop_all()
             self._model, self._wanted = model, wanted
         return self._model
 
     def close(self) -> None:
-        """Release the program."""
-        if self._model is not None:
-            self._model.close()
+        """Release the programs."""
+        self._loading.close()
         self._model = self._wanted = None
 
 
@@ -225,9 +237,14 @@ def one_line(error: Exception) -> str:
 
 
 class _Kept:
-    """What is kept of a drive's events: the daemon's messages, and how fast the car was."""
+    """What is kept of a drive's events: the daemons' messages, and how fast the car was.
 
-    def __init__(self) -> None:
+    Args:
+        services: what the daemons publish.
+    """
+
+    def __init__(self, services: Sequence[str]) -> None:
+        self._services = services
         self.messages: list[bytes] = []
         self.speeds_mps: dict[int, float] = {}
         self._speed = math.nan
@@ -236,7 +253,7 @@ class _Kept:
         """Take note of an event."""
         event = read_event(data)
         name = member_name(event)
-        if name in OUTPUT_SERVICES:
+        if name in self._services:
             self.messages.append(data)
         if name == "modelV2":
             self.speeds_mps[int(event.modelV2.frameId)] = self._speed
@@ -251,28 +268,30 @@ def _run(job: Job, key: str, holder: ModelHolder) -> JobResult:
     drive = open_drive(job.drive, job.options)
     try:
         model = holder.get(job)
-        check_fits(model.path, model.artifact, drive.info)
-        kept = _Kept()
+        for one in model.parts:
+            check_fits(one.path, one.artifact, drive.info)
+        kept = _Kept(model.programs.publications)
         # The daemon's settings are ours, not the environment's: raw vectors would be kept too.
         config = Config(demo=True, send_raw_predictions=False)
         options = PlaybackOptions(digest_inputs=True, config=config)
-        frames, wall_s = play(drive, model.program, kept.add, options)
+        frames, wall_s = play(drive, model.programs, kept.add, options)
         # Of drives that keep what precedes damage: a reference is of the whole drive.
         if damage := getattr(drive, "damage", ""):
             raise VideoError(damage)
         outputs = pack(kept.messages, frames, rule_of)
         info, manifest = choose_device(job.device).info, model.artifact.manifest
+        artifacts = [one.artifact for one in model.parts]
         return JobResult(
             key=key,
             drive=_name_of(drive.info),
             outputs=outputs,
             digest=content_digest(outputs),
-            model=model_hash(manifest),
-            interface=parse_interface(manifest.metadata["interface"]).name,
+            model=model_hash(*(one.manifest for one in artifacts)),
+            interface=" and ".join(_interface_of(one.manifest) for one in artifacts),
             device_class=device_class(info),
-            launches=launches_of(manifest),
+            launches=launches_of(*(one.manifest for one in artifacts)),
             speeds_mps=kept.speeds_mps,
-            program=program_facts(model.artifact),
+            program=program_facts(*artifacts),
             measured=Measured(
                 execution_s=tuple(frames.execution_s.tolist()),
                 wall_s=wall_s,
@@ -288,13 +307,20 @@ def _name_of(info: DriveInfo) -> DriveName:
     return DriveName(info.name, info.kind, info.identity, info.rate_hz)
 
 
-def launches_of(manifest: Manifest) -> dict[str, Launches]:
-    """Return the sizes of the entries, by name."""
+def _interface_of(manifest: Manifest) -> str:
+    parse = parse_interface if manifest.kind == "driving" else parse_monitoring_interface
+    return parse(manifest.metadata["interface"]).name
+
+
+def launches_of(*manifests: Manifest) -> dict[str, Launches]:
+    """Return the sizes of the entries, by name; those of monitoring have its kind before them."""
     found = {}
-    for entry in manifest.entries:
-        kernels = {
-            (manifest.kernels[index].program, manifest.kernels[index].name)
-            for index in entry.launches
-        }
-        found[entry.name] = Launches(len(entry.launches), len(kernels))
+    for manifest in manifests:
+        prefix = "" if manifest.kind == "driving" else f"{manifest.kind} "
+        for entry in manifest.entries:
+            kernels = {
+                (manifest.kernels[index].program, manifest.kernels[index].name)
+                for index in entry.launches
+            }
+            found[prefix + entry.name] = Launches(len(entry.launches), len(kernels))
     return dict(sorted(found.items()))

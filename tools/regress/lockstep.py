@@ -156,6 +156,7 @@ def play_until(
         ToolError: the drive cannot be read, or the program does not fit it.
     """
     from tools.playback.run_drive import PlaybackOptions, play
+    from tools.playback.session import Programs
 
     last_frame, rounding = stop
     pair = Beside(model.program, beside)
@@ -170,7 +171,12 @@ def play_until(
     try:
         check_fits(model.path, model.artifact, drive.info)
         config = Config(demo=True, send_raw_predictions=False)
-        play(drive, pair, lambda _data: None, PlaybackOptions(config=config, on_moment=look))
+        play(
+            drive,
+            Programs(pair),
+            lambda _data: None,
+            PlaybackOptions(config=config, on_moment=look),
+        )
     except _StopError:
         pass
     finally:

@@ -11,7 +11,7 @@ import json
 import lzma
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -41,6 +41,7 @@ MAX_BYTES: Final = 1 << 30
 # Values are noise below their steps: literal contexts of text only cost (measured, 1 %).
 _FILTERS: Final = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "lp": 0, "pb": 0}]
 _LENGTH: Final = struct.Struct("<I")
+_DRIVER: Final = "driver."
 _TABLE: Final = ("moment", "frame_id", "dropped", "published", "valid")
 
 Integers = NDArray[np.int64]
@@ -104,10 +105,13 @@ def pack(messages: Iterable[bytes], frames: FrameTable, rule_of: RuleOf) -> byte
         group.append(leaves)
     writer.integers("order", np.array(order, np.int64))
     writer.integers("digests", np.array(digests, np.int64))
-    for name in _TABLE:
-        writer.integers(f"frames.{name}", getattr(frames, name).astype(np.int64))
-    for name in sorted(frames.input_crc):
-        writer.integers(f"inputs.{name}", frames.input_crc[name].astype(np.int64))
+    for prefix, table in (("", frames), (_DRIVER, frames.driver)):
+        if table is None:
+            continue
+        for name in _TABLE:
+            writer.integers(f"{prefix}frames.{name}", getattr(table, name).astype(np.int64))
+        for name in sorted(table.input_crc):
+            writer.integers(f"{prefix}inputs.{name}", table.input_crc[name].astype(np.int64))
     described = []
     for number, ((service, skeleton), group) in enumerate(groups.items()):
         texts = _add_group(writer, number, group, rule_of)
@@ -238,7 +242,10 @@ class _Reader:
             raise ReferenceFormatError(
                 f"packed drive: expected {len(messages)} digests, found {len(digests)}"
             )
-        return Packed(messages, services, digests, self._frames())
+        frames = self._frames("")
+        if f"{_DRIVER}frames.moment" in self._columns:
+            frames = replace(frames, driver=self._frames(_DRIVER))
+        return Packed(messages, services, digests, frames)
 
     def _values(self, number: int, group: Mapping[str, Any]) -> dict[str, Iterator[Any]]:
         values: dict[str, Iterator[Any]] = {}
@@ -255,10 +262,11 @@ class _Reader:
     def _line(self, name: str) -> Integers:
         return np.asarray(self._columns[name], np.int64).ravel()
 
-    def _frames(self) -> FrameTable:
+    def _frames(self, prefix: str) -> FrameTable:
         moment, frame_id, dropped, published, valid = (
-            self._line(f"frames.{name}") for name in _TABLE
+            self._line(f"{prefix}frames.{name}") for name in _TABLE
         )
+        inputs = f"{prefix}inputs."
         return FrameTable(
             moment=moment,
             frame_id=frame_id,
@@ -267,9 +275,9 @@ class _Reader:
             valid=valid.astype(np.bool_),
             execution_s=np.zeros(len(moment)),
             input_crc={
-                name.removeprefix("inputs."): self._line(name).astype(np.uint32)
+                name.removeprefix(inputs): self._line(name).astype(np.uint32)
                 for name in self._columns
-                if name.startswith("inputs.")
+                if name.startswith(inputs)
             },
         )
 

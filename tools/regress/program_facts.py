@@ -30,8 +30,22 @@ class ProgramFacts:
     weights: Mapping[str, str] = field(default_factory=dict)
 
 
-def program_facts(artifact: Artifact) -> ProgramFacts:
-    """Return the digests of an artifact."""
+def program_facts(*artifacts: Artifact) -> ProgramFacts:
+    """Return the digests of the programs that a daemon of each kind runs."""
+    found = [_facts_of(artifact) for artifact in artifacts]
+    if len(found) == 1:
+        return found[0]
+    kernels = hashlib.sha256("".join(facts.kernels for facts in found).encode()).hexdigest()
+    # Buffers of two programs may have the same names.
+    weights = {
+        f"{artifact.manifest.kind} {name}": digest
+        for artifact, facts in zip(artifacts, found, strict=True)
+        for name, digest in facts.weights.items()
+    }
+    return ProgramFacts(kernels, weights)
+
+
+def _facts_of(artifact: Artifact) -> ProgramFacts:
     manifest = artifact.manifest
     kernels = hashlib.sha256()
     for program in manifest.programs:

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -64,6 +64,7 @@ class Plan:
         baseline: artifact whose times are the reference; None: the stored ones are.
         reason: why what changed is accepted; None: nothing is accepted.
         command: the command line, for provenance.
+        monitoring: path of a driver monitoring artifact beside it, and it, checked; None: none.
     """
 
     texts: Sequence[str]
@@ -78,6 +79,7 @@ class Plan:
     baseline: Path | None = None
     reason: str | None = None
     command: str = ""
+    monitoring: tuple[Path, Artifact] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +173,17 @@ def regress(plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnRes
             "sha256": plan.artifact.sha256,
             "model": model_hash(plan.artifact.manifest),
             "device_class": device_class(plan.info),
+            **_monitoring_facts(plan),
         },
         is_update=plan.reason is not None,
     )
+
+
+def _monitoring_facts(plan: Plan) -> dict[str, str]:
+    if plan.monitoring is None:
+        return {}
+    path, artifact = plan.monitoring
+    return {"monitoring": path.name, "monitoring_sha256": artifact.sha256}
 
 
 def default_processes(info: DeviceInfo) -> int:
@@ -239,6 +249,9 @@ def _make_jobs(plan: Plan) -> tuple[list[tuple[int, Job]], list[tuple[int, Drive
             continue
         for drive in drives:
             job = Job(drive, plan.options, plan.model, plan.artifact.sha256, code, plan.device)
+            if plan.monitoring is not None:
+                path, beside = plan.monitoring
+                job = replace(job, monitoring=path, monitoring_sha256=beside.sha256)
             jobs.append((len(jobs) + len(failures), job))
     return jobs, failures
 

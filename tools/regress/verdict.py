@@ -19,7 +19,7 @@ from tools.behaviour.truth import Truth
 from tools.behaviour.verdict import BehaviourVerdict, judge_behaviour
 from tools.compare.findings import Comparison, Finding
 from tools.errors import ToolError
-from tools.playback.outcome import INPUT_NAMES, FrameTable
+from tools.playback.outcome import INPUT_NAMES, MONITORING_INPUT_NAMES, FrameTable
 from tools.regress.job import JobResult, Launches
 from tools.regress.packing import Packed, unpack
 from tools.regress.program_facts import ProgramFacts
@@ -199,10 +199,10 @@ def judge(text: str, result: JobResult, store: ReferenceStore, how: Comparing) -
         comparison = replace(how.compare(before.messages, messages), behaviour=behaviour)
     except ToolError as error:
         return failed(text, str(error), error.exit_code, result)
-    causes = [
-        *input_changes(before.frames, now.frames),
-        *frame_changes(before.frames, now.frames),
-    ]
+    causes = _causes(before.frames, now.frames)
+    if before.frames.driver is not None and now.frames.driver is not None:
+        for one in _causes(before.frames.driver, now.frames.driver):
+            causes.append(replace(one, text=f"driver camera: {one.text}"))
     program = [
         *weight_changes(reference.program, result.program),
         *launch_changes(reference.launches, result.launches),
@@ -242,11 +242,15 @@ def messages_to_compare(before: Packed, now: Packed) -> list[bytes]:
     return messages
 
 
+def _causes(before: FrameTable, now: FrameTable) -> list[Change]:
+    return [*input_changes(before, now), *frame_changes(before, now)]
+
+
 def input_changes(before: FrameTable, now: FrameTable) -> list[Change]:
     """Return which inputs of the program are not what they were, earliest first."""
     rows_before, rows_now = _common_rows(before, now)
     changes = []
-    for name in INPUT_NAMES:
+    for name in (*INPUT_NAMES, *MONITORING_INPUT_NAMES):
         if name not in before.input_crc or name not in now.input_crc:
             continue
         differs = before.input_crc[name][rows_before] != now.input_crc[name][rows_now]

@@ -67,7 +67,7 @@ def run(model: LoadedModel, tmp_path: Path) -> Run:
 def session(model: LoadedModel) -> Iterator[PlaybackSession]:
     """The daemon of a drive, to be given moments."""
     info = SyntheticDrive().info
-    found = PlaybackSession(PlaybackOptions().config, model.program, info, lambda _: None)
+    found = PlaybackSession(PlaybackOptions().config, model.programs, info, lambda _: None)
     yield found
     found.close()
     model.program.reset()
@@ -118,9 +118,10 @@ def test_recorded_messages_are_kept_as_they_are_but_for_those_of_the_daemon(run:
 
 
 def test_messages_reach_the_daemon_before_their_frame(session: PlaybackSession) -> None:
+    assert session.daemon is not None
+    messages = session.daemon._messages
     for moment in SyntheticDrive(count=3).moments():
         session.step(moment)
-        messages = session.daemon._messages
         # The car's speed is 7 between the frames and 12 with each: the newest one counts.
         assert messages["carState"].vEgo == 12.0
         assert messages["roadCameraState"].frameId == moment.index
@@ -137,8 +138,8 @@ def test_messages_reach_the_daemon_before_their_frame(session: PlaybackSession) 
             event = new_event(member, mono_time_ns=START_NS, valid=True)
             getattr(event, member).isRHD = is_rhd
             session.step(Moment(0, (Message(member, START_NS, event.to_bytes()),), {}))
-            session.daemon._messages.update(0)
-            assert session.daemon._messages["driverMonitoringState"].isRHD is is_rhd
+            messages.update(0)
+            assert messages["driverMonitoringState"].isRHD is is_rhd
 
 
 @pytest.mark.parametrize("suffix", ["rlog", "rlog.zst"])
@@ -280,7 +281,7 @@ def test_nothing_is_left_of_frames_too_large_or_on_a_full_disk(
 def test_non_finite_outputs_are_not_valid(tmp_path: Path) -> None:
     path = write_tiny_driving(tmp_path / "bad.pkl", SIZE, bad_frame=4)
     with load_model(path) as bad:
-        table, _ = play(SyntheticDrive(), bad.program, lambda _: None, PlaybackOptions())
+        table, _ = play(SyntheticDrive(), bad.programs, lambda _: None, PlaybackOptions())
     assert table.valid.tolist() == [i % 4 != 3 for i in range(12)]
 
 
@@ -324,7 +325,7 @@ with load_model(Path(sys.argv[2])) as model:
     shown = FramePictures(drive.info)
     options = PlaybackOptions(on_moment=shown.take)
     outcome = run_drive(drive, model, Path(sys.argv[3]), options)
-    read_result(drive.info, model.path, outcome.log, shown.choose(4))
+    read_result(drive.info, model.paths, outcome.log, shown.choose(4))
 print(peak_rss_bytes())
 """
 

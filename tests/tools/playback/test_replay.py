@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from cereal.log_reader import read_log
-from tests.support.built import built, example_artifact
+from tests.support.built import example_artifact
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo, Modeld
 from tests.tools.films import cut, joined, write_film
 from tests.tools.page import Page
-from tests.tools.small_monitoring import write_small_monitoring
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.lib.drive_log import OUTPUT_SERVICES, summarize
 from tools.lib.drive_messages import DRIVE_SERVICES
@@ -218,13 +217,3 @@ def test_a_model_of_each_kind_replays_videos_and_the_dashcam_clip(
             near = [line.y[0] for line in message.laneLines]
             assert near == pytest.approx([-5.4, -1.8, 1.8, 5.4], abs=0.8)
             assert message.position.x[-1] == pytest.approx(150.0, abs=40.0)
-
-
-def test_driver_monitoring_is_not_replayed(tmp_path: Path, video: Path, modeld: Modeld) -> None:
-    name = "dmonitoring.pkl"
-    model = built("small-monitoring", lambda to: write_small_monitoring(to / name)) / name
-    said = modeld(4, "replay", video, "--model", model, "-o", tmp_path / "out.rlog").err
-    assert said == (
-        f"modeld: error: {model}: expected a driving artifact, found a monitoring one; driver "
-        f"monitoring is not replayed, run it with: modeld run --model {model}\n"
-    )
