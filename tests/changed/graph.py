@@ -26,6 +26,8 @@ PACKAGES = ("cereal", "runtime", "scheduler", "modeld", "tools", "benchmarks", "
 # Every test depends on what configures them all.
 CONFIGURATION = ("pyproject.toml", "tests/conftest.py")
 COMMAND_LINE = "tools/cli.py"
+# Every command reads this table; what its row imports, the module of the command imports, too.
+COMMAND_FILES = "tools/command_files.py"
 # What cleans up after the tests makes none of them fail, only those that import it.
 KEEPER = "tests/support/keeper.py"
 
@@ -80,7 +82,8 @@ def read_graph(root: Path, files: Iterable[str]) -> Graph:
     named = _named(root, known, users_of_commands)
     for user, used in (*imports, *_conftests(known), *named):
         housekeeping = used == KEEPER and not is_test(user)
-        if user != used and not housekeeping:
+        in_a_row = user == COMMAND_FILES and not used.startswith("tools/lib/")
+        if user != used and not (housekeeping or in_a_row):
             users[used].add(user)
     return Graph(known, {file: frozenset(found) for file, found in users.items()})
 

@@ -101,9 +101,10 @@ class SegmentDrive:
         leading = [name for name in source.videos if name != "driver"] or ["driver"]
         if not set(leading) & set(self._files):
             small = [] if leading == ["driver"] else [SMALL_VIDEO]
-            names = dict.fromkeys([*(source.videos[name] for name in leading), *small])
+            *names, last = dict.fromkeys([*(source.videos[name] for name in leading), *small])
+            wanted = f"{', '.join(names)} or {last}" if names else last
             raise DriveError(
-                f"{source.segments[0].path}: expected {' or '.join(names)}, found "
+                f"{source.segments[0].path}: expected {wanted}, found "
                 f"{', '.join(sorted(source.segments[0].files))}; fetch the videos of the drive"
             )
         placed = {name: self._place(name, files) for name, files in self._files.items()}
