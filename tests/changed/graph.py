@@ -27,7 +27,7 @@ PACKAGES = ("cereal", "runtime", "scheduler", "modeld", "tools", "benchmarks", "
 CONFIGURATION = ("pyproject.toml", "tests/conftest.py")
 COMMAND_LINE = "tools/cli.py"
 # Every command reads this table; what its row imports, the module of the command imports, too.
-COMMAND_FILES = "tools/command_files.py"
+COMMAND_FILES, OUTPUTS = "tools/command_files.py", "tools/lib/outputs.py"
 # What cleans up after the tests makes none of them fail, only those that import it.
 KEEPER = "tests/support/keeper.py"
 
@@ -82,7 +82,7 @@ def read_graph(root: Path, files: Iterable[str]) -> Graph:
     named = _named(root, known, users_of_commands)
     for user, used in (*imports, *_conftests(known), *named):
         housekeeping = used == KEEPER and not is_test(user)
-        in_a_row = user == COMMAND_FILES and not used.startswith("tools/lib/")
+        in_a_row = user == COMMAND_FILES and used != OUTPUTS
         if user != used and not (housekeeping or in_a_row):
             users[used].add(user)
     return Graph(known, {file: frozenset(found) for file, found in users.items()})
