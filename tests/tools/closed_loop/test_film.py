@@ -67,7 +67,8 @@ def test_a_drive_is_left_in_segments_of_a_minute_with_all_its_pictures(tmp_path:
         assert len(ids) == frames_there
         assert min(event.logMonoTime for event in events) >= BEGIN_NS
     drive = open_drive(str(drives), DriveOptions())
-    for moment, expected in zip(drive.moments(), painted, strict=True):
+    shown = (moment for moment in drive.moments() if moment.frames)
+    for moment, expected in zip(shown, painted, strict=True):
         for stream, data in expected.items():
             frame = moment.frames[stream]
             assert frame.frame_id == FIRST_ID + moment.index
