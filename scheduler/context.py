@@ -20,6 +20,10 @@ from scheduler.ir.origin import Origins
 
 # Half storage is asked for by name, see `scheduler.passes.precision`.
 FP32: Final = "fp32"
+# What arithmetic on halves means: rounded after every operation, or where a half has to be there.
+EXACT: Final = "exact"
+WIDE: Final = "wide"
+HALVES: Final = (WIDE, EXACT)
 # Flags that change what is said of a compilation, not its result.
 _SHOWING: Final = frozenset({"debug", "viz", "schedule_cache"})
 
@@ -50,6 +54,7 @@ class CompileContext:
         spec: the kind of device, with the limits of its kernels.
         flags: what the environment, or a caller, asks for.
         precision: "fp32", or "fp16" for half storage.
+        halves: "wide" or "exact": what arithmetic on halves means.
         tuned: loops that were measured, by kernel.
         stages: is told the graph after each pass; None where nobody looks.
     """
@@ -57,6 +62,7 @@ class CompileContext:
     spec: DeviceSpec = DEFAULT
     flags: Flags = field(default_factory=Flags)
     precision: str = FP32
+    halves: str = WIDE
     tuned: TunedTable = EMPTY
     stages: Stages | None = None
 
@@ -69,7 +75,7 @@ class CompileContext:
         """Return what caches tell contexts apart by: all that may change a result."""
         names = [f.name for f in fields(self.flags) if f.name not in _SHOWING]
         decisive = tuple((name, getattr(self.flags, name)) for name in names)
-        return (self.spec.key(), decisive, self.precision, self.tuned.digest)
+        return (self.spec.key(), decisive, self.precision, self.halves, self.tuned.digest)
 
 
 # The row `cpu`, whatever the environment says.
@@ -81,6 +87,7 @@ def context_for(
     *,
     flags: Flags | None = None,
     precision: str = FP32,
+    halves: str = WIDE,
     tuned: TunedTable | None = None,
 ) -> CompileContext:
     """Return the context of a compilation, with what the flags say in force.
@@ -89,6 +96,7 @@ def context_for(
         spec: the kind of device; `max_kernel_buffers` wins over its number of buffers.
         flags: by default those of the environment.
         precision: "fp32" or "fp16".
+        halves: "wide" or "exact".
         tuned: measured loops, by default the table that ships for the target; none is used where
             the flags say so.
 
@@ -101,4 +109,5 @@ def context_for(
     elif tuned is None:
         tuned = shipped_table(spec.target)
     limited = with_buffers(spec, flags.max_kernel_buffers)
-    return CompileContext(limited, flags, precision, tuned, Stages() if flags.is_watched else None)
+    stages = Stages() if flags.is_watched else None
+    return CompileContext(limited, flags, precision, halves, tuned, stages)

@@ -14,11 +14,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from scheduler.context import DEFAULT_CONTEXT, FP32, CompileContext
+from scheduler.context import DEFAULT_CONTEXT, EXACT, FP32, WIDE, CompileContext
 from scheduler.emit.limit_checks import refused_by_limits
 from scheduler.emit.schedule import Schedule
 from scheduler.errors import LoweringError, ModelError
 from scheduler.flags import Level
+from scheduler.ir import dtype as dt
 from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
@@ -32,16 +33,22 @@ from scheduler.passes.batch_branches import batch_branches
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.passes.custom_inputs import custom_inputs
 from scheduler.passes.fold_constants import fold_constants
-from scheduler.passes.halves import halves
+from scheduler.passes.halves import halves as round_halves
 from scheduler.passes.merge_assign import merge_assign
 from scheduler.passes.one_hot import one_hot
-from scheduler.passes.precision import PrecisionReport, check_precision, store_halves
+from scheduler.passes.precision import (
+    PrecisionReport,
+    check_precision,
+    store_exact_halves,
+    store_halves,
+)
 from scheduler.passes.push_gather import push_gather
 from scheduler.passes.push_slices import push_slices
 from scheduler.passes.split_concat import split_concat
 from scheduler.passes.split_concat_sums import split_concat_sums
 from scheduler.passes.split_reduce import split_reduce
 from scheduler.passes.strength_reduce import strength_reduce
+from scheduler.passes.wide_halves import wide_halves
 from scheduler.passes.winograd import winograd
 
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
@@ -63,7 +70,7 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
     fast = [(WINOGRAD, partial(winograd, spec=context.spec))]
     return (
         ("expand alternatives", partial(expand_alternatives, spec=context.spec)),
-        ("round halves", halves),
+        ("round halves", round_halves if context.halves == EXACT else wide_halves),
         ("merge partial assignments", merge_assign),
         ("canonicalize", simplify),
         ("one hot to gather", partial(one_hot, float_unsafe=unsafe)),
@@ -109,13 +116,16 @@ def schedule(
     origins = (origins or Origins()).over([*computed.values(), *writes])
     named, roots = _passed(computed, writes, context, origins)
     pins, report = frozenset[Node](), None
+    halves = context.halves if _has_halves([*outputs.values(), *writes]) else ""
     if context.precision != FP32:
         named, roots, pins, report = _with_halves(named, roots, context, origins)
+    elif halves == WIDE:
+        named, roots = _with_exact_halves(named, roots, context, origins)
     stored = {n: named[n] if n in named else _unwritten(outputs[n]) for n in outputs}
     sinks = list(stored.values())
     lowered = _kernels(roots, sinks, Splits(pins), context, origins)
     return Schedule(
-        MappingProxyType(stored), buffers, lowered, context.spec, report, context.stages
+        MappingProxyType(stored), buffers, lowered, context.spec, report, halves, context.stages
     )
 
 
@@ -259,6 +269,21 @@ def _with_halves(
     _tell(context, "half storage", halved.roots, origins)
     outputs = dict(zip(named, halved.roots, strict=False))  # the roots begin with the outputs
     return outputs, halved.roots, halved.pins, halved.report
+
+
+def _with_exact_halves(
+    named: Mapping[str, Node], roots: Sequence[Node], context: CompileContext, origins: Origins
+) -> tuple[dict[str, Node], list[Node]]:
+    """Return outputs and roots whose weights are stored as the halves that they were."""
+    halved = store_exact_halves(roots, context.spec)
+    origins.follow(halved.new)
+    verify(halved.roots, "weights as halves", origins)
+    _tell(context, "weights as halves", halved.roots, origins)
+    return dict(zip(named, halved.roots, strict=False)), halved.roots
+
+
+def _has_halves(roots: Sequence[Node]) -> bool:
+    return any(node.dtype is dt.float16 for node in toposort(roots))
 
 
 def _unwritten(node: Node) -> Node:

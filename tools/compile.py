@@ -34,7 +34,7 @@ from scheduler.compile import (
     compile_monitoring,
     compile_plain,
 )
-from scheduler.context import FP32, CompileContext
+from scheduler.context import FP32, HALVES, WIDE, CompileContext
 from scheduler.device.spec import spec_of
 from scheduler.device.targets import AUTO, TARGETS, target_for
 from scheduler.device.tuned_table import TunedTable, table_for
@@ -98,6 +98,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=FP32,
         help="fp16: weights and what is stored between kernels are halves, arithmetic is float32 "
         f"(default: {FP32})",
+    )
+    parser.add_argument(
+        "--halves",
+        choices=HALVES,
+        default=WIDE,
+        help="what values mean that the model itself calls halves; wide: float32 until they are "
+        f"stored, exact: rounded after every operation (default: {WIDE})",
     )
     parser.add_argument(
         "--target",
@@ -179,6 +186,7 @@ def _compile(args: argparse.Namespace, flags: Flags, found: list[Tuned]) -> Comp
         )
     options: CompileOptions = {
         "precision": args.precision,
+        "halves": args.halves,
         "target": target,
         "tables": _tables(args, found),
         "flags": flags,
@@ -243,6 +251,7 @@ def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
     models = [load_model(path) for path in args.model]
     options: CompileOptions = {
         "precision": args.precision,
+        "halves": args.halves,
         "target": target_for(args.target, args.device),
         "tables": _tables(argparse.Namespace(**{**vars(args), "tune": None}), []),
     }
@@ -363,6 +372,7 @@ def _sizes(compiled: CompiledModel) -> dict[str, Any]:
         "gflop": round(flops / 1e9, 3),
         "flops": flops,
         "weight_bytes": len(compiled.data),
+        "halves": manifest["metadata"].get("halves"),
         "arena_bytes": manifest["arena_size"],
         "arena_unplanned_bytes": compiled.arena_unplanned,
     }
@@ -378,5 +388,7 @@ def _print_sizes(report: Mapping[str, Any], reason: str) -> None:
     print(f"({unplanned} without reuse), {report['total_s']} s")
     for name, launches in report["entries"].items():
         print(f"  {name}: {count_text(launches, 'launch')}")
+    if report["halves"]:
+        print(f"  halves of the model: {report['halves']}")
     if report["interface"]:
         print(f"  interface: {report['interface']}, {reason}")

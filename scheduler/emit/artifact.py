@@ -311,9 +311,10 @@ def _entry(
 
 
 def _precision_of(entries: Mapping[str, Schedule]) -> dict[str, Any]:
-    """Return what half storage did, by entry; nothing where none was asked for."""
+    """Return what half storage did, by entry, and what halves mean; nothing without any."""
     reports = {e: s.precision.plain() for e, s in entries.items() if s.precision is not None}
-    return {"precision": reports} if reports else {}
+    halves = next((s.halves for s in entries.values() if s.halves), "")
+    return ({"precision": reports} if reports else {}) | ({"halves": halves} if halves else {})
 
 
 def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str = "") -> Emitted:

@@ -24,6 +24,7 @@ class Schedule:
         lowered: all kernels as OpenCL text, in running order.
         spec: the device that the kernels are for.
         precision: what half storage did; None where nothing was asked for.
+        halves: what arithmetic on halves means, "wide" or "exact"; "" where the graph has none.
         stages: the graph after each pass; None where nobody asked for it.
     """
 
@@ -32,6 +33,7 @@ class Schedule:
     lowered: tuple[LoweredKernel, ...]
     spec: DeviceSpec
     precision: PrecisionReport | None = None
+    halves: str = ""
     stages: Stages | None = field(default=None, repr=False)
 
     @property

@@ -40,7 +40,7 @@ class Op(Enum):
     ROUND = auto()  # half to even
     TRUNC = auto()
     NOT = auto()  # logical on bool, bitwise on integers
-    CAST = auto()
+    CAST = auto()  # arg: ROUNDED, of a conversion to half that was asked for; else None
     BITCAST = auto()
     # binary
     ADD = auto()
@@ -111,6 +111,8 @@ SCALAR_LEVEL = frozenset({Op.LOAD, Op.INDEX, Op.ACCUMULATE, Op.SELECT, Op.STAGE,
 LOOPS = frozenset({Op.ACCUMULATE, Op.STAGE})  # scalar ops that run a loop; arg[1] are its ranges
 REDUCERS = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 
+# Of a CAST to half: somebody asked for the rounding; other casts end operations on halves.
+ROUNDED = "rounded"
 # What a launch costs, in vector adds: about 10 us on PoCL (2026-11).
 LAUNCH_COST = 100_000
 # Approximate cost of one evaluation in units of one add: for decisions about kernels only.

@@ -48,7 +48,7 @@ def wide(value: AnyValue | None) -> AnyValue | None:
 def narrow(value: AnyValue) -> AnyValue:
     """Return float32 values as halves, other values as they are."""
     if isinstance(value, Tensor):
-        return value.half() if value.dtype is dt.float32 else value
+        return value.as_half() if value.dtype is dt.float32 else value
     if isinstance(value, np.ndarray) and value.dtype == np.float32:
         return value.astype(np.float16)
     return value

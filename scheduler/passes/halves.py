@@ -33,7 +33,7 @@ def halves(roots: Sequence[Node]) -> dict[Node, Node]:
         if made.dtype is dt.float16 and rounds(made):
             made = _rounded(made)
         elif made.dtype is dt.float16 and made.op is Op.CAST and made.src[0].dtype is dt.float64:
-            made = as_type(_odd_float(made.src[0]), dt.float16)
+            made = round_double(made.src[0])
         new[node] = made
     return new
 
@@ -50,8 +50,8 @@ def _widened(node: Node) -> Node:
     return as_type(node, dt.float32)
 
 
-def _odd_float(node: Node) -> Node:
-    """Return doubles as floats that round to the same half.
+def round_double(node: Node) -> Node:
+    """Return doubles as halves, by way of floats that round to the same half.
 
     What is no float becomes the neighbour whose last bit is 1, which lies halfway between no two
     halves (rounding to odd: Boldo, Melquiond 2008, "Emulation of FMA and correctly rounded sums").
@@ -63,4 +63,4 @@ def _odd_float(node: Node) -> Node:
     # The bits of floats are ordered as their magnitudes: one less is the neighbour towards 0.
     towards_0 = alu(Op.SUB, bits, as_type(too_far, dt.int32))
     odd = alu(Op.WHERE, alu(Op.EQ, node, back), bits, alu(Op.OR, towards_0, number(1, bits)))
-    return make(Op.BITCAST, dt.float32, (odd,))
+    return as_type(make(Op.BITCAST, dt.float32, (odd,)), dt.float16)

@@ -78,7 +78,7 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec)
     cones = (
         ("a custom kernel reads or writes it", custom),
         ("an output or a state is a copy of it", cone(_copied(roots), _is_move)),
-        ("an index, an integer or a test comes of it", cone(_decided_by(order))),
+        ("an index, an integer or a test comes of it", cone(decided_by(order))),
         ("a variance comes of it", cone(_squared(order))),
         ("a sum of exponentials comes of it", cone(_exponents(order, users))),
         ("a power comes of it", cone(_powers(order))),
@@ -227,7 +227,7 @@ def _copied(roots: Sequence[Node]) -> list[Node]:
     return [r.src[1] if r.op is Op.ASSIGN else r for r in roots]
 
 
-def _decided_by(order: Sequence[Node]) -> list[Node]:
+def decided_by(order: Sequence[Node]) -> list[Node]:
     """Return the floats by which something is decided.
 
     The sign of a value survives rounding to half, and rounding it to half twice changes nothing.

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scheduler.errors import ModelError, TensorIndexError, TensorTypeError
 from scheduler.ir import dtype as dt
 from scheduler.ir import interp
-from scheduler.ir.build import peel
+from scheduler.ir.build import as_type, peel
 from scheduler.ir.dtype import DType, as_dtype
 from scheduler.ir.node import Buffer, Node, const, make, toposort
-from scheduler.ir.ops import Op, Shape
+from scheduler.ir.ops import ROUNDED, Op, Shape
 from scheduler.tensor.session import SESSION
 
 Scalar = float | int | bool
@@ -210,7 +210,11 @@ class TensorCore:
             return self
         if self.node.op is Op.CONST and (dtype.is_float or not self.dtype.is_float):
             return self.of(const(self.node.arg, dtype))
-        return self.of(make(Op.CAST, dtype, (self.node,)))
+        return self.of(make(Op.CAST, dtype, (self.node,), ROUNDED if dtype is dt.float16 else None))
+
+    def as_half(self) -> Self:
+        """Return the result of an operation on halves: it is rounded where that is to be seen."""
+        return self.of(as_type(self.node, dt.float16))
 
     def bitcast(self, dtype: DType | Any) -> Self:
         """Reinterpret the bits as a type of the same width.

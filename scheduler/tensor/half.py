@@ -26,7 +26,7 @@ def rounds_once(method: F) -> F:
         if dt.float16 not in floats:
             return method(*given, **named)
         result = method(*map(_widened, given), **{k: _widened(v) for k, v in named.items()})
-        return result.cast(dt.float16) if floats == {dt.float16} else result
+        return result.as_half() if floats == {dt.float16} else result
 
     return wide  # type: ignore[return-value]  # it takes and returns what the method does
 

@@ -18,7 +18,7 @@ from runtime.artifact import from_memory
 from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import ProgramCache
-from scheduler.context import CompileContext
+from scheduler.context import HALVES, CompileContext
 from scheduler.device.spec import SPECS
 from scheduler.emit import artifact as emit
 from scheduler.emit.schedule import Schedule
@@ -84,7 +84,12 @@ def _case_of(key: str) -> int:
 
 def _scheduled(name: Name, variant: Variant) -> Schedule:
     outputs = {n: t.node for n, t in variant.outputs.items()}
-    context = CompileContext(SPECS[name.row], precision=variant.precision, tuned=variant.tuned)
+    context = CompileContext(
+        SPECS[name.row],
+        precision=variant.precision,
+        halves=HALVES[name.seed % len(HALVES)],
+        tuned=variant.tuned,
+    )
     with variant.setting():
         return schedule(outputs, [w.node for w in variant.writes], context=context)
 

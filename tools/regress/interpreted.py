@@ -102,11 +102,13 @@ def _graph_of(models: Sequence[Any], manifest: Manifest, entry: str) -> EntryGra
 
 
 def _scheduled(graph: EntryGraph, manifest: Manifest) -> Schedule:
-    from scheduler.context import context_for
+    from scheduler.context import WIDE, context_for
     from scheduler.device.targets import target_for
 
     precision = "fp16" if manifest.metadata.get("precision") else "fp32"
-    return graph.schedule(context_for(target_for(manifest.target.name), precision=precision))
+    halves = manifest.metadata.get("halves", WIDE)
+    target = target_for(manifest.target.name)
+    return graph.schedule(context_for(target, precision=precision, halves=halves))
 
 
 def _kernel_names(plan: Schedule) -> list[str]:

@@ -1,4 +1,4 @@
-"""A half is a half: what a kernel has in a register is what another one reads from memory."""
+"""Exact halves: what a kernel has in a register is what another one reads from memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from runtime import run_once
 from scheduler.compile import compile_plain
+from scheduler.context import EXACT, HALVES, CompileContext, context_for
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import is_weight, toposort
 from scheduler.ir.sensitivity import rounds
@@ -22,6 +23,7 @@ from tests.scheduler.support.programs import Array, compute, load
 from tests.support.selection import quick_cases
 
 LONG = 65536
+EXACTLY = CompileContext(halves=EXACT)
 
 
 def values(seed: int, count: int = LONG) -> Array:
@@ -67,7 +69,7 @@ def test_operators_on_places_of_computed_halves() -> None:
 
 Step = Callable[[Tensor, Tensor], Tensor]
 # Of halves within 2^-10 to 2^10 the sums of 8 are exact in float32, and so in any order.
-EXACT: tuple[Step, ...] = (
+STEPS: tuple[Step, ...] = (
     lambda x, y: x + y,
     lambda x, y: x - y * 0.3,
     lambda x, y: x * y,
@@ -82,7 +84,7 @@ EXACT: tuple[Step, ...] = (
     lambda x, y: x.argmax(-1, keepdim=True).cast(y.dtype) + x * y,
 )
 FUNCTIONS: tuple[Step, ...] = (
-    *EXACT,
+    *STEPS,
     lambda x, y: x.clip(-4, 4).exp() - y,
     lambda x, y: x.tanh() * y,
     lambda x, y: x.sigmoid() + y.sin(),
@@ -124,7 +126,7 @@ CUT = [*(f"float16-{seed}" for seed in range(6)), *(f"bfloat16-{seed}" for seed 
 def test_values_do_not_depend_on_where_kernels_are_cut(case: str) -> None:
     kind, digit = case.split("-")
     seed, brain = int(digit), kind == "bfloat16"
-    steps = EXACT if seed % 2 and not brain else FUNCTIONS
+    steps = STEPS if seed % 2 and not brain else FUNCTIONS
     data = [values(s, 264).reshape(33, 8) for s in (seed, seed + 9)]
     outputs: dict[str, Tensor] = {}
     given: dict[str, Array] = {}
@@ -135,12 +137,19 @@ def test_values_do_not_depend_on_where_kernels_are_cut(case: str) -> None:
         ends = (BFLOAT16.decode(x), BFLOAT16.decode(y)) if brain else (x, y)
         result = program(steps, seed, ends, cut)
         outputs[f"out{k}"] = BFLOAT16.encode(result) if brain else result
-    with load(outputs) as loaded:
+    wide, exact = (cuts_agree(outputs, given, halves) for halves in HALVES)
+    assert brain or (wide != exact).any()
+    if steps is STEPS:
+        np.testing.assert_array_equal(exact, outputs["out0"].interp(given))
+
+
+def cuts_agree(outputs: dict[str, Tensor], given: dict[str, Array], halves: str) -> Array:
+    """Return what all outputs are."""
+    with load(outputs, context=context_for(halves=halves)) as loaded:
         found = {n: v.copy() for n, v in loaded.run(given).items()}
     for name, value in found.items():
         np.testing.assert_array_equal(value, found["out0"], err_msg=name)
-    if steps is EXACT:
-        np.testing.assert_array_equal(found["out0"], outputs["out0"].interp(given))
+    return found["out0"]
 
 
 # --- the meaning ----------------------------------------------------------------------------------
@@ -160,7 +169,7 @@ def test_each_operation_rounds_and_a_sum_once() -> None:
 def test_no_node_computes_in_halves_after_the_pass() -> None:
     x = Tensor.input("x", (8, 8), dt.float16)
     y = (x @ x + x.softmax()).gelu().mean(1) + (x * x).sum(1)
-    (made,) = run_passes([y.node])
+    (made,) = run_passes([y.node], EXACTLY)
     assert not [n for n in toposort([made]) if n.dtype is dt.float16 and rounds(n)]
     data = {"x": values(0, 64).reshape(8, 8)}
     (explicit,) = evaluate([Tensor.of(halves([y.node])[y.node])], data)
@@ -198,7 +207,7 @@ def test_the_mean_of_many_halves() -> None:
 def test_a_weight_of_halves_stays_one() -> None:
     weight = Tensor.weight(values(8, 4096).reshape(64, 64))
     product = Tensor.input("x", (4, 64), dt.float16) @ (weight.transpose() + 0)
-    stored = [n for n in toposort(run_passes([product.node])) if is_weight(n)]
+    stored = [n for n in toposort(run_passes([product.node], EXACTLY)) if is_weight(n)]
     assert [(n.dtype, n.shape) for n in stored] == [(dt.float16, (64, 64))]
 
 
