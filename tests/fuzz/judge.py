@@ -97,7 +97,10 @@ class Judge:
             error = rule(node, sources, value)
             if node.op in (Op.DIV, Op.RECIP) and self.loose is None:
                 error = error + _reciprocal(node, sources, value)
-        return Known(value, clean(error, value))
+        error = clean(error, value)
+        if node.dtype is dt.float16:  # wide halves go on beyond the largest one
+            error[np.isinf(value) & _are_finite(sources, value)] = INFINITE
+        return Known(value, error)
 
     def _leaf(self, buffer: Buffer) -> Known:
         found = self.given.get(buffer.name, buffer.data) if buffer.kind != "weight" else buffer.data
@@ -107,6 +110,13 @@ class Judge:
             found = np.zeros(buffer.shape, buffer.dtype.np)
         value = np.asarray(found, buffer.dtype.np).reshape(buffer.shape)
         return Known(value, np.zeros(buffer.shape))
+
+
+def _are_finite(sources: list[Known], value: Array) -> Array:
+    """Return by element of a result whether it was made of finite numbers."""
+    found = [np.isfinite(wide(s.value)) for s in sources]
+    same = [f if f.shape == value.shape else np.asarray(f.all()) for f in found]
+    return np.broadcast_to(np.logical_and.reduce(np.broadcast_arrays(*same)), value.shape)
 
 
 def decides(node: Node) -> bool:
