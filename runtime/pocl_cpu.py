@@ -32,8 +32,11 @@ _WORD: Final = struct.Struct("=QQ")
 _LONGEST: Final = 64  # bytes; the longest name in LLVM 14 has 22, the triple 24
 
 # The levels of the x86-64 psABI (section 3.1.1, "Processor Architecture"), best first, by the names
-# that Linux gives to the features in /proc/cpuinfo; each level needs those below it, too.
+# that Linux gives to the features in /proc/cpuinfo; each level needs those below it, too. Above
+# them stands the plainest CPU of clang that has AVX512-VNNI, with all that clang may use of it.
+VNNI: Final = "cascadelake"
 _LEVELS: Final = (
+    (VNNI, "avx512_vnni adx aes clflushopt clwb fsgsbase pclmulqdq rdrand rdseed 3dnowprefetch"),
     ("x86-64-v4", "avx512f avx512bw avx512cd avx512dq avx512vl"),
     ("x86-64-v3", "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"),
     ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
@@ -43,7 +46,7 @@ _NAMES: Final = frozenset({_BASELINE, *(name for name, _ in _LEVELS)})
 
 
 def level_of(flags: frozenset[str]) -> str:
-    """Return the best psABI level that a CPU with these flags is, as clang names it.
+    """Return the best psABI level, or `VNNI`, that a CPU with these flags is, as clang names it.
 
     Args:
         flags: as in /proc/cpuinfo, where Linux leaves out what it does not save at a switch.

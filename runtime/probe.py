@@ -39,12 +39,18 @@ _MACROS: Final = {
     "sse": "defined(__SSE2__)",
     "avx": "defined(__AVX__)",
     "avx2": "defined(__AVX2__) && defined(__FMA__)",
+    "avx2_vnni": "defined(__AVX2__) && defined(__FMA__) && defined(__AVXVNNI__)",
     "avx512": _AVX512,
+    "avx512_vnni": f"{_AVX512} && defined(__AVX512VNNI__)",
     "neon": "defined(__aarch64__)",
 }
 UNKNOWN: Final = "unknown"  # not a CPU's compiler, or one that defines none of these
 _SIMD: Final = (UNKNOWN, *_MACROS)
-_OF_LEVEL: Final = {"x86-64-v4": "avx512", "x86-64-v3": "avx2"}  # the others: sse
+_OF_LEVEL: Final = {
+    pocl_cpu.VNNI: "avx512_vnni",
+    "x86-64-v4": "avx512",
+    "x86-64-v3": "avx2",
+}  # the others: sse
 _CHOICE: Final = "\n".join(
     f"#elif {condition}\n#define PROBE probe_{simd}"
     for simd, condition in reversed(_MACROS.items())
@@ -72,7 +78,7 @@ class Finding:
     Attributes:
         problem: why the device cannot be used; empty if it can.
         simd: what its compiler generates code for: "sse", "avx", "avx2" (with FMA), "avx512"
-            (level 4 of the x86-64 psABI), "neon", else "unknown".
+            (level 4 of the x86-64 psABI), both also with "_vnni", "neon", else "unknown".
         cpu: the name by which PoCL's compiler knows the CPU; empty where that is not known.
     """
 

@@ -12,7 +12,7 @@ from scheduler.errors import LoweringError
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
-from scheduler.ir.ops import COST, ELEMENTWISE, Op
+from scheduler.ir.ops import COST, ELEMENTWISE, PRODUCTS, Op
 from scheduler.kernelize.body import Body
 from scheduler.kernelize.custom_launch import CustomLaunch
 from scheduler.kernelize.kernel import Kernel, name_of, states_in_place
@@ -309,5 +309,5 @@ def _kind(bodies: Sequence[PlacedBody]) -> str:
     reductions = [n for body in bodies for n in accumulates(body)]
     if not reductions:
         return "map"
-    products = [n for n in reductions if n.arg[0] is Op.ADD and n.src[0].op is Op.MUL]
+    products = [n for n in reductions if n.arg[0] is Op.ADD and n.src[0].op in PRODUCTS]
     return "contract" if products else "reduce"

@@ -30,6 +30,7 @@ from scheduler.kernelize.splits import Refused, Splits
 from scheduler.lower import LoweredKernel, lower_kernels
 from scheduler.passes.alternatives import expand_alternatives
 from scheduler.passes.batch_branches import batch_branches
+from scheduler.passes.byte_products import byte_products
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.passes.custom_inputs import custom_inputs
 from scheduler.passes.fold_constants import fold_constants
@@ -71,6 +72,7 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
     return (
         ("expand alternatives", partial(expand_alternatives, spec=context.spec)),
         ("round halves", round_halves if context.halves == EXACT else wide_halves),
+        ("products of bytes", partial(byte_products, spec=context.spec)),
         ("merge partial assignments", merge_assign),
         ("canonicalize", simplify),
         ("one hot to gather", partial(one_hot, float_unsafe=unsafe)),

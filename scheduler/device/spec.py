@@ -81,6 +81,7 @@ class DeviceSpec:
         float64: it computes in that.
         broadcasts: a multiply-add takes a scalar from memory and repeats it over its lanes; else a
             scalar takes a register and an operation of its own.
+        dot4: one instruction adds the products of four bytes to each lane of int32.
         host_clang: its driver compiles with clang for the host's own processor and runs work-groups
             as threads of the host, as PoCL does: kernels may use clang's built-ins, vector types of
             any alignment and prefetches, and an entry may be one launch. Else they are plain
@@ -108,6 +109,7 @@ class DeviceSpec:
     float64: bool = True
     broadcasts: bool = False
     host_clang: bool = False
+    dot4: bool = False
 
     def __post_init__(self) -> None:
         if self.lanes not in (1, 2, 4, 8, 16):

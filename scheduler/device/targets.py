@@ -21,7 +21,9 @@ TARGETS: Final = (AUTO, "cpu", "gpu", "adreno")
 # multiply-adds has the lanes and registers of AVX2, which is what a row decides by.
 _ROWS_OF_SIMD: Final = {
     "avx512": "cpu",
+    "avx512_vnni": "cpu",
     "avx2": "cpu-avx2",
+    "avx2_vnni": "cpu-avx2",
     "avx": "cpu-avx2",
     "sse": "cpu-sse",
     "neon": "cpu-neon",
@@ -64,7 +66,10 @@ def _row_of(device: Device) -> DeviceSpec:
     if info.kind != "gpu":
         row = SPECS[_cpu_row(info)]
         return replace(
-            row, cores=max(1, info.compute_units), host_clang=row.host_clang and info.is_pocl
+            row,
+            cores=max(1, info.compute_units),
+            host_clang=row.host_clang and info.is_pocl,
+            dot4=info.simd.endswith("_vnni"),
         )
     known_as = f"{info.name} {info.platform} {info.version}".lower()
     row = SPECS["adreno" if "adreno" in known_as and info.images else "gpu"]

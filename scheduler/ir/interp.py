@@ -21,7 +21,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.alternatives import SERIAL, keep_form
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Buffer, Node, toposort
-from scheduler.ir.ops import ELEMENTWISE, Op, identity
+from scheduler.ir.ops import ELEMENTWISE, PRODUCTS, Op, identity
 from scheduler.ir.sensitivity import rounds
 
 Array = NDArray[Any]
@@ -50,6 +50,17 @@ def gelu(x: Array) -> Array:
     """Return x (1 + erf(x / sqrt 2)) / 2 of any float dtype, computed in float64."""
     wide = x.astype(np.float64)
     return np.asarray(wide * 0.5 * (1.0 + erf(wide * sqrt(0.5)))).astype(x.dtype)
+
+
+def unpacked(words: Array) -> Array:
+    """Return words of 32 bits as four integers of 8 bits on a new last axis, int64."""
+    kind = np.uint8 if words.dtype == np.uint32 else np.int8
+    return np.asarray(words, order="C")[..., None].view(kind).astype(np.int64)
+
+
+def dot4(a: Array, b: Array) -> Array:
+    """Return the sums of the products of four unsigned and four signed bytes each, int32."""
+    return np.asarray((unpacked(a) * unpacked(b)).sum(-1)).astype(np.int32)
 
 
 FUNCTIONS: dict[Op, Callable[..., Any]] = {
@@ -86,6 +97,7 @@ FUNCTIONS: dict[Op, Callable[..., Any]] = {
     Op.XOR: np.bitwise_xor,
     Op.SHL: np.left_shift,
     Op.SHR: np.right_shift,
+    Op.DOT4: dot4,
     Op.WHERE: np.where,
 }
 _REDUCE: dict[Op, Callable[..., Any]] = {
@@ -129,7 +141,7 @@ def _contract(a: Array, b: Array, axes: tuple[int, ...]) -> Array:
     """Return sum(a * b, axes, keepdims) without the product; broadcast axes have stride 0."""
     out = [i for i in range(a.ndim) if i not in axes]
     if 0 in a.shape:
-        return np.zeros([1 if i in axes else a.shape[i] for i in range(a.ndim)], a.dtype)
+        return np.zeros([1 if i in axes else a.shape[i] for i in range(a.ndim)], b.dtype)
     # A reduced axis along which both factors repeat is no axis of einsum: it multiplies the sum.
     scale = 1
     operands: list[Any] = []
@@ -141,7 +153,12 @@ def _contract(a: Array, b: Array, axes: tuple[int, ...]) -> Array:
     for i in axes:
         scale *= 1 if i in present else a.shape[i]
     kept = [i for i in out if i in present]
-    total = np.einsum(*operands, kept, optimize=True)
+    if a.dtype != b.dtype:  # packed bytes: sums of fewer than 2^37 products are exact in float64
+        operands[0], operands[2] = (unpacked(o).astype(np.float64) for o in operands[::2])
+        operands[1], operands[3] = ([*used, a.ndim] for used in operands[1::2])
+        total = np.einsum(*operands, kept, optimize=True).astype(np.int64).astype(np.int32)
+    else:
+        total = np.einsum(*operands, kept, optimize=True)
     if scale != 1:
         total = total * np.asarray(scale).astype(total.dtype)
     full = [1 if i in axes or i not in present else a.shape[i] for i in range(a.ndim)]
@@ -207,7 +224,7 @@ def _is_contraction(node: Node) -> bool:
     return (
         node.op is Op.REDUCE
         and node.arg[0] is Op.ADD
-        and node.src[0].op is Op.MUL
+        and node.src[0].op in PRODUCTS
         and node.dtype is not dt.float16  # there each product is rounded
         and (node.dtype.is_float or (node.dtype.is_int and node.src[0].dtype is node.dtype))
     )

@@ -60,6 +60,7 @@ class Op(Enum):
     XOR = auto()
     SHL = auto()
     SHR = auto()
+    DOT4 = auto()  # (uint32: four uint8, int32: four int8): the sum of their products, int32
     # ternary
     WHERE = auto()  # (bool, a, b)
     # movement
@@ -100,13 +101,15 @@ UNARY = frozenset(
 COMPARE = frozenset({Op.LT, Op.EQ, Op.NE})
 BINARY = frozenset(
     {Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.IDIV, Op.MOD, Op.POW, Op.MAX, Op.MIN, Op.AND, Op.OR, Op.XOR}
-    | {Op.SHL, Op.SHR}
+    | {Op.SHL, Op.SHR, Op.DOT4}
     | COMPARE
 )
 ELEMENTWISE = UNARY | BINARY | {Op.WHERE, Op.CAST, Op.BITCAST}
 MOVEMENT = frozenset(
     {Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SHRINK, Op.FLIP, Op.WINDOW, Op.CAT}
 )
+# What a sum of is a contraction.
+PRODUCTS = frozenset({Op.MUL, Op.DOT4})
 SCALAR_LEVEL = frozenset({Op.LOAD, Op.INDEX, Op.ACCUMULATE, Op.SELECT, Op.STAGE, Op.PICK, Op.TUPLE})
 LOOPS = frozenset({Op.ACCUMULATE, Op.STAGE})  # scalar ops that run a loop; arg[1] are its ranges
 REDUCERS = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})

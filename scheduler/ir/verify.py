@@ -93,5 +93,6 @@ def _check_types(node: Node) -> str:
         return "" if ok else f"output {node.arg} of {node.src[0].arg} is not {node.dtype}"
     if node.op in (Op.CAST, Op.BITCAST, Op.CUSTOM) or not kinds:
         return ""
-    same = all(k is node.dtype for k in kinds)
-    return "" if same else f"sources {kinds} cannot give {node.dtype}"
+    dot = [dt.uint32, dt.int32] if node.dtype is dt.int32 else []
+    wanted = dot if node.op is Op.DOT4 else [node.dtype] * len(kinds)
+    return "" if kinds == wanted else f"sources {kinds} cannot give {node.dtype}"

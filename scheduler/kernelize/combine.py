@@ -16,7 +16,7 @@ from math import prod
 from scheduler.device.limits import Limits
 from scheduler.ir.index import leaves
 from scheduler.ir.node import Node, is_weight
-from scheduler.ir.ops import LOOPS, Op
+from scheduler.ir.ops import LOOPS, PRODUCTS, Op
 from scheduler.kernelize.body import Body
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import SMALL_WORK, Kernel, make_kernel
@@ -188,7 +188,7 @@ def _pays(merged: Merged, a: Kernel, b: Kernel, least_rows: int) -> bool:
 
 
 def _is_product(node: Node) -> bool:
-    return node.op is Op.ACCUMULATE and node.src[0].op is Op.MUL
+    return node.op is Op.ACCUMULATE and node.src[0].op in PRODUCTS
 
 
 def _is_little(size: int, loops: list[Node]) -> bool:

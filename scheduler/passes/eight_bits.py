@@ -43,7 +43,7 @@ def eight_bit_weight(node: Node) -> Node | None:
         raise SchedulerError(f"{buffer}: a weight without values (an internal error)")
     data = np.asarray(buffer.data)
     for axes in _outputs(data.shape):
-        found = _exact(data, axes)
+        found = exact_bytes(data, axes)
         if found is not None:
             numbers, scale = found
             stored = Buffer("weight", buffer.name, data.shape, dt.int8, numbers)
@@ -60,7 +60,7 @@ def _outputs(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             yield axes
 
 
-def _exact(data: Singles, axes: tuple[int, ...]) -> tuple[NDArray[np.int8], Singles] | None:
+def exact_bytes(data: Singles, axes: tuple[int, ...]) -> tuple[NDArray[np.int8], Singles] | None:
     """Return numbers and scales that give the data back, if there are."""
     others = tuple(axis for axis in range(data.ndim) if axis not in axes)
     if not np.isfinite(data).all():

@@ -264,10 +264,13 @@ class Loops:
         """Return the accumulator's next value; a product is fused into its sum."""
         op, term = node.arg[0], node.src[0]
         # A fused multiply-add rounds once, and is one instruction on devices that have it.
-        if op is Op.ADD and term.op is Op.MUL and node.dtype.is_float:
+        fused = term.op is Op.DOT4 or (term.op is Op.MUL and node.dtype.is_float)
+        if op is Op.ADD and fused:
             for source in term.src:
                 self.v.evaluate(source, instance)
             a, b = (self.v.in_lanes(s, instance, lanes) for s in term.src)
+            if term.op is Op.DOT4:
+                return f"m_dot4({a}, {b}, {name})"
             return f"{cl.function('m_fma', node.dtype)}({a}, {b}, {name})"
         self.v.evaluate(term, instance)
         value = self.v.in_lanes(term, instance, lanes)

@@ -51,6 +51,7 @@ _CALL = {
     Op.ROUND: "m_rint",
     Op.TRUNC: "m_trunc",
     Op.POW: "m_pow",
+    Op.DOT4: "m_dot4",
 }
 
 

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.opencl
 BASE = "fpu sse sse2 lm nx "
 V2 = BASE + "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3 "
 V3 = V2 + "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave "
-V4 = V3 + "avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni "
+V4 = V3 + "avx512f avx512bw avx512cd avx512dq avx512vl "
+VNNI = "avx512_vnni adx aes clflushopt clwb fsgsbase pclmulqdq rdrand rdseed 3dnowprefetch "
 
 REPORT = """
 import json, sys
@@ -76,6 +77,8 @@ def handle() -> cl.Device:
         (V3, "x86-64-v3"),
         (V3 + "avx512f avx512cd", "x86-64-v3"),  # Knights Landing
         (V4, "x86-64-v4"),
+        (V4 + VNNI, "cascadelake"),
+        ((V4 + VNNI).replace(" clwb ", " "), "x86-64-v4"),
         (V4.replace(" fma ", " "), "x86-64-v2"),  # no level without those below it
         ("", "x86-64"),
     ],
@@ -93,7 +96,7 @@ def test_name_that_clang_refuses_is_replaced_by_a_level(name: str, tmp_path: Pat
         assert (code, err) == (0, "")
         cpu, simd, driver, y = json.loads(out)
         assert cpu == level_of(cpu_flags())
-        assert simd == {"x86-64-v4": "avx512", "x86-64-v3": "avx2"}.get(cpu, "sse")
+        assert simd == probe._OF_LEVEL.get(cpu, "sse")
         assert driver.endswith((f"-{cpu}", f"; compiles for {cpu}"))
         assert y == [12.0, 24.0, 36.0, 48.0]
 
@@ -112,7 +115,7 @@ def test_name_that_was_asked_for_stays_where_clang_knows_it(tmp_path: Path) -> N
 def test_compiler_uses_what_the_cpu_has() -> None:
     if pocl_cpu.forced_name():
         pytest.skip("the name of the CPU was asked for")
-    wanted = {"x86-64-v4": "avx512", "x86-64-v3": "avx2"}.get(level_of(cpu_flags()))
+    wanted = probe._OF_LEVEL.get(level_of(cpu_flags()))
     assert wanted in (None, choose_device().info.simd)
 
 

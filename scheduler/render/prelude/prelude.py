@@ -16,6 +16,7 @@ from typing import Final
 
 from scheduler.render.images import SAMPLER
 from scheduler.render.kernel_code import KernelCode
+from scheduler.render.prelude import dot as prelude_dot
 from scheduler.render.prelude import double as prelude_double
 from scheduler.render.prelude import exp as prelude_exp
 from scheduler.render.prelude import pow as prelude_pow
@@ -70,6 +71,7 @@ _FUNCTIONS: Final = {
         (Host(_FUSED_SCALAR, _HAS_NO_FMA, 1), Host(_FUSED_IN_DOUBLE, _HAS_NO_FMA)),
     ),
     "m_fabs": Function((), _FABS),
+    **prelude_dot.FUNCTIONS,
     **prelude_double.FUNCTIONS,
     **prelude_round.FUNCTIONS,
     **prelude_exp.FUNCTIONS,

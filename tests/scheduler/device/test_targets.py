@@ -348,6 +348,8 @@ def test_work_items_that_do_not_meet_have_no_barrier() -> None:
     ("simd", "width", "row"),
     [
         ("avx512", 16, "cpu"),
+        ("avx512_vnni", 16, "cpu"),
+        ("avx2_vnni", 8, "cpu-avx2"),
         ("avx2", 16, "cpu-avx2"),  # what the compiler generates, not what the CPU has
         ("avx", 8, "cpu-avx2"),
         ("sse", 16, "cpu-sse"),
@@ -361,6 +363,7 @@ def test_row_of_a_cpu_follows_what_its_compiler_generates(simd: str, width: int,
     info = replace(device.info, kind="cpu", simd=simd, vector_width=width, compute_units=7)
     spec = spec_of_device(replace(device, info=info))
     assert (spec.target, spec.lanes, spec.cores) == (row, SPECS[row].lanes, 7)
+    assert spec.dot4 == simd.endswith("_vnni")
     silent = replace(info, simd="unknown", vector_width=1)
     assert spec_of_device(replace(device, info=silent)).lanes == 4
 

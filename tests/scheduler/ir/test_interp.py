@@ -86,7 +86,17 @@ def test_binary(op: Op, a: Array, b: Array, expected: Callable[[Array, Array], A
 
 def test_every_elementwise_op_is_covered() -> None:
     covered = {row[0] for row in UNARY} | {row[0] for row in BINARY}
-    assert set(interp.FUNCTIONS) - covered == {Op.WHERE}
+    assert set(interp.FUNCTIONS) - covered == {Op.WHERE, Op.DOT4}
+
+
+def test_dot4_adds_the_products_of_unsigned_and_signed_bytes() -> None:
+    a = Tensor(np.array([0x00000001, 0x04030201, 0xFFFFFFFF], np.uint32)).node
+    b = Tensor(np.array([-1, 0x7F80FF02, -0x7F7F7F80], np.int32)).node  # 0x80808080
+    # 1 * -1; 1 * 2 - 2 * 1 - 3 * 128 + 4 * 127; 4 * 255 * -128
+    want = [-1, 124, -130560]
+    assert Tensor.of(make(Op.DOT4, dt.int32, (a, b))).interp().tolist() == want
+    total = make(Op.REDUCE, dt.int32, (make(Op.DOT4, dt.int32, (a, b)),), (Op.ADD, (0,)))
+    assert Tensor.of(total).interp().tolist() == [sum(want)]
 
 
 TIES = np.array([[3, 9, 9], [5, 5, 1]], np.int32)

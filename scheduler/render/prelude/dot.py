@@ -1,0 +1,40 @@
+"""Dot products of four bytes in OpenCL C: one instruction on processors that have it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scheduler.render.prelude.text import Function, Host
+
+# Without a sum to begin with.
+_ALONE: Final = """
+M_INLINE $I __attribute__((overloadable)) m_dot4(u$I a, $I b) { return m_dot4(a, b, ($I)(0)); }
+"""
+_HEAD: Final = "\nM_INLINE $I __attribute__((overloadable)) m_dot4(u$I a, $I b, $I c) {\n"
+_PLAIN: Final = f"""{_HEAD}  $I sum = c;
+  for (int i = 0; i < 32; i += 8) sum += as_$I((a >> i) & 255) * ((b << (24 - i)) >> 24);
+  return sum;
+}}
+{_ALONE}"""
+
+
+def _vnni(bits: int) -> str:
+    """Return the instruction of AVX512-VNNI and AVX-VNNI (Intel SDM, VPDPBUSD)."""
+    return (
+        f"{_HEAD}  return __builtin_astype(__builtin_ia32_vpdpbusd{bits}("
+        "c, __builtin_astype(a, $I), b), $I);\n}\n" + _ALONE
+    )
+
+
+_VL: Final = "(defined(__AVX512VNNI__) && defined(__AVX512VL__) || defined(__AVXVNNI__))"
+FUNCTIONS: Final = {
+    "m_dot4": Function(
+        (),
+        _PLAIN,
+        (
+            Host(_vnni(512), "defined(__AVX512VNNI__)", 16),
+            Host(_vnni(256), _VL, 8),
+            Host(_vnni(128), _VL, 4),
+        ),
+    )
+}
