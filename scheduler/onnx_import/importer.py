@@ -16,6 +16,7 @@ from scheduler.errors import ModelError
 from scheduler.ir.origin import Origins
 from scheduler.onnx_import.binding import Binding
 from scheduler.onnx_import.context import AnyValue, Array, ValueList
+from scheduler.onnx_import.declared_types import contradictions
 from scheduler.onnx_import.element_types import carried, graph_array, type_name
 from scheduler.onnx_import.files.load import OnnxModel, from_proto, load_model
 from scheduler.onnx_import.inference import carried_types
@@ -82,10 +83,11 @@ def import_model(
     given = dict(inputs or {})
     origins = Origins() if origins is None else origins
     found = walk(model, binding, _first_problem, given, fixed, origins)
-    for note in binding.notes:
+    assumed = (*binding.notes, *contradictions(model, found.values))
+    for note in assumed:
         logger.info("%s: %s", model.name, note)
     metadata = metadata_of(model, found.outputs)
-    notes = (*model.notes, *binding.notes)
+    notes = (*model.notes, *assumed)
     return ImportedModel(found.inputs, found.outputs, metadata, notes, model, origins)
 
 

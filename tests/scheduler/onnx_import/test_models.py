@@ -155,6 +155,24 @@ def test_shape_that_depends_on_data_is_refused() -> None:
         import_model(parsed(text, w=np.zeros(6, np.float32)))
 
 
+def test_a_type_that_nodes_contradict_is_said_by_node() -> None:
+    """The usual converter to halves leaves such casts; onnxruntime refuses the model."""
+    nodes = "[widen] c = Cast<to = 1>(x) [add] y = Add(c, w) z = Identity(y)"
+    text = f"(float16[4] x) => (float16[4] z) <float16[4] c, float16[4] y> {{ {nodes} }}"
+    imported = import_model(parsed(text, w=np.ones(4, np.float32)))
+    first, *others = imported.notes
+    assert first == (
+        'node "widen" computes "c" as float32, declared is float16; float32 is taken, export the '
+        "model again if that is wrong"
+    )
+    assert [note.partition(" as ")[0] for note in others] == [
+        'node "add" computes "y"',
+        'node "-> z" computes "z"',
+    ]
+    same = text.replace("float16[4]", "float[4]")
+    assert import_model(parsed(same, w=np.ones(4, np.float32))).notes == ()
+
+
 def test_open_dimensions_are_1_with_a_note_each() -> None:
     imported = import_model(reshaping(), constants={"shape": SHAPE})
     assert {n: t.shape for n, t in imported.inputs.items()} == {"x": (1, 3, 1), "z": (1, 3)}
