@@ -313,6 +313,7 @@ $(BUILD)/bench-models/.made: $(STAMP) $(wildcard tools/example_models/*.py)
 	@touch $@
 
 bench: $(BENCH_STAMP) $(BUILD)/bench-models/.made
+	$(BIN)/python -m benchmarks.narrow_models $(BUILD)/bench-models
 	$(BIN)/python benchmarks/all_models.py $(BUILD)/bench-models $(BENCH_ARGS)
 
 clean:

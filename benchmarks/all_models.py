@@ -39,6 +39,13 @@ MODELS = (
     "efficientnet_b2_elu",
     "mobilenetv3_large",
     "unet",
+    # Of benchmarks/narrow_models.py.
+    "vision_half",
+    "policy_half",
+    "vision_int8",
+    "policy_int8",
+    "resnet18_int8",
+    "mobilenetv3_large_int8",
 )
 DRIVING = ("vision", "policy")
 RESULTS = Path(__file__).parent / "results"
