@@ -31,8 +31,6 @@ from scheduler.passes.splat import value_of
 # What is moved without being computed with; a CAT has several sources.
 _MOVES: Final = MOVEMENT - {Op.CAT}
 _BYTES: Final = 4
-# A sum of fewer terms is not worth the packing.
-MIN_TERMS: Final = 16
 
 
 class Quantised(NamedTuple):
@@ -112,10 +110,10 @@ def _sum_of_bytes(
     if left in known:
         return None
     a, b = _operand(left), _operand(right)
-    value = _quantised(a.base)
+    value = _quantised(a)
     if value is None:
         return None
-    other = _weight(right, axes, node.dtype) if right in known else _quantised(b.base)
+    other = _weight(right, axes, node.dtype) if right in known else _quantised(b)
     if other is None:
         return None
     for axis in axes:
@@ -150,9 +148,14 @@ def _operand(node: Node) -> _Operand:
     return _Operand(tuple(moves), node)
 
 
-def _quantised(node: Node) -> Quantised | None:
-    """Return what a value is (x - zero) * scale of, as translators of ONNX write it."""
-    scale: Node | None = None
+def _quantised(operand: _Operand) -> Quantised | None:
+    """Return what a value is (x - zero) * scale of, as translators of ONNX write it.
+
+    What is put around it has to be 0, which is the zero point; other numbers may be no byte.
+    """
+    if any(move.op is Op.PAD and move.arg[1] != 0 for move in operand.moves):
+        return None
+    node, scale = operand.base, None
     if node.op is Op.MUL and node.dtype is dt.float32:
         whole, spread = node.src
         scale = _scalar(spread)
@@ -236,7 +239,7 @@ def _source_axis(node: Node, axis: int) -> tuple[int, bool] | None:
     if node.op is Op.PERMUTE:
         return node.arg[axis], False
     if node.op is Op.PAD:
-        return (axis, False) if node.arg[0][axis] == (0, 0) and node.arg[1] == 0 else None
+        return (axis, False) if node.arg[0][axis] == (0, 0) else None
     if node.op is Op.SHRINK:
         return (axis, False) if node.arg[axis] == (0, source[axis], 1) else None
     if node.op is Op.FLIP:
@@ -268,7 +271,8 @@ def _packed_bytes(
     above, below = operand.moves[: point.depth], operand.moves[point.depth :]
     if point.is_part and operand.moves[0].shape[point.places[0]] % _BYTES:
         return None
-    key = (value.bytes, point.axis, below)
+    # Bytes that are put behind or around are the zero point's.
+    key = (value.bytes, value.zero, point.axis, below)
     if key not in packed:
         moved = value.bytes
         for node in reversed(below[1:] if point.is_window else below):

@@ -95,6 +95,14 @@ CONV: dict[str, tuple[tuple[int, ...], Build]] = {
     ),
     "integers-matrix": ((5, 12), lambda q: q.cast(dt.int32) @ whole(12, 6)),
 }
+
+
+def around(q: Tensor) -> Tensor:
+    """Depthwise, so that the taps of a window would be packed, with ones around the picture."""
+    padded = real(q.reshape(1, 3, 4, 5)).pad(((0, 0), (0, 0), (1, 1), (1, 1)), 1.0)
+    return padded.conv2d(weight(3, 1, 3, 3), groups=3)
+
+
 REFUSED: dict[str, Build] = {
     "a weight of other numbers": lambda q: real(q) @ Tensor.weight(np.eye(12, 6, dtype="f4") + 0.3),
     "a zero point that is no byte": lambda q: real(q, 256) @ weight(6, 12).transpose(),
@@ -105,6 +113,7 @@ REFUSED: dict[str, Build] = {
     ),
     "floats": lambda q: (q.cast(dt.float32) + 0.5) @ weight(6, 12).transpose(),
     "wider numbers": lambda q: q.cast(dt.int32) @ (whole(12, 6) + 1),
+    "other numbers than 0 around it": around,
     "too few terms": lambda q: real(q[:, :2]) @ weight(6, 2).transpose(),
 }
 
@@ -182,3 +191,13 @@ def test_random_sums_of_bytes_are_exact(examples: int) -> None:
             assert dots(new)
 
     for_all(examples, st.integers(0, 2**32 - 1), keeps)
+
+
+def test_the_same_bytes_of_two_zero_points_are_packed_twice() -> None:
+    """Ten rows are three words, the rest of which is the zero point of each."""
+    q = Tensor.input("q", (10, 10), dt.uint8)
+    y = (q.cast(dt.int32) - 3) @ (q.cast(dt.int32) - 9) + (q.cast(dt.int32) - 70) @ q.cast(dt.int32)
+    given = {"q": np.random.default_rng(4).integers(0, 256, (10, 10)).astype(np.uint8)}
+    made = Tensor.of(byte_products([y.node], WITH_DOT4)[y.node])
+    assert dots(made.node) > 2
+    np.testing.assert_array_equal(made.interp(given), y.interp(given))
