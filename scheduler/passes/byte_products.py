@@ -12,47 +12,30 @@ one of integers and exact. Only for devices whose processor has the instruction 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir import dtype as dt
-from scheduler.ir.build import as_type, expanded, like, new_weight, number, reshaped
+from scheduler.ir.build import as_type, expanded, new_weight, number, reshaped
 from scheduler.ir.interp import evaluate
 from scheduler.ir.node import Node, alu, make, toposort
-from scheduler.ir.ops import MOVEMENT, Op
+from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import unchanged, with_sources
+from scheduler.passes.byte_words import (
+    BYTES,
+    Operand,
+    Quantised,
+    is_real,
+    operand_of,
+    pack_point,
+    packed_bytes,
+    packed_weight,
+)
 from scheduler.passes.eight_bits import exact_bytes
 from scheduler.passes.splat import value_of
-
-# What is moved without being computed with; a CAT has several sources.
-_MOVES: Final = MOVEMENT - {Op.CAT}
-_BYTES: Final = 4
-
-
-class Quantised(NamedTuple):
-    """A value (x - zero) * scale of bytes known at run time only.
-
-    Attributes:
-        bytes: uint8.
-        zero: a whole number.
-        scale: float32 scalar node, None where the value is the integer.
-    """
-
-    bytes: Node
-    zero: int
-    scale: Node | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Operand:
-    """A factor: a value behind movement, outermost first."""
-
-    moves: tuple[Node, ...]
-    base: Node
 
 
 def byte_products(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
@@ -109,7 +92,7 @@ def _sum_of_bytes(
         left, right = right, left
     if left in known:
         return None
-    a, b = _operand(left), _operand(right)
+    a, b = operand_of(left), operand_of(right)
     value = _quantised(a)
     if value is None:
         return None
@@ -117,16 +100,14 @@ def _sum_of_bytes(
     if other is None:
         return None
     for axis in axes:
-        point = _pack_point(a, axis) if _is_real(b, axis) and _is_worth(node, axis) else None
-        words = None if point is None else _packed_bytes(a, value, point, packed)
+        point = pack_point(a, axis) if is_real(b, axis) and _is_worth(node, axis) else None
+        words = None if point is None else packed_bytes(a, value, point, packed)
         if words is None:
             continue
         if isinstance(other, _Weight):
             return _times_weight(node, words, other, value, axis)
-        found = None if point is None or point.is_window else _pack_point(b, axis)
-        signed = (
-            None if found is None or found.is_window else _packed_bytes(b, other, found, packed)
-        )
+        found = None if point is None or point.is_window else pack_point(b, axis)
+        signed = None if found is None or found.is_window else packed_bytes(b, other, found, packed)
         if signed is not None:
             return _times_value(node, (words, value), (signed, other))
     return None
@@ -134,21 +115,13 @@ def _sum_of_bytes(
 
 def _is_worth(node: Node, axis: int) -> bool:
     """Whether words along an axis are less than what is in them: of three bytes on."""
-    return node.src[0].shape[axis] >= _BYTES - 1
+    return node.src[0].shape[axis] >= BYTES - 1
 
 
 # --- the value at run time ------------------------------------------------------------------------
 
 
-def _operand(node: Node) -> _Operand:
-    moves: list[Node] = []
-    while node.op in _MOVES:
-        moves.append(node)
-        node = node.src[0]
-    return _Operand(tuple(moves), node)
-
-
-def _quantised(operand: _Operand) -> Quantised | None:
+def _quantised(operand: Operand) -> Quantised | None:
     """Return what a value is (x - zero) * scale of, as translators of ONNX write it.
 
     What is put around it has to be 0, which is the zero point; other numbers may be no byte.
@@ -185,186 +158,6 @@ def _scalar(node: Node) -> Node | None:
     while node.op in (Op.EXPAND, Op.RESHAPE) and node.shape:
         node = node.src[0]
     return node if node.shape == () else None
-
-
-# --- the axis whose elements become bytes of a word -----------------------------------------------
-
-
-class _Point(NamedTuple):
-    """Where along the movement bytes become words.
-
-    Attributes:
-        depth: how many of the moves stand above it.
-        axis: of what is there, along which words are.
-        is_window: words begin at every element, as a window slides over them; the outermost of the
-            moves below the point is the window.
-        places: the axis of the result of each move above, outermost first.
-        is_part: the axis of the product is only the last part of the axis.
-    """
-
-    depth: int
-    axis: int
-    is_window: bool
-    places: tuple[int, ...]
-    is_part: bool
-
-
-def _is_real(operand: _Operand, axis: int) -> bool:
-    """Whether the elements along an axis differ, rather than repeat."""
-    first = operand.moves[0] if operand.moves else operand.base
-    return first.op is not Op.EXPAND or first.src[0].shape[axis] == first.shape[axis]
-
-
-def _pack_point(operand: _Operand, axis: int) -> _Point | None:
-    """Return where elements along an axis of a factor may become words; None: nowhere."""
-    places: list[int] = []
-    is_part = False
-    for depth, node in enumerate(operand.moves):
-        if node.op is Op.WINDOW and axis == node.arg[0] + 1 and not is_part:
-            return _Point(depth, node.arg[0], True, tuple(places), is_part)
-        found = _source_axis(node, axis)
-        if found is None:
-            return None
-        places.append(axis)
-        axis, part = found
-        is_part = is_part or part
-    return _Point(len(operand.moves), axis, False, tuple(places), is_part)
-
-
-def _source_axis(node: Node, axis: int) -> tuple[int, bool] | None:
-    """Return the source's axis whose elements, in order, run along an axis of a movement."""
-    source, shape = node.src[0].shape, node.shape
-    if node.op is Op.EXPAND:
-        return (axis, False) if source[axis] == shape[axis] else None
-    if node.op is Op.PERMUTE:
-        return node.arg[axis], False
-    if node.op is Op.PAD:
-        return (axis, False) if node.arg[0][axis] == (0, 0) else None
-    if node.op is Op.SHRINK:
-        return (axis, False) if node.arg[axis] == (0, source[axis], 1) else None
-    if node.op is Op.FLIP:
-        return None if axis in node.arg else (axis, False)
-    if node.op is Op.WINDOW:
-        at = node.arg[0]
-        if axis in (at, at + 1):
-            return None
-        return (axis if axis < at else axis - 1), False
-    return _source_of_reshape(source, shape, axis)
-
-
-def _source_of_reshape(
-    source: tuple[int, ...], shape: tuple[int, ...], axis: int
-) -> tuple[int, bool] | None:
-    """An axis is one of the source's, or the last part of one that was split."""
-    inner = int(np.prod(shape[axis + 1 :], dtype=np.int64))
-    for at, size in enumerate(source):
-        behind = int(np.prod(source[at + 1 :], dtype=np.int64))
-        if behind == inner and size > 1 and size % shape[axis] == 0:
-            return at, size != shape[axis]
-    return None
-
-
-def _packed_bytes(
-    operand: _Operand, value: Quantised, point: _Point, packed: dict[tuple[object, ...], Node]
-) -> Node | None:
-    """Return the words of four bytes behind the movement of a factor; None: it splits them."""
-    above, below = operand.moves[: point.depth], operand.moves[point.depth :]
-    if point.is_part and operand.moves[0].shape[point.places[0]] % _BYTES:
-        return None
-    # Bytes that are put behind or around are the zero point's.
-    key = (value.bytes, value.zero, point.axis, below)
-    if key not in packed:
-        moved = value.bytes
-        for node in reversed(below[1:] if point.is_window else below):
-            moved = _moved_bytes(node, moved, value.zero)
-        packed[key] = (
-            _sliding_words(moved, below[0].arg)
-            if point.is_window
-            else _words(moved, point.axis, value.zero)
-        )
-    words = packed[key]
-    for node, place in reversed(list(zip(above, point.places, strict=True))):
-        words = _moved(node, words, place, value.zero * 0x01010101)
-    return words
-
-
-def _moved_bytes(node: Node, source: Node, zero: int) -> Node:
-    """Return bytes behind a movement; what is 0 outside is the zero point."""
-    arg = (node.arg[0], zero) if node.op is Op.PAD else node.arg
-    return make(node.op, dt.uint8, (source,), arg)
-
-
-def _moved(node: Node, words: Node, place: int, filled: int) -> Node:
-    """Return words behind a movement of bytes.
-
-    Args:
-        node: the movement.
-        words: of its source.
-        place: the axis of its result along which words are.
-        filled: the word of what is 0 outside.
-    """
-    if node.op is Op.PAD:
-        return make(Op.PAD, dt.uint32, (words,), (node.arg[0], filled))
-    if node.op is Op.RESHAPE:
-        shape = list(node.shape)
-        shape[place] = 1
-        rest = int(np.prod(shape, dtype=np.int64))
-        shape[place] = int(np.prod(words.shape, dtype=np.int64)) // rest
-        return reshaped(words, tuple(shape))
-    if node.op is Op.EXPAND:
-        shape = list(node.shape)
-        shape[place] = words.shape[place]
-        return expanded(words, tuple(shape))
-    if node.op is Op.SHRINK:
-        bounds = list(node.arg)
-        bounds[place] = (0, words.shape[place], 1)
-        return make(Op.SHRINK, dt.uint32, (words,), tuple(bounds))
-    return make(node.op, dt.uint32, (words,), node.arg)
-
-
-def _words(values: Node, axis: int, zero: int) -> Node:
-    """Return bytes with four elements of an axis in a word, the first in the low bits."""
-    values = _longer(values, axis, -values.shape[axis] % _BYTES, zero)
-    size = values.shape[axis]
-    return _joined(values, axis, [(place, size, _BYTES) for place in range(_BYTES)])
-
-
-def _sliding_words(values: Node, window: tuple[int, ...]) -> Node:
-    """Return the windows of an axis as words of four neighbours each.
-
-    Args:
-        values: uint8.
-        window: of WINDOW: axis, count, size, stride, dilation.
-    """
-    axis, count, size, stride, dilation = window
-    words = -(-size // _BYTES)
-    length = stride * (count - 1) + (words - 1) * _BYTES * dilation + 1
-    # The weights of what is behind the window are 0, so any byte may stand there.
-    values = _longer(values, axis, length + (_BYTES - 1) * dilation - values.shape[axis], 0)
-    starts = [place * dilation for place in range(_BYTES)]
-    joined = _joined(values, axis, [(start, start + length, 1) for start in starts])
-    return make(Op.WINDOW, dt.uint32, (joined,), (axis, count, words, stride, _BYTES * dilation))
-
-
-def _longer(values: Node, axis: int, more: int, fill: int) -> Node:
-    if more <= 0:
-        return values
-    pads = tuple((0, more if i == axis else 0) for i in range(len(values.shape)))
-    return like(values, Op.PAD, (values,), (pads, fill))
-
-
-def _joined(values: Node, axis: int, cuts: Sequence[tuple[int, int, int]]) -> Node:
-    """Return words, stored, whose bytes are cuts of an axis, the first in the low bits."""
-    wide = as_type(values, dt.uint32)
-    word: Node | None = None
-    for place, cut in enumerate(cuts):
-        bounds = tuple(cut if i == axis else (0, s, 1) for i, s in enumerate(wide.shape))
-        part = like(wide, Op.SHRINK, (wide,), bounds)
-        if place:
-            part = alu(Op.SHL, part, number(8 * place, part))
-        word = part if word is None else alu(Op.OR, word, part)
-    assert word is not None
-    return like(word, Op.CONTIGUOUS, (word,))
 
 
 # --- the weight -----------------------------------------------------------------------------------
@@ -408,7 +201,7 @@ def _times_weight(node: Node, words: Node, weight: _Weight, value: Quantised, ax
         axis: along which four are in a word.
     """
     axes: tuple[int, ...] = node.arg[1]
-    total = _dot(words, new_weight(_packed_weight(weight.numbers, axis), dt.int32), axes)
+    total = _dot(words, new_weight(packed_weight(weight.numbers, axis), dt.int32), axes)
     if value.zero:
         sums = weight.numbers.astype(np.int64).sum(axes, keepdims=True) * value.zero
         total = _minus(total, new_weight(sums.astype(np.int32), dt.int32))
@@ -434,7 +227,7 @@ def _times_value(node: Node, left: tuple[Node, Quantised], right: tuple[Node, Qu
         whole = _unrepeated(a, axes)
         sums = _dot(whole, number(0x01010101, as_type(whole, dt.int32)), axes)
         total = _minus(total, alu(Op.MUL, sums, number(zero, sums)))
-    terms = _BYTES * int(np.prod([a.shape[i] for i in axes]))
+    terms = BYTES * int(np.prod([a.shape[i] for i in axes]))
     if value.zero * zero:
         total = _minus(total, number(-terms * value.zero * zero, total))
     return _real(node, total, [value.scale, other.scale])
@@ -470,11 +263,3 @@ def _real(node: Node, total: Node, scales: Sequence[Node | None]) -> Node:
             rank = scale if scale.shape else reshaped(scale, (1,) * len(node.shape))
             real = alu(Op.MUL, real, expanded(rank, node.shape))
     return real
-
-
-def _packed_weight(numbers: NDArray[np.int8], axis: int) -> NDArray[np.int32]:
-    missing = -numbers.shape[axis] % _BYTES
-    pads = [(0, missing if i == axis else 0) for i in range(numbers.ndim)]
-    last = np.moveaxis(np.pad(numbers, pads), axis, -1)
-    words: NDArray[Any] = np.asarray(last, order="C").view(np.int32)
-    return np.asarray(np.moveaxis(words, -1, axis), order="C")
