@@ -78,7 +78,7 @@ def scan_qcamera(path: Path) -> QCameraIndex:
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").digest()
-        with av.open(str(path)) as container:
+        with av.open(f"file:{path}") as container:
             for packet in container.demux(container.streams.video[0]):
                 if packet.is_corrupt or len(keys) > MAX_PICTURES:
                     break

@@ -22,8 +22,10 @@ from tests.tools.drives.segments import (
     sof_ns,
     write_segment,
 )
+from tests.tools.films import write_film
 from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions, open_drive
+from tools.drives.qcamera import scan_qcamera
 from tools.errors import DriveError
 
 ROUTE = "000001d4--2648a9a404"
@@ -207,3 +209,10 @@ def test_damaged_pictures_end_with_a_warning_and_the_next_segment_plays(
     assert found == [*range(good), *[None] * (12 - good), *range(12, 24), None]
     assert f"qcamera.ts: picture {good} of" in caplog.text
     assert f"frame {good} and those after it in this file are left out" in caplog.text
+
+
+def test_a_colon_in_a_relative_name_is_no_protocol(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(scan_qcamera(write_film(Path("drive-12:30.ts"), count=3))) == 3
