@@ -85,7 +85,9 @@ def _concats_below(
         elif below.op not in ELEMENTWISE and below.op is not Op.CONTIGUOUS:
             continue
         for source in below.src:
-            if source not in seen and source not in forced and len(users[source]) == 1:
+            # Nobody else may read it; what reads it twice, as PReLU does, is looked at before.
+            mine = seen.issuperset(users[source])
+            if mine and source not in seen and source not in forced:
                 seen.add(source)
                 stack.append((source, axes))
     return found

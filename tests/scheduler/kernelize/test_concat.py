@@ -48,6 +48,12 @@ def normed_join() -> Tensor:
     return (joined() * per_channel() + per_channel()).relu()
 
 
+def activated_join() -> Tensor:
+    """PReLU reads what it activates twice."""
+    normed = joined() * per_channel() + per_channel()
+    return (normed < 0).where(normed * per_channel(), normed)
+
+
 def two_joins() -> Tensor:
     """Other borders along the same axis."""
     return joined() + join("y", (20, 82))
@@ -87,6 +93,7 @@ def loads(body: Body) -> list[str]:
 
 READS: dict[Callable[[], Tensor], list[list[str]]] = {
     normed_join: [["x0"], ["x1"], ["x2"]],
+    activated_join: [["x0"], ["x1"], ["x2"]],
     two_joins: [["x0", "y0"], ["x0", "y1"], ["x1", "y1"], ["x2", "y1"]],
     crossed_joins: [["x0", "z0", "z1"], ["x1", "z0", "z1"], ["x2", "z0", "z1"]],
     turned_join: [["x0"], ["x1"], ["x2"]],
