@@ -216,6 +216,10 @@ class TensorCore:
         """Return the result of an operation on halves: it is rounded where that is to be seen."""
         return self.of(as_type(self.node, dt.float16))
 
+    def as_type(self, dtype: DType) -> Self:
+        """Return the result of an operation in its type; halves as `as_half` has it."""
+        return self.as_half() if dtype is dt.float16 else self.cast(dtype)
+
     def bitcast(self, dtype: DType | Any) -> Self:
         """Reinterpret the bits as a type of the same width.
 

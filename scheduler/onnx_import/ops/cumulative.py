@@ -60,7 +60,7 @@ def _in_blocks(x: Tensor, axis: int, kind: _Kind, how: Running) -> Tensor:
     result = _accumulated(rows, kind)
     result = result.flip(-1) if how.reverse else result
     result = result.transpose(axis, -1) if axis != x.ndim - 1 else result
-    return result.cast(x.dtype)
+    return result.as_type(x.dtype)
 
 
 def _shifted(x: Tensor, kind: _Kind) -> Tensor:

@@ -54,7 +54,7 @@ def einsum(ctx: NodeContext) -> Value:
     moved = result.x.permute([result.labels.index(label) for label in present])
     shape = tuple(full[label] if label in present else 1 for label in output)
     wide = moved.reshape(shape).broadcast_to(tuple(full[label] for label in output))
-    return wide.cast(operands[0].dtype)
+    return wide.as_type(operands[0].dtype)
 
 
 def _parsed(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
@@ -133,7 +133,9 @@ def _reduced(term: Term, needed: set[str]) -> Term:
     axes = [i for i, label in enumerate(term.labels) if label not in needed]
     if not axes:
         return term
-    return Term(term.x.sum(axes).cast(term.x.dtype), tuple(n for n in term.labels if n in needed))
+    return Term(
+        term.x.sum(axes).as_type(term.x.dtype), tuple(n for n in term.labels if n in needed)
+    )
 
 
 def _cost(terms: Sequence[Term], pair: tuple[int, int], full: dict[str, int]) -> tuple[int, int]:
@@ -157,7 +159,7 @@ def _product(a: Term, b: Term, needed: set[str]) -> Term:
     product = _spread(a, order) * _spread(b, order)
     dtype = product.dtype
     axes = tuple(range(len(order) - len(inner), len(order)))
-    total = product.sum(axes).cast(dtype) if inner else product
+    total = product.sum(axes).as_type(dtype) if inner else product
     return Term(total, (*batch, *rows, *columns))
 
 

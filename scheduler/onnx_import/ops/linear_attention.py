@@ -63,4 +63,4 @@ def linear_attention(ctx: NodeContext) -> Sequence[Value]:
     scale = ctx.number("scale", 0.0) or 1.0 / math.sqrt(size)
     y = join_heads(Tensor.stack(rows, axis=2)) * scale
     kept = ctx.tensor(3).dtype if ctx.has(3) else query.dtype
-    return [y.cast(query.dtype), state.cast(kept)][: max(1, ctx.outputs)]
+    return [y.as_type(query.dtype), state.as_type(kept)][: max(1, ctx.outputs)]

@@ -48,17 +48,17 @@ def batch_normalization(ctx: NodeContext) -> Sequence[Value]:
     if not training:
         statistics = (wide(mean), wide(variance))
         y = x.batchnorm(wide(scale), wide(bias), *statistics, epsilon)
-        return [y.cast(given.dtype).reshape(given.shape)]
+        return [y.as_type(given.dtype).reshape(given.shape)]
     others = (0, *range(2, x.ndim))
     own_mean = x.mean(others)
     own_variance = x.var(others, correction=0)
     y = x.batchnorm(wide(scale), wide(bias), own_mean, own_variance, epsilon)
     keep = ctx.number("momentum", 0.9)
     running = [
-        (wide(old) * keep + own * (1.0 - keep)).cast(old.dtype)
+        (wide(old) * keep + own * (1.0 - keep)).as_type(old.dtype)
         for old, own in ((mean, own_mean), (variance, own_variance))
     ]
-    return [y.cast(given.dtype).reshape(given.shape), *running][: max(1, ctx.outputs)]
+    return [y.as_type(given.dtype).reshape(given.shape), *running][: max(1, ctx.outputs)]
 
 
 def layer_normalization(ctx: NodeContext) -> Sequence[Value]:
@@ -68,7 +68,7 @@ def layer_normalization(ctx: NodeContext) -> Sequence[Value]:
     bias = ctx.tensor(2) if ctx.has(2) else None
     results = layer_norm(x, axes, ctx.number("epsilon", 1e-5), ctx.tensor(1), bias)
     stash = stash_type(ctx)
-    return [results[0], *(value.cast(stash) for value in results[1:])][: max(1, ctx.outputs)]
+    return [results[0], *(value.as_type(stash) for value in results[1:])][: max(1, ctx.outputs)]
 
 
 def layer_norm(
@@ -84,7 +84,7 @@ def layer_norm(
     inverse = (centred.square().mean(axes, keepdim=True) + epsilon).rsqrt()
     y = centred * inverse * wide(scale)
     y = y if bias is None else y + wide(bias)
-    return [_fits(y, x).cast(x.dtype), mean, inverse]
+    return [_fits(y, x).as_type(x.dtype), mean, inverse]
 
 
 def rms_normalization(ctx: NodeContext) -> Value:
@@ -102,7 +102,7 @@ def rms_norm(
     inverse = (values.square().mean(axes, keepdim=True) + epsilon).rsqrt()
     y = values * inverse * wide(scale)
     y = y if bias is None else y + wide(bias)
-    return [_fits(y, x).cast(x.dtype), inverse]
+    return [_fits(y, x).as_type(x.dtype), inverse]
 
 
 def group_normalization(ctx: NodeContext) -> Value:
@@ -148,7 +148,7 @@ def lp_normalization(ctx: NodeContext) -> Value:
         norm = values.square().sum(axis, keepdim=True).sqrt()
     else:
         raise ModelError(f"p must be 1 or 2, found {power}")
-    return (values / norm.eq(0.0).where(1.0, norm)).cast(x.dtype)
+    return (values / norm.eq(0.0).where(1.0, norm)).as_type(x.dtype)
 
 
 def mean_variance_normalization(ctx: NodeContext) -> Value:
@@ -160,7 +160,7 @@ def mean_variance_normalization(ctx: NodeContext) -> Value:
     centred = values - values.mean(axes, keepdim=True)
     deviation = centred.square().mean(axes, keepdim=True).sqrt()
     # Of the deviation, not of the variance: the body of MeanVarianceNormalization-13.
-    return (centred / (deviation + 1e-9)).cast(x.dtype)
+    return (centred / (deviation + 1e-9)).as_type(x.dtype)
 
 
 def stash_type(ctx: NodeContext) -> dt.DType:

@@ -91,7 +91,7 @@ def average_pool(ctx: NodeContext) -> Tensor:
         if not count.min() == count.max() > 0:
             divisors = count.astype(total.dtype.np)
             total = total / Tensor.weight(divisors.reshape((-1, *(1,) * (len(counts) - 1 - i))))
-    return total.cast(x.dtype)
+    return total.as_type(x.dtype)
 
 
 def lp_pool(ctx: NodeContext) -> Value:
@@ -105,7 +105,7 @@ def lp_pool(ctx: NodeContext) -> Value:
 def global_average_pool(ctx: NodeContext) -> Value:
     """Translate GlobalAveragePool: the mean of all spatial axes, which stay with size 1."""
     x = ctx.tensor(0)
-    return wide(x).mean(tuple(range(2, x.ndim)), keepdim=True).cast(x.dtype)
+    return wide(x).mean(tuple(range(2, x.ndim)), keepdim=True).as_type(x.dtype)
 
 
 def global_max_pool(ctx: NodeContext) -> Value:
@@ -131,7 +131,7 @@ def _norm(x: Tensor, p: int, axes: tuple[int, ...], *, keepdim: bool = False) ->
         norm = size.square().sum(axes, keepdim=keepdim).sqrt()
     else:
         norm = (size**p).sum(axes, keepdim=keepdim) ** (1.0 / p)
-    return norm.cast(x.dtype)
+    return norm.as_type(x.dtype)
 
 
 def lrn(ctx: NodeContext) -> Value:
@@ -144,7 +144,7 @@ def lrn(ctx: NodeContext) -> Value:
     pairs = ((0, 0), (before, size - 1 - before), *((0, 0),) * (x.ndim - 2))
     squares = wide(x).square().pad(pairs).window(1, size).sum(2)
     scaled = squares * (ctx.number("alpha", 1e-4) / size) + ctx.number("bias", 1.0)
-    return (x / scaled ** ctx.number("beta", 0.75)).cast(x.dtype)
+    return (x / scaled ** ctx.number("beta", 0.75)).as_type(x.dtype)
 
 
 def _window(ctx: NodeContext, x: Tensor) -> Window:

@@ -56,7 +56,7 @@ def _integer_raised(base: Tensor, exponent: Tensor, number: float | None) -> Ten
     if not exponent.dtype.is_float:
         return integer_power(*base.broadcast_with(exponent)).cast(base.dtype)
     powers = exponent.cast(dt.float32)
-    fraction = (_raised(base.float(), powers, number) * _ROUNDED).cast(base.dtype)
+    fraction = (_raised(base.float(), powers, number) * _ROUNDED).as_type(base.dtype)
     if number is not None:
         return fraction
     whole = powers.clip(-_LARGEST, _LARGEST).cast(dt.int32)

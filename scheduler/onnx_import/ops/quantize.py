@@ -44,7 +44,7 @@ class Scheme:
 
     def dequantize(self, q: Tensor) -> Tensor:
         """Return (q - zero_point) * scale."""
-        return self.centred(q).cast(self.scale.dtype) * self.scale
+        return self.centred(q).as_type(self.scale.dtype) * self.scale
 
     def centred(self, q: Tensor) -> Tensor:
         """Return q - zero_point, integers as int32."""

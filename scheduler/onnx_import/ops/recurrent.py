@@ -116,7 +116,7 @@ class Layer:
         last = list(state)
         if self.ctx.integer("layout", 0):
             y, last = y.permute(2, 0, 1, 3), [value.permute(1, 0, 2) for value in last]
-        return [value.cast(dtype) for value in (y, *last)][: max(1, self.ctx.outputs)]
+        return [value.as_type(dtype) for value in (y, *last)][: max(1, self.ctx.outputs)]
 
     def _valid(self) -> list[Tensor | None]:
         """Return per step where it is within the sequence (D, N, 1), None where all are."""

@@ -37,7 +37,7 @@ def reduction(function: Reduction, axes_input_since: int = 18) -> Callable[[Node
 
 def total(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     """Return the sum, in the input's type."""
-    return x.sum(axes, keepdim=keepdim).cast(x.dtype)
+    return x.sum(axes, keepdim=keepdim).as_type(x.dtype)
 
 
 def mean(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
@@ -49,7 +49,7 @@ def mean(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     if not x.dtype.is_float:
         most = count * (1 << 8 * x.dtype.itemsize)
         wide = x.cast(dt.int64) if x.dtype.itemsize < 8 and most > 1 << 31 else x
-        return wide.sum(axes, keepdim=keepdim).trunc_div(count).cast(x.dtype)
+        return wide.sum(axes, keepdim=keepdim).trunc_div(count).as_type(x.dtype)
     if not count:
         return x.sum(axes, keepdim=keepdim) + math.nan
     return x.mean(axes, keepdim=keepdim)
@@ -57,7 +57,7 @@ def mean(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
 
 def product(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     """Return the product."""
-    return x.prod(axes, keepdim=keepdim).cast(x.dtype)
+    return x.prod(axes, keepdim=keepdim).as_type(x.dtype)
 
 
 def l1(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
@@ -67,7 +67,7 @@ def l1(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
 
 def l2(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     """Return sqrt(sum x^2)."""
-    return x.square().sum(axes, keepdim=keepdim).sqrt().cast(x.dtype)
+    return x.square().sum(axes, keepdim=keepdim).sqrt().as_type(x.dtype)
 
 
 def sum_square(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
@@ -77,7 +77,7 @@ def sum_square(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
 
 def log_sum(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     """Return log(sum x)."""
-    return x.sum(axes, keepdim=keepdim).log().cast(x.dtype)
+    return x.sum(axes, keepdim=keepdim).log().as_type(x.dtype)
 
 
 def log_sum_exp(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
@@ -89,4 +89,4 @@ def log_sum_exp(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     peak = wide.max(axes, keepdim=True)
     peak = (peak.abs() < math.inf).where(peak, 0.0)
     shifted = (wide - peak).exp().sum(axes, keepdim=True).log() + peak
-    return (shifted if keepdim else shifted.squeeze(axes)).cast(x.dtype)
+    return (shifted if keepdim else shifted.squeeze(axes)).as_type(x.dtype)

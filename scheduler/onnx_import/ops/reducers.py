@@ -23,7 +23,7 @@ class Reduction:
     def over(self, x: Tensor, axis: int) -> Tensor:
         """Reduce an axis; the type stays."""
         total = {Op.ADD: x.sum, Op.MUL: x.prod, Op.MAX: x.max, Op.MIN: x.min}[self.op](axis)
-        return total.cast(x.dtype)
+        return total.as_type(x.dtype)
 
     def join(self, x: Tensor, y: Tensor) -> Tensor:
         """Combine two tensors of one shape."""

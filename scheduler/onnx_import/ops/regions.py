@@ -77,7 +77,7 @@ def roi_align(ctx: NodeContext) -> Value:
         total = counted.where(read, 0.0).sum((-3, -2, -1)) / divisor
     else:
         total = counted.where(read, -np.inf).max((-3, -2, -1))
-    return total.permute((1, 0, 2, 3)).cast(x.dtype)
+    return total.permute((1, 0, 2, 3)).as_type(x.dtype)
 
 
 def _extent(ctx: NodeContext, rois: Tensor, axis: int) -> tuple[Tensor, Tensor]:

@@ -121,7 +121,7 @@ def _interpolated(ctx: NodeContext, x: Tensor, sides: list[Side], coordinates: s
         taps = taps_of(_source(coordinates, side, np.float64), side.size, kind)
         # The sums along one axis are stored: along the next one each is read several times.
         wide = combine(wide.contiguous() if i else wide, side.axis, taps)
-    return _as_integer(wide, dtype) if dtype.is_int else wide.cast(dtype)
+    return _as_integer(wide, dtype) if dtype.is_int else wide.as_type(dtype)
 
 
 def _as_integer(x: Tensor, dtype: dt.DType) -> Tensor:

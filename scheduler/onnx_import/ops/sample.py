@@ -125,10 +125,10 @@ def sampled(x: Tensor, taps: Sequence[AxisTaps]) -> Tensor:
     if all(t.index.shape[-1] == 1 for t in taps):
         read = read_flat(x, index.squeeze(-1))
         one = weight.squeeze(-1).unsqueeze(1)
-        return one.ne(0).where(read, 0) if x.dtype.is_int else (read * one).cast(x.dtype)
+        return one.ne(0).where(read, 0) if x.dtype.is_int else (read * one).as_type(x.dtype)
     wide = x if x.dtype is dt.float64 else x.cast(dt.float32)
     total = (read_flat(wide, index) * weight.unsqueeze(1)).sum(-1)
-    return (total.round() if x.dtype.is_int else total).cast(x.dtype)
+    return (total.round() if x.dtype.is_int else total).as_type(x.dtype)
 
 
 def joined_taps(taps: Sequence[AxisTaps], spatial: Sequence[int]) -> tuple[Tensor, Tensor]:
