@@ -75,6 +75,18 @@ def residual_convs(x: Tensor) -> Tensor:
     return x
 
 
+def upsampled_norm(x: Tensor, deep: Tensor, side: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """Nearest up-sampling, a residual convolution, normalisation of four groups, and SiLU."""
+    _, c, h, w = x.shape
+    wide = x.reshape(1, c, h, 1, w, 1).expand(1, c, h, 2, w, 2).reshape(1, c, 2 * h, 2 * w)
+    y = wide.conv2d(deep, padding=1) + wide.conv2d(side)
+    normed = y.reshape(1, 4, -1).layernorm().reshape(*y.shape)
+    normed = normed * scale.reshape(c, 1, 1) + bias.reshape(c, 1, 1)
+    return normed * normed.sigmoid()
+
+
+# Multiply-adds of both filters, and less than a hundred operations for a result.
+UPSAMPLED = 2 * 16 * 32 * 32 * 16 * (9 + 1) + 16 * 32 * 32 * 100 - 1
 # Multiply-adds of a filter of 3 by 3, and less than a hundred operations for a pixel.
 EXPENSIVE = 2 * 16 * 32 * 32 * 16 * 9 + 16 * 32 * 32 * 100 - 1
 ROWS = [
@@ -129,6 +141,14 @@ ROWS = [
         tolerance=2e-4,
         large="1x64x32x32",
     )(residual_convs),
+    # Neither what is up-sampled nor what is normalised is computed again to save a launch.
+    row(
+        "upsampled-residual-norm",
+        (6, 1681600, 655360),
+        "1x16x16x16 16x16x3x3 16x16x1x1 16 16",
+        flops=UPSAMPLED,
+        tolerance=1e-3,
+    )(upsampled_norm),
     # The exponential of an image is computed once per pixel, not once per tap of a filter.
     row(
         "conv-of-expensive-values",
