@@ -24,6 +24,7 @@ from scheduler.loops.factor import group_factors
 from scheduler.loops.images import ImagePlan
 from scheduler.loops.in_place import exact_schedule, in_place_of, overwrites
 from scheduler.loops.pack import Argument
+from scheduler.loops.pack_values import pack_operand
 from scheduler.loops.place import (
     Layout,
     PlacedBody,
@@ -130,9 +131,8 @@ class _Program:
         # What an epilogue of a custom kernel reads is a buffer, in any order.
         self.plain = {n for k in kernels if k.custom for n in k.reads}
 
-    def free_after(self, position: int) -> list[Node]:
+    def free_after(self, position: int, kernel: Kernel) -> list[Node]:
         """Return intermediates a kernel reads last whose bytes its result would fill exactly."""
-        kernel = self.kernels[position]
         target = kernel.targets[0]
         if target not in self.arena or len(kernel.targets) > 1 or len(kernel.bodies) > 1:
             return []
@@ -168,7 +168,8 @@ def lower_kernels(
         lowered: list[LoweredKernel] = []
         for position, kernel in enumerate(kernels):
             try:
-                lowered.append(_lower(program, position))
+                parts = _parts(program, kernel)
+                lowered.extend(_lower(program, position, part) for part in parts)
             except LoweringError as error:
                 # All stored nodes are told, so that who retries knows what may be split.
                 stored = frozenset(t for k in kernels for t in k.targets)
@@ -180,8 +181,13 @@ def lower_kernels(
             return lowered
 
 
-def _lower(program: _Program, position: int) -> LoweredKernel:
-    kernel = program.kernels[position]
+def _parts(program: _Program, kernel: Kernel) -> tuple[Kernel, ...]:
+    if kernel.custom is not None or program.images is not None:
+        return (kernel,)
+    return pack_operand(kernel, program.layouts, program.spec)
+
+
+def _lower(program: _Program, position: int, kernel: Kernel) -> LoweredKernel:
     if kernel.custom is not None:
         return _lower_custom(program, kernel, kernel.custom)
     if len(kernel.bodies) > 1:
@@ -190,7 +196,7 @@ def _lower(program: _Program, position: int) -> LoweredKernel:
     reused = None
     # Several nests run side by side, so one may read what another one has overwritten.
     if len(nests) == 1:
-        free = program.free_after(position)
+        free = program.free_after(position, kernel)
         reused = in_place_of(nests[0].body, nests[0].schedule, free)
     code = render(nests)
     return LoweredKernel(

@@ -171,6 +171,7 @@ _SHAPE_RULES: dict[Op, Callable[[Sources, Any], Shape]] = {
     Op.GATHER: _gather,
     Op.REDUCE: _reduce,
     Op.CONTIGUOUS: lambda src, _: src[0].shape,
+    Op.PACK: lambda _, arg: tuple(arg[0]),
     Op.ASSIGN: _assign,
     Op.CUSTOM: lambda *_: (),  # a launch has no value of its own
     Op.RESULT: _result,

@@ -1,9 +1,11 @@
-"""Group the factors of a sum of products so that those all rows share are multiplied once.
+"""Group the factors of a sum of products so that what is the same for many is multiplied once.
 
+    sum((e[p, k] * r[p]) * v[k, c]; k)        ->     sum(e[p, k] * v[k, c]; k) * r[p]
     sum((x[p, k] * gate[k]) * w[k, c]; k)     ->     sum(x[p, k] * (gate[k] * w[k, c]); k)
 
-A register tile computes many rows p at once: on the left each of them multiplies by the gate, on
-the right a vector of weights does so once for all rows. Products may be regrouped as sums may be.
+The first is what follows a softmax. Of the second a register tile computes many rows p at once: on
+the left each of them multiplies by the gate, on the right a vector of weights does so once for all
+rows. Products may be regrouped as sums may be.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from scheduler.loops.place import PlacedBody, accumulates, dependencies, place_a
 
 def group_factors(body: PlacedBody, vector: Atom | None) -> PlacedBody:
     """Return the body with the factors of its sums grouped."""
+    body = _with_factors_outside(body)
     depends = dependencies(body.value)
     rows = {r for r in body.ranges if r is not vector}
     swapped: dict[Node, Node] = {}
@@ -32,6 +35,27 @@ def group_factors(body: PlacedBody, vector: Atom | None) -> PlacedBody:
         own = [f for f in factors if not rows.isdisjoint(depends[f])]
         if len(factors) > 2 and len(shared) > 1 and own:
             swapped[term] = _product([_product(own), _product(shared)])
+    if not swapped:
+        return body
+    return replace(body, value=rebuild(body.value, {}, place_again, swapped.get))
+
+
+def _with_factors_outside(body: PlacedBody) -> PlacedBody:
+    """Return the body with factors that a sum does not run over multiplied after it.
+
+    Two factors at least are left inside: a product of two is one operation with the addition.
+    """
+    depends = dependencies(body.value)
+    swapped: dict[Node, Node] = {}
+    for node in accumulates(body):
+        if node.arg[0] is not Op.ADD or not node.dtype.is_float:
+            continue
+        factors, reduced = _factors(node.src[0]), set(node.arg[1])
+        outside = [f for f in factors if reduced.isdisjoint(depends[f])]
+        inside = [f for f in factors if not reduced.isdisjoint(depends[f])]
+        if outside and len(inside) > 1:
+            total = make(node.op, node.dtype, (_product(inside),), node.arg)
+            swapped[node] = _product([total, *outside])
     if not swapped:
         return body
     return replace(body, value=rebuild(body.value, {}, place_again, swapped.get))

@@ -24,7 +24,14 @@ from scheduler.loops.place import PlacedBody, dependencies, looped
 from scheduler.loops.scalar_tile import scalar_tile
 from scheduler.loops.split_work import inner_parts
 from scheduler.loops.tile import contraction_tile, window_rows
-from scheduler.loops.vector import LoadInfo, choose_across, is_outer_product, load_score, loads_of
+from scheduler.loops.vector import (
+    LoadInfo,
+    choose_across,
+    is_outer_product,
+    load_score,
+    loads_of,
+    transposed_range,
+)
 
 # Vectors of results where there are no rows: several streams of weights at once.
 STREAM_VECTORS = 4
@@ -99,6 +106,7 @@ class LoopSchedule:
         contracts: whether each vector of weights meets several rows; else rows share a window.
         across: per ACCUMULATE or STAGE the range of its own that lanes run over, where the result
             has none.
+        transposed: the output range along which a tile's strided loads are vectors of memory.
         reduce_unroll: per reduce range, how many steps the loop body holds.
         reduce_order: per ACCUMULATE or STAGE its ranges, outermost loop first.
         local: the tile of a work-group in local memory; None where work-items work alone.
@@ -115,6 +123,7 @@ class LoopSchedule:
     prefetch: Atom | None = None
     row: Atom | None = None
     contracts: bool = False
+    transposed: Atom | None = None
     reduce_unroll: dict[Atom, int] = field(default_factory=dict)
     reduce_order: dict[Node, tuple[Atom, ...]] = field(default_factory=dict)
     across: dict[Node, Atom] = field(default_factory=dict)
@@ -152,6 +161,10 @@ def choose_schedule(
     hoisted = hoisted_ranges(body)
     # Lanes serve every load here, so what limits the kernel is memory, not arithmetic.
     streams = vector is not None and all(load_score(load, vector) > 0 for load in loads)
+    if vector in tiles and not exact:
+        turned = schedule.transposed = transposed_range(body, loads, vector, lanes, spec)
+        if turned is not None:
+            tiles[turned].unroll = lanes
     if not schedule.reduce_order and vector in tiles and streams:
         _stream_tile(tiles[vector], body)
     if schedule.reduce_order and vector in tiles:
@@ -303,7 +316,9 @@ def _register_tile(
         if r is not vector
         and any(ixs.coefficient(ld.node.arg.offset, r) not in (0,) for ld in inner if not ld.weight)
     ]
-    schedule.contracts = outer_product or (hoisted is not None and shared)
+    shared_rows = _rows_of_values(rows, vector, inner)
+    rows = shared_rows or rows
+    schedule.contracts = outer_product or bool(shared_rows) or (hoisted is not None and shared)
     if hoisted is not None:
         # Rows above a hoisted reduction would need that reduction for several rows at once.
         below = [r for r in rows if r not in hoisted]
@@ -335,6 +350,18 @@ def _register_tile(
     for r, tile in tiles.items():  # several results of the same inputs, as in a channel multiplier
         if r.size <= SMALL_RANGE and r is not vector and r not in rows:
             tile.unroll = r.size
+
+
+def _rows_of_values(rows: list[Atom], vector: Atom, inner: list[LoadInfo]) -> list[Atom]:
+    """Return the rows that share the vectors of a product of two values; none if there is none.
+
+    q[h, i, d] * k[h, d, j], lanes over j     ->     i: a vector of k serves several; not h
+    """
+    along = [(ld.node.arg.offset, ixs.coefficient(ld.node.arg.offset, vector)) for ld in inner]
+    if any(ld.weight for ld in inner) or {step for _, step in along} != {0, 1}:
+        return []
+    vectors = {a for offset, step in along if step == 1 for a in ixs.leaves(offset)}
+    return [r for r in rows if r not in vectors]
 
 
 def _loop_order(

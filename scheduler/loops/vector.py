@@ -27,6 +27,8 @@ SERVED_SCORE = 1.0
 ALONE_SCORE = -2.0
 # A load whose predicate differs from lane to lane: each lane is tested, and loads alone.
 MASKED_SCORE = -1.5
+# A strided load of a tile that is transposed in registers: as many loads as of runs, and shuffles.
+TRANSPOSED_SCORE = 0.25
 # An elementwise operation.
 ARITHMETIC_SCORE = 0.2
 # Factor for lanes that make an outer product, of which a register tile shares all loads.
@@ -96,7 +98,8 @@ def choose_vector(
             lanes = _wide_lanes(atom.size, widest)
         if lanes == 1 or atom in rows:  # a private array, or a store, has one row for all lanes
             continue
-        score = sum(load_score(load, atom) for load in loads)
+        turned = transposed_range(body, loads, atom, lanes, spec) if is_output else None
+        score = sum(load_score(load, atom, transposed=turned is not None) for load in loads)
         score += ARITHMETIC_SCORE * sum(atom in depends[n] for n in arithmetic)
         if is_output:
             score += sum(_store_score(s, atom) for s in body.stores if s.target not in free)
@@ -152,8 +155,41 @@ def _efficiency(size: int, lanes: int, widest: int) -> float:
     return useful * float((lanes / widest) ** WIDTH_POWER)
 
 
-def load_score(load: LoadInfo, atom: Atom) -> float:
-    """Return what a load gains from lanes over a range; below 0 where each lane loads alone."""
+def transposed_range(
+    body: PlacedBody, loads: Collection[LoadInfo], vector: Atom, lanes: int, spec: DeviceSpec
+) -> Atom | None:
+    """Return the output range along which all loads that lanes would do alone are runs of memory.
+
+        y[c, p] = x[p, c], lanes over p     ->     c: 16 vectors along c, transposed in registers
+
+    None where there is no such load, or no such range; reductions have a register tile already.
+    """
+    alone = [ld for ld in loads if not ld.weight and not _is_run(ld.node, vector)]
+    if not alone or spec.is_simt or looped(body):
+        return None
+    if any(ld.node.arg.valid != () or ld.gathered_by for ld in alone):
+        return None
+    if any(ixs.coefficient(ld.node.arg.offset, vector) is None for ld in alone):
+        return None
+    for r in reversed(body.ranges):
+        steps = {ixs.coefficient(ld.node.arg.offset, r) for ld in alone}
+        if r is not vector and r.size >= lanes and steps == {1}:
+            return r
+    return None
+
+
+def _is_run(load: Node, atom: Atom) -> bool:
+    return ixs.coefficient(load.arg.offset, atom) in (0, 1)
+
+
+def load_score(load: LoadInfo, atom: Atom, *, transposed: bool = False) -> float:
+    """Return what a load gains from lanes over a range; below 0 where each lane loads alone.
+
+    Args:
+        load: of the body.
+        atom: the range.
+        transposed: whether those that lanes would do alone are a tile that is transposed.
+    """
     if atom in load.gathered_by:
         return ALONE_SCORE * load.times
     # Weights are packed with lanes innermost, whatever their stride was.
@@ -161,7 +197,7 @@ def load_score(load: LoadInfo, atom: Atom) -> float:
         return SERVED_SCORE * load.times
     step = ixs.coefficient(load.node.arg.offset, atom)
     if step not in (0, 1):
-        return ALONE_SCORE * load.times
+        return (TRANSPOSED_SCORE if transposed else ALONE_SCORE) * load.times
     return (MASKED_SCORE if atom in load.masked_by else SERVED_SCORE) * load.times
 
 

@@ -35,6 +35,7 @@ from scheduler.render.instance import Instance
 from scheduler.render.kernel_code import KernelCode, Needs, Parameter
 from scheduler.render.local_tiles import emit_tile
 from scheduler.render.rolled_tile import is_worth_rolling, roll
+from scheduler.render.transposed import transpose_loads
 from scheduler.render.values import Values
 
 
@@ -155,6 +156,8 @@ class _Renderer:
             # Private arrays with run-time indices are slow on GPUs.
             if not self.simt and is_worth_rolling(values, axes, instances):
                 instances = [roll(self.loops, loops, values, axes, instances)]
+            if self.schedule.transposed is not None:
+                transpose_loads(self.v, values, instances)
             for instance in instances:
                 for value in values:  # one may overwrite what another one still has to read
                     self.v.evaluate(value, instance)

@@ -14,6 +14,7 @@ from scheduler.device.spec import SPECS, Images
 from scheduler.emit.limit_checks import check_limits
 from scheduler.errors import DeviceLimitError, LoweringError
 from scheduler.ir.origin import Origins
+from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.splits import Refused, Splits
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.support.programs import (
@@ -34,11 +35,13 @@ def at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     generate = lowered._lower
 
     def install(operations: int) -> None:
-        def refusing(program: lowered._Program, position: int) -> lowered.LoweredKernel:
-            found = program.kernels[position].operations
+        def refusing(
+            program: lowered._Program, position: int, kernel: Kernel
+        ) -> lowered.LoweredKernel:
+            found = kernel.operations
             if found > operations:
                 raise LoweringError(f"{found} operations, at most {operations} here")
-            return generate(program, position)
+            return generate(program, position, kernel)
 
         monkeypatch.setattr(lowered, "_lower", refusing)
 

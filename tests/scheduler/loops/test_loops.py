@@ -153,6 +153,26 @@ def test_factors_that_all_rows_share_are_multiplied_once_for_a_vector() -> None:
     assert len(re.findall(r" = \(.+ \* .+\);", body)) == unroll * vectors
 
 
+def test_a_factor_of_a_whole_sum_is_multiplied_after_it() -> None:
+    """The sum of a row's exponentials divides what is summed with them, not each of them."""
+    scale = Tensor.input("scale", (32, 1))
+    job = job_of((rows(32, 48) * scale) @ Tensor.input("values", (48, 64)))
+    (body,) = innermost(job.render(TILE).text)
+    assert " * " not in re.sub(r"\[.*?\]|\(in\d .*?\)|in\d \+ .*|p\d+ \+ .*", "", body)
+    assert job.render(TILE).text.count("m_fma") % 16 == 0
+
+
+def test_a_product_of_two_values_has_a_register_tile() -> None:
+    """Vectors of one serve rows of the other; heads are no rows, as both move along them."""
+    left, right = Tensor.input("left", (4, 64, 48)), Tensor.input("right", (4, 48, 64))
+    loops = job_of(left @ right).loops(Choice())
+    assert loops.contracts
+    assert loops.row is not None
+    assert loops.row.size == 64
+    tile = [t.unroll for t in loops.tiles]
+    assert np.prod(tile) >= 12
+
+
 def test_a_dot_product_of_few_vectors_is_written_out() -> None:
     """Lanes run across the sum: 64 products are four vectors, with no loop around them."""
     scores = Tensor.input("q", (4, 64)) @ Tensor.input("k", (7, 64)).transpose(0, 1)

@@ -1,0 +1,178 @@
+"""Pack an operand of a contraction at run time, so that vectors of it are loaded as they are.
+
+    q[i, d] * k[j, d], both with d innermost    ->    p[d, j] = k[j, d]     a launch of its own
+    summed over d                                     q[i, d] * p[d, j]     lanes over j
+
+Weights are packed while compiling (`pack.py`). Where both factors are values, each lies as its
+writer left it, and there may be no range of results along which the one is a run of memory and the
+other stands still. Then lanes would run across the sum, with a horizontal sum for every result. A
+copy costs as much as a few of these sums, and each of its elements is used many times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from scheduler.device.spec import DeviceSpec
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix
+from scheduler.ir.node import Node, is_weight, make
+from scheduler.ir.ops import LOOPS, Op
+from scheduler.kernelize.body import Access, Body, Store
+from scheduler.kernelize.kernel import Kernel, make_kernel
+from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
+from scheduler.loops.place import Layout, PlacedBody, place, split_ranges
+
+# Uses of each packed element that pay for its copy: a strided load and store are about as many
+# multiply-adds of a vector.
+MIN_REUSE = 16
+# Steps of lanes across a sum that its horizontal sum is little beside.
+LONG_SUM = 8
+# Multiply-adds below which the sums take less time than one more launch.
+MIN_WORK = 1 << 20
+
+
+def pack_operand(
+    kernel: Kernel, layouts: Mapping[Node, Layout], spec: DeviceSpec
+) -> tuple[Kernel, ...]:
+    """Return the kernels to run in place of one: the same, or a copy of an operand before it.
+
+    Args:
+        kernel: not a custom one.
+        layouts: of what it reads; what has none is row-major.
+        spec: of the device. Neighbouring work-items of a GPU share their loads in other ways.
+    """
+    if spec.is_simt or len(kernel.bodies) != 1:
+        return (kernel,)
+    (body,) = kernel.bodies
+    sums = [n for n in scalar_nodes(body.value) if _is_sum(n)]
+    if not any(_work(body, node) >= MIN_WORK for node in sums):
+        return (kernel,)
+    on = depends_on(body.value)
+    placed = split_ranges(place(body, layouts))
+    in_memory = [n for n in scalar_nodes(placed.value) if _is_sum(n)]
+    for node, same in zip(sums, in_memory, strict=True):
+        if _work(body, node) >= MIN_WORK and _needs_packing(same, placed, spec.lanes):
+            found = _choose(node, body, on, spec.lanes)
+            if found is not None:
+                return _packed(kernel, node, on, *found)
+    return (kernel,)
+
+
+def _is_sum(node: Node) -> bool:
+    """Whether a scalar node is a sum of products."""
+    return node.op is Op.ACCUMULATE and node.arg[0] is Op.ADD and node.src[0].op is Op.MUL
+
+
+def _outputs(body: Body) -> list[Atom]:
+    return [r for r in body.ranges if r is not None]
+
+
+def _work(body: Body, node: Node) -> int:
+    """Return the multiply-adds of a sum, in all."""
+    return prod(r.size for r in {*_outputs(body), *node.arg[1]})
+
+
+def _needs_packing(node: Node, body: PlacedBody, lanes: int) -> bool:
+    """Whether lanes have no range along which all operands of a sum are runs, or stay."""
+    on, reduced = depends_on(node.src[0]), set(node.arg[1])
+    loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD and on[n] & reduced]
+    if any(is_weight(n.src[0]) for n in loads):
+        return False
+    steps = prod(r.size for r in reduced)
+    for r in (*body.ranges, *node.arg[1]):
+        along = {ixs.coefficient(n.arg.offset, r) for n in loads}
+        if r.size < lanes:
+            continue
+        if r in reduced and along == {1} and steps >= LONG_SUM * lanes:
+            return False
+        if r not in reduced and 1 in along and along <= {0, 1}:
+            return False
+    return True
+
+
+def _choose(
+    node: Node, body: Body, on: Mapping[Node, set[Atom]], lanes: int
+) -> tuple[int, Atom] | None:
+    """Return which factor of a sum of products to pack, and the range to be innermost."""
+    factors, outputs = node.src[0].src, _outputs(body)
+    nodes = [scalar_nodes(f) for f in factors]
+    known, work = {*outputs, *node.arg[1]}, _work(body, node)
+    best: tuple[tuple[float, int], int, Atom] | None = None
+    for number, factor in enumerate(factors):
+        plain = on[factor] <= known and all(n.op not in LOOPS for n in nodes[number])
+        reuse = work // max(1, prod(r.size for r in on[factor]))
+        if not plain or reuse < MIN_REUSE:
+            continue
+        for place_of, r in enumerate(outputs):
+            if r.size >= lanes and r in on[factor] and r not in on[factors[1 - number]]:
+                filled = r.size / (-(-r.size // lanes) * lanes)
+                # The result comes out with this range innermost: as its readers have it, at best.
+                score = (filled, place_of)
+                if best is None or score > best[0]:
+                    best = (score, number, r)
+    return None if best is None else best[1:]
+
+
+def _packed(
+    kernel: Kernel,
+    node: Node,
+    on: Mapping[Node, set[Atom]],
+    number: int,
+    inner: Atom,
+) -> tuple[Kernel, Kernel]:
+    """Return the copy of a factor, and the kernel that reads the copy."""
+    outputs = _outputs(kernel.bodies[0])
+    product = node.src[0]
+    factor, other = product.src[number], product.src[1 - number]
+    # What scales the other factor is multiplied once, into the copy.
+    scale = [s for s in other.src if s.op is Op.CONST] if other.op is Op.MUL else []
+    if len(scale) == 1:
+        other = next(s for s in other.src if s is not scale[0])
+        factor = make(Op.MUL, factor.dtype, (factor, scale[0]))
+    ranges = [r for r in (*outputs, *node.arg[1]) if r in on[product.src[number]]]
+    ranges = [*(r for r in ranges if r is not inner), inner]
+    fresh = {r: ixs.new_range(r.size, r.name) for r in ranges}
+    index = tuple(ixs.of(r) for r in ranges)
+    shape = tuple(r.size for r in ranges)
+    packed = make(Op.PACK, factor.dtype, (kernel.targets[0],), (shape, index))
+    copy = Body(
+        tuple(fresh.values()),
+        (
+            Store(
+                packed,
+                tuple(ixs.of(r) for r in fresh.values()),
+                rebuild(factor, {r: ixs.of(f) for r, f in fresh.items()}, _moved),
+            ),
+        ),
+    )
+    load = make(Op.LOAD, factor.dtype, (packed,), Access(index, (), 0))
+    reads = (load, other) if number == 0 else (other, load)
+    new = make(Op.MUL, product.dtype, reads)
+    stores = tuple(_with(s, product, new) for s in kernel.bodies[0].stores)
+    rest = replace(kernel.bodies[0], stores=stores)
+    return make_kernel((copy,), kernel.origin), make_kernel((rest,), kernel.origin)
+
+
+def _moved(load: Node, mapping: Mapping[Atom, Ix]) -> Access:
+    access: Access = load.arg
+    index = tuple(ixs.substitute(i, mapping) for i in access.index)
+    return Access(index, ixs.substitute_predicate(access.valid, mapping), access.fill)
+
+
+def _with(store: Store, old: Node, new: Node) -> Store:
+    """Return a store with one scalar node replaced by another one."""
+
+    def same(load: Node, _: Mapping[Atom, Ix]) -> Any:
+        return load.arg
+
+    def swap(made: Node) -> Node | None:
+        return new if made is old else None
+
+    row = store.row
+    if row is not None:
+        row = replace(row, value=rebuild(row.value, {}, same, swap))
+    return replace(store, value=rebuild(store.value, {}, same, swap), row=row)
