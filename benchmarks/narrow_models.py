@@ -19,8 +19,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-HALVES: Final = ("vision", "policy")
-EIGHT_BITS: Final = ("vision", "policy", "resnet18", "mobilenetv3_large")
+HALVES: Final = ("vision", "policy", "fastvit", "vit", "swin", "mobilevit")
+EIGHT_BITS: Final = (
+    "vision",
+    "policy",
+    "resnet18",
+    "mobilenetv3_large",
+    "fastvit",
+    "mobilevit",
+)
 CALIBRATIONS: Final = 4
 
 
