@@ -297,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("models", type=Path, help="directory of modeld make-model --benchmarks")
     parser.add_argument("--peers", help="comma-separated (those of the bench extra that are there)")
-    parser.add_argument("--blocks", type=int, default=8, help="of each model and peer (8)")
+    parser.add_argument("--blocks", type=int, default=6, help="of each model and peer (6)")
     parser.add_argument("--threads", type=int, default=2, help="of everybody (2)")
     parser.add_argument("--output", type=Path, help="page to write (results/DATE-CPU.md)")
     args = parser.parse_args(arguments)
