@@ -314,7 +314,7 @@ $(BUILD)/bench-models/.made: $(STAMP) $(wildcard tools/example_models/*.py)
 
 bench: $(BENCH_STAMP) $(BUILD)/bench-models/.made
 	$(BIN)/python -m benchmarks.narrow_models $(BUILD)/bench-models
-	$(BIN)/python benchmarks/all_models.py $(BUILD)/bench-models $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.all_models $(BUILD)/bench-models $(BENCH_ARGS)
 
 clean:
 	rm -rf $(BUILD) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,11 +1,12 @@
 """Every example model against every peer, written as a table to benchmarks/results/.
 
 Each model is measured by ``modeld bench --against`` in a process of its own; benchmarks/README.md
-says how, and what the figures mean. The last row is the whole driving program (two camera frames to
-outputs) against the peers' vision and policy alone.
+says how, and what the figures mean. A model in halves takes turns with the one in float32, too. The
+last row is the whole driving program (two camera frames to outputs) against the peers' vision and
+policy alone. Geometric means over the others say in two figures how we stand.
 
 Example:
-  .venv/bin/python benchmarks/all_models.py build/models --peers onnxruntime,openvino
+  .venv/bin/python -m benchmarks.all_models build/bench-models --peers onnxruntime,openvino
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from statistics import geometric_mean
+from typing import Any, Final
 
+from benchmarks.narrow_models import EIGHT_BITS, HALVES
 from runtime import choose_device
 from runtime.origin import short_origin
 from runtime.quantities import count_text
@@ -31,28 +34,25 @@ from scheduler.flags import Flags
 from tools.lib.ceilings import cpu_name
 from tools.lib.peers import installed
 
-MODELS = (
-    "vision",
-    "vision_large",
-    "policy",
-    "resnet18",
-    "efficientnet_b2_elu",
-    "mobilenetv3_large",
-    "unet",
-    # Of benchmarks/narrow_models.py.
-    "vision_half",
-    "policy_half",
-    "vision_int8",
-    "policy_int8",
-    "resnet18_int8",
-    "mobilenetv3_large_int8",
-)
+# What is measured, in order, by class of values: keys of example_models.BUILDERS, without suffix.
+CLASSES: Final = {
+    "float32": (
+        "",
+        (
+            *("vision", "vision_large", "policy", "resnet18", "efficientnet_b2_elu"),
+            *("mobilenetv3_large", "unet", "fastvit", "mobilevit", "swin", "vit", "convnext"),
+            "espnet",
+        ),
+    ),
+    "halves": ("_half", HALVES),
+    "eight bits": ("_int8", EIGHT_BITS),
+}
 DRIVING = ("vision", "policy")
 RESULTS = Path(__file__).parent / "results"
 TIMEOUT_S = 600
-# tinygrad takes minutes to compile a model; it is compared where it is asked for.
 # Rounds whose ratios differ by more than this were disturbed by something else.
 NOISY = 1.5
+# tinygrad takes minutes to compile a model; it is compared where it is asked for.
 USUAL_PEERS = ("onnxruntime", "openvino")
 
 
@@ -62,11 +62,25 @@ class BrokenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came out for one model: the object of ``--json``, or why there is none."""
+    """What came out for one model: the object of ``--json``, or why there is none.
+
+    Attributes:
+        title: of the row.
+        result: the object, if there is one.
+        problem: why there is none.
+        kind: key of ``CLASSES``; of the driving program, which does more than its peers, empty.
+    """
 
     title: str
     result: dict[str, Any] | None
     problem: str = ""
+    kind: str = ""
+
+    @property
+    def of_float32(self) -> float | None:
+        """The time of a model in halves over that of the same one in float32, both ours."""
+        peers = self.result["peers"] if self.result else {}
+        return next((p["ratio"] for name, p in peers.items() if name.startswith("file:")), None)
 
 
 def modeld(*arguments: str) -> dict[str, Any]:
@@ -91,20 +105,26 @@ def modeld(*arguments: str) -> dict[str, Any]:
 
 def compare_all(directory: Path, peers: str, blocks: int, threads: int) -> list[Row]:
     """Measure each model that is in `directory`, and the driving program."""
-    jobs = [(name, [name]) for name in MODELS] + [("driving program", list(DRIVING))]
+    jobs = [
+        (f"{name}{suffix}", [f"{name}{suffix}"], kind, name)
+        for kind, (suffix, names) in CLASSES.items()
+        for name in names
+    ]
+    jobs.append(("driving program", list(DRIVING), "", ""))
     options = ["--blocks", str(blocks), "--threads", str(threads)]
     rows = []
-    for title, names in jobs:
+    for number, (title, names, kind, whole) in enumerate(jobs):
         files = [directory / f"{name}.onnx" for name in names]
+        against = f"{peers},file:{directory / whole}.onnx" if kind == "halves" else peers
         if missing := [path.name for path in files if not path.exists()]:
-            rows.append(Row(title, None, f"{', '.join(missing)} is not there"))
+            rows.append(Row(title, None, f"{', '.join(missing)} is not there", kind))
         else:
             try:
-                found = modeld("bench", "--against", peers, *map(str, files), *options)
-                rows.append(Row(title, found))
+                found = modeld("bench", "--against", against, *map(str, files), *options)
+                rows.append(Row(title, found, kind=kind))
             except BrokenError as error:
-                rows.append(Row(title, None, str(error)))
-        print(_progress(rows[-1]), flush=True)
+                rows.append(Row(title, None, str(error), kind))
+        print(f"{number + 1}/{len(jobs)} {_progress(rows[-1])}", flush=True)
     return rows
 
 
@@ -122,7 +142,7 @@ def roofline(model: Path, iterations: int) -> dict[str, Any]:
 
 def table(rows: Sequence[Row], peers: Sequence[str]) -> list[str]:
     """Return the comparison as lines of Markdown."""
-    header = ["model", "launches", "ours ms", "ours / fastest"]
+    header = ["model", "launches", "ours ms", "ours / fastest", "halves / float32"]
     for peer in peers:
         header += [f"{peer} ms", f"ours / {peer}", "min to max", "quietest", "max rel err"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
@@ -131,6 +151,7 @@ def table(rows: Sequence[Row], peers: Sequence[str]) -> list[str]:
             continue
         cells = [row.title, str(row.result["launches"]), f"{row.result['ours_ms']:.2f}"]
         cells.append(f"**{row.result['ratio']:.2f}**")
+        cells.append("-" if row.of_float32 is None else f"{row.of_float32:.2f}")
         for peer in peers:
             cells += _cells(row.result["peers"][peer])
         lines.append("| " + " | ".join(cells) + " |")
@@ -141,13 +162,38 @@ def table(rows: Sequence[Row], peers: Sequence[str]) -> list[str]:
     return lines
 
 
+def means(rows: Sequence[Row]) -> list[str]:
+    """Return geometric means of the ratios against the fastest peer, as lines of Markdown."""
+    lines = [
+        "| values | models | ours / fastest, geometric mean | noisy ones |",
+        "|---|---|---|---|",
+    ]
+    for kind in (*CLASSES, "all"):
+        chosen = [row for row in rows if row.kind and kind in (row.kind, "all")]
+        found = [row.result for row in chosen if row.result is not None]
+        if found:
+            mean = geometric_mean(result["ratio"] for result in found)
+            noisy = sum(map(_is_noisy, found))
+            lines.append(f"| {kind} | {len(found)} of {len(chosen)} | **{mean:.2f}** | {noisy} |")
+    halves = [row.of_float32 for row in rows if row.of_float32 is not None]
+    if halves:
+        mean = geometric_mean(halves)
+        lines += ["", f"Our models in halves take {mean:.2f} of the time of those in float32."]
+    return lines
+
+
+def _is_noisy(found: dict[str, Any]) -> bool:
+    noisy: bool = found["ratio_max"] > NOISY * found["ratio_min"]
+    return noisy
+
+
 def _cells(found: dict[str, Any]) -> list[str]:
     error = found["max_rel_err"]
     return [
         f"{found['theirs_ms']:.2f}",
         f"{found['ratio']:.2f}",
         f"{found['ratio_min']:.2f} to {found['ratio_max']:.2f}"
-        + (" ~" if found["ratio_max"] > NOISY * found["ratio_min"] else ""),
+        + (" ~" if _is_noisy(found) else ""),
         f"{found['ratio_quiet']:.2f}",
         "-" if error is None else f"{error:.0e}",
     ]
@@ -207,6 +253,8 @@ def report(rows: Sequence[Row], kernels: Sequence[str], args: argparse.Namespace
         f"- {args.blocks} blocks of 20 frames, 0.4 s apart, in rotating order",
         f"- Ours: as `modeld compile` does without options (float32, {loops})",
         "",
+        *means(rows),
+        "",
         *table(rows, peers),
         "Ratios marked ~ vary by more than half between rounds: the machine was busy with",
         "something else. *Quietest* is our quickest block over theirs, of any rounds.",
@@ -235,7 +283,8 @@ def _progress(row: Row) -> str:
     if row.result is None:
         return f"{row.title}: {row.problem}"
     ratios = ", ".join(
-        f"{found['ratio']:.2f} of {name} ({found['ratio_min']:.2f} to {found['ratio_max']:.2f})"
+        f"{found['ratio']:.2f} of {name.rpartition('/')[2]} "
+        f"({found['ratio_min']:.2f} to {found['ratio_max']:.2f})"
         for name, found in row.result["peers"].items()
     )
     return f"{row.title}: {row.result['ours_ms']:.2f} ms, {ratios}"
@@ -248,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("models", type=Path, help="directory of modeld make-model --benchmarks")
     parser.add_argument("--peers", help="comma-separated (those of the bench extra that are there)")
-    parser.add_argument("--blocks", type=int, default=8, help="of each model and peer (8)")
+    parser.add_argument("--blocks", type=int, default=6, help="of each model and peer (6)")
     parser.add_argument("--threads", type=int, default=2, help="of everybody (2)")
     parser.add_argument("--output", type=Path, help="page to write (results/DATE-CPU.md)")
     args = parser.parse_args(arguments)
@@ -266,7 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = args.output or RESULTS / f"{datetime.now(UTC).date()}-{slug}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(report(rows, kernels, args), encoding="utf-8")
-    print(f"written: {path}")
+    print(*means(rows), f"written: {path}", sep="\n")
     return 1 if any(row.problem for row in rows) else 0
 
 

@@ -19,8 +19,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-HALVES: Final = ("vision", "policy")
-EIGHT_BITS: Final = ("vision", "policy", "resnet18", "mobilenetv3_large")
+HALVES: Final = ("vision", "policy", "fastvit", "vit", "swin", "mobilevit")
+EIGHT_BITS: Final = ("vision", "policy", "resnet18", "mobilenetv3_large", "fastvit", "mobilevit")
 CALIBRATIONS: Final = 4
 
 
@@ -77,7 +77,6 @@ def write_eight_bits(source: Path, target: Path) -> None:
     """
     from onnxruntime import quantization
 
-    logging.getLogger().setLevel(logging.ERROR)  # it warns of each bias that has one axis
     quantization.quantize_static(
         str(source),
         str(target),
@@ -94,6 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", type=Path, help="directory of modeld make-model --benchmarks")
     directory = parser.parse_args().models
+    logging.getLogger().setLevel(logging.ERROR)  # onnxruntime warns of each bias that has one axis
     for name in HALVES:
         onnx.save(in_halves(onnx.load(directory / f"{name}.onnx")), directory / f"{name}_half.onnx")
     for name in EIGHT_BITS:

@@ -6,6 +6,7 @@ Example::
     modeld bench policy.pkl --profile --json --trace policy.json
     modeld bench driving.pkl --roofline
     modeld bench --against onnxruntime,openvino vision.onnx
+    modeld bench --against file:before.pkl vision.onnx
     modeld bench driving.pkl --paced --beside busy,one-cpu
     modeld bench driving.pkl --paced --realtime --iters 300
     modeld bench --daemon 300 --model driving.pkl --monitoring dmonitoring.pkl
@@ -104,7 +105,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes.add_argument(
         "--against",
         metavar="PEER[,PEER]",
-        help="MODEL.onnx in onnxruntime, openvino, tinygrad; more files: the driving program",
+        help="MODEL.onnx in onnxruntime, openvino, tinygrad; file:OTHER: ours, another file; more "
+        "files: the driving program",
     )
     modes.add_argument("--bus", action="store_true", help="latency and rate of the bus")
     modes.add_argument(

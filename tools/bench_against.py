@@ -5,6 +5,9 @@ order. Ratios are ours / theirs within one round. Of a peer with several setting
 smaller median counts. What is compared is one call of ``Program.run`` (inputs copied, kernels run,
 outputs copied) with one bare call of the peer, whose inputs are in place already. Sizes and values
 that `--bind` and `--constant` fix are fixed for everybody: peers get a file that has them.
+
+A peer `file:OTHER` is another program of ours: an artifact, of another commit for instance, or an
+ONNX file with inputs of the same names and shapes, such as the same model in halves.
 """
 
 from __future__ import annotations
@@ -29,13 +32,14 @@ from tools.lib.blocks import (
 )
 from tools.lib.constants import with_constants
 from tools.lib.driver_threads import thread_setting
+from tools.lib.file_kind import kind_of
 from tools.lib.json_output import print_json
 from tools.lib.peers import check_installed, open_peer, version_of
 from tools.lib.table import format_table
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from tools.lib.peers import Variant
 
 OURS = "ours"
+FILE = "file:"  # in front of a file that is a peer
 # protobuf writes 2 GiB at most; weights of larger models go into a file beside it.
 MAX_INLINE_BYTES = 2**31 - 2**20
 
@@ -53,7 +58,7 @@ class PeerResult:
 
     Attributes:
         comparison: times and ratios.
-        version: of the peer.
+        version: of the peer; empty for a program of ours.
         options: the variant that counts.
         others: median of each other variant in ms, by its options.
         max_rel_err: largest |ours - theirs| / max |theirs| over all outputs of the same inputs;
@@ -79,8 +84,9 @@ class Result:
 
     @property
     def fastest(self) -> str:
-        """The peer that is hardest to beat."""
-        return min(self.peers, key=lambda name: self.peers[name].comparison.theirs_ms)
+        """The peer that is hardest to beat; programs of ours only where there are no others."""
+        others = [name for name in self.peers if not name.startswith(FILE)] or self.peers
+        return min(others, key=lambda name: self.peers[name].comparison.theirs_ms)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,16 +104,17 @@ def run(args: argparse.Namespace) -> int:
             f"--against: expected MODEL.onnx, or the two or three models of a whole driving "
             f"program, found {count_text(len(args.path), 'file')}"
         )
-    if len(args.path) > 1 and (args.bind or args.constant):
+    if (args.bind or args.constant) and (len(args.path) > 1 or kind_of(args.path[0]) == "artifact"):
         raise UsageError(
-            "--bind and --constant need one model; a driving program fixes all its inputs"
+            "--bind and --constant need one model; a driving program and an artifact fix all their "
+            "inputs"
         )
     if args.blocks < 1:
         raise UsageError(f"--blocks: expected 1 or more, found {args.blocks}")
     cores = len(os.sched_getaffinity(0))
     if not 1 <= args.threads <= cores:
         raise UsageError(f"--threads: expected 1 to {cores}, the cores here, found {args.threads}")
-    check_installed(names)
+    check_installed([name for name in names if not name.startswith(FILE)])
     limit_threads(args.threads, args.device)
     result = measure(args, names)
     if args.json:
@@ -140,22 +147,31 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
 
     Args:
         args: of the command: path, bind, constant, threads, blocks, seed, device.
-        names: of peers, installed.
+        names: of peers, installed, or ``file:`` and a path.
     """
     from runtime import load_program
 
     paths: list[Path] = args.path
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="modeld-bench-")))
-        artifact = _compile(paths, directory / "ours.pkl", args)
+        artifact = _artifact(paths, directory / "ours.pkl", args)
         program = stack.enter_context(load_program(artifact, args.device))
-        ours, inputs = _our_run(program, paths, args.seed)
+        given, inputs = _inputs(program, paths, args.seed)
+
+        def ours() -> Mapping[str, NDArray[Any]]:
+            return program.run(given)
+
         theirs = _files_of_peers(args, inputs, directory)
-        variants = {
-            f"{name}: {variant.options}": variant
-            for name in names
-            for variant in _open_all(name, theirs, inputs, args.threads)
-        }
+        variants: dict[str, Variant] = {}
+        for number, name in enumerate(names):
+            if name.startswith(FILE):
+                path = Path(name.removeprefix(FILE))
+                artifact = _artifact([path], directory / f"{number}.pkl", args)
+                other = stack.enter_context(load_program(artifact, args.device))
+                opened = [_variant_of(other, path, given)]
+            else:
+                opened = _open_all(name, theirs, inputs, args.threads)
+            variants |= {f"{name}: {variant.options}": variant for variant in opened}
         runs = {OURS: ours} | {key: variant.run for key, variant in variants.items()}
         blocks = measure_rounds(runs, args.blocks, FRAMES, PAUSE_S)
         found = dict(ours()) if len(paths) == 1 else None
@@ -167,7 +183,7 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
             error = None if found is None else max_relative_error(found, variants[best].outputs())
             peers[name] = PeerResult(
                 comparison=medians[best],
-                version=version_of(name),
+                version="" if name.startswith(FILE) else version_of(name),
                 options=variants[best].options,
                 others={
                     variants[key].options: medians[key].theirs_ms for key in own if key != best
@@ -183,8 +199,10 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
         )
 
 
-def _compile(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> Path:
-    """Compile as ``modeld compile`` does with `--bind` and `--constant`."""
+def _artifact(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> Path:
+    """Return an artifact, or compile as ``modeld compile`` does with `--bind` and `--constant`."""
+    if len(paths) == 1 and kind_of(paths[0]) == "artifact":
+        return paths[0]
     from runtime.device import choose_device
     from scheduler.compile import CompileOptions, compile_driving, compile_plain
     from scheduler.device.targets import AUTO, target_for
@@ -230,17 +248,44 @@ def _files_of_peers(
     return [fixed]
 
 
-def _our_run(
+def _inputs(
     program: Program, paths: Sequence[Path], seed: int
-) -> tuple[Callable[[], Mapping[str, NDArray[Any]]], list[dict[str, NDArray[Any]]]]:
-    """Return our frame, and the inputs of each model for the peers."""
+) -> tuple[dict[str, NDArray[Any]], list[dict[str, NDArray[Any]]]]:
+    """Return the inputs of our program, and those of each model for the peers."""
     from tools.bench import make_inputs
 
-    entry = program.entries[0]
-    inputs = make_inputs(program.entry_inputs(entry), seed)
+    own = make_inputs(program.entry_inputs(), seed)
     if len(paths) == 1:
-        return lambda: program.run(inputs, entry), [inputs]
-    return lambda: program.run(inputs, entry), [model_inputs(path, seed) for path in paths]
+        return own, [own]
+    return own, [model_inputs(path, seed) for path in paths]
+
+
+def _variant_of(program: Program, path: Path, inputs: Mapping[str, NDArray[Any]]) -> Variant:
+    """Return another program of ours on the same inputs, in its own types.
+
+    Raises:
+        UsageError: it has other inputs.
+    """
+    import numpy as np
+
+    from tools.lib.peers import Variant
+
+    given = {}
+    for spec in program.entry_inputs():
+        array = inputs.get(spec.name)
+        if array is None or array.shape != spec.shape:
+            raise UsageError(
+                f"--against {FILE}{path}: expected an input {spec.name!r} {spec.shape} of the "
+                f"model, found {'none' if array is None else array.shape}; name a file of the "
+                "same inputs"
+            )
+        given[spec.name] = array.astype(spec.dtype)
+    launches = count_text(program.stats.launches[program.entries[0]], "launch")
+    return Variant(
+        launches,
+        lambda: program.run(given),
+        lambda: {name: np.array(array) for name, array in program.run(given).items()},
+    )
 
 
 def model_inputs(path: Path, seed: int) -> dict[str, NDArray[Any]]:
@@ -316,7 +361,7 @@ def _print_result(result: Result) -> None:
     print(f"{' + '.join(result.models)} on {result.device}, {result.threads} threads")
     rows = [
         (
-            f"{name} {peer.version}",
+            f"{name} {peer.version}".strip(),
             peer.comparison.ours_ms,
             peer.comparison.theirs_ms,
             peer.comparison.ratio,

@@ -28,7 +28,19 @@ if TYPE_CHECKING:
 # Known without importing onnx, so that --help and its errors stay instant; a test compares them
 # with example_models.BUILDERS.
 MODELS = ("vision", "policy")
-BENCHMARKS = ("vision_large", "resnet18", "efficientnet_b2_elu", "mobilenetv3_large", "unet")
+BENCHMARKS = (
+    "vision_large",
+    "resnet18",
+    "efficientnet_b2_elu",
+    "mobilenetv3_large",
+    "unet",
+    "fastvit",
+    "mobilevit",
+    "swin",
+    "vit",
+    "convnext",
+    "espnet",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from benchmarks.narrow_models import in_halves
 from runtime import choose_device
 from tests.runtime import tiny
 from tests.scheduler.onnx_import.tiny_models import model_of, value
@@ -129,6 +130,27 @@ def test_against_binds_and_fixes_inputs_for_everybody(
     assert given == [((6, 32), ["x"])]
     assert found["max_rel_err"] < 1e-5
     assert sorted(file.name for file in tmp_path.iterdir()) == ["tile.onnx"]
+
+
+@pytest.mark.opencl
+def test_against_takes_another_program_of_ours(
+    tmp_path: Path, model: Path, threads: list[str], modeld: Modeld
+) -> None:
+    """The same model in halves, whose answer is near, and an artifact of it, whose is the same."""
+    half = tmp_path / "half.onnx"
+    onnx.save(in_halves(onnx.load(model)), half)
+    modeld(0, "compile", "--plain", half, "-o", tmp_path / "half.pkl")
+    names = [f"file:{model}", f"file:{tmp_path / 'half.pkl'}", "onnxruntime"]
+    words = ("bench", "--json", "--blocks", "1", *threads, "--against")
+    found = modeld(0, *words, ",".join(names), half).json
+    assert found["against"] == "onnxruntime"
+    errors = [found["peers"][name]["max_rel_err"] for name in names[:2]]
+    assert 1e-5 < errors[0] < 1e-2
+    assert errors[1] == 0.0
+    assert modeld(0, *words, names[0], tmp_path / "half.pkl").json["against"] == names[0]
+    modeld.refused(
+        2, "found (4, 16); name a file", *words, f"file:{tiny.write(tmp_path / 't')}", half
+    )
 
 
 def test_missing_peer_is_one_line_with_the_extra(

@@ -166,6 +166,23 @@ def test_networks_have_the_parameters_of_the_published_ones(
     assert written[name].parameters == published - normalised + (channels - 3) * stem
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("fastvit", 3_996_040 - 1_824),  # channels of batch-norms that are folded here
+        ("mobilevit", 5_578_632 - 6_128),
+        ("swin", 28_288_354 + 138 * (49**2 - 13**2)),  # biases of 138 heads, out of their tables
+        ("vit", 5_717_416),
+        ("convnext", 3_695_520),
+    ],
+)
+def test_networks_have_exactly_the_parameters_of_the_published_ones(
+    written: Written, name: str, parameters: int
+) -> None:
+    """Published: as timm counts them, of FastViT in its inference form."""
+    assert written[name].parameters == parameters
+
+
 def test_benchmarks_do_the_work_they_are_named_for(written: Written) -> None:
     operators = {
         name: {node.op_type for node in onnx.load_model_from_string(model.data).graph.node}
@@ -175,6 +192,9 @@ def test_benchmarks_do_the_work_they_are_named_for(written: Written) -> None:
     assert {"Elu", "Sigmoid"} <= operators["efficientnet_b2_elu"]
     assert {"HardSwish", "HardSigmoid", "Relu"} <= operators["mobilenetv3_large"]
     assert {"ConvTranspose", "MaxPool", "Concat"} <= operators["unet"]
+    assert {"Softmax", "Split", "Sigmoid", "LayerNormalization"} <= operators["mobilevit"]
+    assert {"Softmax", "Slice", "Concat"} <= operators["swin"]
+    assert {"PRelu", "BatchNormalization", "AveragePool"} <= operators["espnet"]
     unet = onnx.load_model_from_string(written["unet"].data).graph
     shapes = [
         [d.dim_value for d in v.type.tensor_type.shape.dim] for v in (unet.input[0], unet.output[0])

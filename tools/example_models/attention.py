@@ -1,40 +1,87 @@
-"""Self-attention as torch exports it at opset 17: reshapes, transposes, two MatMuls, a Softmax."""
+"""Transformers as torch exports them at opset 17: layer norm, self-attention, feed-forward."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from tools.example_models.graph import GraphBuilder, Value
 
+Function = Callable[[GraphBuilder, Value], Value]
 
-def attention(g: GraphBuilder, x: Value, heads: int) -> Value:
+
+def layer_norm(g: GraphBuilder, x: Value, name: str) -> Value:
+    """Append LayerNormalization over the last axis, with weights under `name`."""
+    with g.scope(name):
+        return g.layer_norm(x)
+
+
+def attention(
+    g: GraphBuilder, x: Value, heads: int, biased: Function | None = None, *, unbound: bool = False
+) -> Value:
     """Append multi-head self-attention; all three projections are one MatMul.
 
     Args:
         g: the graph.
-        x: (1, tokens, width) float32.
+        x: (batch, tokens, width) float32.
         heads: number of heads; they divide the width.
+        biased: appends what happens to the scores (batch, heads, tokens, tokens) before Softmax.
+        unbound: whether the projections are taken apart as by `unbind`, with Split and Squeeze;
+            by indices, with Gather, otherwise.
 
     Returns:
-        (1, tokens, width).
+        (batch, tokens, width).
     """
-    _, tokens, width = x.shape
+    batch, tokens, width = x.shape
     size = width // heads
     with g.scope("qkv"):
         qkv = g.linear(x, 3 * width)
-    qkv = g.node("Reshape", (qkv, g.ints(1, tokens, 3, heads, size)), (1, tokens, 3, heads, size))
-    qkv = g.node("Transpose", (qkv,), (3, 1, heads, tokens, size), perm=[2, 0, 3, 1, 4])
-    query, key, value = (
-        g.node("Gather", (qkv, g.constant(np.int64(i))), (1, heads, tokens, size), axis=0)
-        for i in range(3)
-    )
+    qkv = g.transpose(g.reshape(qkv, batch, tokens, 3, heads, size), 2, 0, 3, 1, 4)
+    apart = qkv.shape[1:]
+    if unbound:
+        ones = g.ints(1, 1, 1)
+        parts = g.nodes("Split", (qkv, ones), [(1, *apart)] * 3, axis=0)
+        query, key, value = (g.node("Squeeze", (part, g.ints(0)), apart) for part in parts)
+    else:
+        query, key, value = (
+            g.node("Gather", (qkv, g.constant(np.int64(i))), apart, axis=0) for i in range(3)
+        )
     query = g.elementwise("Mul", query, g.scalar(1.0 / math.sqrt(size)))
-    key = g.node("Transpose", (key,), (1, heads, size, tokens), perm=[0, 1, 3, 2])
-    scores = g.node("MatMul", (query, key), (1, heads, tokens, tokens))
+    key = g.transpose(key, 0, 1, 3, 2)
+    scores = g.node("MatMul", (query, key), (batch, heads, tokens, tokens))
+    if biased:
+        scores = biased(g, scores)
     weights = g.node("Softmax", (scores,), scores.shape, axis=-1)
-    mixed = g.node("MatMul", (weights, value), (1, heads, tokens, size))
-    g.multiply_adds += 2 * heads * tokens * tokens * size
-    mixed = g.node("Transpose", (mixed,), (1, tokens, heads, size), perm=[0, 2, 1, 3])
-    mixed = g.node("Reshape", (mixed, g.ints(1, tokens, width)), (1, tokens, width))
+    mixed = g.node("MatMul", (weights, value), apart)
+    g.multiply_adds += 2 * batch * heads * tokens * tokens * size
+    mixed = g.reshape(g.transpose(mixed, 0, 2, 1, 3), batch, tokens, width)
     with g.scope("proj"):
         return g.linear(mixed, width, gain=0.7)
+
+
+def feed_forward(
+    g: GraphBuilder, x: Value, hidden: int, function: Function = GraphBuilder.gelu
+) -> Value:
+    """Append two linear layers over the last axis with `function` between them."""
+    with g.scope("fc1"):
+        y = function(g, g.linear(x, hidden))
+    with g.scope("fc2"):
+        return g.linear(y, x.shape[-1])
+
+
+def add_attention(g: GraphBuilder, x: Value, heads: int) -> Value:
+    """Append the first half of a transformer's block: x + attention(norm(x))."""
+    y = layer_norm(g, x, "norm1")
+    with g.scope("attn"):
+        y = attention(g, y, heads, unbound=True)
+    return g.elementwise("Add", x, y)
+
+
+def add_feed_forward(
+    g: GraphBuilder, x: Value, ratio: int, function: Function = GraphBuilder.gelu
+) -> Value:
+    """Append the second half: x + feed_forward(norm(x)), `ratio` times as wide inside."""
+    y = layer_norm(g, x, "norm2")
+    with g.scope("mlp"):
+        y = feed_forward(g, y, ratio * x.shape[-1], function)
+    return g.elementwise("Add", x, y)

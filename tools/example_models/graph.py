@@ -37,12 +37,14 @@ class ConvSpec:
 
     Attributes:
         channels: output channels.
-        kernel: side of the square kernel, odd.
+        kernel: side of the square kernel; an even one is not padded: it cuts the image into
+            patches, and is the stride, too.
         stride: stride in both directions.
         groups: convolution groups; the number of input channels for a depthwise one.
         gain: standard deviation of the output for independent unit-variance inputs.
         identity: weight of the centre tap that passes each channel through (depthwise only).
         dilation: distance of the kernel's taps in both directions.
+        bias: whether there is one; what follows a convolution without may be a batch-norm.
     """
 
     channels: int
@@ -52,6 +54,7 @@ class ConvSpec:
     gain: float = 1.0
     identity: float = 0.0
     dilation: int = 1
+    bias: bool = True
 
 
 class GraphBuilder:
@@ -137,11 +140,11 @@ class GraphBuilder:
         return self.node(op_type, inputs, np.broadcast_shapes(*(value.shape for value in inputs)))
 
     def conv(self, x: Value, spec: ConvSpec) -> Value:
-        """Append a Conv with bias; batch-norm counts as folded into both.
+        """Append a Conv; where it has a bias, batch-norm counts as folded into both.
 
         Args:
             x: (1, C, H, W) float32.
-            spec: the convolution; padding is dilation * (kernel // 2) on each side.
+            spec: the convolution; padding is dilation * (kernel // 2) on each side, 0 of patches.
         """
         _, channels, height, width = x.shape
         shape = (spec.channels, channels // spec.groups, spec.kernel, spec.kernel)
@@ -154,11 +157,14 @@ class GraphBuilder:
             (height + spec.stride - 1) // spec.stride,
             (width + spec.stride - 1) // spec.stride,
         )
-        pad = spec.dilation * (spec.kernel // 2)
+        pad = spec.dilation * (spec.kernel // 2) if spec.kernel % 2 else 0
         self.multiply_adds += _fan_in(shape) * math.prod(out)
+        inputs = [x, self.weight("weight", weight)]
+        if spec.bias:
+            inputs.append(self.normal("bias", (spec.channels,), 0.02))
         return self.node(
             "Conv",
-            (x, self.weight("weight", weight), self.normal("bias", (spec.channels,), 0.02)),
+            inputs,
             out,
             dilations=[spec.dilation, spec.dilation],
             group=spec.groups,
@@ -213,6 +219,37 @@ class GraphBuilder:
         """Append GlobalAveragePool: (1, C, H, W) becomes (1, C, 1, 1)."""
         return self.node("GlobalAveragePool", (x,), (1, x.shape[1], 1, 1))
 
+    def batch_norm(self, x: Value) -> Value:
+        """Append BatchNormalization over (1, C, H, W), where no convolution takes it in."""
+        channels = x.shape[1]
+        statistics = (
+            self.normal("weight", (channels,), 0.05, mean=1.0),
+            self.normal("bias", (channels,), 0.02),
+            self.normal("running_mean", (channels,), 0.02),
+            self.weight("running_var", self.rng("running_var").uniform(0.7, 1.3, channels)),
+        )
+        return self.node("BatchNormalization", (x, *statistics), x.shape, epsilon=1e-5)
+
+    def layer_norm(self, x: Value, epsilon: float = 1e-5) -> Value:
+        """Append LayerNormalization over the last axis."""
+        scale = self.normal("weight", (x.shape[-1],), 0.05, mean=1.0)
+        bias = self.normal("bias", (x.shape[-1],), 0.02)
+        return self.node("LayerNormalization", (x, scale, bias), x.shape, axis=-1, epsilon=epsilon)
+
+    def concat(self, parts: Sequence[Value], axis: int) -> Value:
+        """Append Concat along a non-negative axis."""
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        return self.node("Concat", parts, tuple(shape), axis=axis)
+
+    def reshape(self, x: Value, *shape: int) -> Value:
+        """Append Reshape to sizes that are all known."""
+        return self.node("Reshape", (x, self.ints(*shape)), shape)
+
+    def transpose(self, x: Value, *perm: int) -> Value:
+        """Append Transpose: axis i of the result is axis perm[i] of x."""
+        return self.node("Transpose", (x,), tuple(x.shape[i] for i in perm), perm=list(perm))
+
     def flatten(self, x: Value) -> Value:
         """Append Flatten: (1, C, H, W) becomes (1, C * H * W)."""
         return self.node("Flatten", (x,), (1, math.prod(x.shape)), axis=1)
@@ -223,13 +260,17 @@ class GraphBuilder:
         gate = self.elementwise("Add", erf, self.scalar(1.0))
         return self.elementwise("Mul", self.elementwise("Mul", x, gate), self.scalar(0.5))
 
-    def linear(self, x: Value, width: int, gain: float = 1.0) -> Value:
+    def linear(self, x: Value, width: int, gain: float = 1.0, *, bias: bool = True) -> Value:
         """Append MatMul + Add over the last axis, as exporters write nn.Linear on 3-D inputs."""
         depth = x.shape[-1]
         weight = self.normal("weight", (depth, width), gain / math.sqrt(depth))
         self.multiply_adds += math.prod(x.shape) * width
         product = self.node("MatMul", (x, weight), (*x.shape[:-1], width))
-        return self.elementwise("Add", self.normal("bias", (width,), 0.02), product)
+        return (
+            self.elementwise("Add", self.normal("bias", (width,), 0.02), product)
+            if bias
+            else product
+        )
 
     def gemm(self, x: Value, weight: NDArray[Any], bias: NDArray[Any]) -> Value:
         """Append Gemm with a transposed weight, as exporters write nn.Linear on 2-D inputs.

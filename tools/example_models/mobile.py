@@ -1,5 +1,6 @@
-"""The layers that EfficientNet and MobileNetV3 share: inverted bottleneck and squeeze-excite.
+"""The layers that EfficientNet, MobileNetV3 and MobileViT share.
 
+Inverted bottleneck and squeeze-excite.
 Both follow their papers, arXiv:1905.11946 and arXiv:1905.02244, in inference form: batch-norm is
 folded into the convolution before it.
 """
@@ -43,11 +44,16 @@ def _op(op_type: str) -> Function:
     return lambda g, x: g.elementwise(op_type, x)
 
 
+def _silu(g: GraphBuilder, x: Value) -> Value:
+    return g.elementwise("Mul", x, g.elementwise("Sigmoid", x))
+
+
 # Second moments for x ~ N(0, 1): ELU 1/2 + E[(e^x - 1)^2, x < 0] = 0.645, ReLU 1/2,
-# hard-swish (inside its bends) E[(x^2/6 + x/2)^2] = 3/36 + 1/4 = 1/3.
+# hard-swish (inside its bends) E[(x^2/6 + x/2)^2] = 3/36 + 1/4 = 1/3, SiLU 0.356.
 ELU = Nonlinearity(_elu, 1.0 / math.sqrt(0.645))
 RELU = Nonlinearity(_op("Relu"), math.sqrt(2.0))
 HARD_SWISH = Nonlinearity(_op("HardSwish"), math.sqrt(3.0))
+SILU = Nonlinearity(_silu, 1.0 / math.sqrt(0.356))
 SIGMOID = _op("Sigmoid")
 HARD_SIGMOID: Function = _hard_sigmoid
 

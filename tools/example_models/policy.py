@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from tools.example_models.attention import attention
+from tools.example_models.attention import attention, feed_forward, layer_norm
 from tools.example_models.graph import GraphBuilder, Value
 from tools.example_models.interface import (
     HIDDEN_WIDTH,
@@ -61,12 +61,11 @@ def build_policy(seed: int, config: PolicyConfig | None = None) -> tuple[onnx.Mo
     for index in range(config.layers):
         with g.scope(f"blocks.{index}"):
             with g.scope("attn"):
-                x = g.elementwise("Add", x, attention(g, _layer_norm(g, x, "norm"), config.heads))
+                x = g.elementwise("Add", x, attention(g, layer_norm(g, x, "norm"), config.heads))
             with g.scope("mlp"):
-                x = g.elementwise(
-                    "Add", x, _feed_forward(g, _layer_norm(g, x, "norm"), config.feed_forward)
-                )
-    x = _layer_norm(g, x, "norm")
+                y = feed_forward(g, layer_norm(g, x, "norm"), config.feed_forward)
+                x = g.elementwise("Add", x, y)
+    x = layer_norm(g, x, "norm")
     last = g.node("Gather", (x, g.constant(np.int64(-1))), (1, HIDDEN_WIDTH), axis=1)
     outputs = _heads(g, last, config.head_width)
     model = g.finish(
@@ -89,21 +88,6 @@ def _embed(g: GraphBuilder) -> Value:
         side = g.random_gemm(traffic, HIDDEN_WIDTH, gain=0.5)
         side = g.node("Unsqueeze", (side, g.ints(1)), (1, 1, HIDDEN_WIDTH))
     return g.elementwise("Add", x, side)
-
-
-def _layer_norm(g: GraphBuilder, x: Value, name: str) -> Value:
-    with g.scope(name):
-        scale = g.normal("weight", (x.shape[-1],), 0.05, mean=1.0)
-        bias = g.normal("bias", (x.shape[-1],), 0.02)
-        return g.node("LayerNormalization", (x, scale, bias), x.shape, axis=-1, epsilon=1e-5)
-
-
-def _feed_forward(g: GraphBuilder, x: Value, hidden: int) -> Value:
-    width = x.shape[-1]
-    with g.scope("fc1"):
-        y = g.gelu(g.linear(x, hidden))
-    with g.scope("fc2"):
-        return g.linear(y, width)
 
 
 def _heads(g: GraphBuilder, features: Value, width: int) -> Value:

@@ -19,6 +19,13 @@ import numpy as np
 import onnx
 
 from tools.example_models.attention import attention
+from tools.example_models.fastvit import (
+    feed_forward,
+    final_conv,
+    patch_embed,
+    stem,
+    token_mixer,
+)
 from tools.example_models.graph import ConvSpec, GraphBuilder, Value
 from tools.example_models.interface import (
     HIDDEN_WIDTH,
@@ -28,11 +35,6 @@ from tools.example_models.interface import (
 )
 from tools.example_models.road import HEADS, head_weight
 
-# Unit-variance normal in, GELU(x) has a second moment of 0.425: the next layer's gain undoes it.
-GELU_GAIN = 1.0 / math.sqrt(0.425)
-# Measured with seed 0 on blocky images: without it activations shrink by half per stage, since GELU
-# passes less than 0.425 of a smaller variance.
-DOWNSAMPLE_GAIN = 1.3
 IMAGE_SHAPE = (1, 12, 128, 256)
 
 
@@ -85,19 +87,20 @@ def build_vision(seed: int, config: VisionConfig | None = None) -> tuple[onnx.Mo
     config = config or VisionConfig()
     g = GraphBuilder(config.name, seed)
     x = _normalise(g)
-    x = _stem(g, x, config.dims[0])
+    x = stem(g, x, config.dims[0])
     for index, (dim, depth) in enumerate(zip(config.dims, config.depths, strict=True)):
         with g.scope(f"stages.{index}"):
             if index:
-                x = _patch_embed(g, x, dim)
+                x = patch_embed(g, x, dim, activated=True)
             attends = config.head_size > 0 and index == len(config.dims) - 1
             if attends:
                 with g.scope("position"):
                     x = g.conv(x, ConvSpec(dim, 7, groups=dim, gain=0.3, identity=0.95))
             for block in range(depth):
                 with g.scope(f"blocks.{block}"):
-                    x = _mix_by_attention(g, x, config) if attends else _mix_by_convolution(g, x)
-                    x = _feed_forward(g, x, config)
+                    x = _mix_by_attention(g, x, config) if attends else token_mixer(g, x)
+                    y = feed_forward(g, x, config.expansion)
+                    x = _add_scaled(g, x, y, "layer_scale", config)
     features = _final(g, x)
     outputs = _heads(g, features, config.head_width)
     model = g.finish(
@@ -117,77 +120,27 @@ def _normalise(g: GraphBuilder) -> Value:
     return g.node("Concat", scaled, (1, 24, *IMAGE_SHAPE[2:]), axis=1)
 
 
-def _stem(g: GraphBuilder, x: Value, dim: int) -> Value:
-    """Reduce 128x256 to 32x64: dense 3x3 stride 2, depthwise 3x3 stride 2, 1x1."""
-    specs = (
-        ConvSpec(dim, kernel=3, stride=2),
-        ConvSpec(dim, kernel=3, stride=2, groups=dim, gain=GELU_GAIN),
-        ConvSpec(dim, gain=GELU_GAIN),
-    )
-    for index, spec in enumerate(specs):
-        with g.scope(f"stem.{index}"):
-            x = g.gelu(g.conv(x, spec))
-    return x
-
-
-def _patch_embed(g: GraphBuilder, x: Value, dim: int) -> Value:
-    """Halve the resolution and widen: strided depthwise 7x7, then 1x1."""
-    with g.scope("downsample.proj.0"):
-        x = g.gelu(g.conv(x, ConvSpec(dim, 7, 2, x.shape[1], DOWNSAMPLE_GAIN)))
-    with g.scope("downsample.proj.1"):
-        return g.gelu(g.conv(x, ConvSpec(dim, gain=DOWNSAMPLE_GAIN * GELU_GAIN)))
-
-
-def _mix_by_convolution(g: GraphBuilder, x: Value) -> Value:
-    """Mix neighbouring tokens with a depthwise 3x3; its branches are folded into one kernel."""
-    dim = x.shape[1]
-    with g.scope("token_mixer"):
-        return g.conv(x, ConvSpec(dim, kernel=3, groups=dim, gain=0.3, identity=0.95))
-
-
 def _mix_by_attention(g: GraphBuilder, x: Value, config: VisionConfig) -> Value:
     """Add scaled self-attention over all tokens; no convolution takes in its batch-norm."""
     _, dim, height, width = x.shape
-    tokens = height * width
     with g.scope("norm"):
-        statistics = [
-            g.normal("weight", (dim,), 0.05, mean=1.0),
-            g.normal("bias", (dim,), 0.02),
-            g.normal("running_mean", (dim,), 0.02),
-            g.weight("running_var", g.rng("running_var").uniform(0.7, 1.3, dim)),
-        ]
-        y = g.node("BatchNormalization", (x, *statistics), x.shape, epsilon=1e-5)
+        y = g.batch_norm(x)
     with g.scope("token_mixer"):
-        y = g.node("Reshape", (y, g.ints(1, dim, tokens)), (1, dim, tokens))
-        y = g.node("Transpose", (y,), (1, tokens, dim), perm=[0, 2, 1])
+        y = g.transpose(g.reshape(y, 1, dim, height * width), 0, 2, 1)
         y = attention(g, y, dim // config.head_size)
-        y = g.node("Transpose", (y,), (1, dim, tokens), perm=[0, 2, 1])
-        y = g.node("Reshape", (y, g.ints(1, dim, height, width)), x.shape)
-    scale = g.weight("layer_scale_1", np.full((dim, 1, 1), config.layer_scale))
-    return g.elementwise("Add", x, g.elementwise("Mul", scale, y))
+        y = g.reshape(g.transpose(y, 0, 2, 1), 1, dim, height, width)
+    return _add_scaled(g, x, y, "layer_scale_1", config)
 
 
-def _feed_forward(g: GraphBuilder, x: Value, config: VisionConfig) -> Value:
-    """Add the scaled convolutional feed-forward (depthwise 7x7, 1x1, GELU, 1x1)."""
-    dim = x.shape[1]
-    with g.scope("mlp.conv"):
-        y = g.conv(x, ConvSpec(dim, kernel=7, groups=dim, gain=0.7, identity=0.7))
-    with g.scope("mlp.fc1"):
-        y = g.gelu(g.conv(y, ConvSpec(dim * config.expansion)))
-    with g.scope("mlp.fc2"):
-        y = g.conv(y, ConvSpec(dim, gain=GELU_GAIN))
-    scale = g.weight("layer_scale", np.full((dim, 1, 1), config.layer_scale))
+def _add_scaled(g: GraphBuilder, x: Value, y: Value, name: str, config: VisionConfig) -> Value:
+    scale = g.weight(name, np.full((x.shape[1], 1, 1), config.layer_scale))
     return g.elementwise("Add", x, g.elementwise("Mul", scale, y))
 
 
 def _final(g: GraphBuilder, x: Value) -> Value:
     """Widen twofold, squeeze-excite, pool, normalise and project to the (1, 512) hidden state."""
-    dim = 2 * x.shape[1]
-    with g.scope("final_conv"):
-        x = g.conv(x, ConvSpec(dim, kernel=3, groups=x.shape[1]))
-    with g.scope("final_conv.se"):
-        x = _squeeze_excite(g, x, dim // 16)
-    x = g.gelu(x)
+    x = final_conv(g, x)
+    dim = x.shape[1]
     with g.scope("head"):
         x = g.node("GlobalAveragePool", (x,), (1, dim, 1, 1))
         x = g.node("Flatten", (x,), (1, dim), axis=1)
@@ -196,16 +149,6 @@ def _final(g: GraphBuilder, x: Value) -> Value:
         scale, bias = g.weight("norm.weight", np.ones(dim)), g.weight("norm.bias", np.zeros(dim))
         x = g.node("LayerNormalization", (x, scale, bias), x.shape, axis=-1, epsilon=1e-6)
         return g.random_gemm(x, HIDDEN_WIDTH)
-
-
-def _squeeze_excite(g: GraphBuilder, x: Value, squeezed: int) -> Value:
-    channels = x.shape[1]
-    y = g.node("ReduceMean", (x,), (1, channels, 1, 1), axes=[2, 3], keepdims=1)
-    with g.scope("fc1"):
-        y = g.elementwise("Relu", g.conv(y, ConvSpec(squeezed)))
-    with g.scope("fc2"):
-        y = g.elementwise("Sigmoid", g.conv(y, ConvSpec(channels, gain=math.sqrt(2))))
-    return g.elementwise("Mul", x, y)
 
 
 def _heads(g: GraphBuilder, features: Value, width: int) -> Value:

@@ -18,11 +18,17 @@ from tests.scheduler.onnx_import.onnx_models import Array, ort_session
 from tests.scheduler.support.programs import load
 from tests.support.built import example_models
 from tests.support.selection import quick_cases
+from tools.example_models.convnext import ConvNeXtConfig, build_convnext
 from tools.example_models.efficientnet import EfficientNetConfig, build_efficientnet_b2_elu
+from tools.example_models.espnet import ESPNetConfig, build_espnet
+from tools.example_models.fastvit import FastViTConfig, build_fastvit
 from tools.example_models.mobilenet import MobileNetConfig, build_mobilenetv3_large
+from tools.example_models.mobilevit import MobileViTConfig, build_mobilevit
 from tools.example_models.resnet import ResNetConfig, build_resnet18
+from tools.example_models.swin import SwinConfig, build_swin
 from tools.example_models.unet import UNetConfig, build_unet
 from tools.example_models.vision import LARGE, build_vision
+from tools.example_models.vit import ViTConfig, build_vit
 
 Built = tuple[onnx.ModelProto, int]
 
@@ -41,6 +47,22 @@ SMALL: dict[str, Callable[[int], Built]] = {
         seed, MobileNetConfig((1, 3, 32, 64), width=0.35, classes=10)
     ),
     "unet": lambda seed: build_unet(seed, UNetConfig((1, 3, 24, 40), widths=(8, 16, 24, 32))),
+    "fastvit": lambda seed: build_fastvit(
+        seed, FastViTConfig((1, 3, 32, 64), (8, 16, 32, 64), depths=(1, 1, 1, 1), classes=10)
+    ),
+    "mobilevit": lambda seed: build_mobilevit(
+        seed, MobileViTConfig((1, 3, 64, 128), 8, ((8, 1, 0, 0), (12, 2, 16, 2)), 2, 24, 10)
+    ),
+    "swin": lambda seed: build_swin(
+        seed, SwinConfig((1, 3, 32, 64), 16, depths=(2, 2), heads=2, window=4, classes=10)
+    ),
+    "vit": lambda seed: build_vit(seed, ViTConfig((1, 3, 32, 48), 24, depth=2, classes=10)),
+    "convnext": lambda seed: build_convnext(
+        seed, ConvNeXtConfig((1, 3, 32, 64), (8, 12, 16, 24), depths=(1, 1, 1, 1), classes=10)
+    ),
+    "espnet": lambda seed: build_espnet(
+        seed, ESPNetConfig((1, 3, 24, 40), 6, (11, 13), (1, 1), decoder=8)
+    ),
 }
 
 
@@ -74,6 +96,7 @@ EXPORTED = [
     Network(networks.quantized, tolerance=2e-2),
 ]
 COMPILED = ["yolo", "vit_tiny", "swin_blocks", "gru_head", "tf2onnx", "quantized"]
+COMPILED += [f"small_{name}" for name in ("fastvit", "mobilevit", "swin", "convnext", "espnet")]
 FULL = ["vision", "policy"]
 FULL_COMPILED = ["mobilenetv3_large", "unet"]
 NETWORKS = {e.build.__name__: e for e in EXPORTED}

@@ -26,7 +26,7 @@ def of(proto: onnx.ModelProto, **bind: int) -> ModelReport:
     return report(from_proto(proto, "m.onnx"), bind)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "unet", "mobilenetv3_large"])
+@pytest.mark.parametrize("name", ["resnet18", "unet", "swin", "espnet"])
 def test_products_of_a_network_are_counted_as_its_builder_counts(name: str) -> None:
     model, multiply_adds = SMALL[name](0)
     found = of(model)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.all_models import Row, kernel_lines, table
+from benchmarks.all_models import Row, kernel_lines, means, table
 from runtime import choose_device
 from runtime.profile import KernelTime
 from tools.bench_roofline import explain_excess
@@ -185,18 +185,31 @@ def test_probe_measures_every_level() -> None:
     assert better.sgemm_gflops == found.sgemm_gflops
 
 
-def test_report_shows_ratios_and_what_has_none() -> None:
+def test_report_shows_ratios_their_means_and_what_has_none() -> None:
     peer: dict[str, Any] = {"theirs_ms": 2.0, "ratio": 0.5, "ratio_min": 0.4, "ratio_max": 0.6}
     peer |= {"ratio_quiet": 0.55, "max_rel_err": 1.2e-7}
     busy = {**peer, "ratio_max": 0.61, "max_rel_err": None}
     peers = {"openvino": peer, "onnxruntime": busy}
-    good = Row("vision", {"ours_ms": 1.0, "launches": 3, "ratio": 0.5, "peers": peers})
-    lines = table([good, Row("unet", None, "modeld: error: no")], list(peers))
-    assert lines[2] == (
-        "| vision | 3 | 1.00 | **0.50** | 2.00 | 0.50 | 0.40 to 0.60 | 0.55 | 1e-07 "
-        "| 2.00 | 0.50 | 0.40 to 0.61 ~ | 0.55 | - |"
-    )
+    found = {"ours_ms": 1.0, "launches": 3, **peer, "peers": peers}
+    half = {**found, "ratio": 2.0, "ratio_max": 3.0, "peers": {**peers, "file:a/vision.onnx": peer}}
+    rows = [
+        Row("vision", found, kind="float32"),
+        Row("vision_half", half, kind="halves"),
+        Row("driving program", {**found, "ratio": 9.0}),
+        Row("unet", None, "modeld: error: no", "float32"),
+    ]
+    lines = table(rows, list(peers))
+    rest = "2.00 | 0.50 | 0.40 to 0.60 | 0.55 | 1e-07 | 2.00 | 0.50 | 0.40 to 0.61 ~ | 0.55 | - |"
+    assert lines[2] == f"| vision | 3 | 1.00 | **0.50** | - | {rest}"
+    assert lines[3] == f"| vision_half | 3 | 1.00 | **2.00** | 0.50 | {rest}"
     assert lines[-1] == "- **unet** has no figures: modeld: error: no"
+    assert means(rows)[2:] == [
+        "| float32 | 1 of 2 | **0.50** | 0 |",
+        "| halves | 1 of 1 | **2.00** | 1 |",
+        "| all | 2 of 3 | **1.00** | 1 |",
+        "",
+        "Our models in halves take 0.50 of the time of those in float32.",
+    ]
 
 
 def test_report_shows_kernels() -> None:

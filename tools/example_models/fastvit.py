@@ -1,0 +1,129 @@
+"""FastViT-T8 (arXiv:2303.14189, table 1) at 256 x 256, as a benchmark, and the parts of FastViTs.
+
+The inference form, in which every branch and batch-norm is folded into one convolution: RepMixer
+is one depthwise 3x3; the feed-forward is a depthwise 7x7, two 1x1 with GELU between them and a
+layer scale. The driving models' vision is made of the same parts. Operators, parameters and
+multiply-adds are those of the published network as torch exports it.
+
+    fastvit  3.99 M parameters  1.37 GFLOP at 3 x 256 x 256
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from tools.example_models.graph import ConvSpec, GraphBuilder, Shape, Value
+
+# Unit-variance normal in, GELU(x) has a second moment of 0.425: the next layer's gain undoes it.
+GELU_GAIN = 1.0 / math.sqrt(0.425)
+# Measured with seed 0 on blocky images: without it activations shrink by half per stage, since GELU
+# passes less than 0.425 of a smaller variance.
+DOWNSAMPLE_GAIN = 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class FastViTConfig:
+    """Size of a FastViT.
+
+    Attributes:
+        image: input shape.
+        dims: channels of each stage; each stage halves the resolution of the one before.
+        depths: blocks of each stage.
+        expansion: hidden channels of the feed-forward over its channels.
+        classes: width of the output.
+    """
+
+    image: Shape = (1, 3, 256, 256)
+    dims: tuple[int, ...] = (48, 96, 192, 384)
+    depths: tuple[int, ...] = (2, 2, 4, 2)
+    expansion: int = 3
+    classes: int = 1000
+
+
+def build_fastvit(seed: int, config: FastViTConfig | None = None) -> tuple[onnx.ModelProto, int]:
+    """Return FastViT-T8 and its multiply-adds per run.
+
+    Input `image`: (1, 3, 256, 256) float32. Output `outputs`: (1, 1000) float32, logits.
+
+    Args:
+        seed: of all weights; equal seeds give equal bytes.
+        config: the size; that of the paper by default.
+    """
+    config = config or FastViTConfig()
+    g = GraphBuilder("fastvit", seed)
+    x = stem(g, g.input("image", config.image, onnx.TensorProto.FLOAT), config.dims[0])
+    for index, (dim, depth) in enumerate(zip(config.dims, config.depths, strict=True)):
+        with g.scope(f"stages.{index}"):
+            if index:
+                x = patch_embed(g, x, dim, activated=False)
+            for block in range(depth):
+                with g.scope(f"blocks.{block}"):
+                    x = token_mixer(g, x)
+                    y = feed_forward(g, x, config.expansion)
+                    scale = g.weight("layer_scale.gamma", np.full((dim, 1, 1), 0.4))
+                    x = g.elementwise("Add", x, g.elementwise("Mul", y, scale))
+    x = g.flatten(g.global_pool(final_conv(g, x)))
+    with g.scope("head.fc"):
+        # Half is left behind the gate, and a quarter of that behind the mean over the pixels.
+        x = g.random_gemm(x, config.classes, gain=8 * GELU_GAIN)
+    metadata = {"model_checkpoint": f"example-fastvit/seed-{seed}"}
+    return g.finish({"outputs": x}, metadata), g.multiply_adds
+
+
+def stem(g: GraphBuilder, x: Value, dim: int) -> Value:
+    """Quarter the resolution: dense 3x3 stride 2, depthwise 3x3 stride 2, 1x1."""
+    specs = (
+        ConvSpec(dim, kernel=3, stride=2),
+        ConvSpec(dim, kernel=3, stride=2, groups=dim, gain=GELU_GAIN),
+        ConvSpec(dim, gain=GELU_GAIN),
+    )
+    for index, spec in enumerate(specs):
+        with g.scope(f"stem.{index}"):
+            x = g.gelu(g.conv(x, spec))
+    return x
+
+
+def patch_embed(g: GraphBuilder, x: Value, dim: int, *, activated: bool) -> Value:
+    """Halve the resolution and widen: strided depthwise 7x7, `activated` or not, then 1x1."""
+    with g.scope("downsample.proj.0"):
+        x = g.conv(x, ConvSpec(dim, 7, 2, x.shape[1], DOWNSAMPLE_GAIN))
+        if activated:
+            x = g.gelu(x)
+    with g.scope("downsample.proj.1"):
+        gain = DOWNSAMPLE_GAIN * GELU_GAIN if activated else 1.0
+        return g.gelu(g.conv(x, ConvSpec(dim, gain=gain)))
+
+
+def token_mixer(g: GraphBuilder, x: Value) -> Value:
+    """Mix neighbouring tokens with a depthwise 3x3; its branches are folded into one kernel."""
+    dim = x.shape[1]
+    with g.scope("token_mixer"):
+        return g.conv(x, ConvSpec(dim, kernel=3, groups=dim, gain=0.3, identity=0.95))
+
+
+def feed_forward(g: GraphBuilder, x: Value, expansion: int) -> Value:
+    """Append the convolutional feed-forward (depthwise 7x7, 1x1, GELU, 1x1) of a branch."""
+    dim = x.shape[1]
+    with g.scope("mlp.conv"):
+        y = g.conv(x, ConvSpec(dim, kernel=7, groups=dim, gain=0.7, identity=0.7))
+    with g.scope("mlp.fc1"):
+        y = g.gelu(g.conv(y, ConvSpec(dim * expansion)))
+    with g.scope("mlp.fc2"):
+        return g.conv(y, ConvSpec(dim, gain=GELU_GAIN))
+
+
+def final_conv(g: GraphBuilder, x: Value) -> Value:
+    """Widen twofold with a depthwise 3x3, squeeze-excite by 16, GELU."""
+    dim = 2 * x.shape[1]
+    with g.scope("final_conv"):
+        x = g.conv(x, ConvSpec(dim, kernel=3, groups=x.shape[1]))
+    with g.scope("final_conv.se"):
+        y = g.node("ReduceMean", (x,), (1, dim, 1, 1), axes=[2, 3], keepdims=1)
+        with g.scope("fc1"):
+            y = g.elementwise("Relu", g.conv(y, ConvSpec(dim // 16)))
+        with g.scope("fc2"):
+            y = g.elementwise("Sigmoid", g.conv(y, ConvSpec(dim, gain=math.sqrt(2))))
+        x = g.elementwise("Mul", x, y)
+    return g.gelu(x)
