@@ -15,7 +15,7 @@ from runtime.driving_interface import Interface
 from runtime.executor import build_binaries
 from runtime.monitoring_interface import ROLE
 from scheduler.cache.schedules import EntryGraph, ScheduleCache
-from scheduler.context import FP32, WIDE, CompileContext, context_for
+from scheduler.context import FAST, FP32, WIDE, CompileContext, context_for
 from scheduler.device.spec import DeviceSpec
 from scheduler.device.targets import AUTO, target_for
 from scheduler.device.tuned_table import TunedTable
@@ -46,6 +46,7 @@ class CompileOptions(TypedDict, total=False):
     Attributes:
         precision: "fp32", or "fp16" for half storage (`scheduler.passes.precision`).
         halves: "wide" (the default) or "exact", see `scheduler.passes.wide_halves`.
+        numerics: "fast" (the default) or "strict", see `scheduler.passes.canonical_sums`.
         target: device to compile for, see `scheduler.device.targets`; None for this machine's.
         tables: measured loops; None for the table that ships for the target.
         flags: of the compiler; None for those of the environment.
@@ -53,6 +54,7 @@ class CompileOptions(TypedDict, total=False):
 
     precision: str
     halves: str
+    numerics: str
     target: DeviceSpec | None
     tables: Tables | None
     flags: Flags | None
@@ -250,8 +252,13 @@ def driving_sizes(model: OnnxModel, interface: Interface) -> dict[str, int]:
 
 def _context(options: CompileOptions) -> CompileContext:
     target = options.get("target") or target_for(AUTO)
-    precision, halves = options.get("precision", FP32), options.get("halves", WIDE)
-    return context_for(target, flags=options.get("flags"), precision=precision, halves=halves)
+    return context_for(
+        target,
+        flags=options.get("flags"),
+        precision=options.get("precision", FP32),
+        halves=options.get("halves", WIDE),
+        numerics=options.get("numerics", FAST),
+    )
 
 
 def _emitted(

@@ -14,6 +14,7 @@ from typing import Final
 from scheduler.device.limits import Limits
 from scheduler.device.spec import DEFAULT, DeviceSpec, with_buffers
 from scheduler.device.tuned_table import EMPTY, TunedTable, shipped_table
+from scheduler.errors import SchedulerError
 from scheduler.flags import Flags
 from scheduler.ir.node import Node
 from scheduler.ir.origin import Origins
@@ -24,6 +25,10 @@ FP32: Final = "fp32"
 EXACT: Final = "exact"
 WIDE: Final = "wide"
 HALVES: Final = (WIDE, EXACT)
+# What sums of floats mean: whatever order is fast on a device, or one order on all of them.
+FAST: Final = "fast"
+STRICT: Final = "strict"
+NUMERICS: Final = (FAST, STRICT)
 # Flags that change what is said of a compilation, not its result.
 _SHOWING: Final = frozenset({"debug", "viz", "schedule_cache"})
 
@@ -55,16 +60,37 @@ class CompileContext:
         flags: what the environment, or a caller, asks for.
         precision: "fp32", or "fp16" for half storage.
         halves: "wide" or "exact": what arithmetic on halves means.
+        numerics: "fast" or "strict": what sums of floats mean.
         tuned: loops that were measured, by kernel.
         stages: is told the graph after each pass; None where nobody looks.
+
+    Raises:
+        SchedulerError: strict numerics of a device that does not have them.
     """
 
     spec: DeviceSpec = DEFAULT
     flags: Flags = field(default_factory=Flags)
     precision: str = FP32
     halves: str = WIDE
+    numerics: str = FAST
     tuned: TunedTable = EMPTY
     stages: Stages | None = None
+
+    def __post_init__(self) -> None:
+        if self.numerics not in NUMERICS:
+            raise SchedulerError(
+                f"numerics {self.numerics!r}: expected one of {', '.join(NUMERICS)}"
+            )
+        if self.is_strict and not self.spec.exact_steps:
+            raise SchedulerError(
+                f"strict numerics on {self.spec.target}: expected a CPU with fused multiply-add, "
+                "and PoCL; compile with --numerics fast"
+            )
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether results are to be the same bytes on all devices."""
+        return self.numerics == STRICT
 
     @property
     def limits(self) -> Limits:
@@ -75,7 +101,7 @@ class CompileContext:
         """Return what caches tell contexts apart by: all that may change a result."""
         names = [f.name for f in fields(self.flags) if f.name not in _SHOWING]
         decisive = tuple((name, getattr(self.flags, name)) for name in names)
-        return (self.spec.key(), decisive, self.precision, self.halves, self.tuned.digest)
+        return (self.spec.key(), decisive, self.precision, self.halves, self.numerics, self.tuned.digest)
 
 
 # The row `cpu`, whatever the environment says.
@@ -88,6 +114,7 @@ def context_for(
     flags: Flags | None = None,
     precision: str = FP32,
     halves: str = WIDE,
+    numerics: str = FAST,
     tuned: TunedTable | None = None,
 ) -> CompileContext:
     """Return the context of a compilation, with what the flags say in force.
@@ -97,11 +124,13 @@ def context_for(
         flags: by default those of the environment.
         precision: "fp32" or "fp16".
         halves: "wide" or "exact".
+        numerics: "fast" or "strict".
         tuned: measured loops, by default the table that ships for the target; none is used where
             the flags say so.
 
     Raises:
-        SchedulerError: MAX_KERNEL_BUFFERS is no number, or too small.
+        SchedulerError: MAX_KERNEL_BUFFERS is no number, or too small; or strict numerics are asked
+            of a device that does not have them.
     """
     flags = Flags.from_environment() if flags is None else flags
     if not flags.tuned:
@@ -110,4 +139,4 @@ def context_for(
         tuned = shipped_table(spec.target)
     limited = with_buffers(spec, flags.max_kernel_buffers)
     stages = Stages() if flags.is_watched else None
-    return CompileContext(limited, flags, precision, halves, tuned, stages)
+    return CompileContext(limited, flags, precision, halves, numerics, tuned, stages)

@@ -10,6 +10,7 @@ The last two steps are repeated with more splits as long as a kernel is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -31,8 +32,10 @@ from scheduler.lower import LoweredKernel, lower_kernels
 from scheduler.passes.alternatives import expand_alternatives
 from scheduler.passes.batch_branches import batch_branches
 from scheduler.passes.byte_products import byte_products
+from scheduler.passes.canonical_sums import canonical_sums
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.passes.custom_inputs import custom_inputs
+from scheduler.passes.fixed_values import fixed_values
 from scheduler.passes.fold_constants import fold_constants
 from scheduler.passes.halves import halves as round_halves
 from scheduler.passes.merge_assign import merge_assign
@@ -67,12 +70,16 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
     """Return name and function of all graph passes in order, each given what it needs."""
     unsafe = context.flags.float_unsafe
     simplify = partial(canonicalize, float_unsafe=unsafe)
-    # Not with half storage: the weights of fast convolutions are floats, 16 for 9.
+    # Not with half storage: the weights of fast convolutions are floats, 16 for 9. Nor with strict
+    # numerics: which convolutions they are depends on the device.
     fast = [(WINOGRAD, partial(winograd, spec=context.spec))]
+    fixed = (("canonical sums", canonical_sums), ("fixed values", fixed_values))
+    # Sums of whole numbers are exact, with the instruction or without.
+    dots = replace(context.spec, dot4=True) if context.is_strict else context.spec
     return (
         ("expand alternatives", partial(expand_alternatives, spec=context.spec)),
         ("round halves", round_halves if context.halves == EXACT else wide_halves),
-        ("products of bytes", partial(byte_products, spec=context.spec)),
+        ("products of bytes", partial(byte_products, spec=dots)),
         ("merge partial assignments", merge_assign),
         ("canonicalize", simplify),
         ("one hot to gather", partial(one_hot, float_unsafe=unsafe)),
@@ -85,8 +92,9 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
         ("batch branches", batch_branches),
         ("split reductions", split_reduce),
         ("split concat", partial(split_concat, limits=context.limits)),
-        *(fast if context.precision == FP32 else []),
+        *(fast if context.precision == FP32 and not context.is_strict else []),
         ("canonicalize again", simplify),
+        *(fixed if context.is_strict else []),
         ("bind custom inputs", custom_inputs),
     )
 
@@ -127,7 +135,14 @@ def schedule(
     sinks = list(stored.values())
     lowered = _kernels(roots, sinks, Splits(pins), context, origins)
     return Schedule(
-        MappingProxyType(stored), buffers, lowered, context.spec, report, halves, context.stages
+        MappingProxyType(stored),
+        buffers,
+        lowered,
+        context.spec,
+        report,
+        halves,
+        context.numerics,
+        context.stages,
     )
 
 

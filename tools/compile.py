@@ -34,7 +34,7 @@ from scheduler.compile import (
     compile_monitoring,
     compile_plain,
 )
-from scheduler.context import FP32, HALVES, WIDE, CompileContext
+from scheduler.context import FAST, FP32, HALVES, NUMERICS, WIDE, CompileContext
 from scheduler.device.spec import spec_of
 from scheduler.device.targets import AUTO, TARGETS, target_for
 from scheduler.device.tuned_table import TunedTable, table_for
@@ -105,6 +105,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=WIDE,
         help="what values mean that the model itself calls halves; wide: float32 until they are "
         f"stored, exact: rounded after every operation (default: {WIDE})",
+    )
+    parser.add_argument(
+        "--numerics",
+        choices=NUMERICS,
+        default=FAST,
+        help="what sums mean; fast: added in the order that is fastest on the device, strict: in one "
+        f"order on every CPU, so that all compute the same bytes (default: {FAST})",
     )
     parser.add_argument(
         "--target",
@@ -187,6 +194,7 @@ def _compile(args: argparse.Namespace, flags: Flags, found: list[Tuned]) -> Comp
     options: CompileOptions = {
         "precision": args.precision,
         "halves": args.halves,
+        "numerics": args.numerics,
         "target": target,
         "tables": _tables(args, found),
         "flags": flags,
@@ -252,6 +260,7 @@ def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
     options: CompileOptions = {
         "precision": args.precision,
         "halves": args.halves,
+        "numerics": args.numerics,
         "target": target_for(args.target, args.device),
         "tables": _tables(argparse.Namespace(**{**vars(args), "tune": None}), []),
     }
@@ -373,6 +382,7 @@ def _sizes(compiled: CompiledModel) -> dict[str, Any]:
         "flops": flops,
         "weight_bytes": len(compiled.data),
         "halves": manifest["metadata"].get("halves"),
+        "numerics": manifest["metadata"].get("numerics", FAST),
         "arena_bytes": manifest["arena_size"],
         "arena_unplanned_bytes": compiled.arena_unplanned,
     }
@@ -390,5 +400,7 @@ def _print_sizes(report: Mapping[str, Any], reason: str) -> None:
         print(f"  {name}: {count_text(launches, 'launch')}")
     if report["halves"]:
         print(f"  halves of the model: {report['halves']}")
+    if report["numerics"] != FAST:
+        print(f"  numerics: {report['numerics']}")
     if report["interface"]:
         print(f"  interface: {report['interface']}, {reason}")

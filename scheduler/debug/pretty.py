@@ -18,6 +18,7 @@ from typing import Any
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import LOOPS, Op
+from scheduler.ir.ordered import parts_of
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Access, Body
 from scheduler.kernelize.scalar import scalar_nodes
@@ -100,7 +101,8 @@ def _argument(node: Node) -> str:
     if isinstance(arg, Buffer):
         return f"{arg.kind} {arg.name}".rstrip()
     if node.op is Op.REDUCE:
-        return f"{arg[0].name.lower()} axes {', '.join(map(str, arg[1]))}"
+        parts = f" in {parts_of(node)} parts" if parts_of(node) else ""
+        return f"{arg[0].name.lower()} axes {', '.join(map(str, arg[1]))}{parts}"
     if node.op is Op.WINDOW:
         axis, count, size, stride, dilation = arg
         return f"axis {axis}: {count} of {size}, stride {stride}, dilation {dilation}"

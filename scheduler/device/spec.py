@@ -82,6 +82,7 @@ class DeviceSpec:
         broadcasts: a multiply-add takes a scalar from memory and repeats it over its lanes; else a
             scalar takes a register and an operation of its own.
         dot4: one instruction adds the products of four bytes to each lane of int32.
+        fused: it has an instruction that multiplies and adds with one rounding.
         host_clang: its driver compiles with clang for the host's own processor and runs work-groups
             as threads of the host, as PoCL does: kernels may use clang's built-ins, vector types of
             any alignment and prefetches, and an entry may be one launch. Else they are plain
@@ -110,6 +111,7 @@ class DeviceSpec:
     broadcasts: bool = False
     host_clang: bool = False
     dot4: bool = False
+    fused: bool = False
 
     def __post_init__(self) -> None:
         if self.lanes not in (1, 2, 4, 8, 16):
@@ -126,6 +128,15 @@ class DeviceSpec:
     def is_simt(self) -> bool:
         """Whether neighbouring work-items run together, as on GPUs; else each has its own core."""
         return self.group > 1
+
+    @property
+    def exact_steps(self) -> bool:
+        """Whether each operation gives the same bits as on the other devices that say so.
+
+        Operators and roots are rounded to nearest, a multiply-add once. Other drivers than PoCL may
+        divide less exactly, and decide by themselves what they fuse.
+        """
+        return self.fused and self.host_clang
 
     def key(self) -> str:
         """Return what caches tell specs apart by; figures for estimates count, sources do not."""
@@ -174,6 +185,7 @@ _CPU: Final = DeviceSpec(
     sources=_CPU_SOURCES,
     broadcasts=True,
     host_clang=True,
+    fused=True,
 )
 _OLDER_CPU: Final = replace(_CPU, vector_registers=16, l1_bytes=32 << 10, broadcasts=False)
 _GPU: Final = DeviceSpec(
@@ -213,6 +225,7 @@ _ROWS: Final = (
     replace(
         _OLDER_CPU,
         target="cpu-sse",
+        fused=False,
         limits=replace(TABLE["cpu"], target="cpu-sse"),
         lanes=4,
         l2_bytes=256 << 10,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.manifest import ABI, FORMAT
+from scheduler.context import FAST
 from scheduler.device.spec import DEFAULT
 from scheduler.emit.arena import Arena
 from scheduler.emit.image_pool import image_nodes, share_images
@@ -311,10 +312,12 @@ def _entry(
 
 
 def _precision_of(entries: Mapping[str, Schedule]) -> dict[str, Any]:
-    """Return what half storage did, by entry, and what halves mean; nothing without any."""
+    """Return what half storage did, by entry, and what halves and sums mean; nothing as usual."""
     reports = {e: s.precision.plain() for e, s in entries.items() if s.precision is not None}
     halves = next((s.halves for s in entries.values() if s.halves), "")
-    return ({"precision": reports} if reports else {}) | ({"halves": halves} if halves else {})
+    numerics = next((s.numerics for s in entries.values() if s.numerics != FAST), "")
+    said = {"precision": reports, "halves": halves, "numerics": numerics}
+    return {name: value for name, value in said.items() if value}
 
 
 def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str = "") -> Emitted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scheduler.context import Stages
+from scheduler.context import FAST, Stages
 from scheduler.device.spec import DeviceSpec
 from scheduler.emit.arena import Arena, plan_arena
 from scheduler.ir.node import Buffer, Node
@@ -25,6 +25,7 @@ class Schedule:
         spec: the device that the kernels are for.
         precision: what half storage did; None where nothing was asked for.
         halves: what arithmetic on halves means, "wide" or "exact"; "" where the graph has none.
+        numerics: what sums of floats mean, "fast" or "strict".
         stages: the graph after each pass; None where nobody asked for it.
     """
 
@@ -34,6 +35,7 @@ class Schedule:
     spec: DeviceSpec
     precision: PrecisionReport | None = None
     halves: str = ""
+    numerics: str = FAST
     stages: Stages | None = field(default=None, repr=False)
 
     @property

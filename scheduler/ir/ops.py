@@ -45,7 +45,7 @@ class Op(Enum):
     # binary
     ADD = auto()
     SUB = auto()
-    MUL = auto()
+    MUL = auto()  # arg: FUSED, of a product that is part of a sum (`ir.ordered`); else None
     DIV = auto()  # floats
     IDIV = auto()  # integers, towards zero as in C
     MOD = auto()  # integers, sign of the dividend as in C
@@ -75,7 +75,7 @@ class Op(Enum):
     CAT = auto()  # arg: axis
     # indexed, reducing, state
     GATHER = auto()  # (data, int index); arg: axis; numpy.take, negative indices count from the end
-    REDUCE = auto()  # arg: (Op, axes); reduced axes keep size 1
+    REDUCE = auto()  # arg: (Op, axes), parts where ordered (`ir.ordered`); axes keep size 1
     CONTIGUOUS = auto()  # a kernel boundary asked for by the user
     # ASSIGN leaves a value in a buffer after the run. arg: None, or where the value goes: per axis
     # (start, stop, step), or None for the one axis that the index picks from. Its result is the
@@ -90,7 +90,7 @@ class Op(Enum):
     # scalar level
     LOAD = auto()  # (BUFFER,); arg: (Ix offset, valid, fill)
     INDEX = auto()  # arg: Ix; an index expression as an int32 value
-    ACCUMULATE = auto()  # (value,); arg: (Op, ranges): reduction over loop ranges
+    ACCUMULATE = auto()  # (value,); arg: (Op, ranges), and parts: reduction over loop ranges
     STAGE = auto()  # (value,); arg: (None, ranges): values over loop ranges in a private array
     PICK = auto()  # (STAGE,); arg: Ix; one element of the array
     SELECT = auto()  # (a, b): arg: valid; a where the predicate over ranges holds, else b

@@ -117,7 +117,7 @@ def _gather(src: Sources, arg: Any) -> Shape:
 
 
 def _reduce(src: Sources, arg: Any) -> Shape:
-    op, axes = arg
+    op, axes = arg[:2]
     if op not in REDUCERS or any(not 0 <= a < len(src[0].shape) for a in axes):
         raise VerifyError(f"REDUCE: {op} over axes {axes} does not fit shape {src[0].shape}")
     return tuple(1 if i in axes else s for i, s in enumerate(src[0].shape))

@@ -19,6 +19,7 @@ from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node, alu, const, is_weight, make
 from scheduler.ir.ops import ELEMENTWISE, Op
+from scheduler.ir.ordered import FUSED, is_fused, parts_of
 from scheduler.ir.ranges import Index, cat_sources, source_index
 from scheduler.ir.repeated import repeated
 from scheduler.kernelize.scalar import atoms_of, scalar_sources, tuple_of
@@ -171,9 +172,12 @@ class _Builder:
         if node.op is Op.IOTA:
             return make(Op.INDEX, dt.int32, (), index[0])
         if node.op is Op.REDUCE:
-            return self._accumulate(node.arg[0], src[0], self.reduces[key][1])
+            ranges = self.reduces[key][1]
+            if parts_of(node):
+                return _loop_in_order(node, src[0], ranges)
+            return self._accumulate(node.arg[0], src[0], ranges)
         if node.op in ELEMENTWISE:
-            return make(node.op, node.dtype, tuple(src))
+            return make(node.op, node.dtype, tuple(src), FUSED if is_fused(node) else None)
         if node.op is Op.CAT:
             return _select_source(node, index, src)
         if node.op is Op.GATHER:
@@ -221,9 +225,16 @@ def _loop(op: Op, value: Node, ranges: tuple[Atom, ...]) -> Node:
     """Return a scalar value reduced over ranges; a reduction of the same kind below is merged."""
     if not ranges:
         return value
-    if value.op is Op.ACCUMULATE and value.arg[0] is op:
+    if value.op is Op.ACCUMULATE and value.arg[0] is op and not parts_of(value):
         value, ranges = value.src[0], ranges + value.arg[1]
     return make(Op.ACCUMULATE, value.dtype, (value,), (op, ranges))
+
+
+def _loop_in_order(node: Node, value: Node, ranges: tuple[Atom, ...]) -> Node:
+    """Return a scalar value reduced in a fixed order: whatever it is, all of it is looped over."""
+    if not ranges:
+        return value
+    return make(Op.ACCUMULATE, value.dtype, (value,), (node.arg[0], ranges, parts_of(node)))
 
 
 def _both(a: Predicate, b: Predicate) -> Predicate:

@@ -15,6 +15,7 @@ from math import prod
 from scheduler.device.limits import Limits
 from scheduler.ir.node import Node, consumers, is_weight, post_order
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
+from scheduler.ir.ordered import is_fused
 
 # A reduction is a loop of its own: it takes as long to compile as so many operations.
 REDUCTION_WEIGHT = 8
@@ -135,10 +136,10 @@ def _last_uses(fused: Sequence[Node]) -> dict[Node, int]:
     inside = frozenset(fused)
     last: dict[Node, int] = {}
     for position, node in enumerate(fused):
-        if node.op in MOVEMENT and node.op is not Op.CAT:
+        if (node.op in MOVEMENT and node.op is not Op.CAT) or is_fused(node):
             continue
-        for source in node.src:
-            value = _under_movement(source)
+        read = (s for n in node.src for s in (n.src if is_fused(n) else (n,)))
+        for value in map(_under_movement, read):
             if value in inside and value.op not in _LEAVES:
                 last[value] = position
     return last
@@ -147,7 +148,7 @@ def _last_uses(fused: Sequence[Node]) -> dict[Node, int]:
 def _weight(node: Node) -> int:
     if node.op is Op.REDUCE:
         return REDUCTION_WEIGHT
-    return 1 if node.op in ELEMENTWISE else 0
+    return 1 if node.op in ELEMENTWISE and not is_fused(node) else 0
 
 
 def _is_view_of_weight(node: Node) -> bool:
@@ -193,7 +194,8 @@ def _preference(node: Node, users: Sequence[Node]) -> int | None:
     """Return how good it is to store a node, lower is better; None if it is no value to store."""
     if node.op is Op.REDUCE:
         return 0
-    if node.op is not Op.GATHER and node.op not in ELEMENTWISE and node.op is not Op.CAT:
+    works = node.op in ELEMENTWISE or node.op in (Op.GATHER, Op.CAT)
+    if not works or is_fused(node):
         return None
     return 1 if any(u.op in MOVEMENT or u.op is Op.GATHER for u in users) else 2
 

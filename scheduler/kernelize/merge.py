@@ -206,8 +206,8 @@ def _is_same(node: Node, known: Node) -> bool:
     """Whether two reductions are equal but for the names of their ranges."""
     if node is known:
         return True
-    (op, ranges), (other, theirs) = node.arg, known.arg
-    if op is not other or [r.size for r in ranges] != [r.size for r in theirs]:
+    (op, ranges, *parts), (other, theirs, *others) = node.arg, known.arg
+    if op is not other or parts != others or [r.size for r in ranges] != [r.size for r in theirs]:
         return False
     renamed = {a: ixs.of(b) for a, b in zip(ranges, theirs, strict=True)}
     return rebuild(node.src[0], renamed, _access) is known.src[0]

@@ -31,6 +31,7 @@ from scheduler.ir.custom_kernel import stored_for_custom
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, consumers, toposort
 from scheduler.ir.ops import COST, ELEMENTWISE, LAUNCH_COST, MOVEMENT, Op
+from scheduler.ir.ordered import is_fused
 from scheduler.ir.ranges import Index, cat_sources, source_index
 from scheduler.kernelize.concat import cut_at_concats, in_parts
 from scheduler.kernelize.uses import (
@@ -237,7 +238,7 @@ def _merge_use(table: dict[tuple[Region, Index], Use], use: Use) -> None:
 
 
 def _must_store(node: Node, needed: list[Use], carries: bool, cost: float, walk: _Walk) -> bool:
-    if _widens(node):
+    if _widens(node) or is_fused(node):
         return False
     if len(needed) > MAX_USES:
         return True

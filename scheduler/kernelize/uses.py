@@ -151,14 +151,11 @@ class Realized:
 
 
 def reduce_index(node: Node, index: Index) -> tuple[Index, tuple[Atom, ...]]:
-    """Return the source index of a REDUCE with fresh ranges on reduced axes, and those ranges."""
+    """Return the source index of a REDUCE with fresh ranges on reduced axes, and those ranges.
+
+    Ranges are in the order of the node's axes.
+    """
     axes, shape = node.arg[1], node.src[0].shape
-    ranges: list[Atom] = []
-    inner: list[Ix] = []
-    for axis, (i, size) in enumerate(zip(index, shape, strict=True)):
-        if axis in axes and size > 1:
-            ranges.append(ixs.new_range(size, f"k{axis}"))
-            inner.append(ixs.of(ranges[-1]))
-        else:
-            inner.append(i)
-    return tuple(inner), tuple(ranges)
+    ranges = {a: ixs.new_range(shape[a], f"k{a}") for a in sorted(axes) if shape[a] > 1}
+    inner = tuple(ixs.of(ranges[a]) if a in ranges else i for a, i in enumerate(index))
+    return inner, tuple(ranges[a] for a in axes if a in ranges)

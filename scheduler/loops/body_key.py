@@ -15,6 +15,7 @@ from scheduler.device.tuned_table import KEY_LENGTH
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op
+from scheduler.ir.ordered import parts_of
 from scheduler.kernelize.scalar import scalar_nodes, scalar_sources
 from scheduler.loops.place import PlacedBody
 
@@ -82,7 +83,8 @@ def _argument(node: Node, names: _Names, buffers: dict[Node, int]) -> str:
         return f"{kind} {number}:{size} {names.index(place.offset)} {names.predicate(place.valid)}"
     if node.op in LOOPS:
         how = node.arg[0].name if node.arg[0] is not None else ""
-        return f"{how} {' '.join(names.ranges[r] for r in node.arg[1])}"
+        order = f" in {parts_of(node)}" if parts_of(node) else ""
+        return f"{how} {' '.join(names.ranges[r] for r in node.arg[1])}{order}"
     if node.op in (Op.INDEX, Op.PICK):
         return names.index(node.arg)
     return names.predicate(node.arg) if node.op is Op.SELECT else ""

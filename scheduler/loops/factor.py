@@ -16,6 +16,7 @@ from dataclasses import replace
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, make
 from scheduler.ir.ops import Op
+from scheduler.ir.ordered import parts_of
 from scheduler.kernelize.scalar import rebuild
 from scheduler.loops.place import PlacedBody, accumulates, dependencies, place_again
 
@@ -28,7 +29,7 @@ def group_factors(body: PlacedBody, vector: Atom | None) -> PlacedBody:
     swapped: dict[Node, Node] = {}
     for node in accumulates(body):
         term = node.src[0]
-        if node.arg[0] is not Op.ADD or not node.dtype.is_float:
+        if node.arg[0] is not Op.ADD or not node.dtype.is_float or parts_of(node):
             continue
         factors = _factors(term)
         shared = [f for f in factors if rows.isdisjoint(depends[f])]

@@ -15,6 +15,7 @@ from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node, is_weight, make
 from scheduler.ir.ops import LOOPS, Op
+from scheduler.ir.ordered import parts_of
 from scheduler.kernelize.body import Access, Body
 from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
 
@@ -174,8 +175,8 @@ def merge_ranges(body: PlacedBody, vector: Atom | None) -> tuple[PlacedBody, Ato
         again = False
         # Fusing changes the offsets, so they are collected anew each time.
         exprs, weights = expressions(body)
-        groups = [(body.ranges, True)] + [(n.arg[1], False) for n in accumulates(body)]
-        for group, _ in groups:
+        groups = [body.ranges, *(_mergeable(n) for n in accumulates(body))]
+        for group in groups:
             pair = next((p for p in pairwise(group) if _move_together(*p, exprs, weights)), None)
             if pair is not None:
                 body, fused = _fuse(body, *pair)
@@ -183,6 +184,15 @@ def merge_ranges(body: PlacedBody, vector: Atom | None) -> tuple[PlacedBody, Ato
                 again = True
                 break
     return body, vector
+
+
+def _mergeable(node: Node) -> tuple[Atom, ...]:
+    """Return the ranges of a reduction that may become one, outermost first.
+
+    Partial sums go along the last range alone, unless each of its rows holds a whole number of them.
+    """
+    ranges: tuple[Atom, ...] = node.arg[1]
+    return ranges[:-1] if ranges[-1].size % max(1, parts_of(node)) else ranges
 
 
 def split_ranges(body: PlacedBody) -> PlacedBody:
@@ -262,7 +272,8 @@ def _fuse(body: PlacedBody, outer: Atom, inner: Atom) -> tuple[PlacedBody, Atom]
     def swap(node: Node) -> Node | None:
         if node.op is not Op.ACCUMULATE:
             return None
-        return make(node.op, node.dtype, node.src, (node.arg[0], renamed(node.arg[1])))
+        arg = (node.arg[0], renamed(node.arg[1]), *node.arg[2:])
+        return make(node.op, node.dtype, node.src, arg)
 
     value = rebuild(body.value, mapping, place_again, swap)
     stores = tuple(_moved(s, mapping) for s in body.stores)

@@ -19,6 +19,7 @@ from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
+from scheduler.ir.ordered import parts_of
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.place import PlacedBody, dependencies, looped
 from scheduler.loops.tile import dot_tile, window_rows
@@ -34,20 +35,25 @@ def scalar_tile(
     across: Mapping[Node, Atom],
     lanes: int,
     spec: DeviceSpec,
+    sums: int,
 ) -> dict[Atom, int]:
     """Return how many results of which output ranges a step computes, where there are several.
 
     Its results have no lanes, and its reductions depend on all ranges; `across` is the range that
-    lanes of a reduction run over.
+    lanes of a reduction run over, `sums` the vectors that keep one result of all of them.
     """
     nodes = looped(body)
     if not nodes or any(n.op is not Op.ACCUMULATE for n in nodes):
         return {}  # of a private array there is one, not one per result
-    return _neighbours(body.ranges, loads) if lanes == 1 else _dots(body, across, lanes, spec)
+    if lanes > 1:
+        return _dots(body, across, lanes, spec, sums)
+    # Results of many partial sums have no latency to hide.
+    alone = any(parts_of(n) > 1 for n in nodes)
+    return {} if alone else _neighbours(body.ranges, loads)
 
 
 def _dots(
-    body: PlacedBody, across: Mapping[Node, Atom], lanes: int, spec: DeviceSpec
+    body: PlacedBody, across: Mapping[Node, Atom], lanes: int, spec: DeviceSpec, sums: int
 ) -> dict[Atom, int]:
     """Cut the innermost two ranges of which each moves loads that the other does not."""
     depends = dependencies(body.value)
@@ -59,8 +65,8 @@ def _dots(
     if not pairs:
         return {}
     outer, inner = pairs[-1]
-    steps = max(r.size for r in across.values()) // lanes
-    shape = dot_tile(outer.size, inner.size, steps, lanes, spec, len(across))
+    steps = max(1, max(r.size for r in across.values()) * len(across) // (lanes * sums))
+    shape = dot_tile(outer.size, inner.size, steps, lanes, spec, sums)
     return dict(zip((outer, inner), shape, strict=True))
 
 

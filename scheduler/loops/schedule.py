@@ -17,6 +17,7 @@ from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
+from scheduler.ir.ordered import parts_of
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.local_tiles import LocalTile
 from scheduler.loops.operands import hoisted_rows, operands_of
@@ -129,6 +130,11 @@ class LoopSchedule:
     across: dict[Node, Atom] = field(default_factory=dict)
     local: LocalTile | None = None
 
+    def accumulators(self, node: Node) -> int:
+        """Return the variables that keep one result of a reduction, each of all lanes."""
+        lanes = self.lanes if node in self.across else 1
+        return max(1, parts_of(node) // lanes)
+
     @property
     def items(self) -> int:
         """Work-items to launch."""
@@ -173,7 +179,8 @@ def choose_schedule(
         heavy = [ld for ld in loads if ld.times > 1]
         _register_tile(schedule, body, tiles, heavy, hoisted, spec)
     if vector is None and hoisted is None:
-        for atom, unroll in scalar_tile(body, loads, schedule.across, lanes, spec).items():
+        sums = sum(map(schedule.accumulators, schedule.across))
+        for atom, unroll in scalar_tile(body, loads, schedule.across, lanes, spec, sums).items():
             # The last block overlaps the one before and stores its results twice; where that is not
             # allowed (`exact`), only divisors unroll.
             tiles[atom].unroll = 1 if exact and atom.size % unroll else unroll
@@ -228,7 +235,8 @@ def _choose_reductions(schedule: LoopSchedule, body: PlacedBody, loads: list[Loa
         if order and node.op is Op.ACCUMULATE:
             # Lanes across a reduction take `lanes` steps at once, so fewer are left to unroll.
             lanes = schedule.lanes if order[-1] is schedule.across.get(node) else 1
-            schedule.reduce_unroll[order[-1]] = _whole(order[-1].size // lanes)
+            step = schedule.accumulators(node)
+            schedule.reduce_unroll[order[-1]] = _whole(order[-1].size // lanes // step) * step
 
 
 def _whole(size: int) -> int:
@@ -248,9 +256,10 @@ def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int) -> None:
         r = order[-1]
         # Lanes share one accumulator here: unrolling them is all or nothing, as the rest is a loop
         # apart.
-        if r is schedule.across.get(node):
+        step = schedule.accumulators(node)
+        if r is schedule.across.get(node) or step > 1:
             if schedule.reduce_unroll[r] * tile > MAX_UNROLLED:
-                schedule.reduce_unroll[r] = 1
+                schedule.reduce_unroll[r] = step
             continue
         if asked or r.size > FULL_UNROLL:
             most = asked or max(1, min(UNROLL, MAX_UNROLLED // tile))
@@ -259,7 +268,12 @@ def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int) -> None:
 
 
 def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
-    """Order reduce loops by the stride of the first non-weight load, largest first; lanes last."""
+    """Order reduce loops by the stride of the first non-weight load, largest first; lanes last.
+
+    A fixed order stays.
+    """
+    if parts_of(node):
+        return tuple(node.arg[1])
     # Weights are packed in the order of the loops, so the strides of other operands decide.
     offsets = [ld.node.arg.offset for ld in loads if ld.times > 1 and not ld.weight]
     offsets = offsets or [ld.node.arg.offset for ld in loads if ld.times > 1]
@@ -340,11 +354,12 @@ def _register_tile(
         tiles[vector].unroll, tiles[row].unroll = shape
         return
     if row is not None:
-        accumulators = spec.vector_registers // WINDOW_PART
+        each = max(map(schedule.accumulators, schedule.reduce_order))
+        accumulators = max(1, spec.vector_registers // WINDOW_PART // each)
         vectors = max(1, accumulators // WINDOW_ROWS)
         vectors = min(vectors, -(-vector.size // tiles[vector].lanes))
         weighted = any(ld.weight for ld in inner)
-        most = accumulators // vectors if weighted else POOL_ROWS
+        most = accumulators // vectors if weighted else min(POOL_ROWS, accumulators)
         tiles[vector].unroll, tiles[row].unroll = vectors, window_rows(row.size, most)
     # These ranges add accumulators that read the same inputs, at no further load but the weights'.
     for r, tile in tiles.items():  # several results of the same inputs, as in a channel multiplier

@@ -15,6 +15,7 @@ from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import ELEMENTWISE, Op
+from scheduler.ir.ordered import parts_of
 from scheduler.kernelize.scalar import atoms_of, scalar_nodes
 from scheduler.loops.place import PlacedBody, PlacedStore, accumulates, dependencies, looped
 
@@ -84,7 +85,7 @@ def choose_vector(
     loads = loads_of(body)
     depends = dependencies(body.value)
     arithmetic = [n for n in scalar_nodes(body.value) if n.op in ELEMENTWISE]
-    reduces_of = {r: [o.size for o in n.arg[1]] for n in accumulates(body) for r in n.arg[1]}
+    reduces_of = {r: [o.size for o in n.arg[1]] for n in accumulates(body) for r in divisible(n)}
     rows = {r for n in looped(body) if n.op is Op.STAGE for r in depends[n]}
     rows |= {r for s in body.stores if s.row is not None for r in depends[body.values[s.row[0]]]}
     best: tuple[float, Atom | None, int] = (0.0, None, 1)
@@ -210,11 +211,21 @@ def is_outer_product(load: LoadInfo, atom: Atom, loads: list[LoadInfo]) -> bool:
     return bool(others) and all(ixs.coefficient(o.node.arg.offset, atom) == 0 for o in others)
 
 
+def divisible(node: Node) -> tuple[Atom, ...]:
+    """Return the ranges of a reduction or private array that lanes may run over.
+
+    In a fixed order these are the range of its partial sums, or none.
+    """
+    ranges: tuple[Atom, ...] = node.arg[1]
+    parts = parts_of(node)
+    return ranges if not parts else ranges[-1:] if parts > 1 else ()
+
+
 def choose_across(node: Node, lanes: int) -> Atom | None:
     """Return the reduced range whose loads lanes serve best, None if lanes would gather."""
     best: tuple[float, Atom | None] = (0.0, None)
     loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD]
-    for atom in reversed(node.arg[1]):
+    for atom in reversed(divisible(node)):
         # Fewer steps than lanes would leave all of the range to the scalar loop at its end.
         if atom.size < lanes:
             continue

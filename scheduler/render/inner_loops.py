@@ -14,7 +14,7 @@ emitted in front of its loops; the rest of them inside, for all coordinates of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
 
@@ -26,6 +26,7 @@ from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op, identity
+from scheduler.ir.ordered import is_fused, parts_of
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import Axis
 from scheduler.loops.schedule import LoopSchedule
@@ -202,43 +203,64 @@ class Loops:
             self.v.moves(i.mapping[a]) for i in targets.values() for a in self.v.depends(node)
         )
         lanes = self.lanes if across is not None or moving else 1
-        names = {key: self._accumulator(node, lanes) for key in targets}
+        parts = self.schedule.accumulators(node)
+        sums = {key: [self._accumulator(node, lanes) for _ in range(parts)] for key in targets}
         order = self.schedule.reduce_order[node]
         with ExitStack() as loops:
             tile = list(targets.values())
             steps = {r: self._open_reduced(loops, node, r, tile) for r in order}
             cuts = [self.cut(self.reduces[r], steps[r]) for r in order]
-            self._accumulate(node, targets, names, [union(c) for c in product(*cuts)], lanes)
+            self._accumulate(node, targets, sums, [union(c) for c in product(*cuts)], lanes)
+        names = {key: self._folded(node, found, lanes) for key, found in sums.items()}
         # Lanes hold partial results, which are combined before the leftover is added to the scalar.
         if across is not None:
             codes = combine_lanes(self.e, list(names.values()), node.arg[0], node.dtype, lanes)
             names = dict(zip(names, codes, strict=True))
-            self._leftover(node, across, targets, names)
+        if across is not None or parts > 1:
+            rest = 1 if across is not None else lanes
+            self._leftover(node, across or order[-1], targets, names, rest)
         for key, name in names.items():
             # A horizontal result is a scalar again, whatever lanes its operands had.
             self.e.remember(key, Val(name, moving and across is None, self.e.depth))
+
+    def _folded(self, node: Node, sums: list[str], lanes: int) -> str:
+        """Combine the accumulators of one result, each with the one half of them further on."""
+        while len(sums) > 1:
+            half = len(sums) // 2
+            for low, high in zip(sums[:half], sums[half:], strict=True):
+                value = cl.combine(node.arg[0], low, high, node.dtype, lanes)
+                self.e.statement(f"{low} = {value};")
+            sums = sums[:half]
+        return sums[0]
 
     def _accumulate(
         self,
         node: Node,
         targets: dict[Key, Instance],
-        names: dict[Key, str],
+        sums: Mapping[Key, Sequence[str]],
         inner: list[Instance],
         lanes: int,
     ) -> None:
+        """Emit the steps of `inner`, the last range fastest; accumulators take turns."""
         if any(n.op in LOOPS for n in self._nested[node]):
             self._run_nested(node, [o.extended(i) for o in targets.values() for i in inner])
-        for coordinates in inner:
+        for number, coordinates in enumerate(inner):
             for key, outer in targets.items():
                 instance = outer.extended(coordinates)
                 if not self._vanishes(node, instance):
-                    value = self._next(node, instance, names[key], lanes)
-                    self.e.statement(f"{names[key]} = {value};")
+                    name = sums[key][number % len(sums[key])]
+                    value = self._next(node, instance, name, lanes)
+                    self.e.statement(f"{name} = {value};")
 
     def _leftover(
-        self, node: Node, across: Atom, targets: dict[Key, Instance], names: dict[Key, str]
+        self,
+        node: Node,
+        across: Atom,
+        targets: dict[Key, Instance],
+        names: dict[Key, str],
+        lanes: int,
     ) -> None:
-        """Reduce what lanes left over at the end of their range, one element at a time."""
+        """Reduce what parts left over at the end of their range, one element at a time."""
         done = self._done(across)
         if done == across.size:
             return
@@ -251,7 +273,8 @@ class Loops:
             ]
             at = ixs.add(self.open(loops, across.size - done), ixs.constant(done))
             cuts.append([Instance({across: at}, {})])
-            self._accumulate(node, targets, names, [union(c) for c in product(*cuts)], 1)
+            alone = {key: [name] for key, name in names.items()}
+            self._accumulate(node, targets, alone, [union(c) for c in product(*cuts)], lanes)
 
     def _accumulator(self, node: Node, lanes: int) -> str:
         name = self.e.fresh("acc")
@@ -264,7 +287,8 @@ class Loops:
         """Return the accumulator's next value; a product is fused into its sum."""
         op, term = node.arg[0], node.src[0]
         # A fused multiply-add rounds once, and is one instruction on devices that have it.
-        fused = term.op is Op.DOT4 or (term.op is Op.MUL and node.dtype.is_float)
+        is_product = term.op is Op.MUL and node.dtype.is_float
+        fused = term.op is Op.DOT4 or (is_fused(term) if parts_of(node) else is_product)
         if op is Op.ADD and fused:
             for source in term.src:
                 self.v.evaluate(source, instance)

@@ -72,7 +72,7 @@ def _sections(artifact: Artifact) -> list[Section]:
         ("sha256", artifact.sha256),
         ("compiled for", f"{manifest.target.name}: {manifest.target.device or 'any device'}"),
         ("driver", manifest.target.driver or "any"),
-        *([("halves", halves)] if (halves := manifest.metadata.get("halves")) else []),
+        *((n, manifest.metadata[n]) for n in ("halves", "numerics") if n in manifest.metadata),
         ("weights", format_size(manifest.data_size)),
         ("arena", format_size(manifest.arena_size)),
         ("programs", f"{len(manifest.programs)}, {binaries} with a device binary"),

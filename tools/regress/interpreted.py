@@ -102,13 +102,15 @@ def _graph_of(models: Sequence[Any], manifest: Manifest, entry: str) -> EntryGra
 
 
 def _scheduled(graph: EntryGraph, manifest: Manifest) -> Schedule:
-    from scheduler.context import WIDE, context_for
+    from scheduler.context import FAST, WIDE, context_for
     from scheduler.device.targets import target_for
 
     precision = "fp16" if manifest.metadata.get("precision") else "fp32"
     halves = manifest.metadata.get("halves", WIDE)
+    numerics = manifest.metadata.get("numerics", FAST)
     target = target_for(manifest.target.name)
-    return graph.schedule(context_for(target, precision=precision, halves=halves))
+    context = context_for(target, precision=precision, halves=halves, numerics=numerics)
+    return graph.schedule(context)
 
 
 def _kernel_names(plan: Schedule) -> list[str]:

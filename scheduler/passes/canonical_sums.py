@@ -1,0 +1,92 @@
+"""The pass gives sums and products of floats one order, and products that are summed one rounding.
+
+    sum(x, axes)         ->   sum(x, axes in order, parts) + 0.0
+    sum(a * b, axes)     ->   sum(fused a * b, axes in order, parts) + 0.0
+    max(x, axes)         ->   max(x, axes) + 0.0
+
+Asked for by `--numerics strict`; what order and parts mean is said in `scheduler.ir.ordered`. They
+follow from the graph alone, never from a device:
+
+- short axes are loops outside of long ones: the taps of a convolution outside of its channels;
+- a sum has 16 parts where its terms lie one after the other in memory and each result has its own
+  (means and sums of rows, scores of an attention); a product with weights, and any other that lanes
+  over results serve, is one chain.
+
+Adding 0.0 changes a sum only if it is -0.0. Whether it is would depend on whether terms that are
+known to be 0 were added or left out; and which of two zeros is the larger one is not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from scheduler.ir import dtype as dt
+from scheduler.ir import index as ixs
+from scheduler.ir.affine import index_of, ranges_of
+from scheduler.ir.boxes import MOVES
+from scheduler.ir.build import as_type, like, number
+from scheduler.ir.index import Atom
+from scheduler.ir.node import Node, alu, is_weight, toposort
+from scheduler.ir.ops import Op
+from scheduler.ir.ordered import FUSED, PARTS
+from scheduler.ir.ranges import Index, source_index
+from scheduler.ir.rewrite import unchanged, with_sources
+
+# Axes up to this size are those of windows, as far as an order of loops is concerned.
+SHORT: Final = 7
+# Results along an axis of a weight, from which on lanes run over results.
+LEAST_RESULTS: Final = 4
+
+
+def canonical_sums(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node with all sums of floats in an order."""
+    order = toposort(roots)
+    new = unchanged(order)
+    for node in order:
+        current = with_sources(node, new)
+        if node.op is Op.REDUCE and node.dtype.is_float:
+            current = _ordered(current)
+        new[node] = current
+    return new
+
+
+def _ordered(node: Node) -> Node:
+    op, axes = node.arg
+    shape = node.src[0].shape
+    moving = [a for a in axes if shape[a] > 1]
+    if not moving:
+        return node
+    if op in (Op.ADD, Op.MUL):
+        order = tuple(sorted(moving, key=lambda a: (shape[a] > SHORT, a)))
+        source = node.src[0]
+        parts = PARTS if shape[order[-1]] >= PARTS and _is_in_rows(source, order) else 1
+        if op is Op.ADD and source.op is Op.MUL:
+            source = like(source, Op.MUL, source.src, FUSED)
+        node = like(node, Op.REDUCE, (source,), (op, order, parts))
+    if op is Op.MUL:
+        return node
+    wide = as_type(node, dt.float32) if node.dtype is dt.float16 else node
+    return as_type(alu(Op.ADD, wide, number(0.0, wide)), node.dtype)
+
+
+def _is_in_rows(source: Node, order: Sequence[int]) -> bool:
+    """Whether the terms of a sum lie one after the other along its last axis, for all factors."""
+    if source.op is not Op.MUL or source.src[0] is source.src[1]:
+        return True
+    ranges = ranges_of(source.shape)
+    along = ranges[order[-1]]
+    results = [r for a, r in enumerate(ranges) if a not in order and r.size >= LEAST_RESULTS]
+    return all(_serves(factor, index_of(ranges), along, results) for factor in source.src)
+
+
+def _serves(factor: Node, index: Index, along: Atom, results: Sequence[Atom]) -> bool:
+    """Whether lanes along a summed axis read a factor as well as lanes over results would."""
+    while factor.op in MOVES:
+        index, _ = source_index(factor, index)
+        factor = factor.src[0]
+    leaves = {a for ix in index for a in ixs.leaves(ix)}
+    if is_weight(factor.src[0] if factor.op is Op.CAST else factor):
+        return leaves.isdisjoint(results)
+    inner = next((ix for ix in reversed(index) if not ix.is_const), ixs.ZERO)
+    return along not in leaves or ixs.coefficient(inner, along) == 1
