@@ -54,6 +54,7 @@ from scheduler.passes.split_reduce import split_reduce
 from scheduler.passes.strength_reduce import strength_reduce
 from scheduler.passes.wide_halves import wide_halves
 from scheduler.passes.winograd import winograd
+from scheduler.passes.winograd_kernel import pays, pays_as_a_rule
 
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 
@@ -70,9 +71,9 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
     """Return name and function of all graph passes in order, each given what it needs."""
     unsafe = context.flags.float_unsafe
     simplify = partial(canonicalize, float_unsafe=unsafe)
-    # Not with half storage: the weights of fast convolutions are floats, 16 for 9. Nor with strict
-    # numerics: which convolutions they are depends on the device.
-    fast = [(WINOGRAD, partial(winograd, spec=context.spec))]
+    # Not with half storage: the weights of fast convolutions are floats, 16 for 9.
+    worth = pays_as_a_rule if context.is_strict else pays
+    fast = [(WINOGRAD, partial(winograd, spec=context.spec, worth=worth))]
     fixed = (("canonical sums", canonical_sums), ("fixed values", fixed_values))
     # Sums of whole numbers are exact, with the instruction or without.
     dots = replace(context.spec, dot4=True) if context.is_strict else context.spec
@@ -92,7 +93,7 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
         ("batch branches", batch_branches),
         ("split reductions", split_reduce),
         ("split concat", partial(split_concat, limits=context.limits)),
-        *(fast if context.precision == FP32 and not context.is_strict else []),
+        *(fast if context.precision == FP32 else []),
         ("canonicalize again", simplify),
         *(fixed if context.is_strict else []),
         ("bind custom inputs", custom_inputs),

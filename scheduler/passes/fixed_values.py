@@ -23,7 +23,7 @@ from scheduler.ir.ops import MOVEMENT, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
 # Of float64 these are functions of the device's library, which differ from one to the next.
-_LIBRARY = frozenset(
+LIBRARY = frozenset(
     {Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.GELU, Op.POW}
 )
 _KEEPS = MOVEMENT | {Op.CONTIGUOUS, Op.GATHER}
@@ -38,7 +38,7 @@ def fixed_values(roots: Sequence[Node]) -> dict[Node, Node]:
     order = toposort(roots)
     new = unchanged(order)
     for node in order:
-        if node.op in _LIBRARY and node.dtype is dt.float64:
+        if node.op in LIBRARY and node.dtype is dt.float64:
             raise SchedulerError(
                 f"{node.op.name} of float64 is not the same on all processors: compute it in "
                 "float32, or compile with --numerics fast"

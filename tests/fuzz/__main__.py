@@ -2,6 +2,8 @@
 
     python -m tests.fuzz --programs 20000 --jobs 2           all kinds, in proportion
     python -m tests.fuzz onnx --seconds 3600 --seed 1000000  one kind, other programs, for an hour
+    python -m tests.fuzz strict --report a.json              MODELD_POCL_CPU=x86-64-v3 in front: then
+    python -m tests.fuzz strict --same-as a.json             equal bytes on both processors
     python -m tests.fuzz --replay graphs/cpu-avx2:17~4       one program again
 
 Ends with 1 where something was wrong. What is printed of it finds it again.
@@ -80,7 +82,17 @@ def summary(totals: Totals) -> dict[str, Any]:
         "seconds": round(totals.seconds, 1),
         "kinds": kinds,
         "wrong": [{"name": str(o.name), "problem": o.problem} for o in totals.wrong],
+        "digests": totals.digests,
     }
+
+
+def others(totals: Totals, path: Path) -> list[str]:
+    """Return the programs that gave other bytes in the run of a report."""
+    theirs = json.loads(path.read_text(encoding="utf-8"))["digests"]
+    common = totals.digests.keys() & theirs.keys()
+    found = sorted(name for name in common if totals.digests[name] != theirs[name])
+    say(f"{path}: {len(common) - len(found)} of {len(common)} programs gave the same bytes")
+    return found
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -93,6 +105,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="first seed of each kind")
     parser.add_argument("--jobs", type=int, default=2, help="processes (%(default)s)")
     parser.add_argument("--report", type=Path, help="write what was found as JSON")
+    parser.add_argument(
+        "--same-as",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="REPORT",
+        help="expect the bytes of that run, on another processor, of programs of kind strict",
+    )
     parser.add_argument("--replay", metavar="NAME", help="run one program again: KIND/ROW:SEED")
     parser.add_argument("--plant", default="", help=argparse.SUPPRESS)
     return parser
@@ -118,7 +138,10 @@ def main(argv: list[str] | None = None) -> int:
         rows = ", ".join(f"{row} {count}" for row, count in known["rows"].items())
         say(f"{kind}: {known['programs']} programs ({rows}); elements: {compared}")
     say(f"{found['programs']} programs in {found['seconds']} s, {len(totals.wrong)} wrong")
-    return 1 if totals.wrong else 0
+    differing = [name for path in given.same_as for name in others(totals, path)]
+    for name in differing:
+        say(f"OTHER BYTES {name}")
+    return 1 if totals.wrong or differing else 0
 
 
 def replay(names: list[Name], plant: str) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 import numpy as np
@@ -27,6 +28,9 @@ from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.compare import Counts, difference
 from tests.fuzz.rounding import Known
 from tests.scheduler.support.memory_check import memory_faults
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
 
 Array = NDArray[Any]
 Values = Mapping[str, Array]
@@ -47,12 +51,14 @@ class Outcome:
         problem: what is wrong, "" if nothing is.
         text: the program, where something is wrong.
         counts: elements that were compared.
+        digest: of the bytes of all results, where every variant gives the same ones.
     """
 
     name: Name
     problem: str = ""
     text: str = ""
     counts: Counts = field(default_factory=Counts)
+    digest: str = ""
 
 
 def run_batch(cases: Sequence[Case]) -> list[Outcome]:
@@ -85,9 +91,10 @@ def _case_of(key: str) -> int:
 def _scheduled(name: Name, variant: Variant) -> Schedule:
     outputs = {n: t.node for n, t in variant.outputs.items()}
     context = CompileContext(
-        SPECS[name.row],
+        SPECS[variant.row or name.row],
         precision=variant.precision,
         halves=HALVES[name.seed % len(HALVES)],
+        numerics=variant.numerics,
         tuned=variant.tuned,
     )
     with variant.setting():
@@ -107,9 +114,13 @@ def _run_all(cases: Sequence[Case], plans: Mapping[str, Schedule], outcomes: lis
         expected = {i: cases[i].expected() for i in dict.fromkeys(map(_case_of, plans))}
         for key in plans:
             i, j = _case_of(key), int(key.partition(".")[2])
-            found = _run(program, key, cases[i], states, (expected[i], outcomes[i].counts))
-            if found and not outcomes[i].problem:
-                outcomes[i].problem = f"{cases[i].variants[j].label} {found}".strip()
+            bits, outcome = sha256(), outcomes[i]
+            found = _run(program, key, cases[i], states, (expected[i], outcome.counts), bits)
+            outcome.digest = outcome.digest or bits.hexdigest()
+            if cases[i].equal and not found and outcome.digest != bits.hexdigest():
+                found = f"gives other bytes than {cases[i].variants[0].label}"
+            if found and not outcome.problem:
+                outcome.problem = f"{cases[i].variants[j].label} {found}".strip()
 
 
 def _rename_states(manifest: dict[str, Any]) -> dict[tuple[str, str], str]:
@@ -137,8 +148,12 @@ def _run(
     case: Case,
     states: Mapping[tuple[str, str], str],
     judged: tuple[Expected, Counts],
+    bits: Hash,
 ) -> str:
-    """Run an entry as often as its program wants; return the first difference."""
+    """Run an entry as often as its program wants; return the first difference.
+
+    `bits` gets the bytes of all results.
+    """
     program.reset()
     expected, counts = judged
     used = {spec.name for spec in program.entry_inputs(entry)}
@@ -146,12 +161,15 @@ def _run(
         feed = {n: np.asarray(v, order="C") for n, v in given.items() if n in used}
         got = program.run(feed, entry)
         for name, want in results.items():
+            bits.update(got[name].tobytes())
             wrong = difference(got[name], want, counts, case.ranges.get(name))
             if wrong:
                 return f"run {turn}, output {name}: {wrong}"
         for name, want in new.items():
             if (entry, name) in states:
-                wrong = difference(program.state(states[entry, name]), want, counts)
+                state = program.state(states[entry, name])
+                bits.update(state.tobytes())
+                wrong = difference(state, want, counts)
                 if wrong:
                     return f"run {turn}, state {name}: {wrong}"
     return ""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.context import FAST
 from scheduler.debug.pretty import pretty
 from scheduler.device.tuned_table import EMPTY, TunedTable
 from scheduler.tensor.tensor import Tensor
@@ -48,7 +49,8 @@ class Variant:
         label: what is special about it.
         outputs, writes: its graph; the same names for every variant of a program.
         setting: context in which it is scheduled.
-        precision, tuned: as for `CompileContext`.
+        precision, numerics, tuned: as for `CompileContext`.
+        row: of the device table, where it is not the program's.
     """
 
     label: str
@@ -56,7 +58,9 @@ class Variant:
     writes: tuple[Tensor, ...] = ()
     setting: Setting = nullcontext
     precision: str = "fp32"
+    numerics: str = FAST
     tuned: TunedTable = EMPTY
+    row: str = ""
 
 
 @dataclass
@@ -71,6 +75,7 @@ class Case:
         runs: inputs by name, of each run.
         ranges: smallest and largest value of integer outputs: also where rounding decides.
         problem: what was found wrong before anything was compiled.
+        equal: whether all variants give the same bytes.
     """
 
     name: Name
@@ -80,6 +85,7 @@ class Case:
     writes: tuple[Tensor, ...] = ()
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     problem: str = ""
+    equal: bool = False
 
     def text(self) -> str:
         """Return the program for people."""

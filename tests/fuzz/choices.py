@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from unittest import mock
 
 from scheduler import pipeline
 from scheduler.cache.schedules import EntryGraph
-from scheduler.context import CompileContext
+from scheduler.context import FAST, CompileContext
 from scheduler.device.choice import MAX_BODY, MAX_TILE, Choice
 from scheduler.device.spec import SPECS
 from scheduler.device.tuned_table import Entry, TunedTable
@@ -30,12 +30,12 @@ def make(name: Name) -> Case:
     draw = Draw(name.seed)
     if name.seed % 4 == 3:
         p = single_steps(name)
-        forced = _forced(draw, name.row, p.outputs)
-        return case_of(p, name, [Variant("heuristic", p.outputs), *forced])
+        ways = forced(draw, name.row, p.outputs)
+        return case_of(p, name, [Variant("heuristic", p.outputs), *ways])
     net = layers(draw, draw.pick(PROFILES))
     data = net.data(draw.integer(1, 2))
     outputs = {"y": net(Tensor.input("x", data.shape))}
-    variants = [Variant("heuristic", outputs), *_forced(draw, name.row, outputs)]
+    variants = [Variant("heuristic", outputs), *forced(draw, name.row, outputs)]
     if len(net.shape) == 3:
         for label, worth in (("winograd", fits), ("no winograd", lambda *_: False)):
             variants.append(Variant(label, outputs, setting=partial(winograd_where, worth)))
@@ -61,16 +61,18 @@ def choice(draw: Draw) -> Choice:
     return Choice(**kept)
 
 
-def _forced(draw: Draw, row: str, outputs: dict[str, Tensor]) -> list[Variant]:
+def forced(
+    draw: Draw, row: str, outputs: Mapping[str, Tensor], numerics: str = FAST
+) -> list[Variant]:
     """Return variants with a random choice for each loop nest."""
     graph = EntryGraph({n: t.node for n, t in outputs.items()})
-    jobs = jobs_of([graph], CompileContext(SPECS[row]))
+    jobs = jobs_of([graph], CompileContext(SPECS[row], numerics=numerics))
     found = []
     for _ in range(WAYS):
         entries = {job.key: Entry(job.was, choice(draw), 2.0, 1.0, 1) for job in jobs}
         label = ", ".join(f"[{entry.choice}]" for entry in entries.values())
         table = TunedTable(entries=entries)
-        found.append(Variant(f"loops {label}", outputs, tuned=table))
+        found.append(Variant(f"loops {label}", outputs, numerics=numerics, tuned=table, row=row))
     return found
 
 

@@ -32,12 +32,14 @@ class Totals:
         programs: by kind and target.
         counts: elements compared, by kind.
         wrong: outcomes with a problem, shortest program of each.
+        digests: of results that are the same wherever they are computed, by name of the program.
         started_s: when the hunt began.
     """
 
     programs: Counter[tuple[str, str]] = field(default_factory=Counter)
     counts: dict[str, Counts] = field(default_factory=dict)
     wrong: list[Outcome] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
     started_s: float = field(default_factory=time.perf_counter)
 
     def add(self, outcome: Outcome) -> None:
@@ -47,6 +49,8 @@ class Totals:
         self.counts.setdefault(name.kind, Counts()).add(outcome.counts)
         if outcome.problem:
             self.wrong.append(outcome)
+        elif KINDS[name.kind].equal and outcome.digest:
+            self.digests[str(name)] = outcome.digest
 
     @property
     def seconds(self) -> float:

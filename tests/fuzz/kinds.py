@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.device.spec import SPECS
-from tests.fuzz import choices, eager, graphs, metamorphic, onnx_kind, passes
+from tests.fuzz import choices, eager, graphs, metamorphic, onnx_kind, passes, strict
 from tests.fuzz.batch import Outcome, run_batch
 from tests.fuzz.case import Case, Name
 
@@ -24,12 +24,14 @@ class Kind:
         rows: targets.
         batch: programs that are built together.
         share: of all programs, in parts of the sum.
+        equal: whether results are the same bytes on all processors.
     """
 
     run: Callable[[Sequence[Name]], list[Outcome]]
     rows: tuple[str, ...]
     batch: int
     share: int
+    equal: bool = False
 
 
 def _together(make: Callable[[Name], Case]) -> Callable[[Sequence[Name]], list[Outcome]]:
@@ -71,6 +73,7 @@ KINDS: Final[dict[str, Kind]] = {
     "state": Kind(_together(graphs.with_states), _MOSTLY_CPU, 40, 12),
     "choices": Kind(_together(choices.make), CPU_ROWS, 30, 10),
     "metamorphic": Kind(_together(metamorphic.make), _MOSTLY_CPU, 20, 12),
+    "strict": Kind(_together(strict.make), ("cpu",), 25, 12, equal=True),
     "passes": Kind(_one_by_one(passes.run), CPU_ROWS + GPU_ROWS, 100, 20),
     "eager": Kind(_one_by_one(eager.run), ("cpu",), 4, 4),
 }

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from scheduler.context import CompileContext, Stages
+from scheduler.context import FAST, CompileContext, Stages
 from scheduler.device.spec import SPECS
 from scheduler.ir.dtype import float64
 from scheduler.ir.node import toposort
@@ -34,12 +34,12 @@ ABSOLUTE_TOLERANCE = 5e-7
 HALF_EVERY = 4
 
 
-def make(name: Name) -> Case:
+def make(name: Name, numerics: str = FAST) -> Case:
     """Return a model as a program, some with halves stored."""
     case = model(name)
     if name.seed % HALF_EVERY != 1 or case.problem or not case.outputs:
         return case
-    stored = _with_halves(case.outputs, name.row)
+    stored = _with_halves(case.outputs, name.row, numerics)
     variant = Variant(f"{case.variants[0].label} fp16", case.outputs, precision=FP16)
     return Case(name, stored, [variant], case.runs)
 
@@ -62,10 +62,10 @@ def imported_case(name: Name, proto: onnx.ModelProto, feeds: Feeds, label: str) 
     return Case(name, outputs, variants, [given], problem=problem)
 
 
-def _with_halves(outputs: Mapping[str, Tensor], row: str) -> dict[str, Tensor]:
+def _with_halves(outputs: Mapping[str, Tensor], row: str, numerics: str) -> dict[str, Tensor]:
     """Return what the outputs mean where halves are stored."""
     stages = Stages()
-    context = CompileContext(SPECS[row], precision=FP16, stages=stages)
+    context = CompileContext(SPECS[row], precision=FP16, numerics=numerics, stages=stages)
     schedule({n: t.node for n, t in outputs.items()}, context=context)
     name, roots = stages.graphs[-1]
     assert name == "half storage"
