@@ -52,6 +52,15 @@ class DeviceInfo:
         """Whether this is a PoCL device."""
         return self.platform == POCL
 
+    @property
+    def fuses(self) -> bool:
+        """Whether it is a CPU on which kernels multiply and add with one rounding, by PoCL."""
+        return self.is_pocl and self.simd.startswith(_FUSING)
+
+
+# AVX alone has no multiply-add; all processors that have AVX2 do.
+_FUSING: Final = ("avx2", "avx512", "neon")
+
 
 @dataclass(frozen=True, eq=False)
 class Device:

@@ -397,3 +397,10 @@ def _log_target(artifact: Artifact, device: Device) -> None:
             info.name,
             info.driver,
         )
+    if artifact.manifest.metadata.get("numerics") == "strict" and not info.fuses:
+        logger.warning(
+            "%s: strict numerics need a CPU with fused multiply-add, and PoCL; on %s the last bits "
+            "of its results may differ",
+            artifact.manifest.name,
+            info.name,
+        )

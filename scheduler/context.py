@@ -101,7 +101,14 @@ class CompileContext:
         """Return what caches tell contexts apart by: all that may change a result."""
         names = [f.name for f in fields(self.flags) if f.name not in _SHOWING]
         decisive = tuple((name, getattr(self.flags, name)) for name in names)
-        return (self.spec.key(), decisive, self.precision, self.halves, self.numerics, self.tuned.digest)
+        return (
+            self.spec.key(),
+            decisive,
+            self.precision,
+            self.halves,
+            self.numerics,
+            self.tuned.digest,
+        )
 
 
 # The row `cpu`, whatever the environment says.

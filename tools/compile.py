@@ -110,8 +110,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--numerics",
         choices=NUMERICS,
         default=FAST,
-        help="what sums mean; fast: added in the order that is fastest on the device, strict: in one "
-        f"order on every CPU, so that all compute the same bytes (default: {FAST})",
+        help="what sums mean; fast: added in the order that is fastest on the device, strict: in "
+        f"one order on every CPU, so that all compute the same bytes (default: {FAST})",
     )
     parser.add_argument(
         "--target",

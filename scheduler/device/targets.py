@@ -70,7 +70,7 @@ def _row_of(device: Device) -> DeviceSpec:
             cores=max(1, info.compute_units),
             host_clang=row.host_clang and info.is_pocl,
             dot4=info.simd.endswith("_vnni"),
-            fused=row.fused and info.simd != "avx",
+            fused=info.fuses,
         )
     known_as = f"{info.name} {info.platform} {info.version}".lower()
     row = SPECS["adreno" if "adreno" in known_as and info.images else "gpu"]

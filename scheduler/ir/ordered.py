@@ -1,10 +1,10 @@
 """Reductions in a fixed order: what a sum of floats is, whatever runs it.
 
     REDUCE (ADD, axes)         any order: parts of it may be added first, on each device as it likes
-    REDUCE (ADD, axes, 1)      ((0 + x0) + x1) + x2 ...    the axes as loops, the first outermost
+    REDUCE (ADD, axes, 1)      ((0 + x0) + x1) + x2 ...   the axes as loops, the first outermost
     REDUCE (ADD, axes, 16)     16 such sums, of every 16th element of the last axis; then
-                               s[i] + s[i + 8], of these 8 s[i] + s[i + 4], ... down to one; then the
-                               elements that are left at the end of the last axis, one by one
+                               s[i] + s[i + 8], of these 8 s[i] + s[i + 4], ... down to one; then
+                               what is left at the end of the last axis, one by one
 
 A product that is summed in a fixed order is FUSED with its addition where the graph says so, and
 only there: fma(a, b, sum) rounds once, where a * b + sum rounds twice.

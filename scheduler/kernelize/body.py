@@ -172,10 +172,7 @@ class _Builder:
         if node.op is Op.IOTA:
             return make(Op.INDEX, dt.int32, (), index[0])
         if node.op is Op.REDUCE:
-            ranges = self.reduces[key][1]
-            if parts_of(node):
-                return _loop_in_order(node, src[0], ranges)
-            return self._accumulate(node.arg[0], src[0], ranges)
+            return self._accumulate(node, src[0], self.reduces[key][1])
         if node.op in ELEMENTWISE:
             return make(node.op, node.dtype, tuple(src), FUSED if is_fused(node) else None)
         if node.op is Op.CAT:
@@ -186,13 +183,19 @@ class _Builder:
             return _fill_outside(src[0], source_index(node, index)[1], node.arg[1])
         return src[0]
 
-    def _accumulate(self, op: Op, value: Node, ranges: tuple[Atom, ...]) -> Node:
-        """Reduce a scalar value over ranges.
+    def _accumulate(self, node: Node, value: Node, ranges: tuple[Atom, ...]) -> Node:
+        """Reduce a scalar value over ranges, as a REDUCE says.
 
         sum(x[i]; j in 0..n)     ->  x[i] * n     what does not move is not looped over,
         max(x[i]; j in 0..n)     ->  x[i]         see `scheduler.ir.repeated`
         sum(sum(x[i, j]; j); i)  ->  sum(x[i, j]; i, j)
+
+        In a fixed order all of it is looped over, whatever it is: x[i] * n has other last bits.
         """
+        op: Op = node.arg[0]
+        if parts_of(node):
+            arg = (op, ranges, parts_of(node))
+            return make(Op.ACCUMULATE, value.dtype, (value,), arg) if ranges else value
         present = self._ranges_of(value)
         moving = tuple(r for r in ranges if r in present)
         once = _loop(op, value, moving)
@@ -228,13 +231,6 @@ def _loop(op: Op, value: Node, ranges: tuple[Atom, ...]) -> Node:
     if value.op is Op.ACCUMULATE and value.arg[0] is op and not parts_of(value):
         value, ranges = value.src[0], ranges + value.arg[1]
     return make(Op.ACCUMULATE, value.dtype, (value,), (op, ranges))
-
-
-def _loop_in_order(node: Node, value: Node, ranges: tuple[Atom, ...]) -> Node:
-    """Return a scalar value reduced in a fixed order: whatever it is, all of it is looped over."""
-    if not ranges:
-        return value
-    return make(Op.ACCUMULATE, value.dtype, (value,), (node.arg[0], ranges, parts_of(node)))
 
 
 def _both(a: Predicate, b: Predicate) -> Predicate:

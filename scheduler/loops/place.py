@@ -189,7 +189,7 @@ def merge_ranges(body: PlacedBody, vector: Atom | None) -> tuple[PlacedBody, Ato
 def _mergeable(node: Node) -> tuple[Atom, ...]:
     """Return the ranges of a reduction that may become one, outermost first.
 
-    Partial sums go along the last range alone, unless each of its rows holds a whole number of them.
+    Partial sums go along the last range alone, unless its rows hold a whole number of them.
     """
     ranges: tuple[Atom, ...] = node.arg[1]
     return ranges[:-1] if ranges[-1].size % max(1, parts_of(node)) else ranges

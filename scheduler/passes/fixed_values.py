@@ -23,9 +23,7 @@ from scheduler.ir.ops import MOVEMENT, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
 # Of float64 these are functions of the device's library, which differ from one to the next.
-LIBRARY = frozenset(
-    {Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.GELU, Op.POW}
-)
+LIBRARY = frozenset({Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.GELU, Op.POW})
 _KEEPS = MOVEMENT | {Op.CONTIGUOUS, Op.GATHER}
 
 

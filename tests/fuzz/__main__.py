@@ -2,8 +2,8 @@
 
     python -m tests.fuzz --programs 20000 --jobs 2           all kinds, in proportion
     python -m tests.fuzz onnx --seconds 3600 --seed 1000000  one kind, other programs, for an hour
-    python -m tests.fuzz strict --report a.json              MODELD_POCL_CPU=x86-64-v3 in front: then
-    python -m tests.fuzz strict --same-as a.json             equal bytes on both processors
+    python -m tests.fuzz strict --report a.json              with MODELD_POCL_CPU=x86-64-v3; then
+    python -m tests.fuzz strict --same-as a.json             the same bytes on both processors
     python -m tests.fuzz --replay graphs/cpu-avx2:17~4       one program again
 
 Ends with 1 where something was wrong. What is printed of it finds it again.

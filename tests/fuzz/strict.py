@@ -1,10 +1,11 @@
-"""Kind `strict`: with strict numerics a program has the same bytes on every row, whatever its loops.
+"""Kind `strict`: with strict numerics a program gives the same bytes on every row, in any loops.
 
 Reports of runs on other processors are compared by `--same-as`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from scheduler.context import STRICT
@@ -13,7 +14,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.node import toposort
 from scheduler.passes.fixed_values import LIBRARY
 from tests.fuzz import choices, graphs, onnx_kind
-from tests.fuzz.case import Case, Name, Variant
+from tests.fuzz.case import Case, Name
 from tests.fuzz.draw import Draw
 
 ROWS = tuple(name for name, spec in SPECS.items() if spec.exact_steps)
@@ -24,7 +25,7 @@ _LOOPS_EVERY = 4
 
 
 def make(name: Name) -> Case:
-    """Return a program of another kind for all rows; without variants where it has no strict form."""
+    """Return a program of another kind for all rows; without variants if it has no strict form."""
     case = _MAKERS[name.seed % len(_MAKERS)](name)
     case.equal = True
     nodes = toposort([t.node for t in (*case.outputs.values(), *case.writes)])
@@ -32,10 +33,7 @@ def make(name: Name) -> Case:
         case.variants = []
         return case
     first = case.variants[0]
-    case.variants = [
-        Variant(row, first.outputs, first.writes, precision=first.precision, numerics=STRICT, row=row)
-        for row in ROWS
-    ]
+    case.variants = [replace(first, label=row, numerics=STRICT, row=row) for row in ROWS]
     if name.seed % _LOOPS_EVERY == 0 and not case.writes:
         row = ROWS[name.seed // _LOOPS_EVERY % len(ROWS)]
         case.variants += choices.forced(Draw(name.seed), row, first.outputs, STRICT)

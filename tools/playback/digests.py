@@ -1,4 +1,4 @@
-"""A program that also says what it was given: CRC-32 of each input of each run.
+"""A program that also says what it was given, and what it gave: CRC-32 by input and run.
 
 Two runs whose outputs differ although their inputs agree differ in the program; where inputs differ
 too, the fault is before it.
@@ -11,20 +11,21 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from modeld.driving_model import DrivingProgram
 from modeld.monitoring import MonitoringProgram
 from tools.lib.wrapped_program import WrappedProgram
-from tools.playback.outcome import INPUT_NAMES
+from tools.playback.outcome import INPUT_NAMES, OUTPUTS
 
 
 class DigestingProgram(WrappedProgram):
-    """Notes digests before each run.
+    """Notes digests of each run.
 
     Args:
         program: of either kind.
-        names: inputs that it may have.
+        names: inputs that it may have; and `OUTPUTS`, where those are to be noted.
 
     Attributes:
         crc: CRC-32 by input of the last run; 0 for inputs that its entry does not take.
@@ -44,7 +45,7 @@ class DigestingProgram(WrappedProgram):
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
     ) -> Mapping[str, NDArray[Any]]:
-        """Note the digests, then run."""
+        """Note the digests of the inputs, run, note that of the outputs."""
         start_ns = time.perf_counter_ns()
         seen: dict[int, int] = {}
         for name in self._names:
@@ -57,5 +58,13 @@ class DigestingProgram(WrappedProgram):
             if place not in seen:
                 seen[place] = zlib.crc32(array.data)
             self.crc[name] = seen[place]
-        self.digest_s = (time.perf_counter_ns() - start_ns) * 1e-9
-        return super().run(inputs, entry)
+        before_ns = time.perf_counter_ns()
+        results = super().run(inputs, entry)
+        after_ns = time.perf_counter_ns()
+        if OUTPUTS in self.crc:
+            crc = 0
+            for name in sorted(results):
+                crc = zlib.crc32(np.asarray(results[name], order="C").data, crc)
+            self.crc[OUTPUTS] = crc
+        self.digest_s = (before_ns - start_ns + time.perf_counter_ns() - after_ns) * 1e-9
+        return results

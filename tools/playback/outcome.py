@@ -23,6 +23,8 @@ INPUT_NAMES = (
     "desire",
     *HOST_INPUTS,
 )
+# The digest of all that a program with strict numerics gave, beside those of its inputs.
+OUTPUTS = "outputs"
 MONITORING_INPUT_NAMES = ("driver_frame", "driver_geometry", "driver_transform", "calib")
 
 
@@ -38,7 +40,8 @@ class FrameTable:
         valid: (n,) bool, what was published was marked valid.
         execution_s: (n,) float64, measured time of the model; 0 where it did not run.
         input_crc: name of a program input -> (n,) uint32, CRC-32 of its bytes; empty where digests
-            were not asked for. Not part of what a run without them costs.
+            were not asked for. Not part of what a run without them costs. With strict numerics
+            `OUTPUTS`, too: of all outputs, in the order of their names.
         driver: the same of driver monitoring and the driver camera; None: it did not run.
     """
 

@@ -24,7 +24,13 @@ from tools.playback.digests import DigestingProgram
 from tools.playback.frame_table import FrameRows, frames_path, save_frames
 from tools.playback.log_thread import LogThread
 from tools.playback.model import LoadedModel, check_fits
-from tools.playback.outcome import INPUT_NAMES, MONITORING_INPUT_NAMES, FrameTable, Outcome
+from tools.playback.outcome import (
+    INPUT_NAMES,
+    MONITORING_INPUT_NAMES,
+    OUTPUTS,
+    FrameTable,
+    Outcome,
+)
 from tools.playback.prefetch import prefetch
 from tools.playback.session import PlaybackSession, Programs
 
@@ -73,10 +79,9 @@ def play(
         ToolError: the drive is damaged; what precedes was recorded.
         ModeldError: the program does not fit the drive.
     """
-    driving = _Noted(programs.driving, INPUT_NAMES if options.digest_inputs else ())
-    monitoring = _Noted(
-        programs.monitoring, MONITORING_INPUT_NAMES if options.digest_inputs else ()
-    )
+    digests = options.digest_inputs
+    driving = _Noted(programs.driving, INPUT_NAMES if digests else ())
+    monitoring = _Noted(programs.monitoring, MONITORING_INPUT_NAMES if digests else ())
     watched = Programs(
         driving.digesting or programs.driving, monitoring.digesting or programs.monitoring
     )
@@ -119,6 +124,9 @@ class _Noted:
     ) -> None:
         self.digesting: DigestingProgram | None = None
         if program is not None and inputs:
+            # What others give differs from device to device in the last bits, and says nothing.
+            if program.metadata.get("numerics") == "strict":
+                inputs = (*inputs, OUTPUTS)
             self.digesting = DigestingProgram(program, inputs)
         self.rows = FrameRows(inputs)
 

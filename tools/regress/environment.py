@@ -23,6 +23,8 @@ CODE_PACKAGES: Final = ("cereal", "runtime", "modeld", "tools")
 CODE_ENDINGS: Final = (".py", ".capnp")
 GIT_TIMEOUT_S: Final = 10.0
 ROOT: Final = Path(__file__).parents[2]
+# Of the numerics in an artifact's metadata, and the class of its references.
+STRICT: Final = "strict"
 
 # Makers under the names by which their platforms go; the first that occurs is taken.
 _MAKERS: Final = ("nvidia", "qualcomm", "adreno", "intel", "amd", "arm", "apple", "mesa", "pocl")
@@ -40,6 +42,16 @@ def device_class(info: DeviceInfo) -> str:
     words = set(re.findall(r"[a-z]+", text))
     maker = next((maker for maker in _MAKERS if maker in words), "other")
     return f"{info.kind}-{'qualcomm' if maker == 'adreno' else maker}"
+
+
+def is_strict(*manifests: Manifest) -> bool:
+    """Return whether programs give the same bytes on every CPU that they run on."""
+    return all(manifest.metadata.get("numerics") == STRICT for manifest in manifests)
+
+
+def reference_class(info: DeviceInfo, *manifests: Manifest) -> str:
+    """Return the class of devices that share references of programs: one class for strict ones."""
+    return STRICT if is_strict(*manifests) else device_class(info)
 
 
 def model_hash(*manifests: Manifest) -> str:

@@ -19,6 +19,7 @@ from scheduler.debug.kernel_table import KernelTable
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
 from tools.playback.model import LoadedModel, load_model
+from tools.regress.frame_changes import Change
 from tools.regress.interpreted import interpret
 from tools.regress.launch_values import (
     INTERPRETER_ROUNDING,
@@ -31,7 +32,7 @@ from tools.regress.launch_values import (
     difference,
 )
 from tools.regress.lockstep import Case, play_until
-from tools.regress.verdict import Change, DriveVerdict
+from tools.regress.verdict import DriveVerdict
 
 Cause = Literal["input", "frames", "kernel", "after", "unknown"]
 

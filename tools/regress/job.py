@@ -30,8 +30,8 @@ from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import ArtifactMismatchError, ToolError, VideoError
 from tools.regress.environment import (
     describe_environment,
-    device_class,
     model_hash,
+    reference_class,
 )
 from tools.regress.packing import content_digest, pack
 from tools.regress.program_facts import ProgramFacts, program_facts
@@ -144,7 +144,7 @@ class JobResult:
         digest: sha256 of what is in ``outputs``; equal for equal outputs.
         model: hash of the models, see `model_hash`.
         interface: name of the program's revision.
-        device_class: see there.
+        device_class: see `environment.reference_class`.
         launches: entry -> its size.
         speeds_mps: the car's speed at each frame, by frame id; NaN before it is known.
         program: digests of its kernels and weights.
@@ -288,7 +288,7 @@ def _run(job: Job, key: str, holder: ModelHolder) -> JobResult:
             digest=content_digest(outputs),
             model=model_hash(*(one.manifest for one in artifacts)),
             interface=" and ".join(_interface_of(one.manifest) for one in artifacts),
-            device_class=device_class(info),
+            device_class=reference_class(info, *(one.manifest for one in artifacts)),
             launches=launches_of(*(one.manifest for one in artifacts)),
             speeds_mps=kept.speeds_mps,
             program=program_facts(*artifacts),

@@ -19,11 +19,12 @@ from tools.errors import ToolError
 from tools.lib.report_page import tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Margins, padded_range
 from tools.regress.environment import differing
+from tools.regress.frame_changes import Change
 from tools.regress.packing import unpack
 from tools.regress.pictures import draw, plans_of, take_shots
 from tools.regress.reference import Histogram, histogram
 from tools.regress.run import Plan, RunVerdict, TimingOutcome
-from tools.regress.verdict import Change, DriveVerdict
+from tools.regress.verdict import DriveVerdict
 
 # More only make the page longer: the JSON has everything.
 MAX_CHANGES = 40

@@ -44,7 +44,7 @@ class ReferenceKey:
     Attributes:
         drive: identity of the drive.
         model: hash of the ONNX models.
-        device_class: see `environment.device_class`.
+        device_class: see `environment.reference_class`.
         interface: of the model.
     """
 

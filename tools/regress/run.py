@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from runtime.artifact import Artifact
 from runtime.device import DeviceInfo
+from runtime.manifest import Manifest
 from runtime.quantities import count_text
 from tools.drives.open_drive import DriveOptions, expand_drives
 from tools.errors import ToolError
@@ -27,6 +28,7 @@ from tools.regress.environment import (
     describe_environment,
     device_class,
     model_hash,
+    reference_class,
     who,
 )
 from tools.regress.job import Job, JobResult
@@ -172,11 +174,16 @@ def regress(plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnRes
             "artifact": plan.model.name,
             "sha256": plan.artifact.sha256,
             "model": model_hash(plan.artifact.manifest),
-            "device_class": device_class(plan.info),
+            "device_class": reference_class(plan.info, *_manifests(plan)),
             **_monitoring_facts(plan),
         },
         is_update=plan.reason is not None,
     )
+
+
+def _manifests(plan: Plan) -> list[Manifest]:
+    monitoring = [] if plan.monitoring is None else [plan.monitoring[1].manifest]
+    return [plan.artifact.manifest, *monitoring]
 
 
 def _monitoring_facts(plan: Plan) -> dict[str, str]:

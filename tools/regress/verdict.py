@@ -19,36 +19,26 @@ from tools.behaviour.truth import Truth
 from tools.behaviour.verdict import BehaviourVerdict, judge_behaviour
 from tools.compare.findings import Comparison, Finding
 from tools.errors import ToolError
-from tools.playback.outcome import INPUT_NAMES, MONITORING_INPUT_NAMES, FrameTable
+from tools.playback.outcome import FrameTable
+from tools.regress.environment import STRICT
+from tools.regress.frame_changes import (
+    Change,
+    ChangeKind,
+    frame_changes,
+    input_changes,
+    strict_changes,
+)
 from tools.regress.job import JobResult, Launches
 from tools.regress.packing import Packed, unpack
 from tools.regress.program_facts import ProgramFacts
 from tools.regress.reference import Reference, ReferenceStore, key_of
 
 Status = Literal["passed", "changed", "failed"]
-ChangeKind = Literal["input", "frames", "weights", "launches", "outputs", "bits", "gate"]
 # What a program of another precision, target or compiler has by right; gates may stand in for it.
 PROGRAM_KINDS: Final[tuple[ChangeKind, ...]] = ("weights", "launches")
 
 # Changes in the text of one drive; all of them are in the report and in the JSON.
 SHOWN_CHANGES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One thing that is not as in the reference.
-
-    Attributes:
-        kind: what it is about.
-        text: one line, with what it was and what it is.
-        frames: how many frames have it.
-        first_frame: frame id of the first one, -1 where it belongs to none.
-    """
-
-    kind: ChangeKind
-    text: str
-    frames: int = 0
-    first_frame: int = -1
 
 
 def _no_truth(_drive: str) -> Truth | None:
@@ -203,14 +193,18 @@ def judge(text: str, result: JobResult, store: ReferenceStore, how: Comparing) -
     if before.frames.driver is not None and now.frames.driver is not None:
         for one in _causes(before.frames.driver, now.frames.driver):
             causes.append(replace(one, text=f"driver camera: {one.text}"))
+    # With strict numerics the bytes of the results say all, on whatever device they were computed.
+    is_strict = result.device_class == STRICT
+    bits = strict_changes(before.frames, now.frames) if is_strict else []
     program = [
         *weight_changes(reference.program, result.program),
         *launch_changes(reference.launches, result.launches),
     ]
+    program = [] if is_strict else program
     failing = comparison.failing
     outputs = output_changes(failing)
     stood_in = output_changes([one for one in comparison.findings if one not in failing])
-    changes = [*causes, *([] if behaviour.decide else program), *outputs]
+    changes = [*causes, *([] if behaviour.decide else program), *bits, *outputs]
     changes += gate_changes(behaviour)
     if how.bit_exact:
         changes += bit_changes(before, now)
@@ -244,64 +238,6 @@ def messages_to_compare(before: Packed, now: Packed) -> list[bytes]:
 
 def _causes(before: FrameTable, now: FrameTable) -> list[Change]:
     return [*input_changes(before, now), *frame_changes(before, now)]
-
-
-def input_changes(before: FrameTable, now: FrameTable) -> list[Change]:
-    """Return which inputs of the program are not what they were, earliest first."""
-    rows_before, rows_now = _common_rows(before, now)
-    changes = []
-    for name in (*INPUT_NAMES, *MONITORING_INPUT_NAMES):
-        if name not in before.input_crc or name not in now.input_crc:
-            continue
-        differs = before.input_crc[name][rows_before] != now.input_crc[name][rows_now]
-        if not differs.any():
-            continue
-        ids = now.frame_id[rows_now]
-        first, count = int(ids[np.argmax(differs)]), int(differs.sum())
-        where = f"from frame {first} on" if _runs_on(differs) else f"first at frame {first}"
-        changes.append(
-            Change(
-                "input",
-                f"input {name} differs {where} ({count} of {count_text(len(differs), 'frame')}): "
-                "the cause lies before the program",
-                count,
-                first,
-            )
-        )
-    return sorted(changes, key=lambda change: (change.first_frame, -change.frames))
-
-
-def _runs_on(differs: NDArray[np.bool_]) -> bool:
-    """Whether all frames after the first difference have one too."""
-    return bool(differs[int(np.argmax(differs)) :].all())
-
-
-def frame_changes(before: FrameTable, now: FrameTable) -> list[Change]:
-    """Return what became of frames that were treated differently."""
-    changes = []
-    for what, lost in (
-        ("was taken, and is not", np.setdiff1d(before.frame_id, now.frame_id)),
-        ("was not taken, and is", np.setdiff1d(now.frame_id, before.frame_id)),
-    ):
-        if lost.size:
-            more = f", {lost.size - 1} more" if lost.size > 1 else ""
-            text = f"frame {lost[0]} {what}{more}"
-            changes.append(Change("frames", text, int(lost.size), int(lost[0])))
-    rows_before, rows_now = _common_rows(before, now)
-    for name, what in (
-        ("dropped", "frames counted as missing before it"),
-        ("published", "whether it was published"),
-        ("valid", "whether it was valid"),
-    ):
-        old, new = getattr(before, name)[rows_before], getattr(now, name)[rows_now]
-        differs = old != new
-        if differs.any():
-            at = int(np.argmax(differs))
-            first, count = int(now.frame_id[rows_now][at]), int(differs.sum())
-            text = f"frame {first}: {what}: {_plain(old[at])} before, {_plain(new[at])} now"
-            more = f" ({count_text(count, 'frame')})" if count > 1 else ""
-            changes.append(Change("frames", text + more, count, first))
-    return changes
 
 
 def weight_changes(before: ProgramFacts, now: ProgramFacts) -> list[Change]:
@@ -380,18 +316,6 @@ def bit_changes(before: Packed, now: Packed) -> list[Change]:
 
 def _digests_of(packed: Packed, service: str) -> NDArray[np.uint32]:
     return packed.digests[np.array([name == service for name in packed.services], np.bool_)]
-
-
-def _common_rows(before: FrameTable, now: FrameTable) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows of the frames that both have, by frame id."""
-    _, rows_before, rows_now = np.intersect1d(before.frame_id, now.frame_id, return_indices=True)
-    return rows_before, rows_now
-
-
-def _plain(value: np.generic) -> str:
-    if isinstance(value, np.bool_):
-        return "yes" if value else "no"
-    return str(value)
 
 
 def _size(size: Launches | None) -> str:

@@ -25,13 +25,13 @@ from tools.playback.digests import DigestingProgram
 from tools.playback.outcome import FrameTable
 from tools.regress import job as regress_job
 from tools.regress import run as regress_run
+from tools.regress.frame_changes import frame_changes
 from tools.regress.packing import FieldRule
 from tools.regress.quantize import Scale
 from tools.regress.reference import ReferenceStore
 from tools.regress.rules import rule_of
 from tools.regress.timing import Interval, TimingResult
 from tools.regress.timing_process import timed_device
-from tools.regress.verdict import frame_changes
 from tools.regress_drives import _run_jobs
 
 pytestmark = pytest.mark.opencl
