@@ -86,8 +86,11 @@ def literal(value: float | int | bool, dtype: DType) -> str:
         if dtype.name == "int32" and value == -(2**31):
             return "(-2147483647 - 1)"
         return f"{int(value)}{suffix}" if value >= 0 else f"({int(value)}{suffix})"
+    if math.isnan(value):  # drivers differ in the bits of NAN
+        wide = dtype is dt.float64
+        return "as_double(0x7ff8000000000000L)" if wide else "as_float(0x7fc00000)"
     if not math.isfinite(value):
-        text = "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+        text = "INFINITY" if value > 0 else "-INFINITY"
         wide = "(double)" if dtype is dt.float64 else ""
         return f"({wide}{text})" if wide or text[0] == "-" else text
     text = float(value).hex() + ("" if dtype is dt.float64 else "f")
