@@ -20,7 +20,7 @@ from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import ProgramCache
 from scheduler.context import HALVES, CompileContext
-from scheduler.device.spec import SPECS
+from scheduler.device.spec import SPECS, with_buffers
 from scheduler.emit import artifact as emit
 from scheduler.emit.schedule import Schedule
 from scheduler.pipeline import schedule
@@ -91,7 +91,7 @@ def _case_of(key: str) -> int:
 def _scheduled(name: Name, variant: Variant) -> Schedule:
     outputs = {n: t.node for n, t in variant.outputs.items()}
     context = CompileContext(
-        SPECS[variant.row or name.row],
+        with_buffers(SPECS[variant.row or name.row], variant.buffers),
         precision=variant.precision,
         halves=HALVES[name.seed % len(HALVES)],
         numerics=variant.numerics,

@@ -51,6 +51,7 @@ class Variant:
         setting: context in which it is scheduled.
         precision, numerics, tuned: as for `CompileContext`.
         row: of the device table, where it is not the program's.
+        buffers: of a kernel, at most; None for as many as the row says.
     """
 
     label: str
@@ -61,6 +62,7 @@ class Variant:
     numerics: str = FAST
     tuned: TunedTable = EMPTY
     row: str = ""
+    buffers: int | None = None
 
 
 @dataclass

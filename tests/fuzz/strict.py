@@ -20,8 +20,10 @@ from tests.fuzz.draw import Draw
 ROWS = tuple(name for name, spec in SPECS.items() if spec.exact_steps)
 # Makers of programs, in turn.
 _MAKERS = (graphs.make, graphs.with_states, partial(onnx_kind.make, numerics=STRICT), graphs.make)
-# Of so many programs one is computed with loops that nobody would choose, too.
-_LOOPS_EVERY = 4
+# Of so many programs one is computed with loops that nobody would choose, too, and one in kernels
+# of few buffers, which end elsewhere.
+_LOOPS_EVERY = _BUFFERS_EVERY = 4
+_BUFFERS = (5, 6, 8)
 
 
 def make(name: Name) -> Case:
@@ -37,4 +39,7 @@ def make(name: Name) -> Case:
     if name.seed % _LOOPS_EVERY == 0 and not case.writes:
         row = ROWS[name.seed // _LOOPS_EVERY % len(ROWS)]
         case.variants += choices.forced(Draw(name.seed), row, first.outputs, STRICT)
+    if name.seed % _BUFFERS_EVERY == 1:
+        few = _BUFFERS[name.seed // _BUFFERS_EVERY % len(_BUFFERS)]
+        case.variants.append(replace(case.variants[0], label=f"{few} buffers", buffers=few))
     return case
