@@ -17,7 +17,7 @@ import pytest
 
 from scheduler import CustomKernel, custom_kernel
 from scheduler.compile import compile_plain
-from scheduler.context import CompileContext
+from scheduler.context import FAST, STRICT, CompileContext
 from scheduler.debug.kernel_table import kernel_tables
 from scheduler.device.spec import SPECS, DeviceSpec
 from scheduler.emit.schedule import Schedule
@@ -43,6 +43,7 @@ class Kind:
     shows: str
     spec: DeviceSpec = SPECS["cpu"]
     precision: str = "fp32"
+    numerics: str = FAST
 
     def plan(self) -> Schedule:
         built = self.build(Weights())
@@ -51,7 +52,7 @@ class Kind:
         return plan_of(
             {f"y{i}": t for i, t in enumerate(named)},
             writes,
-            CompileContext(self.spec, precision=self.precision),
+            CompileContext(self.spec, precision=self.precision, numerics=self.numerics),
         )
 
 
@@ -99,6 +100,7 @@ KINDS = [
     Kind("map", lambda _: x(4, 64).exp() * 2.0 + x(64, name="b"), "m_exp"),
     Kind("tail", lambda _: x(37).relu() + 1.0, r"M_LOAD\(float, 16"),
     Kind("reduce_lanes", lambda _: x(3, 40).sum(1), "M_"),
+    Kind("strict", lambda _: (x(3, 37) * x(37, name="b")).sum(1), "acc2", AVX2, numerics=STRICT),
     Kind("hoisted", lambda _: x(4, 32) - x(4, 32, name="b").max(1, keepdim=True), r"\bh\d+"),
     Kind("softmax", lambda _: x(4, 24).softmax(), "m_exp"),
     Kind("layernorm", lambda _: x(4, 64).layernorm(), "sqrt"),

@@ -15,7 +15,13 @@ from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo, Modeld
 from tests.tools.films import cut
 from tests.tools.page import Page
-from tests.tools.regress.conftest import Regress, edited_manifest, edited_tiny, moved_lines
+from tests.tools.regress.conftest import (
+    Regress,
+    changes,
+    edited_manifest,
+    edited_tiny,
+    moved_lines,
+)
 from tests.tools.regress.fault import plant
 from tests.tools.regress.planted import Planted
 from tests.tools.tiny_driving import write_tiny_driving
@@ -265,6 +271,32 @@ def test_a_dropped_frame_is_named() -> None:
     published = np.array([True, True, False, False, True, True])
     (change,) = frame_changes(TABLE, replace(TABLE, published=published))
     assert change.text == "frame 12: whether it was published: yes before, no now (2 frames)"
+
+
+def test_a_strict_program_is_judged_by_its_bytes_on_every_cpu(
+    regress: Regress, tmp_path: Path
+) -> None:
+    def made(name: str, metres: float, source: str = tiny_driving.SOURCE) -> Path:
+        class Strict(tiny_driving._Builder):
+            def manifest(self) -> dict[str, Any]:
+                manifest = super().manifest()
+                manifest["metadata"]["numerics"] = "strict"
+                return manifest
+
+        return moved_lines(tmp_path / name, metres, _Builder=Strict, SOURCE=source)
+
+    regress.update("strict", model=made("strict.pkl", 0.0))
+    (path,) = (p for p in regress.references.iterdir() if p.name.endswith(".strict.reference"))
+    # Other kernels, of another row: only what they give counts.
+    other = f"// compiled otherwise\n{tiny_driving.SOURCE}"
+    said = regress(0, "--json", model=made("row.pkl", 0.0, other)).json
+    assert said["model"]["device_class"] == "strict"
+    # Within every tolerance, and yet other bytes.
+    said = regress(1, "--json", model=made("nearly.pkl", 2e-6, other))
+    assert changes(said) == [
+        "bits: the program gives other bytes from frame 0 on (9 of 9 frames), with strict numerics"
+    ]
+    assert path.exists()
 
 
 ROOT = Path(__file__).parents[3]
