@@ -183,6 +183,12 @@ regress: regress-program
 		--drives $(BUILD)/regress/drives/* $(wildcard ../shared/data/dashcam/solidWhiteRight.mp4) \
 		--reference tests/regression --report $(BUILD)/regress/report.html \
 		$(REGRESS_TIMING) $(REGRESS_ARGS)
+	rm -rf $(BUILD)/regress/strict
+	$(BIN)/modeld make-drive $(BUILD)/regress/strict --seconds 1 --seed 1
+	TUNED=0 $(BIN)/modeld compile $(BUILD)/regress/models/vision.onnx $(BUILD)/regress/models/policy.onnx \
+		-o $(BUILD)/regress/strict.pkl --numerics strict
+	$(BIN)/modeld regress --model $(BUILD)/regress/strict.pkl --drives $(BUILD)/regress/strict/* \
+		--reference tests/regression --no-timing $(REGRESS_ARGS)
 
 # The trained model, for a row of target figures as above.
 drives-program: $(STAMP)
