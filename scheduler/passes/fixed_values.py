@@ -77,5 +77,6 @@ def _inside(node: Node, target: DType) -> Node:
 
 def _towards_zero(limit: float, kind: np.dtype) -> float:
     """Return the float of a type next to an integer, towards 0; a finite one."""
-    found = kind.type(min(max(limit, np.finfo(kind).min), np.finfo(kind).max))
+    most = float(np.finfo(kind).max)
+    found = kind.type(min(max(limit, -most), most))
     return float(found if abs(int(found)) <= abs(limit) else np.nextafter(found, kind.type(0)))
