@@ -29,7 +29,7 @@ def group_factors(body: PlacedBody, vector: Atom | None) -> PlacedBody:
     swapped: dict[Node, Node] = {}
     for node in accumulates(body):
         term = node.src[0]
-        if node.arg[0] is not Op.ADD or not node.dtype.is_float or parts_of(node):
+        if not _is_free(node):
             continue
         factors = _factors(term)
         shared = [f for f in factors if rows.isdisjoint(depends[f])]
@@ -49,7 +49,7 @@ def _with_factors_outside(body: PlacedBody) -> PlacedBody:
     depends = dependencies(body.value)
     swapped: dict[Node, Node] = {}
     for node in accumulates(body):
-        if node.arg[0] is not Op.ADD or not node.dtype.is_float:
+        if not _is_free(node):
             continue
         factors, reduced = _factors(node.src[0]), set(node.arg[1])
         outside = [f for f in factors if reduced.isdisjoint(depends[f])]
@@ -60,6 +60,11 @@ def _with_factors_outside(body: PlacedBody) -> PlacedBody:
     if not swapped:
         return body
     return replace(body, value=rebuild(body.value, {}, place_again, swapped.get))
+
+
+def _is_free(node: Node) -> bool:
+    """Whether a reduction is a sum of floats in no fixed order: its products are as free."""
+    return node.arg[0] is Op.ADD and node.dtype.is_float and not parts_of(node)
 
 
 def _factors(term: Node) -> list[Node]:

@@ -21,6 +21,7 @@ from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node, is_weight, make
 from scheduler.ir.ops import LOOPS, Op
+from scheduler.ir.ordered import is_fused, parts_of
 from scheduler.kernelize.body import Access, Body, Store
 from scheduler.kernelize.kernel import Kernel, make_kernel
 from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
@@ -63,8 +64,10 @@ def pack_operand(
 
 
 def _is_sum(node: Node) -> bool:
-    """Whether a scalar node is a sum of products."""
-    return node.op is Op.ACCUMULATE and node.arg[0] is Op.ADD and node.src[0].op is Op.MUL
+    """Whether a scalar node is a sum of products, not one that keeps partial sums along itself."""
+    if node.op is not Op.ACCUMULATE or parts_of(node) > 1:
+        return False
+    return node.arg[0] is Op.ADD and node.src[0].op is Op.MUL
 
 
 def _outputs(body: Body) -> list[Atom]:
@@ -87,7 +90,7 @@ def _needs_packing(node: Node, body: PlacedBody, lanes: int) -> bool:
         along = {ixs.coefficient(n.arg.offset, r) for n in loads}
         if r.size < lanes:
             continue
-        if r in reduced and along == {1} and steps >= LONG_SUM * lanes:
+        if r in reduced and along == {1} and steps >= LONG_SUM * lanes and not parts_of(node):
             return False
         if r not in reduced and 1 in along and along <= {0, 1}:
             return False
@@ -128,8 +131,10 @@ def _packed(
     outputs = _outputs(kernel.bodies[0])
     product = node.src[0]
     factor, other = product.src[number], product.src[1 - number]
-    # What scales the other factor is multiplied once, into the copy.
-    scale = [s for s in other.src if s.op is Op.CONST] if other.op is Op.MUL else []
+    # What scales the other factor is multiplied once, into the copy; where products may be
+    # regrouped.
+    regroups = other.op is Op.MUL and not is_fused(product)
+    scale = [s for s in other.src if s.op is Op.CONST] if regroups else []
     if len(scale) == 1:
         other = next(s for s in other.src if s is not scale[0])
         factor = make(Op.MUL, factor.dtype, (factor, scale[0]))
@@ -151,7 +156,7 @@ def _packed(
     )
     load = make(Op.LOAD, factor.dtype, (packed,), Access(index, (), 0))
     reads = (load, other) if number == 0 else (other, load)
-    new = make(Op.MUL, product.dtype, reads)
+    new = make(Op.MUL, product.dtype, reads, product.arg)
     stores = tuple(_with(s, product, new) for s in kernel.bodies[0].stores)
     rest = replace(kernel.bodies[0], stores=stores)
     return make_kernel((copy,), kernel.origin), make_kernel((rest,), kernel.origin)

@@ -9,8 +9,8 @@ follow from the graph alone, never from a device:
 
 - short axes are loops outside of long ones: the taps of a convolution outside of its channels;
 - a sum has 16 parts where its terms lie one after the other in memory and each result has its own
-  (means and sums of rows, scores of an attention); a product with weights, and any other that lanes
-  over results serve, is one chain.
+  (means and sums of rows, scores of a small attention); a product with weights, and any other that
+  lanes over results serve, is one chain. So is one of many results, of which a factor is packed.
 
 Adding 0.0 changes a sum only if it is -0.0. Whether it is would depend on whether terms that are
 known to be 0 were added or left out; and which of two zeros is the larger one is not said.
@@ -19,11 +19,12 @@ known to be 0 were added or left out; and which of two zeros is the larger one i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Final
 
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
-from scheduler.ir.affine import index_of, ranges_of
+from scheduler.ir.affine import depends, index_of, ranges_of
 from scheduler.ir.boxes import MOVES
 from scheduler.ir.build import as_type, like, number
 from scheduler.ir.index import Atom
@@ -37,6 +38,10 @@ from scheduler.ir.rewrite import unchanged, with_sources
 SHORT: Final = 7
 # Results along an axis of a weight, from which on lanes run over results.
 LEAST_RESULTS: Final = 4
+# Products of two values that are worth packing one of them: all of them, at least, and each sum, at
+# most (`loops/pack_values.py` has such limits for a device).
+MANY_PRODUCTS: Final = 1 << 20
+LONG_SUM: Final = 128
 
 
 def canonical_sums(roots: Sequence[Node]) -> dict[Node, Node]:
@@ -77,6 +82,10 @@ def _is_in_rows(source: Node, order: Sequence[int]) -> bool:
     ranges = ranges_of(source.shape)
     along = ranges[order[-1]]
     results = [r for a, r in enumerate(ranges) if a not in order and r.size >= LEAST_RESULTS]
+    if prod(source.shape) >= MANY_PRODUCTS and along.size < LONG_SUM:
+        moved = [depends(factor, index_of(ranges)) for factor in source.src]
+        if any(r.size >= PARTS and sum(r in on for on in moved) == 1 for r in results):
+            return False
     return all(_serves(factor, index_of(ranges), along, results) for factor in source.src)
 
 

@@ -87,8 +87,8 @@ def literal(value: float | int | bool, dtype: DType) -> str:
             return "(-2147483647 - 1)"
         return f"{int(value)}{suffix}" if value >= 0 else f"({int(value)}{suffix})"
     if math.isnan(value):  # drivers differ in the bits of NAN
-        wide = dtype is dt.float64
-        return "as_double(0x7ff8000000000000L)" if wide else "as_float(0x7fc00000)"
+        is_double = dtype is dt.float64
+        return "as_double(0x7ff8000000000000L)" if is_double else "as_float(0x7fc00000)"
     if not math.isfinite(value):
         text = "INFINITY" if value > 0 else "-INFINITY"
         wide = "(double)" if dtype is dt.float64 else ""

@@ -148,6 +148,17 @@ def test_sums_are_added_in_the_order_of_their_definition(row: str) -> None:
 
 
 @pytest.mark.opencl
+@pytest.mark.parametrize("row", ROWS)
+def test_a_packed_operand_changes_no_bit(row: str) -> None:
+    a, b = Tensor.input("a", (192, 64)), Tensor.input("b", (192, 64))
+    given = {"a": drawn(192, 64), "b": drawn(192, 64, seed=2)}
+    scores = (a * 0.3) @ b.transpose()
+    (got,) = results({"y": scores}, given, row).values()
+    scaled = given["a"] * np.float32(0.3)
+    assert np.array_equal(got, fused(scaled[:, None], given["b"][None]))
+
+
+@pytest.mark.opencl
 def test_a_product_is_fused_also_where_it_is_an_output() -> None:
     other = Tensor.input("y", (6, 100))
     product = X * other
@@ -183,6 +194,12 @@ ORDERS: dict[str, tuple[Callable[[], Tensor], tuple[int, ...], int, bool]] = {
     "weights": (lambda: X @ Tensor.weight(drawn(100, 8)), (100,), 1, True),
     "one weight for all": (lambda: X @ Tensor.weight(drawn(100)), (100,), PARTS, True),
     "scores": (lambda: X @ X.transpose(), (100,), PARTS, True),
+    "many scores": (
+        lambda: Tensor.input("a", (256, 64)) @ Tensor.input("b", (256, 64)).transpose(),
+        (64,),
+        1,
+        True,
+    ),
     "values": (lambda: X.transpose() @ X, (6,), 1, True),
     "long values": (
         lambda: Tensor.input("a", (3, 40)) @ Tensor.input("b", (40, 9)),
