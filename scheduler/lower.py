@@ -38,6 +38,7 @@ from scheduler.loops.place import (
     store_as,
 )
 from scheduler.loops.vector import choose_vector
+from scheduler.loops.whole_steps import keep_whole_steps
 from scheduler.render.custom_kernel import render_custom
 from scheduler.render.kernel_code import KernelCode
 from scheduler.render.render import Nest, render
@@ -126,8 +127,12 @@ class _Program:
         self.arena = {t for t in targets if t.op is not Op.BUFFER} - self.outputs
         # What a custom kernel reads or writes is row-major: its source says where elements are.
         custom = {n for k in kernels if k.custom for n in (*k.custom.inputs, *k.targets)}
+        # Words are neighbours along the last axis.
+        words = {n.src[0].src[0] for k in kernels for n in _loads(k) if n.src[0].op is Op.WORDS}
         # A state has the layout that its caller reads and writes, so it is not free.
-        self.free = {t for t in self.arena if t.op is not Op.ASSIGN} - custom
+        self.free = {t for t in self.arena if t.op is not Op.ASSIGN} - custom - words
+        # A copy in another order of axes is asked for because of that order.
+        self.free -= {t for t in self.free if t.op is Op.CONTIGUOUS and t.src[0].op is Op.PERMUTE}
         # What an epilogue of a custom kernel reads is a buffer, in any order.
         self.plain = {n for k in kernels if k.custom for n in k.reads}
 
@@ -236,7 +241,7 @@ def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
     placed = store_as(placed, program.layouts)
     _check_offsets(placed)
     placed, vector = merge_ranges(placed, vector)
-    placed = group_factors(placed, vector)
+    placed = keep_whole_steps(group_factors(placed, vector))
     # An ASSIGN in place writes the state itself, whose storage then is a parameter that is read
     # too.
     outputs = tuple(program.direct.get(s.target, s.target) for s in placed.stores)
@@ -272,11 +277,14 @@ def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
 
 def _spare_buffers(kernel: Kernel, limits: Limits) -> int:
     """Return how many arguments each loop nest of a kernel may have beside what its bodies read."""
-    loads = [n for b in kernel.bodies for n in scalar_nodes(b.value) if n.op is Op.LOAD]
     # Each view of a weight may be packed in an order of its own: another argument.
-    read = {n if is_weight(n.src[0]) else n.src[0] for n in loads}
+    read = {n if is_weight(n.src[0]) else n.src[0] for n in _loads(kernel)}
     free = limits.max_buffers - len(read) - len(kernel.targets)
     return max(0, free // len(kernel.bodies))
+
+
+def _loads(kernel: Kernel) -> list[Node]:
+    return [n for b in kernel.bodies for n in scalar_nodes(b.value) if n.op is Op.LOAD]
 
 
 def _check_offsets(body: PlacedBody) -> None:

@@ -31,7 +31,10 @@ from scheduler.kernelize.splits import Refused, Splits
 from scheduler.lower import LoweredKernel, lower_kernels
 from scheduler.passes.alternatives import expand_alternatives
 from scheduler.passes.batch_branches import batch_branches
+from scheduler.passes.byte_floats import byte_floats
+from scheduler.passes.byte_moves import byte_moves
 from scheduler.passes.byte_products import byte_products
+from scheduler.passes.byte_tables import byte_tables
 from scheduler.passes.canonical_sums import canonical_sums
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.passes.custom_inputs import custom_inputs
@@ -77,10 +80,14 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
     fixed = (("canonical sums", canonical_sums), ("fixed values", fixed_values))
     # Sums of whole numbers are exact, with the instruction or without.
     dots = replace(context.spec, dot4=True) if context.is_strict else context.spec
+    # The interpreter that fills tables is the compiling machine's.
+    tables = [("tables of bytes", partial(byte_tables, spec=context.spec))]
     return (
         ("expand alternatives", partial(expand_alternatives, spec=context.spec)),
         ("round halves", round_halves if context.halves == EXACT else wide_halves),
+        ("moves of bytes", byte_moves),
         ("products of bytes", partial(byte_products, spec=dots)),
+        *([] if context.is_strict else tables),
         ("merge partial assignments", merge_assign),
         ("canonicalize", simplify),
         ("one hot to gather", partial(one_hot, float_unsafe=unsafe)),
@@ -94,6 +101,7 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
         ("split reductions", split_reduce),
         ("split concat", partial(split_concat, limits=context.limits)),
         *(fast if context.precision == FP32 else []),
+        ("floats of bytes", partial(byte_floats, spec=dots)),
         ("canonicalize again", simplify),
         *(fixed if context.is_strict else []),
         ("bind custom inputs", custom_inputs),

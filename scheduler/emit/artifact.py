@@ -29,7 +29,7 @@ from scheduler.emit.megakernel import (
 )
 from scheduler.emit.schedule import Schedule
 from scheduler.ir.dtype import DType
-from scheduler.ir.node import Buffer, Node
+from scheduler.ir.node import Buffer, Node, storage_of
 from scheduler.ir.ops import Op
 from scheduler.kernelize.kernel import states_in_place
 from scheduler.kernelize.memory_plan import ALIGNMENT, aligned
@@ -176,7 +176,7 @@ class _Writer:
             arguments = [
                 self.weight(p.argument.data, "", p.image)
                 if isinstance(p.argument, PackedWeight)
-                else place[p.argument]
+                else place[storage_of(p.argument)]
                 for p in kernel.code.parameters
             ]
             launches.append(len(self.kernels))
@@ -207,7 +207,8 @@ class _Writer:
             entry = _entry(name, "output", node.dtype.name, node.shape, 0, size)
             place[node] = self.add(entry)
         for kernel in schedule.lowered:
-            touched = [*kernel.storage, *(a for a in kernel.arguments if isinstance(a, Node))]
+            read = (storage_of(a) for a in kernel.arguments if isinstance(a, Node))
+            touched = [*kernel.storage, *read]
             for node in touched:
                 if node.op is Op.BUFFER:
                     place[node] = self.buffer_of(node.arg)

@@ -198,7 +198,7 @@ def evaluate_node(node: Node, src: list[Array]) -> Array:
         return np.arange(node.arg, dtype=node.dtype.np)
     if op is Op.CAST:
         return src[0].astype(node.dtype.np)
-    if op is Op.BITCAST:
+    if op in (Op.BITCAST, Op.WORDS):
         return np.asarray(src[0], order="C").reshape(-1).view(node.dtype.np).reshape(node.shape)
     if node.dtype is dt.float16 and rounds(node):
         src = [s.astype(np.float32) for s in src]

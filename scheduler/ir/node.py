@@ -123,6 +123,11 @@ def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> N
     return node
 
 
+def storage_of(node: Node) -> Node:
+    """Return the node whose storage is read where a node is loaded."""
+    return node.src[0] if node.op is Op.WORDS else node
+
+
 def const(value: float | int | bool, dtype: DType) -> Node:
     """Return a scalar constant, rounded to its type; integers wrap around."""
     if dtype is dt.bool_:

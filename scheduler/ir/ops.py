@@ -77,6 +77,9 @@ class Op(Enum):
     GATHER = auto()  # (data, int index); arg: axis; numpy.take, negative indices count from the end
     REDUCE = auto()  # arg: (Op, axes), parts where ordered (`ir.ordered`); axes keep size 1
     CONTIGUOUS = auto()  # a kernel boundary asked for by the user
+    # Four neighbours of the last axis as one uint32, the first in its low bits. Nothing is moved:
+    # who reads it reads the storage of the CONTIGUOUS in wider elements.
+    WORDS = auto()  # (CONTIGUOUS of uint8,)
     # ASSIGN leaves a value in a buffer after the run. arg: None, or where the value goes: per axis
     # (start, stop, step), or None for the one axis that the index picks from. Its result is the
     # whole buffer after the write.

@@ -42,7 +42,9 @@ _PASSES: Final = (
 )
 # A hand-written kernel may do anything with what it reads: sort it, for one.
 _DECIDES: Final = (
-    COMPARE | {Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.MOD, Op.IDIV} | {Op.BITCAST, Op.CUSTOM}
+    COMPARE
+    | {Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.MOD, Op.IDIV}
+    | {Op.BITCAST, Op.WORDS, Op.CUSTOM}
 )
 
 

@@ -123,6 +123,13 @@ def _reduce(src: Sources, arg: Any) -> Shape:
     return tuple(1 if i in axes else s for i, s in enumerate(src[0].shape))
 
 
+def _words(src: Sources, _: Any) -> Shape:
+    shape = src[0].shape
+    if not shape or shape[-1] % 4:
+        raise VerifyError(f"WORDS: the last axis of shape {shape} is no multiple of 4")
+    return (*shape[:-1], shape[-1] // 4)
+
+
 def _assign(src: Sources, arg: Any) -> Shape:
     target, value = src[0], src[1]
     region = target.shape if arg is None else _region_shape(target.shape, arg, src[2:])
@@ -171,6 +178,7 @@ _SHAPE_RULES: dict[Op, Callable[[Sources, Any], Shape]] = {
     Op.GATHER: _gather,
     Op.REDUCE: _reduce,
     Op.CONTIGUOUS: lambda src, _: src[0].shape,
+    Op.WORDS: _words,
     Op.PACK: lambda _, arg: tuple(arg[0]),
     Op.ASSIGN: _assign,
     Op.CUSTOM: lambda *_: (),  # a launch has no value of its own

@@ -18,7 +18,7 @@ _ARITY = (
     | dict.fromkeys(BINARY, 2)
     | dict.fromkeys((Op.BUFFER, Op.CONST, Op.IOTA), 0)
     | dict.fromkeys((Op.CAST, Op.BITCAST, Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SHRINK), 1)
-    | dict.fromkeys((Op.FLIP, Op.WINDOW, Op.REDUCE, Op.CONTIGUOUS), 1)
+    | dict.fromkeys((Op.FLIP, Op.WINDOW, Op.REDUCE, Op.CONTIGUOUS, Op.WORDS), 1)
     | {Op.WHERE: 3, Op.GATHER: 2, Op.RESULT: 1, Op.ALTERNATIVES: 2}
 )
 _FLOAT_ONLY = frozenset(
@@ -42,7 +42,7 @@ def verify(roots: Sequence[Node], after: str = "", origins: Origins | None = Non
     """
     states: dict[Node, Node] = {}
     for node in toposort(roots):
-        problem = _check_arity(node) or _check_types(node)
+        problem = _check_arity(node) or _check_types(node) or _check_words(node)
         if problem:
             where = f"after {after}: " if after else ""
             names = ", ".join(origins.of(node)) if origins is not None else ""
@@ -91,8 +91,16 @@ def _check_types(node: Node) -> str:
     if node.op is Op.RESULT:
         ok = node.dtype is node.src[0].arg.outputs[node.arg][1]
         return "" if ok else f"output {node.arg} of {node.src[0].arg} is not {node.dtype}"
-    if node.op in (Op.CAST, Op.BITCAST, Op.CUSTOM) or not kinds:
+    if node.op in (Op.CAST, Op.BITCAST, Op.CUSTOM, Op.WORDS) or not kinds:
         return ""
     dot = [dt.uint32, dt.int32] if node.dtype is dt.int32 else []
     wanted = dot if node.op is Op.DOT4 else [node.dtype] * len(kinds)
     return "" if kinds == wanted else f"sources {kinds} cannot give {node.dtype}"
+
+
+def _check_words(node: Node) -> str:
+    if node.op is not Op.WORDS:
+        return ""
+    stored = node.src[0].op is Op.CONTIGUOUS and node.src[0].dtype is dt.uint8
+    ok = stored and node.dtype is dt.uint32
+    return "" if ok else f"WORDS over {node.src[0]!r} cannot give {node.dtype}"

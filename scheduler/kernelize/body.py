@@ -109,7 +109,8 @@ class _Builder:
                 stack.pop()
                 continue
             own = key == first and node is self.own
-            is_load = key[0].op is Op.BUFFER or (key[0] in self.stored and not own)
+            is_leaf = key[0].op in (Op.BUFFER, Op.WORDS)
+            is_load = is_leaf or (key[0] in self.stored and not own)
             needed = [] if is_load else self._sources(key)
             missing = [k for k in needed if k not in self.done]
             if missing:
@@ -300,7 +301,9 @@ def _row_index(value: Node, size: int) -> Ix:
 
 
 def _is_within(value: Node, size: int) -> bool:
-    """Whether a value is an element of a list of rows that all exist."""
+    """Whether a value is a byte of as many rows, or an element of a list of rows that all exist."""
+    if value.op is Op.CAST and value.src[0].dtype is dt.uint8 and size > 255:
+        return True
     if value.op is not Op.LOAD or value.dtype is not dt.int32 or not is_weight(value.src[0]):
         return False
     rows = value.src[0].arg.data

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 
 from scheduler.ir.index import Atom, flatten, leaves
-from scheduler.ir.node import Node
+from scheduler.ir.node import Node, storage_of
 from scheduler.ir.ops import COST, ELEMENTWISE, LAUNCH_COST, LOOPS, Op
 from scheduler.kernelize.body import Body, Store
 from scheduler.kernelize.custom_launch import CustomLaunch
@@ -111,7 +111,7 @@ def make_kernel(bodies: tuple[Body, ...], origin: tuple[str, ...]) -> Kernel:
     reads: dict[Node, None] = {}
     for body in bodies:
         nodes = scalar_nodes(body.value)
-        reads.update(dict.fromkeys(n.src[0] for n in nodes if n.op is Op.LOAD))
+        reads.update(dict.fromkeys(storage_of(n.src[0]) for n in nodes if n.op is Op.LOAD))
     return Kernel(bodies, tuple(targets), tuple(reads), origin)
 
 
@@ -135,6 +135,8 @@ def overwritable(kernel: Kernel) -> tuple[Node, ...]:
         if node.op in LOOPS or node in inside:
             inside.update(scalar_sources(node))
     elsewhere |= {n.src[0] for n in inside if n.op is Op.LOAD}
+    # A word holds elements that other iterations write.
+    elsewhere |= {n.src[0].src[0] for n in nodes if n.op is Op.LOAD and n.src[0].op is Op.WORDS}
     width = store.target.dtype.itemsize
     return tuple(
         r

@@ -51,6 +51,8 @@ from scheduler.kernelize.uses import (
 MEMORY_COST = 32
 # The same for an operand of a contraction, which is computed one element at a time, not in lanes.
 OPERAND_MEMORY_COST = 20
+# Elements of a list at indices of the run time: 20 cycles were seen for 16 lanes.
+LOOKUP_COST = 16.0
 # Lanes share what does not move along the innermost axis.
 LANES = 16
 # A contraction's register tile reads each of its inputs once for this many outputs.
@@ -71,7 +73,7 @@ MAX_NESTED_WORK = 1 << 20
 
 _LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
 # Read where they are; of a movement what is below it is stored.
-_NEVER_STORED = _LEAVES | (MOVEMENT - {Op.CAT})
+_NEVER_STORED = _LEAVES | {Op.WORDS} | (MOVEMENT - {Op.CAT})
 # Ends of a value's elementwise paths are told apart up to this many.
 MAX_ENDS = 16
 _UNKNOWN = "?"  # name of ranges that stand for an index known at run time
@@ -274,7 +276,8 @@ def _summaries(
         if node.op is Op.CAT:
             own = 2.0 * len(node.src)
         if node.op is Op.GATHER:
-            own = 2.0
+            # Lanes look up one by one; rows are read as vectors.
+            own = 2.0 if len(node.src[0].shape) > 1 else LOOKUP_COST
         cost[node] = own + sum(cost[s] for s in below if not carries[s])
     return carries, cost
 
@@ -322,6 +325,8 @@ def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
         return []
     if node.op is Op.ASSIGN:
         return [(node.src[1], use)]
+    if node.op is Op.WORDS:
+        return [(node.src[0], need((*index[:-1], ixs.mul(index[-1], 4)), 0.25))]
     if node.op is Op.REDUCE:
         inner, ranges = reduce_index(node, index)
         outside = walk.loops_of(index)

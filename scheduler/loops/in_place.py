@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir.index import Atom
-from scheduler.ir.node import Node
+from scheduler.ir.node import Node, storage_of
 from scheduler.ir.ops import Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.choose import choose_schedule
@@ -43,9 +43,12 @@ def exact_schedule(
 def overwrites(body: PlacedBody, source: Node, target: Node) -> bool:
     """Whether each load of a source is outside loops, and at the offset that a store overwrites."""
     (offset,) = [s.offset for s in body.stores if s.target is target]
-    loads = {n for n in scalar_nodes(body.value) if n.op is Op.LOAD and n.src[0] is source}
+    every = (n for n in scalar_nodes(body.value) if n.op is Op.LOAD)
+    loads = {n for n in every if storage_of(n.src[0]) is source}
     repeated = {n for loop in looped(body) for n in scalar_nodes(loop.src[0])}
-    return loads.isdisjoint(repeated) and all(n.arg.offset is offset for n in loads)
+    return loads.isdisjoint(repeated) and all(
+        n.arg.offset is offset and n.src[0] is source for n in loads
+    )
 
 
 def in_place_of(

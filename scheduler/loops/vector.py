@@ -26,6 +26,8 @@ WIDTHS = (16, 8, 4)
 SERVED_SCORE = 1.0
 # A load or store that each lane does alone: its stride is not 0 or 1, or known at run time only.
 ALONE_SCORE = -2.0
+# Elements of a weight that any of them may be read of, at indices of the run time.
+TABLE = 256
 # A load whose predicate differs from lane to lane: each lane is tested, and loads alone.
 MASKED_SCORE = -1.5
 # A strided load of a tile that is transposed in registers: as many loads as of runs, and shuffles.
@@ -192,7 +194,8 @@ def load_score(load: LoadInfo, atom: Atom, *, transposed: bool = False) -> float
         transposed: whether those that lanes would do alone are a tile that is transposed.
     """
     if atom in load.gathered_by:
-        return ALONE_SCORE * load.times
+        # The lanes of a small table's lookup are no faster over another range.
+        return 0.0 if prod(load.node.src[0].shape) <= TABLE else ALONE_SCORE * load.times
     # Weights are packed with lanes innermost, whatever their stride was.
     if load.weight:
         return SERVED_SCORE * load.times

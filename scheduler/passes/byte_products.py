@@ -12,6 +12,7 @@ one of integers and exact. Only for devices whose processor has the instruction 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir import dtype as dt
-from scheduler.ir.build import as_type, expanded, new_weight, number, reshaped
+from scheduler.ir.build import as_type, expanded, like, new_weight, number, reshaped
 from scheduler.ir.interp import evaluate
 from scheduler.ir.node import Node, alu, make, toposort
 from scheduler.ir.ops import Op
@@ -27,15 +28,21 @@ from scheduler.ir.rewrite import unchanged, with_sources
 from scheduler.passes.byte_words import (
     BYTES,
     Operand,
+    Packed,
     Quantised,
     is_real,
+    moved_back,
     operand_of,
     pack_point,
     packed_bytes,
     packed_weight,
+    read_where_stored,
 )
 from scheduler.passes.eight_bits import exact_bytes
 from scheduler.passes.splat import value_of
+
+# Rows of the first factor from which on the second one's words are stored for them once more.
+MANY_ROWS = 8
 
 
 def byte_products(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
@@ -49,12 +56,14 @@ def byte_products(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
     new = unchanged(order)
     if not spec.dot4:
         return new
-    known = _known(order)
-    packed: dict[tuple[object, ...], Node] = {}
+    known = known_nodes(order)
+    packed = Packed()
     for node in order:
-        found = _sum_of_bytes(node, known, packed) if _is_candidate(node) else None
+        found = _sum_of_bytes(node, known, packed) if factors(node) else None
         new[node] = with_sources(node, new) if found is None else _over(found, new)
-    return new
+    stored = {new[v]: new[c] for v, c in packed.stored.items() if v in new and c in new}
+    read = read_where_stored([new[r] for r in order], stored)
+    return {node: read[new[node]] for node in order}
 
 
 def _over(found: Node, new: dict[Node, Node]) -> Node:
@@ -65,7 +74,7 @@ def _over(found: Node, new: dict[Node, Node]) -> Node:
     return new[found]
 
 
-def _known(order: Sequence[Node]) -> set[Node]:
+def known_nodes(order: Sequence[Node]) -> set[Node]:
     """Return the nodes whose values depend on no input and no state."""
     found: set[Node] = set()
     for node in order:
@@ -77,15 +86,14 @@ def _known(order: Sequence[Node]) -> set[Node]:
     return found
 
 
-def _is_candidate(node: Node) -> bool:
+def factors(node: Node) -> tuple[Node, ...]:
+    """Return the two factors of a sum of products of numbers of 32 bits; () of another node."""
     if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD or node.src[0].op is not Op.MUL:
-        return False
-    return node.dtype in (dt.float32, dt.int32)
+        return ()
+    return node.src[0].src if node.dtype in (dt.float32, dt.int32) else ()
 
 
-def _sum_of_bytes(
-    node: Node, known: set[Node], packed: dict[tuple[object, ...], Node]
-) -> Node | None:
+def _sum_of_bytes(node: Node, known: set[Node], packed: Packed) -> Node | None:
     axes: tuple[int, ...] = node.arg[1]
     left, right = node.src[0].src
     if left in known:
@@ -93,10 +101,10 @@ def _sum_of_bytes(
     if left in known:
         return None
     a, b = operand_of(left), operand_of(right)
-    value = _quantised(a)
+    value = quantised(a)
     if value is None:
         return None
-    other = _weight(right, axes, node.dtype) if right in known else _quantised(b)
+    other = _weight(right, axes, node.dtype) if right in known else quantised(b)
     if other is None:
         return None
     for axis in axes:
@@ -121,7 +129,7 @@ def _is_worth(node: Node, axis: int) -> bool:
 # --- the value at run time ------------------------------------------------------------------------
 
 
-def _quantised(operand: Operand) -> Quantised | None:
+def quantised(operand: Operand) -> Quantised | None:
     """Return what a value is (x - zero) * scale of, as translators of ONNX write it.
 
     What is put around it has to be 0, which is the zero point; other numbers may be no byte.
@@ -216,28 +224,43 @@ def _times_value(node: Node, left: tuple[Node, Quantised], right: tuple[Node, Qu
     """
     axes: tuple[int, ...] = node.arg[1]
     (a, value), (words, other) = left, right
-    turned = alu(Op.XOR, words, number(0x80808080, words))
+    whole, turned = _unrepeated(a, axes), _turned(_unrepeated(words, axes), a, axes)
     b, zero = make(Op.BITCAST, dt.int32, (turned,)), other.zero - 128
     total = _dot(a, b, axes)
+    # Sums of one factor are stored: what stays inside of a kernel would be in the way of its tile.
     if value.zero:
-        ones = number(0x01010101, _unrepeated(words, axes))
-        sums = _dot(ones, make(Op.BITCAST, dt.int32, (_unrepeated(turned, axes),)), axes)
-        total = _minus(total, alu(Op.MUL, sums, number(value.zero, sums)))
+        sums = _dot(number(0x01010101, turned), b, axes)
+        sums = alu(Op.MUL, sums, number(value.zero, sums))
+        total = _minus(total, like(sums, Op.CONTIGUOUS, (sums,)))
     if zero:
-        whole = _unrepeated(a, axes)
         sums = _dot(whole, number(0x01010101, as_type(whole, dt.int32)), axes)
-        total = _minus(total, alu(Op.MUL, sums, number(zero, sums)))
+        sums = alu(Op.MUL, sums, number(zero, sums))
+        total = _minus(total, like(sums, Op.CONTIGUOUS, (sums,)))
     terms = BYTES * int(np.prod([a.shape[i] for i in axes]))
     if value.zero * zero:
         total = _minus(total, number(-terms * value.zero * zero, total))
     return _real(node, total, [value.scale, other.scale])
 
 
+def _turned(words: Node, a: Node, axes: tuple[int, ...]) -> Node:
+    """Return the second factor's words as signed bytes.
+
+    Results that lanes of a kernel compute side by side are of its own axis, along which its words
+    are stored where there are many rows to share them: else lanes would read with strides.
+    """
+    turned = alu(Op.XOR, words, number(0x80808080, words))
+    own = _unrepeated(a, axes).shape
+    free = [i for i, s in enumerate(turned.shape) if s > 1 and own[i] == 1]
+    rows = prod(s for i, s in enumerate(own) if turned.shape[i] == 1)
+    if len(free) != 1 or rows < MANY_ROWS:
+        return turned
+    order = (*(i for i in range(len(own)) if i != free[0]), free[0])
+    inner = like(turned, Op.PERMUTE, (turned,), order)
+    return moved_back(like(inner, Op.CONTIGUOUS, (inner,)), order)
+
+
 def _unrepeated(words: Node, axes: tuple[int, ...]) -> Node:
     """Return words as they are before they are repeated along axes that are not summed."""
-    if words.op is Op.XOR:
-        inner = _unrepeated(words.src[0], axes)
-        return words if inner is words.src[0] else alu(Op.XOR, inner, number(0x80808080, inner))
     if words.op is not Op.EXPAND or any(words.src[0].shape[i] != words.shape[i] for i in axes):
         return words
     return words.src[0]
@@ -254,12 +277,17 @@ def _minus(total: Node, part: Node) -> Node:
 
 
 def _real(node: Node, total: Node, scales: Sequence[Node | None]) -> Node:
-    """Return a sum of whole numbers in the type that it had, times the scales that there are."""
+    """Return a sum of whole numbers in the type that it had, times the scales that there are.
+
+    Scales are multiplied first: those that are known become one.
+    """
     if node.dtype is dt.int32:
         return total
-    real = as_type(total, dt.float32)
-    for scale in scales:
-        if scale is not None:
-            rank = scale if scale.shape else reshaped(scale, (1,) * len(node.shape))
-            real = alu(Op.MUL, real, expanded(rank, node.shape))
-    return real
+    flat = (1,) * len(node.shape)
+    found = [s if s.shape else reshaped(s, flat) for s in scales if s is not None]
+    if not found:
+        return as_type(total, dt.float32)
+    both = (
+        found[0] if len(found) == 1 else alu(Op.MUL, found[0], expanded(found[1], found[0].shape))
+    )
+    return alu(Op.MUL, as_type(total, dt.float32), expanded(both, node.shape))

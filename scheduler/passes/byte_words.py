@@ -10,8 +10,8 @@ above them is made again over words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from scheduler.ir import dtype as dt
 from scheduler.ir.build import as_type, expanded, like, number, reshaped
-from scheduler.ir.node import Node, alu, make
+from scheduler.ir.node import Node, alu, make, toposort
 from scheduler.ir.ops import MOVEMENT, Op
+from scheduler.ir.rewrite import remake
 
 # What is moved without being computed with; a CAT has several sources.
 _MOVES: Final = MOVEMENT - {Op.CAT}
@@ -132,25 +133,36 @@ def _source_of_reshape(
     return None
 
 
-def packed_bytes(
-    operand: Operand, value: Quantised, point: Point, packed: dict[tuple[object, ...], Node]
-) -> Node | None:
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What was packed so far.
+
+    Attributes:
+        words: by what they are of.
+        stored: the CONTIGUOUS in which bytes are, in some order of axes.
+    """
+
+    words: dict[tuple[object, ...], Node] = field(default_factory=dict)
+    stored: dict[Node, Node] = field(default_factory=dict)
+
+
+def packed_bytes(operand: Operand, value: Quantised, point: Point, packed: Packed) -> Node | None:
     """Return the words of four bytes behind the movement of a factor; None: it splits them."""
     above, below = operand.moves[: point.depth], operand.moves[point.depth :]
     if point.is_part and operand.moves[0].shape[point.places[0]] % BYTES:
         return None
     # Bytes that are put behind or around are the zero point's.
     key = (value.bytes, value.zero, point.axis, below)
-    if key not in packed:
+    if key not in packed.words:
         moved = value.bytes
         for node in reversed(below[1:] if point.is_window else below):
             moved = _moved_bytes(node, moved, value.zero)
-        packed[key] = (
+        packed.words[key] = (
             _sliding_words(moved, below[0].arg)
             if point.is_window
-            else _words(moved, point.axis, value.zero)
+            else _words(moved, point.axis, value.zero, packed.stored)
         )
-    words = packed[key]
+    words = packed.words[key]
     for node, place in reversed(list(zip(above, point.places, strict=True))):
         words = _moved(node, words, place, value.zero * 0x01010101)
     return words
@@ -190,11 +202,67 @@ def _moved(node: Node, words: Node, place: int, filled: int) -> Node:
     return make(node.op, dt.uint32, (words,), node.arg)
 
 
-def _words(values: Node, axis: int, zero: int) -> Node:
-    """Return bytes with four elements of an axis in a word, the first in the low bits."""
-    values = _longer(values, axis, -values.shape[axis] % BYTES, zero)
+def _words(values: Node, axis: int, zero: int, stored: dict[Node, Node]) -> Node:
+    """Return bytes with four elements of an axis in a word, the first in the low bits.
+
+    Where they are whole words, they are stored with that axis innermost, and read as words there.
+    """
     size = values.shape[axis]
-    return _joined(values, axis, [(place, size, BYTES) for place in range(BYTES)])
+    if size % BYTES:
+        bytes_ = stored.setdefault(values, like(values, Op.CONTIGUOUS, (values,)))
+        longer = _longer(_in_order(bytes_), axis, -size % BYTES, zero)
+        size = longer.shape[axis]
+        words = _joined(longer, axis, [(place, size, BYTES) for place in range(BYTES)])
+        return like(words, Op.CONTIGUOUS, (words,))
+    order = (*(i for i in range(len(values.shape)) if i != axis), axis)
+    inner = make(Op.PERMUTE, dt.uint8, (values,), order)
+    found = like(inner, Op.CONTIGUOUS, (inner,))
+    stored.setdefault(values, found)
+    return moved_back(make(Op.WORDS, dt.uint32, (found,)), order)
+
+
+def moved_back(node: Node, order: tuple[int, ...]) -> Node:
+    """Return a tensor whose axes are those of another one in an order, in their own."""
+    return like(node, Op.PERMUTE, (node,), tuple(order.index(i) for i in range(len(order))))
+
+
+def _in_order(stored: Node) -> Node:
+    """Return stored bytes as they were before their axes were ordered."""
+    inner = stored.src[0]
+    return moved_back(stored, inner.arg) if inner.op is Op.PERMUTE else stored
+
+
+def read_where_stored(nodes: Sequence[Node], stored: Mapping[Node, Node]) -> dict[Node, Node]:
+    """Return old node -> new node where all readers of bytes read what is stored of them.
+
+    Else the bytes would be computed twice: once as words, and once for an addition.
+
+    Args:
+        nodes: which are asked for.
+        stored: of `Packed`.
+    """
+    signed = {v.src[0].src[0]: v for v in stored if v.op is Op.XOR and v.src[0].op is Op.BITCAST}
+    own = {n for v, c in stored.items() for n in (c, c.src[0]) if n is not v}
+    own |= {n for v in signed.values() for n in (v, v.src[0])}
+    made: dict[Node, Node] = {}
+    read: dict[Node, Node] = {}
+    for node in toposort(nodes):
+        src = tuple((made if node in own else read)[s] for s in node.src)
+        made[node] = read[node] = node if src == node.src else remake(node, src)
+        value = signed.get(node, node)
+        if node.op is Op.BUFFER or value not in stored:
+            continue
+        whole = made[node]
+        if value is not node:
+            bits = make(Op.BITCAST, dt.uint8, (whole,))
+            whole = alu(Op.XOR, bits, number(128, bits))
+        found = stored[value]
+        moved = whole if found.src[0] is value else remake(found.src[0], (whole,))
+        seen = _in_order(like(moved, Op.CONTIGUOUS, (moved,)))
+        if value is not node:
+            seen = make(Op.BITCAST, node.dtype, (alu(Op.XOR, seen, number(128, seen)),))
+        read[node] = seen
+    return read
 
 
 def _sliding_words(values: Node, window: tuple[int, ...]) -> Node:
@@ -209,7 +277,8 @@ def _sliding_words(values: Node, window: tuple[int, ...]) -> Node:
     length = stride * (count - 1) + (words - 1) * BYTES * dilation + 1
     # The weights of what is behind the window are 0, so any byte may stand there.
     values = _longer(values, axis, length + (BYTES - 1) * dilation - values.shape[axis], 0)
-    starts = [place * dilation for place in range(BYTES)]
+    # Their kernel joins them in registers: stored, they would be four times the bytes.
+    starts = [place * dilation for place in range(min(size, BYTES))]
     joined = _joined(values, axis, [(start, start + length, 1) for start in starts])
     return make(Op.WINDOW, dt.uint32, (joined,), (axis, count, words, stride, BYTES * dilation))
 
@@ -222,7 +291,7 @@ def _longer(values: Node, axis: int, more: int, fill: int) -> Node:
 
 
 def _joined(values: Node, axis: int, cuts: Sequence[tuple[int, int, int]]) -> Node:
-    """Return words, stored, whose bytes are cuts of an axis, the first in the low bits."""
+    """Return words whose bytes are cuts of an axis, the first in the low bits."""
     wide = as_type(values, dt.uint32)
     word: Node | None = None
     for place, cut in enumerate(cuts):
@@ -232,7 +301,7 @@ def _joined(values: Node, axis: int, cuts: Sequence[tuple[int, int, int]]) -> No
             part = alu(Op.SHL, part, number(8 * place, part))
         word = part if word is None else alu(Op.OR, word, part)
     assert word is not None
-    return like(word, Op.CONTIGUOUS, (word,))
+    return word
 
 
 def packed_weight(numbers: NDArray[np.int8], axis: int) -> NDArray[np.int32]:

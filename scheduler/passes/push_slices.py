@@ -112,6 +112,9 @@ def _source_boxes(node: Node, box: Box) -> list[Box | None]:
     """Return the box of each source that a box of a node reads."""
     if node.op in ELEMENTWISE or node.op is Op.CONTIGUOUS:
         return [box] * len(node.src)
+    if node.op is Op.WORDS:
+        low, high = box[-1]
+        return [(*box[:-1], (4 * low, 4 * high))]
     if node.op is Op.REDUCE:
         shape = node.src[0].shape
         return [tuple((0, s) if a in node.arg[1] else box[a] for a, s in enumerate(shape))]

@@ -169,6 +169,14 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
     return _unary(op, src[0], kind, lanes)
 
 
+def quotient(dividend: str, parts: tuple[float, float], lanes: int) -> str:
+    """Return a quotient by a known number, see `scheduler.render.quotient`."""
+    high, low = (literal(part, dt.float32) for part in parts)
+    if lanes > 1:
+        high, low = (widen(part, dt.float32, lanes) for part in (high, low))
+    return f"m_fused({dividend}, {high}, {dividend} * {low})"
+
+
 def _wrapped(sign: str, a: str, b: str, kind: DType, lanes: int) -> str:
     """Return integer arithmetic modulo 2 to the width."""
     if kind.cl == kind.arithmetic or (kind.is_unsigned and lanes > 1):
@@ -248,6 +256,8 @@ def _conversion(node: Node, code: str, lanes: int) -> str:
         return cast(code, source, target, lanes)
     if dt.float16 in (source, target) or dt.bool_ in (source, target):
         raise LoweringError(f"BITCAST: {source} to {target} has no OpenCL rendering")
+    if source.itemsize < 4 and lanes == 1:
+        code = f"({source.cl}){code}"  # a literal is an int in C
     return f"as_{ctype(target, lanes)}({code})"
 
 

@@ -24,6 +24,7 @@ from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.instance import Instance
 from scheduler.render.pointers import Pointers
+from scheduler.render.quotient import rounded_quotients
 
 # Size of a packed weight, in bytes, from which on its next panel is prefetched: a smaller one stays
 # in the innermost cache of a core, which is 32 to 64 KiB.
@@ -71,6 +72,7 @@ class Values:
         self._orders: dict[Node, list[Node]] = {}
         self._depends = dependencies(value)
         self._index_of = _index_atoms(value)
+        self._quotients = rounded_quotients(scalar_nodes(value))
 
     def depends(self, node: Node) -> tuple[Atom, ...]:
         """Return the ranges a node's value depends on."""
@@ -167,7 +169,13 @@ class Values:
             return self._pick(node, instance)
         sources = [self.value(s, instance) for s in node.src]
         lanes = self.lanes if any(s.vector for s in sources) else 1
-        code = cl.operation(node, [self.in_lanes(s, instance, lanes) for s in node.src], lanes)
+        operands = [self.in_lanes(s, instance, lanes) for s in node.src]
+        parts = self._quotients.get(node)
+        code = (
+            cl.operation(node, operands, lanes)
+            if parts is None
+            else cl.quotient(operands[0], parts, lanes)
+        )
         # A statement goes to the outermost loop in which all of its operands are known.
         depth = max(s.depth for s in sources)
         name = self.e.fresh("v")

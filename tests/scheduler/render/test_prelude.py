@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from runtime.device import choose_device
 from runtime.opencl import cl
 from scheduler.device.targets import spec_of_device
+from scheduler.ir.interp import dot4
 from scheduler.render.prelude.prelude import BOUNDS, GELU_BOUND, prelude
 
 pytestmark = pytest.mark.opencl
@@ -241,3 +242,38 @@ def test_every_half_is_loaded_and_stored_as_it_is() -> None:
         assert np.array_equal(wide, halves.astype(np.float32), equal_nan=True)
         assert np.array_equal(back[number], bits[number])
         assert np.isnan(back.view(np.float16)[~number]).all()
+
+
+# The function of cl_khr_integer_dot_product as its specification has it.
+PACKED_DOT = """
+#define __opencl_c_integer_dot_product_input_4x8bit_packed 1
+int dot_4x8packed_us_int(uint a, uint b) {
+  const int4 products = convert_int4(as_uchar4(a)) * convert_int4(as_char4(b));
+  return products.s0 + products.s1 + products.s2 + products.s3;
+}
+"""
+
+
+def _dots(width: int) -> str:
+    n = width if width > 1 else ""
+    load = "M_LOAD(uint, {0}, {1})" if width > 1 else "*({1})"
+    a, b = (load.format(width, f"in + {start}") for start in ("i", "size + i"))
+    result = f"m_dot4({a}, as_int{n}({b}), (int{n})(i))"
+    store = f"M_STORE(int, {width}, {result}, out + i)" if width > 1 else f"out[i] = {result}"
+    return (
+        f"__kernel void at{width}(const __global uint* in, __global int* out, int size) {{\n"
+        f"  for (int i = 0; i < size; i += {width}) {store};\n}}\n"
+    )
+
+
+@pytest.mark.parametrize(("first", "host"), [("", True), ("", False), (PACKED_DOT, False)])
+def test_dot_products_of_bytes_are_exact_in_every_form(first: str, *, host: bool) -> None:
+    """An instruction of the host, plain arithmetic, and the function of an extension."""
+    widths = (1, 4, 8, 16)
+    given = np.random.default_rng(1).integers(0, 2**32, (2, 64), dtype=np.uint32)
+    given[:, :3] = [[0, 0xFFFFFFFF, 0xFFFFFFFF], [0x80808080, 0x80808080, 0x7F7F7F7F]]
+    found = np.zeros(64, np.int32)
+    text = "".join(map(_dots, widths))
+    for width in launch(text, widths, given, found, first=first, host_clang=host):
+        begin = np.arange(64) // width * width
+        np.testing.assert_array_equal(found, dot4(given[0], given[1].view(np.int32)) + begin)
