@@ -53,6 +53,8 @@ def _less(number: Node, zero: float) -> Node:
 
 def _is_whole(value: Node, kind: dt.DType) -> bool:
     """Whether a float is a whole number that a type holds, or NaN, of which no cast is defined."""
+    if value.dtype is not dt.float32:
+        return False
     limits: dict[Op, list[float]] = {op: [] for op in _LIMITS}
     while value.op in _LIMITS and value.src[1].op is Op.CONST:
         limits[value.op].append(value.src[1].arg)
@@ -61,4 +63,4 @@ def _is_whole(value: Node, kind: dt.DType) -> bool:
         value = value.src[0]
     bounds = [bound for found in limits.values() for bound in found]
     held = all(b.is_integer() and dt.holds(kind, int(b)) for b in bounds)
-    return value.op in _WHOLE and value.dtype is dt.float32 and all(limits.values()) and held
+    return value.op in _WHOLE and all(limits.values()) and held
