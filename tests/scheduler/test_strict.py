@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from runtime import pocl_cpu
+from runtime.device import choose_device
 from scheduler.context import FAST, STRICT, CompileContext, context_for
 from scheduler.device.spec import SPECS
 from scheduler.errors import SchedulerError
@@ -226,6 +227,14 @@ def test_the_order_follows_from_the_graph(name: str) -> None:
     source = reduction.src[0]
     assert tuple(source.shape[a] for a in reduction.arg[1]) == sizes
     assert (parts_of(reduction), is_fused(source)) == (parts, is_product)
+
+
+@pytest.mark.opencl
+def test_processors_with_multiply_add() -> None:
+    info = replace(choose_device(None).info, platform=pocl_cpu.POCL)
+    names = ("sse", "avx", "unknown", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "neon")
+    assert [replace(info, simd=name).fuses for name in names] == [False] * 3 + [True] * 5
+    assert not replace(info, platform="another").fuses
 
 
 def test_devices_that_cannot_say_so() -> None:
