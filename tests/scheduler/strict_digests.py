@@ -59,10 +59,10 @@ PROGRAMS: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
-def _given(shape: tuple[int, ...], dtype: str, seed: int) -> NDArray[Any]:
+def _given(shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) -> NDArray[Any]:
     """Return values of an input: whole numbers divided by others, as no library computes them."""
     drawn = np.random.default_rng(seed).integers(0, 1 << 16, shape)
-    if dtype != "float32":
+    if dtype != np.float32:
         return np.asarray(drawn % 256, dtype)
     return np.asarray((drawn - (1 << 15)) / (1 << 14), np.float32)
 
