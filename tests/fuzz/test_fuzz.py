@@ -11,13 +11,13 @@ import pytest
 from scheduler.ir import dtype as dt
 from scheduler.tensor.custom_kernel import alternatives
 from scheduler.tensor.tensor import Tensor
-from tests.fuzz import choices, graphs, metamorphic, onnx_kind
-from tests.fuzz.__main__ import main, parse_name
+from tests.fuzz import choices, graphs, metamorphic, onnx_kind, strict
+from tests.fuzz.__main__ import main, others, parse_name
 from tests.fuzz.batch import run_batch
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.compare import Counts, difference
 from tests.fuzz.eager import interpreted, run_program
-from tests.fuzz.hunt import Plan, batches
+from tests.fuzz.hunt import Plan, Totals, batches
 from tests.fuzz.judge import Judge
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.rounding import Known
@@ -29,6 +29,7 @@ MAKERS = {
     "state": graphs.with_states,
     "choices": choices.make,
     "metamorphic": metamorphic.make,
+    "strict": strict.make,
 }
 
 
@@ -45,6 +46,7 @@ PROGRAMS = [
     ("state", "cpu", 4, 24),
     ("choices", "cpu", 2, 4),
     ("metamorphic", "cpu-avx2", 1, 12),
+    ("strict", "cpu", 2, 24),
 ]
 QUICK = [(kind, row, 0, quick) for kind, row, quick, _ in PROGRAMS if quick]
 SLOW = [(kind, row, quick, every) for kind, row, quick, every in PROGRAMS if quick < every]
@@ -131,6 +133,22 @@ def test_a_process_that_dies_is_the_fault_of_one_program(
     assert wrong["name"].startswith("state/cpu:1")
     assert "ended with -6" in wrong["problem"]
     assert "WRONG state/cpu:1" in capsys.readouterr().out
+
+
+@pytest.mark.opencl
+def test_other_bytes_are_told_of_variants_and_of_reports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = Tensor.input("x", (40,))
+    name = Name("strict", "cpu", 0)
+    given = [{"x": np.linspace(0, 1, 40, dtype=np.float32)}]
+    ways = [Variant("sum", {"y": x.sum()}), Variant("backwards", {"y": x.flip(0).sum()})]
+    (outcome,) = run_batch([Case(name, {"y": x.sum()}, ways, given, equal=True)])
+    assert outcome.problem == "backwards gives other bytes than sum"
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"digests": {"a": "1", "b": "2", "c": "3"}}), encoding="utf-8")
+    assert others(Totals(digests={"a": "1", "b": "9", "d": "4"}), report) == ["b"]
+    assert "1 of 2 programs gave the same bytes" in capsys.readouterr().out
 
 
 def test_errors_grow_as_rounding_does_and_decisions_are_exact_or_unknown() -> None:

@@ -2,8 +2,9 @@
 
     {"functions": {"cpu": "5be..", "cpu-avx2": "5be.."}, ...}      by program and row
 
-Names of programs on the command line; without any all of them. What a row compiles runs on this
-machine's processor, as PoCL knows it (MODELD_POCL_CPU); rows and processors must give one digest.
+Names of programs and rows on the command line; all of them where none is named. What a row compiles
+runs on this machine's processor, as PoCL knows it (MODELD_POCL_CPU); rows and processors must give
+one digest.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -57,10 +59,10 @@ PROGRAMS: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
-def _given(shape: tuple[int, ...], dtype: str, seed: int) -> NDArray[np.generic]:
+def _given(shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) -> NDArray[Any]:
     """Return values of an input: whole numbers divided by others, as no library computes them."""
     drawn = np.random.default_rng(seed).integers(0, 1 << 16, shape)
-    if dtype != "float32":
+    if dtype != np.float32:
         return np.asarray(drawn % 256, dtype)
     return np.asarray((drawn - (1 << 15)) / (1 << 14), np.float32)
 
@@ -72,12 +74,12 @@ def digest(model: OnnxModel, row: str) -> str:
     artifact = from_memory(compiled.manifest, compiled.data)
     with Program(artifact, device, shared_cache(device)) as program:
         for turn in range(2):
-            given = {
+            given: dict[str, NDArray[Any]] = {
                 spec.name: _given(spec.shape, spec.dtype, turn * 100 + i)
                 for i, spec in enumerate(program.inputs)
             }
             if set(given) == {"x", "p"}:
-                bits = np.arange(0, 2**32, STEP, np.uint64).astype(np.uint32)
+                bits = np.arange(0, 2**32, STEP, dtype=np.uint64).astype(np.uint32)
                 given["x"] = bits.view(np.float32)
             results = program.run(given)
             for name in sorted(results):
@@ -92,4 +94,7 @@ def digests(names: list[str], rows: tuple[str, ...] = ROWS) -> dict[str, dict[st
 
 
 if __name__ == "__main__":
-    print(json.dumps(digests(sys.argv[1:] or list(PROGRAMS))))  # noqa: T201  # its output
+    named = sys.argv[1:]
+    programs = [n for n in named if n in PROGRAMS] or list(PROGRAMS)
+    found = digests(programs, tuple(n for n in named if n in ROWS) or ROWS)
+    print(json.dumps(found))  # noqa: T201  # its output
