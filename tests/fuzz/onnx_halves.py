@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.fuzz.draw import Draw
-from tests.fuzz.onnx_networks import Network
+from tests.fuzz.onnx_networks import Array, Network
 from tests.fuzz.onnx_nodes import GENERATORS, case_of
 from tests.fuzz.onnx_programs import Feeds, hurt
 from tests.scheduler.onnx_import.onnx_cases import CASES
@@ -42,7 +42,7 @@ def model_of(seed: int) -> tuple[onnx.ModelProto, Feeds, str]:
         made = in_halves(draw, model)
         if made is None:
             continue
-        feeds = {n: v.astype(np.float16) if v.dtype == np.float32 else v for n, v in given.items()}
+        feeds = {n: _half(v) if v.dtype == np.float32 else v for n, v in given.items()}
         if node is not None:
             hurt(draw, node, feeds)
         return made, feeds, "" if node is None else node.op
@@ -62,6 +62,11 @@ def in_halves(draw: Draw, model: onnx.ModelProto) -> onnx.ModelProto | None:
     return typed
 
 
+def _half(array: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return array.astype(np.float16)
+
+
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
@@ -74,8 +79,7 @@ def _narrow(graph: onnx.GraphProto) -> None:
     tensors = [a.t for node in graph.node for a in node.attribute if a.HasField("t")]
     for tensor in (*graph.initializer, *tensors):
         if tensor.data_type == FLOAT:
-            with np.errstate(over="ignore"):
-                half = numpy_helper.to_array(tensor).astype(np.float16)
+            half = _half(numpy_helper.to_array(tensor))
             tensor.CopyFrom(numpy_helper.from_array(half, tensor.name))
     for node in graph.node:
         for attribute in node.attribute:
