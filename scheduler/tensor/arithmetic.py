@@ -358,7 +358,8 @@ class TensorMath(TensorShape):
         places = type(self).of(make(Op.IOTA, dt.int32, (), n))
         shape = tuple(n if i == axis else 1 for i in range(self.ndim))
         best = self.eq(self._reduce(op, axis, keepdim=True))
-        return best.where(places.reshape(shape), n).min(axis, keepdim=keepdim)
+        # In a row with NaN nothing equals the best: its last place is found, never one behind it.
+        return best.where(places.reshape(shape), n - 1).min(axis, keepdim=keepdim)
 
 
 def _is_operand(value: object) -> bool:

@@ -7,7 +7,7 @@ one replay program (ADR 0040), which is compiled at once; for other targets kern
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
@@ -88,15 +88,20 @@ def _case_of(key: str) -> int:
     return int(key.partition(".")[0])
 
 
-def _scheduled(name: Name, variant: Variant) -> Schedule:
-    outputs = {n: t.node for n, t in variant.outputs.items()}
-    context = CompileContext(
-        with_buffers(SPECS[variant.row or name.row], variant.buffers),
+def context_of(name: Name, variant: Variant) -> CompileContext:
+    """Return what a variant of a program is compiled for."""
+    spec = with_buffers(SPECS[variant.row or name.row], variant.buffers)
+    return CompileContext(
+        replace(spec, dot4=variant.dot4),
         precision=variant.precision,
         halves=HALVES[name.seed % len(HALVES)],
         numerics=variant.numerics,
         tuned=variant.tuned,
     )
+
+
+def _scheduled(name: Name, variant: Variant) -> Schedule:
+    outputs, context = {n: t.node for n, t in variant.outputs.items()}, context_of(name, variant)
     with variant.setting():
         return schedule(outputs, [w.node for w in variant.writes], context=context)
 

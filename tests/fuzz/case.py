@@ -52,6 +52,7 @@ class Variant:
         precision, numerics, tuned: as for `CompileContext`.
         row: of the device table, where it is not the program's.
         buffers: of a kernel, at most; None for as many as the row says.
+        dot4: for a processor that adds products of bytes in one instruction.
     """
 
     label: str
@@ -63,6 +64,7 @@ class Variant:
     tuned: TunedTable = EMPTY
     row: str = ""
     buffers: int | None = None
+    dot4: bool = False
 
 
 @dataclass

@@ -49,7 +49,8 @@ def difference(
             same = (got == value) | (np.isnan(got) & np.isnan(value))
             right = same | (away <= error)
         else:
-            right = np.asarray(got == value)
+            away = np.abs(got.astype(np.float64) - value.astype(np.float64))
+            right = np.asarray((got == value) | ((error > 0) & (away <= error)))
     counts.exact += int((error == 0).sum())
     counts.undecided += int(undecided.sum())
     counts.bounded += int(((error > 0) & ~undecided).sum())

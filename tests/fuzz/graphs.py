@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from scheduler.device.spec import SPECS
-from scheduler.tensor.tensor import Tensor
+from scheduler.ir import dtype as dt
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.draw import Draw
 from tests.fuzz.motifs import SITUATIONS, STATEFUL
 from tests.fuzz.networks import PROFILES as OF_NETWORKS
 from tests.fuzz.networks import layers
-from tests.fuzz.program import LARGE, SMALL, Program, Step
+from tests.fuzz.program import KINDS, LARGE, SMALL, Program, Step
 from tests.fuzz.steps import STEPS
 from tests.fuzz.values import FINITE, PROFILES
 
@@ -46,26 +46,31 @@ def case_of(p: Program, name: Name, variants: Sequence[Variant] = (), runs: int 
     return Case(name, p.outputs, list(variants) or plain, given, writes, p.output_ranges)
 
 
-def single_steps(name: Name) -> Program:
-    """Return a program of single steps, some of them on long values."""
+def single_steps(name: Name, kinds: Sequence[dt.DType] = KINDS) -> Program:
+    """Return a program of single steps, some of them on long values; types of new ones: `kinds`."""
     draw = Draw(name.seed)
     profile, steps = draw.pick(PROFILES), draw.pick(LENGTHS)
     long = name.seed % LONG_EVERY == 0
-    p = Program(draw, SPECS[name.row].float64, profile, LARGE if long else SMALL)
+    most = LARGE if long else SMALL
+    p = Program(draw, SPECS[name.row].float64, profile, most, kinds=kinds)
     p.grow(name.steps or (min(steps, 6) if long else steps), STEPS)
     p.finish(Draw(name.seed + 1))
     return p
 
 
-def situations(name: Name, first: Sequence[Step] = ()) -> Program:
+def situations(
+    name: Name, first: Sequence[Step] = (), kinds: Sequence[dt.DType] = KINDS
+) -> Program:
     """Return a program of situations that decide what is fused, with states.
 
     Args:
         name: its seed decides everything.
         first: steps before those that are drawn.
+        kinds: types of new values.
     """
     draw = Draw(name.seed)
-    p = Program(draw, SPECS[name.row].float64, draw.pick(PROFILES), stateful=True)
+    profile = draw.pick(PROFILES)
+    p = Program(draw, SPECS[name.row].float64, profile, stateful=True, kinds=kinds)
     steps = draw.pick(LENGTHS[:6])
     p.grow(0, ())
     for step in first:
@@ -75,12 +80,12 @@ def situations(name: Name, first: Sequence[Step] = ()) -> Program:
     return p
 
 
-def network(name: Name) -> Case:
-    """Return a stack of layers."""
+def network(name: Name, kind: dt.DType = dt.float32) -> Case:
+    """Return a stack of layers on values of a type."""
     draw = Draw(name.seed)
-    net = layers(draw, draw.pick(OF_NETWORKS))
+    net = layers(draw, draw.pick(OF_NETWORKS), kind=kind)
     data = net.data(draw.integer(1, 4))
-    y = net(Tensor.input("x", data.shape))
+    y = net(net.input("x", data.shape))
     outputs = {"y": y, "z": y.sum(-1)}
     return Case(name, outputs, [Variant("", outputs)], [{"x": data, **net.inputs}])
 

@@ -9,6 +9,8 @@ each rounding adds a unit of the last place, sums of n terms n halves of the sum
 whatever order they are added up. An error of 0 means that the bits are known: what only adds up
 numbers of one grid, moves, compares or rounds them. An infinite one means that nothing is known:
 a comparison that rounding may turn, a cast of what no integer holds, a sum that may overflow.
+What is rounded to whole numbers may be a step off where a tie is near, and integers that are made
+of it by as much as sums and products make of a step.
 
 A quotient may be a product with a reciprocal, unless something decides by it before the next sum
 (docs/passes/strength_reduce.md): so errors are kept twice, the strict ones for what decides.
@@ -155,10 +157,15 @@ def _moved(node: Node, sources: list[Known]) -> Array:
 
 
 def _of_exact(node: Node, sources: list[Known], value: Array) -> Array:
-    """Integers and bools: unknown where something that they are made of is."""
+    """Integers and bools: steps of what they are made of; unknown where no rule bounds them."""
+    if node.op in COMPARE:
+        return _compare(node, sources, value)
     total = np.zeros(value.shape)
     for s in sources:
         total = total + s.error
+    if node.op in _STEPPED and node.dtype.is_int:
+        return _in_range(node, _product_error(*sources) if node.op is Op.MUL else total, value)
+    total = np.where(total > 0, INFINITE, 0.0)
     if node.op in (Op.AND, Op.OR) and node.dtype.name == "bool":
         decides = node.op is Op.OR  # a known True (False for AND) decides whatever the other is
         for s in sources:
@@ -166,11 +173,19 @@ def _of_exact(node: Node, sources: list[Known], value: Array) -> Array:
     return total
 
 
+def _in_range(node: Node, steps: Array, value: Array) -> Array:
+    """Return errors of integers: steps, as long as none wraps around and float64 counts them."""
+    limits = np.iinfo(node.dtype.np)
+    low, high = wide(value) - steps, wide(value) + steps
+    inside = (low >= max(limits.min, -(2**53))) & (high <= min(limits.max, 2**53))
+    return np.where(inside | (steps == 0), steps, INFINITE)
+
+
 def _gather(node: Node, sources: list[Known], _: Array) -> Array:
     data, index = sources
     found = np.take(data.error, index.value, axis=node.arg)
     shape = (1,) * node.arg + index.error.shape + (1,) * (data.error.ndim - node.arg - 1)
-    return np.asarray(found + index.error.reshape(shape))
+    return np.asarray(found + np.where(index.error > 0, INFINITE, 0.0).reshape(shape))
 
 
 def _where(_: Node, sources: list[Known], __: Array) -> Array:
@@ -213,9 +228,13 @@ def _rounded(node: Node, sources: tuple[Known, ...], exact: Array, value: Array)
 
 def _multiply(node: Node, sources: list[Known], value: Array) -> Array:
     a, b = sources
-    x, y = np.abs(wide(a.value)), np.abs(wide(b.value))
-    error = _times(x, b.error) + _times(y, a.error) + _times(a.error, b.error)
+    error = _product_error(a, b)
     return error + _rounded(node, (a, b), wide(a.value) * wide(b.value), value)
+
+
+def _product_error(a: Known, b: Known) -> Array:
+    x, y = np.abs(wide(a.value)), np.abs(wide(b.value))
+    return _times(x, b.error) + _times(y, a.error) + _times(a.error, b.error)
 
 
 def _times(magnitude: Array, error: Array) -> Array:
@@ -260,7 +279,8 @@ def _cast(node: Node, sources: list[Known], value: Array) -> Array:
     (x,) = sources
     if not node.src[0].dtype.is_float:
         exact = wide(x.value)
-        return x.error + np.where(is_exact(node.dtype, exact, value), 0.0, rounding(value))
+        known = (x.error == 0) & is_exact(node.dtype, exact, value)
+        return x.error + np.where(known, 0.0, rounding(value))
     if node.dtype.is_float:
         error = x.error + _rounded(node, (x,), wide(x.value), value)
         most = float(np.finfo(node.dtype.np).max)
@@ -274,7 +294,7 @@ def _cast(node: Node, sources: list[Known], value: Array) -> Array:
     low, high = np.trunc(wide(x.value) - x.error), np.trunc(wide(x.value) + x.error)
     limits = np.iinfo(node.dtype.np)
     inside = (low >= float(limits.min)) & (high <= float(limits.max)) & (high < 2.0**63)
-    return np.where((low == high) & inside, 0.0, INFINITE)
+    return np.where(inside, np.maximum(high - wide(value), wide(value) - low), INFINITE)
 
 
 def _bitcast(_: Node, sources: list[Known], value: Array) -> Array:
@@ -286,14 +306,13 @@ def _bitcast(_: Node, sources: list[Known], value: Array) -> Array:
 
 
 def _step(node: Node, sources: list[Known], _: Array) -> Array:
-    """Return errors of rounding to whole numbers: none, or a step that nobody can know."""
+    """Return errors of rounding to whole numbers: none, or the steps that may be taken."""
     apply = interp.FUNCTIONS[node.op]
     (x,) = sources
-    return np.where(
-        apply(wide(x.value) - x.error) == apply(wide(x.value) + x.error),
-        0.0,
-        np.where(np.isfinite(wide(x.value)) | (x.error > 0), INFINITE, 0.0),
-    )
+    centre = wide(x.value)
+    low, middle, high = (apply(centre + d) for d in (-x.error, 0.0, x.error))
+    known = (low == high) | (~np.isfinite(centre) & (x.error == 0))
+    return np.where(known, 0.0, np.maximum(high - middle, middle - low))
 
 
 def _kept(_: Node, sources: list[Known], value: Array) -> Array:
@@ -303,7 +322,10 @@ def _kept(_: Node, sources: list[Known], value: Array) -> Array:
 def _reduce(node: Node, sources: list[Known], value: Array) -> Array:
     (x,), (op, axes) = sources, node.arg
     if not node.dtype.is_float:
-        return np.asarray(x.error.max(axis=axes, keepdims=True, initial=0.0))
+        worst = np.asarray(x.error.max(axis=axes, keepdims=True, initial=0.0))
+        if op is Op.ADD and node.dtype.is_int:
+            return _in_range(node, x.error.sum(axis=axes, keepdims=True), value)
+        return worst if op in (Op.MAX, Op.MIN) else np.where(worst > 0, INFINITE, 0.0)
     terms = np.abs(wide(x.value))
     if op is Op.ADD:
         total = terms.sum(axis=axes, keepdims=True)
@@ -355,6 +377,8 @@ def _product(x: Known, axes: tuple[int, ...], value: Array, node: Node) -> Array
     return np.where(exact, 0.0, np.where(wild, INFINITE, error))
 
 
+# Of integers: what a step of an operand changes by no more steps than a sum or a product has.
+_STEPPED = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.MAX, Op.MIN, Op.NEG, Op.ABS, Op.CAST})
 _PICKS = frozenset({Op.GATHER, Op.WHERE})
 _STEPS = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
 _RULES: dict[Op, Callable[[Node, list[Known], Array], Array]] = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.device.spec import SPECS
-from tests.fuzz import choices, eager, graphs, metamorphic, onnx_kind, passes, strict
+from tests.fuzz import choices, eager, graphs, metamorphic, narrow, onnx_kind, passes, strict
 from tests.fuzz.batch import Outcome, run_batch
 from tests.fuzz.case import Case, Name
 
@@ -71,6 +71,8 @@ KINDS: Final[dict[str, Kind]] = {
     "graphs": Kind(_together(graphs.make), _MOSTLY_CPU, 50, 38),
     "onnx": Kind(_together(onnx_kind.make), _MOSTLY_CPU, 40, 24),
     "state": Kind(_together(graphs.with_states), _MOSTLY_CPU, 40, 12),
+    "halves": Kind(_together(narrow.of_halves), _MOSTLY_CPU, 30, 12),
+    "bytes": Kind(_together(narrow.of_bytes), _MOSTLY_CPU, 30, 12),
     "choices": Kind(_together(choices.make), CPU_ROWS, 30, 10),
     "metamorphic": Kind(_together(metamorphic.make), _MOSTLY_CPU, 20, 12),
     "strict": Kind(_together(strict.make), ("cpu",), 25, 12, equal=True),

@@ -35,10 +35,12 @@ class Layers:
         shape: of an input, without the batch.
         layers: one after the other.
         inputs: what the layers read besides their input, by name.
+        kind: type of all values.
     """
 
     draw: Draw
     profile: str
+    kind: dt.DType = dt.float32
     shape: tuple[int, ...] = ()
     layers: list[Layer] = field(default_factory=list)
     inputs: dict[str, Array] = field(default_factory=dict)
@@ -58,19 +60,25 @@ class Layers:
             return self.weight(*shape)
         name = f"w{len(self.inputs)}"
         self.inputs[name] = self._array(shape)
-        return Tensor.input(name, shape)
+        return self.input(name, shape)
+
+    def input(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return an input."""
+        return Tensor.input(name, shape, self.kind)
 
     def data(self, batch: int) -> Array:
         """Return values of an input."""
         return self._array((batch, *self.shape))
 
     def _array(self, shape: tuple[int, ...]) -> Array:
-        return array(self.draw, shape, dt.float32, self.profile)
+        return array(self.draw, shape, self.kind, self.profile)
 
 
-def layers(draw: Draw, profile: str, *, images: bool | None = None) -> Layers:
+def layers(
+    draw: Draw, profile: str, *, images: bool | None = None, kind: dt.DType = dt.float32
+) -> Layers:
     """Return layers on images, on rows or on sequences of rows."""
-    made = Layers(draw, profile)
+    made = Layers(draw, profile, kind)
     if draw.flag() if images is None else images:
         made.shape = (draw.integer(1, 25), draw.integer(3, 14), draw.integer(3, 14))
         _images(made, draw.integer(1, 2))
@@ -86,7 +94,7 @@ def layers(draw: Draw, profile: str, *, images: bool | None = None) -> Layers:
 def stack(seed: int) -> tuple[dict[str, Tensor], dict[str, Array]]:
     """Return the outputs of a stack of layers on sequences, and values of its inputs."""
     draw = Draw(seed)
-    made = Layers(draw, "halves", (draw.pick(SIZES), draw.pick(SIZES)))
+    made = Layers(draw, "halves", shape=(draw.pick(SIZES), draw.pick(SIZES)))
     _sequences(made, draw.integer(2, 6))
     data = made.data(draw.pick([1, 2, 4]))
     y = made(Tensor.input("x", data.shape))
@@ -169,7 +177,7 @@ def _sequences(m: Layers, count: int) -> None:
     for _ in range(count):
         layer = m.draw.pick(_SEQUENCE_LAYERS)(m, shape)
         m.layers.append(layer)
-        shape = layer(Tensor.input("shape", (1, *shape))).shape[1:]
+        shape = layer(m.input("shape", (1, *shape))).shape[1:]
         if np.prod(shape) > MAX_ELEMENTS:
             m.layers.append(lambda x: x[:, :20, :20])
             shape = (min(20, shape[0]), min(20, shape[1]))

@@ -17,8 +17,6 @@ from tests.scheduler.onnx_import.exported.net import Net
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 FLOAT, LONG, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-# Values stay small, so that a network compiles in a moment.
-MAX_ELEMENTS = 500
 
 
 class Network(Net):
@@ -26,19 +24,29 @@ class Network(Net):
 
     Attributes:
         feeds: values of its inputs, by name.
+        most: elements of a value; few, so that a network compiles in a moment.
     """
+
+    most = 500
 
     def __init__(self, seed: int) -> None:
         super().__init__(opset=18, ir_version=10, constants_as_nodes=False)
         self.feeds: dict[str, Array] = {}
         self._d = OnnxDraw(f"network {seed}")
         self._values: list[tuple[str, Shape]] = []
+        self.grow()
+
+    def grow(self) -> None:
+        """Draw inputs and nodes."""
         for i in range(self._d.integer(1, 2)):
-            array = self._d.array(self._d.shape(1, 4, 4))
-            self.feeds[f"in{i}"] = array
-            self._values.append((self.input(f"in{i}", array.shape), array.shape))
+            self.feed(f"in{i}", self._d.array(self._d.shape(1, 4, 4)))
         while len(self.nodes) < 12:
-            self._d.one(*_STEPS)(self)
+            self._d.one(*STEPS)(self)
+
+    def feed(self, name: str, array: Array) -> None:
+        """Add an input that is given these values."""
+        self.feeds[name] = array
+        self._values.append((self.input(name, array.shape, array.dtype), array.shape))
 
     def proto(self) -> onnx.ModelProto:
         """Return the model; the last value and some before it are outputs."""
@@ -52,7 +60,7 @@ class Network(Net):
 
     def give(self, name: str, shape: Sequence[int]) -> None:
         """Let later nodes read a value."""
-        if prod(shape) <= MAX_ELEMENTS and len(shape) <= 6:
+        if prod(shape) <= self.most and len(shape) <= 6:
             self._values.append((name, tuple(shape)))
 
     def value(self, least_rank: int = 0, most_rank: int = 6) -> tuple[str, Shape]:
@@ -61,7 +69,8 @@ class Network(Net):
         if fits:
             return self._d.one(*fits)  # type: ignore[no-any-return] # one of the values
         name, old = self._d.one(*self._values)
-        shape = (*(1,) * (least_rank - len(old)), *old) if len(old) < least_rank else (prod(old),)
+        sizes = old if len(old) < least_rank else (prod(old),)
+        shape = (*(1,) * (least_rank - len(sizes)), *sizes)
         return self.Reshape(name, list(shape)), shape
 
     def unary(self) -> None:
@@ -188,7 +197,7 @@ class Network(Net):
         return helper.make_graph(nodes, "body", list(given), results, weights)
 
 
-_STEPS: tuple[Callable[[Network], None], ...] = (
+STEPS: tuple[Callable[[Network], None], ...] = (
     *(Network.unary, Network.binary, Network.move, Network.join, Network.part, Network.pad),
     *(Network.reduce, Network.along, Network.product, Network.convolve, Network.pick),
     *(Network.choose, Network.branch, Network.loop),

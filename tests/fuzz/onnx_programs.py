@@ -20,6 +20,7 @@ from tests.fuzz.onnx_nodes import GENERATORS, case_of
 from tests.fuzz.values import array
 from tests.scheduler.onnx_import.onnx_cases import CASES
 from tests.scheduler.onnx_import.onnx_cases.case import Case as NodeCase
+from tests.scheduler.onnx_import.onnx_cases.case import array_of
 from tests.scheduler.onnx_import.test_ops import build
 
 Array = NDArray[Any]
@@ -79,6 +80,8 @@ def hurt(draw: Draw, node: NodeCase, feeds: Feeds) -> None:
         made = array(draw, value.shape, dt.from_numpy(kind), draw.pick(profiles))
         if kind.kind == "f" and node.op in WITHOUT_NAN:
             made = np.where(np.isnan(made), kind.type(7), made)
+        if node.op == "Pow" and array_of(node.inputs[0]).dtype.kind in "iu":
+            made = np.abs(made)  # 0 to a negative power is no integer
         feeds[name] = np.abs(made) + kind.type(0.5) if positive else made
 
 

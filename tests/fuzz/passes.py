@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from scheduler.context import CompileContext
-from scheduler.device.spec import SPECS
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from scheduler.passes.precision import FP32
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.fuzz import graphs, onnx_kind
-from tests.fuzz.batch import Outcome
+from tests.fuzz import graphs, narrow, onnx_kind
+from tests.fuzz.batch import Outcome, context_of
 from tests.fuzz.case import Case, Name
 from tests.fuzz.compare import difference
 
 
 def make(name: Name) -> Case:
-    """Return a graph, or a model with its numbers as they are."""
-    return onnx_kind.model(name) if name.seed % 5 == 2 else graphs.make(name)
+    """Return a graph, a model with its numbers as they are, or what is in bytes or in halves."""
+    return _WAYS[name.seed % len(_WAYS)](name)
+
+
+_WAYS: Final[tuple[Callable[[Name], Case], ...]] = (
+    *(graphs.make,) * 4,
+    *(onnx_kind.model, narrow.of_bytes, narrow.of_halves),
+)
 
 
 def run(outcome: Outcome) -> None:
@@ -27,7 +36,7 @@ def run(outcome: Outcome) -> None:
 def _compared(case: Case, outcome: Outcome) -> str:
     """Return the first difference in the first run."""
     tensors = [*case.outputs.values(), *case.writes]
-    context = CompileContext(SPECS[case.name.row])
+    context = replace(context_of(case.name, case.variants[0]), precision=FP32)
     passed = [Tensor.of(n) for n in run_passes([t.node for t in tensors], context)]
     results, new = case.expected()[0]
     wanted = [*results.items(), *new.items()]

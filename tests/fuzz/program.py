@@ -33,7 +33,7 @@ LONG_SIZES: Final = (*SIZES, 64, 257, 1024, 4099, 33_000, 70_001)
 COMMON: Final = (dt.float32,) * 5 + (dt.float16,) * 3 + (dt.int32,) * 3 + (dt.bool_,)
 KINDS: Final = (*COMMON, *dt.ALL)
 # States hold eighths up to this, so that a run starts from exact values of the run before it.
-STATE_KINDS: Final = (dt.float32, dt.int32)
+STATE_KINDS: Final = (dt.float32, dt.float16, dt.int32)
 STATE_BOUND: Final = 64
 STATE_PROFILE: Final = "halves"
 MOST_STATES: Final = 4
@@ -49,6 +49,7 @@ class Program:
         profile: of its values.
         most: elements of a value.
         stateful: states are among its leaves.
+        kinds: types of new values.
         inputs: what a run gives.
         values: all tensors so far.
         ranges: by position in `values`, smallest and largest value of those that have limits.
@@ -64,6 +65,7 @@ class Program:
     profile: str = "whole"
     most: int = SMALL
     stateful: bool = False
+    kinds: Sequence[dt.DType] = KINDS
     inputs: dict[str, Array] = field(default_factory=dict)
     values: list[Tensor] = field(default_factory=list)
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -96,7 +98,7 @@ class Program:
 
     def kind(self) -> dt.DType:
         """Return a type."""
-        found = self.draw.pick(KINDS)
+        found = self.draw.pick(self.kinds)
         return dt.float32 if found is dt.float64 and not self.float64 else found
 
     def shape(self) -> tuple[int, ...]:

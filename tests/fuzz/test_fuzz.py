@@ -11,7 +11,7 @@ import pytest
 from scheduler.ir import dtype as dt
 from scheduler.tensor.custom_kernel import alternatives
 from scheduler.tensor.tensor import Tensor
-from tests.fuzz import choices, graphs, metamorphic, onnx_kind, strict
+from tests.fuzz import choices, graphs, metamorphic, narrow, onnx_kind, strict
 from tests.fuzz.__main__ import main, others, parse_name
 from tests.fuzz.batch import run_batch
 from tests.fuzz.case import Case, Name, Variant
@@ -30,6 +30,8 @@ MAKERS = {
     "choices": choices.make,
     "metamorphic": metamorphic.make,
     "strict": strict.make,
+    "bytes": narrow.of_bytes,
+    "halves": narrow.of_halves,
 }
 
 
@@ -47,6 +49,8 @@ PROGRAMS = [
     ("choices", "cpu", 2, 4),
     ("metamorphic", "cpu-avx2", 1, 12),
     ("strict", "cpu", 2, 24),
+    ("bytes", "cpu", 4, 24),
+    ("halves", "cpu", 5, 25),
 ]
 QUICK = [(kind, row, 0, quick) for kind, row, quick, _ in PROGRAMS if quick]
 SLOW = [(kind, row, quick, every) for kind, row, quick, every in PROGRAMS if quick < every]
@@ -163,6 +167,12 @@ def test_errors_grow_as_rounding_does_and_decisions_are_exact_or_unknown() -> No
     near = x.exp().log()  # within rounding of what it was: no one can say which side
     assert np.isinf(judge.of(near.eq(x).node).error).all()
     assert judge.of((near < x + 1.0).node).error.tolist()[0] == 0
+    steps = near.round().cast(dt.int8)  # both 0.5 and 2.5 may go up
+    assert judge.of(steps.node).error.tolist() == [1, 1, 0, 0]
+    wide = steps.cast(dt.int32) - 3
+    assert judge.of((wide * wide).sum().node).error == (3 * 2 + 1) + (1 * 2 + 1)
+    for unknown in (wide < -1, steps * 100, Tensor(np.arange(50)).gather(wide, 0), steps ^ 1):
+        assert np.isinf(judge.of(unknown.node).error[1])
 
 
 def test_only_what_may_come_of_a_program_is_accepted() -> None:

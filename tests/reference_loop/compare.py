@@ -23,7 +23,7 @@ def differences(expected: Sequence[Message | None], found: Sequence[Message | No
     silent = [i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if (not a) != (not b)]
     if silent:
         return [f"frames {silent}: published by one of the two only"]
-    ours, theirs = _series(expected), _series(found)
+    ours, theirs = series_of(expected), series_of(found)
     lines = []
     for field in sorted(ours.keys() | theirs.keys()):
         line = _compare(field, ours.get(field, {}), theirs.get(field, {}))
@@ -56,7 +56,7 @@ def _compare(field: str, expected: dict[int, Any], found: dict[int, Any]) -> str
     return None if where is None else f"{field}: {where}; worst {worst:.3g} of at most {limit:.3g}"
 
 
-def _series(messages: Sequence[Message | None]) -> dict[str, dict[int, list[Any]]]:
+def series_of(messages: Sequence[Message | None]) -> dict[str, dict[int, list[Any]]]:
     """Field -> index of the frame -> its values; items of lists lie one after the other."""
     found: dict[str, dict[int, list[Any]]] = defaultdict(dict)
     for index, message in enumerate(messages):

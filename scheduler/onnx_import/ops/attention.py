@@ -49,7 +49,7 @@ def attention(ctx: NodeContext) -> Sequence[Value]:
     shown = (scores.raw, scores.capped, scores.masked, scores.weights)
     if not 0 <= mode < len(shown):
         raise ModelError(f"qk_matmul_output_mode must be 0 to 3, found {mode}")
-    results: list[Value] = [join_heads(y) if packed else y, k, v, shown[mode].cast(q.dtype)]
+    results: list[Value] = [join_heads(y) if packed else y, k, v, shown[mode].as_type(q.dtype)]
     return results[: max(1, ctx.outputs)]
 
 

@@ -106,7 +106,7 @@ def embed_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
     kept: Tensor = Tensor.zeros(batch, dtype=dt.int32)
     if ctx.has(7):
         kept = ctx.tensor(7).eq(1).cast(dt.int32).sum(1)
-    return [y.cast(dtype), kept, total.cast(dtype)][: max(1, ctx.outputs)]
+    return [y.as_type(dtype), kept, total.as_type(dtype)][: max(1, ctx.outputs)]
 
 
 def skip_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
@@ -136,7 +136,7 @@ def skip_simplified_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
 def _skip_sum(ctx: NodeContext, bias: int) -> Tensor:
     x = ctx.tensor(0)
     total = wide(x) + wide(ctx.tensor(1))
-    return (total + wide(ctx.tensor(bias)) if ctx.has(bias) else total).cast(x.dtype)
+    return (total + wide(ctx.tensor(bias)) if ctx.has(bias) else total).as_type(x.dtype)
 
 
 def _activated(ctx: NodeContext, y: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ def matmul_nbits(ctx: NodeContext) -> Value:
     parts = Tensor.weight(values.reshape(count, blocks, block)).cast(dt.float32) - zero
     weight = (parts * scales.cast(dt.float32).reshape((count, blocks, 1))).reshape((count, -1))
     product = a.cast(dt.float32).matmul(weight[:, :size].transpose())
-    return _with_bias(ctx, product, 5).cast(a.dtype)
+    return _with_bias(ctx, product, 5).as_type(a.dtype)
 
 
 def _with_bias(ctx: NodeContext, product: Tensor, index: int) -> Tensor:

@@ -42,10 +42,10 @@ def _raised(base: Tensor, exponent: Tensor, number: float | None) -> Tensor:
     """Return a power of floats; a known exponent lets squares and roots be what they are."""
     wide = dt.promote(base.dtype, dt.float32)
     if number is not None:
-        return (base.cast(wide) ** number).cast(base.dtype)
+        return (base.cast(wide) ** number).as_type(base.dtype)
     if exponent.dtype.is_float:
         wide = dt.promote(wide, exponent.dtype)
-    return (base.cast(wide) ** exponent.cast(wide)).cast(base.dtype)
+    return (base.cast(wide) ** exponent.cast(wide)).as_type(base.dtype)
 
 
 def _integer_raised(base: Tensor, exponent: Tensor, number: float | None) -> Tensor:

@@ -70,7 +70,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, size: int, *, interleaved: bool)
         result = Tensor.cat([real, imaginary], axis=3)
     if turned < x.shape[-1]:
         result = Tensor.cat([result, values[..., turned:]], axis=3)
-    return result.cast(x.dtype)
+    return result.as_type(x.dtype)
 
 
 def _rows(ctx: NodeContext, cache: Tensor, index: int) -> Tensor:

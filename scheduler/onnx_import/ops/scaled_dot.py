@@ -111,7 +111,7 @@ def scaled_dot(
     if mask.allowed is not None:
         masked = _in_groups(mask.allowed, shared).where(masked, -math.inf)
     weights = softmax(masked, may_be_empty=mask.may_be_empty)
-    mixed = weights.matmul(values).reshape((batch, heads, rows, v.shape[3])).cast(q.dtype)
+    mixed = weights.matmul(values).reshape((batch, heads, rows, v.shape[3])).as_type(q.dtype)
     shown = (batch, heads, rows, k.shape[2])
     return mixed, Scores(*(x.reshape(shown) for x in (raw, capped, masked, weights)))
 

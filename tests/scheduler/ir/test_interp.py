@@ -116,6 +116,7 @@ OTHER: dict[str, tuple[Callable[[], Tensor], object]] = {
     "arange down": (lambda: Tensor.arange(7, 1, -2), [7, 5, 3]),
     "argmax of ties": (lambda: Tensor(TIES).argmax(1), [1, 0]),
     "argmin of ties": (lambda: Tensor(TIES).argmin(1), [0, 2]),
+    "a place of a row with NaN": (lambda: Tensor(FLOATS * np.nan).argmax(0), [2] * 4),
     "product over nothing": (lambda: Tensor(NOTHING) @ Tensor(NOTHING.T), np.zeros((2, 2))),
 }
 

@@ -136,6 +136,37 @@ BROKEN_NODES = {
         "[p] y = MaxPool <kernel_shape = [2], strides = [4611686018427387904]> (x)",
         'node "p" (MaxPool) ... strides [4611686018427387904]: expected 1 to 65536',
     ),
+    "scale of 0": (
+        "s = Constant <value_float = 0.0> () [q] y = QuantizeLinear(x, s)",
+        'node "q" (QuantizeLinear ... scale (input 1): expected finite ... found 0; quantise',
+    ),
+    "scale that is no number": (
+        """s = Constant <value = float[2] {1, inf}> () z = Constant <value = int8[2] {0, 1}> ()
+        q = Constant <value = int8[2,2] {1, 2, 3, 4}> () [d] y = DequantizeLinear(q, s, z)""",
+        'node "d" ... expected finite numbers, found inf; quantise',
+    ),
+    "scale of integers": (
+        "s = Constant <value_int = 1> () [q] y = QuantizeLinear(x, s)",
+        'node "q" ... scale (input 1): expected floats, found int64',
+    ),
+    "zero point of wide integers": (
+        """s = Constant <value_float = 1.0> () z = Constant <value = int32 {3}> ()
+        [q] y = QuantizeLinear(x, s, z)""",
+        'node "q" ... zero point (input 2): expected integers of 16 bits or less, found int32',
+    ),
+    "zero point of another type": (
+        """q, s, z = DynamicQuantizeLinear(x) b = Constant <value = int8 {1}> ()
+        [d] y = MatMulInteger(q, q, b)""",
+        'node "d" (MatMulInteger ... (input 2): expected uint8 as input 0 has, found int8',
+    ),
+    "scales of another count": (
+        "s = Constant <value_floats = [1.0, 2.0]> () [q] y = QuantizeLinear <axis = -1> (x, s)",
+        'node "q" ... for all or for each of 4 along axis 0, found 2',
+    ),
+    "axis of scales": (
+        "s = Constant <value_floats = [1.0, 2.0]> () [q] y = QuantizeLinear <axis = -2> (x, s)",
+        'node "q" ... axis -2 is out of range for a tensor of 1 axes',
+    ),
     "endless parts": (
         "[s] y, z = Split <num_outputs = 4611686018427387904> (x)",
         'node "s" (Split) ... num_outputs',

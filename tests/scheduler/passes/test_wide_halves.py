@@ -7,16 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.narrow_models import in_halves
 from runtime import run_once
 from scheduler.compile import compile_plain
 from scheduler.context import EXACT, WIDE, CompileContext, context_for
 from scheduler.device.spec import SPECS
+from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import is_weight, toposort
+from scheduler.ir.ops import ROUNDED
 from scheduler.onnx_import import from_proto, import_model
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor
+from tests.scheduler.onnx_import.onnx_cases import CASES
 from tests.scheduler.onnx_import.onnx_models import parsed
+from tests.scheduler.onnx_import.test_ops import build
 from tests.scheduler.support.programs import Array, compute, load, plan_of
 
 
@@ -147,3 +152,17 @@ def test_infinities_in_weights_and_a_scale_of_zero() -> None:
     found = compute(x * Tensor.weight(weight), x=given)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(found, given * weight)
+
+
+def test_no_operator_but_a_cast_asks_for_a_rounding() -> None:
+    """Translators that widen what they read end with halves that nobody has to see."""
+    asked = set()
+    for case in {(case.op, len(case.inputs)): case for case in CASES if not case.domain}.values():
+        try:
+            outputs = import_model(in_halves(build(case, folded=False)[0])).outputs
+        except ModelError:  # no operator of halves
+            continue
+        for node in toposort([tensor.node for tensor in outputs.values()]):
+            if node.arg == ROUNDED and node.src[0].dtype is dt.float32:
+                asked.add(case.op)
+    assert asked <= {"Cast", "CastLike"}

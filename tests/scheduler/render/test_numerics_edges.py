@@ -55,7 +55,9 @@ def reductions_of_nan(given: Given, count: int, kind: dt.DType) -> Outputs:
     a[3, 1], a[3, 2], a[4] = np.inf, np.nan, -np.inf
     x = given(a)
     return {
-        f"{name} {axis}": getattr(x, name)(axis) for name in ("max", "min") for axis in (0, 1, None)
+        f"{name} {axis}": getattr(x, name)(axis)
+        for name in ("max", "min", "argmax", "argmin")
+        for axis in (0, 1, None)
     }
 
 
@@ -66,6 +68,23 @@ def denormals(given: Given, count: int, kind: dt.DType) -> Outputs:
         return {"sum": x + x, "wide": x.float(), "narrow": (x.float() * 0.5).half()}
     moved = {"test": x > 0, "move": x.flip(0)}
     return {"sum": x + x, "half": x * 0.5, "max": x.maximum(0), **moved}
+
+
+def weights_of_halves(given: Given, count: int, kind: dt.DType) -> Outputs:
+    """Denormals stay what they are, and NaN and infinities where they are."""
+    ends = [np.nan, 65504, 6e-8, -np.inf, -6e-5, 1.0, np.inf, 1e-7]
+    drawn = np.resize(np.array(ends), (count, 5)).astype(kind.np)
+    small = np.where(np.abs(drawn.astype(np.float32)) < 1e-4, drawn, kind.np.type(3e-6))
+    x, ones = (
+        given(np.resize([1, -2, 0.5], count).astype(kind.np)),
+        given(np.ones((2, count), kind.np)),
+    )
+    return {
+        "each": x.reshape(count, 1) * Tensor.weight(drawn),
+        "rows": ones @ Tensor.weight(small),
+        "wide": (ones.float() @ Tensor.weight(small).float()) * 1e6,
+        "sum": Tensor.weight(drawn).max(0) + x[0],
+    }
 
 
 def wrapping(given: Given, count: int, kind: dt.DType) -> Outputs:
@@ -119,6 +138,7 @@ CASES: dict[Make, Sequence[dt.DType]] = {
     maximum_and_minimum: FLOATS,
     reductions_of_nan: FLOATS,
     denormals: (dt.float16, dt.float32),
+    weights_of_halves: (dt.float16,),
     wrapping: INTS,
     wrapped_and_used: (dt.int32, dt.int64, dt.uint16),
     divisions: INTS,
