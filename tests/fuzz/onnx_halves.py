@@ -96,6 +96,8 @@ def _put_casts(draw: Draw, graph: onnx.GraphProto) -> None:
     values = (*graph.input, *graph.value_info, *graph.output)
     halves = {v.name for v in values if v.type.tensor_type.elem_type == HALF}
     halves |= {t.name for t in graph.initializer if t.data_type == HALF}
+    # onnxruntime lacks bfloat16, and onnx's evaluator mixes up weights of one name in two bodies.
+    flat = len(list(_graphs(graph))) == 1
     nodes = []
     for i, node in enumerate(graph.node):
         read = [n for n in node.input if n in halves]
@@ -103,7 +105,7 @@ def _put_casts(draw: Draw, graph: onnx.GraphProto) -> None:
         if not read or not is_plain or not draw.flag(CASTS):
             nodes.append(node)
             continue
-        wide = BRAIN if node.op_type in IN_BRAIN and draw.flag(0.3) else FLOAT
+        wide = BRAIN if flat and node.op_type in IN_BRAIN and draw.flag(0.3) else FLOAT
         nodes += [_cast(name, f"{name}_{i}", wide) for name in dict.fromkeys(read)]
         inner = onnx.NodeProto.FromString(node.SerializeToString())
         inner.input[:] = [f"{n}_{i}" if n in read else n for n in node.input]
