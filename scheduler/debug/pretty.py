@@ -22,7 +22,7 @@ from scheduler.ir.ordered import parts_of
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Access, Body
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.loops.schedule import LoopSchedule, Tile
+from scheduler.loops.loop_schedule import LoopSchedule, Tile
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 MAX_ARGUMENT = 100  # characters; longer ones (tables, user code) are cut

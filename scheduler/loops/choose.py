@@ -8,8 +8,8 @@ from scheduler.device.tuned_table import TunedTable
 from scheduler.ir.index import Atom
 from scheduler.loops import schedule, simt
 from scheduler.loops.body_key import body_key
+from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.place import PlacedBody
-from scheduler.loops.schedule import LoopSchedule
 from scheduler.loops.variations import form_of
 
 

@@ -20,8 +20,8 @@ from scheduler.ir.node import Node, storage_of
 from scheduler.ir.ops import Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.choose import choose_schedule
+from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.place import PlacedBody, looped
-from scheduler.loops.schedule import LoopSchedule
 
 
 def is_exact(schedule: LoopSchedule) -> bool:

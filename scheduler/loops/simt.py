@@ -20,8 +20,9 @@ from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.local_tiles import LANES, LocalTile, choose_tile
+from scheduler.loops.loop_schedule import LoopSchedule, Tile
 from scheduler.loops.place import PlacedBody, dependencies, looped
-from scheduler.loops.schedule import LoopSchedule, Tile, hoisted_ranges
+from scheduler.loops.schedule import hoisted_ranges
 from scheduler.loops.vector import LoadInfo, loads_of
 
 # No GPU was at hand: these are reasoned, not measured.

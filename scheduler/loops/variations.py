@@ -9,7 +9,7 @@ from typing import Final
 
 from scheduler.device.choice import HEURISTIC, MAX_TILE, Choice
 from scheduler.device.spec import DeviceSpec
-from scheduler.loops.schedule import LoopSchedule
+from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.tile import ranked_tiles
 
 # Tiles that are measured, the best by the cost model; and rows and vectors of a window's tile.

@@ -28,8 +28,8 @@ from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op, identity
 from scheduler.ir.ordered import is_fused, parts_of
 from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.pack import Axis
-from scheduler.loops.schedule import LoopSchedule
 from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.horizontal import combine_lanes

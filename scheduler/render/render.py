@@ -23,9 +23,9 @@ from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.images import ImagePlan
+from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.pack import Argument, Axis, PackedWeight
 from scheduler.loops.place import PlacedBody, looped
-from scheduler.loops.schedule import LoopSchedule
 from scheduler.loops.simt import guard_of
 from scheduler.render import images as image_access
 from scheduler.render import opencl_c as cl

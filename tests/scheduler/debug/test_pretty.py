@@ -13,7 +13,7 @@ from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Body, Store
 from scheduler.kernelize.make_kernels import make_kernels
-from scheduler.loops.schedule import LoopSchedule, Tile
+from scheduler.loops.loop_schedule import LoopSchedule, Tile
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.support.programs import x
 

@@ -13,8 +13,8 @@ import pytest
 from scheduler.context import CompileContext, context_for
 from scheduler.device.choice import Choice
 from scheduler.flags import Flags
+from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.pack import PackedWeight
-from scheduler.loops.schedule import LoopSchedule
 from scheduler.lower import LoweredKernel
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
