@@ -40,6 +40,7 @@ from scheduler.passes.canonicalize import canonicalize
 from scheduler.passes.custom_inputs import custom_inputs
 from scheduler.passes.fixed_values import fixed_values
 from scheduler.passes.fold_constants import fold_constants
+from scheduler.passes.half_bits import half_bits
 from scheduler.passes.halves import halves as round_halves
 from scheduler.passes.merge_assign import merge_assign
 from scheduler.passes.one_hot import one_hot
@@ -84,6 +85,7 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
     tables = [("tables of bytes", partial(byte_tables, spec=context.spec))]
     return (
         ("expand alternatives", partial(expand_alternatives, spec=context.spec)),
+        ("bits of halves", half_bits),
         ("round halves", round_halves if context.halves == EXACT else wide_halves),
         ("moves of bytes", byte_moves),
         ("products of bytes", partial(byte_products, spec=dots)),

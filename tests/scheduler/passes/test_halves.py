@@ -221,3 +221,29 @@ def test_doubles_become_the_nearest_halves() -> None:
     found = compute(Tensor.input("x", x.shape, dt.float64).half(), x=x)
     np.testing.assert_array_equal(found, want)
     np.testing.assert_array_equal(np.signbit(found[:12]), np.signbit(want[:12]))
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("meaning", HALVES)
+def test_bits_of_all_halves_and_back(meaning: str) -> None:
+    """Denormal ones, infinities and zeros of both signs; every NaN becomes one of them."""
+    bits = np.arange(LONG, dtype=np.uint16)
+    given = {"x": bits.view(np.float16), "b": bits}
+    x, b = Tensor.input("x", (LONG,), dt.float16), Tensor.input("b", (LONG,), dt.uint16)
+    outputs = {
+        "bits": x.bitcast(dt.uint16),
+        "signed": x.relu().bitcast(dt.int16),
+        "halves": b.bitcast(dt.float16),
+        "again": b.bitcast(dt.float16).bitcast(dt.uint16),
+    }
+    with load(outputs, context=context_for(halves=meaning)) as program:
+        found = program.run(given)
+    is_number = ~np.isnan(given["x"])
+    np.testing.assert_array_equal(found["bits"][is_number], bits[is_number])
+    np.testing.assert_array_equal(found["again"][is_number], bits[is_number])
+    np.testing.assert_array_equal(found["halves"], given["x"])
+    np.testing.assert_array_equal(np.signbit(found["halves"]), np.signbit(given["x"]))
+    positive = is_number & ~np.signbit(given["x"])
+    np.testing.assert_array_equal(found["signed"][positive], bits[positive].view(np.int16))
+    assert (found["signed"][is_number & ~positive] & 0x7FFF == 0).all()
+    assert set(found["bits"][~is_number]) == {0x7E00, 0xFE00}
