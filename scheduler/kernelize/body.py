@@ -302,8 +302,8 @@ def _row_index(value: Node, size: int) -> Ix:
 
 def _is_within(value: Node, size: int) -> bool:
     """Whether a value is a byte of as many rows, or an element of a list of rows that all exist."""
-    if value.op is Op.CAST and value.src[0].dtype is dt.uint8 and size > 255:
-        return True
+    if value.op is Op.CAST and value.src[0].dtype is dt.uint8 and value.dtype is not dt.int8:
+        return size > 255
     if value.op is not Op.LOAD or value.dtype is not dt.int32 or not is_weight(value.src[0]):
         return False
     rows = value.src[0].arg.data

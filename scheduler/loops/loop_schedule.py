@@ -1,8 +1,10 @@
 """The loops of a kernel, as data: how each range is cut, in which order they run, what lanes do.
 
-for r1: 4 tiles of 2 vectors x 16 lanes         Tile(r1, unroll=2, lanes=16)
-for r2: 22 tiles of 9 rows                    Tile(r2, unroll=9)
-for k3: 48 steps of 4, in the body          reduce_order, reduce_unroll
+    for r1: 4 tiles of 2 vectors x 16 lanes     Tile(r1, unroll=2, lanes=16)
+    for r2: 22 tiles of 9 rows                  Tile(r2, unroll=9)
+    for k3: 48 steps, 4 of them in a body       reduce_order, reduce_unroll
+
+`schedule.py` chooses them for CPUs, `simt.py` for GPUs.
 """
 
 from __future__ import annotations

@@ -296,7 +296,9 @@ def _register_tile(
 def _rows_of_values(rows: list[Atom], vector: Atom, inner: list[LoadInfo]) -> list[Atom]:
     """Return the rows that share the vectors of a product of two values; none if there is none.
 
-    q[h, i, d] * k[h, d, j], lanes over j     ->     i: a vector of k serves several; not h
+        q[h, i, d] * k[h, d, j], lanes over j     ->     i: a vector of k serves several; not h
+
+    Each other operand is one number for all lanes.
     """
     along = [(ld.node.arg.offset, ixs.coefficient(ld.node.arg.offset, vector)) for ld in inner]
     if any(ld.weight for ld in inner) or {step for _, step in along} != {0, 1}:

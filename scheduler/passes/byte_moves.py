@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from scheduler.ir import dtype as dt
-from scheduler.ir.build import as_type, number
+from scheduler.ir.build import as_type, new_weight, number
+from scheduler.ir.interp import evaluate
 from scheduler.ir.node import Node, alu, make, toposort
 from scheduler.ir.ops import MOVEMENT, Op
 from scheduler.ir.rewrite import unchanged, with_sources
@@ -73,6 +76,8 @@ def _quantised_again(node: Node) -> Node | None:
 def _largest(node: Node) -> Node | None:
     """Return the largest of dequantized bytes as that of the bytes, dequantized."""
     moves, found = _below(node.src[0], by_largest=True)
+    if any(move.op is Op.PAD for move in moves) and not _meets(moves, found.shape, node):
+        return None
     bytes_ = next((b for kind in _BYTES if (b := _dequantised(found, kind)) is not None), None)
     if bytes_ is None:
         return None
@@ -83,6 +88,19 @@ def _largest(node: Node) -> Node | None:
         whole = alu(Op.SUB, whole, number(int(bytes_[1].zero), whole))
     real = as_type(whole, dt.float32)
     return alu(Op.MUL, real, number(bytes_[1].scale, real))
+
+
+def _meets(moves: Sequence[Node], shape: tuple[int, ...], node: Node) -> bool:
+    """Whether each maximum is over some element, rather than over what is put around alone.
+
+    Args:
+        moves: movement below it, outermost first.
+        shape: of what is moved.
+        node: the maximum.
+    """
+    inside = _moved(moves, new_weight(np.ones(shape, np.uint8), dt.uint8), 0)
+    (found,) = evaluate([make(Op.REDUCE, dt.uint8, (inside,), node.arg)])
+    return bool(found.all())
 
 
 def _below(node: Node, *, by_largest: bool) -> tuple[list[Node], Node]:

@@ -131,6 +131,16 @@ def test_what_is_quantised_anew(name: str) -> None:
     assert has(byte_moves([y.node])[y.node], Op.ROUND) == 1
 
 
+def test_what_is_the_largest_of_nothing_stays_minus_infinity() -> None:
+    """A window that lies in the padding alone has no byte."""
+    q = Tensor.input("q", (4, 16), dt.uint8)
+    y = real(q).pad(((0, 0), (0, 3)), -np.inf).window(1, 2, 2).max(2)
+    new = Tensor.of(byte_moves([y.node])[y.node])
+    given = {"q": every(dt.uint8, (4, 64))[:, :16]}
+    assert np.isneginf(y.interp(given)[:, -1]).all()
+    np.testing.assert_array_equal(new.interp(given), y.interp(given))
+
+
 def test_the_largest_of_bytes_is_dequantized_where_the_next_scale_is_another() -> None:
     q = Tensor.input("q", (16, 16), dt.uint8)
     y = byte(real(q).max(1), 0.05)
@@ -147,3 +157,14 @@ def test_sums_without_dot_products_read_floats(*, dot4: bool, stored: int) -> No
     y = real(byte(q.cast(dt.float32).sqrt())) @ Tensor.weight(np.eye(16, 5, dtype="f4") + 0.3)
     new = byte_floats([y.node], replace(CPU, dot4=dot4))[y.node]
     assert has(new, Op.CONTIGUOUS) == stored
+
+
+@pytest.mark.opencl
+def test_a_byte_is_an_index_from_the_end_where_it_becomes_negative() -> None:
+    q, rows = Tensor.input("q", (256,), dt.uint8), Tensor.input("rows", (300,))
+    outputs = {str(kind): rows.gather(q.cast(kind), 0) for kind in (dt.int32, dt.int8)}
+    given = {"q": every(dt.uint8, (256,)), "rows": np.arange(300, dtype=np.float32)}
+    with load(outputs) as program:
+        found = program.run(given)
+    np.testing.assert_array_equal(found["int32"], given["rows"][:256])
+    np.testing.assert_array_equal(found["int8"], given["rows"][given["q"].view(np.int8)])

@@ -98,24 +98,6 @@ def test_only_what_decides_is_rounded_and_signs_do_not() -> None:
     assert rounded(((x * y) @ y).exp().cast(dt.int32)) == 2  # product of matrices, and its exp
 
 
-OPERATORS = {
-    "LayerNormalization": "LayerNormalization<axis = 2>(a, s)",
-    "BatchNormalization": "BatchNormalization(a, s, s, s, s)",
-    "ReduceMean": "ReduceMean(a)",
-    "AveragePool": "AveragePool<kernel_shape = [2]>(a)",
-    "Einsum": 'Einsum<equation = "ijk,ijl->ikl">(a, a)',
-}
-
-
-@pytest.mark.parametrize("name", OPERATORS)
-def test_an_operator_that_computes_in_float32_does_not_round_its_result(name: str) -> None:
-    body = f"{{ p = {OPERATORS[name]} y = Exp(p) }}"
-    text = f"(float16[1,8,8] a, float16[8] s) => (float16[1,8,8] y) {body}"
-    outputs = import_model(from_proto(parsed(text))).outputs
-    order = toposort(run_passes([t.node for t in outputs.values()], CompileContext(halves=WIDE)))
-    assert sum(n.dtype is dt.float16 and n.src[:1] != () for n in order) == 1  # the output
-
-
 def test_states_and_inputs_keep_their_type() -> None:
     state = Tensor.state("s", (4,), dt.float16)
     x = Tensor.input("x", (4,), dt.float16)
