@@ -7,6 +7,7 @@ arena. The format is described in docs/formats/artifact.md. Imports numpy only f
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -148,6 +149,14 @@ class Manifest:
     def entry(self, name: str) -> EntrySpec | None:
         """Return the entry called `name`, or None."""
         return next((entry for entry in self.entries if entry.name == name), None)
+
+
+def is_strict(metadata: Mapping[str, Any]) -> bool:
+    """Return whether a program of this metadata gives the same bytes on every CPU that it is for.
+
+    That is what `modeld compile --numerics strict` writes (docs/numerics.md).
+    """
+    return bool(metadata.get("numerics") == "strict")
 
 
 def check_identity(raw: object) -> None:

@@ -16,7 +16,7 @@ from runtime.device import Device, DeviceInfo
 from runtime.entry import Binder, BoundEntry, Step, TensorSpec, programs_needed
 from runtime.errors import BuildError, InputError, RuntimeFault, first_line
 from runtime.guard import check_finite, checks_enabled, megakernel_enabled
-from runtime.manifest import Manifest
+from runtime.manifest import Manifest, is_strict
 from runtime.megakernel import Megakernel
 from runtime.memory import DeviceMemory
 from runtime.opencl import cl
@@ -397,7 +397,7 @@ def _log_target(artifact: Artifact, device: Device) -> None:
             info.name,
             info.driver,
         )
-    if artifact.manifest.metadata.get("numerics") == "strict" and not info.fuses:
+    if is_strict(artifact.manifest.metadata) and not info.fuses:
         logger.warning(
             "%s: strict numerics need a CPU with fused multiply-add, and PoCL; on %s the last bits "
             "of its results may differ",

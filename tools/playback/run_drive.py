@@ -19,6 +19,7 @@ from modeld.config import Config
 from modeld.daemon import StepResult
 from modeld.driving_model import DrivingProgram
 from modeld.monitoring import MonitoringProgram, MonitoringStep
+from runtime.manifest import is_strict
 from tools.drives.drive import Drive, FirstPart, Moment
 from tools.playback.digests import DigestingProgram
 from tools.playback.frame_table import FrameRows, frames_path, save_frames
@@ -125,7 +126,7 @@ class _Noted:
         self.digesting: DigestingProgram | None = None
         if program is not None and inputs:
             # What others give differs from device to device in the last bits, and says nothing.
-            if program.metadata.get("numerics") == "strict":
+            if is_strict(program.metadata):
                 inputs = (*inputs, OUTPUTS)
             self.digesting = DigestingProgram(program, inputs)
         self.rows = FrameRows(inputs)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from runtime.device import DeviceInfo
-from runtime.manifest import Manifest
+from runtime.manifest import Manifest, is_strict
 
 # Packages whose version may move an output or a time.
 PACKAGES: Final = ("modeld", "numpy", "pyopencl", "pocl-binary-distribution", "av", "pycapnp")
@@ -23,7 +23,7 @@ CODE_PACKAGES: Final = ("cereal", "runtime", "modeld", "tools")
 CODE_ENDINGS: Final = (".py", ".capnp")
 GIT_TIMEOUT_S: Final = 10.0
 ROOT: Final = Path(__file__).parents[2]
-# Of the numerics in an artifact's metadata, and the class of its references.
+# The class of references of programs with strict numerics.
 STRICT: Final = "strict"
 
 # Makers under the names by which their platforms go; the first that occurs is taken.
@@ -44,14 +44,10 @@ def device_class(info: DeviceInfo) -> str:
     return f"{info.kind}-{'qualcomm' if maker == 'adreno' else maker}"
 
 
-def is_strict(*manifests: Manifest) -> bool:
-    """Return whether programs give the same bytes on every CPU that they run on."""
-    return all(manifest.metadata.get("numerics") == STRICT for manifest in manifests)
-
-
 def reference_class(info: DeviceInfo, *manifests: Manifest) -> str:
     """Return the class of devices that share references of programs: one class for strict ones."""
-    return STRICT if is_strict(*manifests) else device_class(info)
+    strict = all(is_strict(manifest.metadata) for manifest in manifests)
+    return STRICT if strict else device_class(info)
 
 
 def model_hash(*manifests: Manifest) -> str:
