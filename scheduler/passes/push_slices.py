@@ -113,8 +113,7 @@ def _source_boxes(node: Node, box: Box) -> list[Box | None]:
     if node.op in ELEMENTWISE or node.op is Op.CONTIGUOUS:
         return [box] * len(node.src)
     if node.op is Op.WORDS:
-        low, high = box[-1]
-        return [(*box[:-1], (4 * low, 4 * high))]
+        return [(*box[:-1], (0, node.src[0].shape[-1]))]  # whole words, whatever others read
     if node.op is Op.REDUCE:
         shape = node.src[0].shape
         return [tuple((0, s) if a in node.arg[1] else box[a] for a, s in enumerate(shape))]
@@ -139,6 +138,9 @@ def _cat_boxes(node: Node, box: Box) -> list[Box | None]:
 
 def _part(node: Node, graph: _Cut) -> Node:
     """Return the box of a node that is needed."""
+    if node.op is Op.WORDS:
+        # Words stand on stored bytes: they have what is stored of them, and readers cut the words.
+        graph.need[node] = (*graph.need[node.src[0]][:-1], (0, node.shape[-1]))
     box = graph.need[node]
     if box == whole(node.shape) and all(graph.new.get(s) is s for s in node.src):
         return node  # all of it, of sources that stay as they were and are no movement

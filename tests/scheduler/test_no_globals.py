@@ -30,6 +30,7 @@ PURE = {
     *("ir/boxes.py whole", "ir/boxes.py reshape_groups", "ir/boxes.py _groups"),
     *("ir/custom_source.py read_source", "kernelize/scalar.py _orders"),
     *("passes/winograd_kernel.py choose_blocks", "onnx_import/ops/topk.py _plan"),
+    "render/quotient.py reciprocal",
     *("device/tuned_table.py shipped_table", "cache/schedules.py _version"),
 }
 # The eager front end, beside the compiler: what tensors of a process remember from call to call.

@@ -13,7 +13,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.affine import depends, index_of, ranges_of, tensor_of, value_at
 from scheduler.ir.boxes import MOVES, Box, cut, rebuild, sizes, source_box, whole
-from scheduler.ir.node import Node, toposort
+from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
 from scheduler.passes.push_gather import push_gather
@@ -92,6 +92,19 @@ def test_readers_of_different_parts_share_one_node() -> None:
     first, second = check(push_slices, [(y[3:5] + 1.0).node, (y[4:8] - 1.0).node])
     assert ops(first, second).count(Op.EXP) == 1
     assert largest(first)[Op.EXP] == 5 * 8
+
+
+def test_words_of_stored_bytes_are_cut_and_not_their_bytes() -> None:
+    """Other readers of the bytes want another part, which need not be whole words."""
+    stored = make(Op.CONTIGUOUS, dt.uint8, (X.clip(0.0, 9.0).cast(dt.uint8).node,))
+    words = Tensor.of(make(Op.WORDS, dt.uint32, (stored,)))
+    wanted = [words[3:5, :1].node, (Tensor.of(stored)[4:8, 1:6] + 1).node]
+    new = push_slices(wanted)
+    verify(list(new.values()), "the pass")
+    fed = {"x": np.arange(200, dtype=np.float32).reshape(25, 8) / 16.0}
+    for node in wanted:
+        assert largest(new[node])[Op.CONTIGUOUS] == 5 * 8
+        np.testing.assert_array_equal(Tensor.of(new[node]).interp(fed), Tensor.of(node).interp(fed))
 
 
 def test_an_output_and_a_state_are_whole_though_others_read_a_part() -> None:
