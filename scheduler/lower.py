@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from typing import NamedTuple
 
 from scheduler.context import CompileContext
 from scheduler.device.limits import Limits
@@ -19,6 +20,7 @@ from scheduler.kernelize.kernel import Kernel, name_of, states_in_place
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.kernelize.splits import Refused
 from scheduler.loops import simt
+from scheduler.loops.bands import banded, bands_from, counting
 from scheduler.loops.choose import tuned_schedule
 from scheduler.loops.factor import group_factors
 from scheduler.loops.images import ImagePlan
@@ -171,19 +173,63 @@ def lower_kernels(
     while True:
         program = _Program(kernels, outputs, context, images)
         lowered: list[LoweredKernel] = []
-        for position, kernel in enumerate(kernels):
+        position = 0
+        while position < len(kernels):
+            kernel = kernels[position]
             try:
-                parts = _parts(program, kernel)
-                lowered.extend(_lower(program, position, part) for part in parts)
+                found = _in_bands(program, position) or _alone(program, position)
             except LoweringError as error:
                 # All stored nodes are told, so that who retries knows what may be split.
                 stored = frozenset(t for k in kernels for t in k.targets)
                 return Refused(kernel.targets, stored, name_of(kernel), str(error))
+            lowered.extend(found.launches)
+            position += found.kernels
         # Not a retry: a reader may find that what it reads is better a buffer, and the writer came
         # before. Each round takes images away and adds none, so this ends, always in the same way.
         images = None if images is None else images.again()
         if images is None:
             return lowered
+
+
+class _Found(NamedTuple):
+    """The launches that the next so many kernels became."""
+
+    launches: list[LoweredKernel]
+    kernels: int
+
+
+def _alone(program: _Program, position: int) -> _Found:
+    parts = _parts(program, program.kernels[position])
+    return _Found([_lower(program, position, part) for part in parts], 1)
+
+
+def _in_bands(program: _Program, position: int) -> _Found | None:
+    """Lower a kernel and the next ones as one launch that does a band of rows after the other."""
+    spec, kernels = program.spec, program.kernels
+    bands = bands_from(kernels, program.last_read, position, frozenset(program.free), spec)
+    if bands is None:
+        return None
+    own = set(bands.handed_on)
+    program.free |= own
+    copies: list[Kernel] = []
+    nests: list[Nest] = []
+    rest: list[Kernel] = []
+    for one in bands.kernels:
+        *before, kernel = pack_operand(one, program.layouts, spec)
+        if any(not own.isdisjoint(copy.reads) for copy in before):
+            return None
+        nest = _nest(program, kernel, kernel.bodies[0], bands.count)
+        schedule = banded(nest.schedule, nest.body, bands.count)
+        if schedule is None:
+            return None
+        copies += before
+        rest.append(kernel)
+        nests.append(replace(nest, schedule=schedule))
+    whole = bands.together(rest)
+    spare = _spare_buffers(whole, spec.limits)
+    code = render([replace(nest, spare_buffers=spare) for nest in nests], bands)
+    launches = [_lower(program, position, copy) for copy in copies]
+    return _Found([*launches, _lowered(whole, nests, code)], len(rest))
 
 
 def _parts(program: _Program, kernel: Kernel) -> tuple[Kernel, ...]:
@@ -204,15 +250,16 @@ def _lower(program: _Program, position: int, kernel: Kernel) -> LoweredKernel:
         free = program.free_after(position, kernel)
         reused = in_place_of(nests[0].body, nests[0].schedule, free)
     code = render(nests)
-    return LoweredKernel(
-        kernel,
-        code,
-        sum(flops_of(nest.body) for nest in nests),
-        _kind([nest.body for nest in nests]),
-        tuple(nests),
-        reused,
-        simt.group_of(code.items, program.spec.group),
+    return replace(
+        _lowered(kernel, nests, code),
+        in_place_of=reused,
+        group=simt.group_of(code.items, program.spec.group),
     )
+
+
+def _lowered(kernel: Kernel, nests: Sequence[Nest], code: KernelCode) -> LoweredKernel:
+    flops = sum(flops_of(nest.body) for nest in nests)
+    return LoweredKernel(kernel, code, flops, _kind([n.body for n in nests]), tuple(nests))
 
 
 def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> LoweredKernel:
@@ -224,8 +271,8 @@ def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> Lo
     return LoweredKernel(kernel, code, flops, "custom")
 
 
-def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
-    """Choose layouts and loops of one loop nest."""
+def _nest(program: _Program, kernel: Kernel, body: Body, bands: int = 1) -> Nest:
+    """Choose layouts and loops of one loop nest, whose leading ranges count bands."""
     spec = program.spec
     # Ranges are split before a vector is chosen, as the parts may be better ranges for its lanes.
     placed = split_ranges(place(body, program.layouts))
@@ -240,7 +287,7 @@ def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
                 program.images.offer(store, program.layouts[store.target])
     placed = store_as(placed, program.layouts)
     _check_offsets(placed)
-    placed, vector = merge_ranges(placed, vector)
+    placed, vector = merge_ranges(placed, vector, counting(placed.ranges, bands))
     placed = keep_whole_steps(group_factors(placed, vector))
     # An ASSIGN in place writes the state itself, whose storage then is a parameter that is read
     # too.

@@ -60,6 +60,7 @@ def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node
         for target in kernel.targets:
             if target.op is not Op.BUFFER and target not in elsewhere:
                 first[target] = i
+        last.update(dict.fromkeys(kernel.scratch, i))
     for node in first:
         if node.op is Op.RESULT:  # a custom kernel writes all of its outputs
             last.setdefault(node, first[node])

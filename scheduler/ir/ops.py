@@ -87,8 +87,8 @@ class Op(Enum):
     CUSTOM = auto()  # a launch of a hand-written kernel; arg: CustomKernel; read by RESULT only
     RESULT = auto()  # (CUSTOM,); arg: number of the output
     ALTERNATIVES = auto()  # (serial, simt): one value computed in two ways, for two kinds of device
-    # (stored node that it is read for,); arg: (shape, what tells it from others): an operand that a
-    # kernel lays out for the next one; made while lowering
+    # (stored node that it is read for, or holds a part of,); arg: (shape, what tells it from
+    # others): memory of kernels that know each other; made while lowering
     PACK = auto()
     # scalar level
     LOAD = auto()  # (BUFFER,); arg: (Ix offset, valid, fill)

@@ -28,6 +28,7 @@ class Kernel:
         reads: BUFFER and stored nodes it loads, in first-use order.
         origin: ONNX node names it covers.
         custom: of a custom kernel what it runs; then there are no bodies.
+        scratch: targets that only later loop nests of the kernel read: these run in turn.
     """
 
     bodies: tuple[Body, ...]
@@ -35,6 +36,7 @@ class Kernel:
     reads: tuple[Node, ...]
     origin: tuple[str, ...]
     custom: CustomLaunch | None = None
+    scratch: tuple[Node, ...] = ()
 
     @cached_property
     def is_copy(self) -> bool:

@@ -11,7 +11,7 @@ copy costs as much as a few of these sums, and each of its elements is used many
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -32,6 +32,11 @@ from scheduler.loops.place import Layout, PlacedBody, place, split_ranges
 MIN_REUSE = 16
 # Steps of lanes across a sum that its horizontal sum is little beside.
 LONG_SUM = 8
+# Vectors of a panel: the columns that a register tile reads beside each other.
+PANEL = 2
+# Bytes between its rows from which on they share a set of the innermost cache: then columns are cut
+# into panels.
+PAGE = 4096
 # Multiply-adds below which the sums take less time than one more launch.
 MIN_WORK = 1 << 20
 
@@ -56,10 +61,10 @@ def pack_operand(
     placed = split_ranges(place(body, layouts))
     in_memory = [n for n in scalar_nodes(placed.value) if _is_sum(n)]
     for node, same in zip(sums, in_memory, strict=True):
-        if _work(body, node) >= MIN_WORK and _needs_packing(same, placed, spec.lanes):
-            found = _choose(node, body, on, spec.lanes)
+        if _work(body, node) >= MIN_WORK:
+            found = _choose(node, body, on, spec.lanes, _badly_placed(same, placed, spec))
             if found is not None:
-                return _packed(kernel, node, on, *found)
+                return _packed(kernel, node, on, *found, spec.lanes)
     return (kernel,)
 
 
@@ -79,33 +84,49 @@ def _work(body: Body, node: Node) -> int:
     return prod(r.size for r in {*_outputs(body), *node.arg[1]})
 
 
-def _needs_packing(node: Node, body: PlacedBody, lanes: int) -> bool:
-    """Whether lanes have no range along which all operands of a sum are runs, or stay."""
+def _badly_placed(node: Node, body: PlacedBody, spec: DeviceSpec) -> Sequence[int]:
+    """Return which factors of a sum of products are to be packed, if they can be.
+
+    Either one where lanes have no range along which all operands of a sum are runs, or stay; and
+    one of which a sum reads elements so far apart that they are not in the cache for the next sum.
+    """
+    lanes = spec.lanes
     on, reduced = depends_on(node.src[0]), set(node.arg[1])
     loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD and on[n] & reduced]
     if any(is_weight(n.src[0]) for n in loads):
-        return False
+        return ()
+    parts = [set(scalar_nodes(factor)) for factor in node.src[0].src]
+    far = {n for n in loads if _span(n, reduced) > spec.l2_bytes}
+    if far:
+        return [i for i, part in enumerate(parts) if not far.isdisjoint(part)]
     steps = prod(r.size for r in reduced)
     for r in (*body.ranges, *node.arg[1]):
         along = {ixs.coefficient(n.arg.offset, r) for n in loads}
         if r.size < lanes:
             continue
         if r in reduced and along == {1} and steps >= LONG_SUM * lanes and not parts_of(node):
-            return False
+            return ()
         if r not in reduced and 1 in along and along <= {0, 1}:
-            return False
-    return True
+            return ()
+    return range(len(parts))
+
+
+def _span(load: Node, ranges: Collection[Atom]) -> int:
+    """Return the bytes from the first to the last element that a sum reads."""
+    steps = ((ixs.coefficient(load.arg.offset, r) or 0) * (r.size - 1) for r in ranges)
+    return sum(map(abs, steps)) * load.dtype.itemsize
 
 
 def _choose(
-    node: Node, body: Body, on: Mapping[Node, set[Atom]], lanes: int
+    node: Node, body: Body, on: Mapping[Node, set[Atom]], lanes: int, wanted: Sequence[int]
 ) -> tuple[int, Atom] | None:
-    """Return which factor of a sum of products to pack, and the range to be innermost."""
+    """Return which factor of a sum of products to pack, of some, and the range to be innermost."""
     factors, outputs = node.src[0].src, _outputs(body)
     nodes = [scalar_nodes(f) for f in factors]
     known, work = {*outputs, *node.arg[1]}, _work(body, node)
     best: tuple[tuple[float, int], int, Atom] | None = None
-    for number, factor in enumerate(factors):
+    for number in wanted:
+        factor = factors[number]
         plain = on[factor] <= known and all(n.op not in LOOPS for n in nodes[number])
         reuse = work // max(1, prod(r.size for r in on[factor]))
         if not plain or reuse < MIN_REUSE:
@@ -126,6 +147,7 @@ def _packed(
     on: Mapping[Node, set[Atom]],
     number: int,
     inner: Atom,
+    lanes: int,
 ) -> tuple[Kernel, Kernel]:
     """Return the copy of a factor, and the kernel that reads the copy."""
     outputs = _outputs(kernel.bodies[0])
@@ -139,21 +161,22 @@ def _packed(
         other = next(s for s in other.src if s is not scale[0])
         factor = make(Op.MUL, factor.dtype, (factor, scale[0]))
     ranges = [r for r in (*outputs, *node.arg[1]) if r in on[product.src[number]]]
-    ranges = [*(r for r in ranges if r is not inner), inner]
-    fresh = {r: ixs.new_range(r.size, r.name) for r in ranges}
-    index = tuple(ixs.of(r) for r in ranges)
-    shape = tuple(r.size for r in ranges)
+    outside = [r for r in ranges if r is not inner and r in outputs]
+    summed = [r for r in ranges if r is not inner and r not in outputs]
+    wide = inner.size * factor.dtype.itemsize >= PAGE and inner.size % (PANEL * lanes) == 0
+    width = PANEL * lanes if wide else inner.size
+    panel, column = ixs.floordiv(ixs.of(inner), width), ixs.mod(ixs.of(inner), width)
+    fresh = {r: ixs.new_range(r.size, r.name) for r in (*outside, *summed)}
+    panels = ixs.new_range(inner.size // width, f"{inner.name}q")
+    columns = ixs.new_range(width, f"{inner.name}m")
+    order = (*(fresh[r] for r in outside), panels, *(fresh[r] for r in summed), columns)
+    index = (*map(ixs.of, outside), panel, *map(ixs.of, summed), column)
+    shape = tuple(r.size for r in order)
     packed = make(Op.PACK, factor.dtype, (kernel.targets[0],), (shape, index))
-    copy = Body(
-        tuple(fresh.values()),
-        (
-            Store(
-                packed,
-                tuple(ixs.of(r) for r in fresh.values()),
-                rebuild(factor, {r: ixs.of(f) for r, f in fresh.items()}, _moved),
-            ),
-        ),
-    )
+    whole = ixs.add(ixs.mul(ixs.of(panels), width), ixs.of(columns))
+    mapping = {**{r: ixs.of(f) for r, f in fresh.items()}, inner: whole}
+    value = rebuild(factor, mapping, _moved)
+    copy = Body(order, (Store(packed, tuple(map(ixs.of, order)), value),))
     load = make(Op.LOAD, factor.dtype, (packed,), Access(index, (), 0))
     reads = (load, other) if number == 0 else (other, load)
     new = make(Op.MUL, product.dtype, reads, product.arg)

@@ -6,7 +6,7 @@ ranges h, w used only as h*W + w               ->  one range hw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -168,8 +168,13 @@ def looped(body: PlacedBody) -> list[Node]:
     return [n for n in scalar_nodes(body.value) if n.op in LOOPS]
 
 
-def merge_ranges(body: PlacedBody, vector: Atom | None) -> tuple[PlacedBody, Atom | None]:
-    """Merge neighbouring loops that move together; return the body and what `vector` became."""
+def merge_ranges(
+    body: PlacedBody, vector: Atom | None, outside: Collection[Atom] = ()
+) -> tuple[PlacedBody, Atom | None]:
+    """Merge neighbouring loops that move together; return the body and what `vector` became.
+
+    Ranges that are `outside` do not merge with others.
+    """
     again = True
     while again:
         again = False
@@ -177,10 +182,12 @@ def merge_ranges(body: PlacedBody, vector: Atom | None) -> tuple[PlacedBody, Ato
         exprs, weights = expressions(body)
         groups = [body.ranges, *(_mergeable(n) for n in accumulates(body))]
         for group in groups:
-            pair = next((p for p in pairwise(group) if _move_together(*p, exprs, weights)), None)
+            pairs = [p for p in pairwise(group) if (p[0] in outside) == (p[1] in outside)]
+            pair = next((p for p in pairs if _move_together(*p, exprs, weights)), None)
             if pair is not None:
                 body, fused = _fuse(body, *pair)
                 vector = fused if vector in pair else vector
+                outside = {*outside, fused} if pair[0] in outside else outside
                 again = True
                 break
     return body, vector

@@ -6,6 +6,8 @@ inside ? in0[row*512 + k] : 0                    ->     q = inside ? in0 + row*5
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from scheduler.ir import dtype as dt
@@ -28,6 +30,7 @@ class Pointers:
 
     Attributes:
         arguments: what the kernel is given, by parameter name; its loop nests share one.
+        scratch: what an earlier loop nest of the kernel wrote, by parameter name.
         first: number of the first of their parameters.
         spare_buffers: arguments that may be added for fill values.
         opaque: whether compilers are kept from addressing with an index register: an operand in
@@ -37,6 +40,7 @@ class Pointers:
     def __init__(self, emitter: Emitter, lanes: int) -> None:
         self.e, self.lanes = emitter, lanes
         self.arguments: dict[Argument, str] = {}
+        self.scratch: Mapping[Argument, str] = {}
         self.first = 0
         self.spare_buffers = 0
         self.opaque = False
@@ -46,6 +50,8 @@ class Pointers:
 
     def argument(self, source: Argument) -> str:
         """Return the parameter name of a buffer, adding it on first use."""
+        if source in self.scratch:
+            return self.scratch[source]
         return self.arguments.setdefault(source, f"in{self.first + len(self.arguments)}")
 
     def address(

@@ -8,7 +8,7 @@ each column once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import product
@@ -22,6 +22,7 @@ from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.loops.bands import Bands
 from scheduler.loops.images import ImagePlan
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.pack import Argument, Axis, PackedWeight
@@ -61,7 +62,13 @@ class Nest:
 
 
 class _Renderer:
-    def __init__(self, nest: Nest, outputs: dict[Node, str], inputs: dict[Argument, str]) -> None:
+    def __init__(
+        self,
+        nest: Nest,
+        outputs: dict[Node, str],
+        inputs: dict[Argument, str],
+        scratch: dict[Node, str],
+    ) -> None:
         self.body, self.schedule, self.simt = nest.body, nest.schedule, nest.spec.is_simt
         self.pointers = [outputs[node] for node in nest.outputs]
         self.lanes = self.schedule.lanes
@@ -80,6 +87,7 @@ class _Renderer:
         self.v = Values(self.e, self.body.value, axes, self.lanes, self._run_here)
         self.v.pointers.arguments, self.v.images = inputs, nest.images
         self.v.pointers.spare_buffers, self.v.prefetch = nest.spare_buffers, self.schedule.prefetch
+        self.v.pointers.scratch = dict(scratch.items())
         self.v.narrow = vector if self._useful < self.lanes else None
         self.v.pointers.opaque = self.schedule.contracts and self._vectors() == 1
         self.loops.v = self.v
@@ -250,11 +258,12 @@ class _Renderer:
         return f"if (({code} >= 0) & ({code} < {rows})) ", f" + {code} * {stride}"
 
 
-def render(nests: Sequence[Nest]) -> KernelCode:
+def render(nests: Sequence[Nest], bands: Bands | None = None) -> KernelCode:
     """Return the code of one kernel.
 
     Args:
         nests: its loop nests; of several, each work-item runs one.
+        bands: of rows; then a work-item runs all loop nests for one band after the other.
 
     Raises:
         LoweringError: there are more work-items, or larger indices, than an int holds.
@@ -264,8 +273,12 @@ def render(nests: Sequence[Nest]) -> KernelCode:
     names = ["out"] if len(nodes) == 1 else [f"out{i}" for i in range(len(nodes))]
     outputs = dict(zip(nodes, names, strict=True))
     inputs: dict[Argument, str] = {}
-    renderers = [_Renderer(nest, outputs, inputs) for nest in nests]
-    if len(nests) == 1:
+    own = {} if bands is None else {n: f"own{i}" for i, n in enumerate(bands.handed_on)}
+    renderers = [_Renderer(nest, outputs | own, inputs, own) for nest in nests]
+    if bands is not None:
+        memory = {name: (outputs[node], node) for node, name in own.items()}
+        lines = "\n".join(_in_turn(renderers, bands, memory))
+    elif len(nests) == 1:
         lines = renderers[0].render("get_global_id(0)", 1)
     else:
         lines = "\n".join(_side_by_side(renderers))
@@ -273,7 +286,7 @@ def render(nests: Sequence[Nest]) -> KernelCode:
     parameters = [_parameter(images, node, name, written=True) for node, name in outputs.items()]
     parameters += [_parameter(images, arg, name, written=False) for arg, name in inputs.items()]
     # Work-items of all nests are launched together, each nest taking a range of numbers.
-    items = sum(nest.schedule.items for nest in nests)
+    items = sum(n.schedule.items for n in nests) if bands is None else bands.items
     if items > ixs.LARGEST:
         raise LoweringError(f"{items} work-items; at most {ixs.LARGEST}: use a smaller batch")
     lanes = tuple(dict.fromkeys(nest.schedule.lanes for nest in nests))
@@ -297,6 +310,32 @@ def _parameter(
         return Parameter(name, kind, argument, written, image)
     stored = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
     return Parameter(name, cl.buffer_type(stored, written=written), argument, written)
+
+
+def _in_turn(
+    renderers: Sequence[_Renderer], bands: Bands, memory: Mapping[str, tuple[str, Node]]
+) -> Iterator[str]:
+    """Yield the lines of a kernel in which each work-item runs all loop nests, band by band.
+
+    Loop nests address what they hand on as if each band had memory of its own. All bands of a
+    work-item have the same: pointers go back by one band's for each further one.
+    """
+    yield f"  const int first = get_global_id(0) * {bands.chunk};"
+    end = f"first + {bands.chunk}"
+    if bands.count % bands.chunk:
+        end = f"({end} < {bands.count} ? {end} : {bands.count})"
+    yield f"  const int last = {end};"
+    yield "  for (int band = first; band < last; band++) {"
+    for name, (parameter, node) in memory.items():
+        kind = f"__global {node.dtype.cl}*"
+        size = prod(node.shape[1:]) * node.dtype.itemsize
+        back = f"((long)get_global_id(0) - band) * {size}"
+        yield f"    {kind} const {name} = ({kind})((uintptr_t){parameter} + {back});"
+    for renderer in renderers:
+        yield "    {"
+        yield renderer.render("band", 3)
+        yield "    }"
+    yield "  }"
 
 
 def _side_by_side(renderers: Sequence[_Renderer]) -> Iterator[str]:

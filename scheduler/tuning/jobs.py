@@ -112,7 +112,8 @@ def jobs_of(graphs: Iterable[EntryGraph], context: CompileContext) -> list[Job]:
 
 def _nests(plan: Schedule) -> Iterable[Job]:
     for lowered in plan.lowered:
-        for nest in lowered.nests:
+        # Loop nests that run in turn address memory that none of them has alone.
+        for nest in () if lowered.kernel.scratch else lowered.nests:
             loads = [n for n in scalar_nodes(nest.body.value) if n.op is Op.LOAD]
             read = {n.src[0] for n in loads}
             if not read.isdisjoint(nest.outputs):  # it updates a state: its loops are what they are

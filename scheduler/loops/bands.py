@@ -1,0 +1,371 @@
+"""Run kernels that hand rows to each other one after another for a few rows at a time.
+
+    s = q @ k         all rows          for each band of rows:  s = q[band] @ k
+    p = exp(s - max)  all rows    ->                            p = exp(s - max)
+    y = p @ v         all rows                                  y[band] = p @ v
+
+An attention over thousands of tokens has more scores than caches hold: each kernel would send them
+to memory, and the next one would fetch them. A work-item does its bands in turn, and each of them
+takes the place of the one before, so that scores stay in the core's own cache and take no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeVar
+
+from scheduler.device.spec import DeviceSpec
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix
+from scheduler.ir.node import Node, is_weight, make, storage_of
+from scheduler.ir.ops import Op
+from scheduler.kernelize.body import Access, Body, Store
+from scheduler.kernelize.kernel import Kernel, make_kernel
+from scheduler.kernelize.scalar import rebuild, scalar_nodes
+from scheduler.loops.loop_schedule import LoopSchedule
+from scheduler.loops.place import PlacedBody
+
+# Bands that cores can share evenly, at least; and work-items of a launch, at most.
+MIN_BANDS = 16
+MAX_ITEMS = 32
+# Rows of a band, at least: a register tile of them shares each vector of the other operand.
+MIN_ROWS = 8
+# Part of a core's own cache that what is handed on may fill; the operands need the rest.
+CACHE_PART = 2
+# Kernels of a chain, at most: scores, their exponentials, the sums of these, the product.
+MAX_LENGTH = 6
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """Kernels to run in turn.
+
+    Attributes:
+        kernels: each has the ranges that count bands outermost. What it hands on has a first axis
+            of work-items, and is addressed by the number of the band: see `render.render`.
+        count: of bands.
+        chunk: bands of a work-item, which are consecutive.
+    """
+
+    kernels: tuple[Kernel, ...]
+    count: int
+    chunk: int
+
+    @property
+    def items(self) -> int:
+        """Work-items to launch."""
+        return -(-self.count // self.chunk)
+
+    @property
+    def handed_on(self) -> tuple[Node, ...]:
+        """What only these kernels write and read."""
+        return tuple(t for k in self.kernels[:-1] for t in k.targets)
+
+    def together(self, kernels: Sequence[Kernel]) -> Kernel:
+        """Return the launch that runs these kernels, or what became of them."""
+        own = self.handed_on
+        origin = dict.fromkeys(name for kernel in kernels for name in kernel.origin)
+        made = make_kernel(tuple(k.bodies[0] for k in kernels), tuple(origin))
+        targets = (*(t for t in made.targets if t not in own), *own)
+        reads = tuple(r for r in made.reads if r not in own)
+        return replace(made, targets=targets, reads=reads, scratch=own)
+
+
+def bands_from(
+    kernels: Sequence[Kernel],
+    last_read: Mapping[Node, int],
+    start: int,
+    free: frozenset[Node],
+    spec: DeviceSpec,
+) -> Bands | None:
+    """Return what runs in bands from a kernel on; None if it runs by itself.
+
+    Args:
+        kernels: in running order.
+        last_read: number of the last kernel that reads a node.
+        start: number of the first kernel.
+        free: stored nodes that need not be stored as they are, or at all.
+        spec: of the device. Work-items of a GPU share what they compute in other ways.
+    """
+    if spec.is_simt or not _multiplies_values(kernels[start], ()):
+        return None
+    chain: list[Kernel] = []
+    for end in range(start, min(start + MAX_LENGTH, len(kernels))):
+        kernel, own = kernels[end], [t for k in chain for t in k.targets]
+        if not _is_plain(kernel) or (own and set(own).isdisjoint(kernel.reads)):
+            return None
+        chain.append(_split(kernel, own))
+        if own and _multiplies_values(kernel, own):
+            # A state that is written would change under the bands that still read it.
+            states = any(t.op in (Op.ASSIGN, Op.BUFFER) for t in kernel.targets)
+            apart = states or any(last_read[n] > end for n in own)
+            return None if apart else _cut(chain, spec)
+        if not free.issuperset(kernel.targets):
+            return None
+    return None
+
+
+def _is_plain(kernel: Kernel) -> bool:
+    """Whether a kernel has one loop nest, and reads and writes at indices that are known."""
+    if kernel.custom is not None or len(kernel.bodies) != 1:
+        return False
+    atoms = [a for n in _loads(kernel) for ix in n.arg.index for a in ixs.leaves(ix)]
+    known = all(a.node is None for a in atoms)
+    return known and all(s.row is None for s in kernel.bodies[0].stores)
+
+
+def _multiplies_values(kernel: Kernel, own: Collection[Node]) -> bool:
+    """Whether a kernel sums products of two values, one of them among some nodes if there are."""
+    for node in (n for b in kernel.bodies for n in scalar_nodes(b.value)):
+        if node.op is Op.ACCUMULATE and node.arg[0] is Op.ADD and node.src[0].op is Op.MUL:
+            read = [n.src[0] for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD]
+            if not any(map(is_weight, read)) and (not own or not set(read).isdisjoint(own)):
+                return True
+    return False
+
+
+def _loads(kernel: Kernel) -> list[Node]:
+    return [n for b in kernel.bodies for n in scalar_nodes(b.value) if n.op is Op.LOAD]
+
+
+def _outputs(kernel: Kernel) -> list[Atom]:
+    return [r for r in kernel.bodies[0].ranges if r is not None]
+
+
+def _split(kernel: Kernel, own: Collection[Node]) -> Kernel:
+    """Split ranges whose quotients are indices of some nodes: heads that lie beside each other.
+
+    y[i, c] = p[c / 64, i, :] @ ...    ->    y[i, 64 h + d] = p[h, i, :] @ ...
+    """
+    (body,) = kernel.bodies
+    mapping: dict[Atom, Ix] = {}
+    ranges: list[Atom] = []
+    indices = [ix for n in _loads(kernel) if n.src[0] in own for ix in n.arg.index]
+    for r in _outputs(kernel):
+        parts = [a.by for ix in indices for a, _ in ix.terms if a.inner is ixs.of(r)]
+        if not parts or r.size % min(parts):
+            ranges.append(r)
+            continue
+        outer = ixs.new_range(r.size // min(parts), f"{r.name}q")
+        inner = ixs.new_range(min(parts), f"{r.name}m")
+        mapping[r] = ixs.add(ixs.mul(ixs.of(outer), inner.size), ixs.of(inner))
+        ranges += [outer, inner]
+    stores = tuple(
+        Store(s.target, _at(s.index, mapping), rebuild(s.value, mapping, _moved))
+        for s in body.stores
+    )
+    return make_kernel((Body(tuple(ranges), stores),), kernel.origin) if mapping else kernel
+
+
+def _moved(load: Node, mapping: Mapping[Atom, Ix]) -> Access:
+    access: Access = load.arg
+    valid = ixs.substitute_predicate(access.valid, mapping)
+    return Access(_at(access.index, mapping), valid, access.fill)
+
+
+def _at(index: Sequence[Ix], mapping: Mapping[Atom, Ix]) -> tuple[Ix, ...]:
+    return tuple(ixs.substitute(i, mapping) for i in index)
+
+
+def _cut(chain: Sequence[Kernel], spec: DeviceSpec) -> Bands | None:
+    """Return a chain in bands, None if no rows are shared or no cut of them is good."""
+    rows = _shared_rows(chain)
+    if rows is None:
+        return None
+    sizes = [r.size for r in rows.of[0]]
+    above, last = prod(sizes[:-1]), sizes[-1]
+    handed = [t for k in chain[:-1] for t in k.targets]
+    bytes_ = sum(prod(n.shape) * n.dtype.itemsize for n in handed)
+    height = _height(above, last, bytes_, spec)
+    if height == 0:
+        return None
+    count = above * (last // height)
+    return _Cut(rows, height, -(-count // MAX_ITEMS)).of(chain, count)
+
+
+def _height(above: int, rows: int, handed_on: int, spec: DeviceSpec) -> int:
+    """Return the rows of a band, 0 if there is no good cut.
+
+    Args:
+        above: values of the other ranges that count bands.
+        rows: to be cut.
+        handed_on: bytes of all bands. What the cores' own caches hold gains nothing.
+        spec: of the device.
+    """
+    if handed_on <= spec.l2_bytes * spec.cores:
+        return 0
+    most = spec.l2_bytes // CACHE_PART * above * rows // handed_on
+    most = min(most, above * rows // MIN_BANDS)
+    height = max((d for d in range(1, min(most, rows) + 1) if rows % d == 0), default=0)
+    return height if height >= min(MIN_ROWS, rows) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Ranges that all kernels of a chain have in common.
+
+    Attributes:
+        of: of each kernel, in one order.
+        axes: of each node handed on, per axis which of these ranges its index is, or None.
+    """
+
+    of: tuple[tuple[Atom, ...], ...]
+    axes: Mapping[Node, tuple[int | None, ...]]
+
+
+def _shared_rows(chain: Sequence[Kernel]) -> _Rows | None:
+    """Return the ranges of results that each kernel passes on to the next one, None without any."""
+    first = chain[0].bodies[0].stores
+    start = [r for ix in first[0].index if (r := ixs.as_atom(ix)) is not None]
+    found: list[dict[int, Atom]] = [dict(enumerate(start))]
+    axes = {s.target: _axes_of(s, found[0]) for s in first}
+    for kernel in chain[1:]:
+        mine = _passed_on(kernel, axes)
+        if mine is None:
+            return None
+        found.append(mine)
+        axes |= {s.target: _axes_of(s, mine) for s in kernel.bodies[0].stores}
+    # Each element that is handed on belongs to one band.
+    handed_on = [axes[t] for k in chain[:-1] for t in k.targets]
+    kept = [n for n in found[0] if all(n in m for m in found) and all(n in a for a in handed_on)]
+    if not kept:
+        return None
+    rank = {n: i for i, n in enumerate(kept)}
+    return _Rows(
+        tuple(tuple(mine[n] for n in kept) for mine in found),
+        {
+            node: tuple(None if n is None else rank.get(n) for n in numbers)
+            for node, numbers in axes.items()
+        },
+    )
+
+
+def _passed_on(
+    kernel: Kernel, axes: Mapping[Node, tuple[int | None, ...]]
+) -> dict[int, Atom] | None:
+    """Return which range of a kernel is each of the shared ones, None if it reads in other ways."""
+    mine: dict[int, Atom | None] = {}
+    outputs = set(_outputs(kernel))
+    for load in _loads(kernel):
+        if load.src[0] not in axes:
+            if storage_of(load.src[0]) in axes:
+                return None
+            continue
+        for number, ix in zip(axes[load.src[0]], load.arg.index, strict=True):
+            if number is not None:
+                r = ixs.as_atom(ix)
+                same = r in outputs and mine.setdefault(number, r) is r
+                mine[number] = r if same else None
+    found = {n: r for n, r in mine.items() if r is not None}
+    return found if len(set(found.values())) == len(found) else None
+
+
+def _axes_of(store: Store, rows: Mapping[int, Atom]) -> tuple[int | None, ...]:
+    number = {r: n for n, r in rows.items()}
+    atoms = [ixs.as_atom(ix) for ix in store.index]
+    return tuple(None if a is None else number.get(a) for a in atoms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How the rows of a chain are cut.
+
+    Attributes:
+        rows: that the kernels share; the last of them is cut.
+        height: rows of a band.
+        chunk: bands of a work-item.
+    """
+
+    rows: _Rows
+    height: int
+    chunk: int
+
+    def of(self, chain: Sequence[Kernel], count: int) -> Bands:
+        """Return the kernels in bands, of which there are so many."""
+        places: dict[Node, Node] = {}
+        made = []
+        for kernel, mine in zip(chain, self.rows.of, strict=True):
+            last = kernel is chain[-1]
+            made.append(self._kernel(kernel, mine, count, places, last=last))
+        return Bands(tuple(made), count, self.chunk)
+
+    def _kernel(
+        self,
+        kernel: Kernel,
+        mine: Sequence[Atom],
+        count: int,
+        places: dict[Node, Node],
+        *,
+        last: bool,
+    ) -> Kernel:
+        above = [ixs.new_range(r.size, r.name) for r in mine[:-1]]
+        band = ixs.new_range(mine[-1].size // self.height, f"{mine[-1].name}b")
+        row = ixs.new_range(self.height, f"{mine[-1].name}r")
+        whole = ixs.add(ixs.mul(ixs.of(band), self.height), ixs.of(row))
+        mapping = {**{o: ixs.of(n) for o, n in zip(mine, above, strict=False)}, mine[-1]: whole}
+        bands = (*above, band)
+        number = ixs.flatten([ixs.of(r) for r in bands], [r.size for r in bands])
+        # As if each band had memory of its own: what is written there has to depend on the band.
+        start = (number, ixs.of(row))
+
+        def swap(node: Node) -> Node | None:
+            if node.op is not Op.LOAD or node.src[0] not in places:
+                return None
+            index = self._inside(node.src[0], node.arg.index, start)
+            access = Access(index, node.arg.valid, node.arg.fill)
+            return make(Op.LOAD, node.dtype, (places[node.src[0]],), access)
+
+        stores = []
+        for store in kernel.bodies[0].stores:
+            value = rebuild(store.value, mapping, _moved, swap)
+            index, target = _at(store.index, mapping), store.target
+            if not last:
+                items = -(-count // self.chunk)
+                shape = (items, self.height, *self._rest(target, target.shape))
+                places[target] = make(Op.PACK, target.dtype, (target,), (shape, self.height))
+                index, target = self._inside(target, index, start), places[target]
+            stores.append(Store(target, index, value))
+        others = [r for r in _outputs(kernel) if r not in mine]
+        return make_kernel((Body((*bands, row, *others), tuple(stores)),), kernel.origin)
+
+    def _rest(self, node: Node, parts: Sequence[T]) -> Iterator[T]:
+        """Yield what belongs to the axes that no shared range is the index of."""
+        return (p for n, p in zip(self.rows.axes[node], parts, strict=True) if n is None)
+
+    def _inside(self, node: Node, index: Sequence[Ix], start: tuple[Ix, ...]) -> tuple[Ix, ...]:
+        return (*start, *self._rest(node, index))
+
+
+def counting(ranges: Sequence[Atom], count: int) -> tuple[Atom, ...]:
+    """Return the leading ranges that count bands, whatever they were split into."""
+    found: list[Atom] = []
+    for r in ranges:
+        if prod(a.size for a in found) == count:
+            break
+        found.append(r)
+    return tuple(found)
+
+
+def banded(schedule: LoopSchedule, body: PlacedBody, count: int) -> LoopSchedule | None:
+    """Return loops of which the item of a number does the band of that number; None if none do.
+
+    Args:
+        schedule: chosen as for a kernel of its own.
+        body: whose leading ranges count bands.
+        count: of bands.
+    """
+    outside = counting(body.ranges, count)
+    tiles = schedule.tiles[: len(outside)]
+    whole = prod(r.size for r in outside) == count
+    if not whole or [t.atom for t in tiles] != list(outside) or any(t.block > 1 for t in tiles):
+        return None
+    if len(schedule.tiles) - schedule.inner < len(outside):
+        return None
+    steps = prod(t.outer for t in schedule.tiles[: len(schedule.tiles) - schedule.inner])
+    return replace(
+        schedule, steps=steps, chunk=steps // count, parts=1, blocked=None, prefetch=None
+    )
