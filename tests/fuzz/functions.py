@@ -35,7 +35,8 @@ def of_function(node: Node, sources: list[Known], value: Array) -> Array:
     centre = wide(x.value)
     middle = np.asarray(apply(centre), np.float64)
     if node.op in (Op.SIN, Op.COS):
-        spread = np.minimum(x.error, 2.0)
+        # What may be infinite, or a number beyond halves, has no sine or one.
+        spread = np.where(np.isfinite(centre), np.minimum(x.error, 2.0), INFINITE)
     else:
         ends = [np.asarray(apply(centre + d), np.float64) for d in (-x.error, x.error)]
         spread = np.maximum(*(np.abs(end - middle) for end in ends))

@@ -193,7 +193,7 @@ def test_random_attentions_in_bands(programs: int, monkeypatch: pytest.MonkeyPat
         context = CompileContext(spec, numerics=numerics)
         cut += sum(bool(k.kernel.scratch) for k in plan_of(outputs, context=context).lowered)
         check_numbers(outputs, context)
-    assert cut > programs
+    assert cut >= programs
 
 
 @pytest.mark.opencl
