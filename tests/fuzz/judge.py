@@ -102,6 +102,8 @@ class Judge:
         error = clean(error, value)
         if node.dtype is dt.float16:  # wide halves go on beyond the largest one
             error[np.isinf(value) & _are_finite(sources, value)] = INFINITE
+            # What may be beyond it may be an infinity.
+            error[(error > 0) & (np.abs(wide(value)) + error > np.finfo(np.float16).max)] = INFINITE
         return Known(value, error)
 
     def _leaf(self, buffer: Buffer) -> Known:

@@ -23,6 +23,12 @@ CACHE = 32 << 10
 HEADS, WIDTH = 3, 20
 
 
+@pytest.fixture(autouse=True)
+def _few_bands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small programs have few bands."""
+    monkeypatch.setattr(bands, "MIN_BANDS", 16)
+
+
 def small(row: str = "cpu") -> CompileContext:
     """A processor whose caches hold few scores."""
     return CompileContext(replace(SPECS[row], l2_bytes=CACHE, cores=1))
