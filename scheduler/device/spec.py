@@ -149,7 +149,8 @@ _LEAST_ALLOCATION: Final = 128 << 20
 
 _CPU_SOURCES: Final = (
     "lanes, registers, broadcasts: Intel SDM, AVX-512: 32 registers of 512 bits, operands {1to16}",
-    "caches: Emerald Rapids, 48 KiB L1d and 2 MiB L2 per core, as lscpu reports",
+    "caches: the least of processors with AVX-512, 32 KiB L1d and 1 MiB L2 per core (AMD Zen 4,",
+    "Skylake; later ones of Intel have 48 KiB and 2 MiB), as lscpu reports",
     "cores: the machine that speed is judged on has 2",
     "peak: ceilings of modeld bench --roofline on 2 cores, 2026-11-21: independent multiply-adds,",
     "reads beyond the caches; launch: PoCL 3.0, one with work less the same work in one launch",

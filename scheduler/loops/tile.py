@@ -49,7 +49,7 @@ MIN_WAYS = 4
 # Cycles to widen a vector of halves.
 CONVERSION = 1.0
 # Rows beyond the cache's that replacement still copes with (seen: 25 rows in 2 sets of 12 ways run
-# at full speed, 25 in one set at half of it).
+# at full speed, 25 in one set at half of it, in 2 sets of 8 ways at 0.6).
 MAX_SHARED_ROWS = 2
 UNKNOWN = Operands()
 

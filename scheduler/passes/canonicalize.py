@@ -9,6 +9,7 @@ where(true, a, b)                           ->  a
 contiguous(contiguous(x))                   ->  contiguous(x)
 shrink(pad(x)) of padding only              ->  the fill value
 shrink(cat(x, y)) within x                  ->  shrink(x)
+cat(x[s:], x[:s])                           ->  shrink(x behind itself): one source, read once
 
 With rules on tensors of one value (`splat`), operands that cancel (`cancel`) and gathers of known
 rows (`known_gather`). All rules are exact in floating point but those of two lists: closed sums
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 
 from scheduler.ir import dtype as dt
 from scheduler.ir.boxes import source_box, whole
-from scheduler.ir.build import like, number
+from scheduler.ir.build import expanded, like, number, reshaped
 from scheduler.ir.node import Node, alu, make
 from scheduler.ir.ops import Op, identity
 from scheduler.ir.rewrite import Rewriter, Rule
@@ -160,6 +161,27 @@ def _slice_of_one_source(node: Node) -> Node | None:
     return None
 
 
+def _rotation(node: Node) -> Node | None:
+    """Two parts of one tensor that changed places, as a part of the tensor behind itself."""
+    axis, (late, early) = node.arg, node.src if len(node.src) == 2 else (node, node)
+    if late.op is not Op.SHRINK or early.op is not Op.SHRINK or late.src != early.src:
+        return None
+    (source,) = late.src
+    size = source.shape[axis]
+    (start, _, step), others = late.arg[axis], [b for a, b in enumerate(late.arg) if a != axis]
+    rest = (0, start, 1)
+    if step != 1 or late.shape[axis] != size - start or early.arg[axis] != rest:
+        return None
+    if others != [b for a, b in enumerate(early.arg) if a != axis]:
+        return None
+    shape = source.shape
+    once = reshaped(source, (*shape[:axis], 1, *shape[axis:]))
+    twice = expanded(once, (*shape[:axis], 2, *shape[axis:]))
+    behind = reshaped(twice, (*shape[:axis], 2 * size, *shape[axis + 1 :]))
+    bounds = (*late.arg[:axis], (start, start + size, 1), *late.arg[axis + 1 :])
+    return like(node, Op.SHRINK, (behind,), bounds)
+
+
 def _empty_sources(node: Node) -> Node | None:
     left = tuple(s for s in node.src if s.shape[node.arg])
     if len(left) == len(node.src) or not left:
@@ -182,6 +204,7 @@ RULES = (
     Rule("slice of padding", (Op.SHRINK,), _slice_of_padding),
     Rule("slice of one source", (Op.SHRINK,), _slice_of_one_source),
     Rule("concat with nothing", (Op.CAT,), _empty_sources),
+    Rule("rotation", (Op.CAT,), _rotation),
     Rule("needless cast", (Op.CAST,), _cast),
     Rule("known condition", (Op.WHERE,), _known_condition),
     Rule("empty reduction", (Op.REDUCE,), _empty_reduce),
