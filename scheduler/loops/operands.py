@@ -93,7 +93,9 @@ def _scalar_work(body: PlacedBody, vector: Atom, row: Atom) -> int:
 
 def _meet(load: Node, row: Atom, reduced: Atom) -> bool:
     """Whether two rows read one element, at different steps of a reduced range."""
-    step = abs(ixs.coefficient(load.arg.offset, row) or 0)
-    tap = abs(ixs.coefficient(load.arg.offset, reduced) or 0)
+    steps = [ixs.coefficient(load.arg.offset, r) for r in (row, reduced)]
+    if None in steps:  # a border is counted from behind: inside of it both are steps
+        return {row, reduced} <= set(ixs.leaves(load.arg.offset))
+    step, tap = (abs(s or 0) for s in steps)
     # Rows i and steps t with i * step == t * tap; the least such t is step / gcd.
     return step > 0 and tap > 0 and step // gcd(step, tap) < reduced.size

@@ -23,6 +23,7 @@ from scheduler.loops.operands import hoisted_rows, operands_of
 from scheduler.loops.place import PlacedBody, dependencies, looped
 from scheduler.loops.scalar_tile import scalar_tile
 from scheduler.loops.split_work import inner_parts
+from scheduler.loops.stream import stream_unroll
 from scheduler.loops.tile import contraction_tile, window_rows
 from scheduler.loops.vector import (
     LoadInfo,
@@ -40,10 +41,6 @@ STREAM_VECTORS = 4
 WINDOW_PART = 2
 WINDOW_ROWS = 8
 POOL_ROWS = 4
-# Bytes a step of a streaming kernel stores at most, two cache lines: its index arithmetic is paid
-# once for both; and vectors of a step, the most that fit.
-STREAM_BYTES = 128
-STREAM_UNROLLS = (8, 4, 2)
 # Ranges that only weights follow are unrolled up to this many results: the other loads are shared.
 SMALL_RANGE = 4
 # Reduce loops of up to this many steps are unrolled whole, so that overlapping windows, up
@@ -97,8 +94,8 @@ def choose_schedule(
         turned = schedule.transposed = transposed_range(body, loads, vector, lanes, spec)
         if turned is not None:
             tiles[turned].unroll = lanes
-    if not schedule.reduce_order and vector in tiles and streams:
-        _stream_tile(tiles[vector], body)
+    if not schedule.reduce_order and vector in tiles:
+        tiles[vector].unroll = stream_unroll(tiles[vector], body, streams=streams)
     if schedule.reduce_order and vector in tiles:
         # Loads outside of reductions run once for each result and gain nothing from a register
         # tile.
@@ -211,18 +208,6 @@ def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tup
     return tuple(sorted(node.arg[1], key=lambda r: (r is across, -stride(r), r.serial)))
 
 
-def _stream_tile(tile: Tile, body: PlacedBody) -> None:
-    """Let a step of a kernel that only streams move whole cache lines, not narrow vectors."""
-    vector_bytes = tile.lanes * body.value.dtype.itemsize
-    for unroll in STREAM_UNROLLS:
-        # A step that is not whole would be stored again with an overlap; streaming has nothing to
-        # gain.
-        exact = tile.atom.size % (tile.lanes * unroll) == 0
-        if exact and vector_bytes * unroll <= STREAM_BYTES:
-            tile.unroll = unroll
-            return
-
-
 def _resize(schedule: LoopSchedule, tiles: dict[Atom, Tile], choice: Choice) -> None:
     """Give the register tile the size of a choice, no larger than its ranges."""
     vector, row = schedule.vector, schedule.row
@@ -279,18 +264,22 @@ def _register_tile(
         shape = contraction_tile(vectors, row.size, steps, lanes, spec, operands)
         tiles[vector].unroll, tiles[row].unroll = shape
         return
+    # These ranges add accumulators that read the same inputs, at no further load but the weights':
+    # several results of the same inputs, as in a channel multiplier.
+    shared_by = [r for r in tiles if r.size <= SMALL_RANGE and r is not vector and r not in rows]
     if row is not None:
         each = max(map(schedule.accumulators, schedule.reduce_order))
         accumulators = max(1, spec.vector_registers // WINDOW_PART // each)
         vectors = max(1, accumulators // WINDOW_ROWS)
         vectors = min(vectors, -(-vector.size // tiles[vector].lanes))
         weighted = any(ld.weight for ld in inner)
-        most = accumulators // vectors if weighted else min(POOL_ROWS, accumulators)
+        # Columns that several taps read wait in registers, as many as there are accumulators.
+        vectors = 1 if weighted else vectors
+        several = prod(r.size for r in shared_by)
+        most = max(1, WINDOW_ROWS // several) if weighted else min(POOL_ROWS, accumulators)
         tiles[vector].unroll, tiles[row].unroll = vectors, window_rows(row.size, most)
-    # These ranges add accumulators that read the same inputs, at no further load but the weights'.
-    for r, tile in tiles.items():  # several results of the same inputs, as in a channel multiplier
-        if r.size <= SMALL_RANGE and r is not vector and r not in rows:
-            tile.unroll = r.size
+    for r in shared_by:
+        tiles[r].unroll = r.size
 
 
 def _rows_of_values(rows: list[Atom], vector: Atom, inner: list[LoadInfo]) -> list[Atom]:

@@ -89,6 +89,15 @@ def test_scalars_that_wait_for_a_later_tap_take_registers() -> None:
     assert contraction_tile(8, 128, 216, 16, SPECS["cpu"], Operands(8, shared=True)) == free
 
 
+@pytest.mark.parametrize("operands", [Operands(48, shared=True), Operands(48, work=5)])
+def test_scalars_of_one_vector_take_registers_where_they_are_no_operands(
+    operands: Operands,
+) -> None:
+    """They are computed, or several taps use them: 20 and 27 rows took twice as long."""
+    assert contraction_tile(1, 160, 108, 16, SPECS["cpu"], Operands(48)) == (1, 27)
+    assert contraction_tile(1, 160, 108, 16, SPECS["cpu"], operands) == (1, 16)
+
+
 @pytest.mark.parametrize(
     ("kernel", "stride", "dilation", "shared"),
     [
