@@ -34,8 +34,8 @@ MIN_REUSE = 16
 LONG_SUM = 8
 # Vectors of a panel: the columns that a register tile reads beside each other.
 PANEL = 2
-# Bytes between its rows from which on they share a set of the innermost cache: then columns are cut
-# into panels.
+# Bytes of a page. Rows of a copy that are so far apart share a set of the innermost cache: then its
+# columns are cut into panels.
 PAGE = 4096
 # Multiply-adds below which the sums take less time than one more launch.
 MIN_WORK = 1 << 20
@@ -96,7 +96,7 @@ def _badly_placed(node: Node, body: PlacedBody, spec: DeviceSpec) -> Sequence[in
     if any(is_weight(n.src[0]) for n in loads):
         return ()
     parts = [set(scalar_nodes(factor)) for factor in node.src[0].src]
-    far = {n for n in loads if _span(n, reduced) > spec.l2_bytes}
+    far = {n for n in loads if _reach(n, reduced) > spec.l2_bytes}
     if far:
         return [i for i, part in enumerate(parts) if not far.isdisjoint(part)]
     steps = prod(r.size for r in reduced)
@@ -111,10 +111,11 @@ def _badly_placed(node: Node, body: PlacedBody, spec: DeviceSpec) -> Sequence[in
     return range(len(parts))
 
 
-def _span(load: Node, ranges: Collection[Atom]) -> int:
-    """Return the bytes from the first to the last element that a sum reads."""
+def _reach(load: Node, ranges: Collection[Atom]) -> int:
+    """Return the bytes of the pages that a sum reads elements of, at most."""
     steps = ((ixs.coefficient(load.arg.offset, r) or 0) * (r.size - 1) for r in ranges)
-    return sum(map(abs, steps)) * load.dtype.itemsize
+    span = sum(map(abs, steps)) * load.dtype.itemsize
+    return min(span, prod(r.size for r in ranges) * PAGE)
 
 
 def _choose(
