@@ -10,6 +10,7 @@ come later.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -22,8 +23,10 @@ from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.ordered import FUSED, is_fused, parts_of
 from scheduler.ir.ranges import Index, cat_sources, source_index
 from scheduler.ir.repeated import repeated
-from scheduler.kernelize.scalar import atoms_of, scalar_sources, tuple_of
+from scheduler.kernelize.scalar import atoms_of, rebuild, scalar_sources, tuple_of
 from scheduler.kernelize.uses import Realized, Region, reduce_index
+
+Swap = Callable[[Node], Node | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,3 +370,21 @@ def build_body(region: Region, plan: Realized) -> Body:
         at = builder.build(index, (region.index[axis],))
         row = Row(axis, _counted_from_start(at, region.target.shape[axis]))
     return Body(region.ranges, (Store(region.target, region.target_index, value, row),))
+
+
+def moved_access(load: Node, mapping: Mapping[Atom, Ix]) -> Access:
+    """Return the argument of a LOAD in other ranges."""
+    access: Access = load.arg
+    index = tuple(ixs.substitute(i, mapping) for i in access.index)
+    return Access(index, ixs.substitute_predicate(access.valid, mapping), access.fill)
+
+
+def moved(body: Body, mapping: Mapping[Atom, Ix], swap: Swap = lambda _: None) -> Body:
+    """Return a body without rows in other ranges, with some nodes replaced by `swap`."""
+    value = rebuild(body.value, mapping, moved_access, swap)
+    values = value.src if value.op is Op.TUPLE else (value,)
+    stores = tuple(
+        Store(s.target, tuple(ixs.substitute(i, mapping) for i in s.index), v)
+        for s, v in zip(body.stores, values, strict=True)
+    )
+    return Body(body.ranges, stores)

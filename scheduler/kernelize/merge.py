@@ -11,7 +11,6 @@ compute, it computes that. Reductions that are equal but for the names of their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from scheduler.ir import index as ixs
@@ -19,10 +18,9 @@ from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
 from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS, Op
 from scheduler.ir.ranges import Index
-from scheduler.kernelize.body import Access, Body, Store
+from scheduler.kernelize.body import Access, Body, Store, moved, moved_access
 from scheduler.kernelize.scalar import rebuild, scalar_nodes
 
-Swap = Callable[[Node], Node | None]
 # What is computed again instead of stored and read costs at most this, in adds.
 MAX_COST_AGAIN = 8
 
@@ -59,7 +57,7 @@ def merge(first: Body, second: Body) -> Merged | None:
     if mapping is None:
         return None
     if not onto_first:
-        first = _moved(first, mapping)
+        first = moved(first, mapping)
         mapping = {}
     stored = {s.target: s for s in first.stores}
     known = [n for n in scalar_nodes(first.value) if n.op is Op.ACCUMULATE]
@@ -82,7 +80,7 @@ def merge(first: Body, second: Body) -> Merged | None:
         return None
 
     try:
-        second = _moved(second, mapping, swap)
+        second = moved(second, mapping, swap)
     except _UnfitError:
         return None
     body = Body(first.ranges if onto_first else second.ranges, (*first.stores, *second.stores))
@@ -111,7 +109,7 @@ def _computed_at(store: Store, access: Access) -> Node:
             mapping[atom] = read
         elif written != read:
             raise _UnfitError
-    return rebuild(store.value, mapping, _access)
+    return rebuild(store.value, mapping, moved_access)
 
 
 def loops_of(body: Body) -> tuple[Atom, ...]:
@@ -184,24 +182,6 @@ def _paired(a: Index, b: Index, inner: set[Atom]) -> dict[Atom, Atom] | None:
     return pairs
 
 
-def _moved(body: Body, mapping: Mapping[Atom, Ix], swap: Swap = lambda _: None) -> Body:
-    """Return a body in other ranges, with nodes replaced where `swap` gives another."""
-    value = rebuild(body.value, mapping, _access, swap)
-    values = value.src if value.op is Op.TUPLE else (value,)
-    stores = tuple(
-        Store(s.target, tuple(ixs.substitute(i, mapping) for i in s.index), v)
-        for s, v in zip(body.stores, values, strict=True)
-    )
-    return Body(body.ranges, stores)
-
-
-def _access(load: Node, mapping: Mapping[Atom, Ix]) -> Access:
-    """Return the argument of a LOAD in other ranges."""
-    access: Access = load.arg
-    index = tuple(ixs.substitute(i, mapping) for i in access.index)
-    return Access(index, ixs.substitute_predicate(access.valid, mapping), access.fill)
-
-
 def _is_same(node: Node, known: Node) -> bool:
     """Whether two reductions are equal but for the names of their ranges."""
     if node is known:
@@ -210,4 +190,4 @@ def _is_same(node: Node, known: Node) -> bool:
     if op is not other or parts != others or [r.size for r in ranges] != [r.size for r in theirs]:
         return False
     renamed = {a: ixs.of(b) for a, b in zip(ranges, theirs, strict=True)}
-    return rebuild(node.src[0], renamed, _access) is known.src[0]
+    return rebuild(node.src[0], renamed, moved_access) is known.src[0]

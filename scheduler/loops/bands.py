@@ -21,9 +21,9 @@ from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node, is_weight, make, storage_of
 from scheduler.ir.ops import Op
-from scheduler.kernelize.body import Access, Body, Store
+from scheduler.kernelize.body import Access, Body, Store, moved
 from scheduler.kernelize.kernel import Kernel, make_kernel
-from scheduler.kernelize.scalar import rebuild, scalar_nodes
+from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.place import PlacedBody
 
@@ -155,21 +155,8 @@ def _split(kernel: Kernel, own: Collection[Node]) -> Kernel:
         inner = ixs.new_range(min(parts), f"{r.name}m")
         mapping[r] = ixs.add(ixs.mul(ixs.of(outer), inner.size), ixs.of(inner))
         ranges += [outer, inner]
-    stores = tuple(
-        Store(s.target, _at(s.index, mapping), rebuild(s.value, mapping, _moved))
-        for s in body.stores
-    )
-    return make_kernel((Body(tuple(ranges), stores),), kernel.origin) if mapping else kernel
-
-
-def _moved(load: Node, mapping: Mapping[Atom, Ix]) -> Access:
-    access: Access = load.arg
-    valid = ixs.substitute_predicate(access.valid, mapping)
-    return Access(_at(access.index, mapping), valid, access.fill)
-
-
-def _at(index: Sequence[Ix], mapping: Mapping[Atom, Ix]) -> tuple[Ix, ...]:
-    return tuple(ixs.substitute(i, mapping) for i in index)
+    whole = replace(moved(body, mapping), ranges=tuple(ranges))
+    return make_kernel((whole,), kernel.origin) if mapping else kernel
 
 
 def _cut(chain: Sequence[Kernel], spec: DeviceSpec) -> Bands | None:
@@ -321,15 +308,14 @@ class _Cut:
             return make(Op.LOAD, node.dtype, (places[node.src[0]],), access)
 
         stores = []
-        for store in kernel.bodies[0].stores:
-            value = rebuild(store.value, mapping, _moved, swap)
-            index, target = _at(store.index, mapping), store.target
+        for store in moved(kernel.bodies[0], mapping, swap).stores:
+            index, target = store.index, store.target
             if not last:
                 items = -(-count // self.chunk)
                 shape = (items, self.height, *self._rest(target, target.shape))
                 places[target] = make(Op.PACK, target.dtype, (target,), (shape, self.height))
                 index, target = self._inside(target, index, start), places[target]
-            stores.append(Store(target, index, value))
+            stores.append(Store(target, index, store.value))
         others = [r for r in _outputs(kernel) if r not in mine]
         return make_kernel((Body((*bands, row, *others), tuple(stores)),), kernel.origin)
 

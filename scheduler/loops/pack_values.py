@@ -22,7 +22,7 @@ from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node, is_weight, make
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.ir.ordered import is_fused, parts_of
-from scheduler.kernelize.body import Access, Body, Store
+from scheduler.kernelize.body import Access, Body, Store, moved_access
 from scheduler.kernelize.kernel import Kernel, make_kernel
 from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
 from scheduler.loops.place import Layout, PlacedBody, place, split_ranges
@@ -176,7 +176,7 @@ def _packed(
     packed = make(Op.PACK, factor.dtype, (kernel.targets[0],), (shape, index))
     whole = ixs.add(ixs.mul(ixs.of(panels), width), ixs.of(columns))
     mapping = {**{r: ixs.of(f) for r, f in fresh.items()}, inner: whole}
-    value = rebuild(factor, mapping, _moved)
+    value = rebuild(factor, mapping, moved_access)
     copy = Body(order, (Store(packed, tuple(map(ixs.of, order)), value),))
     load = make(Op.LOAD, factor.dtype, (packed,), Access(index, (), 0))
     reads = (load, other) if number == 0 else (other, load)
@@ -184,12 +184,6 @@ def _packed(
     stores = tuple(_with(s, product, new) for s in kernel.bodies[0].stores)
     rest = replace(kernel.bodies[0], stores=stores)
     return make_kernel((copy,), kernel.origin), make_kernel((rest,), kernel.origin)
-
-
-def _moved(load: Node, mapping: Mapping[Atom, Ix]) -> Access:
-    access: Access = load.arg
-    index = tuple(ixs.substitute(i, mapping) for i in access.index)
-    return Access(index, ixs.substitute_predicate(access.valid, mapping), access.fill)
 
 
 def _with(store: Store, old: Node, new: Node) -> Store:

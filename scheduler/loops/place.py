@@ -16,7 +16,7 @@ from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node, is_weight, make
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.ir.ordered import parts_of
-from scheduler.kernelize.body import Access, Body
+from scheduler.kernelize.body import Body, moved_access
 from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
 
 # Splitting stops here: more loops than this cost more than the divisions they replace.
@@ -107,12 +107,11 @@ def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
     ranges = tuple(r for r in body.ranges if r is not None)
 
     def put(load: Node, mapping: Mapping[Atom, Ix]) -> Place:
-        access: Access = load.arg
-        index = tuple(ixs.substitute(i, mapping) for i in access.index)
-        valid = ixs.substitute_predicate(access.valid, mapping)
+        access = moved_access(load, mapping)
         shape = load.src[0].shape
         layout = layouts.get(load.src[0]) or row_major(len(shape))
-        return Place(index, valid, access.fill, layout.offset(index, shape))
+        offset = layout.offset(access.index, shape)
+        return Place(access.index, access.valid, access.fill, offset)
 
     value = rebuild(body.value, {}, put)
     stores, rows = [], len(body.stores)
