@@ -269,7 +269,9 @@ def render(nests: Sequence[Nest], bands: Bands | None = None) -> KernelCode:
         LoweringError: there are more work-items, or larger indices, than an int holds.
     """
     # A result that several nests write is one parameter, in the order of first use.
-    nodes = dict.fromkeys(node for nest in nests for node in nest.outputs)
+    # What loop nests hand on comes behind the result.
+    ordered = nests if bands is None else [nests[-1], *nests[:-1]]
+    nodes = dict.fromkeys(node for nest in ordered for node in nest.outputs)
     names = ["out"] if len(nodes) == 1 else [f"out{i}" for i in range(len(nodes))]
     outputs = dict(zip(nodes, names, strict=True))
     inputs: dict[Argument, str] = {}
