@@ -155,8 +155,9 @@ def _split(kernel: Kernel, own: Collection[Node]) -> Kernel:
         inner = ixs.new_range(min(parts), f"{r.name}m")
         mapping[r] = ixs.add(ixs.mul(ixs.of(outer), inner.size), ixs.of(inner))
         ranges += [outer, inner]
-    whole = replace(moved(body, mapping), ranges=tuple(ranges))
-    return make_kernel((whole,), kernel.origin) if mapping else kernel
+    if not mapping:
+        return kernel
+    return make_kernel((replace(moved(body, mapping), ranges=tuple(ranges)),), kernel.origin)
 
 
 def _cut(chain: Sequence[Kernel], spec: DeviceSpec) -> Bands | None:

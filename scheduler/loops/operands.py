@@ -94,7 +94,7 @@ def _scalar_work(body: PlacedBody, vector: Atom, row: Atom) -> int:
 def _meet(load: Node, row: Atom, reduced: Atom) -> bool:
     """Whether two rows read one element, at different steps of a reduced range."""
     steps = [ixs.coefficient(load.arg.offset, r) for r in (row, reduced)]
-    if None in steps:  # a border is counted from behind: inside of it both are steps
+    if None in steps:  # behind a remainder both are steps, but for its ends
         return {row, reduced} <= set(ixs.leaves(load.arg.offset))
     step, tap = (abs(s or 0) for s in steps)
     # Rows i and steps t with i * step == t * tap; the least such t is step / gcd.

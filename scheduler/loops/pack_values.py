@@ -6,7 +6,8 @@
 Weights are packed while compiling (`pack.py`). Where both factors are values, each lies as its
 writer left it, and there may be no range of results along which the one is a run of memory and the
 other stands still. Then lanes would run across the sum, with a horizontal sum for every result. A
-copy costs as much as a few of these sums, and each of its elements is used many times.
+copy costs as much as a few of these sums, and each of its elements is used many times. So it does
+where a sum reads an operand over more pages than a core's cache holds.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ from scheduler.loops.vector import (
 
 # Vectors of results where there are no rows: several streams of weights at once.
 STREAM_VECTORS = 4
-# Register tile of a sliding window: one part of so many of the registers are accumulators; rows of
-# each vector, and rows of a window without weights, as in pooling.
+# Register tile of a sliding window: rows of its vector. Of one without weights, as in pooling: one
+# part of so many of the registers are accumulators, and its rows.
 WINDOW_PART = 2
 WINDOW_ROWS = 8
 POOL_ROWS = 4
@@ -269,14 +269,15 @@ def _register_tile(
     shared_by = [r for r in tiles if r.size <= SMALL_RANGE and r is not vector and r not in rows]
     if row is not None:
         each = max(map(schedule.accumulators, schedule.reduce_order))
-        accumulators = max(1, spec.vector_registers // WINDOW_PART // each)
-        vectors = max(1, accumulators // WINDOW_ROWS)
-        vectors = min(vectors, -(-vector.size // tiles[vector].lanes))
-        weighted = any(ld.weight for ld in inner)
-        # Columns that several taps read wait in registers, as many as there are accumulators.
-        vectors = 1 if weighted else vectors
-        several = prod(r.size for r in shared_by)
-        most = max(1, WINDOW_ROWS // several) if weighted else min(POOL_ROWS, accumulators)
+        if any(ld.weight for ld in inner):
+            # Columns that several taps read wait in registers, about one for each accumulator.
+            vectors, most = 1, max(1, WINDOW_ROWS // (each * prod(r.size for r in shared_by)))
+        else:
+            accumulators = max(1, spec.vector_registers // WINDOW_PART // each)
+            vectors = min(
+                max(1, accumulators // WINDOW_ROWS), -(-vector.size // tiles[vector].lanes)
+            )
+            most = min(POOL_ROWS, accumulators)
         tiles[vector].unroll, tiles[row].unroll = vectors, window_rows(row.size, most)
     for r in shared_by:
         tiles[r].unroll = r.size

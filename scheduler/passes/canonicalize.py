@@ -163,16 +163,13 @@ def _slice_of_one_source(node: Node) -> Node | None:
 
 def _rotation(node: Node) -> Node | None:
     """Two parts of one tensor that changed places, as a part of the tensor behind itself."""
-    axis, (late, early) = node.arg, node.src if len(node.src) == 2 else (node, node)
-    if late.op is not Op.SHRINK or early.op is not Op.SHRINK or late.src != early.src:
+    if len(node.src) != 2 or any(s.op is not Op.SHRINK for s in node.src):
         return None
+    axis, (late, early) = node.arg, node.src
     (source,) = late.src
-    size = source.shape[axis]
-    (start, _, step), others = late.arg[axis], [b for a, b in enumerate(late.arg) if a != axis]
-    rest = (0, start, 1)
-    if step != 1 or late.shape[axis] != size - start or early.arg[axis] != rest:
-        return None
-    if others != [b for a, b in enumerate(early.arg) if a != axis]:
+    size, start = source.shape[axis], late.arg[axis][0]
+    ends = (*late.arg[:axis], (0, start, 1), *late.arg[axis + 1 :])
+    if early.src != late.src or early.arg != ends or late.arg[axis] != (start, size, 1):
         return None
     shape = source.shape
     once = reshaped(source, (*shape[:axis], 1, *shape[axis:]))

@@ -40,7 +40,7 @@ class Pointers:
     def __init__(self, emitter: Emitter, lanes: int) -> None:
         self.e, self.lanes = emitter, lanes
         self.arguments: dict[Argument, str] = {}
-        self.scratch: Mapping[Argument, str] = {}
+        self.scratch: Mapping[Node, str] = {}
         self.first = 0
         self.spare_buffers = 0
         self.opaque = False
@@ -50,7 +50,7 @@ class Pointers:
 
     def argument(self, source: Argument) -> str:
         """Return the parameter name of a buffer, adding it on first use."""
-        if source in self.scratch:
+        if isinstance(source, Node) and source in self.scratch:
             return self.scratch[source]
         return self.arguments.setdefault(source, f"in{self.first + len(self.arguments)}")
 

@@ -87,7 +87,7 @@ class _Renderer:
         self.v = Values(self.e, self.body.value, axes, self.lanes, self._run_here)
         self.v.pointers.arguments, self.v.images = inputs, nest.images
         self.v.pointers.spare_buffers, self.v.prefetch = nest.spare_buffers, self.schedule.prefetch
-        self.v.pointers.scratch = dict(scratch.items())
+        self.v.pointers.scratch = scratch
         self.v.narrow = vector if self._useful < self.lanes else None
         self.v.pointers.opaque = self.schedule.contracts and self._vectors() == 1
         self.loops.v = self.v

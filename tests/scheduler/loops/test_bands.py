@@ -73,7 +73,13 @@ def one_head() -> Tensor:
     return (a @ a.T).softmax() @ a.flip(0)
 
 
-BANDS = (attention, masked, no_softmax, one_head)
+def columns() -> Tensor:
+    """A softmax of columns hands on columns."""
+    a = x(240, 24, name="a")
+    return (a @ a.T).softmax(0).T @ a.flip(0)
+
+
+BANDS = (attention, masked, no_softmax, one_head, columns)
 
 
 def chains(tensor: Tensor, context: CompileContext | None = None) -> list[LoweredKernel]:
@@ -111,19 +117,27 @@ def a_third_kernel_reads_scores() -> list[Tensor]:
     return [scores.softmax() @ v, scores.sum(2)]
 
 
+def weighted() -> Tensor:
+    a = x(240, 24, name="a")
+    return (a @ a.T).softmax() @ weight(240, 20)
+
+
+def all_scores_first() -> Tensor:
+    a = x(240, 24, name="a")
+    scores = a @ a.T
+    return (scores - scores.max((0, 1))).exp() @ a.flip(0)
+
+
 def a_state_is_written() -> Tensor:
     """A later band would read what an earlier one has written."""
-    state = Tensor.state("s", (264, 24))
+    state = Tensor.state("s", (240, 24))
     return state.assign((state @ state.T).softmax() @ state)
 
 
 APART: dict[str, Callable[[], Tensor | list[Tensor]]] = {
-    "caches hold the scores": lambda: attention(16),
     "rows cannot be cut evenly": lambda: attention(97),
-    "a weight is a factor": lambda: (x(264, 24) @ weight(24, 264)).softmax() @ weight(264, 8),
-    "rows are not handed on": lambda: (
-        (x(264, 24) @ x(24, 264, name="b")).softmax(0).T @ x(264, 24, name="c")
-    ),
+    "a weight is a factor": weighted,
+    "all scores are needed first": all_scores_first,
     "scores are a result": scores_are_a_result,
     "another kernel reads scores": a_third_kernel_reads_scores,
     "a state is written": a_state_is_written,
@@ -138,6 +152,10 @@ def test_kernels_run_one_after_the_other_where(reason: str) -> None:
     named = {f"y{i}": t for i, t in enumerate(outputs) if t not in writes}
     plan = plan_of(named, writes, small())
     assert not any(k.kernel.scratch for k in plan.lowered)
+
+
+def test_kernels_run_one_after_the_other_where_caches_hold_the_scores() -> None:
+    assert chains(attention(), CompileContext(SPECS["cpu"])) == []
 
 
 def test_gpus_share_what_work_items_compute_in_other_ways() -> None:

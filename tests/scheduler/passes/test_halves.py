@@ -247,9 +247,8 @@ def test_bits_of_all_halves_and_back(meaning: str) -> None:
     positive = is_number & ~np.signbit(given["x"])
     np.testing.assert_array_equal(found["signed"][positive], bits[positive].view(np.int16))
     assert (found["signed"][is_number & ~positive] & 0x7FFF == 0).all()
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # what is beyond the largest half is an infinity
+    # What is beyond the largest half is an infinity.
+    with np.errstate(over="ignore", invalid="ignore"):
         doubled = (given["x"] + given["x"]).view(np.uint16)
     np.testing.assert_array_equal(found["doubled"][is_number], doubled[is_number])
     assert set(found["bits"][~is_number]) == {0x7E00, 0xFE00}

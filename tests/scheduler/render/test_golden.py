@@ -32,6 +32,7 @@ from tests.support.selection import quick_cases
 Golden = Callable[[str, str], None]
 Built = Tensor | list[Tensor] | tuple[list[Tensor], list[Tensor]]
 ONE_CORE = replace(SPECS["gpu"], cores=1)  # few work-items: larger tiles pay
+SMALL_CACHE = replace(SPECS["cpu"], cores=1, l2_bytes=64 << 10)  # scores do not fit
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,11 @@ def hand_written(_: Weights) -> Tensor:
     return y.relu() + x(16, name="b")
 
 
+def bands(_: Weights) -> Tensor:
+    a = x(512, 16)
+    return (a @ a.T).softmax() @ a.flip(0)
+
+
 def winograd(w: Weights) -> Tensor:
     image = x(1, 32, 32, 32) * 0.5  # an input as it is would need a copy
     return image.conv2d(w(32, 32, 3, 3), padding=1).relu().sum(1)
@@ -103,6 +109,7 @@ KINDS = [
     Kind("strict", lambda _: (x(3, 37) * x(37, name="b")).sum(1), "acc2", AVX2, numerics=STRICT),
     Kind("hoisted", lambda _: x(4, 32) - x(4, 32, name="b").max(1, keepdim=True), r"\bh\d+"),
     Kind("softmax", lambda _: x(4, 24).softmax(), "m_exp"),
+    Kind("bands", bands, "int band", SMALL_CACHE),
     Kind("layernorm", lambda _: x(4, 64).layernorm(), "sqrt"),
     Kind("matmul", lambda w: x(4, 32) @ w(32, 48) + w(48), "acc12"),
     Kind("matmul_simt", lambda w: x(64, 32) @ w(32, 64), "acc", GPU),
