@@ -13,6 +13,8 @@ from typing import Final
 from cereal.services import BIG_QUEUE, RENAMED_2026, HashName, member_of, port_of, service
 
 _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
+VISION_ENDPOINT: Final = "visionipc_"
+"""What the endpoints begin with on which VisionIPC announces frames."""
 _DEVICE_PARAMS: Final = Path("/data/params")
 
 
@@ -28,6 +30,8 @@ class Stack:
         has_small_queues: Rings in shared memory have the size of `Service.queue_bytes`; else all
             have 10 MiB.
         queue_prefix: What a ring's file name in /dev/shm begins with.
+        default_queue_bytes: Size of the ring of an endpoint of VisionIPC.
+        vision_buffer_bytes: Size of the structure by which VisionIPC describes a buffer.
         has_delay_params: The user may set the lateral delay (LagdToggle, LagdValueCache).
     """
 
@@ -37,6 +41,8 @@ class Stack:
     hash_name: HashName = "fnv1a"
     has_small_queues: bool = False
     queue_prefix: str = ""
+    default_queue_bytes: int = BIG_QUEUE
+    vision_buffer_bytes: int = 136
     has_delay_params: bool = False
 
     def endpoint(self, name: str) -> str:
@@ -58,11 +64,16 @@ class Stack:
         return self.members.get(name) or member_of(name)
 
     def queue_bytes(self, name: str) -> int:
-        """Return the size of the ring of service `name` in shared memory, without its header.
+        """Return the size of the ring of an endpoint in shared memory, without its header.
+
+        Args:
+            name: Name of a service, or an endpoint of VisionIPC (`VISION_ENDPOINT`).
 
         Raises:
             ServiceError: there is no such service.
         """
+        if name.startswith(VISION_ENDPOINT):
+            return self.default_queue_bytes
         row = service(name)
         return row.queue_bytes if self.has_small_queues else BIG_QUEUE
 
@@ -106,6 +117,8 @@ STACKS: Final[Mapping[str, Stack]] = MappingProxyType(
                 members=MappingProxyType({"driverMonitoringState": "driverMonitoringStateV2"}),
                 has_small_queues=True,
                 queue_prefix="msgq_",
+                default_queue_bytes=1 << 20,
+                vision_buffer_bytes=112,
             ),
             Stack("sunnypilot", has_delay_params=True),
         )

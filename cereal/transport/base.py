@@ -11,6 +11,18 @@ class Publisher(Protocol):
         """Send one message to whoever listens now. Never blocks; a slow reader loses messages."""
         ...
 
+    def has_readers(self) -> bool:
+        """Tell whether anybody subscribes to the service now."""
+        ...
+
+    def is_read(self) -> bool:
+        """Tell whether there are readers, and each has taken all that was sent.
+
+        Raises:
+            TransportError: this transport does not hear of what its readers have taken.
+        """
+        ...
+
     def close(self) -> None:
         """Release the endpoint; further calls do nothing."""
         ...

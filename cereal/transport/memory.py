@@ -81,6 +81,10 @@ class MemoryTransport:
                 subscriber.queue.append(data)
             self._changed.notify_all()
 
+    def _readers(self, service: str) -> "tuple[MemorySubscriber, ...]":
+        with self._changed:
+            return tuple(self._subscribers.get(service, ()))
+
     def _forget(self, service: str, subscriber: "MemorySubscriber | None") -> None:
         with self._changed:
             if subscriber is None:
@@ -111,6 +115,15 @@ class MemoryPublisher:
                 "open another"
             )
         self._transport._deliver(self._service, data)
+
+    def has_readers(self) -> bool:
+        """Tell whether there is a subscriber."""
+        return bool(self._transport._readers(self._service))
+
+    def is_read(self) -> bool:
+        """Tell whether there are subscribers, and none of them holds a message."""
+        readers = self._transport._readers(self._service)
+        return bool(readers) and not any(reader.queue for reader in readers)
 
     def close(self) -> None:
         """Free the service for another publisher."""

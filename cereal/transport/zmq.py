@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _RECONNECT_MAX_MS: Final = 500
 _UNBIND_MS: Final = 1000
+_SUBSCRIBES: Final = b"\x01"
 _NOWHERE_ELSE: Final[Mapping[str, str]] = MappingProxyType({})
 
 _End = TypeVar("_End", "ZmqPublisher", "ZmqSubscriber")
@@ -70,7 +71,8 @@ class ZmqTransport:
         endpoint = self.endpoint(service, bind=True)
         path = ipc.path_of(endpoint)
         lock = None if path is None else ipc.claim(service, path)
-        socket = self._context.socket(zmq.PUB)
+        # An XPUB is a PUB that is told who subscribes; it drops what a slow reader has no room for.
+        socket = self._context.socket(zmq.XPUB)
         socket.setsockopt(zmq.LINGER, 0)
         try:
             socket.bind(endpoint)
@@ -183,13 +185,14 @@ def _of_port(endpoint: str, error: OSError | zmq.ZMQError) -> str:
 
 
 class ZmqPublisher:
-    """Sending end: a bound PUB socket."""
+    """Sending end: a bound XPUB socket."""
 
     def __init__(self, socket: "zmq.Socket[bytes]", service: str, lock: int | None) -> None:
         self._socket = socket
         self._lock = lock
         self._service = service
         self._pid = os.getpid()
+        self._has_readers = False
 
     def send(self, data: bytes) -> None:
         """Send `data`; a subscriber whose queue is full misses it.
@@ -213,6 +216,27 @@ class ZmqPublisher:
                 f"zmq transport, {self._service}: expected to send {len(data)} bytes, got {error}; "
                 "open another publisher"
             ) from error
+        # What subscribers say piles up where nobody takes it.
+        self.has_readers()
+
+    def has_readers(self) -> bool:
+        """Tell whether anybody is connected and subscribes; a connection takes some time."""
+        socket = self._socket
+        while not socket.closed and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            # All subscribe to everything, so the first and the last of them are told of.
+            self._has_readers = socket.recv(zmq.DONTWAIT)[:1] == _SUBSCRIBES
+        return self._has_readers
+
+    def is_read(self) -> bool:
+        """Raise: ZeroMQ does not tell.
+
+        Raises:
+            TransportError: always.
+        """
+        raise TransportError(
+            f"zmq transport, {self._service}: expected a transport that knows what its readers "
+            "have taken, got ZeroMQ, which does not; use msgq or memory, or wait for an answer"
+        )
 
     def close(self) -> None:
         """Unbind, and return when the endpoint is free again."""
