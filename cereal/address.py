@@ -1,4 +1,4 @@
-"""Where services of the bus are: a host with a rule for ports, or a directory of sockets."""
+"""Where services of the bus are: a host with a rule for ports, a directory of sockets, or rings."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ from cereal.services import PORT_SPAN, HashName
 from cereal.stacks import Stack
 
 ADDRESS_FORM: Final = (
-    f"tcp://HOST, tcp://HOST:[HASH][+N] (N up to {PORT_SPAN - 1}) or ipc:///DIRECTORY"
+    f"tcp://HOST, tcp://HOST:[HASH][+N] (N up to {PORT_SPAN - 1}), ipc:///DIRECTORY, msgq: or "
+    "msgq:PREFIX"
 )
 
 _ANY_INTERFACE: Final = frozenset({"*", "0.0.0.0"})  # noqa: S104 -- compared with, not bound to
@@ -18,6 +19,7 @@ _TCP: Final = re.compile(
     r"tcp://(?P<host>\[[^][/]+\]|[^][:/]+)"
     rf"(:(?=.)(?P<hash>{'|'.join(get_args(HashName))})?(\+(?P<moved>[0-9]{{1,5}}))?)?/?"
 )
+_MSGQ: Final = re.compile(r"msgq:(?P<prefix>[A-Za-z0-9_.-]{0,64})")
 _IPC: Final = re.compile(r"ipc://(?P<directory>/*[^/].*)", re.DOTALL)
 
 
@@ -30,12 +32,14 @@ class BusAddress:
         directory: Of socket files; None for a host.
         hash_name: Hash that gives TCP ports; None: the stack's.
         moved: By how much the ports are moved from where the stack has them, in a circle.
+        prefix: Of rings in shared memory, "" the one of the environment; None: no rings.
     """
 
     host: str = ""
     directory: Path | None = None
     hash_name: HashName | None = None
     moved: int = 0
+    prefix: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -46,12 +50,15 @@ class BusAddress:
         """
         if found := _IPC.fullmatch(text):
             return cls(directory=Path(found["directory"]))
+        if found := _MSGQ.fullmatch(text):
+            return cls(prefix=found["prefix"])
         found = _TCP.fullmatch(text)
         moved = int(found["moved"] or 0) if found else 0
         if found is None or moved >= PORT_SPAN:
             raise TransportError(
                 f"bus: expected {ADDRESS_FORM}, got {text!r}; use tcp://127.0.0.1 for this "
-                "machine, tcp://127.0.0.1:+1000 for ports that are moved by 1000"
+                "machine, tcp://127.0.0.1:+1000 for ports that are moved by 1000, msgq: for the "
+                "rings of openpilot"
             )
         return cls(found["host"], None, cast("HashName | None", found["hash"]), moved)
 

@@ -59,7 +59,7 @@ def holder_of_lock(descriptor: int) -> str | None:
         for words in _rows(_PROC / "locks"):
             # A line of one who waits has an arrow behind the number.
             if words[1] == "FLOCK" and words[5] == file and int(words[4]) > 0:
-                return _process(int(words[4]))
+                return name_of_process(int(words[4]))
     return None
 
 
@@ -100,7 +100,7 @@ def _process_with(link: str) -> str | None:
             left -= 1
             with suppress(OSError):  # it was closed meanwhile
                 if os.readlink(f"{files}/{file}") == link:  # noqa: PTH115 -- of many, fast
-                    return _process(int(number))
+                    return name_of_process(int(number))
     return None
 
 
@@ -112,8 +112,8 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-def _process(number: int) -> str | None:
-    """Return a process with its command; None of one that is not there."""
+def name_of_process(number: int) -> str | None:
+    """Return a process, or that of a thread, with its command; None of one that is not there."""
     place = _PROC / str(number)
     if not place.is_dir():
         return None

@@ -8,7 +8,9 @@ from typing import Final
 
 from cereal.address import Addresses
 from cereal.stacks import Stack
-from cereal.transport import ZmqTransport
+from cereal.transport import Transport
+from cereal.transport.msgq import Gates
+from cereal.transport.opening import open_transport
 from modeld.health import HEALTH_SERVICES
 
 DAEMON_SERVICES: Final = (
@@ -18,15 +20,18 @@ DAEMON_SERVICES: Final = (
 """What the daemons publish, and do not subscribe to."""
 
 
-def open_bus(addresses: Addresses, stack: Stack) -> ZmqTransport:
+def open_bus(
+    addresses: Addresses, stack: Stack, *, prefix: str = "", gates: Gates | None = None
+) -> Transport:
     """Open the bus of the daemons, for one of them or for whoever speaks with them.
 
     Args:
         addresses: Of `DAEMON_SERVICES`, and of all other services.
         stack: Whose names and ports they have.
+        prefix: OPENPILOT_PREFIX, for rings whose address names none.
+        gates: Of rings, see `MsgqTransport`.
 
     Raises:
         TransportError: An address has another form.
     """
-    elsewhere = dict.fromkeys(DAEMON_SERVICES, addresses.publish)
-    return ZmqTransport(addresses.subscribe, elsewhere=elsewhere, stack=stack)
+    return open_transport(addresses, DAEMON_SERVICES, stack, prefix=prefix, gates=gates)

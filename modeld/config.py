@@ -39,6 +39,7 @@ from modeld.settings import (
 )
 
 RAW_PREDICTIONS_VARIABLE: Final = "SEND_RAW_PRED"
+PREFIX_VARIABLE: Final = "OPENPILOT_PREFIX"
 # For a frame or a run. The unit's watchdog acts after 2 s without progress: a loop without cameras
 # must go round once a second, and two runs that hang must be known before.
 LONGEST_WAIT_MS: Final = 800
@@ -199,8 +200,9 @@ class Config:
     bus_address: str = field(
         default="tcp://127.0.0.1",
         metadata=doc(
-            "Where the bus is: tcp://HOST, tcp://HOST:+N with all ports moved by N, or "
-            "ipc:///DIRECTORY.",
+            "Where the bus is: tcp://HOST, tcp://HOST:+N with all ports moved by N, "
+            "ipc:///DIRECTORY, or msgq: for the rings of the stack in shared memory "
+            "(msgq:PREFIX for those of another OPENPILOT_PREFIX).",
             check=address_form,
             option="--bus ADDRESS",
             covers=("publish_address", "subscribe_address"),
@@ -359,6 +361,11 @@ class Config:
         bus = self.bus_address
         return Addresses(self.publish_address or bus, self.subscribe_address or bus)
 
+    @property
+    def prefix(self) -> str:
+        """What keeps several stacks on one machine apart: OPENPILOT_PREFIX of the environment."""
+        return os.environ.get(PREFIX_VARIABLE, "")
+
     def parameters(self) -> Path:
         """Return the directory of the stack's parameters; without one given, by environment."""
         if self.params_dir is not None:
@@ -367,7 +374,7 @@ class Config:
         return self.bus_stack.params_dir(
             Path(os.path.expanduser("~")),  # noqa: PTH111 -- Path.home() raises where there is none
             root=os.environ.get("PARAMS_ROOT", ""),
-            prefix=os.environ.get("OPENPILOT_PREFIX", ""),
+            prefix=self.prefix,
         )
 
 

@@ -19,6 +19,7 @@ from typing import Final, NoReturn
 
 from cereal.clock import MonotonicClock
 from cereal.errors import CerealError
+from cereal.msgq import wake
 from cereal.transport import Transport
 from modeld import daemon, monitoring
 from modeld.bus import open_bus
@@ -108,6 +109,8 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
         ModeldError: Start-up or the loop failed; likewise ``RuntimeFault`` and ``CerealError``.
             Each message is one line for the user and each class has an ``exit_code``.
     """
+    # Before any thread is made: all inherit it, and none is ended by a message on a ring.
+    wake.block()
     notifier = Notifier.from_environment(os.environ)
     with (
         ServiceLog(
@@ -267,7 +270,7 @@ class _Service:
 
     def _supervisor(self, models: Models) -> Supervisor:
         config, stop = self._config, self._stop
-        transport = open_bus(config.addresses, config.bus_stack)
+        transport = open_bus(config.addresses, config.bus_stack, prefix=config.prefix)
         self._resources.callback(transport.close)
         state = LoopState(fallback=models.reason)
         fallback = None if models.fallback is None else models.fallback.program

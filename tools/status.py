@@ -26,7 +26,7 @@ from typing import Any
 
 from cereal.errors import MessageError
 from cereal.schema import content, member_name, read_event
-from cereal.transport import ZmqTransport
+from cereal.transport import Transport
 from cereal.transport.base import Subscriber
 from modeld.health import HEALTH_SERVICES
 from modeld.startup import StopSignals
@@ -105,7 +105,7 @@ def _silence(args: argparse.Namespace) -> str:
 class _Ear:
     """Hears what the daemons say."""
 
-    def __init__(self, transport: ZmqTransport, stop: StopSignals) -> None:
+    def __init__(self, transport: Transport, stop: StopSignals) -> None:
         self._transport = transport
         self._stop = stop
         self._subscribers: dict[str, Subscriber] = {

@@ -31,7 +31,7 @@ from cereal.errors import MessageError
 from cereal.log_writer import LogWriter
 from cereal.schema import content, member_name, read_event, reading
 from cereal.services import member_of, service
-from cereal.transport import ZmqTransport
+from cereal.transport import Transport
 from cereal.transport.base import Subscriber
 from modeld.health import HEALTH_SERVICES
 from modeld.startup import StopSignals
@@ -201,7 +201,7 @@ def describe(name: str, event: Any) -> str:
 
 
 def _receive(
-    transport: ZmqTransport,
+    transport: Transport,
     subscribers: dict[str, Any],
     stop: StopSignals,
     timeout_s: float | None,

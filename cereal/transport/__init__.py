@@ -1,7 +1,15 @@
-"""Ways to carry messages: ZeroMQ between processes, memory inside one."""
+"""Ways to carry messages: ZeroMQ or rings between processes, memory inside one."""
 
 from cereal.transport.base import Publisher, Subscriber, Transport
 from cereal.transport.memory import MemoryTransport
+from cereal.transport.msgq import MsgqTransport
 from cereal.transport.zmq import ZmqTransport
 
-__all__ = ["MemoryTransport", "Publisher", "Subscriber", "Transport", "ZmqTransport"]
+__all__ = [
+    "MemoryTransport",
+    "MsgqTransport",
+    "Publisher",
+    "Subscriber",
+    "Transport",
+    "ZmqTransport",
+]

@@ -17,7 +17,7 @@ import numpy as np
 
 from cereal.clock import MonotonicClock
 from cereal.frames import DEFAULT_SLOTS, FrameRingWriter, nv12_format
-from cereal.transport import ZmqTransport
+from cereal.transport import Transport
 from modeld.startup import DRIVER_STREAM, ROAD_STREAM, WIDE_STREAM
 from tools.lib.camera_process import CarBus, make_rings, run_camera
 from tools.lib.drive_messages import NS_PER_S, READOUT_NS, FrameTimes, Mounting
@@ -72,7 +72,7 @@ class PacedCamera:
     def __init__(
         self,
         server: str,
-        transport: ZmqTransport,
+        transport: Transport,
         size: tuple[int, int],
         driver_later_ns: int | None = None,
     ) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import replace
 from typing import Final, get_args
 
 from cereal.address import Addresses
 from cereal.services import HashName
 from cereal.stacks import DEFAULT_STACK, STACKS, Stack
-from cereal.transport import ZmqTransport
+from cereal.transport import Transport
 from modeld import bus
+from modeld.config import PREFIX_VARIABLE
 
 # What the command does itself, and then what it is told of the daemons.
 _HEARS: Final = {
@@ -44,8 +46,8 @@ def add_bus_arguments(parser: argparse.ArgumentParser, *, sends: bool = False) -
         "--bus",
         default="tcp://127.0.0.1",
         metavar="ADDRESS",
-        help="tcp://HOST, tcp://HOST:+N with all ports moved by N, or ipc:///DIRECTORY "
-        "(tcp://127.0.0.1)",
+        help="tcp://HOST, tcp://HOST:+N with all ports moved by N, ipc:///DIRECTORY, or msgq: for "
+        "rings in shared memory (tcp://127.0.0.1)",
     )
     for option, text in (_SENDS if sends else _HEARS).items():
         parser.add_argument(option, metavar="ADDRESS", help=text)
@@ -71,10 +73,11 @@ def addresses_of(args: argparse.Namespace) -> Addresses:
     return Addresses(args.publish or subscribe, subscribe)
 
 
-def open_bus(args: argparse.Namespace) -> ZmqTransport:
+def open_bus(args: argparse.Namespace) -> Transport:
     """Open the bus that was asked for.
 
     Raises:
         TransportError: an address has another form.
     """
-    return bus.open_bus(addresses_of(args), stack_of(args))
+    prefix = os.environ.get(PREFIX_VARIABLE, "")
+    return bus.open_bus(addresses_of(args), stack_of(args), prefix=prefix)

@@ -19,7 +19,7 @@ from cereal.clock import MonotonicClock
 from cereal.errors import CerealError
 from cereal.frames import DEFAULT_SLOTS, FrameFormat, FrameRingWriter
 from cereal.pubsub import PubMaster
-from cereal.transport import ZmqTransport
+from cereal.transport import Transport, ZmqTransport
 from modeld.startup import StopSignals
 from tools.lib.drive_messages import (
     DRIVE_SERVICES,
@@ -45,7 +45,7 @@ class Camera(Protocol):
 class CarBus:
     """The messages of the car that come with frames."""
 
-    def __init__(self, transport: ZmqTransport, mounting: Mounting) -> None:
+    def __init__(self, transport: Transport, mounting: Mounting) -> None:
         self.clock = MonotonicClock()
         self._publisher = PubMaster(DRIVE_SERVICES, transport, self.clock)
         self._messages = DriveMessages(mounting)
@@ -78,9 +78,7 @@ def make_rings(
     return rings
 
 
-def run_camera(
-    description: str, make: Callable[[argparse.Namespace, ZmqTransport], Camera]
-) -> None:
+def run_camera(description: str, make: Callable[[argparse.Namespace, Transport], Camera]) -> None:
     """Run a camera process to its end; what `make` returns publishes the frames.
 
     Arguments of the command line: `server` (name of the frame rings), `bus` (address), `size`

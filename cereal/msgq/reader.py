@@ -1,0 +1,162 @@
+"""The reading end of a ring."""
+
+from dataclasses import dataclass
+
+from cereal.msgq.layout import (
+    MAX_READERS,
+    NUM_READERS,
+    OFFSET_MASK,
+    READ_POINTER,
+    READ_UID,
+    READ_VALID,
+    SIZE_BYTES,
+    WRAP,
+    WRITE_POINTER,
+    Memory,
+    after_wrap,
+    is_inside,
+    record_bytes,
+)
+
+# How often a reader looks for a position that stays the newest while it is taken. A writer that
+# overtakes it so often leaves it for the next call.
+_RESET_TRIES = 4
+# Going over the end of the ring more than once means that the reader has been overtaken.
+_MOST_WRAPS = 2
+
+
+@dataclass(slots=True)
+class RingReader:
+    """One of the readers of a ring.
+
+    It hears what is sent from its registration on. Its place is one of 15 in the header: uid,
+    position, and a flag that the writer clears before it writes over what has not been read. The
+    reader then loses what it has not read, and goes on with the newest.
+
+    Attributes:
+        memory: The ring.
+        uid: Of this reader; a random upper half, and the thread to wake.
+        conflate: Take the newest message only.
+        lost: How often the writer has overtaken it.
+        damaged: How often the ring held what no writer leaves there.
+    """
+
+    memory: Memory
+    uid: int
+    conflate: bool = False
+    lost: int = 0
+    damaged: int = 0
+    _slot: int = -1
+
+    def register(self) -> None:
+        """Take a place. The sixteenth reader sends all others to register anew."""
+        words = self.memory.words
+        count = words[NUM_READERS]
+        if count >= MAX_READERS:
+            # Whoever was there finds its uid gone. Of those some may have ended long ago.
+            words[NUM_READERS] = 0
+            for slot in range(MAX_READERS):
+                words[READ_VALID + slot] = 0
+                words[READ_UID + slot] = 0
+            count = 0
+        # Python has no compare-and-swap: two that register at once may take one place. The second
+        # uid stays, and the first finds out at its next look.
+        words[NUM_READERS] = count + 1
+        self._slot = count
+        words[READ_VALID + count] = 0
+        words[READ_POINTER + count] = 0
+        words[READ_UID + count] = self.uid
+        self.memory.fence()
+        self._reset()
+
+    def is_waiting(self) -> bool:
+        """Tell whether there is something to receive; registers anew where the place is gone."""
+        words, slot = self.memory.words, self._slot
+        if words[READ_UID + slot] != self.uid:
+            self.register()
+            return False
+        if not words[READ_VALID + slot]:
+            self.lost += 1
+            self._reset()
+            return False
+        return words[READ_POINTER + slot] != words[WRITE_POINTER]
+
+    def receive(self) -> bytes | None:
+        """Return the next message, of a conflating reader the newest; None if there is none."""
+        if not self.is_waiting():
+            return None
+        words, slot = self.memory.words, self._slot
+        start, head = words[READ_POINTER + slot], words[WRITE_POINTER]
+        # What the pointer announces must not be read before it.
+        self.memory.fence()
+        found = self._walk(start, head)
+        if found is None:
+            # Either it was written over while it was read, or no writer has left it so.
+            if self._is_sound():
+                self.damaged += 1
+                self._reset()
+            return None
+        offset, size, after = found
+        data = self.memory.read(offset + SIZE_BYTES, size) if size else None
+        if not self._is_sound():
+            return None
+        words[READ_POINTER + slot] = after
+        return data
+
+    def close(self) -> None:
+        """Give the place up: nobody is to be woken, and nothing waits to be read."""
+        words, slot = self.memory.words, self._slot
+        if words[READ_UID + slot] == self.uid:
+            words[READ_VALID + slot] = 0
+            words[READ_UID + slot] = 0
+
+    def rename(self, uid: int) -> None:
+        """Take another uid: another thread is to be woken."""
+        words, slot = self.memory.words, self._slot
+        if words[READ_UID + slot] == self.uid:
+            words[READ_UID + slot] = uid
+        self.uid = uid
+        self.memory.fence()
+
+    def _is_sound(self) -> bool:
+        """Tell whether all that was read before is as it was written."""
+        words, slot = self.memory.words, self._slot
+        # The writer clears the flag before it writes over the first byte.
+        self.memory.fence()
+        return words[READ_UID + slot] == self.uid and words[READ_VALID + slot] != 0
+
+    def _reset(self) -> None:
+        """Go on with what is sent from now on."""
+        words, slot = self.memory.words, self._slot
+        for _ in range(_RESET_TRIES):
+            head = words[WRITE_POINTER]
+            words[READ_POINTER + slot] = head
+            words[READ_VALID + slot] = 1
+            self.memory.fence()
+            if words[WRITE_POINTER] == head:
+                # The writer has not moved, so that from here on it sees this position.
+                return
+        words[READ_VALID + slot] = 0
+
+    def _walk(self, at: int, head: int) -> tuple[int, int, int] | None:
+        """Find the record to take: its offset, its size and the pointer to what follows it.
+
+        The size is 0 where only the end of the ring was passed; None where no ring can be so.
+        The reader's own position stays where it was, so the writer meets that first.
+        """
+        size, sizes = self.memory.size, self.memory.sizes
+        offset = count = wraps = 0
+        while at != head:
+            start = at & OFFSET_MASK
+            found = sizes[start // SIZE_BYTES] if is_inside(start, size) else 0
+            if found == WRAP and wraps < _MOST_WRAPS:
+                wraps += 1
+                at = after_wrap(at)
+                continue
+            if not 0 < found <= size - start - SIZE_BYTES:
+                return None
+            offset, count = start, found
+            at += record_bytes(count)
+            if not self.conflate:
+                break
+        return offset, count, at

@@ -1,0 +1,141 @@
+"""The file of a ring: found or made, checked, and mapped.
+
+A ring that is there is taken as it is: other processes have mapped it, and would be killed by a
+file that shrinks. Every process of a stack writes to it, so all of them run under one user.
+"""
+
+import errno
+import mmap
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Final
+
+from cereal.access import why_refused
+from cereal.errors import TransportError
+from cereal.frame_ring import Fence
+from cereal.msgq.layout import HEADER_BYTES
+
+# As the stack's own processes make it, before the umask.
+MODE: Final = 0o664
+_OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+# Pointers have 32 bits for the offset.
+_LARGEST: Final = 1 << 32
+_SMALLEST: Final = 1024
+# From making a file to giving it its size; whoever made it may have been killed in between.
+_SIZE_WAIT_S: Final = 0.2
+_DENIED: Final = (errno.EACCES, errno.EPERM)
+
+
+class RingMemory:
+    """A mapped ring; a `cereal.msgq.layout.Memory`.
+
+    Args:
+        path: The file.
+        size: Bytes of data of a ring that is made; one that is there keeps its size.
+        reserve: Take the memory now: a page that is not there later kills the process. A writer
+            goes over all of it anyway.
+
+    Attributes:
+        path: As given.
+        size: Bytes of data.
+        words: The header.
+        sizes: The data as words.
+        inode: Of the file; another one at the path is another ring.
+
+    Raises:
+        TransportError: It cannot be made or opened, is no ring, or memory is short.
+    """
+
+    def __init__(self, path: Path, size: int, *, reserve: bool = False) -> None:
+        self.path = path
+        descriptor = _open(path, size)
+        try:
+            status = os.fstat(descriptor)
+            self.size = (status.st_size - HEADER_BYTES) & ~7
+            if not stat.S_ISREG(status.st_mode) or not _SMALLEST <= self.size < _LARGEST:
+                raise TransportError(
+                    f"msgq transport, {path}: expected a ring of {_SMALLEST} bytes to 4 GiB, found "
+                    f"{status.st_size} bytes; remove it, and start its processes again"
+                )
+            self.inode = status.st_ino
+            try:
+                os.posix_fallocate(descriptor, 0, status.st_size if reserve else HEADER_BYTES)
+                flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if reserve else 0)
+                self._mapping = mmap.mmap(descriptor, status.st_size, flags)
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                raise TransportError(
+                    f"msgq transport, {path}: expected {status.st_size} bytes of shared memory, "
+                    f"got {reason}; free some, or enlarge it"
+                ) from error
+        finally:
+            os.close(descriptor)
+        whole = memoryview(self._mapping)
+        # Of these an aligned word is read or written by one instruction.
+        self.words = whole[:HEADER_BYTES].cast("Q")
+        self._data = whole[HEADER_BYTES : HEADER_BYTES + self.size]
+        self.sizes = self._data.cast("q")
+        self.fence = Fence().order
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return a copy of bytes of the data."""
+        return bytes(self._data[offset : offset + count])
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write bytes of the data."""
+        self._data[offset : offset + len(data)] = data
+
+    def is_current(self) -> bool:
+        """Tell whether the file at the path is still this one."""
+        try:
+            return self.path.stat().st_ino == self.inode
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Unmap the file; it stays, as do the messages in it."""
+        for view in (self.words, self.sizes, self._data):
+            view.release()
+        self._mapping.close()
+
+
+def _open(path: Path, size: int) -> int:
+    """Open a ring, or make one.
+
+    Raises:
+        TransportError: It cannot be done.
+    """
+    try:
+        try:
+            descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, MODE)
+        except FileExistsError:
+            descriptor = os.open(path, _OPEN)
+            _await_size(descriptor, size)
+        else:
+            os.ftruncate(descriptor, HEADER_BYTES + size)
+    except OSError as error:
+        if error.errno in _DENIED:
+            advice = f"{why_refused(path)}; all processes of a stack run under one user"
+        elif error.errno == errno.ENOENT:
+            advice = f"make {path.parent}, or correct OPENPILOT_PREFIX"
+        else:
+            advice = "remove what is there"
+        raise TransportError(
+            f"msgq transport, {path}: expected to open a ring, got {error.strerror}; {advice}"
+        ) from error
+    return descriptor
+
+
+def _await_size(descriptor: int, size: int) -> None:
+    """Wait until whoever has just made the file has given it its size; else give it one.
+
+    An empty file has been mapped by nobody, so that nobody is hurt.
+    """
+    deadline = time.monotonic() + _SIZE_WAIT_S
+    while os.fstat(descriptor).st_size == 0:
+        if time.monotonic() >= deadline:
+            os.ftruncate(descriptor, HEADER_BYTES + size)
+            return
+        time.sleep(0.001)

@@ -1,0 +1,149 @@
+"""Waking the readers of a ring: the signal that its writer sends to their threads.
+
+The stack uses SIGUSR2, whose default ends a process. A thread that waits here has it blocked, and
+takes it with `sigtimedwait`: no handler runs, and nothing else is interrupted.
+"""
+
+import ctypes
+import errno
+import platform
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from cereal.msgq.layout import thread_of
+
+SIGNAL: Final = signal.SIGUSR2
+_TKILL: Final = {"x86_64": 200, "aarch64": 130, "riscv64": 130}.get(platform.machine())
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+# Another library owns the signal: how often is looked instead.
+POLL_S: Final = 0.0005
+# A writer that begins anew has forgotten whom to wake; so long it goes unnoticed.
+LONGEST_WAIT_S: Final = 0.1
+
+T = TypeVar("T")
+
+
+def block() -> None:
+    """Block the signal in the calling thread, and so in all threads and processes it starts.
+
+    For the first thing that a process does which will wait. Idempotent.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
+
+
+def is_ours() -> bool:
+    """Tell whether nobody has a handler for the signal: a library's own would miss its signals."""
+    return signal.getsignal(SIGNAL) in (signal.SIG_DFL, signal.SIG_IGN)
+
+
+def this_thread() -> int:
+    """Return the number by which other processes know the calling thread."""
+    return threading.get_native_id()
+
+
+def new_uid(thread: int = 0) -> int:
+    """Return a uid for a place in a ring.
+
+    Args:
+        thread: That is to be woken; 0: nobody, as the reader looks by itself.
+    """
+    return (secrets.randbits(31) + 1) << 32 | thread
+
+
+class Waiter:
+    """Waits for what writers send.
+
+    Args:
+        by_signal: Wait for the signal; else look again and again. None: as `is_ours` says.
+
+    Attributes:
+        by_signal: As decided.
+    """
+
+    def __init__(self, *, by_signal: bool | None = None) -> None:
+        self.by_signal = is_ours() if by_signal is None else by_signal
+        self._blocked = 0
+
+    def thread(self) -> int:
+        """Return the thread that writers are to wake: the calling one, 0 for none."""
+        if not self.by_signal:
+            return 0
+        thread = this_thread()
+        if thread != self._blocked:
+            # Before a writer can know of this thread.
+            block()
+            self._blocked = thread
+        return thread
+
+    def wait(self, take: Callable[[], T], deadline_s: float) -> T:
+        """Wait until something can be taken, or a moment of the monotonic clock.
+
+        Args:
+            take: Takes it; nothing, or none, where there is none. Called before each wait, as a
+                signal stays pending until it is waited for.
+            deadline_s: When to give up.
+        """
+        while not (taken := take()):
+            remaining_s = deadline_s - time.monotonic()
+            if remaining_s <= 0:
+                break
+            if self.by_signal:
+                signal.sigtimedwait({SIGNAL}, min(remaining_s, LONGEST_WAIT_S))
+            else:
+                time.sleep(min(remaining_s, POLL_S))
+        return taken
+
+
+class Waker:
+    """Wakes readers.
+
+    A thread that has ended is not woken again: its number may come to be another program's, which
+    the signal would end.
+    """
+
+    def __init__(self) -> None:
+        self._ended: set[int] = set()
+
+    def wake(self, uids: list[int]) -> None:
+        """Send the signal to the threads of these readers."""
+        for uid in uids:
+            thread = thread_of(uid)
+            if thread and uid not in self._ended and not _send(thread):
+                self._ended = self._ended.intersection(uids) | {uid}
+
+    def living(self, uids: list[int]) -> list[bool]:
+        """Tell of each reader whether it may still be there."""
+        return [
+            uid != 0 and uid not in self._ended and (not thread_of(uid) or is_alive(thread_of(uid)))
+            for uid in uids
+        ]
+
+
+def is_alive(thread: int) -> bool:
+    """Tell whether there is a thread of this number."""
+    return Path(f"/proc/{thread}").exists()
+
+
+def has_mapped(thread: int, path: Path) -> bool:
+    """Tell whether the process of a thread has a file mapped; False also where nobody may know."""
+    try:
+        with Path(f"/proc/{thread}/maps").open(encoding="utf-8", errors="replace") as lines:
+            # The name is the rest of the line.
+            return any(line.rstrip("\n").endswith(f" {path}") for line in lines)
+    except OSError:
+        return False
+
+
+def _send(thread: int) -> bool:
+    """Send the signal to a thread of any process; False if there is none."""
+    if _TKILL is None:
+        return True
+    if _LIBC.syscall(_TKILL, thread, int(SIGNAL)) == 0:
+        return True
+    # Of another user's thread it can be said only that it is there.
+    return ctypes.get_errno() != errno.ESRCH

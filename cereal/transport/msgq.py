@@ -1,0 +1,336 @@
+"""Transport between processes of one machine: rings in shared memory, as openpilot has them.
+
+The files, their layout and who may use them: docs/formats/bus.md#rings-of-messages. The algorithm
+is in `cereal.msgq`; here its ends become a transport.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from cereal.errors import TransportError
+from cereal.holder import name_of_process
+from cereal.msgq import wake
+from cereal.msgq.layout import WRITE_UID, largest_message, thread_of
+from cereal.msgq.reader import RingReader
+from cereal.msgq.ring_memory import RingMemory
+from cereal.msgq.writer import RingWriter
+from cereal.stacks import DEFAULT_STACK, Stack
+from cereal.transport.base import Subscriber
+
+logger = logging.getLogger(__name__)
+
+
+class Gate(Protocol):
+    """Holds a receive back until somebody lets it pass, see `cereal.lock_step`."""
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether it holds anything back now."""
+
+    def pass_through(self) -> None:
+        """Say that a receive begins, and wait until it may."""
+
+
+Gates = Callable[[str], Gate | None]
+
+
+class MsgqTransport:
+    """Publishers write rings, subscribers read them; either may come first.
+
+    Args:
+        stack: Whose names, files and sizes the rings have.
+        prefix: OPENPILOT_PREFIX of the stack.
+        gates: Gives the gate of an endpoint; None: nothing is held back.
+        by_signal: Subscribers are woken by the signal; None: unless another library owns it.
+    """
+
+    def __init__(
+        self,
+        *,
+        stack: Stack = DEFAULT_STACK,
+        prefix: str = "",
+        gates: Gates | None = None,
+        by_signal: bool | None = None,
+    ) -> None:
+        self._stack = stack
+        self._prefix = prefix
+        self._gates = gates
+        self._waiter = wake.Waiter(by_signal=by_signal)
+        self._open: list[MsgqPublisher | MsgqSubscriber] = []
+        self._said: Mapping[str, str] = {}
+
+    def publisher(self, service: str) -> "MsgqPublisher":
+        """Become the writer of the ring of `service`.
+
+        Raises:
+            TransportError: it has one that lives, or the ring cannot be used.
+        """
+        memory = self._ring(service, reserve=True)
+        if holder := _living_writer(memory):
+            memory.close()
+            raise TransportError(
+                f"msgq transport, {service}: expected to be the only publisher, found {holder}; "
+                "stop it, a process of the stack with BLOCK=NAME in its environment"
+            )
+        end = MsgqPublisher(service, lambda: self._ring(service, reserve=True), memory)
+        self._open.append(end)
+        return end
+
+    def subscriber(self, service: str, *, conflate: bool = False) -> "MsgqSubscriber":
+        """Become a reader of the ring of `service`; hears what is sent from now on.
+
+        Raises:
+            TransportError: the ring cannot be used.
+        """
+        gate = None if self._gates is None else self._gates(service)
+        end = MsgqSubscriber(
+            service, lambda: self._ring(service), self._waiter, conflate=conflate, gate=gate
+        )
+        self._open.append(end)
+        return end
+
+    def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> Sequence[Subscriber]:
+        """Wait until one of `subscribers` has a message; return those that have one."""
+        ends = [end for end in subscribers if isinstance(end, MsgqSubscriber) and end.is_open]
+        if self._gates is not None:
+            # Who is held back at a gate must come to it.
+            return ends
+        ready = [end for end in ends if end.has_message()]
+        if ready or timeout_ms <= 0:
+            return ready
+        deadline_s = time.monotonic() + timeout_ms * 1e-3
+        # Only who waits is woken: messages that are looked for once a frame cost nobody a signal.
+        thread = self._waiter.thread()
+        for end in ends:
+            end.be_woken(thread)
+        return self._waiter.wait(lambda: [end for end in ends if end.has_message()], deadline_s)
+
+    def refused(self) -> Mapping[str, str]:
+        """Return of each subscribed service whose ring holds nonsense what was found.
+
+        Looks at the files, too: of one that was replaced, the ends open the new one at their next
+        use. May be called from another thread than the one that receives.
+        """
+        reasons = {}
+        for end in tuple(self._open):
+            end.look()
+            if isinstance(end, MsgqSubscriber) and end.damaged:
+                reasons[end.service] = (
+                    f"msgq transport, {end.service}: expected messages in {end.path}, found what "
+                    f"no publisher writes, {end.damaged} times; restart its publisher"
+                )
+        return reasons
+
+    def log_refused(self) -> None:
+        """Log what `refused` says, each change of it once."""
+        found = self.refused()
+        for service, reason in found.items():
+            if self._said.get(service) != reason:
+                logger.warning("%s", reason)
+        self._said = found
+
+    def close(self) -> None:
+        """Give up all places; the rings stay."""
+        for end in self._open:
+            end.close()
+        self._open.clear()
+
+    def _ring(self, service: str, *, reserve: bool = False) -> RingMemory:
+        stack = self._stack
+        path = stack.queue_path(service, self._prefix)
+        return RingMemory(path, stack.queue_bytes(service), reserve=reserve)
+
+
+class MsgqPublisher:
+    """Sending end: the writer of a ring."""
+
+    def __init__(
+        self, service: str, open_ring: Callable[[], RingMemory], memory: RingMemory
+    ) -> None:
+        self._service = service
+        self._open_ring = open_ring
+        self._waker = wake.Waker()
+        self._pid = os.getpid()
+        self._is_replaced = False
+        self._memory: RingMemory | None = memory
+        self._writer = self._claim(memory)
+
+    def send(self, data: bytes) -> None:
+        """Write `data` into the ring; a reader that is a whole ring behind loses what it has not.
+
+        Raises:
+            TransportError: another publisher has taken the ring, the message is empty or too large
+                for it, the process was forked since, or the publisher is closed.
+        """
+        if self._is_replaced:
+            self._reopen()
+        writer = self._writer
+        is_own = self._memory is not None and os.getpid() == self._pid and writer.is_owner()
+        if not is_own or not writer.fits(len(data)):
+            raise self._refusal(len(data))
+        writer.send(data)
+        self._waker.wake(writer.readers())
+
+    def has_readers(self) -> bool:
+        """Tell whether anybody has a place in the ring whose thread has not ended."""
+        return self._memory is not None and any(self._waker.living(self._writer.readers()))
+
+    def is_read(self) -> bool:
+        """Tell whether there are readers, and each that lives has taken all that was sent."""
+        if self._memory is None:
+            return False
+        living = self._waker.living(self._writer.readers())
+        return any(living) and all(
+            self._writer.is_read_by(slot) for slot, lives in enumerate(living) if lives
+        )
+
+    def look(self) -> None:
+        """Notice that somebody has replaced the file; the next message goes to the new one."""
+        self._is_replaced = self._memory is not None and not self._memory.is_current()
+
+    def close(self) -> None:
+        """Let another publisher have the ring."""
+        if self._memory is not None:
+            self._writer.close()
+            memory, self._memory = self._memory, None
+            memory.close()
+
+    def _claim(self, memory: RingMemory) -> RingWriter:
+        writer = RingWriter(memory, wake.new_uid(wake.this_thread()))
+        before = writer.readers()
+        writer.claim()
+        # They have no place any more; the sooner they notice, the less they miss.
+        self._waker.wake(before)
+        return writer
+
+    def _reopen(self) -> None:
+        self._is_replaced = False
+        if self._memory is not None:
+            memory = self._open_ring()
+            self._memory.close()
+            self._memory, self._writer = memory, self._claim(memory)
+
+    def _refusal(self, count: int) -> TransportError:
+        where = f"msgq transport, {self._service}"
+        if self._memory is None:
+            return TransportError(f"{where}: expected an open publisher, got a closed one")
+        if os.getpid() != self._pid:
+            return TransportError(
+                f"{where}: expected to send from process {self._pid}, got {os.getpid()}; open a "
+                "transport in the new process"
+            )
+        if not self._writer.is_owner():
+            holder = _living_writer(self._memory) or "another publisher"
+            return TransportError(
+                f"{where}: expected to be the only publisher, but {holder} has taken the ring; "
+                "stop one of the two"
+            )
+        return TransportError(
+            f"{where}: expected a message of 1 to {largest_message(self._memory.size)} bytes, got "
+            f"{count}; {self._memory.path} has {self._memory.size} bytes"
+        )
+
+
+class MsgqSubscriber:
+    """Receiving end: a reader of a ring.
+
+    Attributes:
+        service: Its name.
+        is_open: It has not been closed.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        open_ring: Callable[[], RingMemory],
+        waiter: wake.Waiter,
+        *,
+        conflate: bool,
+        gate: Gate | None,
+    ) -> None:
+        self.service = service
+        self.is_open = True
+        self._open_ring = open_ring
+        self._waiter = waiter
+        self._gate = gate
+        self._thread = 0
+        self._is_replaced = False
+        self._memory = open_ring()
+        self._reader = RingReader(self._memory, wake.new_uid(), conflate=conflate)
+        self._reader.register()
+
+    @property
+    def path(self) -> str:
+        """The file of the ring."""
+        return str(self._memory.path)
+
+    @property
+    def lost(self) -> int:
+        """How often the writer has gone round the whole ring before this reader had."""
+        return self._reader.lost
+
+    @property
+    def damaged(self) -> int:
+        """How often the ring held what no writer leaves there."""
+        return self._reader.damaged
+
+    def receive(self, timeout_ms: int = 0) -> bytes | None:
+        """Return the next message, or None after `timeout_ms` or when closed."""
+        if not self.is_open:
+            return None
+        gate = self._gate
+        if gate is not None and gate.is_enabled:
+            gate.pass_through()
+        if self._is_replaced:
+            self._reopen()
+        data = self._reader.receive()
+        if data is not None or timeout_ms <= 0:
+            return data
+        deadline_s = time.monotonic() + timeout_ms * 1e-3
+        self.be_woken(self._waiter.thread())
+        return self._waiter.wait(self._reader.receive, deadline_s)
+
+    def has_message(self) -> bool:
+        """Tell whether a receive would find something, as a rule a message."""
+        if self._is_replaced:
+            self._reopen()
+        return self._reader.is_waiting()
+
+    def be_woken(self, thread: int) -> None:
+        """Have writers wake a thread from now on."""
+        if thread != self._thread:
+            self._thread = thread
+            self._reader.rename(wake.new_uid(thread))
+
+    def look(self) -> None:
+        """Notice that somebody has replaced the file; the next receive is of the new one."""
+        self._is_replaced = self.is_open and not self._memory.is_current()
+
+    def close(self) -> None:
+        """Give the place in the ring up."""
+        if self.is_open:
+            self.is_open = False
+            self._reader.close()
+            self._memory.close()
+
+    def _reopen(self) -> None:
+        self._is_replaced = False
+        old = self._memory
+        self._memory = self._reader.memory = self._open_ring()
+        self._reader.register()
+        old.close()
+
+
+def _living_writer(memory: RingMemory) -> str | None:
+    """Return who writes a ring, as "process 4711 (modeld)"; None where nobody is known to.
+
+    The number of a thread that has ended may be another program's by now, so that one counts only
+    if it has mapped the ring.
+    """
+    thread = thread_of(memory.words[WRITE_UID])
+    if thread and wake.has_mapped(thread, memory.path):
+        return name_of_process(thread)
+    return None
