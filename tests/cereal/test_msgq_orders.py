@@ -1,0 +1,184 @@
+"""The ring in every order in which its processes can take their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from cereal.msgq.layout import (
+    HEADER_WORDS,
+    NUM_READERS,
+    READ_POINTER,
+    READ_UID,
+    READ_VALID,
+    WRITE_POINTER,
+    WRITE_UID,
+    Memory,
+)
+from cereal.msgq.reader import RingReader
+from cereal.msgq.writer import RingWriter
+from tests.cereal.interleave import Explorer, Process
+
+SIZE = 56  # three messages of 8 bytes, and the end of a ring
+WRITER, READER = 7 << 32, 9 << 32
+
+
+def message(number: int) -> bytes:
+    return bytes([number]) * 8
+
+
+def writes(*numbers: int, claims: bool = False, kind: type[RingWriter] = RingWriter) -> Process:
+    def call_of(number: int) -> Callable[[Memory, None], None]:
+        return lambda memory, _: kind(memory, WRITER).send(message(number))
+
+    claim = [lambda memory, _: kind(memory, WRITER).claim()] if claims else []
+    return [*claim, *map(call_of, numbers)]
+
+
+class Reading(NamedTuple):
+    """What a reader is between two receives."""
+
+    slot: int = 0
+    received: int = 0
+    last: int = 0
+
+
+def reads(
+    times: int, *, conflate: bool = False, uid: int = READER, slot: int = 0,
+    kind: type[RingReader] = RingReader,
+) -> Process:  # fmt: skip
+    """Receive so many times whole messages, in the order in which they were sent, none twice.
+
+    Slot -1 registers first.
+    """
+
+    def receive(memory: Memory, before: Reading | None) -> Reading:
+        before = before or Reading(slot)
+        reader = kind(memory, uid, conflate, _slot=before.slot)
+        if before.slot < 0:
+            reader.register()
+            return before._replace(slot=reader._slot)
+        found = reader.receive()
+        assert not reader.damaged, "what a living writer leaves was taken for damage"
+        if found is None:
+            return before._replace(slot=reader._slot)
+        assert found == message(found[0])
+        assert found[0] > before.last
+        return Reading(reader._slot, before.received + 1, found[0])
+
+    return [receive] * (times + (slot < 0))
+
+
+def header(*, readers: int = 0, at: int = 0) -> list[int]:
+    """A ring with a writer, and readers 9 << 32, 10 << 32 ... that have taken all."""
+    words = [0] * HEADER_WORDS
+    words[NUM_READERS], words[WRITE_POINTER], words[WRITE_UID] = readers, at, WRITER
+    for slot in range(readers):
+        words[READ_POINTER + slot], words[READ_VALID + slot] = at, 1
+        words[READ_UID + slot] = READER + (slot << 32)
+    return words
+
+
+@pytest.mark.parametrize("conflate", [False, True])
+def test_a_reader_that_is_overtaken_reads_whole_messages_or_none(conflate: bool) -> None:
+    explorer = Explorer(SIZE, [writes(1, 2, 3, 4, 5), reads(2, conflate=conflate)])
+    ends = {reading for _, reading in explorer.outcomes(header(readers=1))}
+    assert {reading.last for reading in ends} == {0, 1, 2, 3, 4, 5}
+    assert {reading.received for reading in ends} == {0, 1, 2}
+    assert explorer.states > 10_000
+
+
+def test_nothing_is_lost_while_the_ring_holds_it() -> None:
+    explorer = Explorer(SIZE, [writes(1, 2), reads(4)])
+    for _, reading in explorer.outcomes(header(readers=1)):
+        assert reading.received == reading.last
+
+
+def test_readers_that_register_at_once_come_to_places_of_their_own() -> None:
+    """Both may take one. Who is pushed out finds out, and registers again."""
+
+    def registers(uid: int) -> Process:
+        def look(memory: Memory, before: int | None) -> int:
+            reader = RingReader(memory, uid, _slot=before or 0)
+            if before is None:
+                reader.register()
+            else:
+                reader.is_waiting()
+            return reader._slot
+
+        return [look] * 2
+
+    found = Explorer(SIZE, [registers(READER), registers(10 << 32)]).outcomes()
+    # (0, 0): the first was done when the second took its place, and has not looked since.
+    assert found == {(0, 1), (1, 0), (0, 0)}
+    memory = Explorer(SIZE, [[lambda memory, _: pushed_out(memory)]]).outcomes()
+    assert memory == {((1, 0),)}
+
+
+def pushed_out(memory: Memory) -> tuple[int, int]:
+    """Two readers whose first steps took one place, and where they are after a look of each."""
+    readers = [RingReader(memory, READER), RingReader(memory, 10 << 32)]
+    for reader in readers:
+        memory.words[NUM_READERS] = 0
+        reader.register()
+    for reader in readers:
+        reader.is_waiting()
+    return readers[0]._slot, readers[1]._slot
+
+
+def test_the_sixteenth_reader_sends_the_others_to_register_anew() -> None:
+    sixteenth = reads(1, uid=99 << 32, slot=-1)
+    found = Explorer(SIZE, [writes(1), sixteenth, reads(1)]).outcomes(header(readers=15))
+    assert any(new.received for _, new, _ in found)
+    # Two that come at once may be in one place until the one that was pushed out looks again.
+    assert {old.slot for _, _, old in found} == {0, 1}
+
+
+def test_a_writer_that_begins_anew_misleads_nobody() -> None:
+    found = Explorer(SIZE, [writes(1, 2, 3, claims=True), reads(3)]).outcomes(header(readers=1))
+    assert {reading.last for _, reading in found} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("conflate", [False, True])
+def test_stores_that_others_see_late_change_nothing(conflate: bool) -> None:
+    explorer = Explorer(SIZE, [writes(1, 2, 3, 4), reads(2, conflate=conflate)], buffered=True)
+    last = {reading.last for _, reading in explorer.outcomes(header(readers=1))}
+    assert last == {0, 1, 2, 3, 4}
+
+
+class NeverTells(RingWriter):
+    """Writes over what has not been read without a word."""
+
+    def _invalidate(self, at: int, count: int) -> None:
+        pass
+
+
+class NeverLooks(RingReader):
+    """Does not look again whether it was overtaken while it read."""
+
+    def _is_sound(self) -> bool:
+        return True
+
+
+class Unordered(RingWriter):
+    """Has no fences."""
+
+    def __init__(self, memory: Memory, uid: int) -> None:
+        super().__init__(memory, uid)
+        memory.fence = lambda: None  # type: ignore[method-assign]
+
+
+FAULTS = {
+    "silent writer": ([writes(1, 2, 3, 4, kind=NeverTells), reads(2)], False),
+    "reader that does not look again": ([writes(1, 2, 3, 4), reads(2, kind=NeverLooks)], False),
+    "writer without fences": ([writes(1, 2, kind=Unordered), reads(1)], True),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_show(fault: str) -> None:
+    processes, buffered = FAULTS[fault]
+    with pytest.raises(AssertionError):
+        Explorer(SIZE, processes, buffered).outcomes(header(readers=1))
