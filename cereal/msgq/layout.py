@@ -75,6 +75,14 @@ def after_wrap(pointer: int) -> int:
     return ((pointer >> 32) + 1 & OFFSET_MASK) << 32
 
 
+def can_be_unread(pointer: int, head: int) -> bool:
+    """Tell whether the ring can still hold all from a reader's pointer to the writer's, `head`."""
+    cycles = (head >> 32) - (pointer >> 32) & OFFSET_MASK
+    if cycles == 0:
+        return pointer <= head
+    return cycles == 1 and pointer & OFFSET_MASK >= head & OFFSET_MASK
+
+
 def record_bytes(count: int) -> int:
     """Return the bytes that a message of `count` bytes takes."""
     return count + SIZE_BYTES + 7 & ~7

@@ -14,6 +14,7 @@ from cereal.msgq.layout import (
     WRITE_POINTER,
     Memory,
     after_wrap,
+    can_be_unread,
     is_inside,
     record_bytes,
 )
@@ -21,8 +22,6 @@ from cereal.msgq.layout import (
 # How often a reader looks for a position that stays the newest while it is taken. A writer that
 # overtakes it so often leaves it for the next call.
 _RESET_TRIES = 4
-# Going over the end of the ring more than once means that the reader has been overtaken.
-_MOST_WRAPS = 2
 
 
 @dataclass(slots=True)
@@ -59,8 +58,8 @@ class RingReader:
                 words[READ_VALID + slot] = 0
                 words[READ_UID + slot] = 0
             count = 0
-        # Python has no compare-and-swap: two that register at once may take one place. The second
-        # uid stays, and the first finds out at its next look.
+        # Python has no compare-and-swap: two that register at once may take one place, or one
+        # beyond those that the writer looks at. They find out at their next look.
         words[NUM_READERS] = count + 1
         self._slot = count
         words[READ_VALID + count] = 0
@@ -72,7 +71,7 @@ class RingReader:
     def is_waiting(self) -> bool:
         """Tell whether there is something to receive; registers anew where the place is gone."""
         words, slot = self.memory.words, self._slot
-        if words[READ_UID + slot] != self.uid:
+        if words[READ_UID + slot] != self.uid or words[NUM_READERS] <= slot:
             self.register()
             return False
         if not words[READ_VALID + slot]:
@@ -123,7 +122,8 @@ class RingReader:
         words, slot = self.memory.words, self._slot
         # The writer clears the flag before it writes over the first byte.
         self.memory.fence()
-        return words[READ_UID + slot] == self.uid and words[READ_VALID + slot] != 0
+        has_place = words[READ_UID + slot] == self.uid and words[NUM_READERS] > slot
+        return has_place and words[READ_VALID + slot] != 0
 
     def _reset(self) -> None:
         """Go on with what is sent from now on."""
@@ -145,12 +145,13 @@ class RingReader:
         The reader's own position stays where it was, so the writer meets that first.
         """
         size, sizes = self.memory.size, self.memory.sizes
-        offset = count = wraps = 0
+        offset = count = 0
+        if not can_be_unread(at, head):
+            return None
         while at != head:
             start = at & OFFSET_MASK
             found = sizes[start // SIZE_BYTES] if is_inside(start, size) else 0
-            if found == WRAP and wraps < _MOST_WRAPS:
-                wraps += 1
+            if found == WRAP and at >> 32 != head >> 32:
                 at = after_wrap(at)
                 continue
             if not 0 < found <= size - start - SIZE_BYTES:

@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -89,6 +90,18 @@ def free_address(*services: str, stack: Stack = DEFAULT_STACK) -> str:
                 probes.enter_context(socket.socket()).bind(("", port))
             if not ports & taken:
                 return f"tcp://127.0.0.1:+{moved}"
+
+
+@contextlib.contextmanager
+def own_rings(stack: Stack = DEFAULT_STACK) -> Iterator[str]:
+    """Give a prefix of rings that nobody else has, and remove what was made of it."""
+    prefix = f"test-{os.getpid()}-{secrets.token_hex(4)}"
+    directory = stack.queue_path("carState", prefix).parent
+    directory.mkdir()
+    try:
+        yield prefix
+    finally:
+        shutil.rmtree(directory)
 
 
 def heard_by(script: str, argument: str, send: Callable[[], object], cwd: Path) -> str:

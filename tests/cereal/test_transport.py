@@ -12,10 +12,20 @@ from pathlib import Path
 import pytest
 import zmq
 
+from cereal.address import Addresses
 from cereal.errors import TransportError
 from cereal.holder import holder_of_port
-from cereal.transport import MemoryTransport, Publisher, Subscriber, Transport, ZmqTransport
-from tests.cereal.shared import free_address, open_below
+from cereal.stacks import DEFAULT_STACK
+from cereal.transport import (
+    MemoryTransport,
+    MsgqTransport,
+    Publisher,
+    Subscriber,
+    Transport,
+    ZmqTransport,
+)
+from cereal.transport.opening import open_transport
+from tests.cereal.shared import free_address, open_below, own_rings
 from tests.other_user import CAMERA_USER, OWN_GROUP, line, needs_root, process_of
 
 Ends = tuple[Publisher, Subscriber]
@@ -23,17 +33,23 @@ SERVICES = ("carState", "carControl", "deviceState", "modelV2")
 LONG_MS = 20_000  # what is waited where something should come sooner
 
 
-@pytest.fixture(params=["memory", "ipc", "tcp"])
+@pytest.fixture(params=["memory", "ipc", "tcp", "msgq", "msgq, polled", "ipc and msgq"])
 def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transport]:
     made: Transport
-    if request.param == "memory":
-        made = MemoryTransport()
-    elif request.param == "ipc":
-        made = ZmqTransport(f"ipc://{tmp_path}")
-    else:
-        made = ZmqTransport(free_address(*SERVICES))
-    yield made
-    made.close()
+    with own_rings() as prefix:
+        if request.param == "memory":
+            made = MemoryTransport()
+        elif request.param == "ipc":
+            made = ZmqTransport(f"ipc://{tmp_path}")
+        elif request.param == "tcp":
+            made = ZmqTransport(free_address(*SERVICES))
+        elif request.param == "ipc and msgq":
+            addresses = Addresses(f"ipc://{tmp_path}", f"msgq:{prefix}")
+            made = open_transport(addresses, ("carControl", "modelV2"), DEFAULT_STACK)
+        else:
+            made = MsgqTransport(prefix=prefix, by_signal=request.param == "msgq")
+        yield made
+        made.close()
 
 
 def returns(call: Callable[[], object]) -> bool:
@@ -252,7 +268,7 @@ ADDRESSES += [
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_address_of_another_form_is_refused(address: str) -> None:
-    with pytest.raises(TransportError, match=r"expected tcp://HOST, .* or ipc:///DIRECTORY, got"):
+    with pytest.raises(TransportError, match=r"expected tcp://HOST, .* or msgq:PREFIX, got"):
         ZmqTransport(address)
 
 
