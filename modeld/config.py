@@ -227,6 +227,15 @@ class Config:
             option="--subscribe ADDRESS",
         ),
     )
+    bus_keys: Path | None = field(
+        default=None,
+        metadata=doc(
+            "Directory of keys for addresses of other machines, as modeld keys makes them; "
+            "without, what leaves the machine is neither encrypted nor authenticated.",
+            example="/etc/modeld/keys",
+            option="--bus-keys DIRECTORY",
+        ),
+    )
     stack: str = field(
         default=DEFAULT_STACK.name,
         metadata=doc(

@@ -48,6 +48,7 @@ KEYS: dict[str, tuple[str, object]] = {
     "bus_address": ("'ipc:///run/modeld'", "ipc:///run/modeld"),
     "publish_address": ("'tcp://127.0.0.1:+1000'", "tcp://127.0.0.1:+1000"),
     "subscribe_address": ("'tcp://10.0.0.7:murmur'", "tcp://10.0.0.7:murmur"),
+    "bus_keys": ("'keys'", "keys"),
     "stack": ("'openpilot-2026'", "openpilot-2026"),
     "port_hash": ("'murmur'", "murmur"),
     "params_dir": ("'params/d'", "params/d"),
@@ -83,6 +84,7 @@ KEYS: dict[str, tuple[str, object]] = {
     "camera.wide.focal_y_px": ("300.5", 300.5),
 }
 PATHS = ("model", "params_dir", "fallback_model", "models_dir", "state_dir", "metrics_file")
+PATHS += ("bus_keys",)
 
 
 def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
