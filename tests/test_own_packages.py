@@ -98,6 +98,7 @@ def test_processes_that_a_command_starts_have_our_packages(
         ("import cereal, tools; import runtime, scheduler; print(tools.theirs)", ["True"]),
         ("import modeld.own_packages, tools; print(tools.theirs)", ["True"]),
         ("import cereal, modeld", ["package 'cereal' of {ours}, found that of {theirs}/cereal/__"]),
+        ("import tools, modeld.__main__ as m; m.main()", ["'tools' of {ours}", "{theirs}/own/"]),
         ("import modeld.config; import cereal.services; print(cereal.__file__)", ["{ours}/cereal"]),
         ("import modeld, cereal.messaging", ["cereal.messaging: expected", "{ours}", "{theirs}"]),
         ("import modeld; from cereal import log", ["{ours}", "{theirs}"]),
