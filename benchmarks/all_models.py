@@ -29,6 +29,7 @@ from typing import Any, Final
 from benchmarks.narrow_models import EIGHT_BITS, HALVES
 from runtime import choose_device
 from runtime.origin import short_origin
+from runtime.own_process import own_command
 from runtime.quantities import count_text
 from scheduler.flags import Flags
 from tools.lib.ceilings import cpu_name
@@ -89,7 +90,7 @@ def modeld(*arguments: str) -> dict[str, Any]:
     Raises:
         BrokenError: it failed; holds its last line.
     """
-    command = [sys.executable, "-m", "tools.cli", *arguments, "--json"]
+    command = own_command("tools.cli", *arguments, "--json")
     try:
         # Our own module on paths of the caller; nothing goes through a shell.
         done = subprocess.run(  # noqa: S603

@@ -1,7 +1,9 @@
 """Where services of the bus are: a host with a rule for ports, a directory of sockets, or rings."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple, Self, cast, get_args
 
@@ -15,6 +17,7 @@ ADDRESS_FORM: Final = (
 )
 
 _ANY_INTERFACE: Final = frozenset({"*", "0.0.0.0"})  # noqa: S104 -- compared with, not bound to
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "lo"})
 _TCP: Final = re.compile(
     r"tcp://(?P<host>\[[^][/]+\]|[^][:/]+)"
     rf"(:(?=.)(?P<hash>{'|'.join(get_args(HashName))})?(\+(?P<moved>[0-9]{{1,5}}))?)?/?"
@@ -62,12 +65,24 @@ class BusAddress:
             )
         return cls(found["host"], None, cast("HashName | None", found["hash"]), moved)
 
+    @property
+    def is_any_interface(self) -> bool:
+        """Whether it is every interface of this machine to bind, and this machine to connect to."""
+        return self.host in _ANY_INTERFACE
+
+    @property
+    def leaves_machine(self) -> bool:
+        """Whether other machines may be at the other end; of a name that is not known, yes."""
+        with suppress(ValueError):
+            return not ip_address(self.host.strip("[]")).is_loopback
+        return bool(self.host) and self.host not in _LOOPBACK_NAMES
+
     def endpoint(self, service: str, stack: Stack, *, bind: bool = False) -> str:
         """Return the ZeroMQ endpoint of a service, of 2025, to bind or to connect to."""
         if self.directory is not None:
             return f"ipc://{self.directory}/{stack.endpoint(service)}"
         host = self.host
-        if host in _ANY_INTERFACE:
+        if self.is_any_interface:
             host = "*" if bind else "127.0.0.1"
         return f"tcp://{host}:{stack.port(service, self.hash_name, self.moved)}"
 

@@ -4,7 +4,7 @@ Semantics as in openpilot's messaging (docs/formats/bus.md): subscribers conflat
 alive while its newest message is younger than ten periods; valid is what the sender says.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from cereal.clock import Clock
@@ -12,11 +12,12 @@ from cereal.errors import MessageError, ServiceError
 from cereal.frequency import FrequencyTracker
 from cereal.schema import content, member_name, new_event, read_event
 from cereal.services import members_of, service
-from cereal.transport.base import Transport
+from cereal.transport.base import Publisher, Transport
 
 _ALIVE_PERIODS: Final = 10
 _SLOWEST_CHECKED_HZ: Final = 0.99
 _NS_PER_S: Final = 1_000_000_000
+_LOOK_AGAIN_NS: Final = 5_000_000
 
 
 class PubMaster:
@@ -25,7 +26,7 @@ class PubMaster:
     Args:
         services: Names; each needs to be published by this process only.
         transport: Where to; stays owned by the caller.
-        clock: Source of `logMonoTime`.
+        clock: Source of `logMonoTime`, and what waits for readers.
 
     Raises:
         ServiceError: a name is unknown.
@@ -46,18 +47,54 @@ class PubMaster:
         Raises:
             ServiceError: `service` is not among those given to the constructor.
         """
+        self._of(service).send(message if isinstance(message, bytes) else message.to_bytes())
+
+    def wait_for_readers(self, services: Iterable[str] | None = None, *, timeout_s: float) -> bool:
+        """Wait until somebody subscribes to each (of `services`); return whether.
+
+        Raises:
+            ServiceError: one is not among those given to the constructor.
+        """
+        publishers = [
+            self._of(name) for name in (self._publishers if services is None else services)
+        ]
+        return self._wait(lambda: all(one.has_readers() for one in publishers), timeout_s)
+
+    def all_readers_updated(self, service: str) -> bool:
+        """Tell whether there are readers of `service`, and each has taken all that was sent.
+
+        Raises:
+            ServiceError: `service` is not among those given to the constructor.
+            TransportError: the transport does not hear of it.
+        """
+        return self._of(service).is_read()
+
+    def wait_for_readers_to_update(self, service: str, timeout_s: float) -> bool:
+        """Wait until `all_readers_updated`; return whether; errors are the same."""
+        return self._wait(self._of(service).is_read, timeout_s)
+
+    def close(self) -> None:
+        """Close the publishers; the transport stays open."""
+        for publisher in self._publishers.values():
+            publisher.close()
+
+    def _of(self, service: str) -> Publisher:
         publisher = self._publishers.get(service)
         if publisher is None:
             raise ServiceError(
                 f"publisher: expected one of {sorted(self._publishers)}, got {service!r}; "
                 "name it when the PubMaster is made"
             )
-        publisher.send(message if isinstance(message, bytes) else message.to_bytes())
+        return publisher
 
-    def close(self) -> None:
-        """Close the publishers; the transport stays open."""
-        for publisher in self._publishers.values():
-            publisher.close()
+    def _wait(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
+        deadline_ns = self._clock.now_ns() + round(timeout_s * _NS_PER_S)
+        while not is_so():
+            now_ns = self._clock.now_ns()
+            if now_ns >= deadline_ns:
+                return False
+            self._clock.sleep_until_ns(min(now_ns + _LOOK_AGAIN_NS, deadline_ns))
+        return True
 
 
 class SubMaster:

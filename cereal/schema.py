@@ -219,6 +219,17 @@ def member_name(event: Any) -> str | None:
         return None
 
 
+def enumerant_name(value: Any) -> str:
+    """Return the name of an enumerant; ``#7`` of one with the number 7 that our schema has not.
+
+    The library raises for such a one, even where it is compared with a text.
+    """
+    try:
+        return str(value)
+    except RuntimeError:
+        return f"#{value.raw}"
+
+
 def content(event: Any, member: str | None = None) -> Any:
     """Return the message inside the Event: the reader or builder of its union member.
 

@@ -4,6 +4,7 @@ An address belongs to services and not to a direction, so that whoever listens t
 plays the car to them, is told the same two addresses and finds everything (ADR 0119).
 """
 
+from pathlib import Path
 from typing import Final
 
 from cereal.address import Addresses
@@ -21,7 +22,12 @@ DAEMON_SERVICES: Final = (
 
 
 def open_bus(
-    addresses: Addresses, stack: Stack, *, prefix: str = "", gates: Gates | None = None
+    addresses: Addresses,
+    stack: Stack,
+    *,
+    prefix: str = "",
+    gates: Gates | None = None,
+    keys: Path | None = None,
 ) -> Transport:
     """Open the bus of the daemons, for one of them or for whoever speaks with them.
 
@@ -30,8 +36,14 @@ def open_bus(
         stack: Whose names and ports they have.
         prefix: OPENPILOT_PREFIX, for rings whose address names none.
         gates: Of rings, see `MsgqTransport`.
+        keys: Directory of the keys for addresses that leave the machine.
 
     Raises:
-        TransportError: An address has another form.
+        TransportError: An address has another form, or a key is not right.
     """
-    return open_transport(addresses, DAEMON_SERVICES, stack, prefix=prefix, gates=gates)
+    found = None
+    if keys is not None:
+        from cereal.transport.curve import CurveKeys
+
+        found = CurveKeys.read(keys)
+    return open_transport(addresses, DAEMON_SERVICES, stack, prefix=prefix, gates=gates, keys=found)

@@ -3,7 +3,7 @@
 from typing import Any, Final, Protocol
 
 from cereal.errors import MessageError
-from cereal.schema import reading
+from cereal.schema import enumerant_name, reading
 from modeld.calibration import Calibration
 from modeld.episodes import NS_PER_S, Episodes, Kind
 from modeld.loop_state import Fault
@@ -57,14 +57,14 @@ class CalibrationInput:
         # heard.
         if calibration.needs_device and self._missing():
             return
-        # A damaged list, or a device or sensor newer than our schema, must not end the loop.
+        # A damaged list must not end the loop; a device newer than our schema is in no table.
         try:
             with reading("liveCalibration, deviceState or roadCameraState"):
                 message = messages[SERVICE]
                 rpy_rad = message.rpyCalib
-                self._is_out_of_limits = str(message.calStatus) == "invalid"
-                device_type = str(messages["deviceState"].deviceType)
-                sensor = str(messages["roadCameraState"].sensor)
+                self._is_out_of_limits = enumerant_name(message.calStatus) == "invalid"
+                device_type = enumerant_name(messages["deviceState"].deviceType)
+                sensor = enumerant_name(messages["roadCameraState"].sensor)
         except MessageError as error:
             calibration.refused = str(error)
         else:

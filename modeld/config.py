@@ -39,15 +39,12 @@ from modeld.settings import (
 )
 
 RAW_PREDICTIONS_VARIABLE: Final = "SEND_RAW_PRED"
+SIMULATION_VARIABLE: Final = "SIMULATION"
+_NO: Final = ("", "0")  # in a variable of the stack
 PREFIX_VARIABLE: Final = "OPENPILOT_PREFIX"
 # For a frame or a run. The unit's watchdog acts after 2 s without progress: a loop without cameras
 # must go round once a second, and two runs that hang must be known before.
 LONGEST_WAIT_MS: Final = 800
-
-
-def raw_predictions_wanted() -> bool:
-    """Whether the environment asks for raw vectors in the messages; "" and "0" do not."""
-    return os.environ.get(RAW_PREDICTIONS_VARIABLE, "") not in ("", "0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +224,15 @@ class Config:
             option="--subscribe ADDRESS",
         ),
     )
+    bus_keys: Path | None = field(
+        default=None,
+        metadata=doc(
+            "Directory of keys for addresses of other machines, as modeld keys makes them; "
+            "without, what leaves the machine is neither encrypted nor authenticated.",
+            example="/etc/modeld/keys",
+            option="--bus-keys DIRECTORY",
+        ),
+    )
     stack: str = field(
         default=DEFAULT_STACK.name,
         metadata=doc(
@@ -285,16 +291,17 @@ class Config:
         ),
     )
     send_raw_predictions: bool = field(
-        default_factory=raw_predictions_wanted,
+        default_factory=lambda: os.environ.get(RAW_PREDICTIONS_VARIABLE, "") not in _NO,
         metadata=doc(
             "Put the raw output vectors into modelV2 or driverStateV2; without, where the variable "
             "SEND_RAW_PRED asks for it."
         ),
     )
     simulation: bool = field(
-        default=False,
+        default_factory=lambda: os.environ.get(SIMULATION_VARIABLE, "") not in _NO,
         metadata=doc(
-            "Time does not run evenly, as in a simulator: services that fall silent are not judged."
+            "Time does not run evenly, as in a simulator: services that fall silent are not "
+            "judged; without, where the variable SIMULATION says so."
         ),
     )
     log_format: str = field(

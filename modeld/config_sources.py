@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from modeld.calibration import Camera, DeviceCameras
-from modeld.config import RAW_PREDICTIONS_VARIABLE, SETTINGS, Config, RealtimeConfig
+from modeld.config import (
+    RAW_PREDICTIONS_VARIABLE,
+    SETTINGS,
+    SIMULATION_VARIABLE,
+    Config,
+    RealtimeConfig,
+)
 from modeld.errors import ConfigError
 from modeld.settings import differing, suggestion
 
@@ -20,6 +26,11 @@ OTHER_VARIABLES: Final = ("MODELD_CACHE_DIR", "MODELD_POCL_CPU")
 # Whoever tests the daemon may set variables of this prefix for itself.
 TEST_PREFIX: Final = "MODELD_TEST_"
 
+# Settings whose defaults are what variables of the stack say.
+_BY_STACK: Final = {
+    "send_raw_predictions": RAW_PREDICTIONS_VARIABLE,
+    "simulation": SIMULATION_VARIABLE,
+}
 _BY_VARIABLE: Final = {setting.variable: key for key, setting in SETTINGS.items()}
 _TABLES: Final = tuple(dict.fromkeys(key.rpartition(".")[0] for key in SETTINGS if "." in key))
 
@@ -192,8 +203,9 @@ def _unknown(key: str, value: Any) -> str:
 
 
 def _read_environment(environment: Mapping[str, str], found: _Found) -> None:
-    if RAW_PREDICTIONS_VARIABLE in environment and "send_raw_predictions" not in found.values:
-        found.sources["send_raw_predictions"] = f"variable {RAW_PREDICTIONS_VARIABLE}"
+    for key, name in _BY_STACK.items():
+        if name in environment and key not in found.values:
+            found.sources[key] = f"variable {name}"
     for name, text in sorted(environment.items()):
         if not name.startswith(PREFIX) or name in OTHER_VARIABLES or name.startswith(TEST_PREFIX):
             continue

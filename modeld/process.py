@@ -270,7 +270,9 @@ class _Service:
 
     def _supervisor(self, models: Models) -> Supervisor:
         config, stop = self._config, self._stop
-        transport = open_bus(config.addresses, config.bus_stack, prefix=config.prefix)
+        transport = open_bus(
+            config.addresses, config.bus_stack, prefix=config.prefix, keys=config.bus_keys
+        )
         self._resources.callback(transport.close)
         state = LoopState(fallback=models.reason)
         fallback = None if models.fallback is None else models.fallback.program

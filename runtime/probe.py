@@ -13,13 +13,11 @@ Called by `runtime.device` only.
 import hashlib
 import json
 import logging
-import os
 import signal
 import subprocess
 import sys
 import warnings
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -29,6 +27,7 @@ from runtime.cache_dir import cache_dir
 from runtime.entry_store import EntryStore
 from runtime.errors import compiler_error
 from runtime.opencl import cl
+from runtime.own_process import own_command
 
 logger = logging.getLogger(__name__)
 
@@ -178,12 +177,9 @@ def _run(context: cl.Context, kernel: cl.Kernel) -> None:
 
 def _try_apart(index: str) -> Finding:
     """Return what a process of its own found out about a device."""
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         result = subprocess.run(  # noqa: S603 - this interpreter, a module of ours
-            [sys.executable, "-P", "-m", "runtime.probe", index],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            own_command("runtime.probe", index),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_TIMEOUT_S,

@@ -26,7 +26,6 @@ from __future__ import annotations
 import importlib
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -36,6 +35,7 @@ import numpy as np
 
 import runtime
 from runtime.origin import short_origin
+from runtime.own_process import own_command
 from runtime.quantities import count_text, flops_text
 from runtime.trace import MAX_EVENTS
 from tools.errors import ToolError, UsageError
@@ -67,12 +67,6 @@ MODES = {
 WARM_UP_RUNS = 5
 SHOWN_KERNELS = 15  # without --profile
 LOAD_TIMEOUT_S = 600
-LOAD_CODE = """
-import sys
-from runtime import load_program
-with load_program(sys.argv[1], sys.argv[2] or None) as program:
-    print(program.stats.load_ms)
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -285,10 +279,7 @@ def measure_load(artifact: Path, device: str | None, *, cold: bool) -> float:
         ToolError: the process failed; holds its last line.
     """
     with tempfile.TemporaryDirectory(prefix="modeld-bench-") as empty:
-        # The package may run from a source tree, which the child must find too.
-        root = str(Path(runtime.__file__).parent.parent)
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        environment = dict(os.environ)
         if cold:
             environment |= {
                 "MODELD_CACHE_DIR": empty,
@@ -296,9 +287,9 @@ def measure_load(artifact: Path, device: str | None, *, cold: bool) -> float:
                 "CUDA_CACHE_PATH": str(Path(empty) / "cuda"),
             }
         try:
-            # The command is this interpreter on a constant; nothing goes through a shell.
+            # Our own module; nothing goes through a shell.
             result = subprocess.run(  # noqa: S603
-                [sys.executable, "-c", LOAD_CODE, str(artifact), device or ""],
+                own_command("tools.bench_load", str(artifact), device or ""),
                 env=environment,
                 capture_output=True,
                 text=True,

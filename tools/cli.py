@@ -69,6 +69,7 @@ COMMANDS: dict[str, Command] = {
     "status": Command("tools.status", "say how the daemons on a bus are"),
     "models": Command("tools.store_models", "add, check, select the models that the daemon runs"),
     "install-unit": Command("tools.install_unit", "write systemd units and a configuration"),
+    "keys": Command("tools.keys", "make the keys of a bus between machines"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
     "view": Command("tools.view", "watch a daemon, or look through a log, on a local page"),
     "play": Command("tools.play", "play a recorded drive for a daemon that runs"),

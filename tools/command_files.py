@@ -69,7 +69,7 @@ def _run(args: argparse.Namespace) -> More:
     from tools.lib.setting_options import settings_given
 
     config = load_config(args.config, os.environ, settings_given(args))
-    names = ("model", "fallback_model", "models_dir", "params_dir")
+    names = ("model", "fallback_model", "models_dir", "params_dir", "bus_keys")
     return More(
         {"metrics_file": config.metrics_file},
         {name: getattr(config, name) for name in names},
@@ -133,12 +133,13 @@ COMMAND_FILES: Mapping[str, Files] = {
     "export": Files(("--mcap", "--video", "--rerun"), reads=("log", *_DRIVE), drives=("--drive",)),
     "run": Files(reads=("--config",), more=_run),
     "config": Files(reads=("--config",)),
-    "status": Files(),
+    "status": Files(reads=("--bus-keys",)),
     "models": Files(directories=("--store",), reads=("file", "--config")),
     "install-unit": Files(directories=("--prefix",), reads=("--bin",)),
-    "subscribe": Files(("--output",)),
-    "view": Files(reads=_DRIVE, drives=("log", "--drive")),
-    "play": Files(reads=_DRIVE, drives=("drive",)),
+    "keys": Files(directories=("directory",)),
+    "subscribe": Files(("--output",), reads=("--bus-keys",)),
+    "view": Files(reads=("--bus-keys", *_DRIVE), drives=("log", "--drive")),
+    "play": Files(reads=("--bus-keys", *_DRIVE), drives=("drive",)),
     "drive": Files(("--log", "--report", "--lines"), reads=("--model", "--gates")),
     "demo": Files(directories=("--directory",), reads=("--model",), more=_demo),
 }

@@ -258,7 +258,7 @@ def _check_parked(config: Config, *, force: bool) -> None:
         return
     # Who cannot be heard at the one is asked for at the other.
     addresses = Addresses(*(one if one in there else there[0] for one in config.addresses))
-    transport = open_bus(addresses, config.bus_stack, prefix=config.prefix)
+    transport = open_bus(addresses, config.bus_stack, prefix=config.prefix, keys=config.bus_keys)
     try:
         reason = why_not_parked(transport)
     finally:

@@ -1,12 +1,16 @@
 """Opens the bus at an address, whichever transport that names."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from cereal.address import Addresses, BusAddress
 from cereal.stacks import Stack
 from cereal.transport.base import Publisher, Subscriber, Transport
 from cereal.transport.msgq import Gates, MsgqTransport
 from cereal.transport.zmq import ZmqTransport
+
+if TYPE_CHECKING:
+    from cereal.transport.curve import CurveKeys
 
 # Where subscribers of two transports are waited for, each is looked at so often.
 _TURN_MS = 1
@@ -19,6 +23,7 @@ def open_transport(
     *,
     prefix: str = "",
     gates: Gates | None = None,
+    keys: "CurveKeys | None" = None,
 ) -> Transport:
     """Open a bus.
 
@@ -28,6 +33,7 @@ def open_transport(
         stack: Whose names, ports and files they have.
         prefix: OPENPILOT_PREFIX, for rings whose address names none.
         gates: Of rings, see `MsgqTransport`.
+        keys: Of what leaves the machine, see `ZmqTransport`.
 
     Raises:
         TransportError: An address has another form.
@@ -35,11 +41,11 @@ def open_transport(
     publish, subscribe = (BusAddress.parse(text) for text in addresses)
     if publish.prefix is None and subscribe.prefix is None:
         elsewhere = dict.fromkeys(published, addresses.publish)
-        return ZmqTransport(addresses.subscribe, elsewhere=elsewhere, stack=stack)
+        return ZmqTransport(addresses.subscribe, elsewhere=elsewhere, stack=stack, keys=keys)
 
     def opened(address: BusAddress, text: str) -> Transport:
         if address.prefix is None:
-            return ZmqTransport(text, stack=stack)
+            return ZmqTransport(text, stack=stack, keys=keys)
         return MsgqTransport(stack=stack, prefix=address.prefix or prefix, gates=gates)
 
     first = opened(subscribe, addresses.subscribe)

@@ -1,6 +1,6 @@
 """Transport between processes: ZeroMQ PUB/SUB, one single-part message per Event.
 
-Wire facts in docs/formats/bus.md. Without encryption or authentication, hence loopback by default.
+Wire facts in docs/formats/bus.md. Loopback by default: only between machines there are keys.
 """
 
 import errno
@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import zmq
 
@@ -18,6 +18,11 @@ from cereal.holder import holder_of_port
 from cereal.stacks import DEFAULT_STACK, Stack
 from cereal.transport import ipc
 from cereal.transport.base import Subscriber
+
+if TYPE_CHECKING:
+    from zmq.auth.thread import ThreadAuthenticator
+
+    from cereal.transport.curve import CurveKeys
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +40,11 @@ class ZmqTransport:
     Args:
         address: "tcp://HOST" (port by service; "tcp://HOST:+N" with all ports moved by N) or
             "ipc:///DIR" (one socket file per service; the directory must be there). "tcp://*"
-            publishes on all interfaces: anyone who reaches the machine can then read.
+            publishes on all interfaces: anyone who reaches the machine can then read, without keys.
         elsewhere: Service -> its address, where that is another one.
         stack: Whose names and ports the endpoints have; services keep their names of 2025.
+        keys: For addresses that leave the machine; loopback and socket files need none. Without,
+            such addresses are used as they are, which the log says.
 
     Raises:
         TransportError: the address has another form.
@@ -49,18 +56,28 @@ class ZmqTransport:
         *,
         elsewhere: Mapping[str, str] = _NOWHERE_ELSE,
         stack: Stack = DEFAULT_STACK,
+        keys: "CurveKeys | None" = None,
     ) -> None:
         self._address = BusAddress.parse(address)
         self._elsewhere = {name: BusAddress.parse(text) for name, text in elsewhere.items()}
         self._stack = stack
+        self._keys = keys
+        self._guard: ThreadAuthenticator | None = None
+        texts = dict.fromkeys((address, *elsewhere.values()))
+        outside = [text for text in texts if BusAddress.parse(text).leaves_machine]
+        if outside and keys is None:
+            logger.warning(
+                "zmq transport: whoever reaches %s can read what is sent and send in its place; "
+                "make keys with modeld keys DIRECTORY, and set bus_keys",
+                " and ".join(outside),
+            )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._open: list[ZmqPublisher | ZmqSubscriber] = []
         self._said: Mapping[str, str] = {}
 
     def endpoint(self, service: str, *, bind: bool = False) -> str:
         """Return the ZeroMQ endpoint of `service`, to bind or to connect to."""
-        address = self._elsewhere.get(service, self._address)
-        return address.endpoint(service, self._stack, bind=bind)
+        return self._address_of(service).endpoint(service, self._stack, bind=bind)
 
     def publisher(self, service: str) -> "ZmqPublisher":
         """Bind the endpoint of `service`.
@@ -74,6 +91,9 @@ class ZmqTransport:
         # An XPUB is a PUB that is told who subscribes; it drops what a slow reader has no room for.
         socket = self._context.socket(zmq.XPUB)
         socket.setsockopt(zmq.LINGER, 0)
+        if self._keys is not None and self._address_of(service).leaves_machine:
+            self._guard = self._guard or self._keys.guard(self._context)
+            self._keys.protect_publisher(socket)
         try:
             socket.bind(endpoint)
             if path is not None:
@@ -97,12 +117,14 @@ class ZmqTransport:
         another, so the subscriber stays. `log_refused` tells later.
 
         Raises:
-            TransportError: the endpoint is not one, or its directory is not there or is closed.
+            TransportError: the endpoint is not one, its directory is not there or is closed, or
+                the key of its machine is not known.
         """
         endpoint = self.endpoint(service)
         path = ipc.path_of(endpoint)
         if path is not None:
             ipc.check_directory(service, path)
+        address = self._address_of(service)
         socket = self._context.socket(zmq.SUB)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
@@ -111,7 +133,12 @@ class ZmqTransport:
             socket.setsockopt(zmq.CONFLATE, 1)
         socket.setsockopt(zmq.SUBSCRIBE, b"")
         try:
+            if self._keys is not None and address.leaves_machine:
+                self._keys.protect_subscriber(socket, to_itself=address.is_any_interface)
             socket.connect(endpoint)
+        except TransportError:
+            socket.close()
+            raise
         except zmq.ZMQError as error:
             socket.close()
             raise TransportError(
@@ -167,7 +194,13 @@ class ZmqTransport:
         for end in self._open:
             end.close()
         self._open.clear()
+        if self._guard is not None:
+            self._guard.stop()
+            self._guard = None
         self._context.term()
+
+    def _address_of(self, service: str) -> BusAddress:
+        return self._elsewhere.get(service, self._address)
 
     def _keep(self, end: _End) -> _End:
         self._open.append(end)

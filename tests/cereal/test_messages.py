@@ -1,6 +1,7 @@
 """Messages: framing, round trips, and what becomes of damaged and of newer ones."""
 
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cereal.errors import MessageError
+from cereal.log_reader import read_log, read_log_bytes
 from cereal.schema import (
     TRAVERSAL_BYTES,
     content,
+    enumerant_name,
     log,
     member_name,
     message_size,
@@ -20,7 +23,7 @@ from cereal.schema import (
     read_events,
     reading,
 )
-from tests.cereal.shared import model_event
+from tests.cereal.shared import model_event, write_log
 
 
 def test_message_of_an_older_generation_is_read() -> None:
@@ -47,6 +50,20 @@ def test_message_of_a_newer_generation_is_read() -> None:
     assert member_name(event) == "driverAssistance"
     assert event.driverAssistance.rightLaneDeparture
     assert not event.driverAssistance.leftLaneDeparture
+
+
+def test_enumerant_newer_than_the_schema_passes_through_logs_and_has_a_number(
+    tmp_path: Path,
+) -> None:
+    event = new_event("carParams", mono_time_ns=1)
+    known, newer = event.carParams.init("safetyConfigs", 2)
+    known.safetyModel, newer.safetyModel = "byd", 999
+    data = bytes(event.to_bytes())
+    copied = write_log(tmp_path / "b.zst", read_log_bytes(write_log(tmp_path / "a.zst", [data])))
+    assert list(read_log_bytes(copied)) == [data]
+    for one in read_log(copied):
+        models = [config.safetyModel for config in one.carParams.safetyConfigs]
+        assert [enumerant_name(model) for model in models] == ["byd", "#999"]
 
 
 def test_enumerant_newer_than_the_schema_is_one_typed_error() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cereal.clock import ManualClock
+from cereal.clock import ManualClock, MonotonicClock
 from cereal.errors import ServiceError, TransportError
 from cereal.frequency import FrequencyTracker
 from cereal.pubsub import PubMaster, SubMaster
@@ -161,6 +161,44 @@ def test_simulation_needs_no_even_time(bus: Bus) -> None:
     assert sm.all_checks()
 
 
+def test_publisher_waits_for_readers_and_until_they_have_read(bus: Bus) -> None:
+    publisher, clock = bus.publisher, bus.clock
+    start = clock.now_ns()
+    assert not publisher.wait_for_readers(timeout_s=1)
+    assert clock.now_ns() == start + 1000 * MS
+    some = bus.listen("carState")
+    assert publisher.wait_for_readers(["carState"], timeout_s=1)
+    assert not publisher.wait_for_readers(["carState", "liveCalibration"], timeout_s=0)
+    others = bus.listen(*(name for name in bus.sent if name != "carState"))
+    assert publisher.wait_for_readers(timeout_s=0)
+    assert clock.now_ns() == start + 1000 * MS
+    assert publisher.all_readers_updated("carState")
+    bus.send("carState")
+    assert not publisher.all_readers_updated("carState")
+    assert not publisher.wait_for_readers_to_update("carState", 0.25)
+    assert clock.now_ns() == start + 1250 * MS
+    some.update()
+    assert publisher.wait_for_readers_to_update("carState", 0)
+    some.close()
+    others.close()
+    assert not publisher.all_readers_updated("carState")
+    for call in (
+        publisher.all_readers_updated,
+        lambda name: publisher.wait_for_readers([name], timeout_s=0),
+    ):
+        with pytest.raises(ServiceError, match="got 'modelV2'"):
+            call("modelV2")
+
+
+def test_readers_that_come_meanwhile_are_noticed(bus: Bus) -> None:
+    clock = MonotonicClock()
+    publisher = PubMaster(["modelV2"], bus.transport, clock)
+    timer = threading.Timer(0.05, bus.transport.subscriber, ["modelV2"])
+    timer.start()
+    assert publisher.wait_for_readers(timeout_s=30)
+    timer.join()
+
+
 def test_other_messages_on_a_service_are_rejected(bus: Bus) -> None:
     sm = bus.listen("carState")
     other = new_event("carControl", mono_time_ns=1, valid=True).to_bytes()
@@ -210,6 +248,7 @@ def test_update_returns_after_the_timeout(bus: Bus) -> None:
         (20, 100, False, 16, 24), (100, 20, False, 16, 24),
         # A polled service is not expected faster than the updates, nor slower than once a second.
         (100, 20, True, 16, 24), (0.5, 100, True, 0.8, 1.2), (20, 20, True, 16, 24),
+        (0.5, 0.5, True, 0.8, 1.2), (100, 100, False, 40, 120), (1, 0.1, False, 0.08, 0.12),
         # Twice as fast, either way, is not close any more.
         (40, 20, False, 16, 24), (39, 20, False, 8, 24), (20, 40, False, 16, 24),
         (20, 39, False, 8, 24),

@@ -48,6 +48,7 @@ KEYS: dict[str, tuple[str, object]] = {
     "bus_address": ("'ipc:///run/modeld'", "ipc:///run/modeld"),
     "publish_address": ("'tcp://127.0.0.1:+1000'", "tcp://127.0.0.1:+1000"),
     "subscribe_address": ("'tcp://10.0.0.7:murmur'", "tcp://10.0.0.7:murmur"),
+    "bus_keys": ("'keys'", "keys"),
     "stack": ("'openpilot-2026'", "openpilot-2026"),
     "port_hash": ("'murmur'", "murmur"),
     "params_dir": ("'params/d'", "params/d"),
@@ -82,7 +83,10 @@ KEYS: dict[str, tuple[str, object]] = {
     "camera.wide.focal_px": ("300.5", 300.5),
     "camera.wide.focal_y_px": ("300.5", 300.5),
 }
-PATHS = ("model", "params_dir", "fallback_model", "models_dir", "state_dir", "metrics_file")
+PATHS = (
+    *("model", "params_dir", "fallback_model", "models_dir", "state_dir"),
+    *("metrics_file", "bus_keys"),
+)
 
 
 def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
@@ -119,13 +123,21 @@ def test_parameters_lie_where_the_environment_says(tmp_path: Path, monkeypatch: 
     assert Config(params_dir=Path("here")).parameters() == Path("here")
 
 
-def test_raw_predictions_follow_the_environment(monkeypatch: Patch) -> None:
+BY_STACK = pytest.mark.parametrize(
+    ("key", "variable"), [("send_raw_predictions", "SEND_RAW_PRED"), ("simulation", "SIMULATION")]
+)
+
+
+@BY_STACK
+def test_variables_of_the_other_stack_are_defaults(
+    key: str, variable: str, monkeypatch: Patch
+) -> None:
     results = []
     for value in ("1", "yes", "0", ""):
-        monkeypatch.setenv("SEND_RAW_PRED", value)
-        results.append(Config().send_raw_predictions)
-    monkeypatch.delenv("SEND_RAW_PRED")
-    results.append(load_config().send_raw_predictions)
+        monkeypatch.setenv(variable, value)
+        results.append(Config().values()[key])
+    monkeypatch.delenv(variable)
+    results.append(load_config().values()[key])
     assert results == [True, True, False, False, False]
 
 
@@ -307,17 +319,18 @@ def test_wrong_variables_and_options_are_told_together(tmp_path: Path) -> None:
     )
 
 
+@BY_STACK
 def test_the_variable_of_the_other_stack_loses_against_the_file_and_is_named(
-    tmp_path: Path, monkeypatch: Patch
+    key: str, variable: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setenv("SEND_RAW_PRED", "1")
-    loaded = load_settings(None, {"SEND_RAW_PRED": "1"})
-    assert loaded.config.send_raw_predictions
-    assert loaded.sources["send_raw_predictions"] == "variable SEND_RAW_PRED"
-    path = write(tmp_path, "send_raw_predictions = false")
-    loaded = load_settings(path, {"SEND_RAW_PRED": "1"})
-    assert not loaded.config.send_raw_predictions
-    assert loaded.sources["send_raw_predictions"] == f"file {path}"
+    monkeypatch.setenv(variable, "1")
+    loaded = load_settings(None, {variable: "1"})
+    assert loaded.config.values()[key]
+    assert loaded.sources[key] == f"variable {variable}"
+    path = write(tmp_path, f"{key} = false")
+    loaded = load_settings(path, {variable: "1"})
+    assert not loaded.config.values()[key]
+    assert loaded.sources[key] == f"file {path}"
 
 
 def test_every_field_is_a_setting_with_a_variable_of_its_own() -> None:

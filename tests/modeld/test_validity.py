@@ -79,7 +79,8 @@ def test_a_calibration_beyond_the_limits_is_used_and_marks(bench: Bench) -> None
     assert reason.startswith("liveCalibration.calStatus is invalid")
     # The angles count, or calibration would never come back into the limits.
     assert bench.inputs["road_transform"][1, 2] != 0
-    for frame_id, status in enumerate(("uncalibrated", "recalibrating", "calibrated"), 1):
+    # A status that is newer than our schema is not `invalid`.
+    for frame_id, status in enumerate(("uncalibrated", "recalibrating", "calibrated", 9), 1):
         bench.send("liveCalibration", rpyCalib=[0.0, 0.02, 0.0], calStatus=status)
         assert run(bench, frame_id) == [()]
 
@@ -104,6 +105,11 @@ def test_what_is_missing_for_a_calibration_is_named() -> None:
     # The calibration that came too early is not remembered, the next one is used.
     bench.calibrate()
     assert run(bench, 3) == [()]
+    # A sensor newer than our schema has a number; the matrices stay.
+    bench.send("roadCameraState", sensor=9)
+    bench.calibrate()
+    ((reason,),) = run(bench, 4)
+    assert "no cameras for device 'tici' with sensor '#9'" in reason
     assert bench.inputs["road_transform"][0, 0] == pytest.approx(2648 / 910)
     assert bench.inputs["wide_transform"][0, 0] == pytest.approx(567 / 455)
 

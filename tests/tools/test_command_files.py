@@ -76,7 +76,7 @@ def test_every_setting_that_is_a_path_is_looked_at_by_run() -> None:
     paths = {key for key, setting in SETTINGS.items() if setting.kind is Path}
     assert paths == {
         *("model", "fallback_model", "models_dir", "params_dir"),
-        *("metrics_file", "state_dir"),
+        *("metrics_file", "state_dir", "bus_keys"),
     }
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import runtime
 import scheduler
+from runtime.own_process import own_command
 from tools.errors import UsageError
 from tools.lib.processes import ProcessError
 
@@ -48,7 +48,7 @@ def trained_model(directory: Path, *, quiet: bool) -> Path:
     if not quiet:
         print(f"$ modeld {shlex.join(arguments)}", flush=True)
     done = subprocess.run(  # noqa: S603 - our own module, no shell
-        [sys.executable, "-m", "tools.cli", *arguments],
+        own_command("tools.cli", *arguments),
         check=False,
         stdout=subprocess.DEVNULL if quiet else None,
     )

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from cereal.errors import MessageError
-from cereal.schema import content, read_event, reading
+from cereal.schema import content, enumerant_name, read_event, reading
 from tools.drives.drive import Message
 from tools.drives.encode_index import INDEX
 from tools.drives.log_events import read_messages
@@ -148,7 +148,7 @@ class _Surveyor:
     def _state(self, position: int, message: Message) -> tuple[int, ...]:
         state = _content(self._migrator.migrate(message))
         if message.service == "roadCameraState":
-            self._mounting.setdefault("sensor", _name(state.sensor))
+            self._mounting.setdefault("sensor", enumerant_name(state.sensor))
         stamps = (state.timestampSof, state.timestampEof)
         return (position, _bounded(message.mono_time_ns), state.frameId, *map(_bounded, stamps))
 
@@ -158,7 +158,7 @@ class _Surveyor:
         init = _content(message)
         with reading("initData"):
             facts = {
-                "device": _name(init.deviceType),
+                "device": enumerant_name(init.deviceType),
                 "dongle": str(init.dongleId),
                 "version": str(init.version),
                 "commit": str(init.gitCommit),
@@ -168,12 +168,12 @@ class _Surveyor:
         self.survey.recorder = self._migrator.recorder = Recorder(init.deviceType.raw)
 
     def _sentinel(self, message: Message) -> None:
-        if _name(_content(message).type) == "startOfSegment":
+        if enumerant_name(_content(message).type) == "startOfSegment":
             self.survey.starts_ns[-1] = _bounded(message.mono_time_ns)
 
     def _device_state(self, message: Message) -> None:
         state = _content(self._migrator.migrate(message))
-        self._mounting.setdefault("device_type", _name(state.deviceType))
+        self._mounting.setdefault("device_type", enumerant_name(state.deviceType))
 
     def _calibration(self, message: Message) -> None:
         calibration = _content(self._migrator.migrate(message))
@@ -214,15 +214,6 @@ def _index(position: int, message: Message) -> tuple[int, ...] | None:
 
 def _content(message: Message) -> Any:
     return content(read_event(message.read_as))
-
-
-def _name(enumerant: Any) -> str:
-    """Return the name of an enumerant; ``unknown`` for one that is newer than our schema."""
-    try:
-        with reading("enumeration"):
-            return str(enumerant)
-    except MessageError:
-        return "unknown"
 
 
 def _bounded(value: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, get_args
 
 from cereal.address import Addresses
@@ -51,6 +52,12 @@ def add_bus_arguments(parser: argparse.ArgumentParser, *, sends: bool = False) -
     )
     for option, text in (_SENDS if sends else _HEARS).items():
         parser.add_argument(option, metavar="ADDRESS", help=text)
+    parser.add_argument(
+        "--bus-keys",
+        type=Path,
+        metavar="DIRECTORY",
+        help="keys for addresses of other machines, as modeld keys makes them",
+    )
     parser.set_defaults(sends=sends)
     add_stack_arguments(parser)
 
@@ -80,4 +87,4 @@ def open_bus(args: argparse.Namespace) -> Transport:
         TransportError: an address has another form.
     """
     prefix = os.environ.get(PREFIX_VARIABLE, "")
-    return bus.open_bus(addresses_of(args), stack_of(args), prefix=prefix)
+    return bus.open_bus(addresses_of(args), stack_of(args), prefix=prefix, keys=args.bus_keys)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 
+from runtime.own_process import own_command
 from tools.errors import ToolError
 
 # A daemon finishes its frame and closes its devices well within this.
@@ -28,7 +28,7 @@ class Child:
 
     Args:
         name: for messages.
-        module: run as ``python -m module``.
+        module: of ours, run as ``python -m module``.
         arguments: of the module.
     """
 
@@ -36,7 +36,7 @@ class Child:
         self.name = name
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
-            [sys.executable, "-m", module, *arguments],
+            own_command(module, *arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -11,7 +11,6 @@ import json
 import operator
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from cereal.schema_layout import SchemaLayout
+from runtime.own_process import own_command
 from tools.errors import InspectError
 
 # Where openpilot and sunnypilot keep these files, newest first; opendbc is a repository in theirs.
@@ -149,7 +149,7 @@ def _pieces(path: Path, text: str, imported: list[str]) -> Iterator[str]:
 
 
 def _layout(home: Path, path: Path) -> SchemaLayout:
-    command = [sys.executable, "-m", "cereal.schema_layout", str(path)]
+    command = own_command("cereal.schema_layout", str(path))
     try:
         done = subprocess.run(  # noqa: S603 - our own module, no shell
             command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cereal.errors import MessageError
-from cereal.schema import member_name, reading
+from cereal.schema import enumerant_name, member_name, reading
 from modeld.health import HEALTH_SERVICES
 from tools.lib.health_judge import Health
 from tools.lib.message_values import to_plain
@@ -186,10 +186,10 @@ class Newest:
         elif member == "liveCalibration":
             self._take_calibration(event.liveCalibration)
         elif member == "deviceState":
-            self._now(device_type=str(event.deviceState.deviceType))
+            self._now(device_type=enumerant_name(event.deviceState.deviceType))
         elif member == "roadCameraState":
             state = event.roadCameraState
-            self._now(sensor=str(state.sensor))
+            self._now(sensor=enumerant_name(state.sensor))
             if self.answer is None:
                 self.frame_id = int(state.frameId)
 
@@ -207,7 +207,7 @@ class Newest:
         self._now(
             rpy_rad=self._reader.rpy_rad,
             height_m=self._reader.height_m,
-            calibration=str(message.calStatus),
+            calibration=enumerant_name(message.calStatus),
             wide_rpy_rad=(wide[0], wide[1], wide[2]) if is_sound else (0.0, 0.0, 0.0),
         )
 

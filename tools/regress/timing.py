@@ -17,13 +17,13 @@ import json
 import math
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from runtime.own_process import own_command
 from tools.errors import ToolError
 from tools.lib.driver_threads import thread_setting
 
@@ -189,7 +189,7 @@ def _gather(
 def _run_process(
     artifact: Path, entry: str | None, device: str | None, baseline: Path | None, runs: int
 ) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tools.regress.timing_process", "--artifact", str(artifact)]
+    command = own_command("tools.regress.timing_process", "--artifact", str(artifact))
     command += ["--runs", str(runs)]
     for option, value in (("--entry", entry), ("--device", device), ("--baseline", baseline)):
         if value is not None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cereal.schema import enumerant_name
 from tools.lib.drive_messages import Mounting
 
 Curve = NDArray[np.float64]
@@ -178,8 +179,8 @@ def _lane_change(meta: Any) -> str:
         "laneChangeStarting": "starts",
         "laneChangeFinishing": "ends",
     }
-    state = names.get(str(meta.laneChangeState))
-    return f"lane change {meta.laneChangeDirection} {state}" if state else ""
+    state = names.get(enumerant_name(meta.laneChangeState))
+    return f"lane change {enumerant_name(meta.laneChangeDirection)} {state}" if state else ""
 
 
 def _desire(probabilities: list[float]) -> str:

@@ -14,6 +14,7 @@ import pytest
 from cereal.log_writer import LogWriter
 from cereal.schema import log as log_schema
 from cereal.schema import new_event
+from tests.cereal.shared import write_log
 from tests.tools.conftest import Modeld
 from tests.tools.messages import damaged, event_of
 from tools.lib.dump_log import Request, dump
@@ -73,6 +74,18 @@ def test_every_message_is_a_line(log: Path, modeld: Modeld) -> None:
     assert message["confidence"] == "green"
     assert message["rawPredictions"] == {"bytes": 2}
     assert lines[3]["message"]["vEgo"] == 11.0
+
+
+def test_enumerants_newer_than_the_schema_are_numbers(tmp_path: Path, modeld: Modeld) -> None:
+    event = event_of("modelV2", START_NS, confidence=77)
+    status = event_of("liveCalibration", START_NS + 1, calStatus=65_535)
+    log = write_log(tmp_path / "log.zst", [event, status])
+    model, calibration = modeld(0, "inspect", log, "--dump").objects
+    assert model["message"]["confidence"] == "#77"
+    assert calibration["message"]["calStatus"] == "#65535"
+    output = tmp_path / "out.csv"
+    modeld(0, "inspect", log, "--dump", "--service", "modelV2", "--output", output)
+    assert "#77" in output.read_text(encoding="utf-8")
 
 
 def test_chosen_services_fields_and_times(log: Path, modeld: Modeld) -> None:

@@ -197,6 +197,14 @@ def test_chosen_services_only(log: Path, out: Path, modeld: Modeld) -> None:
     assert said == {"file": str(out), **counts}
 
 
+def test_enumerants_newer_than_the_schema_are_numbers(tmp_path: Path, out: Path) -> None:
+    log = write_log(tmp_path / "log", [event_of("modelV2", 1, confidence=77)])
+    export_mcap(log, out, McapOptions())
+    ((_, _, schema, _, content),) = (one for one in read_back(out) if one[0] == "/modelV2")
+    check(schema, content)
+    assert content["confidence"] == "#77"
+
+
 def test_newer_and_damaged_messages_are_left_out_and_counted(
     log: Path, out: Path, modeld: Modeld
 ) -> None:

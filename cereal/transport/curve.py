@@ -1,0 +1,203 @@
+"""Keys of the bus between machines: CURVE of ZeroMQ, which encrypts and says who speaks.
+
+A directory has the keys of one machine (docs/formats/bus.md, ADR 0130): `own.key_secret`, which
+only its owner may read, `own.key` for others, `peers/*.key` of the machines that may listen here,
+and `server.key` of the one that is listened to. pyzmq makes, reads and checks them.
+"""
+
+import logging
+import stat
+import struct
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+import zmq
+from zmq.auth import create_certificates, load_certificate
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
+
+from cereal.access import why_refused
+from cereal.errors import TransportError
+
+logger = logging.getLogger(__name__)
+
+SECRET_NAME: Final = "own.key_secret"  # noqa: S105 -- a file's name
+PUBLIC_NAME: Final = "own.key"
+SERVER_NAME: Final = "server.key"
+PEERS_NAME: Final = "peers"
+# Without one ZeroMQ lets everybody in where nobody is there to ask.
+_DOMAIN: Final = "modeld"
+_KEY_BYTES: Final = 32
+_MOST_BYTES: Final = 1 << 16
+_MOST_SAID: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CurveKeys:
+    """The keys of a machine, in the 40 characters that ZeroMQ writes them in.
+
+    Attributes:
+        directory: Where they are from.
+        public: Its own.
+        secret: Its own.
+        peers: Of those that may listen to what it publishes; it may itself.
+        server: Of the machine that it listens to; None: not known.
+    """
+
+    directory: Path
+    public: bytes
+    secret: bytes = field(repr=False)
+    peers: frozenset[bytes]
+    server: bytes | None
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Return the keys in a directory, as they are now.
+
+        Raises:
+            TransportError: One is missing, damaged, or a secret that others may read.
+        """
+        public, secret = _own(directory / SECRET_NAME)
+        peers = directory / PEERS_NAME
+        if not peers.is_dir():
+            raise TransportError(f"bus keys: expected the directory {peers}, found none; {_MAKE}")
+        listeners = frozenset(_load(path)[0] for path in sorted(peers.glob("*.key")))
+        server = directory / SERVER_NAME
+        known = _load(server)[0] if server.exists() else None
+        return cls(directory, public, secret, listeners | {public}, known)
+
+    def protect_publisher(self, socket: "zmq.Socket[bytes]") -> None:
+        """Let only those connect to a socket that the context's `guard` knows; before it binds."""
+        socket.curve_secretkey = self.secret
+        socket.curve_server = True
+        socket.zap_domain = _DOMAIN.encode()
+
+    def protect_subscriber(self, socket: "zmq.Socket[bytes]", *, to_itself: bool) -> None:
+        """Connect a socket to the one machine only whose key is known; before it connects.
+
+        Args:
+            socket: Not connected yet.
+            to_itself: That machine is this one.
+
+        Raises:
+            TransportError: The key is not known.
+        """
+        server = self.public if to_itself else self.server
+        if server is None:
+            raise TransportError(
+                f"bus keys: expected {self.directory / SERVER_NAME}, found none; copy "
+                f"{PUBLIC_NAME} of the machine there that is listened to"
+            )
+        socket.curve_publickey, socket.curve_secretkey = self.public, self.secret
+        socket.curve_serverkey = server
+
+    def guard(self, context: "zmq.Context[zmq.Socket[bytes]]") -> ThreadAuthenticator:
+        """Start to answer a context's sockets who may connect; to be stopped before it ends."""
+        guard = ThreadAuthenticator(context)
+        guard.configure_curve_callback(_DOMAIN, _Listeners(self))
+        guard.start()
+        return guard
+
+
+class _Listeners:
+    """Decides who may listen. Called on the guard's thread."""
+
+    def __init__(self, keys: CurveKeys) -> None:
+        self._keys = keys
+        self._said: set[bytes] = set()
+
+    def callback(self, _domain: str, key: bytes) -> bool:
+        """Tell whether the holder of a key may listen."""
+        if key in self._keys.peers:
+            return True
+        if key not in self._said and len(self._said) < _MOST_SAID:
+            self._said.add(key)
+            place = self._keys.directory / PEERS_NAME
+            logger.warning(
+                "bus keys: somebody with the key %s wants to listen, which is not in %s; copy it "
+                "there and start again, if that is right",
+                key.decode(),
+                place,
+            )
+        return False
+
+
+def make_keys(directory: Path) -> bool:
+    """Make the keys of a machine that are not there yet; nothing is written over.
+
+    Returns:
+        Whether there were none before.
+
+    Raises:
+        TransportError: What is there is damaged.
+        OSError: The directory cannot be written.
+    """
+    (directory / PEERS_NAME).mkdir(parents=True, exist_ok=True)
+    secret, public = directory / SECRET_NAME, directory / PUBLIC_NAME
+    is_new = not secret.exists()
+    if is_new:
+        # A directory that nobody else may enter, until the file has its mode.
+        with tempfile.TemporaryDirectory(dir=directory) as place:
+            made = Path(create_certificates(place, "own")[1])
+            made.chmod(0o600)
+            secret.hardlink_to(made)
+    key, _ = _own(secret)
+    if not public.exists():
+        with public.open("x", encoding="ascii") as file:
+            file.write(f'curve\n    public-key = "{key.decode()}"\n')
+    elif _load(public)[0] != key:
+        raise TransportError(
+            f"bus keys: expected {public} to have the public key of {secret}, found another; "
+            "remove it, and it is written anew"
+        )
+    return is_new
+
+
+_MAKE: Final = "make keys with: modeld keys DIRECTORY"
+
+
+def _own(path: Path) -> tuple[bytes, bytes]:
+    """Return the public and the secret key of this machine."""
+    public, secret = _load(path)
+    if mode := stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise TransportError(
+            f"bus keys: expected {path} to be for its owner only, found that others have the mode "
+            f"{mode:04o}; chmod 600 it, or make another where others may have read it"
+        )
+    if secret is None or zmq.curve_public(secret) != public:
+        raise TransportError(
+            f"bus keys: expected a secret key and its public one in {path}, found others; remove "
+            f"it and {_MAKE}"
+        )
+    return public, secret
+
+
+def _load(path: Path) -> tuple[bytes, bytes | None]:
+    """Return the public key in a file, and the secret one where there is one."""
+    try:
+        return _parsed(path)
+    except FileNotFoundError as error:
+        raise TransportError(f"bus keys: expected {path}, found none; {_MAKE}") from error
+    except OSError as error:
+        raise TransportError(
+            f"bus keys: expected to read {path}, got {error.strerror}; {why_refused(path)}"
+        ) from error
+    except (ValueError, KeyError, struct.error) as error:
+        raise TransportError(
+            f"bus keys: expected a key as ZeroMQ writes it in {path}, found none; copy it again, "
+            f"or remove it and {_MAKE}"
+        ) from error
+
+
+def _parsed(path: Path) -> tuple[bytes, bytes | None]:
+    """Do as `_load`, with the errors of the libraries."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+        raise ValueError
+    public, secret = load_certificate(path)
+    found = [public] if secret is None else [public, secret]
+    if any(len(z85.decode(key)) != _KEY_BYTES for key in found):
+        raise ValueError
+    return public, secret

@@ -1,0 +1,50 @@
+"""Make the keys with which machines speak over the bus: DIRECTORY for bus_keys or --bus-keys.
+
+Writes own.key_secret, which never leaves the machine and which its owner only may read, own.key for
+others, and the empty directory peers. What is there stays as it is. Whose own.key is in peers may
+listen to what this machine publishes; server.key is the own.key of the machine that this one
+listens to. Keys are used for addresses of other machines, tcp://* included.
+
+Example:
+  modeld keys /etc/modeld/keys
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cereal.transport.curve import PEERS_NAME, PUBLIC_NAME, SERVER_NAME, CurveKeys, make_keys
+from tools.lib.json_output import print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="made where it is not")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make what is missing, and say what belongs where."""
+    directory: Path = args.directory
+    is_new = make_keys(directory)
+    keys = CurveKeys.read(directory)
+    others = len(keys.peers) - 1
+    if args.json:
+        print_json(
+            {
+                "directory": str(directory),
+                "made": is_new,
+                "public_key": keys.public.decode(),
+                "peers": others,
+                "server_key": None if keys.server is None else keys.server.decode(),
+            }
+        )
+        return 0
+    print(f"{directory / PUBLIC_NAME}: {'made' if is_new else 'kept'}, {keys.public.decode()}")
+    print(f"{directory / PEERS_NAME}: {others} that may listen here")
+    print(f"{directory / SERVER_NAME}: {'none' if keys.server is None else keys.server.decode()}")
+    print(
+        f"next: copy {PUBLIC_NAME} to the other machine, as {PEERS_NAME}/NAME.key where this one "
+        f"listens to it, as {SERVER_NAME} where it listens to this one"
+    )
+    return 0
