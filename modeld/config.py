@@ -41,10 +41,14 @@ from modeld.settings import (
 RAW_PREDICTIONS_VARIABLE: Final = "SEND_RAW_PRED"
 SIMULATION_VARIABLE: Final = "SIMULATION"
 _NO: Final = ("", "0")  # in a variable of the stack
-PREFIX_VARIABLE: Final = "OPENPILOT_PREFIX"
 # For a frame or a run. The unit's watchdog acts after 2 s without progress: a loop without cameras
 # must go round once a second, and two runs that hang must be known before.
 LONGEST_WAIT_MS: Final = 800
+
+
+def environment_prefix() -> str:
+    """Return what keeps several stacks on one machine apart, "" where nothing does."""
+    return os.environ.get("OPENPILOT_PREFIX", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,8 +374,8 @@ class Config:
 
     @property
     def prefix(self) -> str:
-        """What keeps several stacks on one machine apart: OPENPILOT_PREFIX of the environment."""
-        return os.environ.get(PREFIX_VARIABLE, "")
+        """As `environment_prefix`."""
+        return environment_prefix()
 
     def parameters(self) -> Path:
         """Return the directory of the stack's parameters; without one given, by environment."""

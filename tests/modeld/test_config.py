@@ -172,7 +172,7 @@ def test_variables_of_the_other_stack_are_defaults(
         ("lat_smooth_s = nan", r"lat_smooth_s: expected 0\.0\.\.5\.0, got nan"),
         ("long_smooth_s = -0.1", r"long_smooth_s: expected 0\.0\.\.5\.0, got -0\.1"),
         ("lat_smooth_s = '1'", r"lat_smooth_s: expected float.*, got str '1'"),
-        ("bus_address = 'http://x'", r"bus_address: expected tcp://HOST, .* or ipc:///DIRECTORY"),
+        ("bus_address = 'http://x'", r"bus_address: expected tcp://HOST, .* or msgq:PREFIX"),
         (
             "publish_address = 'tcp://h:5'\nsubscribe_address = ''\nport_hash = 'md5'",
             r"publish_address: expected .*, got 'tcp://h:5'; subscribe_address: .* got ''; port_h",

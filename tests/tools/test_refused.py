@@ -74,7 +74,7 @@ ROWS = [
     (2, "view --port 0 --picture-width 9", "--picture-width: expected 64 to 1928"),
     (2, "view --port 0 --camera-server ../x", "--camera-server: frame ring: expected a name of"),
     (4, "view --port 0 --bus nowhere", "bus: expected tcp://HOST, tcp://HOST:[HASH][+N]"),
-    (4, "view --port 0 --publish tcp://h:1", "or ipc:///DIRECTORY, got 'tcp://h:1'; use tcp://"),
+    (4, "view --port 0 --publish tcp://h:1", "or msgq:PREFIX, got 'tcp://h:1'; use tcp://"),
     (2, EXPORT, "expected one of --mcap, --video, --rerun, found none"),
     (2, f"{EXPORT} --video out.mp4", "--video: expected --drive beside it"),
     (2, f"{EXPORT} --rerun out.rrd", "--rerun: expected --drive beside it"),

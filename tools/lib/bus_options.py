@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, get_args
@@ -13,7 +12,7 @@ from cereal.services import HashName
 from cereal.stacks import DEFAULT_STACK, STACKS, Stack
 from cereal.transport import Transport
 from modeld import bus
-from modeld.config import PREFIX_VARIABLE
+from modeld.config import environment_prefix
 
 # What the command does itself, and then what it is told of the daemons.
 _HEARS: Final = {
@@ -86,5 +85,5 @@ def open_bus(args: argparse.Namespace) -> Transport:
     Raises:
         TransportError: an address has another form.
     """
-    prefix = os.environ.get(PREFIX_VARIABLE, "")
+    prefix = environment_prefix()
     return bus.open_bus(addresses_of(args), stack_of(args), prefix=prefix, keys=args.bus_keys)

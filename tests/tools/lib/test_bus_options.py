@@ -7,6 +7,7 @@ import pytest
 
 from cereal.services import SERVICES, HashName, port_of
 from cereal.stacks import DEFAULT_STACK, STACKS
+from cereal.transport import Transport, ZmqTransport
 from modeld.bus import DAEMON_SERVICES
 from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of, repeating
@@ -19,10 +20,15 @@ def parse(*options: str, sends: bool = False) -> argparse.Namespace:
     return parser.parse_args(options)
 
 
+def endpoint_of(transport: Transport, service: str) -> str:
+    assert isinstance(transport, ZmqTransport)
+    return transport.endpoint(service)
+
+
 def test_without_options_it_is_the_default_stack_on_loopback() -> None:
     assert stack_of(parse()) == DEFAULT_STACK
     transport = open_bus(parse())
-    assert transport.endpoint("modelV2") == "tcp://127.0.0.1:58537"
+    assert endpoint_of(transport, "modelV2") == "tcp://127.0.0.1:58537"
     transport.close()
 
 
@@ -38,7 +44,7 @@ def test_without_options_it_is_the_default_stack_on_loopback() -> None:
 )
 def test_stack_and_hash_give_the_endpoint(options: tuple[str, ...], endpoint: str) -> None:
     transport = open_bus(parse(*options))
-    assert transport.endpoint("liveDelay") == endpoint
+    assert endpoint_of(transport, "liveDelay") == endpoint
     transport.close()
 
 
@@ -63,7 +69,7 @@ def test_what_daemons_publish_and_all_else_may_be_at_two_addresses(
 ) -> None:
     for is_sender, expected in ((False, hears), (True, sends)):
         with closing(open_bus(parse(*options, sends=is_sender))) as transport:
-            found = [transport.endpoint(name) for name in ("modelV2", "carState")]
+            found = [endpoint_of(transport, name) for name in ("modelV2", "carState")]
         assert [one.removesuffix("/modelV2").removesuffix("/carState") for one in found] == list(
             expected
         )
