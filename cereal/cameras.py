@@ -4,20 +4,22 @@ Which one it is says the address in the configuration (ADR 0128).
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol, Self, cast
+from typing import Final, NamedTuple, Protocol, Self
 
 from cereal import frames
 from cereal.errors import FrameError
 from cereal.frames import DIRECTORY, FrameRingReader, FrameSource, MemoryFrameSource
-from cereal.transport.base import Transport
+from cereal.stacks import Stack
+from cereal.transport import MsgqTransport, Transport, ZmqTransport
+from cereal.transport.msgq import Gates
 from cereal.visionipc import VisionIpcCameras
 
 CAMERA_FORM: Final = "NAME of a frame ring, visionipc:NAME or visionipc+zmq:NAME"
-PacketBus = Literal["msgq", "zmq"]
 
-_ADDRESS: Final = re.compile(r"(?:(?P<scheme>visionipc|visionipc\+zmq):)?(?P<name>[^/:\0]+)")
+_ZMQ_SCHEME: Final = "visionipc+zmq"
+_ADDRESS: Final = re.compile(r"(?:(?P<scheme>visionipc(?:\+zmq)?):)?(?P<name>[^/:\0]+)")
 # Their packets have fixed ports, which the number of the stream gives: others would share them.
 _ZMQ_NAMES: Final = ("camerad", "navd")
 
@@ -59,6 +61,10 @@ class CameraServer(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Close what looking took; readers are closed by themselves, before."""
+        ...
+
 
 class RingCameras:
     """The frame rings of one camera process.
@@ -87,6 +93,9 @@ class RingCameras:
             FrameError: there is no such stream, or its file is damaged.
         """
         return FrameRingReader(self.name, stream, conflate=conflate, directory=self._directory)
+
+    def close(self) -> None:
+        """Do nothing, as looking keeps nothing open."""
 
 
 class MemoryCameras:
@@ -122,17 +131,20 @@ class MemoryCameras:
             )
         return self._sources[stream]
 
+    def close(self) -> None:
+        """Do nothing: the sources are somebody else's."""
+
 
 class CameraAddress(NamedTuple):
     """An address of cameras, taken apart.
 
     Attributes:
+        scheme: "visionipc" or "visionipc+zmq"; "" of frame rings.
         name: Of the camera process.
-        packets: What carries VisionIPC's packets; None: frame rings.
     """
 
+    scheme: str
     name: str
-    packets: PacketBus | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -144,31 +156,35 @@ class CameraAddress(NamedTuple):
         found = _ADDRESS.fullmatch(text)
         if found is None:
             raise FrameError(f"cameras: expected {CAMERA_FORM}, got {text!r}; correct it")
-        name = found["name"]
-        packets = {None: None, "visionipc": "msgq", "visionipc+zmq": "zmq"}[found["scheme"]]
-        if packets == "zmq" and name not in _ZMQ_NAMES:
+        scheme, name = found["scheme"] or "", found["name"]
+        if scheme == _ZMQ_SCHEME and name not in _ZMQ_NAMES:
             raise FrameError(
                 f"cameras: expected {' or '.join(_ZMQ_NAMES)} over zmq, where others have no "
                 f"ports, got {name!r}; use visionipc:{name}"
             )
-        return cls(name, cast("PacketBus | None", packets))
+        return cls(scheme, name)
 
 
 def open_cameras(
-    address: str, packets: Callable[[PacketBus], Transport], *, prefix: str = ""
+    address: str, stack: Stack, *, prefix: str = "", gates: Gates | None = None
 ) -> CameraServer:
     """Return the cameras at an address; nothing is connected yet.
 
     Args:
         address: Of the form `CAMERA_FORM`.
-        packets: Opens what carries VisionIPC's packets, and owns it; not called for rings.
+        stack: Whose rings of messages, or ports, VisionIPC's packets come on.
         prefix: Value of OPENPILOT_PREFIX.
+        gates: Of the rings of messages, see `MsgqTransport`.
 
     Raises:
         FrameError: the address is not usable.
-        TransportError: the packets cannot be received.
     """
-    name, bus = CameraAddress.parse(address)
-    if bus is None:
+    scheme, name = CameraAddress.parse(address)
+    if not scheme:
         return RingCameras(name)
-    return VisionIpcCameras(name, packets(bus), name=address, prefix=prefix)
+    packets: Transport
+    if scheme == _ZMQ_SCHEME:
+        packets = ZmqTransport(stack=stack)
+    else:
+        packets = MsgqTransport(stack=stack, prefix=prefix, gates=gates)
+    return VisionIpcCameras(name, packets, name=address, prefix=prefix)

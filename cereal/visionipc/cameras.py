@@ -24,7 +24,7 @@ class VisionIpcCameras:
 
     Args:
         server: Name of the camera process.
-        transport: That its packets come over; the caller's to close.
+        transport: That its packets come over; closed with this.
         name: What messages call it.
         prefix: Value of OPENPILOT_PREFIX.
         directory: Of its socket; /tmp unless a test says otherwise.
@@ -66,8 +66,12 @@ class VisionIpcCameras:
             offered = self._streams()
         except FrameError as error:
             return dict.fromkeys(STREAMS, str(error))
+        refused = self._transport.refused()
         reasons = {}
         for stream in STREAMS:
+            packets = endpoint(self._server, stream)
+            if packets in refused:
+                reasons[stream] = refused[packets]
             try:
                 if stream in offered:
                     self._try(stream)
@@ -96,8 +100,9 @@ class VisionIpcCameras:
         return VisionIpcReader(Conversation(self._path), stream, packets)
 
     def close(self) -> None:
-        """End a question that was not answered; readers stay."""
+        """Close the transport, and end a question that was not answered."""
         self._conversation.close()
+        self._transport.close()
 
     def _streams(self) -> set[str]:
         """Ask for the streams, as the newer servers want it, then as the older ones do.

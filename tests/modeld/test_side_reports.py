@@ -54,7 +54,7 @@ def test_rings_that_cannot_be_read_are_said_when_that_changes(
         caplog.clear()
         return said
 
-    refused = "camera rings cannot be read: road is another's"
+    refused = "cameras cannot be read: road is another's"
     # A ring that is not read concerns nobody.
     found["driver"] = "driver is another's"
     found["road"] = "road is another's"
@@ -67,7 +67,7 @@ def test_rings_that_cannot_be_read_are_said_when_that_changes(
     found["wideRoad"] = "wide too"
     assert look() == [f"{refused}; wide too"]
     del found["road"], found["wideRoad"]
-    assert look() == ["camera rings can be read again"]
+    assert look() == ["cameras can be read again"]
     # While valid messages go out, nobody looks.
     found["road"] = "road is another's"
     state.valid += 1
