@@ -35,7 +35,6 @@ from modeld.settings import (
     camera_form,
     cpu_list,
     doc,
-    server_name,
     settings_of,
 )
 

@@ -376,7 +376,7 @@ def start(
 
     Args:
         config: Settings.
-        service: Programs of driving artifacts, cameras, the bus, and where the loop tells of itself.
+        service: Programs of driving artifacts, cameras, bus, and where the loop tells of itself.
         stop: Ends all waiting.
         resources: Closes what was opened.
 

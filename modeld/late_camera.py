@@ -45,8 +45,8 @@ class LateCamera:
         """
         if self._reader is None:
             raise FrameError(
-                f"cameras: expected the stream {self._stream} of {self._cameras.name!r}, found none "
-                "yet; receive a frame first"
+                f"cameras: expected the stream {self._stream} of {self._cameras.name!r}, found "
+                "none yet; receive a frame first"
             )
         return self._reader.format
 

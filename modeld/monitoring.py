@@ -330,7 +330,8 @@ def start(
 
     Args:
         config: Settings.
-        service: Program of a driver monitoring artifact, cameras, bus, where the loop tells of itself.
+        service: Program of an artifact of driver monitoring, cameras, bus, and where the loop
+            tells of itself.
         stop: Ends the wait.
         resources: Closes what was opened.
     """

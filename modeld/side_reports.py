@@ -65,9 +65,7 @@ class CameraReport:
         state: Of the loop.
     """
 
-    def __init__(
-        self, cameras: CameraServer, streams: Iterable[str], state: LoopState
-    ) -> None:
+    def __init__(self, cameras: CameraServer, streams: Iterable[str], state: LoopState) -> None:
         self._cameras = cameras
         self._streams = frozenset(streams)
         self._state = state
@@ -75,7 +73,7 @@ class CameraReport:
         self._said = ""
 
     def __call__(self, _now_ns: int) -> None:
-        """Look, if nothing valid was published since the last call, or cameras were refused then."""
+        """Look, if nothing valid was published since the last call, or some were refused then."""
         state = self._state
         before, self._valid = self._valid, state.valid
         goes_on = state.valid != before and not self._said

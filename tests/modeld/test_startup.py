@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import runtime
+from cereal import frames
+from cereal.cameras import RingCameras
 from cereal.clock import ManualClock
 from cereal.frames import DIRECTORY, FrameRingWriter, available_streams
 from cereal.schema import new_event
@@ -55,7 +57,7 @@ def open_stream() -> Iterator[Open]:
 
 def found_streams(stop: threading.Event, episodes: Episodes | None = None) -> tuple[bool, ...]:
     """Wait; whether there is a road and a wide camera, and whether the latter is looked for."""
-    cameras = wait_for_cameras(SERVER, stop, episodes or make_episodes())
+    cameras = wait_for_cameras(RingCameras(SERVER), stop, episodes or make_episodes())
     assert cameras is not None
     cameras.close()
     return tuple(one is not None for one in (cameras.road, cameras.wide, cameras.late_wide))
@@ -84,14 +86,14 @@ def test_stream_that_opens_just_after_the_first_is_not_missed(
     open_stream("road")
     opened: list[str] = []
 
-    def look_then_open(name: str) -> set[str]:
-        found = available_streams(name)
+    def look_then_open(name: str, **where: Path) -> set[str]:
+        found = available_streams(name, **where)
         if not opened:
             opened.append("wideRoad")
             open_stream("wideRoad")
         return found
 
-    monkeypatch.setattr(startup, "available_streams", look_then_open)
+    monkeypatch.setattr(frames, "available_streams", look_then_open)
     assert found_streams(stop)[1]
 
 
@@ -241,7 +243,7 @@ def waits(what: str, episodes: Episodes, seconds: float) -> object:
     polls = Polls(episodes, seconds)
     if what == CAR:
         return wait_for_car(MemoryTransport(), polls, episodes)
-    return wait_for_cameras(SERVER, polls, episodes)
+    return wait_for_cameras(RingCameras(SERVER), polls, episodes)
 
 
 @pytest.mark.parametrize(
