@@ -13,7 +13,7 @@ import socket
 import stat
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -121,21 +121,20 @@ class Conversation:
             self._end()
 
     def _connect(self, request: int, identity: Identity) -> _Open | None:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            connection.setblocking(False)
-            connection.connect(str(self.path))
-            # At once: the server waits for nothing else meanwhile, and some versions end where a
-            # connection is closed without a request.
-            connection.send(REQUEST.pack(request))
-        except OSError as error:
-            connection.close()
-            if error.errno in _GONE:
-                return None
-            raise self._refused(error) from error
-        except BaseException:
-            connection.close()
-            raise
+        with ExitStack() as undo:
+            try:
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                undo.callback(connection.close)
+                connection.setblocking(False)
+                connection.connect(str(self.path))
+                # At once: a server waits for nothing else meanwhile, and some versions end where a
+                # connection is closed without a request.
+                connection.send(REQUEST.pack(request))
+            except OSError as error:
+                if error.errno in _GONE:
+                    return None
+                raise self._refused(error) from error
+            undo.pop_all()
         return _Open(connection, request, identity)
 
     def _answer(self, deadline: float) -> Answer | None:

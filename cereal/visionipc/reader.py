@@ -1,6 +1,9 @@
 """A reader of one camera stream of a VisionIPC server; follows the server over its restarts."""
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,8 +18,8 @@ from cereal.visionipc.buffers import Buffers, map_buffers
 from cereal.visionipc.conversation import Conversation, Identity
 from cereal.visionipc.layout import STREAM_NUMBERS, Packet
 
-# How often a server is asked for new buffers, and on silence looked at, at most.
-_LOOK_AGAIN_S: Final = 0.1
+# After a server that was asked for new buffers did not have the right ones.
+_ASK_AGAIN_S: Final = 0.02
 # Of one call: frames that were overwritten, or of another server, before it says that none came.
 _MAX_PACKETS: Final = 256
 
@@ -46,13 +49,14 @@ class VisionIpcReader:
         self._stream = stream
         self._packets = packets
         self._fence = Fence()
-        self._looked_s = time.monotonic()
+        self._asked_in_vain_s = -_ASK_AGAIN_S
         self._is_open = True
         self.lapped = 0
         try:
             self._buffers = self._ask()
         except BaseException:
-            self.close()
+            packets.close()
+            conversation.close()
             raise
         # A buffer and the one that is filled before it, with the id of the frame received last.
         self._held: tuple[NDArray[np.uint64], NDArray[np.uint64], int, int] | None = None
@@ -99,6 +103,8 @@ class VisionIpcReader:
             self._is_open = False
             self._packets.close()
             self._conversation.close()
+            self._held = None
+            self._buffers = replace(self._buffers, frames=[], frame_ids=[])
 
     def _take(self, data: bytes) -> Frame | None:
         """Return the frame that a packet announces, if it is still there."""
@@ -128,37 +134,30 @@ class VisionIpcReader:
 
     def _reconnected_to(self, packet: Packet) -> bool:
         """Ask for the buffers of the server that sent a packet; True if these are its."""
-        if packet.server_id == self._buffers.server_id or not self._is_time():
-            return False
-        self._connect()
+        if packet.server_id != self._buffers.server_id:
+            self._connect(lambda: self._has(packet))
         return self._has(packet)
 
     def _look_for_restart(self) -> None:
         """Where nothing comes, ask again if another socket lies at the path."""
-        if self._is_open and self._is_time():
-            try:
-                identity: Identity | None = self._conversation.identity()
-            except FrameError:
-                identity = None
-            if identity not in (None, self._buffers.identity):
-                self._connect()
+        identity: Identity | None = None
+        with suppress(FrameError):
+            identity = self._conversation.identity() if self._is_open else None
+        if identity not in (None, self._buffers.identity):
+            self._connect(lambda: self._buffers.identity == identity)
 
-    def _is_time(self) -> bool:
-        now = time.monotonic()
-        if now - self._looked_s < _LOOK_AGAIN_S:
-            return False
-        self._looked_s = now
-        return True
-
-    def _connect(self) -> None:
+    def _connect(self, is_right: Callable[[], bool]) -> None:
         """Take the buffers that the server has now; keep the old ones where that fails.
 
         Silent: why a server cannot be used is said by who asks `VisionIpcCameras.unusable_streams`.
         """
-        try:
-            self._buffers = self._ask()
-        except FrameError:
+        now_s = time.monotonic()
+        if now_s - self._asked_in_vain_s < _ASK_AGAIN_S:
             return
+        with suppress(FrameError):
+            self._buffers = self._ask()
+        if not is_right():
+            self._asked_in_vain_s = now_s
 
     def _ask(self) -> Buffers:
         path = self._conversation.path
