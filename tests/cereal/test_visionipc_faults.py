@@ -364,11 +364,12 @@ def test_no_packet_ends_a_reader_or_makes_it_show_another_frame(bench: Bench) ->
     numbers = random.Random(34)  # noqa: S311 -- the same on every run
     buffers = [memory(), memory()]
     bench.strange(lambda request: LIST if request == 0xFFFFFFFF else (two(), buffers))
+    before = open_descriptors()
     reader = bench.read()
     send = bench.bus.publisher("visionipc_camerad_0").send
-    before = open_descriptors()
     ids = [0, 0]
     taken = 0
+    frame = None
     for round_ in range(1, 20_001):
         if round_ % 8 == 0:
             idx = numbers.randrange(2)
@@ -386,6 +387,8 @@ def test_no_packet_ends_a_reader_or_makes_it_show_another_frame(bench: Bench) ->
         assert (frame.frame_id, server_id) == (frame_id, SERVER_ID)
         assert ids[idx] in (frame_id, 0)
     assert 2000 < taken < 12_000
+    reader.close()
+    frame = None  # it has kept its memory
     until_closed(before)
     for one in buffers:
         os.close(one)
