@@ -17,6 +17,7 @@ from cereal.clock import ManualClock
 from cereal.frames import DIRECTORY, FrameRingWriter, available_streams
 from cereal.schema import new_event
 from cereal.transport import MemoryTransport
+from cereal.visionipc import VisionIpcCameras, VisionIpcServer
 from modeld import process, startup
 from modeld.config import Config
 from modeld.episodes import Episodes
@@ -61,6 +62,32 @@ def found_streams(stop: threading.Event, episodes: Episodes | None = None) -> tu
     assert cameras is not None
     cameras.close()
     return tuple(one is not None for one in (cameras.road, cameras.wide, cameras.late_wide))
+
+
+def test_connects_by_visionipc(stop: threading.Event, tmp_path: Path) -> None:
+    bus = MemoryTransport()
+    server = VisionIpcServer("camerad", bus, directory=tmp_path)
+    for stream in ("road", "wideRoad"):
+        server.create_buffers(stream, 4, SMALL)
+    start = threading.Timer(0.1, server.start)
+    start.start()
+    cameras = VisionIpcCameras("camerad", bus, directory=tmp_path)
+    found = wait_for_cameras(cameras, stop, make_episodes())
+    assert found is not None
+    assert found.names == "road wide"
+    for frame_id in range(3):
+        for stream in ("road", "wideRoad"):
+            server.next_buffer(stream)[:] = frame_id
+            server.send(stream, frame_id, 0, 0)
+    # The main camera conflates, the extra one does not.
+    for reader, expected in ((found.road, [2]), (found.wide, [0, 1, 2])):
+        assert reader is not None
+        frames = [reader.receive(0) for _ in range(len(expected) + 1)]
+        assert [frame and frame.frame_id for frame in frames] == [*expected, None]
+    found.close()
+    cameras.close()
+    start.join()
+    server.close()
 
 
 @pytest.mark.parametrize(
