@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final, get_args
 
 from cereal.address import Addresses
+from cereal.cameras import CameraServer, open_cameras
 from cereal.services import HashName
 from cereal.stacks import DEFAULT_STACK, STACKS, Stack
 from cereal.transport import Transport
@@ -81,3 +82,13 @@ def open_bus(args: argparse.Namespace) -> Transport:
     """
     prefix = os.environ.get(PREFIX_VARIABLE, "")
     return bus.open_bus(addresses_of(args), stack_of(args), prefix=prefix)
+
+
+def open_camera_server(args: argparse.Namespace) -> CameraServer:
+    """Return the cameras at the address that was asked for; nothing is connected yet.
+
+    Raises:
+        FrameError: the address is none.
+    """
+    prefix = os.environ.get(PREFIX_VARIABLE, "")
+    return open_cameras(args.camera_server, stack_of(args), prefix=prefix)
