@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +20,7 @@ from cereal.cameras import CameraServer, MemoryCameras, RingCameras, open_camera
 from cereal.errors import FrameError
 from cereal.frames import Frame, FrameFormat, FrameRingWriter, MemoryFrameSource
 from cereal.stacks import DEFAULT_STACK, STACKS
-from cereal.transport import ZmqTransport
+from cereal.transport import MsgqTransport, Publisher, ZmqTransport
 from cereal.visionipc import VisionIpcCameras, VisionIpcReader, VisionIpcServer
 from tests.cereal.shared import SMALL
 from tests.cereal.vision import LONG_MS
@@ -217,3 +218,26 @@ def test_a_killed_server_is_followed_by_one_of_another_size(stack_prefix: tuple[
     assert before is not None
     assert before.format == WHOLE
     assert len(set(before.data[::4096])) == 1
+
+
+def test_who_waits_for_one_camera_misses_nothing_of_the_other(
+    stack_prefix: tuple[str, str],
+) -> None:
+    """A writer that begins forgets its readers, also one that nobody looks at meanwhile."""
+    stack, prefix = STACKS[stack_prefix[0]], stack_prefix[1]
+    with ExitStack() as opened:
+        bus, first, second = (MsgqTransport(stack=stack, prefix=prefix) for _ in range(3))
+        for one in (bus, first, second):
+            opened.callback(one.close)
+        road, wide = (bus.subscriber(f"visionipc_camerad_{number}") for number in (0, 2))
+        assert [road.receive(0), wide.receive(0)] == [None, None]
+        before = first.publisher("visionipc_camerad_2")
+        assert wide.receive(0) is None
+        before.close()
+        made: list[Publisher] = []
+        again = threading.Timer(0.02, lambda: made.append(second.publisher("visionipc_camerad_2")))
+        again.start()
+        assert road.receive(500) is None
+        again.join()
+        made[0].send(b"frame")
+        assert wide.receive(0) == b"frame"
