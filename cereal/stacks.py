@@ -4,6 +4,7 @@ Everything that differs from one stack to the next stands in `STACKS`. Our code 
 2025 everywhere; a transport asks its stack for the name that others know (ADR 0082).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from cereal.services import BIG_QUEUE, RENAMED_2026, HashName, member_of, port_o
 _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 VISION_ENDPOINT: Final = "visionipc_"
 """What the endpoints begin with on which VisionIPC announces frames."""
+_VISION_PORT: Final = 9000
+_VISION_STREAM: Final = re.compile(rf"{VISION_ENDPOINT}.*_([0-9])")
 _DEVICE_PARAMS: Final = Path("/data/params")
 
 
@@ -53,10 +56,13 @@ class Stack:
         """Return the TCP port on which this stack publishes service `name`, of 2025.
 
         Args:
-            name: Name of the service.
+            name: Name of the service, or an endpoint of VisionIPC, whose port is 9000 and the
+                number of its stream.
             hash_name: Another hash than the stack's.
-            moved: By how much all ports are moved.
+            moved: By how much all ports of services are moved.
         """
+        if found := _VISION_STREAM.fullmatch(name):
+            return _VISION_PORT + int(found[1])
         return port_of(self.endpoint(name), hash_name or self.hash_name, moved)
 
     def member(self, name: str) -> str:

@@ -32,9 +32,9 @@ from modeld.service_log import FORMATS, LEVELS
 from modeld.settings import (
     Setting,
     address_form,
+    camera_form,
     cpu_list,
     doc,
-    server_name,
     settings_of,
 )
 
@@ -265,9 +265,10 @@ class Config:
     camera_server: str = field(
         default="camerad",
         metadata=doc(
-            "Name under which the camera daemon publishes its frames.",
-            check=server_name,
-            option="--camera-server NAME",
+            "Where the camera daemon's frames are: NAME of its frame rings, visionipc:NAME with "
+            "packets on msgq, or visionipc+zmq:NAME.",
+            check=camera_form,
+            option="--camera-server ADDRESS",
         ),
     )
     cameras: DeviceCameras | None = None

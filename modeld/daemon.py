@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
+from cereal.cameras import CameraSource
 from cereal.clock import Clock, MonotonicClock
 from cereal.pubsub import PubMaster, SubMaster
 from cereal.transport import Transport
@@ -29,7 +30,7 @@ from modeld.fill_message import (
     fill_camera_odometry,
     fill_driving_model_data,
 )
-from modeld.frame_sync import CameraSource, FramePair, FrameSync
+from modeld.frame_sync import FramePair, FrameSync
 from modeld.inputs import DEMO_CAR, SUBSCRIPTIONS, BusInputs
 from modeld.judgement import Judgement
 from modeld.loop_log import LoopLog
@@ -375,7 +376,7 @@ def start(
 
     Args:
         config: Settings.
-        service: Programs of driving artifacts, the bus, and where the loop tells of itself.
+        service: Programs of driving artifacts, cameras, bus, and where the loop tells of itself.
         stop: Ends all waiting.
         resources: Closes what was opened.
 
@@ -383,7 +384,7 @@ def start(
         None when stopped.
     """
     episodes = Episodes(MonotonicClock(), logger, service.state)
-    cameras = wait_for_cameras(config.camera_server, stop, episodes)
+    cameras = wait_for_cameras(service.cameras, stop, episodes)
     # Waiting ends without cameras only when the daemon was stopped.
     if cameras is None:
         return None

@@ -6,9 +6,10 @@ calls, and the bound on receiving, is ADR 0020; what happens without the extra c
 """
 
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from cereal.frames import Frame, FrameSource
+from cereal.cameras import CameraSource
+from cereal.frames import Frame
 from modeld.sync_log import MAX_RECEIVES, NS_PER_MS, SyncLog, UnpairedRun
 
 # Half a frame period at 20 Hz: closer than that and two frames belong to one moment.
@@ -26,14 +27,6 @@ RETURN_WAIT_MS: Final = 40
 # back. One of 10 or 15 Hz has a frame for every second, or 3 of 4: it stays lost, as pairing it
 # costs main frames.
 RETURN_PAIRS: Final = 4
-
-
-class CameraSource(FrameSource, Protocol):
-    """A source whose frames lie in memory that the camera process writes to."""
-
-    def is_intact(self) -> bool:
-        """Tell whether the data of the frame received last is still that frame's."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import runtime
+from cereal.cameras import CameraSource
 from cereal.clock import Clock, MonotonicClock
 from cereal.errors import MessageError
 from cereal.frames import Frame, FrameFormat
@@ -33,7 +34,6 @@ from modeld.episodes import Episodes
 from modeld.errors import CameraSizeError, ModelInterfaceError
 from modeld.fill_driver_state import MonitoringFrame, fill_driver_state
 from modeld.frame_judge import FrameJudge
-from modeld.frame_sync import CameraSource
 from modeld.judgement import NOT_FINITE, OVERWRITTEN
 from modeld.loop_log import LoopLog
 from modeld.loop_state import LoopState, Phase
@@ -330,12 +330,13 @@ def start(
 
     Args:
         config: Settings.
-        service: Program of a driver monitoring artifact, the bus, where the loop tells of itself.
+        service: Program of an artifact of driver monitoring, cameras, bus, and where the loop
+            tells of itself.
         stop: Ends the wait.
         resources: Closes what was opened.
     """
     episodes = Episodes(MonotonicClock(), logger, service.state)
-    camera = wait_for_driver_camera(config.camera_server, stop, episodes)
+    camera = wait_for_driver_camera(service.cameras, stop, episodes)
     if camera is None:
         return None
     resources.callback(camera.close)

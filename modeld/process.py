@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NoReturn
 
+from cereal.cameras import open_cameras
 from cereal.clock import MonotonicClock
 from cereal.errors import CerealError
 from cereal.msgq import wake
@@ -45,7 +46,7 @@ from modeld.realtime import (
 )
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
-from modeld.side_reports import DriveKeeper, RingReport, RoadState
+from modeld.side_reports import CameraReport, DriveKeeper, RoadState
 from modeld.startup import (
     DRIVER_STREAM,
     ROAD_STREAM,
@@ -274,9 +275,11 @@ class _Service:
             config.addresses, config.bus_stack, prefix=config.prefix, keys=config.bus_keys
         )
         self._resources.callback(transport.close)
+        cameras = open_cameras(config.camera_server, config.bus_stack, prefix=config.prefix)
+        self._resources.callback(cameras.close)
         state = LoopState(fallback=models.reason)
         fallback = None if models.fallback is None else models.fallback.program
-        parts = ServiceParts(models.first.program, transport, fallback, state)
+        parts = ServiceParts(models.first.program, transport, cameras, fallback, state)
         kind = KINDS[models.first.kind]
         road = RoadState(transport)
         return Supervisor(
@@ -289,7 +292,7 @@ class _Service:
                 road,
                 self._health(models, state, transport),
                 lambda _now_ns: transport.log_refused(),
-                RingReport(config.camera_server, kind.streams, state),
+                CameraReport(cameras, kind.streams, state),
             ),
             is_on_road=lambda: road.started,
             enter_thread=self._enter_thread,

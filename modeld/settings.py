@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from cereal.address import ADDRESS_FORM, BusAddress
-from cereal.errors import TransportError
+from cereal.cameras import CAMERA_FORM, CameraAddress
+from cereal.errors import FrameError, TransportError
 from runtime.number_text import float_of, int_of
 
 _DOC: Final = "doc"
@@ -235,9 +236,13 @@ def address_form(text: str) -> str | None:
     return None
 
 
-def server_name(text: str) -> str | None:
-    """Check the name of a camera server, of which files are named."""
-    return None if text and "/" not in text else "a name without '/'"
+def camera_form(text: str) -> str | None:
+    """Check the form of an address of cameras; whether they are there is seen when it is used."""
+    try:
+        CameraAddress.parse(text)
+    except FrameError:
+        return CAMERA_FORM
+    return None
 
 
 def _members(kind: Any) -> tuple[Any, ...]:

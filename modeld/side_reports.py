@@ -1,12 +1,12 @@
 """Small things that the supervisor does beside the health message."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
+from cereal.cameras import CameraServer
 from cereal.errors import MessageError
-from cereal.frames import unusable_streams
 from cereal.schema import content, read_event, reading
 from cereal.transport import Transport
 from modeld.drive_memory import DriveMemory
@@ -46,42 +46,47 @@ class DriveKeeper:
             self._memory.model.clear()
 
 
-class RingReport:
-    """Says why camera rings that are there cannot be read, while no valid message goes out.
+def why_unusable(cameras: CameraServer, streams: Collection[str]) -> str:
+    """Return why streams that are there cannot be read, each reason once; "" if there is none."""
+    reasons = cameras.unusable_streams()
+    return "; ".join(dict.fromkeys(reasons[one] for one in reasons if one in streams))
 
-    A reader looks for the ring of its camera's next process again and again, without a word: one of
-    another user or version, or no descriptor left for it, shows as frames that do not come. Says it
-    when it changes. Before the loop runs, the wait for cameras does.
+
+class CameraReport:
+    """Says why cameras that are there cannot be read, while no valid message goes out.
+
+    A reader looks for its camera's next process again and again, without a word: one of another
+    user or version, or no descriptor left for it, shows as frames that do not come. Says it when it
+    changes. Before the loop runs, the wait for cameras does.
 
     Args:
-        server: Name of the camera process.
+        cameras: Of the camera process.
         streams: Those that the loop reads.
         state: Of the loop.
     """
 
-    def __init__(self, server: str, streams: Iterable[str], state: LoopState) -> None:
-        self._server = server
+    def __init__(self, cameras: CameraServer, streams: Iterable[str], state: LoopState) -> None:
+        self._cameras = cameras
         self._streams = frozenset(streams)
         self._state = state
         self._valid = 0
         self._said = ""
 
     def __call__(self, _now_ns: int) -> None:
-        """Look, if nothing valid was published since the last call, or rings were refused then."""
+        """Look, if nothing valid was published since the last call, or some were refused then."""
         state = self._state
         before, self._valid = self._valid, state.valid
         goes_on = state.valid != before and not self._said
         if goes_on or state.phase is not Phase.RUNNING:
             return
-        found = unusable_streams(self._server)
-        reasons = "; ".join(found[stream] for stream in found if stream in self._streams)
+        reasons = why_unusable(self._cameras, self._streams)
         if reasons == self._said:
             return
         self._said = reasons
         if reasons:
-            logger.warning("camera rings cannot be read: %s", reasons)
+            logger.warning("cameras cannot be read: %s", reasons)
         else:
-            logger.warning("camera rings can be read again")
+            logger.warning("cameras can be read again")
 
 
 class RoadState:

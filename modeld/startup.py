@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, Self
 
+from cereal.cameras import CameraServer, CameraSource
 from cereal.errors import FrameError, MessageError
-from cereal.frames import FrameRingReader, available_streams, unusable_streams
 from cereal.schema import content, member_name, read_event, reading
 from cereal.transport import Subscriber, Transport
 from modeld.episodes import NS_PER_S, Episodes, Kind
@@ -25,6 +25,7 @@ from modeld.inputs import CarParameters, read_car_parameters
 from modeld.late_camera import LateCamera
 from modeld.loop_state import Phase
 from modeld.params import car_of_params
+from modeld.side_reports import why_unusable
 
 logger = logging.getLogger(__name__)
 
@@ -118,8 +119,8 @@ class CameraStreams:
         late_wide: In place of `wide`, where only the road camera is there.
     """
 
-    road: FrameRingReader | None
-    wide: FrameRingReader | None
+    road: CameraSource | None
+    wide: CameraSource | None
     late_wide: LateCamera | None = None
 
     @property
@@ -151,7 +152,7 @@ def check_open_files() -> None:
 
 
 def wait_for_cameras(
-    server: str, stop: threading.Event, episodes: Episodes
+    server: CameraServer, stop: threading.Event, episodes: Episodes
 ) -> CameraStreams | None:
     """Wait until a camera daemon offers a road or wide stream, and connect.
 
@@ -159,22 +160,22 @@ def wait_for_cameras(
     stream does not, so that pairing can find the frame that belongs.
 
     Args:
-        server: Name the camera daemon publishes under.
+        server: The camera daemon's cameras.
         stop: Ends the wait.
         episodes: Takes that the loop waits; so does its state.
 
     Returns:
         None when stopped.
     """
-    logger.info("waiting for camera streams of %r", server)
-    kind = _cameras_missing(f"camera streams of {server!r}")
+    logger.info("waiting for camera streams of %r", server.name)
+    kind = _cameras_missing(f"camera streams of {server.name!r}")
     wanted, state = {ROAD_STREAM, WIDE_STREAM}, episodes.state
     found: set[str] = set()
     state.phase = Phase.WAITING_CAMERA
     while not stop.wait(POLL_S if found else 0.0):
         state.iterated_ns = time.monotonic_ns()
-        streams = available_streams(server) & wanted
-        unusable = _unusable(server, wanted)
+        streams = server.available_streams() & wanted
+        unusable = why_unusable(server, wanted)
         # A daemon opens its streams one after the other; believe what two polls agree on, or that
         # there are both.
         if streams and (streams == found or len(streams) == 2):
@@ -205,26 +206,20 @@ def _cameras_missing(what: str) -> Kind:
     )
 
 
-def _unusable(server: str, streams: set[str]) -> str:
-    """Return why streams that are there cannot be read; "" if there is none."""
-    reasons = unusable_streams(server)
-    return "; ".join(reason for stream, reason in reasons.items() if stream in streams)
-
-
 def _what_is_missing(what: str, unusable: str) -> str:
     if unusable:
         return f"waiting for {what}: {unusable}"
     return f"waiting for {what}; start the camera server, or name another one with --camera-server"
 
 
-def _connect(server: str, streams: set[str]) -> CameraStreams:
+def _connect(server: CameraServer, streams: set[str]) -> CameraStreams:
     if ROAD_STREAM not in streams:
-        return CameraStreams(None, FrameRingReader(server, WIDE_STREAM, conflate=True))
-    road = FrameRingReader(server, ROAD_STREAM, conflate=True)
+        return CameraStreams(None, server.reader(WIDE_STREAM, conflate=True))
+    road = server.reader(ROAD_STREAM, conflate=True)
     if WIDE_STREAM not in streams:
         return CameraStreams(road, None, LateCamera(server, WIDE_STREAM))
     try:
-        wide = FrameRingReader(server, WIDE_STREAM, conflate=False)
+        wide = server.reader(WIDE_STREAM, conflate=False)
     except FrameError:
         road.close()
         raise
@@ -232,28 +227,28 @@ def _connect(server: str, streams: set[str]) -> CameraStreams:
 
 
 def wait_for_driver_camera(
-    server: str, stop: threading.Event, episodes: Episodes
-) -> FrameRingReader | None:
+    server: CameraServer, stop: threading.Event, episodes: Episodes
+) -> CameraSource | None:
     """Wait until a camera daemon offers a driver stream, and connect; it conflates.
 
     Args:
-        server: Name the camera daemon publishes under.
+        server: The camera daemon's cameras.
         stop: Ends the wait.
         episodes: Takes that the loop waits; so does its state.
 
     Returns:
         None when stopped.
     """
-    logger.info("waiting for the driver camera of %r", server)
-    kind = _cameras_missing(f"the driver camera of {server!r}")
+    logger.info("waiting for the driver camera of %r", server.name)
+    kind = _cameras_missing(f"the driver camera of {server.name!r}")
     state = episodes.state
     state.phase = Phase.WAITING_CAMERA
     while not stop.is_set():
         state.iterated_ns = time.monotonic_ns()
-        unusable = _unusable(server, {DRIVER_STREAM})
-        if DRIVER_STREAM in available_streams(server):
+        unusable = why_unusable(server, {DRIVER_STREAM})
+        if DRIVER_STREAM in server.available_streams():
             try:
-                camera = FrameRingReader(server, DRIVER_STREAM, conflate=True)
+                camera = server.reader(DRIVER_STREAM, conflate=True)
             except FrameError as error:
                 unusable = unusable or str(error)
             else:

@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--camera-server",
         default="camerad",
-        metavar="NAME",
-        help="name of the frame rings (camerad)",
+        metavar="ADDRESS",
+        help="NAME of the frame rings, visionipc:NAME or visionipc+zmq:NAME (camerad)",
     )
     page = parser.add_argument_group("page")
     page.add_argument("--host", default="127.0.0.1", help="address to serve on (127.0.0.1)")

@@ -6,6 +6,7 @@ is in `cereal.msgq`; here its ends become a transport.
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -87,7 +88,12 @@ class MsgqTransport:
         """
         gate = None if self._gates is None else self._gates(service)
         end = MsgqSubscriber(
-            service, lambda: self._ring(service), self._waiter, conflate=conflate, gate=gate
+            service,
+            lambda: self._ring(service),
+            self._waiter,
+            self._keep_places,
+            conflate=conflate,
+            gate=gate,
         )
         self._open.append(end)
         return end
@@ -137,6 +143,17 @@ class MsgqTransport:
         for end in self._open:
             end.close()
         self._open.clear()
+
+    def _keep_places(self) -> None:
+        """Register the calling thread's subscribers anew whose writer is new, while it waits.
+
+        A writer that begins forgets its readers. One that is not looked at before another has a
+        message, as the second camera, would miss the first messages.
+        """
+        thread = threading.get_ident()
+        for end in self._open:
+            if isinstance(end, MsgqSubscriber) and end.is_open and end.receiver == thread:
+                end.has_message()
 
     def _ring(self, service: str, *, reserve: bool = False) -> RingMemory:
         stack = self._stack
@@ -240,6 +257,7 @@ class MsgqSubscriber:
     Attributes:
         service: Its name.
         is_open: It has not been closed.
+        receiver: The thread that has received last; 0 before.
     """
 
     def __init__(
@@ -247,14 +265,17 @@ class MsgqSubscriber:
         service: str,
         open_ring: Callable[[], RingMemory],
         waiter: wake.Waiter,
+        keep_places: Callable[[], None],
         *,
         conflate: bool,
         gate: Gate | None,
     ) -> None:
         self.service = service
         self.is_open = True
+        self.receiver = 0
         self._open_ring = open_ring
         self._waiter = waiter
+        self._keep_places = keep_places
         self._gate = gate
         self._thread = 0
         self._is_replaced = False
@@ -286,12 +307,13 @@ class MsgqSubscriber:
             gate.pass_through()
         if self._is_replaced:
             self._reopen()
+        self.receiver = threading.get_ident()
         data = self._reader.receive()
         if data is not None or timeout_ms <= 0:
             return data
         deadline_s = time.monotonic() + timeout_ms * 1e-3
         self.be_woken(self._waiter.thread())
-        return self._waiter.wait(self._reader.receive, deadline_s)
+        return self._waiter.wait(self._take, deadline_s)
 
     def has_message(self) -> bool:
         """Tell whether a receive would find something, as a rule a message."""
@@ -315,6 +337,10 @@ class MsgqSubscriber:
             self.is_open = False
             self._reader.close()
             self._memory.close()
+
+    def _take(self) -> bytes | None:
+        self._keep_places()
+        return self._reader.receive()
 
     def _reopen(self) -> None:
         self._is_replaced = False

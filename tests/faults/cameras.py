@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from cereal.frame_format import FrameFormat
 from cereal.frames import FrameRingWriter, nv12_format
@@ -37,7 +38,7 @@ class Cameras:
         self.next_id = 1
         self.still = False
         self._lock = threading.Lock()
-        self._rings: dict[str, FrameRingWriter] = {}
+        self._rings: dict[str, Any] = {}
         self._last = (0, 0)
         self._stop = threading.Event()
         self.open(dict.fromkeys(STREAMS, form))
@@ -85,7 +86,7 @@ class Cameras:
         with self._lock:
             mapping = self._rings[stream]._mapping
             assert mapping is not None
-            return mapping._record(mapping.head)
+            return int(mapping._record(mapping.head))
 
     def reset(self) -> None:
         """Go back to two healthy cameras."""

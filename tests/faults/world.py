@@ -20,6 +20,7 @@ from tests.faults.faulty_opencl import Control
 from tests.faults.recorder import Message, Recorder
 from tests.faults.service import Service, Setup
 from tests.faults.vehicle import Vehicle
+from tests.faults.vision_cameras import VisionCameras
 from tests.support.waiting import until
 from tests.tools.tiny_driving import write_tiny_driving
 
@@ -102,6 +103,7 @@ def running_world(
     restarts: bool = False,
     model: Path | None = None,
     before: Callable[[Path], object] = lambda _directory: None,
+    prefix: str = "",
     **setup: Any,
 ) -> Iterator[World]:
     """Make models, configuration, cameras, car, listener and daemon.
@@ -114,9 +116,10 @@ def running_world(
         restarts: restart the process as systemd would.
         model: a driving artifact for cameras of 1928x1208, in place of the two small ones.
         before: is given the directory when all but the process is there.
+        prefix: of openpilot, by whose VisionIPC frames come then; else they come in rings.
         setup: how the process is started, beside its arguments: fields of `Setup`.
     """
-    server = f"faults_{os.getpid()}_{next(_numbers)}"
+    server = "visionipc:camerad" if prefix else f"faults_{os.getpid()}_{next(_numbers)}"
     form = NORMAL if model is None else nv12_format(1928, 1208)
     if model is None:
         more += SMALL_CAMERAS
@@ -136,8 +139,11 @@ def running_world(
     before(directory)
     if faulty:
         setup["control"] = directory / "control"
+    if prefix:
+        setup["environment"] = {"OPENPILOT_PREFIX": prefix}
     with ExitStack() as stack:
-        cameras = stack.enter_context(closing(Cameras(server, form)))
+        made = VisionCameras(prefix) if prefix else Cameras(server, form)
+        cameras = stack.enter_context(closing(made))
         vehicle = stack.enter_context(closing(Vehicle(bus, lambda: cameras.next_id - 1)))
         recorder = stack.enter_context(closing(Recorder(bus)))
         how = Setup(("-v", "--config", str(settings)), **setup)

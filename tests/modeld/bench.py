@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
+from cereal.cameras import RingCameras
 from cereal.clock import ManualClock
 from cereal.frames import (
     Frame,
@@ -225,8 +226,8 @@ class RingBench(Car):
         self.road = FrameRingReader("cams", "road", conflate=True, directory=directory)
         self.wide: FrameRingReader | LateCamera
         if late:
-            where = {"directory": directory}
-            self.wide = LateCamera("cams", "wideRoad", now_ns=self.clock.now_ns, **where)
+            rings = RingCameras("cams", directory=directory)
+            self.wide = LateCamera(rings, "wideRoad", now_ns=self.clock.now_ns)
         else:
             self.wide = FrameRingReader("cams", "wideRoad", conflate=False, directory=directory)
         # A short wait: three of 34 ms are as good as three of 100 for a dead camera.

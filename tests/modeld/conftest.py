@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from cereal.cameras import CameraSource
 from cereal.clock import Clock, ManualClock
 from modeld.episodes import Episodes
-from modeld.frame_sync import CameraSource, FrameSync
+from modeld.frame_sync import FrameSync
 from modeld.loop_state import LoopState
 from modeld.model_store import ModelStore
 from modeld.store_manifest import ModelId

@@ -13,16 +13,22 @@ DEADLINE_S = 60.0
 
 
 class DaemonProcess(Service):
-    """`modeld run -v` on a bus in a directory, for a camera server that is this test's own."""
+    """`modeld run -v` on a bus in a directory, for a camera server that is this test's own.
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    With a prefix of openpilot bus and cameras are in shared memory, as openpilot has them.
+    """
+
+    def __init__(self, directory: Path, *options: str, prefix: str = "") -> None:
         self.server = f"test_modeld_{os.getpid()}"
+        self.prefix = prefix
         (directory / "bus").mkdir(exist_ok=True)
-        self.bus = f"ipc://{directory}/bus"
+        self.bus = "msgq:" if prefix else f"ipc://{directory}/bus"
         self._heard_ns = 0
-        own = ("-v", "--bus", self.bus, "--camera-server", self.server)
+        cameras = f"visionipc:{self.server}" if prefix else self.server
+        own = ("-v", "--bus", self.bus, "--camera-server", cameras)
         places = ("--state-dir", str(directory / "bus"), "--params", str(directory / "params"))
-        super().__init__(directory, Setup((*own, *places, *options)))
+        environment = {"OPENPILOT_PREFIX": prefix} if prefix else {}
+        super().__init__(directory, Setup((*own, *places, *options), environment))
 
     def said(self) -> list[str]:
         """The log so far, without time, level and logger."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cereal.cameras import RingCameras
 from cereal.clock import ManualClock
 from cereal.errors import FrameError
 from cereal.frames import FrameFormat, FrameRingWriter, nv12_format
@@ -215,7 +216,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def late(tmp_path: Path, clock: ManualClock) -> Iterator[LateCamera]:
-    camera = LateCamera("cams", "wideRoad", directory=tmp_path, now_ns=clock.now_ns)
+    camera = LateCamera(RingCameras("cams", directory=tmp_path), "wideRoad", now_ns=clock.now_ns)
     yield camera
     camera.close()
 

@@ -179,7 +179,10 @@ def test_variables_of_the_other_stack_are_defaults(
         ),
         ("stack = 'x'", r"stack: expected one of openpilot-2025, openpilot-2026, sunnypilot, got"),
         ("port_hash = 'md5'", r"port_hash: expected one of murmur, fnv1a, got 'md5'"),
-        ("camera_server = 'a/b'", r"camera_server: expected a name"),
+        *(
+            (f"camera_server = '{text}'", r"camera_server: expected NAME of a frame ring, vision")
+            for text in ("a/b", "", "visionipc:", "udp:cams", "visionipc+zmq:cams")
+        ),
         ("demo =", r"expected TOML"),
         ("camera = 3", r"camera: expected \[camera\.road\] and \[camera\.wide\], got 3"),
         ("[[camera]]\nroad = 3", r"camera: expected \[camera\.road\] and \[camera\.wide\], got"),

@@ -12,6 +12,7 @@ from tests.other_user import DAEMON_USER, OWN_GROUP, SHARED_GROUP, line, needs_r
 IMPORTS = """
 import logging, threading
 from cereal.clock import MonotonicClock
+from cereal.cameras import RingCameras
 from modeld.episodes import Episodes
 from modeld.loop_state import LoopState
 from modeld.startup import wait_for_cameras, wait_for_driver_camera
@@ -20,7 +21,7 @@ WAIT = """
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 episodes = Episodes(MonotonicClock(), logging.getLogger("wait"), LoopState())
 wait = wait_for_driver_camera if arguments[1] == "driver" else wait_for_cameras
-cameras = wait(arguments[0], threading.Event(), episodes)
+cameras = wait(RingCameras(arguments[0]), threading.Event(), episodes)
 print("connected", flush=True)
 """
 

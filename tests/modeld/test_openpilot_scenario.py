@@ -1,4 +1,6 @@
-"""openpilot's own test of its modeld, against our process: real rings, real bus.
+"""openpilot's own test of its modeld, against our process: real cameras, real bus.
+
+Once with frame rings and ZeroMQ, and once as openpilot has it: VisionIPC and rings of messages.
 
 Unpadded frames of both cameras come as soon as the last ones are answered, and nothing of the car
 but its parameters: no calibration, so everything is published, and marked invalid. A model that
@@ -7,11 +9,14 @@ runs after drops gets a calibration too, or validity would say nothing of the dr
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +29,9 @@ from cereal.frame_format import nv12_unpadded
 from cereal.frames import FrameRingWriter
 from cereal.pubsub import PubMaster
 from cereal.schema import read_event
-from cereal.transport import ZmqTransport
+from cereal.stacks import DEFAULT_STACK
+from cereal.transport import MsgqTransport, Transport, ZmqTransport
+from cereal.visionipc import VisionIpcServer
 from modeld.daemon import PUBLICATIONS
 from tests.modeld.bench import car_event, car_parameter
 from tests.modeld.daemon_process import DaemonProcess
@@ -36,6 +43,7 @@ FRAME_NS = 50_000_000
 FRAMES, FRAMES_WITH_DROPS = 499, 49
 CAMERAS = {"roadCameraState": "road", "wideRoadCameraState": "wideRoad"}
 ANSWER_MS = 5000
+Camera = tuple[Callable[[], NDArray[np.uint8]], Callable[[int, int, int], None]]
 # Upstream waits 5 s for what must not come; the ids of what comes next tell the same.
 SILENCE_MS = 300
 
@@ -48,16 +56,23 @@ def pictures() -> list[NDArray[np.uint8]]:
 
 
 class Car:
-    """Cameras and bus beside the daemon's process."""
+    """Cameras and bus beside the daemon's process.
 
-    def __init__(self, process: DaemonProcess, pictures: list[NDArray[np.uint8]]) -> None:
+    Attributes:
+        cameras: Of each stream, what gives a buffer, and what sends it.
+    """
+
+    def __init__(
+        self, process: DaemonProcess, pictures: list[NDArray[np.uint8]], resources: ExitStack
+    ) -> None:
         self.process = process
         self.pictures = pictures
-        self.rings = {
-            camera: FrameRingWriter(process.server, stream, FORMAT)
-            for camera, stream in CAMERAS.items()
-        }
-        self.transport = ZmqTransport(process.bus)
+        self.cameras = _cameras(process, resources)
+        shared = process.prefix
+        self.transport: Transport = (
+            MsgqTransport(prefix=shared) if shared else ZmqTransport(process.bus)
+        )
+        resources.callback(self.transport.close)
         services = (*CAMERAS, "deviceState", "liveCalibration")
         self.states = PubMaster(services, self.transport, MonotonicClock())
         process.wait_for("running")
@@ -74,10 +89,10 @@ class Car:
             state = getattr(event, camera)
             state.frameId, state.timestampSof, state.timestampEof = frame_id, sof_ns, eof_ns
             self.states.send(camera, event)
-            ring = self.rings[camera]
+            buffer, publish = self.cameras[CAMERAS[camera]]
             shift = 3 if camera.startswith("wide") else 0
-            ring.next_buffer()[...] = self.pictures[(frame_id + shift) % len(self.pictures)]
-            ring.publish(frame_id, sof_ns, eof_ns)
+            buffer()[...] = self.pictures[(frame_id + shift) % len(self.pictures)]
+            publish(frame_id, sof_ns, eof_ns)
 
     def calibrate(self) -> None:
         """Say which device it is, and that it looks straight ahead."""
@@ -121,26 +136,59 @@ class Car:
         assert self.answer(SILENCE_MS) is None
 
 
+def _cameras(process: DaemonProcess, resources: ExitStack) -> dict[str, Camera]:
+    """Open the cameras that a process looks for."""
+    if not process.prefix:
+        rings = {name: FrameRingWriter(process.server, name, FORMAT) for name in CAMERAS.values()}
+        for ring in rings.values():
+            resources.callback(ring.close)
+        return {name: (ring.next_buffer, ring.publish) for name, ring in rings.items()}
+    bus = MsgqTransport(prefix=process.prefix)
+    resources.callback(bus.close)
+    server = VisionIpcServer(process.server, bus, prefix=process.prefix)
+    resources.callback(server.close)
+    for name in CAMERAS.values():
+        server.create_buffers(name, 40, FORMAT)
+    server.start()
+    return {
+        name: (partial(server.next_buffer, name), partial(server.send, name))
+        for name in CAMERAS.values()
+    }
+
+
 @contextmanager
-def car_of(interface: str, directory: Path, pictures: list[NDArray[np.uint8]]) -> Iterator[Car]:
-    """A daemon with the small example of an interface that waits for its first frame."""
+def car_of(
+    interface: str, directory: Path, pictures: list[NDArray[np.uint8]], *, shares: bool = False
+) -> Iterator[Car]:
+    """A daemon with the small example of an interface that waits for its first frame.
+
+    Args:
+        interface: Of the example.
+        directory: Of its own.
+        pictures: Of the cameras.
+        shares: Everything comes as openpilot's processes have it, in shared memory.
+    """
     (directory / "params").mkdir()
     (directory / "params/CarParams").write_bytes(car_parameter(car_event("MOCK", 0.5, 0.1)))
     model = str(example_artifact(interface))
-    with closing(DaemonProcess(directory, "--model", model)) as process:
-        car = Car(process, pictures)
-        try:
-            yield car
-        finally:
-            car.states.close()
-            car.transport.close()
-            for ring in car.rings.values():
-                ring.close()
+    prefix = f"test-{os.getpid()}" if shares else ""
+    with ExitStack() as resources:
+        if prefix:
+            place = DEFAULT_STACK.queue_path("modelV2", prefix).parent
+            place.mkdir()
+            resources.callback(shutil.rmtree, place)
+        process = DaemonProcess(directory, "--model", model, prefix=prefix)
+        resources.callback(process.close)
+        car = Car(process, pictures, resources)
+        yield car
+        car.states.close()
 
 
-@pytest.fixture
-def car(tmp_path: Path, pictures: list[NDArray[np.uint8]]) -> Iterator[Car]:
-    with car_of("split-2025", tmp_path, pictures) as found:
+@pytest.fixture(params=[False, True], ids=["rings-and-zmq", "visionipc-and-msgq"])
+def car(
+    request: pytest.FixtureRequest, tmp_path: Path, pictures: list[NDArray[np.uint8]]
+) -> Iterator[Car]:
+    with car_of("split-2025", tmp_path, pictures, shares=request.param) as found:
         yield found
 
 

@@ -5,11 +5,11 @@ import resource
 
 import pytest
 
+from cereal.cameras import MemoryCameras
 from cereal.schema import new_event
-from modeld import side_reports
 from modeld.errors import ModeldError
 from modeld.loop_state import LoopState, Phase
-from modeld.side_reports import RingReport, RoadState
+from modeld.side_reports import CameraReport, RoadState
 from modeld.startup import check_open_files
 from tests.modeld.bench import Car, Log, Patch
 
@@ -41,12 +41,16 @@ def test_a_car_is_on_the_road_until_it_says_otherwise_or_falls_silent() -> None:
 
 
 def test_rings_that_cannot_be_read_are_said_when_that_changes(
-    monkeypatch: Patch, caplog: Log
+    caplog: Log,
 ) -> None:
     found: dict[str, str] = {}
-    monkeypatch.setattr(side_reports, "unusable_streams", lambda _server: found)
+
+    class Refused(MemoryCameras):
+        def unusable_streams(self) -> dict[str, str]:
+            return found
+
     state = LoopState()
-    report = RingReport("cams", ("road", "wideRoad"), state)
+    report = CameraReport(Refused({}), ("road", "wideRoad"), state)
 
     def look() -> list[str]:
         report(0)
@@ -54,7 +58,7 @@ def test_rings_that_cannot_be_read_are_said_when_that_changes(
         caplog.clear()
         return said
 
-    refused = "camera rings cannot be read: road is another's"
+    refused = "cameras cannot be read: road is another's"
     # A ring that is not read concerns nobody.
     found["driver"] = "driver is another's"
     found["road"] = "road is another's"
@@ -67,7 +71,7 @@ def test_rings_that_cannot_be_read_are_said_when_that_changes(
     found["wideRoad"] = "wide too"
     assert look() == [f"{refused}; wide too"]
     del found["road"], found["wideRoad"]
-    assert look() == ["camera rings can be read again"]
+    assert look() == ["cameras can be read again"]
     # While valid messages go out, nobody looks.
     found["road"] = "road is another's"
     state.valid += 1

@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 import runtime
+from cereal import frames
+from cereal.cameras import RingCameras
 from cereal.clock import ManualClock
 from cereal.frames import DIRECTORY, FrameRingWriter, available_streams
 from cereal.schema import new_event
 from cereal.transport import MemoryTransport
+from cereal.visionipc import VisionIpcCameras, VisionIpcServer
 from modeld import process, startup
 from modeld.config import Config
 from modeld.episodes import Episodes
@@ -55,10 +58,36 @@ def open_stream() -> Iterator[Open]:
 
 def found_streams(stop: threading.Event, episodes: Episodes | None = None) -> tuple[bool, ...]:
     """Wait; whether there is a road and a wide camera, and whether the latter is looked for."""
-    cameras = wait_for_cameras(SERVER, stop, episodes or make_episodes())
+    cameras = wait_for_cameras(RingCameras(SERVER), stop, episodes or make_episodes())
     assert cameras is not None
     cameras.close()
     return tuple(one is not None for one in (cameras.road, cameras.wide, cameras.late_wide))
+
+
+def test_connects_by_visionipc(stop: threading.Event, tmp_path: Path) -> None:
+    bus = MemoryTransport()
+    server = VisionIpcServer("camerad", bus, directory=tmp_path)
+    for stream in ("road", "wideRoad"):
+        server.create_buffers(stream, 4, SMALL)
+    start = threading.Timer(0.1, server.start)
+    start.start()
+    cameras = VisionIpcCameras("camerad", bus, directory=tmp_path)
+    found = wait_for_cameras(cameras, stop, make_episodes())
+    assert found is not None
+    assert found.names == "road wide"
+    for frame_id in range(3):
+        for stream in ("road", "wideRoad"):
+            server.next_buffer(stream)[:] = frame_id
+            server.send(stream, frame_id, 0, 0)
+    # The main camera conflates, the extra one does not.
+    for reader, expected in ((found.road, [2]), (found.wide, [0, 1, 2])):
+        assert reader is not None
+        frames = [reader.receive(0) for _ in range(len(expected) + 1)]
+        assert [frame and frame.frame_id for frame in frames] == [*expected, None]
+    found.close()
+    cameras.close()
+    start.join()
+    server.close()
 
 
 @pytest.mark.parametrize(
@@ -84,14 +113,14 @@ def test_stream_that_opens_just_after_the_first_is_not_missed(
     open_stream("road")
     opened: list[str] = []
 
-    def look_then_open(name: str) -> set[str]:
-        found = available_streams(name)
+    def look_then_open(name: str, **where: Path) -> set[str]:
+        found = available_streams(name, **where)
         if not opened:
             opened.append("wideRoad")
             open_stream("wideRoad")
         return found
 
-    monkeypatch.setattr(startup, "available_streams", look_then_open)
+    monkeypatch.setattr(frames, "available_streams", look_then_open)
     assert found_streams(stop)[1]
 
 
@@ -241,7 +270,7 @@ def waits(what: str, episodes: Episodes, seconds: float) -> object:
     polls = Polls(episodes, seconds)
     if what == CAR:
         return wait_for_car(MemoryTransport(), polls, episodes)
-    return wait_for_cameras(SERVER, polls, episodes)
+    return wait_for_cameras(RingCameras(SERVER), polls, episodes)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from cereal.address import Addresses
+from cereal.cameras import CameraServer, open_cameras
 from cereal.services import HashName
 from cereal.stacks import DEFAULT_STACK, STACKS, Stack
 from cereal.transport import Transport
@@ -87,3 +88,13 @@ def open_bus(args: argparse.Namespace) -> Transport:
     """
     prefix = environment_prefix()
     return bus.open_bus(addresses_of(args), stack_of(args), prefix=prefix, keys=args.bus_keys)
+
+
+def open_camera_server(args: argparse.Namespace) -> CameraServer:
+    """Return the cameras at the address that was asked for; nothing is connected yet.
+
+    Raises:
+        FrameError: the address is none.
+    """
+    prefix = environment_prefix()
+    return open_cameras(args.camera_server, stack_of(args), prefix=prefix)

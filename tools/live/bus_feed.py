@@ -17,11 +17,11 @@ from cereal.errors import MessageError
 from cereal.schema import read_event
 from cereal.transport.base import Transport
 from tools.lib.health_judge import Health
+from tools.live.camera_pictures import CameraPictures
 from tools.live.cameras import ROAD, WIDE, CameraTable
 from tools.live.health import describe_health
 from tools.live.messages import Json, Moment, Shown
 from tools.live.newest import HEALTH, SERVICES, Newest, Row
-from tools.live.ring_pictures import RingPictures
 from tools.playback.player_threads import yield_to_others
 
 STREAMS: Final = (ROAD, WIDE)
@@ -86,7 +86,7 @@ class BusFeed:
     def __init__(
         self,
         transport: Transport,
-        pictures: RingPictures,
+        pictures: CameraPictures,
         options: LiveOptions,
         wanted: Callable[[], Collection[str]],
         deliver: Callable[[Seen], None],

@@ -18,12 +18,12 @@ from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.drives.segment_drive import SegmentDrive
 from tools.drives.segment_files import SMALL_VIDEO, segment_at
 from tools.errors import DriveError, ToolError, UsageError
-from tools.lib.bus_options import addresses_of, open_bus
+from tools.lib.bus_options import addresses_of, open_bus, open_camera_server
 from tools.live.bus_feed import STREAMS, BusFeed, LiveOptions, Seen
+from tools.live.camera_pictures import CameraPictures
 from tools.live.cameras import CameraTable
 from tools.live.drive_pictures import NoPictures, picture_maker
 from tools.live.log_index import LogIndex
-from tools.live.ring_pictures import RingPictures
 from tools.live.server import Address, Server
 from tools.live.viewers import LiveSource, LogSource, Source
 from tools.playback.player_threads import yield_to_others
@@ -84,7 +84,7 @@ class LiveSession:
             transport = open_bus(args)
             made.callback(transport.close)
             try:
-                pictures = RingPictures(args.camera_server, STREAMS)
+                pictures = CameraPictures(open_camera_server(args), STREAMS)
             except FrameError as error:
                 raise UsageError(f"--camera-server: {error}") from error
             made.callback(pictures.close)

@@ -1,6 +1,6 @@
-"""Copies of the newest frames of a camera's ring, so that the one that was answered can be shown.
+"""Copies of a camera's newest frames, so that the one that was answered can be shown.
 
-Reads the ring as any other reader does: its memory is mapped read-only, the writer never waits.
+Reads them as any other reader does: their memory is mapped read-only, the writer never waits.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cereal.errors import FrameError
-from cereal.frames import DIRECTORY, Frame, FrameRingReader, available_streams, unusable_streams
+from cereal.cameras import CameraServer, CameraSource
+from cereal.errors import CerealError
+from cereal.frames import Frame
 from tools.lib.picture import encode_jpeg
 from tools.views.frames import planes
 
@@ -51,26 +51,25 @@ class Picture:
         return encode_jpeg(*self.planes, width=width)
 
 
-class RingPictures:
+class CameraPictures:
     """The newest pictures of the cameras of one server.
 
     Args:
-        server: name of the rings.
+        cameras: of the server; closed with this.
         streams: of `cereal.frames.STREAMS`.
-        directory: where the rings lie.
 
     Raises:
         FrameError: the server's name is none.
     """
 
-    def __init__(self, server: str, streams: tuple[str, ...], directory: Path = DIRECTORY) -> None:
-        self._server, self._directory = server, directory
-        self._readers: dict[str, FrameRingReader | None] = dict.fromkeys(streams)
+    def __init__(self, cameras: CameraServer, streams: tuple[str, ...]) -> None:
+        self._cameras = cameras
+        self._readers: dict[str, CameraSource | None] = dict.fromkeys(streams)
         self._kept: dict[str, deque[Picture]] = {name: deque(maxlen=KEPT) for name in streams}
         self._came_s: dict[str, float] = {}
         self._looked_s = -LOOK_S
         self._unusable: Mapping[str, str] = {}
-        available_streams(server, directory=directory)
+        cameras.available_streams()
 
     def update(self, keep: Collection[str]) -> None:
         """Take over what arrived.
@@ -114,29 +113,28 @@ class RingPictures:
             return self._unusable[stream]
         came_s = self._came_s.get(stream)
         if came_s is None:
-            return f"no camera process {self._server!r} offers frames of this camera"
+            return f"no camera process {self._cameras.name!r} offers frames of this camera"
         return f"no frame of this camera for {monotonic() - came_s:.0f} s"
 
     def close(self) -> None:
-        """Release the rings."""
+        """Release the cameras."""
         for reader in self._readers.values():
             if reader is not None:
                 reader.close()
+        self._cameras.close()
 
     def _connect(self) -> None:
         if all(self._readers.values()):
             return
-        offered = available_streams(self._server, directory=self._directory)
+        offered = self._cameras.available_streams()
         for stream, reader in self._readers.items():
             if reader is None and stream in offered:
                 try:
-                    self._readers[stream] = FrameRingReader(
-                        self._server, stream, conflate=False, directory=self._directory
-                    )
-                except FrameError:
+                    self._readers[stream] = self._cameras.reader(stream, conflate=False)
+                except CerealError:
                     # In the moment between two writers; what lasts is told by `missing`.
                     continue
-        self._unusable = unusable_streams(self._server, directory=self._directory)
+        self._unusable = self._cameras.unusable_streams()
 
 
 def _copy(frame: Frame) -> Picture:

@@ -1,0 +1,7 @@
+"""VisionIPC, by which openpilot's camera process hands frames over: client and server."""
+
+from cereal.visionipc.cameras import VisionIpcCameras
+from cereal.visionipc.reader import VisionIpcReader
+from cereal.visionipc.server import VisionIpcServer
+
+__all__ = ["VisionIpcCameras", "VisionIpcReader", "VisionIpcServer"]

@@ -1,0 +1,76 @@
+"""The buffers of one stream of a VisionIPC server, mapped for reading."""
+
+import mmap
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.errors import FrameError
+from cereal.frame_format import FrameFormat
+from cereal.visionipc.conversation import Answer, Identity
+from cereal.visionipc.layout import FRAME_ID, Description, parse_descriptions
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """What a server handed over.
+
+    Attributes:
+        server_id: As of `Packet`.
+        format: Layout of the frames.
+        frames: Of each buffer its payload, (format.size,) uint8, a read-only view.
+        frame_ids: Of each buffer the id behind the payload, (1,) uint64, a read-only view.
+        identity: Of the socket that they came from.
+    """
+
+    server_id: int
+    format: FrameFormat
+    frames: list[NDArray[np.uint8]]
+    frame_ids: list[NDArray[np.uint64]]
+    identity: Identity
+
+
+def map_buffers(answer: Answer, stream: str, where: Path) -> Buffers:
+    """Map what came with an answer; its descriptors stay the caller's to close.
+
+    Raises:
+        FrameError: there are no buffers, or what is said of them cannot be.
+    """
+    if not answer.data and not answer.descriptors:
+        raise FrameError(
+            f"{where}: expected the stream {stream}, got none; see why the camera process "
+            "does not have it"
+        )
+    described = parse_descriptions(answer.data, len(answer.descriptors), stream, where)
+    frames, frame_ids = [], []
+    for one, descriptor in zip(described, answer.descriptors, strict=True):
+        memory = _map(descriptor, one, where)
+        frames.append(np.frombuffer(memory, np.uint8, one.size))
+        frame_ids.append(np.frombuffer(memory, "<u8", 1, one.size))
+    first = described[0]
+    return Buffers(first.server_id, first.format, frames, frame_ids, answer.identity)
+
+
+def _map(descriptor: int, one: Description, where: Path) -> mmap.mmap:
+    """Map payload and frame id of one buffer."""
+    length = one.size + FRAME_ID.size
+    status = os.fstat(descriptor)
+    reason = ""
+    # Reading beyond the end of a file ends a process. Of memory of a device, which has no size
+    # here, the kernel maps no more than there is.
+    if stat.S_ISREG(status.st_mode) and status.st_size < length:
+        reason = f"a file of {status.st_size}"
+    else:
+        try:
+            return mmap.mmap(descriptor, length, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            # No memory, no descriptor for the copy that mmap keeps, or nothing that can be mapped.
+            reason = str(error)
+    raise FrameError(
+        f"{where}: expected to map {length} bytes of buffer {one.idx}, got {reason}; mend the "
+        "camera process, or free memory or descriptors"
+    )
