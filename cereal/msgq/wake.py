@@ -80,18 +80,20 @@ class Waiter:
             self._blocked = thread
         return thread
 
-    def wait(self, take: Callable[[], T], deadline_s: float) -> T:
+    def wait(self, take: Callable[[], T], idle: Callable[[], None], deadline_s: float) -> T:
         """Wait until something can be taken, or a moment of the monotonic clock.
 
         Args:
             take: Takes it; nothing, or none, where there is none. Called before each wait, as a
                 signal stays pending until it is waited for.
+            idle: Called before the thread sleeps.
             deadline_s: When to give up.
         """
         while not (taken := take()):
             remaining_s = deadline_s - time.monotonic()
             if remaining_s <= 0:
                 break
+            idle()
             if self.by_signal:
                 signal.sigtimedwait({SIGNAL}, min(remaining_s, LONGEST_WAIT_S))
             else:

@@ -112,7 +112,9 @@ class MsgqTransport:
         thread = self._waiter.thread()
         for end in ends:
             end.be_woken(thread)
-        return self._waiter.wait(lambda: [end for end in ends if end.has_message()], deadline_s)
+        return self._waiter.wait(
+            lambda: [end for end in ends if end.has_message()], self._keep_places, deadline_s
+        )
 
     def refused(self) -> Mapping[str, str]:
         """Return of each subscribed service whose ring holds nonsense what was found.
@@ -313,7 +315,7 @@ class MsgqSubscriber:
             return data
         deadline_s = time.monotonic() + timeout_ms * 1e-3
         self.be_woken(self._waiter.thread())
-        return self._waiter.wait(self._take, deadline_s)
+        return self._waiter.wait(self._reader.receive, self._keep_places, deadline_s)
 
     def has_message(self) -> bool:
         """Tell whether a receive would find something, as a rule a message."""
@@ -337,10 +339,6 @@ class MsgqSubscriber:
             self.is_open = False
             self._reader.close()
             self._memory.close()
-
-    def _take(self) -> bytes | None:
-        self._keep_places()
-        return self._reader.receive()
 
     def _reopen(self) -> None:
         self._is_replaced = False
