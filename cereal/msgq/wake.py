@@ -15,9 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from cereal.msgq.layout import thread_of
+from cereal.msgq.layout import OFFSET_MASK, thread_of
 
 SIGNAL: Final = signal.SIGUSR2
+_SIGNAL_NUMBER: Final = int(SIGNAL)
 _TKILL: Final = {"x86_64": 200, "aarch64": 130, "riscv64": 130}.get(platform.machine())
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 # Another library owns the signal: how often is looked instead.
@@ -114,7 +115,7 @@ class Waker:
     def wake(self, uids: list[int]) -> None:
         """Send the signal to the threads of these readers."""
         for uid in uids:
-            thread = thread_of(uid)
+            thread = uid & OFFSET_MASK
             if thread and uid not in self._ended and not _send(thread):
                 self._ended = self._ended.intersection(uids) | {uid}
 
@@ -145,7 +146,7 @@ def _send(thread: int) -> bool:
     """Send the signal to a thread of any process; False if there is none."""
     if _TKILL is None:
         return True
-    if _LIBC.syscall(_TKILL, thread, int(SIGNAL)) == 0:
+    if _LIBC.syscall(_TKILL, thread, _SIGNAL_NUMBER) == 0:
         return True
     # Of another user's thread it can be said only that it is there.
     return ctypes.get_errno() != errno.ESRCH

@@ -50,11 +50,17 @@ class RingWriter:
         """Tell whether a message of so many bytes can be sent: at least 1."""
         return count > 0 and MESSAGES_THAT_FIT * record_bytes(count) <= self.memory.size
 
-    def send(self, data: bytes) -> None:
-        """Write a message that fits; readers that have not read what it overwrites lose that."""
-        memory, size = self.memory, self.memory.size
-        words = memory.words
+    def send(self, data: bytes) -> bool:
+        """Write a message; readers that have not read what it overwrites lose that.
+
+        Returns:
+            False, and nothing is written, if another writer has the ring or it does not fit.
+        """
+        memory = self.memory
+        words, size = memory.words, memory.size
         total = record_bytes(len(data))
+        if words[WRITE_UID] != self.uid or not self.fits(len(data)):
+            return False
         at = words[WRITE_POINTER]
         offset = at & OFFSET_MASK
         is_sound = is_inside(offset, size)
@@ -71,6 +77,7 @@ class RingWriter:
         # Whoever sees the pointer must see the message.
         memory.fence()
         words[WRITE_POINTER] = at + total
+        return True
 
     def readers(self) -> list[int]:
         """Return the uids of those who have a place."""

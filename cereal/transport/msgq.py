@@ -187,10 +187,9 @@ class MsgqPublisher:
         if self._is_replaced:
             self._reopen()
         writer = self._writer
-        is_own = self._memory is not None and os.getpid() == self._pid and writer.is_owner()
-        if not is_own or not writer.fits(len(data)):
+        is_open = self._memory is not None and os.getpid() == self._pid
+        if not is_open or not writer.send(data):
             raise self._refusal(len(data))
-        writer.send(data)
         self._waker.wake(writer.readers())
 
     def has_readers(self) -> bool:
