@@ -129,7 +129,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--seconds", type=float, metavar="S", help="--bus: of 10 000 messages a second (3)"
     )
-    options.add_argument("--model", type=Path, help="--daemon, --host, --start: driving artifact")
+    options.add_argument(
+        "--model", type=Path, help="--daemon, --host, --start, --bus: driving artifact"
+    )
     options.add_argument(
         "--monitoring", type=Path, help="--daemon: driver monitoring artifact, run beside it"
     )

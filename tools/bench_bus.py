@@ -10,6 +10,8 @@
   how much both processes have grown.
 - ``frame_handover_us``: from ``publish`` of a frame ring to ``receive`` returned in a reader that
   waited for it, median; ``vision_ipc_us``: the same by VisionIPC. The picture is not copied.
+- ``idle_cpu_percent``, of each bus, with ``--model``: what a daemon takes of a core for 10 s while
+  its cameras are there and send nothing; on rings of messages they are of VisionIPC.
 
 Both processes use CLOCK_MONOTONIC, so one-way times need no round trip.
 """
@@ -32,12 +34,14 @@ from modeld.process_figures import FigureReader
 from tools.errors import ToolError, UsageError
 from tools.lib.bench_publisher import MESSAGE_BYTES, PACE_NS, STACK, STAMP, STEADY_NS, STREAM
 from tools.lib.bench_publisher import open_bus as open_bench_bus
+from tools.lib.idle_daemon import idle_cpu_percent
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child, ProcessError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -50,6 +54,7 @@ BURSTS = 40
 BURST = 500  # half of what a ZeroMQ queue holds by default: nothing has to be dropped
 FRAMES = 1000
 SECONDS = 3.0
+IDLE_S = 10.0
 START_TIMEOUT_S = 30.0
 # After the sender is done, what is still in flight arrives within this.
 DRAIN_S = 0.5
@@ -64,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.path:
         raise UsageError(f"--bus: expected no file, found {args.path[0]}")
     wake.block()
-    result = measure(args.seconds)
+    result = measure(args.seconds, args.model)
     if args.json:
         print_json(result)
     else:
@@ -73,12 +78,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(
-    seconds: float | None = None, paced: int = PACED, bursts: int = BURSTS, frames: int = FRAMES
+    seconds: float | None = None,
+    model: Path | None = None,
+    paced: int = PACED,
+    bursts: int = BURSTS,
+    frames: int = FRAMES,
 ) -> dict[str, Any]:
     """Start the sending process and take everything in; return the object of ``--json``.
 
     Args:
         seconds: of the steady stream; None: `SECONDS`.
+        model: driving artifact of a daemon that waits; None: none does.
         paced: messages for the latency.
         bursts: of messages, for the rate.
         frames: frames for each handover.
@@ -98,6 +108,10 @@ def measure(
             name: _measure_transport(bus, paced, bursts, steady) for name, bus in buses.items()
         }
         ring_us, vision_us = _measure_frames(buses["msgq"], prefix, frames)
+        if model is not None:
+            for name, prefix_of in (("zmq_ipc", ""), ("msgq", prefix)):
+                idle = idle_cpu_percent(model, buses[name], prefix_of, IDLE_S)
+                result[name]["idle_cpu_percent"] = idle
     return result | {
         "frame_handover_us": float(np.median(ring_us)),
         "frame_handover_us_p99": float(np.percentile(ring_us, 99)),
@@ -268,6 +282,8 @@ def _print_result(result: Mapping[str, Any]) -> None:
             f"{stalled['send_p99_us']:.0f} us p99; grown by {stalled['grown_mib']:.1f} MiB, the "
             f"reader by {stalled['reader_grown_mib']:.1f} MiB"
         )
+        if "idle_cpu_percent" in one:
+            print(f"          a daemon that waits: {one['idle_cpu_percent']:.2f} % of a core")
     for name, place in (("frame_handover", "ring"), ("vision_ipc", "VisionIPC")):
         print(
             f"frames    {result[f'{name}_us']:.0f} us p50, {result[f'{name}_us_p99']:.0f} us p99 "

@@ -237,7 +237,7 @@ def test_paced_says_what_came_of_real_time(tmp_path: Path) -> None:
 def test_bus_loses_nothing_and_has_the_documented_keys(
     modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_bus.measure, "__defaults__", (None, 20, 2, 20))
+    monkeypatch.setattr(bench_bus.measure, "__defaults__", (None, None, 20, 2, 20))
     found = modeld(0, "bench", "--json", "--bus", "--seconds", "0.05").json
     for name in ("zmq_ipc", "msgq"):
         one = found[name]
@@ -248,6 +248,18 @@ def test_bus_loses_nothing_and_has_the_documented_keys(
         assert one["stalled"]["grown_mib"] < 16
     assert found["frame_handover_us"] > 0
     assert found["vision_ipc_us"] > 0
+
+
+@pytest.mark.opencl
+@pytest.mark.slow
+def test_a_daemon_that_waits_takes_little(
+    tiny_model: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_bus.measure, "__defaults__", (None, None, 20, 2, 20))
+    found = modeld(0, "bench", "--json", "--bus", "--seconds", "0.05", "--model", tiny_model).json
+    for name in ("zmq_ipc", "msgq"):
+        # A loop that looked again and again would take all of a core.
+        assert found[name]["idle_cpu_percent"] < 20
 
 
 def test_reading_a_log_is_measured(

@@ -6,17 +6,20 @@ The standard library does the work; this keeps the bookkeeping in one place. Cal
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from runtime.own_process import own_command
 from tools.errors import ToolError
 
 # A daemon finishes its frame and closes its devices well within this.
 STOP_TIMEOUT_S = 10.0
+_NOTHING_ELSE: Mapping[str, str] = MappingProxyType({})
 
 
 class ProcessError(ToolError):
@@ -30,9 +33,16 @@ class Child:
         name: for messages.
         module: of ours, run as ``python -m module``.
         arguments: of the module.
+        environment: over the one of this process.
     """
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] = _NOTHING_ELSE,
+    ) -> None:
         self.name = name
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
@@ -40,6 +50,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **environment},
         )
         self._reader = threading.Thread(target=self._read_lines, name=f"{name} stdout", daemon=True)
         self._reader.start()
