@@ -179,12 +179,17 @@ def open_cameras(
     Raises:
         FrameError: the address is not usable.
     """
-    scheme, name = CameraAddress.parse(address)
-    if not scheme:
-        return RingCameras(name)
-    packets: Transport
-    if scheme == _ZMQ_SCHEME:
-        packets = ZmqTransport(stack=stack)
-    else:
-        packets = MsgqTransport(stack=stack, prefix=prefix, gates=gates)
-    return VisionIpcCameras(name, packets, name=address, prefix=prefix)
+    where = CameraAddress.parse(address)
+    if not where.scheme:
+        return RingCameras(where.name)
+    packets = open_packets(where, stack, prefix=prefix, gates=gates)
+    return VisionIpcCameras(where.name, packets, name=address, prefix=prefix)
+
+
+def open_packets(
+    address: CameraAddress, stack: Stack, *, prefix: str = "", gates: Gates | None = None
+) -> Transport:
+    """Open what VisionIPC's packets come over; arguments as of `open_cameras`."""
+    if address.scheme == _ZMQ_SCHEME:
+        return ZmqTransport(stack=stack)
+    return MsgqTransport(stack=stack, prefix=prefix, gates=gates)

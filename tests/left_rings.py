@@ -1,4 +1,4 @@
-"""Removes frame rings that killed processes have left in shared memory.
+"""Removes rings of frames and of messages that killed processes have left in shared memory.
 
 A session of tests that is killed can remove nothing, so its keeper does, or the next one's. Rings
 of tests and tools have the number of their process in their names; others are left alone.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 from pathlib import Path
 
 # Not from cereal: every session looks, and the bus takes a third of a second to import.
@@ -16,12 +17,18 @@ DIRECTORY = Path("/dev/shm")  # noqa: S108 - the place of frame rings
 
 # `frames_<name>-<process>_<stream>`, perhaps numbered, and one that was never finished.
 _RING = re.compile(r"frames_\D*[-_](\d+)(?:_\d+)?_[a-zA-Z]+")
+# A directory of rings of messages, which has the OPENPILOT_PREFIX of a test.
+_PREFIX = re.compile(r"(?:msgq_)?test-(\d+)-[0-9a-f]+")
 _UNFINISHED = re.compile(r"\.frames_.+\.(\d+)\.\d+")
 
 
 def remove_left_rings(directory: Path = DIRECTORY) -> None:
     """Remove this user's rings whose process is gone, and which nobody writes."""
     for path in sorted(directory.iterdir()):
+        place = _PREFIX.fullmatch(path.name)
+        if place is not None and not _lives(place[1]) and _is_ours(path):
+            shutil.rmtree(path, ignore_errors=True)
+            continue
         match = _RING.fullmatch(path.name) or _UNFINISHED.fullmatch(path.name)
         if match is None or _lives(match[1]):
             continue

@@ -22,6 +22,9 @@ writers = [
 ]
 FrameRingWriter("camera", "road", nv12_format(64, 32), directory=place)
 (place / f".frames_test_road.{os.getpid()}.123456").touch()
+for name in ("test", "msgq_test"):
+    (place / f"{name}-{os.getpid()}-0a1b").mkdir()
+    (place / f"{name}-{os.getpid()}-0a1b/carState").touch()
 print(os.getpid(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -52,7 +55,11 @@ def test_rings_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path: Pa
     of_ours.touch()
     # Named by a process that is gone, but somebody writes it.
     again = FrameRingWriter(f"test-{taken_over}", "wideRoad", FORM, directory=tmp_path)
+    own_place = tmp_path / f"msgq_test-{os.getpid()}-0a1b"
+    own_place.mkdir()
+    assert len(list(tmp_path.glob("*test-*-0a1b"))) == 5
     remove_left_rings(tmp_path)
+    assert list(tmp_path.glob("*test-*-0a1b")) == [own_place]
     kept = {f"frames_test-{taken_over}_wideRoad", f"frames_test-{os.getpid()}_road", of_ours.name}
     # Whose the camera's was its name does not say.
     assert names(tmp_path) == kept | {"frames_camera_road"}

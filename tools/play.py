@@ -27,11 +27,12 @@ from dataclasses import replace
 from typing import Final
 
 from cereal.clock import MonotonicClock
+from modeld.config import environment_prefix
 from modeld.startup import StopSignals
 from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.open_drive import open_drive
 from tools.errors import UsageError
-from tools.lib.bus_options import add_bus_arguments, open_bus
+from tools.lib.bus_options import add_bus_arguments, open_bus, stack_of
 from tools.lib.json_output import print_json
 from tools.playback.player import Played, Player
 from tools.playback.player_keys import Keys
@@ -53,7 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("drive", help="segment, route, comma2k19 segment or video file")
     add_bus_arguments(parser, sends=True)
     parser.add_argument(
-        "--camera-server", default="camerad", metavar="NAME", help="of the frame rings (camerad)"
+        "--camera-server",
+        default="camerad",
+        metavar="ADDRESS",
+        help="NAME of the frame rings, visionipc:NAME or visionipc+zmq:NAME (camerad)",
     )
     add_play_arguments(parser)
     parser.add_argument("--loop", action="store_true", help="at the end begin again at --start")
@@ -79,7 +83,14 @@ def run(args: argparse.Namespace) -> int:
         transport = open_bus(args)
         stack.callback(transport.close)
         first = [name for name in OPENED_FIRST if options.services.passes(name)]
-        outlet = BusOutlet(transport, args.camera_server, drive.info.formats, first)
+        outlet = BusOutlet(
+            transport,
+            args.camera_server,
+            drive.info.formats,
+            first,
+            stack=stack_of(args),
+            prefix=environment_prefix(),
+        )
         stack.callback(outlet.close)
         clock = MonotonicClock()
         player = Player(drive.info, read_yielding(drive), outlet, clock, options)

@@ -23,14 +23,14 @@ class Buffers:
         server_id: As of `Packet`.
         format: Layout of the frames.
         frames: Of each buffer its payload, (format.size,) uint8, a read-only view.
-        frame_ids: Of each buffer the id behind the payload, (1,) uint64, a read-only view.
+        frame_ids: Of each buffer the id behind the payload, one uint64, a read-only view.
         identity: Of the socket that they came from.
     """
 
     server_id: int
     format: FrameFormat
     frames: list[NDArray[np.uint8]]
-    frame_ids: list[NDArray[np.uint64]]
+    frame_ids: list[memoryview]
     identity: Identity
 
 
@@ -50,7 +50,7 @@ def map_buffers(answer: Answer, stream: str, where: Path) -> Buffers:
     for one, descriptor in zip(described, answer.descriptors, strict=True):
         memory = _map(descriptor, one, where)
         frames.append(np.frombuffer(memory, np.uint8, one.size))
-        frame_ids.append(np.frombuffer(memory, "<u8", 1, one.size))
+        frame_ids.append(memoryview(memory)[one.size :].cast("Q"))
     first = described[0]
     return Buffers(first.server_id, first.format, frames, frame_ids, answer.identity)
 

@@ -6,9 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cereal.errors import FrameError
 from cereal.frame_format import FrameFormat
 from cereal.frame_ring import Fence
@@ -59,7 +56,7 @@ class VisionIpcReader:
             conversation.close()
             raise
         # A buffer and the one that is filled before it, with the id of the frame received last.
-        self._held: tuple[NDArray[np.uint64], NDArray[np.uint64], int, int] | None = None
+        self._held: tuple[memoryview, memoryview, int, int] | None = None
 
     @property
     def format(self) -> FrameFormat:
@@ -94,8 +91,8 @@ class VisionIpcReader:
             return False
         own, before, written, frame_id = self._held
         self._fence.order()
-        ahead = int(before[0]) - frame_id
-        return int(own[0]) == written and not 0 < ahead <= len(self._buffers.frames)
+        ahead = before[0] - frame_id
+        return own[0] == written and not 0 < ahead <= len(self._buffers.frames)
 
     def close(self) -> None:
         """Stop receiving; frames received before keep their memory."""
@@ -113,7 +110,7 @@ class VisionIpcReader:
             return None
         buffers = self._buffers
         own = buffers.frame_ids[packet.idx]
-        written = int(own[0])
+        written = own[0]
         # Zero is also what a server leaves there that does not write ids.
         if written not in (packet.frame_id, 0):
             self.lapped += 1

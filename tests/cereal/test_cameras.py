@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,12 +20,11 @@ from cereal.frames import Frame, FrameFormat, FrameRingWriter, MemoryFrameSource
 from cereal.stacks import DEFAULT_STACK, STACKS
 from cereal.transport import MsgqTransport, Publisher, ZmqTransport
 from cereal.visionipc import VisionIpcCameras, VisionIpcReader, VisionIpcServer
-from tests.cereal.shared import SMALL
+from tests.cereal.shared import SMALL, own_rings
 from tests.cereal.vision import LONG_MS
 
 STREAMS = ("road", "driver")
 Send = Callable[[str, int], None]
-_numbers = itertools.count()
 
 
 def memory_cameras(_place: Path, _resources: ExitStack) -> tuple[CameraServer, Send]:
@@ -158,13 +155,8 @@ WHOLE = FrameFormat(1928, 1208, 2048, 2490368, 4804608)
 @pytest.fixture(params=["openpilot-2025", "openpilot-2026"])
 def stack_prefix(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
     """A stack, and the prefix of a directory for its rings."""
-    prefix = f"test-{os.getpid()}-{next(_numbers)}"
-    place = STACKS[request.param].queue_path("modelV2", prefix).parent
-    place.mkdir()
-    try:
+    with own_rings(STACKS[request.param]) as prefix:
         yield request.param, prefix
-    finally:
-        shutil.rmtree(place)
         # As of any server that was killed.
         Path(f"/tmp/{prefix}_visionipc_camerad").unlink(missing_ok=True)  # noqa: S108
 

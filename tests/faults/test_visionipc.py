@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from tests.cereal.shared import own_rings
 from tests.faults.checks import check_logged, check_meanwhile, check_resumed
 from tests.faults.table import Row
 from tests.faults.vision_cameras import VisionCameras
@@ -18,8 +18,10 @@ pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    prefix = f"faults-{os.getpid()}"
-    with running_world(tmp_path_factory.mktemp("v"), prefix=prefix) as world:
+    with (
+        own_rings() as prefix,
+        running_world(tmp_path_factory.mktemp("v"), prefix=prefix) as world,
+    ):
         yield world
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from cereal.frame_format import FrameFormat
-from cereal.stacks import DEFAULT_STACK
 from cereal.transport import MsgqTransport
 from cereal.visionipc import VisionIpcServer
 from tests.faults.cameras import Cameras
@@ -35,15 +33,13 @@ class VisionCameras(Cameras):
     """The camera process of openpilot.
 
     Attributes:
-        prefix: its OPENPILOT_PREFIX; it has a directory of rings while the cameras live.
-        path: of its socket, which is left where it was killed.
+        prefix: its OPENPILOT_PREFIX.
+        path: of its socket.
     """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.path = Path()
-        self._place = DEFAULT_STACK.queue_path("modelV2", prefix).parent
-        self._place.mkdir()
         super().__init__("camerad")
 
     def open(self, forms: Mapping[str, FrameFormat]) -> None:
@@ -64,7 +60,3 @@ class VisionCameras(Cameras):
                 self._rings.clear()
                 self._server.close()
                 self._bus.close()
-
-    def close(self) -> None:
-        super().close()
-        shutil.rmtree(self._place)

@@ -9,9 +9,7 @@ runs after drops gets a calibration too, or validity would say nothing of the dr
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -29,10 +27,10 @@ from cereal.frame_format import nv12_unpadded
 from cereal.frames import FrameRingWriter
 from cereal.pubsub import PubMaster
 from cereal.schema import read_event
-from cereal.stacks import DEFAULT_STACK
 from cereal.transport import MsgqTransport, Transport, ZmqTransport
 from cereal.visionipc import VisionIpcServer
 from modeld.daemon import PUBLICATIONS
+from tests.cereal.shared import own_rings
 from tests.modeld.bench import car_event, car_parameter
 from tests.modeld.daemon_process import DaemonProcess
 from tests.support.built import example_artifact
@@ -171,12 +169,8 @@ def car_of(
     (directory / "params").mkdir()
     (directory / "params/CarParams").write_bytes(car_parameter(car_event("MOCK", 0.5, 0.1)))
     model = str(example_artifact(interface))
-    prefix = f"test-{os.getpid()}" if shares else ""
     with ExitStack() as resources:
-        if prefix:
-            place = DEFAULT_STACK.queue_path("modelV2", prefix).parent
-            place.mkdir()
-            resources.callback(shutil.rmtree, place)
+        prefix = resources.enter_context(own_rings()) if shares else ""
         process = DaemonProcess(directory, "--model", model, prefix=prefix)
         resources.callback(process.close)
         car = Car(process, pictures, resources)

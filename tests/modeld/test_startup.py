@@ -25,7 +25,13 @@ from modeld.errors import ConfigError, InternalError, ModelInterfaceError
 from modeld.inputs import CarParameters
 from modeld.loop_state import Phase
 from modeld.process import run
-from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
+from modeld.startup import (
+    StopRequested,
+    StopSignals,
+    wait_for_cameras,
+    wait_for_car,
+    wait_for_driver_camera,
+)
 from tests.modeld.bench import Log, Patch, car_event, car_parameter
 from tests.modeld.conftest import make_episodes
 from tests.modeld.fake_program import SMALL
@@ -67,7 +73,7 @@ def found_streams(stop: threading.Event, episodes: Episodes | None = None) -> tu
 def test_connects_by_visionipc(stop: threading.Event, tmp_path: Path) -> None:
     bus = MemoryTransport()
     server = VisionIpcServer("camerad", bus, directory=tmp_path)
-    for stream in ("road", "wideRoad"):
+    for stream in ("road", "wideRoad", "driver"):
         server.create_buffers(stream, 4, SMALL)
     start = threading.Timer(0.1, server.start)
     start.start()
@@ -84,6 +90,14 @@ def test_connects_by_visionipc(stop: threading.Event, tmp_path: Path) -> None:
         assert reader is not None
         frames = [reader.receive(0) for _ in range(len(expected) + 1)]
         assert [frame and frame.frame_id for frame in frames] == [*expected, None]
+    driver = wait_for_driver_camera(cameras, stop, make_episodes())
+    assert driver is not None
+    server.next_buffer("driver")
+    server.send("driver", 7, 0, 0)
+    frame = driver.receive(0)
+    assert frame is not None
+    assert frame.frame_id == 7
+    driver.close()
     found.close()
     cameras.close()
     start.join()

@@ -1,4 +1,4 @@
-"""The outlet of a player: services on the bus, frames into shared-memory rings."""
+"""The outlet of a player: services on the bus, frames into shared memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from cereal.camera_outlet import CameraWriter, open_outlet
 from cereal.errors import TransportError
-from cereal.frames import DIRECTORY, Frame, FrameFormat, FrameRingWriter
+from cereal.frames import DIRECTORY, Frame, FrameFormat
 from cereal.schema import log
 from cereal.services import SERVICES, service_of_member
+from cereal.stacks import DEFAULT_STACK, Stack
 from cereal.transport.base import Publisher, Transport
 from modeld.bus import DAEMON_SERVICES
 from modeld.inputs import SUBSCRIPTIONS
@@ -87,37 +89,43 @@ class Outlet(Protocol):
 
 
 class BusOutlet:
-    """The real bus and real rings.
+    """The real bus and real cameras.
 
     Args:
         transport: the bus; stays the caller's.
-        server: name of the rings.
-        formats: layout of the frames by stream; a ring is made for each.
+        server: address of the cameras, as of `camera_server`.
+        formats: layout of the frames by stream.
         first: services to open now; others are opened with their first message.
-        directory: where the rings lie.
+        stack: whose readers come by VisionIPC.
+        prefix: OPENPILOT_PREFIX, for VisionIPC.
+        directory: where rings lie.
 
     Raises:
-        FrameError: a ring has another writer, or memory is short.
+        FrameError: the address is none, a stream has another writer, or memory is short.
         ToolError: a service has another publisher.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what an address does not say
         self,
         transport: Transport,
         server: str,
         formats: Mapping[str, FrameFormat],
         first: Iterable[str] = (),
         *,
+        stack: Stack = DEFAULT_STACK,
+        prefix: str = "",
         directory: Path = DIRECTORY,
     ) -> None:
         self._transport = transport
         self._publishers: dict[str, Publisher] = {}
-        self._rings: dict[str, FrameRingWriter] = {}
+        self._cameras: dict[str, CameraWriter] = {}
+        self._opened = contextlib.ExitStack()
         try:
             for service in first:
                 self._publisher(service)
-            for stream, layout in formats.items():
-                self._rings[stream] = FrameRingWriter(server, stream, layout, directory=directory)
+            self._cameras = open_outlet(
+                server, formats, self._opened, stack=stack, prefix=prefix, directory=directory
+            )
         except BaseException:
             self.close()
             raise
@@ -131,32 +139,31 @@ class BusOutlet:
         self._publisher(topic_of(service)).send(data)
 
     def fill(self, stream: str, frame: Frame) -> None:
-        """Copy a frame into the next buffer of its ring.
+        """Copy a frame into the next buffer of its camera.
 
         Raises:
             DriveError: the drive did not announce the stream, or with another layout.
         """
-        ring = self._rings.get(stream)
-        if ring is None or ring.format != frame.format:
-            announced = "no such stream" if ring is None else str(ring.format)
+        camera = self._cameras.get(stream)
+        if camera is None or camera.format != frame.format:
+            announced = "no such stream" if camera is None else str(camera.format)
             raise DriveError(
                 f"frame {frame.frame_id} of {stream}: expected {announced}, as the drive announced,"
                 f" found {frame.format}; the camera changed within the drive: play its parts"
             )
-        ring.next_buffer()[:] = frame.data
+        camera.next_buffer()[:] = frame.data
 
     def publish(self, stream: str, frame_id: int, sof_ns: int, eof_ns: int) -> None:
         """Hand the frame filled last to the readers."""
-        self._rings[stream].publish(frame_id, sof_ns, eof_ns)
+        self._cameras[stream].publish(frame_id, sof_ns, eof_ns)
 
     def close(self) -> None:
-        """Remove the rings, give up the services."""
-        for ring in self._rings.values():
-            ring.close()
+        """End the cameras, give up the services."""
+        self._opened.close()
         for publisher in self._publishers.values():
             with contextlib.suppress(TransportError):
                 publisher.close()
-        self._rings.clear()
+        self._cameras.clear()
         self._publishers.clear()
 
     def _publisher(self, service: str) -> Publisher:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cereal.cameras import CameraServer, RingCameras, open_cameras
 from cereal.clock import MonotonicClock
 from cereal.errors import FrameError
-from cereal.frames import Frame, FrameRingReader, available_streams, nv12_format
+from cereal.frames import Frame, nv12_format
 from cereal.schema import content, read_event
+from cereal.stacks import DEFAULT_STACK
 from cereal.transport import MemoryTransport, ZmqTransport
+from tests.cereal.shared import own_rings
 from tests.tools.messages import event_of
 from tests.tools.playback.synthetic_drive import (
     FIRST_ID,
@@ -137,17 +141,23 @@ def test_moved_messages() -> None:
 
 
 @pytest.mark.alone
-def test_rings_and_bus_carry_a_drive(tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["test-player", "visionipc:test-player"])
+def test_cameras_and_bus_carry_a_drive(tmp_path: Path, address: str) -> None:
     drive = drive_to_play(12)
     bus = ZmqTransport(f"ipc://{tmp_path}")
     services = ["carState", "carParams"]
-    outlet = BusOutlet(bus, "test-player", drive.info.formats, services, directory=tmp_path)
-    try:
-        assert available_streams("test-player", directory=tmp_path) == {"road", "wideRoad"}
-        readers = {
-            name: FrameRingReader("test-player", name, conflate=False, directory=tmp_path)
-            for name in ("road", "wideRoad")
-        }
+    with ExitStack() as opened:
+        opened.callback(bus.close)
+        prefix = opened.enter_context(own_rings())
+        formats = drive.info.formats
+        outlet = BusOutlet(bus, address, formats, services, prefix=prefix, directory=tmp_path)
+        opened.callback(outlet.close)
+        cameras: CameraServer = RingCameras(address, directory=tmp_path)
+        if ":" in address:
+            cameras = open_cameras(address, DEFAULT_STACK, prefix=prefix)
+        opened.callback(cameras.close)
+        assert cameras.available_streams() == {"road", "wideRoad"}
+        readers = {name: cameras.reader(name, conflate=False) for name in ("road", "wideRoad")}
         subscriber = bus.subscriber("carState")
         options = PlayOptions(speed=2)
         player = Player(drive.info, lambda n: prefetch(drive, n), outlet, MonotonicClock(), options)
@@ -165,9 +175,6 @@ def test_rings_and_bus_carry_a_drive(tmp_path: Path) -> None:
             states.append(read_event(data).logMonoTime)
         for reader in readers.values():
             reader.close()
-    finally:
-        outlet.close()
-        bus.close()
     assert (states, states[-1]) == (sorted(states), START_NS + 11 * PERIOD_NS)
     assert list(tmp_path.glob("frames_*")) == []
 
