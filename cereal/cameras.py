@@ -187,4 +187,5 @@ def open_cameras(
         packets = ZmqTransport(stack=stack)
     else:
         packets = MsgqTransport(stack=stack, prefix=prefix, gates=gates)
-    return VisionIpcCameras(name, packets, name=address, prefix=prefix)
+    in_lock_step = gates is not None
+    return VisionIpcCameras(name, packets, name=address, prefix=prefix, in_lock_step=in_lock_step)
