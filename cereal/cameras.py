@@ -183,7 +183,10 @@ def open_cameras(
     if not where.scheme:
         return RingCameras(where.name)
     packets = open_packets(where, stack, prefix=prefix, gates=gates)
-    return VisionIpcCameras(where.name, packets, name=address, prefix=prefix)
+    in_lock_step = gates is not None
+    return VisionIpcCameras(
+        where.name, packets, name=address, prefix=prefix, in_lock_step=in_lock_step
+    )
 
 
 def open_packets(

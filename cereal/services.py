@@ -263,7 +263,7 @@ def port_of(endpoint: str, hash_name: HashName = "fnv1a", moved: int = 0) -> int
     Source: 8023 + hash mod (65535 - 8023); docs/formats/bus.md has the table of known ports.
     """
     data = endpoint.encode()
-    value = _murmur64(data) if hash_name == "murmur" else _fnv1a64(data)
+    value = _murmur64(data) if hash_name == "murmur" else fnv1a64(data)
     return _PORT_BASE + (value + moved) % PORT_SPAN
 
 
@@ -286,7 +286,7 @@ def _fold(value: int) -> int:
     return value ^ (value >> 47)
 
 
-def _fnv1a64(data: bytes) -> int:
+def fnv1a64(data: bytes) -> int:
     """64-bit FNV-1a: offset basis 0xcbf29ce484222325, prime 0x100000001b3."""
     value = 0xCBF29CE484222325
     for byte in data:

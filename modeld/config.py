@@ -305,8 +305,8 @@ class Config:
     simulation: bool = field(
         default_factory=lambda: os.environ.get(SIMULATION_VARIABLE, "") not in _NO,
         metadata=doc(
-            "Time does not run evenly, as in a simulator: services that fall silent are not "
-            "judged; without, where the variable SIMULATION says so."
+            "Time does not run evenly, as in a simulator: services that fall silent and stamps of "
+            "frames are not judged by the clock; without, where the variable SIMULATION says so."
         ),
     )
     log_format: str = field(

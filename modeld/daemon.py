@@ -135,12 +135,13 @@ class Daemon:
         self._sync = FrameSync(
             main, extra, SyncLog(episodes, main_name), timeout_ms=config.frame_timeout_ms
         )
-        freshness = Freshness(self._messages, enabled=not config.simulation)
+        is_timed = not config.simulation
+        freshness = Freshness(self._messages, enabled=is_timed)
         users = config.bus_stack.has_delay_params
         delay = UserDelay(config.parameters()) if users else None
         self._bus = BusReader(self._messages, episodes, freshness=freshness, user_delay=delay)
         self._judgement = Judgement(
-            self.calibration, self._messages, episodes, freshness, main_name
+            self.calibration, self._messages, episodes, freshness, main_name, is_timed=is_timed
         )
         self._drops = DropFilter()
         self._log = LoopLog(episodes)

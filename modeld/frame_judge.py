@@ -37,6 +37,7 @@ class FrameJudge:
         episodes: Takes what is wrong.
         hold: For how many frames the model sees the image of a frame, its own included; so long one
             of a wrong moment marks.
+        is_timed: Stamps go with the loop's clock; False where time does not run evenly.
         restarted: The last frame came from before the one before it: histories of the model are
             of another time.
         reasons: Why messages made with the last frame are not valid.
@@ -45,6 +46,7 @@ class FrameJudge:
     camera: str
     episodes: Episodes
     hold: int = 1
+    is_timed: bool = True
     restarted: bool = False
     reasons: tuple[Reason, ...] = ()
     _last: tuple[int, int, int] | None = None
@@ -95,7 +97,7 @@ class FrameJudge:
             self._wrong(
                 _STAMPS, f"frame {frame_id} starts {-step_ns / NS_PER_S:.1f} s before the last"
             )
-        elif abs(step_ns - passed_ns) > JUMP_NS and passed_ns >= 0:
+        elif self.is_timed and abs(step_ns - passed_ns) > JUMP_NS and passed_ns >= 0:
             off_s = (step_ns - passed_ns) / NS_PER_S
             what = "ahead of" if off_s > 0 else "behind"
             self._wrong(_STAMPS, f"frame {frame_id} starts {abs(off_s):.1f} s {what} its time")

@@ -249,14 +249,17 @@ class FrameSync:
         return FramePair(main, main, lacks_extra=True)
 
     def _newest_main(self, main: Frame) -> Frame:
-        """Return the newest of the frames that came while the extra camera was waited for."""
-        for _ in range(MAX_RECEIVES):
-            newer = self.main.receive(0)
-            if newer is None:
-                break
-            self._notice_restart(newer)
-            self._main_frame = main = newer
-        return main
+        """Return the newest of the frames that came while the extra camera was waited for.
+
+        One receive gives it, as the main source conflates. In lock step, more would take the frames
+        of steps to come.
+        """
+        newer = self.main.receive(0)
+        if newer is None:
+            return main
+        self._notice_restart(newer)
+        self._main_frame = newer
+        return newer
 
     def _returned_extra(self, source: CameraSource, main: Frame) -> Frame | None:
         """Return the partner of a main frame once the lost extra camera counts as back."""

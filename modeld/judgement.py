@@ -32,6 +32,7 @@ class Judgement:
         episodes: Takes what is wrong.
         freshness: Of the services.
         main_name: Camera of the main frames, "road" or "wide".
+        is_timed: As of `FrameJudge`.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Judgement:
         episodes: Episodes,
         freshness: Freshness,
         main_name: str,
+        *,
+        is_timed: bool = True,
     ) -> None:
         self._calibration = CalibrationInput(calibration, messages, episodes, freshness)
         self._transforms = calibration
         self._episodes = episodes
-        self._main = FrameJudge(main_name, episodes)
-        self._wide = FrameJudge("wide", episodes)
+        self._main = FrameJudge(main_name, episodes, is_timed=is_timed)
+        self._wide = FrameJudge("wide", episodes, is_timed=is_timed)
         self._log = ValidityLog(logger, episodes.state)
 
     @property

@@ -143,7 +143,7 @@ class Monitoring:
         self._episodes = Episodes(clock, logger, self.state)
         self._garbage = GarbageWatch(self._messages, self._episodes)
         # Nothing is kept from frame to frame: their order is told and marks nothing.
-        self._judge = FrameJudge("driver", self._episodes, hold=0)
+        self._judge = FrameJudge("driver", self._episodes, hold=0, is_timed=not config.simulation)
         self._validity = ValidityLog(logger, self.state)
         self._log = LoopLog(self._episodes)
         self._is_ending: Callable[[], bool] = lambda: False

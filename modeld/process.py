@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 from cereal.cameras import open_cameras
 from cereal.clock import MonotonicClock
 from cereal.errors import CerealError
+from cereal.lock_step import gates_of
 from cereal.msgq import wake
 from cereal.transport import Transport
 from modeld import daemon, monitoring
@@ -60,6 +61,9 @@ from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
 
+# Of openpilot's harness, see `cereal.lock_step`.
+FAKE_VARIABLE: Final = "CEREAL_FAKE"
+FAKE_PREFIX_VARIABLE: Final = "CEREAL_FAKE_PREFIX"
 # For one program of kernels, from one `extend_start` to the next. PoCL takes seconds; slower ones
 # and processors have room, as only a compiler that hangs is to be found by it.
 BUILD_S: Final = 60.0
@@ -271,11 +275,16 @@ class _Service:
 
     def _supervisor(self, models: Models) -> Supervisor:
         config, stop = self._config, self._stop
+        stack, prefix = config.bus_stack, config.prefix
+        gates = None
+        if FAKE_VARIABLE in os.environ:
+            harness = os.environ.get(FAKE_PREFIX_VARIABLE, "")
+            gates = gates_of(harness, prefix, is_stopped=stop.event.is_set)
         transport = open_bus(
-            config.addresses, config.bus_stack, prefix=config.prefix, keys=config.bus_keys
+            config.addresses, stack, prefix=prefix, gates=gates, keys=config.bus_keys
         )
         self._resources.callback(transport.close)
-        cameras = open_cameras(config.camera_server, config.bus_stack, prefix=config.prefix)
+        cameras = open_cameras(config.camera_server, stack, prefix=prefix, gates=gates)
         self._resources.callback(cameras.close)
         state = LoopState(fallback=models.reason)
         fallback = None if models.fallback is None else models.fallback.program

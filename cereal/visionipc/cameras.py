@@ -28,6 +28,7 @@ class VisionIpcCameras:
         name: What messages call it.
         prefix: Value of OPENPILOT_PREFIX.
         directory: Of its socket; /tmp unless a test says otherwise.
+        in_lock_step: As of `VisionIpcReader`.
 
     Raises:
         FrameError: the name or the prefix is not usable.
@@ -41,7 +42,9 @@ class VisionIpcCameras:
         name: str = "",
         prefix: str = "",
         directory: Path = DIRECTORY,
+        in_lock_step: bool = False,
     ) -> None:
+        self._in_lock_step = in_lock_step
         self.name = name or server
         self._server = server
         self._transport = transport
@@ -97,7 +100,9 @@ class VisionIpcCameras:
                 f"{self._path}: expected the stream {stream}, got none; start the camera process"
             )
         packets = self._transport.subscriber(endpoint(self._server, stream), conflate=conflate)
-        return VisionIpcReader(Conversation(self._path), stream, packets)
+        return VisionIpcReader(
+            Conversation(self._path), stream, packets, in_lock_step=self._in_lock_step
+        )
 
     def close(self) -> None:
         """Close the transport, and end a question that was not answered."""

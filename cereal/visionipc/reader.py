@@ -32,6 +32,7 @@ class VisionIpcReader:
         stream: One of STREAMS.
         packets: Subscriber of the stream's endpoint, which decides whether frames conflate; the
             reader closes it.
+        in_lock_step: The server fills no buffer before the next frame is asked for.
 
     Raises:
         FrameError: there is no server or no such stream, or what it says cannot be; both arguments
@@ -41,7 +42,15 @@ class VisionIpcReader:
         lapped: Frames so far that were overwritten before they were received.
     """
 
-    def __init__(self, conversation: Conversation, stream: str, packets: Subscriber) -> None:
+    def __init__(
+        self,
+        conversation: Conversation,
+        stream: str,
+        packets: Subscriber,
+        *,
+        in_lock_step: bool = False,
+    ) -> None:
+        self._in_lock_step = in_lock_step
         self._conversation = conversation
         self._stream = stream
         self._packets = packets
@@ -92,7 +101,8 @@ class VisionIpcReader:
         own, before, written, frame_id = self._held
         self._fence.order()
         ahead = before[0] - frame_id
-        return own[0] == written and not 0 < ahead <= len(self._buffers.frames)
+        is_filled = 0 < ahead <= len(self._buffers.frames) and not self._in_lock_step
+        return own[0] == written and not is_filled
 
     def close(self) -> None:
         """Stop receiving; frames received before keep their memory."""

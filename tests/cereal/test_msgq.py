@@ -369,6 +369,7 @@ def test_any_content_of_a_ring_is_survived() -> None:
             taken += reader.receive() is not None
         damaged += reader.damaged
         writer = RingWriter(memory, 7 << 32)
+        memory.words[2] = writer.uid
         writer.send(b"x" * numbers.choice((1, 8, 300)))
         while reader.receive():
             pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -30,7 +30,7 @@ def message(number: int) -> bytes:
 
 
 def writes(*numbers: int, claims: bool = False, kind: type[RingWriter] = RingWriter) -> Process:
-    def call_of(number: int) -> Callable[[Memory, None], None]:
+    def call_of(number: int) -> Callable[[Memory, Any], Any]:
         return lambda memory, _: kind(memory, WRITER).send(message(number))
 
     claim = [lambda memory, _: kind(memory, WRITER).claim()] if claims else []

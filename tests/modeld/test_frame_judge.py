@@ -99,6 +99,10 @@ def test_stamps_that_part_from_the_clock(
     expected = [] if text is None else [f"road camera: frame 102 starts {text}"]
     assert camera.take(step_ms=step_ms, passed_ms=passed_ms) == expected
     assert not camera.restarted()
+    uneven = Camera()
+    uneven.judge.is_timed = False
+    uneven.take()
+    assert uneven.take(step_ms=step_ms, passed_ms=passed_ms) == []
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cereal.frames import FrameRingReader, FrameRingWriter, MemoryFrameSource
+from cereal.frames import Frame, FrameRingReader, FrameRingWriter, MemoryFrameSource
 from modeld.frame_sync import FramePair
 from modeld.loop_state import Fault
 from modeld.sync_log import MAX_RECEIVES
@@ -15,11 +15,22 @@ from tests.modeld.fake_program import SMALL
 Ids = tuple[int, int]
 
 
+class Newest(MemoryFrameSource):
+    """A camera in memory that conflates."""
+
+    def receive(self, timeout_ms: int) -> Frame | None:
+        newest = None
+        while (frame := super().receive(timeout_ms)) is not None:
+            newest = frame
+        return newest
+
+
 class Cameras:
     """Two cameras in memory, and the pairs that come of their frames."""
 
-    def __init__(self, *, single: bool = False) -> None:
-        self.main, self.extra = MemoryFrameSource(SMALL), MemoryFrameSource(SMALL)
+    def __init__(self, *, single: bool = False, conflate: bool = False) -> None:
+        self.main = (Newest if conflate else MemoryFrameSource)(SMALL)
+        self.extra = MemoryFrameSource(SMALL)
         self.sync = make_sync(self.main, None if single else self.extra)
 
     def push(
@@ -206,13 +217,13 @@ def test_one_wrong_extra_stamp_stops_pairing_only_for_a_while(both: Cameras, cap
     ],
 )
 def test_a_lost_extra_camera_is_done_without_until_frames_of_the_moment_come(
-    both: Cameras,
     sends: range | list[int],
     offset_ms: float,
     lacking: list[bool | None],
     lost: int,
     caplog: Log,
 ) -> None:
+    both = Cameras(conflate=True)
     found: list[bool | None] = []
     for index in range(len(lacking)):
         extra: dict[int, float | None] = {index: index * 50 + offset_ms} if index in sends else {}
@@ -227,6 +238,44 @@ def test_a_lost_extra_camera_is_done_without_until_frames_of_the_moment_come(
     (said, *_) = [r.message for r in caplog.records if r.levelname == "ERROR"]
     assert "extra camera lost: none of its frames belongs to main frame" in said
     assert f"{lacking.index(True)} within 300 ms" in said
+
+
+class LetGo(MemoryFrameSource):
+    """A camera in lock step: each receive is let go on with the next frame, and uses it up."""
+
+    def __init__(self) -> None:
+        super().__init__(SMALL)
+        self.received = 0
+
+    def receive(self, timeout_ms: int) -> Frame | None:
+        del timeout_ms
+        self.received += 1
+        return frame_of(self.received)
+
+
+class Beside(MemoryFrameSource):
+    """The other camera: it has sent what the first one has received, if it sends."""
+
+    def __init__(self, main: LetGo, silent: range) -> None:
+        super().__init__(SMALL)
+        self.main, self.silent, self.taken = main, silent, 0
+
+    def receive(self, timeout_ms: int) -> Frame | None:
+        if self.taken == self.main.received:
+            return None
+        self.taken += 1
+        return self.receive(timeout_ms) if self.taken in self.silent else frame_of(self.taken)
+
+
+@pytest.mark.parametrize("silent", [None, range(0), range(5, 12), range(5, 100)])
+def test_a_call_takes_one_frame_of_the_main_camera_at_most(silent: range | None) -> None:
+    main = LetGo()
+    sync = make_sync(main, None if silent is None else Beside(main, silent))
+    for _ in range(30):
+        before = main.received
+        pair = sync.receive()
+        assert main.received <= before + 1
+        assert pair is None or pair.main.frame_id == main.received, "the newest one"
 
 
 # --- on rings ---------------------------------------------------------------------------------

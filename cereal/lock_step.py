@@ -1,0 +1,258 @@
+"""Lock step: a harness lets each receive of an endpoint go on, as openpilot's process_replay does.
+
+A harness makes two events for an endpoint, sets CEREAL_FAKE, and starts the process. A receive of
+that endpoint announces itself by the first event and waits for the second: what was published until
+then belongs to the step before. Two generations, told by what is there (docs/formats/bus.md):
+
+    eventfds  /dev/shm/[P/]cereal_events/[F/]ENDPOINT, "msgq_" before [P/] since December 2025:
+              { int32 called, ready; bool enabled }, numbers that the process has inherited
+    FIFOs     /dev/shm/msgq_HASH since May 2026: { char called[128], ready[128]; bool enabled }
+"""
+
+import os
+import select
+import stat
+import struct
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cereal.errors import TransportError
+from cereal.services import fnv1a64
+
+__all__ = ["Gate", "gates_of"]
+
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- memory shared with the harness
+# How fast a stop is noticed that comes while the harness has not let a receive go on.
+_SLICE_MS: Final = 50
+# What a FIFO holds by default: one read takes all that was set.
+_FIFO_BYTES: Final = 65536
+_PATH_BYTES: Final = 128
+
+
+def gates_of(
+    fake_prefix: str,
+    prefix: str = "",
+    *,
+    is_stopped: Callable[[], bool] = lambda: False,
+    directory: Path = SHARED_MEMORY,
+) -> "Callable[[str], Gate | None]":
+    """Return what gives the gate of an endpoint, None where a harness has made no events for it.
+
+    It raises TransportError where there are some that cannot be used.
+
+    Args:
+        fake_prefix: Value of CEREAL_FAKE_PREFIX, what the harness calls this process.
+        prefix: Value of OPENPILOT_PREFIX.
+        is_stopped: Asked while a receive waits: then it goes on without a permission.
+        directory: Where shared memory lies.
+    """
+
+    def gate_of(endpoint: str) -> Gate | None:
+        gates: list[Gate] = []
+        for path, kind in _places(endpoint, prefix, fake_prefix, directory):
+            with suppress(FileNotFoundError):
+                gates.append(Gate(path, kind, is_stopped))
+        in_force = [gate for gate in gates if gate.is_enabled]
+        if len(in_force) > 1:
+            raise TransportError(
+                f"lock step of {endpoint}: expected one harness, found {in_force[0].path} and "
+                f"{in_force[1].path}; remove what an earlier one has left"
+            )
+        for gate in in_force:
+            # Found out now, not in the middle of a drive.
+            gate.open()
+        return next(iter(in_force or gates), None)
+
+    return gate_of
+
+
+class Gate:
+    """What a receive of one endpoint passes through. For one thread.
+
+    Args:
+        path: Of the state in shared memory.
+        kind: How the state is laid out.
+        is_stopped: Ends waiting.
+
+    Attributes:
+        path: As given.
+
+    Raises:
+        FileNotFoundError: There is no such state.
+        TransportError: It cannot be read, or is shorter than its kind.
+    """
+
+    def __init__(self, path: Path, kind: "_Generation", is_stopped: Callable[[], bool]) -> None:
+        self.path = path
+        self._kind = kind
+        self._is_stopped = is_stopped
+        self._events: tuple[int, int] | None = None
+        try:
+            self._state = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise TransportError(
+                f"{path}: cannot be opened: {error.strerror}; the harness must run as the same user"
+            ) from error
+        weakref.finalize(self, os.close, self._state)
+        self._read()
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the harness wants the next receive to wait.
+
+        Raises:
+            TransportError: The state is gone.
+        """
+        return self._read()[self._kind.enabled_at] != 0
+
+    def open(self) -> None:
+        """Open the two events; the first receive does it otherwise.
+
+        Raises:
+            TransportError: They are not what the generation has.
+        """
+        if self._events is None:
+            self._events = called, ready = self._kind.events(self.path, self._read())
+            if self._kind.owns_events:
+                for event in (called, ready):
+                    weakref.finalize(self, os.close, event)
+
+    def pass_through(self) -> None:
+        """Announce a receive, and wait until the harness permits it or the process is to stop.
+
+        Raises:
+            TransportError: The events cannot be used.
+        """
+        self.open()
+        assert self._events is not None
+        called, ready = self._events
+        try:
+            # Full is set.
+            with suppress(BlockingIOError):
+                os.write(called, self._kind.token)
+            waiting = select.poll()
+            waiting.register(ready, select.POLLIN)
+            while not self._is_stopped():
+                if waiting.poll(_SLICE_MS):
+                    with suppress(BlockingIOError):
+                        os.read(ready, self._kind.read_bytes)
+                    return
+        except OSError as error:
+            raise TransportError(
+                f"{self.path}: the harness's events cannot be used: {error.strerror}; start it anew"
+            ) from error
+
+    def _read(self) -> bytes:
+        # Not mapped: to read what another process has cut off would be the end of this one.
+        data = os.pread(self._state, self._kind.size, 0)
+        if len(data) < self._kind.size:
+            raise TransportError(
+                f"{self.path}: expected {self._kind.size} bytes that describe "
+                f"{self._kind.name}, found {len(data)}; remove the file and start the harness anew"
+            )
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class _Generation:
+    """How a state is laid out, and what its events are.
+
+    Attributes:
+        name: Of the events, for people.
+        size: Bytes of the state.
+        enabled_at: Offset of the flag.
+        token: What sets an event.
+        read_bytes: What one read takes to clear it.
+        events: Gives the descriptors of both events.
+        owns_events: They were opened by us.
+    """
+
+    name: str
+    size: int
+    enabled_at: int
+    token: bytes
+    read_bytes: int
+    events: Callable[[Path, bytes], tuple[int, int]]
+    owns_events: bool
+
+
+def _inherited(path: Path, state: bytes) -> tuple[int, int]:
+    """Return the numbers of eventfds, after a look that they are such."""
+    called, ready = struct.unpack_from("<2i", state)
+    for number in (called, ready):
+        try:
+            found = str(Path(f"/proc/self/fd/{number}").readlink())
+        except OSError:
+            found = "nothing"
+        if found != "anon_inode:[eventfd]":
+            raise TransportError(
+                f"{path}: expected the descriptor {number} to be an eventfd of the harness, found "
+                f"{found}; start this process from the harness, with its descriptors"
+            )
+    return called, ready
+
+
+def _fifos(path: Path, state: bytes) -> tuple[int, int]:
+    """Open both FIFOs; they block nobody."""
+    names = [state[at : at + _PATH_BYTES] for at in (0, _PATH_BYTES)]
+    called = _open_fifo(path, names[0])
+    try:
+        return called, _open_fifo(path, names[1])
+    except TransportError:
+        os.close(called)
+        raise
+
+
+def _open_fifo(path: Path, field: bytes) -> int:
+    name, end, _ = field.partition(b"\0")
+    shown = os.fsdecode(name)
+    try:
+        # Looked at first: to open a device, for one, may do something already.
+        if name and end and stat.S_ISFIFO(os.lstat(name).st_mode):
+            return os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        found = f"{shown!r}"
+    except OSError as error:
+        found = f"{shown!r}: {error.strerror}"
+    raise TransportError(
+        f"{path}: expected the path of a FIFO of the harness, found {found}; start the harness anew"
+    )
+
+
+_EVENTFDS: Final = _Generation(
+    "eventfds",
+    size=12,
+    enabled_at=8,
+    token=struct.pack("<Q", 1),
+    read_bytes=8,
+    events=_inherited,
+    owns_events=False,
+)
+_FIFOS: Final = _Generation(
+    "FIFOs",
+    size=2 * _PATH_BYTES + 1,
+    enabled_at=2 * _PATH_BYTES,
+    token=b"\1",
+    read_bytes=_FIFO_BYTES,
+    events=_fifos,
+    owns_events=True,
+)
+
+
+def _places(
+    endpoint: str, prefix: str, fake_prefix: str, directory: Path
+) -> list[tuple[Path, _Generation]]:
+    """Return where each generation keeps the state of an endpoint, the newest first."""
+    key = "\x1f".join((prefix, fake_prefix, endpoint))
+    below = Path("cereal_events", fake_prefix, endpoint)
+    with_msgq = f"msgq_{prefix}/{below}" if prefix else f"msgq_{below}"
+    return [
+        (directory / f"msgq_{fnv1a64(key.encode()):016x}", _FIFOS),
+        (directory / with_msgq, _EVENTFDS),
+        (directory / prefix / below, _EVENTFDS),
+    ]
