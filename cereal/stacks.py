@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from cereal.services import BIG_QUEUE, RENAMED_2026, HashName, member_of, port_of, service
+from cereal.services import BIG_QUEUE, RENAMED_2026, SERVICES, HashName, member_of, port_of
 
 _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 VISION_ENDPOINT: Final = "visionipc_"
@@ -33,7 +33,7 @@ class Stack:
         has_small_queues: Rings in shared memory have the size of `Service.queue_bytes`; else all
             have 10 MiB.
         queue_prefix: What a ring's file name in /dev/shm begins with.
-        default_queue_bytes: Size of the ring of an endpoint of VisionIPC.
+        default_queue_bytes: Size of the ring of an endpoint that is no service, as of VisionIPC.
         vision_buffer_bytes: Size of the structure by which VisionIPC describes a buffer.
         has_delay_params: The user may set the lateral delay (LagdToggle, LagdValueCache).
     """
@@ -73,14 +73,11 @@ class Stack:
         """Return the size of the ring of an endpoint in shared memory, without its header.
 
         Args:
-            name: Name of a service, or an endpoint of VisionIPC (`VISION_ENDPOINT`).
-
-        Raises:
-            ServiceError: there is no such service.
+            name: Name of a service, or another endpoint, as of VisionIPC (`VISION_ENDPOINT`).
         """
-        if name.startswith(VISION_ENDPOINT):
+        row = SERVICES.get(name)
+        if row is None:
             return self.default_queue_bytes
-        row = service(name)
         return row.queue_bytes if self.has_small_queues else BIG_QUEUE
 
     def queue_path(self, name: str, prefix: str = "") -> Path:
