@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 NS_PER_S: Final = 1_000_000_000
 TICK_S: Final = 0.025
+# While no frame comes: no run can hang, and ticks are half of what a daemon takes that waits.
+IDLE_TICK_S: Final = 0.1
 # Without progress for so long the service manager is not told that the daemon lives.
 PROGRESS_NS: Final = NS_PER_S
 # How often the service manager, the bus and the file of figures hear of us.
@@ -150,7 +152,8 @@ class Supervisor:
         self._state.iterated_ns = self._report_ns = now_ns
         self._start(self._begin)
         while True:
-            self._stop.event.wait(TICK_S)
+            tick_s = tick(self._state, now_ns)
+            self._stop.event.wait(tick_s)
             before_ns, now_ns = now_ns, time.monotonic_ns()
             if not self._thread.is_alive():
                 if self._failure is not None:
@@ -160,7 +163,7 @@ class Supervisor:
                 return self._finish()
             # A process that is stopped, or gets no processor, sees neither runs nor frames: a tick
             # that came late counts as two at most.
-            elapsed_ns = min(now_ns - before_ns, int(2 * TICK_S * NS_PER_S))
+            elapsed_ns = min(now_ns - before_ns, int(2 * tick_s * NS_PER_S))
             self._watch_run(elapsed_ns)
             self._each_tick(self._is_parked)
             self._tell(now_ns)
@@ -241,7 +244,7 @@ class Supervisor:
         period_s = notifier.watchdog_s
         # Twice as often as expected, as sd_watchdog_enabled(3) asks for.
         due_ns = 0 if period_s is None else int(period_s * NS_PER_S) // 2
-        due = due_ns > 0 and now_ns - self._alive_ns >= due_ns - int(TICK_S * NS_PER_S)
+        due = due_ns > 0 and now_ns - self._alive_ns >= due_ns - int(IDLE_TICK_S * NS_PER_S)
         if due and has_progress(state, now_ns):
             self._alive_ns = now_ns
             notifier.alive()
@@ -294,6 +297,12 @@ def has_progress(state: LoopState, now_ns: int) -> bool:
         return False
     awaiting_ns = state.awaiting_ns
     return awaiting_ns == 0 or now_ns - awaiting_ns <= PROGRESS_NS
+
+
+def tick(state: LoopState, now_ns: int) -> float:
+    """Return after how many seconds to look again."""
+    is_idle = state.running_ns == 0 and state.awaiting_ns == 0
+    return IDLE_TICK_S if is_idle and now_ns - state.published_ns > NS_PER_S else TICK_S
 
 
 def in_pause(state: LoopState, now_ns: int) -> bool:

@@ -123,6 +123,7 @@ def test_too_few_open_files_are_refused(limit: int, enough: bool, monkeypatch: P
         ("service_log", "CLOSE_S", 1.0),
         ("service_log", "RESERVED", 256),
         ("startup", "POLL_S", 0.1),
+        ("supervisor", "IDLE_TICK_S", 0.1),
         ("supervisor", "JOIN_S", 3.0),
         ("supervisor", "LONGEST_PATIENCE_NS", 3 * NS_PER_S // 2),
         ("supervisor", "PARKED_NS", 5 * NS_PER_S),

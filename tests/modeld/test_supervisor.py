@@ -91,10 +91,13 @@ def test_without_a_fallback_that_works_a_run_that_hangs_ends_the_process(
     watched.hang.set()
 
 
+# While no frame comes, ticks are four times as long.
+@pytest.mark.parametrize(("awaiting_ns", "ticks"), [(1, 1), (0, 4)])
 def test_time_in_which_the_process_stood_still_is_neither_the_models_nor_the_cars(
-    monkeypatch: Patch,
+    monkeypatch: Patch, awaiting_ns: int, ticks: int
 ) -> None:
     watched = Watched(has_fallback=True, run_timeout_s=0.3)
+    watched.state.awaiting_ns = awaiting_ns
     elapsed: list[int] = []
     monkeypatch.setattr(watched.supervisor, "_watch_run", elapsed.append)
     monkeypatch.setattr(watched.supervisor, "_wants_reload", elapsed.append)
@@ -103,7 +106,7 @@ def test_time_in_which_the_process_stood_still_is_neither_the_models_nor_the_car
     monkeypatch.setattr(time, "monotonic_ns", lambda: next(hours) + monotonic_ns())
     watched.start(lambda: len(elapsed) > 4)
     watched.end()
-    assert set(elapsed) == {TICK_NS}
+    assert set(elapsed) == {ticks * TICK_NS}
 
 
 def test_a_run_is_given_up_after_its_time() -> None:
