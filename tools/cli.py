@@ -67,6 +67,7 @@ COMMANDS: dict[str, Command] = {
     "run": Command("tools.run", "run the daemon on live cameras and a live bus"),
     "config": Command("tools.config", "show the daemon's settings and where they come from"),
     "status": Command("tools.status", "say how the daemons on a bus are"),
+    "params": Command("tools.params", "show the stack's parameters that the daemon reads"),
     "models": Command("tools.store_models", "add, check, select the models that the daemon runs"),
     "install-unit": Command("tools.install_unit", "write systemd units and a configuration"),
     "keys": Command("tools.keys", "make the keys of a bus between machines"),
