@@ -52,8 +52,9 @@ def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StandIn]
     made.close()
 
 
-def test_the_page_has_commands_of_every_kind() -> None:
-    assert {step.needs for step in steps()} == set(NEEDS)
+def test_the_pages_have_commands_of_every_kind() -> None:
+    beside = (ROOT / "docs/beside-openpilot.md").read_text(encoding="utf-8")
+    assert {step.needs for text in (None, beside) for step in steps(text)} == set(NEEDS)
 
 
 def test_a_mark_that_is_not_known_is_refused() -> None:
