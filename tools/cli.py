@@ -119,6 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is not None:
         return _run_command(argv)
+    _leave_closed_directory()
     # The process is ours. What a signal could interrupt between here and its end is Python's own
     # shutdown, which would end in a traceback and the raw signal when all the work is done.
     code = EXIT_INTERRUPTED
@@ -159,6 +160,17 @@ def _run_command(argv: Sequence[str]) -> int:
         if previous_handler is not None:
             signal.signal(signal.SIGTERM, previous_handler)
     return code
+
+
+def _leave_closed_directory() -> None:
+    """Go to the root from a directory that this user may not enter, as after `sudo -u`.
+
+    No file could be named relative to it, and Cap'n Proto, which looks at it, ends the process.
+    """
+    try:
+        os.close(os.open(os.getcwd(), os.O_PATH | os.O_DIRECTORY))  # noqa: PTH109 -- as Cap'n Proto
+    except OSError:
+        os.chdir("/")
 
 
 def _open_standard_streams() -> None:
