@@ -23,7 +23,7 @@
 #   make test-train  the tests of the training that need torch
 #   make soak    a daemon disturbed at random for SOAK_SECONDS, from SOAK_SEED; promises checked
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
-#   make test-deploy  docs/deploy.md, command by command, in a bare Debian with systemd
+#   make test-deploy  docs/deploy.md and docs/beside-openpilot.md in a bare Debian with systemd
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed
 #   make map     docs/map.md and docs/adr/README.md, from the modules' docstrings and from titles

@@ -6,7 +6,7 @@ Everything that differs from one stack to the next stands in `STACKS`. Our code 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -108,22 +108,24 @@ class Stack:
 
 
 _NAMES_2026: Final = MappingProxyType({old: new for new, old in RENAMED_2026.items()})
+_OPENPILOT_2026: Final = Stack(
+    "openpilot-2026",
+    renames=_NAMES_2026,
+    members=MappingProxyType({"driverMonitoringState": "driverMonitoringStateV2"}),
+    has_small_queues=True,
+    queue_prefix="msgq_",
+    default_queue_bytes=1 << 20,
+    vision_buffer_bytes=112,
+)
 
 STACKS: Final[Mapping[str, Stack]] = MappingProxyType(
     {
         stack.name: stack
         for stack in (
             Stack("openpilot-2025"),
-            Stack(
-                "openpilot-2026",
-                renames=_NAMES_2026,
-                members=MappingProxyType({"driverMonitoringState": "driverMonitoringStateV2"}),
-                has_small_queues=True,
-                queue_prefix="msgq_",
-                default_queue_bytes=1 << 20,
-                vision_buffer_bytes=112,
-            ),
+            _OPENPILOT_2026,
             Stack("sunnypilot", has_delay_params=True),
+            replace(_OPENPILOT_2026, name="sunnypilot-2026", has_delay_params=True),
         )
     }
 )

@@ -12,7 +12,7 @@ from modeld.desire import VehicleState
 from modeld.episodes import NS_PER_S, Episodes, Kind
 from modeld.inputs import BusInputs
 from modeld.loop_state import Fault
-from modeld.params import UserDelay
+from modeld.param_watch import UserDelay
 from modeld.validity import (
     LATERAL_ACTIVE,
     LATERAL_DELAY,

@@ -16,6 +16,7 @@ from cereal.cameras import CameraSource
 from cereal.clock import Clock, MonotonicClock
 from cereal.pubsub import PubMaster, SubMaster
 from cereal.transport import Transport
+from modeld.actions import rule_in_force
 from modeld.bus_reader import BusReader
 from modeld.calibration import Calibration, CameraPlan, sizes_of
 from modeld.config import Config
@@ -36,7 +37,8 @@ from modeld.judgement import Judgement
 from modeld.loop_log import LoopLog
 from modeld.loop_state import Fault, LoopState, Phase
 from modeld.model_session import ModelSession
-from modeld.params import UserDelay
+from modeld.param_watch import PERIOD_MS, CarWatch, UserDelay, tell_differences
+from modeld.params import Params
 from modeld.run_guard import RunGuard
 from modeld.service_parts import ServiceParts
 from modeld.startup import wait_for_cameras, wait_for_car
@@ -74,6 +76,7 @@ class Daemon:
 
     Attributes:
         car: The car being driven; a built-in one until it is set.
+        car_watch: Sees the car of the next drive; nothing, until it is set.
         calibration: Warp matrices and whether they are known yet.
         state: What others may read of the loop.
         guard: Marks when the model runs.
@@ -117,6 +120,7 @@ class Daemon:
         extra = wide if road is not None else None
         plan = CameraPlan(main_is_wide=road is None, single=extra is None, override=config.cameras)
         self.car = DEMO_CAR
+        self.car_watch = CarWatch(None)
         # Cameras that do not fit the settings are no error here: their frames cannot be used.
         self.calibration = Calibration(plan, sizes_of(main.format, (extra or main).format))
         self.state = LoopState() if state is None else state
@@ -138,7 +142,7 @@ class Daemon:
         is_timed = not config.simulation
         freshness = Freshness(self._messages, enabled=is_timed)
         users = config.bus_stack.has_delay_params
-        delay = UserDelay(config.parameters()) if users else None
+        delay = UserDelay(Params(config.parameters())) if users else None
         self._bus = BusReader(self._messages, episodes, freshness=freshness, user_delay=delay)
         self._judgement = Judgement(
             self.calibration, self._messages, episodes, freshness, main_name, is_timed=is_timed
@@ -223,6 +227,7 @@ class Daemon:
         state.awaiting_ns = state.awaiting_ns or state.iterated_ns
         self._bus.clip_speed = self._session.clips_speed
         bus = self._bus.read(self._clock.now_ns())
+        self.car = self.car_watch.update(self.car, self._messages.frame)
         self._judge(frames, bus)
         # By frame ids, so each main frame goes in exactly once, also if it is skipped.
         drop = self._drops.update(frames.main.frame_id)
@@ -245,8 +250,7 @@ class Daemon:
         elapsed_ns = self._clock.now_ns() - start_ns
         stages.mark("model", time.monotonic_ns())
         whole = self._images_whole(frames)
-        reasons = self.car.reasons + bus.reasons
-        valid = self._judgement.settle(frames, reasons, result, whole=whole)
+        valid = self._judgement.settle(frames, self.car.reasons + bus.reasons, result, whole=whole)
         frame = FrameInfo(
             frame_id=frames.main.frame_id,
             frame_id_extra=frames.extra.frame_id,
@@ -404,9 +408,14 @@ def start(
     resources.callback(daemon.close)
     logger.info("cameras: %s; models %s", cameras.names, daemon.model.checkpoints)
     if not config.demo:
-        car = wait_for_car(service.transport, stop, episodes, config.parameters())
+        params = Params(config.parameters(), period_ms=PERIOD_MS)
+        car = wait_for_car(service.transport, stop, episodes, params)
         if car is None:
             return None
         daemon.car = car
+        daemon.car_watch = CarWatch(params)
         logger.info("car: %s", car.name)
+        action = daemon.model.interface.action
+        rule = rule_in_force(action, config.lat_smooth_s, config.long_smooth_s)
+        tell_differences(params, service.program.manifest.models, rule)
     return daemon

@@ -1,140 +1,175 @@
 """Reads the parameters of the stack: a directory with one file for each key, holding its value.
 
-Writers rename whole files into place, so a reader needs no lock. Format: openpilot, 2022-2026.
+Writers rename whole files into place, so a reader needs no lock, and the directory is a link that
+may come to lead elsewhere. Nothing is ever written. Format: openpilot, 2022-2026.
 """
 
 import logging
-import math
 import os
 import stat
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from cereal.errors import MessageError
-from cereal.schema import read_car_params, reading
 from modeld.errors import ParameterError
-from modeld.inputs import CarParameters, read_car_parameters
 
 logger = logging.getLogger(__name__)
 
 # CarParams has some 10 kB, most of it versions of the car's firmware.
 LIMIT_BYTES: Final = 1 << 20
-# How often the user's delay is looked up: 3 s at 20 Hz.
-DELAY_PERIOD_UPDATES: Final = 60
+# A file that is as young as a tick of its time stamps may change once more without showing it.
+_TICK_NS: Final = 20_000_000
+
+_T = TypeVar("_T")
+_Identity = tuple[int, int, int, int]
 
 
-def read_param(directory: Path, key: str) -> bytes | None:
-    """Return the value of a parameter, None if it is not set.
-
-    Raises:
-        ParameterError: it cannot be read, or is no file of at most `LIMIT_BYTES`.
-    """
-    path = directory / key
-    try:
-        # Whatever lies there must not stop the wait: a pipe without a writer would.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise ParameterError(
-            f"{path}: expected a parameter, found {error.strerror}; check the file"
-        ) from error
-    try:
-        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        data = os.read(descriptor, LIMIT_BYTES + 1) if is_file else b""
-    except OSError as error:
-        raise ParameterError(
-            f"{path}: expected a parameter, found {error.strerror}; check the file's disk"
-        ) from error
-    finally:
-        os.close(descriptor)
-    if not is_file:
-        raise ParameterError(f"{path}: expected a file, found something else; remove it")
-    if len(data) > LIMIT_BYTES:
-        raise ParameterError(
-            f"{path}: expected at most {LIMIT_BYTES} bytes, found more; the file is damaged"
-        )
-    return data
-
-
-def car_of_params(directory: Path) -> CarParameters | None:
-    """Return the car that the parameter CarParams describes, None while it is not set.
-
-    Raises:
-        ParameterError: it cannot be read, or holds no car.
-    """
-    data = read_param(directory, "CarParams")
-    if data is None:
-        return None
-    try:
-        with reading("CarParams"):
-            car = read_car_parameters(read_car_params(data))
-    except MessageError as error:
-        raise ParameterError(f"{directory / 'CarParams'}: {error}") from error
-    # Zeros and other structures read as a car without a name.
-    if not car.name:
-        raise ParameterError(
-            f"{directory / 'CarParams'}: expected the fingerprint of a car, found none; the "
-            "file is damaged"
-        )
-    return car
-
-
-@dataclass(slots=True)
-class UserDelay:
-    """The lateral delay of a stack whose users may set one: now and then read, kept in between.
+@dataclass(frozen=True, slots=True)
+class Parameter(Generic[_T]):
+    """A key, and what its values are.
 
     Attributes:
-        directory: The parameters.
-        delay_s: In force, s.
+        key: Name of the file.
+        parse: Returns the value; raises ValueError or MessageError with what was expected, and
+            found.
     """
 
-    directory: Path
-    delay_s: float = 0.0
-    # Each kind of defect is said once, however often the value changes.
-    _said: set[str] = field(default_factory=set)
+    key: str
+    parse: Callable[[bytes], _T]
 
-    def update(self, measured_s: float, update: int) -> float:
-        """Return the delay to use, s.
 
-        Args:
-            measured_s: What the stack measures: in force unless the user has set another.
-            update: Number of the update of the bus, from 0; each `DELAY_PERIOD_UPDATES`-th reads.
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look at a key has found.
+
+    Attributes:
+        at_ns: When.
+        identity: Of the file; None: none, or it may not stay as it is.
+        data: Its content; None: it is not set, or cannot be read.
+        problem: Why it cannot be read; "" if it can.
+    """
+
+    at_ns: int
+    identity: _Identity | None = None
+    data: bytes | None = None
+    problem: str = ""
+
+
+class Params:
+    """The parameters in a directory; a value is read again only when its file is another one.
+
+    Args:
+        directory: As the stack's rule says; need not be there.
+        period_ms: A key is looked at no more often.
+        clock_ns: Paces looks.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        period_ms: int = 0,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.directory = directory
+        self._period_ns = period_ms * 1_000_000
+        self._clock_ns = clock_ns
+        self._looks: dict[str, _Look] = {}
+        self._values: dict[str, tuple[bytes, Any]] = {}
+        self._said: set[tuple[str, str]] = set()
+
+    def read(self, key: str) -> bytes | None:
+        """Return the bytes of a parameter, None if it is not set.
+
+        Raises:
+            ParameterError: it cannot be read, or is no file of at most `LIMIT_BYTES`.
         """
-        if update % DELAY_PERIOD_UPDATES == 0:
-            chosen = self._chosen_s()
-            self.delay_s = measured_s if chosen is None else chosen
-        return self.delay_s
+        now_ns = self._clock_ns()
+        look = self._looks.get(key)
+        if look is None or now_ns - look.at_ns >= self._period_ns:
+            look = self._looks[key] = self._look(self.directory / key, look, now_ns)
+        if look.problem:
+            raise ParameterError(look.problem)
+        return look.data
 
-    def _chosen_s(self) -> float | None:
-        try:
-            if read_param(self.directory, "LagdToggle") != b"1":
-                return None
-            data = read_param(self.directory, "LagdValueCache")
-            if data is None:
-                return None
-            value = _delay_s(data)
-        except ParameterError as error:
-            self._say("file", str(error))
+    def value(self, parameter: Parameter[_T]) -> _T | None:
+        """Return the value of a parameter, None if it is not set.
+
+        Raises:
+            ParameterError: As `read`, or its value is none of those it may have.
+        """
+        data = self.read(parameter.key)
+        if data is None:
             return None
-        if value is None:
-            self._say(
-                "value",
-                f"{self.directory / 'LagdValueCache'}: expected seconds from 0 to 5, found "
-                f"{data[:40]!r}; set the delay again",
-            )
+        known = self._values.get(parameter.key)
+        if known is None or known[0] is not data:
+            known = self._values[parameter.key] = (data, self._parsed(parameter, data))
+        value: _T = known[1]
         return value
 
-    def _say(self, kind: str, reason: str) -> None:
-        if kind not in self._said:
-            self._said.add(kind)
-            logger.warning("lateral delay of the user not used: %s", reason)
+    def usable(self, parameter: Parameter[_T]) -> _T | None:
+        """Return the value of a parameter, None if it is not set or cannot be used.
+
+        What is wrong with it is logged: a file and a value each once, however often they change.
+        """
+        kind = "file"
+        try:
+            self.read(parameter.key)
+            kind = "value"
+            return self.value(parameter)
+        except ParameterError as error:
+            if (parameter.key, kind) not in self._said:
+                self._said.add((parameter.key, kind))
+                logger.warning("parameter not used: %s", error)
+            return None
+
+    def _parsed(self, parameter: Parameter[_T], data: bytes) -> _T:
+        try:
+            return parameter.parse(data)
+        except (ValueError, MessageError) as error:
+            raise ParameterError(f"{self.directory / parameter.key}: {error}") from error
+
+    @staticmethod
+    def _look(path: Path, before: _Look | None, now_ns: int) -> _Look:
+        try:
+            if before is not None and before.identity == _identity(os.stat(path)):  # noqa: PTH116 -- a third of the time
+                return _Look(now_ns, before.identity, before.data)
+            data, identity = _read(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return _Look(now_ns)
+        except OSError as error:
+            problem = f"expected a parameter, found {error.strerror}; check the file and its disk"
+        except ParameterError as error:
+            problem = str(error)
+        else:
+            return _Look(now_ns, identity, data)
+        return _Look(now_ns, problem=f"{path}: {problem}")
 
 
-def _delay_s(data: bytes) -> float | None:
+def _read(path: Path) -> tuple[bytes, _Identity | None]:
+    """Return the content of a file, and by what a change of it will show.
+
+    Raises:
+        OSError: it cannot be read.
+        ParameterError: it is no file, or too large.
+    """
+    # Whatever lies there must not stop the wait: a pipe without a writer would.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        value = float(data.decode("ascii"))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and 0.0 <= value <= 5.0 else None
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ParameterError("expected a file, found something else; remove it")
+        data = os.read(descriptor, LIMIT_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > LIMIT_BYTES:
+        raise ParameterError(f"expected at most {LIMIT_BYTES} bytes, found more; it is damaged")
+    is_settled = abs(time.time_ns() - status.st_mtime_ns) > _TICK_NS
+    return data, _identity(status) if is_settled else None
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

@@ -10,8 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from types import FrameType
 from typing import Final, Self
 
@@ -20,11 +19,12 @@ from cereal.errors import FrameError, MessageError
 from cereal.schema import content, member_name, read_event, reading
 from cereal.transport import Subscriber, Transport
 from modeld.episodes import NS_PER_S, Episodes, Kind
-from modeld.errors import ModeldError, ParameterError
+from modeld.errors import ModeldError
 from modeld.inputs import CarParameters, read_car_parameters
 from modeld.late_camera import LateCamera
 from modeld.loop_state import Phase
-from modeld.params import car_of_params
+from modeld.param_values import CAR
+from modeld.params import Params
 from modeld.side_reports import why_unusable
 
 logger = logging.getLogger(__name__)
@@ -263,7 +263,7 @@ def wait_for_car(
     transport: Transport,
     stop: threading.Event,
     episodes: Episodes,
-    params_dir: Path | None = None,
+    params: Params | None = None,
 ) -> CarParameters | None:
     """Wait until the car has been recognised: a parameter or a message, whichever comes first.
 
@@ -274,13 +274,13 @@ def wait_for_car(
         transport: The bus; ``carParams`` comes on it.
         stop: Ends the wait.
         episodes: Takes that the loop waits; so does its state.
-        params_dir: Where the parameter CarParams appears; None: the message only.
+        params: Where CarParams appears; None: the message only.
 
     Returns:
         None when stopped.
     """
     logger.info("waiting for carParams; --demo uses a built-in car instead")
-    place = "" if params_dir is None else f" or in {params_dir}"
+    place = "" if params is None else f" or in {params.directory}"
     kind = Kind(
         "no car",
         over="carParams found",
@@ -288,7 +288,7 @@ def wait_for_car(
         level=logging.WARNING,
         patience_ns=PATIENCE_NS,
     )
-    look = _CarLook(transport.subscriber("carParams", conflate=True), params_dir)
+    look = _CarLook(transport.subscriber("carParams", conflate=True), params)
     state = episodes.state
     try:
         state.phase = Phase.WAITING_CAR
@@ -310,30 +310,24 @@ class _CarLook:
     """Looks for a car in both places; says once of each what is wrong with what lies there."""
 
     subscriber: Subscriber
-    params_dir: Path | None
-    _said: set[str] = field(default_factory=set)
+    params: Params | None
+    _has_said: bool = False
 
     def take(self) -> CarParameters | None:
         """Look at the parameter, then wait `POLL_S` for a message."""
-        try:
-            car = None if self.params_dir is None else car_of_params(self.params_dir)
-            if car is not None:
-                return car
-        except ParameterError as error:
-            self._say("parameter", error)
+        car = None if self.params is None else self.params.usable(CAR)
+        if car is not None:
+            return car
         data = self.subscriber.receive(timeout_ms=int(POLL_S * 1000))
         if data is None:
             return None
         try:
             return _car_of_message(data)
         except MessageError as error:
-            self._say("message", error)
+            if not self._has_said:
+                self._has_said = True
+                logger.warning("message not used, still waiting for carParams: %s", error)
             return None
-
-    def _say(self, place: str, error: Exception) -> None:
-        if place not in self._said:
-            self._said.add(place)
-            logger.warning("%s not used, still waiting for carParams: %s", place, error)
 
 
 def _car_of_message(data: bytes) -> CarParameters:

@@ -67,6 +67,7 @@ COMMANDS: dict[str, Command] = {
     "run": Command("tools.run", "run the daemon on live cameras and a live bus"),
     "config": Command("tools.config", "show the daemon's settings and where they come from"),
     "status": Command("tools.status", "say how the daemons on a bus are"),
+    "params": Command("tools.params", "show the stack's parameters that the daemon reads"),
     "models": Command("tools.store_models", "add, check, select the models that the daemon runs"),
     "install-unit": Command("tools.install_unit", "write systemd units and a configuration"),
     "keys": Command("tools.keys", "make the keys of a bus between machines"),
@@ -118,6 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is not None:
         return _run_command(argv)
+    _leave_closed_directory()
     # The process is ours. What a signal could interrupt between here and its end is Python's own
     # shutdown, which would end in a traceback and the raw signal when all the work is done.
     code = EXIT_INTERRUPTED
@@ -158,6 +160,17 @@ def _run_command(argv: Sequence[str]) -> int:
         if previous_handler is not None:
             signal.signal(signal.SIGTERM, previous_handler)
     return code
+
+
+def _leave_closed_directory() -> None:
+    """Go to the root from a directory that this user may not enter, as after `sudo -u`.
+
+    No file could be named relative to it, and Cap'n Proto, which looks at it, ends the process.
+    """
+    try:
+        os.close(os.open(os.getcwd(), os.O_PATH | os.O_DIRECTORY))  # noqa: PTH109 -- as Cap'n Proto
+    except OSError:
+        os.chdir("/")
 
 
 def _open_standard_streams() -> None:

@@ -134,6 +134,7 @@ COMMAND_FILES: Mapping[str, Files] = {
     "run": Files(reads=("--config",), more=_run),
     "config": Files(reads=("--config",)),
     "status": Files(reads=("--bus-keys",)),
+    "params": Files(reads=("--config", "--params")),
     "models": Files(directories=("--store",), reads=("file", "--config")),
     "install-unit": Files(directories=("--prefix",), reads=("--bin",)),
     "keys": Files(directories=("directory",)),

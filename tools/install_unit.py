@@ -5,6 +5,10 @@ none yet, /etc/modeld/config.toml and /etc/modeld/dmonitoring.toml. Each file is
 whole. A unit that somebody has changed since it was written is refused without --force; a
 configuration that is there is never touched. Starts nothing: the next commands are printed.
 
+--beside-openpilot is for a machine on which openpilot or sunnypilot runs: units have openpilot's
+user and see its sockets and parameters, the configuration names its bus in shared memory and its
+cameras. OPENPILOT_PREFIX and PARAMS_ROOT are passed on where they are set.
+
 Root is not needed with --print, or with a --prefix that may be written: the files then lie below
 it, and say the same.
 
@@ -12,18 +16,25 @@ Example:
   modeld install-unit
   modeld install-unit --print
   modeld install-unit --prefix build/root --bin /usr/bin/modeld
+  modeld install-unit --beside-openpilot --user comma --stack sunnypilot
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import os
+import pwd
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+from cereal.stacks import STACKS
+from modeld.config import Config
 from modeld.config_sample import sample_config
 from modeld.model_store import DEFAULT_STORE
 from runtime.whole_file import whole_file
@@ -35,6 +46,11 @@ MARK = "# Written by modeld install-unit; sha256 of what follows: "
 NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 # Of systemd: a quote, white space or a specifier would be read as something else.
 PLAIN_PATH = re.compile(r"/[\w./@+-]*")
+# Of openpilot: where it is installed on a device, and what tells several of it apart.
+OPENPILOT = Path("/data/openpilot")
+PASSED_ON = {"OPENPILOT_PREFIX": re.compile(r"[\w.-]+"), "PARAMS_ROOT": PLAIN_PATH}
+DEFAULT_USER = "modeld"
+DEFAULT_STACK = "openpilot-2026"
 
 
 class ChangedFileError(ToolError):
@@ -67,6 +83,29 @@ DAEMONS = (
 
 
 @dataclass(frozen=True)
+class Surroundings:
+    """What differs with what else runs on the machine.
+
+    Attributes:
+        user: of the units.
+        protect_home: whether home directories are hidden, as systemd says it.
+        tmp: lines that say whose /tmp the daemon writes to.
+        umask: of files that the daemon makes, rings among them.
+        environment: variables besides those of every unit.
+        settings: of the configuration.
+        makes_user: whether the user is ours to make.
+    """
+
+    user: str
+    protect_home: str = "yes"
+    tmp: str = "PrivateTmp=yes"
+    umask: str = "0027"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    makes_user: bool = True
+
+
+@dataclass(frozen=True)
 class Planned:
     """A file to write.
 
@@ -90,7 +129,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bin", type=Path, metavar="PATH", help="the command the units start (this one)"
     )
-    parser.add_argument("--user", default="modeld", metavar="NAME", help="user of the units")
+    parser.add_argument(
+        "--user",
+        metavar="NAME",
+        help=f"user of the units ({DEFAULT_USER}; beside openpilot the owner of its files)",
+    )
     parser.add_argument(
         "--config",
         type=Path,
@@ -98,20 +141,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIRECTORY",
         help="where the units look for their configuration (/etc/modeld)",
     )
+    parser.add_argument(
+        "--store",
+        type=Path,
+        default=DEFAULT_STORE,
+        metavar="DIRECTORY",
+        help=f"of models, for a new configuration ({DEFAULT_STORE})",
+    )
+    parser.add_argument(
+        "--beside-openpilot", action="store_true", help="for a machine on which openpilot runs"
+    )
+    parser.add_argument(
+        "--stack",
+        choices=STACKS,
+        default=DEFAULT_STACK,
+        metavar="NAME",
+        help=f"which one runs there: {', '.join(STACKS)} ({DEFAULT_STACK})",
+    )
     parser.add_argument("--force", action="store_true", help="replace units that were changed, too")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print or write the files."""
     command = args.bin or Path(sys.prefix) / "bin" / "modeld"
-    for option, path in (("--bin", command), ("--config", args.config)):
+    for option, path in (
+        ("--bin", command), ("--config", args.config), ("--store", args.store)
+    ):  # fmt: skip
         if not PLAIN_PATH.fullmatch(str(path)):
             raise UsageError(
                 f"{option}: expected an absolute path of letters, digits and . _ @ + -, got {path}"
             )
-    if not NAME.fullmatch(args.user):
-        raise UsageError(f"--user: expected the name of a user, got {args.user!r}")
-    planned = plan(command, args.user, args.config)
+    around = surroundings(args.user, os.environ, args.stack if args.beside_openpilot else None)
+    if not NAME.fullmatch(around.user):
+        raise UsageError(f"--user: expected the name of a user, got {around.user!r}")
+    planned = plan(command, args.config, args.store, around)
     if args.print:
         if args.json:
             print_json({"files": {str(one.path): one.text for one in planned}})
@@ -124,17 +187,72 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for path, what in done.items():
         print(f"{path}: {what}")
-    print(next_steps(args.prefix, command, args.config))
+    print(next_steps(args.prefix, command, args.config, around))
     return 0
 
 
-def plan(command: Path, user: str, config: Path) -> list[Planned]:
+def surroundings(
+    user: str | None, environment: Mapping[str, str], stack: str | None
+) -> Surroundings:
+    """Return what differs on a machine.
+
+    Args:
+        user: of the units; None: by default.
+        environment: variables of this process; those of openpilot are passed on.
+        stack: the one on the machine; None: none.
+
+    Raises:
+        UsageError: openpilot's user is not known, or a variable has a character that systemd would
+            read as something else.
+    """
+    if stack is None:
+        return Surroundings(user or DEFAULT_USER)
+    passed = {name: environment[name] for name in PASSED_ON if environment.get(name)}
+    for name, value in passed.items():
+        if not PASSED_ON[name].fullmatch(value):
+            raise UsageError(f"{name}: expected letters, digits and a few signs, found {value!r}")
+    return Surroundings(
+        user or owner_of_openpilot(stack),
+        protect_home="read-only",
+        tmp="PrivateTmp=no\nReadWritePaths=/tmp",
+        # That of openpilot: others read our rings as they read those of its own daemons.
+        umask="0022",
+        environment=passed,
+        settings={"bus_address": "msgq:", "stack": stack, "camera_server": "visionipc:camerad"},
+        makes_user=False,
+    )
+
+
+def owner_of_openpilot(stack: str) -> str:
+    """Return the user whose processes share memory and signals with ours.
+
+    Raises:
+        UsageError: nothing of openpilot's is found.
+    """
+    places = (Config(stack=stack).parameters(), OPENPILOT)
+    for place in places:
+        if place.is_dir():
+            number = place.stat().st_uid
+            try:
+                return pwd.getpwuid(number).pw_name
+            except KeyError:
+                raise UsageError(
+                    f"--user: expected a name of user {number}, who owns {place}, found none"
+                ) from None
+    raise UsageError(
+        "--user: expected openpilot's, whom the daemon shares memory with; found none, as there is "
+        f"neither {places[0]} nor {places[1]}; name it, such as --user comma"
+    )
+
+
+def plan(command: Path, config: Path, store: Path, around: Surroundings) -> list[Planned]:
     """Return the files of a machine.
 
     Args:
         command: absolute path of ``modeld``.
-        user: of the units.
         config: directory of the configurations.
+        store: of models.
+        around: what differs with what else runs there.
     """
     units = resources.files("modeld") / "units"
     template = (units / "daemon.service").read_text(encoding="utf-8")
@@ -146,21 +264,27 @@ def plan(command: Path, user: str, config: Path) -> list[Planned]:
             "description": daemon.description,
             "bin": str(command),
             "config": str(config / daemon.config),
-            "user": user,
+            "user": around.user,
+            "protect_home": around.protect_home,
+            "tmp": around.tmp,
+            "umask": around.umask,
+            "environment": "".join(f" {name}={it}" for name, it in around.environment.items()),
             "oom_score": str(daemon.oom_score),
         }
         path = Path("/etc/systemd/system") / f"{daemon.name}.service"
         planned.append(Planned(path, _marked(_filled(template, values))))
-    path = Path("/etc/sysusers.d/modeld.conf")
-    planned.append(Planned(path, _marked(_filled(users, {"user": user}))))
+    if around.makes_user:
+        text = _filled(users, {"user": around.user})
+        planned.append(Planned(Path("/etc/sysusers.d/modeld.conf"), _marked(text)))
     return planned + [
-        Planned(config / daemon.config, configuration(daemon), kept=True) for daemon in DAEMONS
+        Planned(
+            config / daemon.config,
+            # Of a fresh machine: every setting as a comment, but for these.
+            sample_config({"models_dir": store, "role": daemon.role, **around.settings}),
+            kept=True,
+        )
+        for daemon in DAEMONS
     ]
-
-
-def configuration(daemon: Daemon) -> str:
-    """Return the configuration of a fresh machine: every setting as a comment, but for these."""
-    return sample_config({"models_dir": DEFAULT_STORE, "role": daemon.role})
 
 
 def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, str]:
@@ -205,18 +329,20 @@ def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, st
     return done
 
 
-def next_steps(prefix: Path, command: Path, config: Path) -> str:
+def next_steps(prefix: Path, command: Path, config: Path, around: Surroundings) -> str:
     """Return what to do after the files are there."""
     if prefix != Path("/"):
         return f"next: copy what is below {prefix} to the machine"
+    settings = config / DAEMONS[0].config
+    first = "systemd-sysusers" if around.makes_user else "block openpilot's own: BLOCK=modeld"
     return (
         "next:\n"
-        "  systemd-sysusers\n"
-        f"  {command} models add driving.pkl --name NAME --version VERSION\n"
-        f"  {command} models select NAME\n"
+        f"  {first}\n"
+        f"  {command} models add driving.pkl --name NAME --version VERSION --config {settings}\n"
+        f"  {command} models select NAME --config {settings}\n"
         "  systemctl daemon-reload\n"
         "  systemctl enable --now modeld.service\n"
-        f"settings: {config / DAEMONS[0].config}"
+        f"settings: {settings}"
     )
 
 

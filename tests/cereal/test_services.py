@@ -94,10 +94,10 @@ ENDPOINTS = {
 
 
 def test_names_ports_and_members_on_the_stacks() -> None:
-    assert list(STACKS) == ["openpilot-2025", "openpilot-2026", "sunnypilot"]
+    assert list(STACKS) == [*("openpilot-2025", "openpilot-2026", "sunnypilot", "sunnypilot-2026")]
     assert all(stack.name == name for name, stack in STACKS.items())
     assert DEFAULT_STACK.name == "openpilot-2025"
-    assert [stack.has_delay_params for stack in STACKS.values()] == [False, False, True]
+    assert [stack.has_delay_params for stack in STACKS.values()] == [False, False, True, True]
     found = {(s, n): (STACKS[s].endpoint(n), STACKS[s].port(n)) for s, n in ENDPOINTS}
     assert found == ENDPOINTS
     # Every name of 2026 is reached by its name of 2025 and by itself.
@@ -106,7 +106,7 @@ def test_names_ports_and_members_on_the_stacks() -> None:
         assert OPENPILOT_2026.member(old) == old
     # Driver monitoring is another structure in 2026.
     members = [stack.member("driverMonitoringState") for stack in STACKS.values()]
-    assert members == ["driverMonitoringState", "driverMonitoringStateV2", "driverMonitoringState"]
+    assert members == ["driverMonitoringState", "driverMonitoringStateV2"] * 2
 
 
 def test_queues_of_a_stack() -> None:

@@ -1,10 +1,10 @@
-"""Follows docs/deploy.md and asks the service what it promises: `make test-deploy`.
+"""Follows docs/deploy.md and docs/beside-openpilot.md, and asks the service what it promises.
 
     python -m tests.deploy --model driving.pkl [--root DIRECTORY] [--harness]
 
-In a bare Debian with systemd where debootstrap, systemd-nspawn and root are there; else, or with
---harness, in a directory, with a process that does what systemd does of the protocol. The first
-line says which of both it is.
+This is `make test-deploy`. In a bare Debian with systemd where debootstrap, systemd-nspawn and root
+are there; else, or with --harness, the first page alone, in a directory, with a process that does
+what systemd does of the protocol. The first line says which of both it is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from tests.deploy import beside
 from tests.deploy.checks import Arrivals, Checks
 from tests.deploy.container import Container
 from tests.deploy.harness import Harness
@@ -52,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             machine = _machine(args, scratch)
             stack.callback(machine.close)
             follow(machine, args.model, scratch, stack)
+            if isinstance(machine, Container):
+                beside.follow(machine, scratch, started)
+            else:
+                print("docs/beside-openpilot.md: left to pytest tests/deploy")
     except DeployError as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1

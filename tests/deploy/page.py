@@ -1,8 +1,9 @@
-"""Reads the commands that docs/deploy.md shows, in the order of the page.
+"""Reads the commands that docs/deploy.md, or another page, shows, in the order of the page.
 
 A comment in front of a block of code, which readers do not see, says who can run it::
 
     <!-- run: shell -->       every machine
+    <!-- run: install -->     where packages may be fetched
     <!-- run: debian -->      as root of a Debian: packages, users
     <!-- run: systemd -->     where systemd runs
 
@@ -15,8 +16,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = Path(__file__).parent.parent.parent / "docs/deploy.md"
-NEEDS = ("shell", "debian", "systemd")
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs/deploy.md"
+NEEDS = ("shell", "install", "debian", "systemd")
 _HEADING = re.compile(r"^## (.+)$")
 _MARK = re.compile(r"^<!-- run: (\w+) -->$")
 _JOINED = re.compile(r"\\\n\s*")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.beside import PAGE as BESIDE
 from tests.deploy.checks import until
 from tests.deploy.page import NEEDS, PAGE, steps
 from tests.deploy.service_stand_in import StandIn, seconds
@@ -52,8 +53,9 @@ def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StandIn]
     made.close()
 
 
-def test_the_page_has_commands_of_every_kind() -> None:
-    assert {step.needs for step in steps()} == set(NEEDS)
+def test_the_pages_have_commands_of_every_kind() -> None:
+    texts = (page.read_text(encoding="utf-8") for page in (PAGE, BESIDE))
+    assert {step.needs for text in texts for step in steps(text)} == set(NEEDS)
 
 
 def test_a_mark_that_is_not_known_is_refused() -> None:
@@ -66,11 +68,12 @@ def test_continued_lines_are_one_command() -> None:
     assert [step.command for step in found] == ["ls -l", "pwd"]
 
 
-def test_the_page_installs_the_present_version() -> None:
+def test_the_pages_install_the_present_version() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         version = tomllib.load(file)["project"]["version"]
-    shown = re.findall(r"modeld-([\d.]+)-py3", PAGE.read_text(encoding="utf-8"))
-    assert set(shown) == {version}
+    for page in (PAGE, BESIDE):
+        shown = re.findall(r"modeld-([\d.]+)-py3", page.read_text(encoding="utf-8"))
+        assert set(shown) == {version}
 
 
 def test_spans_of_time_are_read() -> None:

@@ -177,7 +177,10 @@ def test_variables_of_the_other_stack_are_defaults(
             "publish_address = 'tcp://h:5'\nsubscribe_address = ''\nport_hash = 'md5'",
             r"publish_address: expected .*, got 'tcp://h:5'; subscribe_address: .* got ''; port_h",
         ),
-        ("stack = 'x'", r"stack: expected one of openpilot-2025, openpilot-2026, sunnypilot, got"),
+        (
+            "stack = 'x'",
+            r"stack: expected one of openpilot-2025, openpilot-2026, sunnypilot, sunnypilot-2026",
+        ),
         ("port_hash = 'md5'", r"port_hash: expected one of murmur, fnv1a, got 'md5'"),
         *(
             (f"camera_server = '{text}'", r"camera_server: expected NAME of a frame ring, vision")

@@ -14,8 +14,22 @@ from cereal.transport import MemoryTransport
 from modeld.config import Config
 from modeld.daemon import PUBLICATIONS, Daemon, StepResult
 from modeld.errors import CameraConfigError
+from modeld.inputs import DEMO_CAR
 from modeld.loop_state import Fault, LoopState, Phase
-from tests.modeld.bench import CAMERAS, MS, NUDGE, START_NS, Bench, Log, Patch, frame_of
+from modeld.param_watch import CarWatch
+from modeld.params import Params
+from tests.modeld.bench import (
+    CAMERAS,
+    MS,
+    NUDGE,
+    START_NS,
+    Bench,
+    Log,
+    Patch,
+    car_event,
+    car_parameter,
+    frame_of,
+)
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
 
 
@@ -312,3 +326,18 @@ def test_delay_of_sunnypilot_is_read_each_60_frames_and_may_be_the_users(
         bench.step(frame_id)
         found.append(float(bench.inputs["action_t"][0, 0]))
     assert [value - found[0] for value in found] == pytest.approx(expected)
+
+
+def test_the_next_drives_car_gives_the_delays_from_then_on(tmp_path: Path) -> None:
+    program = FakeProgram(make_interface(host_inputs=("traffic_convention", "action_t")))
+    bench = Bench(program)
+    bench.daemon.car_watch = CarWatch(Params(tmp_path))
+    found = []
+    for frame_id in range(70):
+        if frame_id == 1:
+            (tmp_path / "CarParams").write_bytes(car_parameter(car_event("B CAR", 1.5)))
+        bench.step(frame_id)
+        found.append(float(bench.inputs["action_t"][0, 1]))
+    more_s = 1.5 - DEMO_CAR.longitudinal_actuator_delay_s
+    assert [value - found[0] for value in found] == pytest.approx([0.0] * 60 + [more_s] * 10)
+    assert bench.daemon.car.name == "B CAR"

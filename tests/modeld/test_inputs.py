@@ -1,20 +1,15 @@
-"""What the model is told of driver and car; parameters of the stack."""
+"""What the model is told of driver and car."""
 
 import math
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cereal.schema import new_event
-from modeld.errors import ParameterError
 from modeld.inputs import DEMO_CAR, CarParameters, DesirePulse, action_times, read_car_parameters
-from modeld.params import LIMIT_BYTES, UserDelay, car_of_params, read_param
 from modeld.validity import Reason
-from tests.modeld.bench import Log, car_event, car_parameter
+from tests.modeld.bench import car_event
 from tests.modeld.fake_program import SPLIT_ACTION
 
 
@@ -89,102 +84,3 @@ def test_a_delay_out_of_bounds_counts_as_zero_and_is_a_reason(value: float, foun
     car = read_car_parameters(car_event("A CAR", value, value).carParams)
     assert car.steer_actuator_delay_s == 0.0
     assert [one.kind.partition(" ")[0] for one in car.reasons] == [LONG, STEER]
-
-
-# --- parameters of the stack ------------------------------------------------------------------
-
-
-def test_parameter_is_the_content_of_its_file(tmp_path: Path) -> None:
-    (tmp_path / "LagdToggle").write_bytes(b"1")
-    assert read_param(tmp_path, "LagdToggle") == b"1"
-    for directory in (tmp_path, tmp_path / "none", tmp_path / "LagdToggle"):
-        assert read_param(directory, "CarParams") is None
-
-
-@pytest.mark.parametrize(
-    ("key", "reason"),
-    [
-        ("pipe", "expected a file"),
-        ("directory", "expected a file"),
-        ("huge", f"expected at most {LIMIT_BYTES} bytes"),
-        ("loop", "expected a parameter, found Too many levels"),
-    ],
-)
-def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path, key: str, reason: str) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "directory").mkdir()
-    with (tmp_path / "huge").open("wb") as file:
-        file.truncate(1 << 40)
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(ParameterError, match=reason) as caught:
-        read_param(tmp_path, key)
-    assert str(tmp_path / key) in str(caught.value)
-
-
-def test_car_of_the_parameter_through_the_link_that_the_stack_makes(tmp_path: Path) -> None:
-    values = tmp_path / ".tmp_abcdef"
-    values.mkdir()
-    (tmp_path / "d").symlink_to(values)
-    # That of the last drive is not taken.
-    (values / "CarParamsPersistent").write_bytes(car_parameter(car_event()))
-    assert car_of_params(tmp_path / "d") is None
-    (values / "CarParams").write_bytes(car_parameter(car_event(steer_s=0.125)))
-    assert car_of_params(tmp_path / "d") == CarParameters(0.25, "A CAR", 0.125)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"garbage",
-        b"garbage!" * 8,
-        bytes(64),
-        car_parameter(car_event())[:-8],
-        car_parameter(car_event(name="")),
-        # An Event holds other pointers where the fingerprint would be.
-        new_event("carParams", mono_time_ns=1).to_bytes(),
-    ],
-)
-def test_damaged_parameter_is_one_typed_error(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "CarParams").write_bytes(data)
-    with pytest.raises(ParameterError, match="CarParams: ") as caught:
-        car_of_params(tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-def test_every_flipped_byte_gives_a_car_or_one_typed_error(tmp_path: Path) -> None:
-    data = car_parameter(car_event())
-    for place in range(len(data)):
-        damaged = bytearray(data)
-        damaged[place] ^= 0xFF
-        (tmp_path / "CarParams").write_bytes(damaged)
-        try:
-            found = car_of_params(tmp_path)
-        except ParameterError:
-            continue
-        assert isinstance(found, CarParameters)
-        assert 0.0 <= found.longitudinal_actuator_delay_s < float("inf")
-
-
-def test_user_delay_is_looked_up_each_60_updates(tmp_path: Path) -> None:
-    delay = UserDelay(tmp_path)
-    # The first loop finds the default, and keeps it for 3 s, as the stack's own daemon does.
-    found = [delay.update(0.0 if update == 0 else 0.3, update) for update in range(61)]
-    assert found == [0.0] * 60 + [0.3]
-    (tmp_path / "LagdValueCache").write_bytes(b"0.2")
-    assert delay.update(0.3, 120) == 0.3
-    (tmp_path / "LagdToggle").write_bytes(b"1")
-    assert delay.update(0.3, 121) == 0.3
-    assert delay.update(0.3, 180) == 0.2
-    (tmp_path / "LagdToggle").write_bytes(b"0")
-    assert delay.update(0.4, 240) == 0.4
-
-
-@pytest.mark.parametrize("value", [b"", b"fast", b"nan", b"-1", b"9", b"\xff"])
-def test_delay_that_is_none_is_said_once(tmp_path: Path, value: bytes, caplog: Log) -> None:
-    (tmp_path / "LagdToggle").write_bytes(b"1")
-    (tmp_path / "LagdValueCache").write_bytes(value)
-    delay = UserDelay(tmp_path)
-    assert [delay.update(0.3, update) for update in (0, 60, 120)] == [0.3] * 3
-    (said,) = caplog.messages
-    assert "LagdValueCache: expected seconds from 0 to 5" in said

@@ -59,6 +59,7 @@ def test_takes_the_car_of_the_parameter_and_publishes(
     """As after a restart while driving: the next message would come in up to 50 s."""
     (tmp_path / "params").mkdir()
     (tmp_path / "params/CarParams").write_bytes(car_parameter(car_event("FILE CAR")))
+    (tmp_path / "params/ModelManager_ActiveBundle").write_bytes(b'{"displayName": "Other"}')
     process = start()
     with closing(Cameras(process.server, SMALL)), closing(ZmqTransport(process.bus)) as transport:
         data = transport.subscriber("cameraOdometry").receive(round(1000 * DEADLINE_S))
@@ -67,6 +68,7 @@ def test_takes_the_car_of_the_parameter_and_publishes(
     assert event.cameraOdometry.frameId > 0
     assert not event.valid
     process.wait_for("car: FILE CAR")
+    process.wait_for("the stack's model is 'Other' (no ref, generation 0)")
     assert process.stop_by(signal.SIGTERM) == 0
     assert process.said()[-1] == "stopping"
 

@@ -24,6 +24,7 @@ from modeld.episodes import Episodes
 from modeld.errors import ConfigError, InternalError, ModelInterfaceError
 from modeld.inputs import CarParameters
 from modeld.loop_state import Phase
+from modeld.params import Params
 from modeld.process import run
 from modeld.startup import (
     StopRequested,
@@ -154,7 +155,7 @@ def test_car_of_the_parameter_needs_no_message_and_may_come_while_waiting(
     timer.start()
     if not delay_s:
         timer.join()
-    car = wait_for_car(MemoryTransport(), stop, make_episodes(), tmp_path)
+    car = wait_for_car(MemoryTransport(), stop, make_episodes(), Params(tmp_path))
     assert car == CarParameters(0.25, "FILE CAR")
     timer.join()
 
@@ -176,7 +177,7 @@ def test_damage_in_either_place_is_said_once_and_waiting_goes_on(
 
     sender = threading.Thread(target=send)
     sender.start()
-    car = wait_for_car(transport, stop, make_episodes(), tmp_path)
+    car = wait_for_car(transport, stop, make_episodes(), Params(tmp_path))
     sender.join()
     assert car == CarParameters(0.25, "BUS CAR")
     said = [text for text in caplog.messages if "not used" in text]

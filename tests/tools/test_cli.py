@@ -9,11 +9,13 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.other_user import STRANGER, needs_root, process_of
 from tests.tools.conftest import Modeld
 from tools import cli
 from tools.lib.help_text import epilog, split_docstring
@@ -189,6 +191,15 @@ def test_closed_standard_streams_change_nothing_but_what_is_shown(closed: str) -
     assert ("to stdout" in done.stdout) is (">&- " not in f"{closed} ".replace("2>&-", ""))
 
 
+@needs_root
+def test_a_directory_that_the_user_may_not_enter_is_left(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    imports = f"import tools.cli\nos.chdir({str(tmp_path)!r})\n"
+    script = "sys.argv[1:] = ['--help']\ntools.cli.main()\nprint(os.getcwd())"
+    with process_of(script, user=STRANGER, imports=imports) as child:
+        assert child.communicate()[0].splitlines()[-1] == "/"
+
+
 def test_name_that_the_terminal_cannot_show_is_printed_escaped() -> None:
     code = "from tools.cli import main; main(['--version']); print('drive\\udcff.mp4')"
     done = _run_python(code, PYTHONIOENCODING="utf-8:strict")
@@ -199,6 +210,7 @@ def test_name_that_the_terminal_cannot_show_is_printed_escaped() -> None:
 INTERRUPTED = """
 import atexit, os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
+from tests.other_user import STRANGER, needs_root, process_of
 from tests.tools.conftest import Modeld
 from tools import cli
 interrupt = lambda *_: os.kill(os.getpid(), signal.SIGINT)

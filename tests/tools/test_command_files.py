@@ -28,7 +28,11 @@ TEXTS = {
     *("set", "subscribe", "user", "version"),
 }
 # Of a path, nothing is read or written there: where to look, or a name that is only written down.
-PLACES = {("install-unit", "config"), *((name, "data_dir") for name in COMMANDS)}
+PLACES = {
+    ("install-unit", "config"),
+    ("install-unit", "store"),
+    *((name, "data_dir") for name in COMMANDS),
+}
 SIZES = {("compile", "camera"), ("bench", "camera")}
 # Options that `Files.more` looks at, by command, and what else has to be said for them.
 MORE = {"replay": ["--output"], "regress": ["--reference"]}

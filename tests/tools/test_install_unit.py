@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from modeld.config_sources import load_config
 from tests.tools.conftest import Modeld, Said
+from tools import install_unit
 from tools.install_unit import DAEMONS
 
 BIN = Path(sys.prefix) / "bin/modeld"
@@ -124,3 +126,81 @@ def test_print_writes_nothing(tmp_path: Path, install: Install) -> None:
     assert list(tmp_path.iterdir()) == []
     for path, text in install("--print", "--json").json["files"].items():
         assert f"# {path}\n{text}" in printed
+
+
+# --- beside openpilot -------------------------------------------------------------------------
+
+BESIDE = ("--beside-openpilot", "--user", "comma")
+
+
+def differing(before: str, after: str) -> set[str]:
+    """The lines of a unit that are not in the other one, without its digest."""
+    return set(after.splitlines()[1:]) - set(before.splitlines()[1:])
+
+
+def test_beside_openpilot_only_what_must_differ_does(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENPILOT_PREFIX", raising=False)
+    monkeypatch.delenv("PARAMS_ROOT", raising=False)
+    plain, beside = (install("--print", "--json", *words).json["files"] for words in ((), BESIDE))
+    assert plain.keys() - beside.keys() == {"/etc/sysusers.d/modeld.conf"}
+    unit = "/etc/systemd/system/modeld.service"
+    assert differing(plain[unit], beside[unit]) == {
+        *("User=comma", "ProtectHome=read-only", "PrivateTmp=no", "ReadWritePaths=/tmp"),
+        "UMask=0022",
+    }
+    monkeypatch.setenv("OPENPILOT_PREFIX", "P")
+    monkeypatch.setenv("PARAMS_ROOT", "/data/bench")
+    passed = install("--print", "--json", *BESIDE).json["files"]
+    variables = "OPENPILOT_PREFIX=P PARAMS_ROOT=/data/bench"
+    assert differing(beside[unit], passed[unit]) == {
+        f"Environment=MODELD_CACHE_DIR=%C/modeld {variables}"
+    }
+
+
+@pytest.mark.parametrize("stack", ["openpilot-2026", "sunnypilot"])
+def test_the_configuration_beside_openpilot_names_its_bus_and_cameras(
+    tmp_path: Path, install: Install, stack: str
+) -> None:
+    install(*BESIDE, "--stack", stack, "--store", "/data/modeld/models")
+    for name, role in (("config", "driving"), ("dmonitoring", "monitoring")):
+        config = load_config(tmp_path / f"etc/modeld/{name}.toml", {}, [])
+        assert (config.bus_address, config.camera_server) == ("msgq:", "visionipc:camerad")
+        assert (config.stack, config.role) == (stack, role)
+        assert config.models_dir == Path("/data/modeld/models")
+
+
+@needs_systemd
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_takes_a_unit_beside_openpilot_as_safe(
+    unit: str, tmp_path: Path, install: Install
+) -> None:
+    # Of this machine's users one that is not root, as openpilot's on a device.
+    install("--beside-openpilot", "--user", "daemon")
+    assert analyze("verify", "--man=no", str(tmp_path / unit)) == ""
+    said = analyze("security", "--offline=true", "--no-pager", str(tmp_path / unit))
+    level = re.search(r"Overall exposure level for \S+: ([\d.]+)", said)
+    assert level is not None, said
+    assert float(level[1]) <= EXPOSURE
+    # What msgq wakes its readers with, and waits with.
+    calls = analyze("syscall-filter", "@process", "@signal").split()
+    assert {"tkill", "rt_sigtimedwait"} <= set(calls)
+
+
+def test_the_user_is_the_owner_of_openpilots_files(
+    tmp_path: Path, install: Install, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SUDO_USER", "OPENPILOT_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PARAMS_ROOT", str(tmp_path / "params"))
+    monkeypatch.setattr(install_unit, "OPENPILOT", tmp_path / "openpilot")
+    place = f"{tmp_path}/params/d nor {tmp_path}/openpilot"
+    modeld.refused(2, place, "install-unit", "--beside-openpilot", "--print")
+    for path in (tmp_path / "openpilot", tmp_path / "params/d"):
+        path.mkdir(parents=True)
+        files = install("--print", "--json", "--beside-openpilot").json["files"]
+        owner = f"\nUser={pwd.getpwuid(os.getuid()).pw_name}\n"
+        assert owner in files["/etc/systemd/system/modeld.service"]
+    monkeypatch.setenv("OPENPILOT_PREFIX", "50%n")
+    modeld.refused(2, "OPENPILOT_PREFIX: expected", "install-unit", *BESIDE, "--print")
