@@ -4,6 +4,7 @@ CerealError
 ├── MessageError    bytes that are no message, or a message that is not what was announced
 ├── ServiceError    a service name that does not exist
 ├── TransportError  an address that cannot be used
+│   └── MessageSizeError  a message that an endpoint has no room for; others may follow
 ├── FrameError      a frame ring that is missing, foreign or damaged
 └── LogError        a log that cannot be read or written
 """
@@ -27,6 +28,10 @@ class ServiceError(CerealError):
 
 class TransportError(CerealError):
     """An endpoint could not be bound, connected or used."""
+
+
+class MessageSizeError(TransportError):
+    """An endpoint cannot take a message of this size; it takes others."""
 
 
 class FrameError(CerealError):

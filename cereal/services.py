@@ -6,6 +6,7 @@ the same messages and only differ in their port. What one stack calls a service,
 is in `cereal.stacks`.
 """
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -221,9 +222,10 @@ def service(name: str) -> Service:
     try:
         return SERVICES[name]
     except KeyError:
+        near = difflib.get_close_matches(name, SERVICES, 1)
         raise ServiceError(
             f"service {name!r}: expected one of the {len(SERVICES)} names in cereal/services.py; "
-            "correct the name or add the service there"
+            + (f"did you mean {near[0]}?" if near else "correct the name or add the service there")
         ) from None
 
 

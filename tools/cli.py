@@ -72,6 +72,7 @@ COMMANDS: dict[str, Command] = {
     "install-unit": Command("tools.install_unit", "write systemd units and a configuration"),
     "keys": Command("tools.keys", "make the keys of a bus between machines"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
+    "bridge": Command("tools.bridge", "carry services from one bus to another"),
     "view": Command("tools.view", "watch a daemon, or look through a log, on a local page"),
     "play": Command("tools.play", "play a recorded drive for a daemon that runs"),
     "drive": Command("tools.drive", "drive a simulated car by what a model says"),

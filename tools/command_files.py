@@ -139,6 +139,7 @@ COMMAND_FILES: Mapping[str, Files] = {
     "install-unit": Files(directories=("--prefix",), reads=("--bin",)),
     "keys": Files(directories=("directory",)),
     "subscribe": Files(("--output",), reads=("--bus-keys",)),
+    "bridge": Files(reads=("--bus-keys",)),
     "view": Files(reads=("--bus-keys", *_DRIVE), drives=("log", "--drive")),
     "play": Files(reads=("--bus-keys", *_DRIVE), drives=("drive",)),
     "drive": Files(("--log", "--report", "--lines"), reads=("--model", "--gates")),

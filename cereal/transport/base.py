@@ -8,7 +8,12 @@ class Publisher(Protocol):
     """The one sender of a service. Not to be shared between threads."""
 
     def send(self, data: bytes) -> None:
-        """Send one message to whoever listens now. Never blocks; a slow reader loses messages."""
+        """Send one message to whoever listens now. Never blocks; a slow reader loses messages.
+
+        Raises:
+            MessageSizeError: this transport carries no message of this size.
+            TransportError: the endpoint is not this publisher's any more.
+        """
         ...
 
     def has_readers(self) -> bool:
@@ -30,6 +35,11 @@ class Publisher(Protocol):
 
 class Subscriber(Protocol):
     """One receiver of a service. Not to be shared between threads."""
+
+    @property
+    def lost(self) -> int:
+        """How often messages were lost before they were received; 0 where nobody hears of it."""
+        ...
 
     def receive(self, timeout_ms: int = 0) -> bytes | None:
         """Return the next message, or None if none comes within `timeout_ms` (0 = do not wait)."""

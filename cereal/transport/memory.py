@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from time import monotonic
+from typing import Final
 
 from cereal.errors import TransportError
 from cereal.transport.base import Subscriber
@@ -133,7 +134,13 @@ class MemoryPublisher:
 
 
 class MemorySubscriber:
-    """Receiving end of a service in a `MemoryTransport`."""
+    """Receiving end of a service in a `MemoryTransport`.
+
+    Attributes:
+        lost: 0, as queues have no end.
+    """
+
+    lost: Final = 0
 
     def __init__(self, transport: MemoryTransport, service: str, *, conflate: bool) -> None:
         self.queue: deque[bytes] = deque(maxlen=1 if conflate else None)

@@ -9,9 +9,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from cereal.errors import TransportError
+from cereal.errors import MessageSizeError, TransportError
 from cereal.holder import name_of_process
 from cereal.msgq import wake
 from cereal.msgq.layout import WRITE_UID, largest_message, thread_of
@@ -36,6 +36,7 @@ class Gate(Protocol):
 
 
 Gates = Callable[[str], Gate | None]
+_End = TypeVar("_End", "MsgqPublisher", "MsgqSubscriber")
 
 
 class MsgqTransport:
@@ -77,8 +78,7 @@ class MsgqTransport:
                 "stop it, a process of the stack with BLOCK=NAME in its environment"
             )
         end = MsgqPublisher(service, lambda: self._ring(service, reserve=True), memory)
-        self._open.append(end)
-        return end
+        return self._keep(end)
 
     def subscriber(self, service: str, *, conflate: bool = False) -> "MsgqSubscriber":
         """Become a reader of the ring of `service`; hears what is sent from now on.
@@ -95,8 +95,7 @@ class MsgqTransport:
             conflate=conflate,
             gate=gate,
         )
-        self._open.append(end)
-        return end
+        return self._keep(end)
 
     def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> Sequence[Subscriber]:
         """Wait until one of `subscribers` has a message; return those that have one."""
@@ -157,6 +156,12 @@ class MsgqTransport:
             if isinstance(end, MsgqSubscriber) and end.is_open and end.receiver == thread:
                 end.has_message()
 
+    def _keep(self, end: _End) -> _End:
+        # Whoever opens ends again and again closes them, too.
+        self._open = [one for one in self._open if one.is_open]
+        self._open.append(end)
+        return end
+
     def _ring(self, service: str, *, reserve: bool = False) -> RingMemory:
         stack = self._stack
         path = stack.queue_path(service, self._prefix)
@@ -177,12 +182,18 @@ class MsgqPublisher:
         self._memory: RingMemory | None = memory
         self._writer = self._claim(memory)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been closed."""
+        return self._memory is not None
+
     def send(self, data: bytes) -> None:
         """Write `data` into the ring; a reader that is a whole ring behind loses what it has not.
 
         Raises:
-            TransportError: another publisher has taken the ring, the message is empty or too large
-                for it, the process was forked since, or the publisher is closed.
+            MessageSizeError: the message is empty or too large for the ring.
+            TransportError: another publisher has taken the ring, the process was forked since, or
+                the publisher is closed.
         """
         if self._is_replaced:
             self._reopen()
@@ -194,6 +205,9 @@ class MsgqPublisher:
 
     def has_readers(self) -> bool:
         """Tell whether anybody has a place in the ring whose thread has not ended."""
+        if self._is_replaced:
+            # Whoever comes later comes to the new file.
+            self._reopen()
         return self._memory is not None and any(self._waker.living(self._writer.readers()))
 
     def is_read(self) -> bool:
@@ -246,7 +260,7 @@ class MsgqPublisher:
                 f"{where}: expected to be the only publisher, but {holder} has taken the ring; "
                 "stop one of the two"
             )
-        return TransportError(
+        return MessageSizeError(
             f"{where}: expected a message of 1 to {largest_message(self._memory.size)} bytes, got "
             f"{count}; {self._memory.path} has {self._memory.size} bytes"
         )

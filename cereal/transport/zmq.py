@@ -6,6 +6,7 @@ Wire facts in docs/formats/bus.md. Loopback by default: only between machines th
 import errno
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -157,7 +158,7 @@ class ZmqTransport:
         """
         reasons = {}
         for end in tuple(self._open):
-            if isinstance(end, ZmqSubscriber) and not end.socket.closed:
+            if isinstance(end, ZmqSubscriber) and end.is_open:
                 path = ipc.path_of(self.endpoint(end.service))
                 reason = None if path is None else ipc.why_no_connection(end.service, path)
                 if reason is not None:
@@ -180,10 +181,12 @@ class ZmqTransport:
         Asking all at once takes half the time of a `receive` from each that finds nothing.
         """
         ends = {
-            end.socket: end
-            for end in subscribers
-            if isinstance(end, ZmqSubscriber) and not end.socket.closed
+            end.socket: end for end in subscribers if isinstance(end, ZmqSubscriber) and end.is_open
         }
+        if not ends:
+            # pyzmq does not wait for nothing.
+            time.sleep(timeout_ms * 1e-3)
+            return []
         poller = zmq.Poller()
         for socket in ends:
             poller.register(socket, zmq.POLLIN)
@@ -203,6 +206,8 @@ class ZmqTransport:
         return self._elsewhere.get(service, self._address)
 
     def _keep(self, end: _End) -> _End:
+        # Whoever opens ends again and again closes them, too.
+        self._open = [one for one in self._open if one.is_open]
         self._open.append(end)
         return end
 
@@ -226,6 +231,11 @@ class ZmqPublisher:
         self._service = service
         self._pid = os.getpid()
         self._has_readers = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been closed."""
+        return not self._socket.closed
 
     def send(self, data: bytes) -> None:
         """Send `data`; a subscriber whose queue is full misses it.
@@ -289,11 +299,22 @@ class ZmqPublisher:
 
 
 class ZmqSubscriber:
-    """Receiving end: a connected SUB socket."""
+    """Receiving end: a connected SUB socket.
+
+    Attributes:
+        lost: 0, as ZeroMQ does not tell.
+    """
+
+    lost: Final = 0
 
     def __init__(self, socket: "zmq.Socket[bytes]", service: str) -> None:
         self.socket = socket
         self.service = service
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been closed."""
+        return not self.socket.closed
 
     def receive(self, timeout_ms: int = 0) -> bytes | None:
         """Return the next message, or None after `timeout_ms` or when closed."""

@@ -239,6 +239,7 @@ def test_a_ring_that_was_replaced_is_opened_anew(transport: MsgqTransport, file:
     publisher, subscriber = transport.publisher(SERVICE), transport.subscriber(SERVICE)
     file.unlink()
     transport.log_refused()
+    assert not publisher.has_readers()
     publisher.send(b"to nobody: the file is another one")
     assert subscriber.receive(0) is None
     publisher.send(b"x")

@@ -56,7 +56,7 @@ def test_every_service_has_its_member_in_the_event() -> None:
 
 
 def test_unknown_service_is_named() -> None:
-    with pytest.raises(ServiceError, match="'modelv2'") as caught:
+    with pytest.raises(ServiceError, match=r"'modelv2': .* did you mean modelV2\?") as caught:
         service("modelv2")
     assert caught.value.exit_code == 2
 
