@@ -72,7 +72,7 @@ ROWS = [
     (2, "view --port 70000", "--port: expected 0 to 65535"),
     (2, "view --port 0 --picture-rate nan", "--picture-rate: expected above 0"),
     (2, "view --port 0 --picture-width 9", "--picture-width: expected 64 to 1928"),
-    (2, "view --port 0 --camera-server ../x", "--camera-server: frame ring: expected a name of"),
+    (2, "view --port 0 --camera-server ../x", "--camera-server: cameras: expected NAME of"),
     (4, "view --port 0 --bus nowhere", "bus: expected tcp://HOST, tcp://HOST:[HASH][+N]"),
     (4, "view --port 0 --publish tcp://h:1", "or msgq:PREFIX, got 'tcp://h:1'; use tcp://"),
     (2, EXPORT, "expected one of --mcap, --video, --rerun, found none"),

@@ -11,7 +11,6 @@ Started by ``tools.bench_bus``.
 from __future__ import annotations
 
 import argparse
-import json
 import select
 import struct
 import sys
@@ -29,6 +28,7 @@ from cereal.transport.opening import open_transport
 from cereal.visionipc.server import VisionIpcServer
 from modeld.process_figures import FigureReader
 from modeld.startup import StopSignals
+from tools.lib.json_output import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -178,7 +178,7 @@ def main() -> int:
             if not words:
                 break
             probing = False
-            print("done", json.dumps(actions[words[0]](int(words[1]))), flush=True)
+            print("done", json_text(actions[words[0]](int(words[1]))), flush=True)
     return 0
 
 
