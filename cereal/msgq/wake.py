@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Final, TypeVar
 
 from cereal.msgq.layout import OFFSET_MASK, thread_of
@@ -34,12 +35,24 @@ def block() -> None:
 
     For the first thing that a process does which will wait. Idempotent.
     """
+    if signal.getsignal(SIGNAL) is signal.SIG_DFL and _is_main_thread():
+        # The compiler inside PoCL unblocks all signals where one of its own arrives, as of a file
+        # that may not grow. What is pending then must not end the process.
+        signal.signal(SIGNAL, _ignore)
     signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
 
 
 def is_ours() -> bool:
-    """Tell whether nobody has a handler for the signal: a library's own would miss its signals."""
-    return signal.getsignal(SIGNAL) in (signal.SIG_DFL, signal.SIG_IGN)
+    """Tell whether nobody else has a handler for the signal, who would miss what is taken here."""
+    return signal.getsignal(SIGNAL) in (signal.SIG_DFL, signal.SIG_IGN, _ignore)
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: for a signal that comes while it is not blocked."""
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def this_thread() -> int:
@@ -100,6 +113,12 @@ class Waiter:
             else:
                 time.sleep(min(remaining_s, POLL_S))
         return taken
+
+    def close(self) -> None:
+        """Take what is pending for the calling thread: nobody waits for it any more."""
+        if self._blocked == this_thread():
+            while signal.sigtimedwait({SIGNAL}, 0):
+                pass
 
 
 class Waker:

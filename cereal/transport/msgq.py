@@ -144,6 +144,7 @@ class MsgqTransport:
         for end in self._open:
             end.close()
         self._open.clear()
+        self._waiter.close()
 
     def _keep_places(self) -> None:
         """Register the calling thread's subscribers anew whose writer is new, while it waits.

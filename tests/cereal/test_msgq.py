@@ -313,6 +313,30 @@ def test_another_owner_of_the_signal_keeps_it(prefix: str) -> None:
     assert not ran
 
 
+UNBLOCKED = """
+import signal, sys
+from cereal.stacks import STACKS
+from cereal.transport import MsgqTransport
+transport = MsgqTransport(stack=STACKS["openpilot-2026"], prefix=sys.argv[1])
+publisher, subscriber = transport.publisher("liveDelay"), transport.subscriber("liveDelay")
+subscriber.receive(1)
+publisher.send(b"x")
+if sys.argv[2] == "closed":
+    transport.close()
+    # As a library that has a handler of its own restores it.
+    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+print("lives")
+"""
+
+
+@pytest.mark.parametrize("state", ["open", "closed"])
+def test_a_pending_signal_ends_nobody_who_is_unblocked(prefix: str, state: str) -> None:
+    """As the compiler inside PoCL does it to the thread that gets one of its own signals."""
+    command = [sys.executable, "-c", UNBLOCKED, prefix, state]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "lives\n"
+
+
 def test_a_thread_that_has_ended_is_not_signalled_again() -> None:
     """Its number may come to be another program's."""
     thread = threading.Thread(target=lambda: None)
