@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 
 STACK = STACKS["openpilot-2026"]
 PROGRAM = "/data/modeld/venv/bin/modeld"
-_DATA = re.compile(r"(?<![\w./])/data(?=/)")
+_DATA = re.compile(r"(?<![\w./])/data(?=/)|(?<=ipc://)/data(?=/)")
 
 
 class Device:
