@@ -139,9 +139,9 @@ def _measure_transport(bus: str, paced: int, bursts: int, steady: int) -> dict[s
                 burst_ns, _ = _collect(sender, f"burst {BURST}", lambda: _take(large), BURST)
                 rates.append(len(burst_ns) / (burst_ns[-1, 1] - burst_ns[0, 0]) * 1e9)
                 lost += BURST - len(burst_ns)
-            before = figures.read().memory_bytes
             command = f"steady {steady}"
             steady_ns, kept_up = _collect(sender, command, lambda: _take(small), steady)
+            before = figures.read().memory_bytes
             stalled = _told(sender, command)
             grown = (figures.read().memory_bytes - before) / (1 << 20)
     finally:
