@@ -6,6 +6,7 @@ that the daemon looks at each message and each state of a ring, one of each serv
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -99,7 +100,7 @@ class Drive:
 @contextmanager
 def driving(directory: Path, transport: Transport, prefix: str = "") -> Iterator[Drive]:
     model = write_tiny_driving(directory / "tiny.pkl", (64, 32))
-    camera = f"{directory.name}_{prefix}"
+    camera = f"hostile_{os.getpid()}"
     with ExitStack() as stack:
         options = ("--model", str(model), "--demo", "--camera-server", camera)
         drive_of = DaemonProcess(directory, *options, prefix=prefix)
