@@ -19,6 +19,7 @@ import onnx
 
 from runtime.cache_dir import cache_dir
 from runtime.device import choose_device, list_devices
+from runtime.pocl_cpu import VNNI
 from scheduler.device.targets import spec_of_device
 from tests.conditions.forced import MEMORY_BYTES, ODD_NAME, SHM, SHM_BYTES
 from tests.scheduler.onnx_import.onnx_models import parsed
@@ -47,7 +48,7 @@ def cpu(*names: str, lanes: int | None = None) -> str:
 
 def replaced_cpu() -> str:
     """Expect a name that says what the CPU can, in place of one that the compiler refuses."""
-    return cpu("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+    return cpu("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", VNNI)
 
 
 def one_core() -> str:
