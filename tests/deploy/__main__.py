@@ -1,6 +1,6 @@
 """Follows docs/deploy.md and docs/beside-openpilot.md, and asks the service what it promises.
 
-    python -m tests.deploy --model driving.pkl [--root DIRECTORY] [--harness]
+    python -m tests.deploy --model driving.pkl [--root DIRECTORY] [--harness] [--first]
 
 This is `make test-deploy`. In a bare Debian with systemd where debootstrap, systemd-nspawn and root
 are there; else, or with --harness, the first page alone, in a directory, with a process that does
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--root", type=Path, default=ROOT / "build/deploy/debian", help="bare Debian, kept"
     )
     parser.add_argument("--harness", action="store_true", help="without systemd")
+    parser.add_argument("--first", action="store_true", help="docs/deploy.md alone")
     args = parser.parse_args(arguments)
     if not args.model.is_file():
         parser.error(f"--model: expected an artifact, found none at {args.model}")
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             machine = _machine(args, scratch)
             stack.callback(machine.close)
             follow(machine, args.model, scratch, stack)
-            if isinstance(machine, Container):
+            if isinstance(machine, Container) and not args.first:
                 beside.follow(machine, scratch, started)
             else:
                 print("docs/beside-openpilot.md: left to pytest tests/deploy")
