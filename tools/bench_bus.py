@@ -2,7 +2,8 @@
 
 - ``zmq_ipc``, ``msgq``: messages of the size of modelV2 through ``cereal``'s transports: ZeroMQ on
   a unix socket, and rings in shared memory. Latency: from just before ``send`` in one process to
-  ``receive`` returned in another that slept in between (2000 messages, 5 ms apart). Rate: bursts of
+  ``receive`` returned in another that slept in between (2000 messages, 5 ms apart); ``near``: 1 ms
+  apart, so that neither processors nor caches have gone to sleep, too. Rate: bursts of
   500 messages, which the queues hold (both drop what they do not), from the first ``send`` to the
   last ``receive``; the median of 40 bursts. ``lost`` counts what did not arrive.
 - ``steady``, of each: 10 000 messages a second of 256 bytes, for ``--seconds``, to a reader that
@@ -134,7 +135,8 @@ def _measure_transport(bus: str, paced: int, bursts: int, steady: int) -> dict[s
             for subscriber in (large, small):
                 _await_probe(subscriber, sender)
             times_ns, _ = _collect(sender, f"paced {paced}", lambda: _take(large), paced)
-            rates, lost = [], paced - len(times_ns)
+            near_ns, _ = _collect(sender, f"near {paced}", lambda: _take(large), paced)
+            rates, lost = [], 2 * paced - len(times_ns) - len(near_ns)
             for _ in range(bursts):
                 burst_ns, _ = _collect(sender, f"burst {BURST}", lambda: _take(large), BURST)
                 rates.append(len(burst_ns) / (burst_ns[-1, 1] - burst_ns[0, 0]) * 1e9)
@@ -151,6 +153,10 @@ def _measure_transport(bus: str, paced: int, bursts: int, steady: int) -> dict[s
     return {
         "p50_us": float(np.percentile(ages_us, 50)),
         "p99_us": float(np.percentile(ages_us, 99)),
+        "near": {
+            "p50_us": float(np.percentile(_ages_us(near_ns), 50)),
+            "p99_us": float(np.percentile(_ages_us(near_ns), 99)),
+        },
         "msgs_per_s": float(np.median(rates)),
         "lost": lost,
         "steady": {
@@ -273,7 +279,8 @@ def _print_result(result: Mapping[str, Any]) -> None:
         steady, stalled = one["steady"], one["stalled"]
         print(
             f"{name:9} {one['p50_us']:.0f} us p50, {one['p99_us']:.0f} us p99 "
-            f"({result['message_bytes']} bytes, {PACE_NS / 1e6:g} ms apart); "
+            f"({result['message_bytes']} bytes, {PACE_NS / 1e6:g} ms apart), "
+            f"{one['near']['p50_us']:.0f} and {one['near']['p99_us']:.0f} us 1 ms apart; "
             f"{one['msgs_per_s']:.0f} messages/s back to back, {one['lost']} lost\n"
             f"          {steady['messages']} messages at {1e9 / STEADY_NS:.0f} a second: "
             f"{steady['lost']} lost, {steady['p99_us']:.0f} us p99; send "

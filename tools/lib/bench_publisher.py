@@ -1,7 +1,7 @@
 """The sending process of ``modeld bench --bus``: stamped messages and frames, on command.
 
-Protocol, line by line on stdin: ``paced N`` sends N messages 5 ms apart, ``burst N`` sends N
-messages as fast as it goes, ``steady N`` sends N small messages at 10 000 a second, ``frames N``
+Protocol, line by line on stdin: ``paced N`` sends N messages 5 ms apart, ``near N`` 1 ms apart,
+``burst N`` as fast as it goes, ``steady N`` sends N small messages at 10 000 a second, ``frames N``
 publishes N frames 5 ms apart in the frame ring, ``vision N`` by VisionIPC; after each it prints
 "done" and a JSON object. It ends with stdin or by a signal. Before the first command it sends a
 message with the stamp 0 every 20 ms, so that the receiver knows when it is connected.
@@ -44,6 +44,7 @@ MESSAGE_BYTES = 10_240
 # carState takes about as much; there are 13 services of 100 Hz.
 SMALL_BYTES = 256
 PACE_NS = 5_000_000  # far enough apart that the receiver sleeps in between, as it does in the car
+NEAR_NS = 1_000_000
 STEADY_NS = 100_000
 FRAME_SIZE = (1928, 1208)
 STREAM = "road"
@@ -81,6 +82,10 @@ class Sender:
     def paced(self, count: int) -> dict[str, Any]:
         """Send messages one by one."""
         return self._send(self._large, MESSAGE_BYTES, self._due_times(count, PACE_NS))
+
+    def near(self, count: int) -> dict[str, Any]:
+        """Send messages so soon after each other that caches and processors stay awake."""
+        return self._send(self._large, MESSAGE_BYTES, self._due_times(count, NEAR_NS))
 
     def burst(self, count: int) -> dict[str, Any]:
         """Send messages back to back; what the receiver cannot take in is lost."""
@@ -167,7 +172,10 @@ def main() -> int:
         )
         actions = {
             one.__name__: one
-            for one in (sender.paced, sender.burst, sender.steady, sender.frames, sender.vision)
+            for one in (
+                *(sender.paced, sender.near, sender.burst, sender.steady),
+                *(sender.frames, sender.vision),
+            )
         }
         probing = True
         while not stop.event.is_set():
