@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from cereal.errors import MessageSizeError, TransportError
@@ -70,15 +71,7 @@ class MsgqTransport:
         Raises:
             TransportError: it has one that lives, or the ring cannot be used.
         """
-        memory = self._ring(service, reserve=True)
-        if holder := _living_writer(memory):
-            memory.close()
-            raise TransportError(
-                f"msgq transport, {service}: expected to be the only publisher, found {holder}; "
-                "stop it, a process of the stack with BLOCK=NAME in its environment"
-            )
-        end = MsgqPublisher(service, lambda: self._ring(service, reserve=True), memory)
-        return self._keep(end)
+        return self._keep(MsgqPublisher(service, lambda: self._unwritten_ring(service)))
 
     def subscriber(self, service: str, *, conflate: bool = False) -> "MsgqSubscriber":
         """Become a reader of the ring of `service`; hears what is sent from now on.
@@ -163,6 +156,16 @@ class MsgqTransport:
         self._open.append(end)
         return end
 
+    def _unwritten_ring(self, service: str) -> RingMemory:
+        memory = self._ring(service, reserve=True)
+        if holder := _living_writer(memory):
+            memory.close()
+            raise TransportError(
+                f"msgq transport, {service}: expected to be the only publisher, found {holder}; "
+                "stop it, a process of the stack with BLOCK=NAME in its environment"
+            )
+        return memory
+
     def _ring(self, service: str, *, reserve: bool = False) -> RingMemory:
         stack = self._stack
         path = stack.queue_path(service, self._prefix)
@@ -172,16 +175,14 @@ class MsgqTransport:
 class MsgqPublisher:
     """Sending end: the writer of a ring."""
 
-    def __init__(
-        self, service: str, open_ring: Callable[[], RingMemory], memory: RingMemory
-    ) -> None:
+    def __init__(self, service: str, open_ring: Callable[[], RingMemory]) -> None:
         self._service = service
         self._open_ring = open_ring
         self._waker = wake.Waker()
         self._pid = os.getpid()
         self._is_replaced = False
-        self._memory: RingMemory | None = memory
-        self._writer = self._claim(memory)
+        self._memory: RingMemory | None = open_ring()
+        self._writer = self._claim(self._memory)
 
     @property
     def is_open(self) -> bool:
@@ -193,8 +194,8 @@ class MsgqPublisher:
 
         Raises:
             MessageSizeError: the message is empty or too large for the ring.
-            TransportError: another publisher has taken the ring, the process was forked since, or
-                the publisher is closed.
+            TransportError: another publisher has taken the ring, or the new one where the file was
+                replaced; the process was forked since, or the publisher is closed.
         """
         if self._is_replaced:
             self._reopen()
@@ -357,9 +358,11 @@ class MsgqSubscriber:
     def _reopen(self) -> None:
         self._is_replaced = False
         old = self._memory
-        self._memory = self._reader.memory = self._open_ring()
-        self._reader.register()
-        old.close()
+        # A stack that ends removes its directory: the next look finds whether it is back.
+        with suppress(TransportError):
+            self._memory = self._reader.memory = self._open_ring()
+            self._reader.register()
+            old.close()
 
 
 def _living_writer(memory: RingMemory) -> str | None:

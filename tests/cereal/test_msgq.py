@@ -246,6 +246,32 @@ def test_a_ring_that_was_replaced_is_opened_anew(transport: MsgqTransport, file:
     assert subscriber.receive(0) == b"x"
 
 
+def test_a_ring_whose_directory_goes_is_waited_for(transport: MsgqTransport, file: Path) -> None:
+    subscriber, moved = transport.subscriber(SERVICE), file.parent.with_suffix(".moved")
+    file.parent.rename(moved)
+    transport.log_refused()
+    assert subscriber.receive(0) is None
+    moved.rename(file.parent)
+    file.unlink()
+    transport.log_refused()
+    assert subscriber.receive(0) is None
+    transport.publisher(SERVICE).send(b"to nobody: readers begin after it")
+    assert subscriber.receive(0) is None
+    assert words(file, 0) == (1,)
+
+
+def test_a_replaced_ring_is_not_taken_from_a_living_publisher(prefix: str, file: Path) -> None:
+    mine, other = (MsgqTransport(stack=STACK, prefix=prefix) for _ in range(2))
+    publisher = mine.publisher(SERVICE)
+    file.unlink()
+    other.publisher(SERVICE)
+    mine.log_refused()
+    with pytest.raises(TransportError, match=rf"only publisher, found process {os.getpid()} "):
+        publisher.send(b"x")
+    mine.close()
+    other.close()
+
+
 def test_a_reader_that_does_not_read_is_no_load(transport: MsgqTransport) -> None:
     """It holds a place, loses what it has not read, and goes on with what is sent next."""
     publisher, reader = transport.publisher(SERVICE), transport.subscriber(SERVICE)
