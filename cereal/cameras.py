@@ -1,16 +1,16 @@
-"""Cameras of a server: one protocol, whether frames come from a ring, by VisionIPC or from memory.
+"""Cameras of a server: one protocol, whether frames come from a ring or by VisionIPC.
 
-Which one it is says the address in the configuration (ADR 0128).
+Which one it is says the address in the configuration (ADR 0128). A replay has no server, and gives
+sources in memory (`cereal.frames.MemoryFrameSource`) to the loop.
 """
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
 from cereal import frames
 from cereal.errors import FrameError
-from cereal.frames import DIRECTORY, FrameRingReader, FrameSource, MemoryFrameSource
+from cereal.frames import DIRECTORY, FrameRingReader, FrameSource
 from cereal.stacks import Stack
 from cereal.transport import MsgqTransport, Transport, ZmqTransport
 from cereal.transport.msgq import Gates
@@ -96,43 +96,6 @@ class RingCameras:
 
     def close(self) -> None:
         """Do nothing, as looking keeps nothing open."""
-
-
-class MemoryCameras:
-    """Cameras inside this process, for replay and tests.
-
-    Args:
-        sources: Of each stream; every reader of a stream is its source.
-        name: What messages call them.
-    """
-
-    def __init__(self, sources: Mapping[str, MemoryFrameSource], name: str = "memory") -> None:
-        self.name = name
-        self._sources = sources
-
-    def available_streams(self) -> set[str]:
-        """Return the streams that have a source."""
-        return set(self._sources)
-
-    def unusable_streams(self) -> dict[str, str]:
-        """Return {}: all can be read."""
-        return {}
-
-    def reader(self, stream: str, *, conflate: bool) -> MemoryFrameSource:
-        """Return the source of a stream, which never conflates: nothing may be lost in a replay.
-
-        Raises:
-            FrameError: there is none.
-        """
-        del conflate
-        if stream not in self._sources:
-            raise FrameError(
-                f"memory cameras: expected one of {sorted(self._sources)}, got {stream!r}; name one"
-            )
-        return self._sources[stream]
-
-    def close(self) -> None:
-        """Do nothing: the sources are somebody else's."""
 
 
 class CameraAddress(NamedTuple):

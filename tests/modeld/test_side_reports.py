@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from cereal.cameras import MemoryCameras
+from cereal.cameras import RingCameras
 from cereal.schema import new_event
 from modeld.errors import ModeldError
 from modeld.loop_state import LoopState, Phase
@@ -45,12 +45,12 @@ def test_rings_that_cannot_be_read_are_said_when_that_changes(
 ) -> None:
     found: dict[str, str] = {}
 
-    class Refused(MemoryCameras):
+    class Refused(RingCameras):
         def unusable_streams(self) -> dict[str, str]:
             return found
 
     state = LoopState()
-    report = CameraReport(Refused({}), ("road", "wideRoad"), state)
+    report = CameraReport(Refused("cams"), ("road", "wideRoad"), state)
 
     def look() -> list[str]:
         report(0)
