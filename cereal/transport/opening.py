@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from cereal.address import Addresses, BusAddress
 from cereal.stacks import Stack
@@ -67,7 +68,8 @@ class SplitTransport:
         self._first = first
         self._second = second
         self._on_second = on_second
-        self._seconds: set[Subscriber] = set()
+        # Without those that were closed and forgotten.
+        self._seconds: WeakSet[Subscriber] = WeakSet()
 
     def publisher(self, service: str) -> Publisher:
         """Open the sending end of `service` where that is."""
