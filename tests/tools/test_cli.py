@@ -210,8 +210,6 @@ def test_name_that_the_terminal_cannot_show_is_printed_escaped() -> None:
 INTERRUPTED = """
 import atexit, os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from tests.other_user import STRANGER, needs_root, process_of
-from tests.tools.conftest import Modeld
 from tools import cli
 interrupt = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["modeld", "--version"]
