@@ -108,8 +108,9 @@ def test_every_target_computes_the_same(target: str, monkeypatch: pytest.MonkeyP
     assert ("read_imagef" in str(made.manifest["programs"])) is (target == "adreno")
     for kernel in made.manifest["kernels"]:
         code, text = kernel["code"], source_of(made.manifest, kernel["name"])
-        counts = [text.count(call) for call in ("read_imagef(", "? read_imagef(", "write_imagef(")]
-        assert counts == [code[key] for key in ("image_reads", "gated_reads", "image_writes")]
+        assert code["image_reads"] == text.count("read_imagef(") >= code["gated_reads"]
+        assert code["image_writes"] == text.count("write_imagef(")
+        assert "? read_imagef(" not in text  # a branch, for most compilers
     check(made, outputs)
 
 
@@ -156,7 +157,12 @@ def test_a_batch_is_not_padded_by_its_neighbour() -> None:
     """Rows of a batch lie on each other: one above the first is the last of the picture before."""
     two = convolved(X, 16).reshape(2, 8, 10, 12).contiguous()
     outputs = {"y": two.conv2d(Tensor.weight(floats(8, 8, 3, 3)), padding=1)}
-    check(compiled("adreno", outputs), outputs)
+    made = compiled("adreno", outputs)
+    check(made, outputs)
+    # The row is chosen where it is known: outside of the loop over columns.
+    text = sources(made)[-1]
+    (row,) = re.findall(r"\n    const int (\w+) = \w+ \? .* : -1;\n    for", text)
+    assert text.count(f", {row}))") == reads(made)[1] > 0
 
 
 @pytest.mark.parametrize("case", quick_cases(["6 channels", "10 channels", "shifted"], "shifted"))
