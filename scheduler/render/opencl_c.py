@@ -112,8 +112,9 @@ def mask_for(condition: str, dtype: DType, lanes: int) -> str:
 
 def choose(condition: str, yes: str, no: str, dtype: DType, lanes: int) -> str:
     """Return `condition ? yes : no`, lane by lane; all operands have the same number of lanes."""
-    test = condition if lanes == 1 else mask_for(condition, dtype, lanes)
-    return f"({test} ? {yes} : {no})"
+    if lanes == 1:
+        return f"({condition} ? {yes} : {no})"
+    return f"M_CHOOSE({mask_for(condition, dtype, lanes)}, {yes}, {no})"
 
 
 def cast(code: str, source: DType, target: DType, lanes: int) -> str:
