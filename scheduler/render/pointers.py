@@ -72,7 +72,9 @@ class Pointers:
             depth = self.e.depth_of(place)
             const = "" if written else "const "
             name = self.e.fresh("p")
-            code = f"{pointer} + ({self.e.index(place)})"
+            # What is not negative is widened to an address without a sign.
+            plain = "(uint)" if self.e.unsigned and place.lo >= 0 else ""
+            code = f"{pointer} + {plain}({self.e.index(place)})"
             hidden = self.opaque and not written and depth > 0
             fixed = "" if hidden else " const"
             self.e.statement(f"{const}__global {kind.cl}*{fixed} {name} = {code};", depth)

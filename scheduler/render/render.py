@@ -76,7 +76,7 @@ class _Renderer:
         vector = self.schedule.vector
         # Lanes beyond a narrow range compute copies of its last element, which are not stored.
         self._useful = self.lanes if vector is None else min(self.lanes, vector.size)
-        self.e = Emitter()
+        self.e = Emitter(unsigned=self.simt)
         self.loops = Loops(self.e, self.schedule)
         # The leftover of a range that lanes do not divide is a loop of its own: not packed for.
         reduces = self.loops.reduces.values()
