@@ -113,6 +113,8 @@ _HOST: Final = """#ifdef POCL_DEVICE_ADDRESS_BITS
 _PLAIN: Final = """#define M_INLINE static inline
 #define M_LOAD(T, N, p) vload##N(0, p)
 #define M_STORE(T, N, v, p) vstore##N(v, 0, p)
+#define M_LOAD_WHOLE(T, N, p) (*(const __global T##N*)(p))
+#define M_STORE_WHOLE(T, N, v, p) (*(__global T##N*)(p) = (v))
 #define M_AHEAD(p)
 #define M_OPAQUE(p)
 #define M_PICK(T, N, p) vload##N(0, p)

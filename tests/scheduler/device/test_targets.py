@@ -138,6 +138,27 @@ def test_work_items_beyond_the_last_do_nothing() -> None:
     assert (kernel["global"], kernel["local"]) == ([8, 1, 1], [8, 1, 1])
 
 
+def test_vectors_at_multiples_of_their_size_are_whole() -> None:
+    x = Tensor.input("x", (6, 8))
+    shifted = x[:, 3:7] + 1.0
+    cases = {  # (loads, stores) as vectors at a multiple of 16 bytes; not at one
+        "whole": ({"y": x * 2.0}, (1, 1), (0, 0)),
+        "shifted": ({"y": shifted}, (0, 1), (1, 0)),
+        "rows of 6": ({"y": Tensor.input("x", (5, 6))[:, :4] * 2.0}, (0, 1), (1, 0)),
+        "eight bytes an element": ({"y": (x * 99.0).cast(dt.int64)}, (1, 0), (0, 1)),
+    }
+    for name, (outputs, whole, other) in cases.items():
+        made = compiled("gpu", outputs)
+        (text,) = sources(made)
+        found = [
+            tuple(text.count(f"M_{kind}{end}(") for kind in ("LOAD", "STORE"))
+            for end in ("_WHOLE", "")
+        ]
+        assert found == [whole, other], name
+        check(made, outputs)
+        assert "_WHOLE" not in sources(compiled("cpu", outputs))[0]
+
+
 def convolved(x: Tensor, channels: int, size: int = 3) -> Tensor:
     weight = Tensor.weight(floats(channels, x.shape[1], size, size))
     return x.conv2d(weight, padding=size // 2).contiguous()
