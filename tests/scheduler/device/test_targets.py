@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations
 from math import prod
@@ -18,7 +19,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from runtime.artifact import from_memory
 from runtime.device import choose_device
+from runtime.errors import ArtifactError
+from runtime.images import check_image_arguments
 from scheduler import CustomKernel, custom_kernel
 from scheduler.context import CompileContext
 from scheduler.debug.kernel_table import source_of
@@ -269,6 +273,10 @@ def test_auto_takes_the_row_of_the_device() -> None:
     assert target_for("adreno", "no such device") is SPECS["adreno"]
     as_gpu = replace(device.info, kind="gpu", name="QUALCOMM Adreno(TM) 630", images=True)
     assert spec_of_device(replace(device, info=as_gpu)).target == "adreno"
+    few = replace(
+        as_gpu, name="FD630", platform="rusticl", max_image=(4096, 2048), max_image_args=(16, 8)
+    )
+    assert spec_of_device(replace(device, info=few)).images == Images(4096, 2048, 16, 8, 64)
     small = replace(as_gpu, name="another", max_work_group_size=16)
     row = spec_of_device(replace(device, info=small))
     assert (row.group, row.max_group, row.cores) == (16, 16, device.info.compute_units)
@@ -300,6 +308,19 @@ def test_every_limit_of_a_target_is_checked_by_name() -> None:
     problem = "local memory bytes: expected at most 32768 on target adreno, found 36000"
     with pytest.raises(DeviceLimitError, match=problem):
         check_limits(made.manifest, adreno)
+
+
+def test_an_artifact_with_more_images_than_the_device_takes_is_refused() -> None:
+    made, device = compiled("adreno", network()), choose_device(None)
+    manifest = from_memory(made.manifest, made.data).manifest
+    images = [b.image is not None for b in manifest.buffers]
+    most = max(sum(images[a] for a in k.args[k.writes :]) for k in manifest.kernels)
+    cases = {(most, 1): "", (most - 1, 1): f"reads {most}", (most, 0): "writes 1"}
+    for takes, problem in cases.items():
+        small = replace(device, info=replace(device.info, max_image_args=takes))
+        message = f"kernel '.*' {problem} images, .* takes"
+        with pytest.raises(ArtifactError, match=message) if problem else nullcontext():
+            check_image_arguments(manifest, small)
 
 
 @pytest.mark.slow
