@@ -244,8 +244,9 @@ def _both(a: Predicate, b: Predicate) -> Predicate:
 
 
 def _load(node: Node, index: Index, valid: Predicate) -> Node:
+    read = tuple([ixs.where(ix, valid) for ix in index]) if valid else index
     return make(
-        Op.LOAD, node.dtype, (node,), Access(index, valid, False if node.dtype is dt.bool_ else 0)
+        Op.LOAD, node.dtype, (node,), Access(read, valid, False if node.dtype is dt.bool_ else 0)
     )
 
 
