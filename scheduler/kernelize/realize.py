@@ -57,6 +57,8 @@ LOOKUP_COST = 16.0
 LANES = 16
 # A contraction's register tile reads each of its inputs once for this many outputs.
 TILE_REUSE = 16
+# The same where texels are read: four lanes share an operand.
+TEXEL_REUSE = 4
 # Nested divisions in an index beyond this are cut by storing the node: loads cost less.
 MAX_INDEX_DEPTH = 12
 
@@ -70,6 +72,8 @@ SMALL_KERNEL = 4096
 MAX_SERIAL_WORK = 16384
 # Elements read by a reduction inside another one: it has no register tile of its own.
 MAX_NESTED_WORK = 1 << 20
+# The same where each work-item repeats it.
+MAX_ITEM_WORK = 4096
 
 _LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
 # Read where they are; of a movement what is below it is stored.
@@ -120,7 +124,8 @@ class _Walk:
             return False
         mine = {r for r in use.root.ranges if r is not None}
         if not loops <= mine:
-            return self.reduced[node] <= MAX_NESTED_WORK
+            most = MAX_ITEM_WORK if self.spec.is_simt else MAX_NESTED_WORK
+            return self.reduced[node] <= most
         return self._hoists(use.root, loops, mine, self.reduced[node])
 
     def _hoists(self, root: Region, loops: frozenset[Atom], mine: set[Atom], work: int) -> bool:
@@ -248,7 +253,8 @@ def _must_store(node: Node, needed: list[Use], carries: bool, cost: float, walk:
         return True
     if carries:
         return len(needed) > 1 or not walk.stays_inside(node, needed[0])
-    evaluations = sum(max(1.0, u.times / TILE_REUSE) if u.reduced else u.times for u in needed)
+    reuse = TILE_REUSE if walk.spec.images is None else TEXEL_REUSE
+    evaluations = sum(max(1.0, u.times / reuse) if u.reduced else u.times for u in needed)
     size = prod(node.shape)
     memory = OPERAND_MEMORY_COST if any(u.reduced for u in needed) else MEMORY_COST
     return size * (evaluations - 1) * cost > LAUNCH_COST + size * memory
