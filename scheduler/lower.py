@@ -37,9 +37,10 @@ from scheduler.loops.place import (
     place,
     row_major,
     split_ranges,
+    split_reductions,
     store_as,
 )
-from scheduler.loops.vector import choose_vector
+from scheduler.loops.vector import choose_vector, contracted_axes, wanted_range
 from scheduler.loops.whole_steps import keep_whole_steps
 from scheduler.render.custom_kernel import render_custom
 from scheduler.render.kernel_code import KernelCode
@@ -110,6 +111,7 @@ class _Program:
         plain: those that cannot be images.
         last_read: position of the last kernel that reads a node.
         images: which of them are images; None where the device reads buffers only.
+        read_along: the axis of a node that contractions walk, four elements to a texel.
     """
 
     def __init__(
@@ -137,6 +139,13 @@ class _Program:
         self.free -= {t for t in self.free if t.op is Op.CONTIGUOUS and t.src[0].op is Op.PERMUTE}
         # What an epilogue of a custom kernel reads is a buffer, in any order.
         self.plain = {n for k in kernels if k.custom for n in k.reads}
+        self.read_along = {} if images is None else contracted_axes(kernels)
+
+    def lay_out(self, store: PlacedStore, vector: Atom | None) -> None:
+        """Give a result the layout that its lanes want, and make it an image if it may be one."""
+        self.layouts[store.target] = _layout(store, vector)
+        if self.images is not None and store.target not in self.plain:
+            self.images.offer(store, self.layouts[store.target])
 
     def free_after(self, position: int, kernel: Kernel) -> list[Node]:
         """Return intermediates a kernel reads last whose bytes its result would fill exactly."""
@@ -275,16 +284,14 @@ def _nest(program: _Program, kernel: Kernel, body: Body, bands: int = 1) -> Nest
     """Choose layouts and loops of one loop nest, whose leading ranges count bands."""
     spec = program.spec
     # Ranges are split before a vector is chosen, as the parts may be better ranges for its lanes.
-    placed = split_ranges(place(body, program.layouts))
+    placed = _placed(program, body)
     # What several loop nests write has a layout already.
     whole = {s.target for s in body.stores} if len(kernel.bodies) == 1 else set[Node]()
     free = program.free & whole
-    vector, lanes = choose_vector(placed, free, spec)
+    vector, lanes = choose_vector(placed, free, spec, program.read_along)
     for store in placed.stores:
         if store.target in free:
-            program.layouts[store.target] = _layout(store, vector)
-            if program.images is not None and store.target not in program.plain:
-                program.images.offer(store, program.layouts[store.target])
+            program.lay_out(store, vector)
     placed = store_as(placed, program.layouts)
     _check_offsets(placed)
     placed, vector = merge_ranges(placed, vector, counting(placed.ranges, bands))
@@ -309,6 +316,14 @@ def _nest(program: _Program, kernel: Kernel, body: Body, bands: int = 1) -> Nest
     return Nest(placed, schedule, outputs, spec, program.images, spare)
 
 
+def _placed(program: _Program, body: Body) -> PlacedBody:
+    """Place a body, its ranges split where indices divide them."""
+    placed = place(body, program.layouts)
+    lanes = wanted_range(placed, program.read_along)
+    placed = split_ranges(placed, () if lanes is None else (lanes,))
+    return split_reductions(placed) if program.spec.is_simt else placed
+
+
 def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
     """Choose the layout of what several loop nests write in parts: as the largest would like it."""
     # Sorted from the smallest on, so that each larger one overrules it.
@@ -316,10 +331,11 @@ def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
     for body in bodies:  # the largest has the last word
         for store in body.stores:
             if store.target in program.free:
-                placed = split_ranges(place(body, program.layouts))
-                vector, _ = choose_vector(placed, {store.target}, program.spec)
+                placed = _placed(program, body)
+                wanted = {store.target}
+                vector, _ = choose_vector(placed, wanted, program.spec, program.read_along)
                 mine = next(s for s in placed.stores if s.target is store.target)
-                program.layouts[store.target] = _layout(mine, vector)
+                program.lay_out(mine, vector)
 
 
 def _spare_buffers(kernel: Kernel, limits: Limits) -> int:

@@ -6,7 +6,7 @@ ranges h, w used only as h*W + w               ->  one range hw
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -201,23 +201,21 @@ def _mergeable(node: Node) -> tuple[Atom, ...]:
     return ranges[:-1] if ranges[-1].size % max(1, parts_of(node)) else ranges
 
 
-def split_ranges(body: PlacedBody) -> PlacedBody:
+def split_ranges(body: PlacedBody, whole_ranges: Collection[Atom] = ()) -> PlacedBody:
     """Split output ranges that are used as quotient and remainder of a constant.
 
     x[c/2] * w[c]  over c = 0..127     ->     x[g] * w[g*2 + j]  over g = 0..63, j = 0..1
+
+    Those of `whole_ranges` stay.
     """
     again = True
     while again and len(body.ranges) < MAX_RANGES:
         again = False
         exprs, _ = expressions(body)
         for r in body.ranges:
-            # The smallest divisor first: larger ones are often its multiples, and split the
-            # quotient later.
-            by = min(_divisors_of(r, exprs), default=0)
-            if by and r.size % by == 0 and by < r.size:
-                quotient = ixs.new_range(r.size // by, f"{r.name}q")
-                rest = ixs.new_range(by, f"{r.name}m")
-                whole = ixs.add(ixs.mul(ixs.of(quotient), by), ixs.of(rest))
+            by = 0 if r in whole_ranges else _divisor(r, exprs)
+            if by:
+                quotient, rest, whole = _halves(r, by)
                 ranges = tuple(
                     n for o in body.ranges for n in ((quotient, rest) if o is r else (o,))
                 )
@@ -227,7 +225,60 @@ def split_ranges(body: PlacedBody) -> PlacedBody:
     return body
 
 
-def _divisors_of(r: Atom, exprs: list[Ix]) -> set[int]:
+def split_reductions(body: PlacedBody) -> PlacedBody:
+    """Split ranges of reductions that are used as quotient and remainder of a constant.
+
+    sum(x[k % 17 * 8 + k / 17]; k = 0..135)     ->     sum(x[j * 8 + i]; i = 0..7, j = 0..16)
+
+    The order of a sum stays. Where it is fixed in parts, nothing is split.
+    """
+    again = True
+    while again:
+        again = False
+        exprs, _ = expressions(body)
+        for node in accumulates(body):
+            ranges: tuple[Atom, ...] = () if parts_of(node) else node.arg[1]
+            r = next((r for r in ranges if len(ranges) < MAX_RANGES and _divisor(r, exprs)), None)
+            if r is None:
+                continue
+            quotient, rest, whole = _halves(r, _divisor(r, exprs))
+            parts = tuple(n for o in ranges for n in ((quotient, rest) if o is r else (o,)))
+            body = _with_reduction(body, {r: whole}, node, parts)
+            again = True
+            break
+    return body
+
+
+def _with_reduction(
+    body: PlacedBody, mapping: Mapping[Atom, Ix], reduction: Node, ranges: tuple[Atom, ...]
+) -> PlacedBody:
+    """Return the body with other ranges of one reduction."""
+
+    def swap(node: Node) -> Node | None:
+        if node.op is not Op.ACCUMULATE or node.arg[1] != reduction.arg[1]:
+            return None
+        return make(node.op, node.dtype, node.src, (node.arg[0], ranges, *node.arg[2:]))
+
+    return replace(body, value=rebuild(body.value, mapping, place_again, swap))
+
+
+def _divisor(r: Atom, exprs: list[Ix]) -> int:
+    """Return by what a range is cut, 0 for not at all.
+
+    The smallest divisor first: larger ones are often its multiples, and split the quotient later.
+    """
+    by = min(divisors_of(r, exprs), default=0)
+    return by if by and r.size % by == 0 and by < r.size else 0
+
+
+def _halves(r: Atom, by: int) -> tuple[Atom, Atom, Ix]:
+    """Return ranges of the quotient and the remainder, and the range they stand for."""
+    quotient = ixs.new_range(r.size // by, f"{r.name}q")
+    rest = ixs.new_range(by, f"{r.name}m")
+    return quotient, rest, ixs.add(ixs.mul(ixs.of(quotient), by), ixs.of(rest))
+
+
+def divisors_of(r: Atom, exprs: Iterable[Ix]) -> set[int]:
     """Return the constants that a range itself is divided by."""
     found: set[int] = set()
     stack = list(exprs)

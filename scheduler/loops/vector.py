@@ -6,17 +6,21 @@ fit); stores and arithmetic have a say as well.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
 from scheduler.device.spec import DeviceSpec
+from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.ordered import parts_of
+from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.scalar import atoms_of, scalar_nodes
+from scheduler.loops.images import TEXEL
 from scheduler.loops.place import PlacedBody, PlacedStore, accumulates, dependencies, looped
 
 # Vector widths that are used, in elements, the widest first.
@@ -74,16 +78,54 @@ def loads_of(body: PlacedBody) -> list[LoadInfo]:
     return result
 
 
+def contracted_axes(kernels: Iterable[Kernel]) -> dict[Node, int]:
+    """Return the axis of each stored node that contractions with weights walk whole, if it is one.
+
+        sum(x[0, c, 2*y + ky, 2*x + kx] * w[o, c, ky, kx]; c, ky, kx)     ->     x: 1
+    """
+    found: dict[Node, set[int | None]] = {}
+    for body in (b for k in kernels for b in k.bodies):
+        for node in scalar_nodes(body.value):
+            if node.op is Op.ACCUMULATE and node.src[0].op is Op.MUL:
+                for load, axis in _walked(node):
+                    found.setdefault(load.src[0], set()).add(axis)
+    alike = {node: axes.pop() for node, axes in found.items() if len(axes) == 1}
+    return {node: axis for node, axis in alike.items() if axis is not None}
+
+
+def _walked(node: Node) -> Iterator[tuple[Node, int | None]]:
+    """Yield the operands of a contraction that are no weights, each with the axis it walks."""
+    loads = [s for s in node.src[0].src if s.op is Op.LOAD]
+    weights = [ld for ld in loads if is_weight(ld.src[0])]
+    shared = {a for ld in weights for ix in ld.arg.index for a in ixs.leaves(ix)}
+    for load in loads if weights else []:
+        if load not in weights:
+            whole = [
+                axis
+                for axis, ix in enumerate(load.arg.index)
+                if any(ix is ixs.of(r) for r in node.arg[1] if r in shared)
+                and load.src[0].shape[axis] % TEXEL == 0
+            ]
+            yield load, whole[0] if len(whole) == 1 else None
+
+
 def choose_vector(
-    body: PlacedBody, free: Collection[Node], spec: DeviceSpec
+    body: PlacedBody,
+    free: Collection[Node],
+    spec: DeviceSpec,
+    read_along: Mapping[Node, int] = MappingProxyType({}),
 ) -> tuple[Atom | None, int]:
     """Return the output range to run lanes over and the number of lanes.
 
     (None, lanes) means that lanes are better spent across reductions; (None, 1) is scalar code.
 
     Ranges of the body are not merged yet; results in `free` may be stored in any order of axes.
+    Where all of them are read along one axis (`read_along`), lanes run over it.
     """
-    widest = spec.lanes
+    widest = _widest(body, spec)
+    wanted = wanted_range(body, read_along)
+    if wanted is not None:
+        return wanted, TEXEL
     loads = loads_of(body)
     depends = dependencies(body.value)
     arithmetic = [n for n in scalar_nodes(body.value) if n.op in ELEMENTWISE]
@@ -101,7 +143,8 @@ def choose_vector(
             lanes = _wide_lanes(atom.size, widest)
         if lanes == 1 or atom in rows:  # a private array, or a store, has one row for all lanes
             continue
-        turned = transposed_range(body, loads, atom, lanes, spec) if is_output else None
+        serial = is_output and not spec.is_simt
+        turned = transposed_range(body, loads, atom, lanes, spec) if serial else None
         score = sum(load_score(load, atom, transposed=turned is not None) for load in loads)
         score += ARITHMETIC_SCORE * sum(atom in depends[n] for n in arithmetic)
         if is_output:
@@ -116,6 +159,27 @@ def choose_vector(
         if score > best[0]:
             best = (score, atom if is_output else None, lanes)
     return best[1], best[2]
+
+
+def _widest(body: PlacedBody, spec: DeviceSpec) -> int:
+    """Return the widest vector: of neighbouring work-items each moves 16 bytes, whatever they are.
+
+    Lanes of a CPU are those of its arithmetic, which is in float32.
+    """
+    nodes = scalar_nodes(body.value)
+    bytes_alone = spec.is_simt and all(n.dtype in (dt.uint8, dt.int8) for n in nodes)
+    return 4 * spec.lanes if bytes_alone else spec.lanes
+
+
+def wanted_range(body: PlacedBody, read_along: Mapping[Node, int]) -> Atom | None:
+    """Return the range that moves every result along the axis on which it is read."""
+    ways = [(s, read_along.get(s.target)) for s in body.stores]
+    for atom in reversed(body.ranges):
+        if atom.size % TEXEL == 0 and all(
+            axis is not None and ixs.coefficient(s.index[axis], atom) == 1 for s, axis in ways
+        ):
+            return atom
+    return None
 
 
 def _store_score(store: PlacedStore, atom: Atom) -> float:
@@ -168,11 +232,12 @@ def transposed_range(
     None where there is no such load, or no such range; reductions have a register tile already.
     """
     alone = [ld for ld in loads if not ld.weight and not _is_run(ld.node, vector)]
-    if not alone or spec.is_simt or looped(body):
+    if not alone or looped(body):
         return None
     if any(ld.node.arg.valid != () or ld.gathered_by for ld in alone):
         return None
-    if any(ixs.coefficient(ld.node.arg.offset, vector) is None for ld in alone):
+    known = [ixs.coefficient(ld.node.arg.offset, vector) is not None for ld in alone]
+    if not all(known) and not spec.is_simt:
         return None
     for r in reversed(body.ranges):
         steps = {ixs.coefficient(ld.node.arg.offset, r) for ld in alone}

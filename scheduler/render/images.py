@@ -57,6 +57,10 @@ def read(plan: ImagePlan, values: Values, load: Node, instance: Instance) -> Val
     gates: Predicate = valid
     if at is not None and at.by_axis and place.fill == 0:
         gates = tuple(b for b in valid if not tensor.is_zero_outside(index, b))
+    if at is None and values.lanes == TEXEL:
+        picked = _picked(plan, values, load, index, valid)
+        if picked is not None:
+            return picked
     moving = at is None or any(values.moves(ix) for ix in (at.x, at.y, *(g[0] for g in gates)))
     if at is None or moving or (at.component is None and values.lanes != TEXEL):
         plan.refused[source] = None
@@ -120,6 +124,32 @@ def _texel(plan: ImagePlan, values: Values, load: Node, at: Texel, gates: Predic
     if at.component is None:
         return found
     return Val(f"{found.code}.s{at.component}", vector=False, depth=found.depth)
+
+
+def _picked(
+    plan: ImagePlan, values: Values, load: Node, index: tuple[Ix, ...], valid: Predicate
+) -> Val | None:
+    """Emit the read of one texel of which each lane takes an element of its own; None if of more.
+
+    x[c / 2], lanes over c     ->     read_imagef(x, ...).s0011
+    """
+    tensor = plan.tensors[load.src[0]]
+    lanes = [
+        tensor.at(tuple(values.at_lane(ix, k) for ix in index), values.lane) for k in range(TEXEL)
+    ]
+    first = lanes[0]
+    if first is None or any(
+        at is None or at.component is None or (at.x, at.y) != (first.x, first.y) for at in lanes
+    ):
+        return None
+    gates = valid
+    if first.by_axis and load.arg.fill == 0:
+        gates = tuple(b for b in valid if not tensor.is_zero_outside(index, b))
+    if any(values.moves(ix) for ix, _, _ in gates):
+        return None
+    whole = _texel(plan, values, load, first._replace(component=None), gates)
+    components = "".join(str(at.component) for at in lanes if at is not None)
+    return Val(f"{whole.code}.s{components}", vector=True, depth=whole.depth)
 
 
 def _read_texel(

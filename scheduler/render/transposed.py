@@ -42,8 +42,11 @@ def transpose_loads(v: Values, values: Sequence[Node], instances: Sequence[Insta
         pointer = v.pointers.argument(load.src[0])
         rows = []
         for lane in range(v.lanes):
-            base, at = v.pointers.address(pointer, v.at_lane(offsets[0], lane), load.dtype)
-            rows.append(_variable(v, load, cl.load(base, at, load.dtype, v.lanes)))
+            start = v.at_lane(offsets[0], lane)
+            base, at = v.pointers.address(pointer, start, load.dtype)
+            aligned = v.pointers.is_aligned(start, load.dtype, v.lanes)
+            code = cl.load(base, at, load.dtype, v.lanes, aligned=aligned)
+            rows.append(_variable(v, load, code))
         half = v.lanes // 2
         for _ in range(v.lanes.bit_length() - 1):
             pairs = list(zip(rows[:half], rows[half:], strict=True))
