@@ -79,6 +79,7 @@ class DeviceSpec:
         lanes: float32 elements of a vector.
         vector_registers: vectors a work-item can keep, accumulators and operands together.
         cores: compute units.
+        core_lanes: multiply-adds that one issues a clock; 0 where that is not known, or no matter.
         l1_bytes, l2_bytes: data caches of one core; for GPUs l2 is shared by all.
         local_bytes: local memory of a work-group, 0 where it is no faster than the cache.
         group: work-items of a work-group that the compiler asks for; 1 is loops inside an item.
@@ -124,6 +125,7 @@ class DeviceSpec:
     host_clang: bool = False
     dot4: bool = False
     fused: bool = False
+    core_lanes: int = 0
 
     def __post_init__(self) -> None:
         if self.lanes not in (1, 2, 4, 8, 16):
@@ -272,6 +274,7 @@ _ROWS: Final = (
         limits=TABLE["adreno"],
         vector_registers=32,
         cores=2,
+        core_lanes=256,
         l1_bytes=1 << 10,
         l2_bytes=128 << 10,
         max_group=1024,
@@ -279,7 +282,7 @@ _ROWS: Final = (
         half=Half(storage=True, arithmetic=True),
         peak=Peak(gflops=727.0, half_gflops=1454.0, gbytes=29.8, launch_us=5.0),
         sources=_ADRENO_SOURCES,
-        images=Images(16384, 16384, 128, 64, 64),
+        images=Images(16384, 16384, 128, 64, 64, sampler_less=True),
         float64=False,
     ),
 )

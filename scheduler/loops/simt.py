@@ -11,6 +11,8 @@ CPU. No block overlaps the one before: a store that is repeated is traffic.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from scheduler.device.spec import DeviceSpec
@@ -20,10 +22,11 @@ from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.local_tiles import LANES, LocalTile, choose_tile
+from scheduler.loops.images import TEXEL
 from scheduler.loops.loop_schedule import LoopSchedule, Tile
-from scheduler.loops.place import PlacedBody, dependencies, looped
+from scheduler.loops.place import PlacedBody, dependencies, divisors_of, looped
 from scheduler.loops.schedule import hoisted_ranges
-from scheduler.loops.vector import LoadInfo, loads_of
+from scheduler.loops.vector import LoadInfo, loads_of, transposed_range
 
 # No GPU was at hand: these are reasoned, not measured.
 # Rows of a contraction that share each weight vector: 4 accumulators of 4 lanes leave most
@@ -35,6 +38,19 @@ WINDOW_ROWS = 2
 # else by 3 or 2.
 FULL_UNROLL = 7
 UNROLL = 4
+# Of a contraction that reads texels: the largest tile, registers for addresses; issue slots of a
+# read with its share of addresses, of a step of the loop, and until a texel has come. Counted in
+# what Mesa's compiler for Adreno 6xx makes of such loops, 2026-11-28.
+MAX_VECTORS, MAX_ROWS = 4, 8
+ADDRESS_REGISTERS = 4
+READ_SLOTS = 4
+LOOP_SLOTS = 14
+READ_LATENCY = 64
+# Sums in outer loops that are computed again for each result are at most so small a part of the
+# result's own.
+REPEATED_PART = 8
+# Steps of a window of which a work-item's rows share texels.
+WINDOW_STEPS = 3
 # A launch should have so many work-groups per core before a work-item takes several rows.
 GROUPS_PER_CORE = 4
 
@@ -67,12 +83,18 @@ def choose_schedule(
     if vector is not None:
         # Blocks may not overlap: nothing orders two work-items that store one element. So lanes
         # must divide.
-        lanes = next(n for n in (lanes, 2, 1) if vector.size % n == 0)
+        lanes = next(n for n in (lanes, 8, 4, 2, 1) if n <= lanes and vector.size % n == 0)
         vector = vector if lanes > 1 else None
     if vector is not None:
         tiles[vector].lanes = lanes
     schedule = LoopSchedule([], vector, lanes)
     loads = loads_of(body)
+    turned = None
+    if vector is not None:
+        turned = transposed_range(body, loads, vector, lanes, spec)
+    if turned is not None and turned.size % lanes == 0:
+        schedule.transposed = turned
+        tiles[turned].unroll = lanes
     depends = dependencies(body.value)
     for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
         taken = {vector, *schedule.across.values()}
@@ -88,7 +110,10 @@ def choose_schedule(
             schedule.reduce_unroll[order[-1]] = _unroll(order[-1].size)
     hoisted = _worth_hoisting(body, hoisted_ranges(body), spec)
     if schedule.reduce_order:
-        _share_rows(tiles, vector, [ld for ld in loads if ld.times > 1], hoisted, spec)
+        inner = [ld for ld in loads if ld.times > 1]
+        window = _register_tile(tiles, vector, inner, hoisted, spec)
+        if window in schedule.reduce_unroll:
+            schedule.reduce_unroll[window] = window.size
     schedule.tiles = _coalesced(list(tiles.values()), body, hoisted)
     if hoisted is not None:
         # Loops below hoisted reductions stay in the work-item that has computed them.
@@ -114,7 +139,8 @@ def _worth_hoisting(
     """Return the hoisted ranges, None if they are too few to be the work-items.
 
     A LayerNorm of one row before a matrix product: every work-item computes the row's mean again,
-    instead of one computing the whole product. Not where the row's values are stored too.
+    instead of one computing the whole product. So does a short sum beside a long one. Not where the
+    row's values are stored too.
     """
     if hoisted is None:
         return None
@@ -122,8 +148,14 @@ def _worth_hoisting(
     # A store above the other loops is done once for each row, which needs one work-item for it.
     stored = any(body.loops_around(store) < ranges for store in body.stores)
     staged = any(n.op is Op.STAGE for n in looped(body))
-    rows = prod(r.size for r in hoisted)
-    return hoisted if stored or staged or rows >= spec.subgroup * spec.cores else None
+    if stored or staged:
+        return hoisted
+    depends = dependencies(body.value)
+    steps = {n: prod(r.size for r in n.arg[1]) for n in looped(body)}
+    above = sum(count for n, count in steps.items() if set(depends[n]) < ranges)
+    within = sum(count for n, count in steps.items() if set(depends[n]) == ranges)
+    few = prod(r.size for r in hoisted) < spec.subgroup * spec.cores
+    return None if few or above * REPEATED_PART <= within else hoisted
 
 
 def _across(node: Node, lanes: int) -> Atom | None:
@@ -155,19 +187,23 @@ def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tup
 
 
 def _unroll(size: int) -> int:
-    if size % UNROLL == 0:
-        return UNROLL
-    return size if size <= FULL_UNROLL else next(u for u in (3, 2, 1) if size % u == 0)
+    if size <= FULL_UNROLL and size % UNROLL:
+        return size
+    return next(u for u in (UNROLL, *range(FULL_UNROLL, 0, -1)) if size % u == 0)
 
 
-def _share_rows(
+def _register_tile(
     tiles: dict[Atom, Tile],
     vector: Atom | None,
     inner: list[LoadInfo],
     hoisted: frozenset[Atom] | None,
     spec: DeviceSpec,
-) -> None:
-    """Give a work-item several rows of the range that activations move with, if enough remain."""
+) -> Atom | None:
+    """Give a work-item several rows of the range that activations move with, if enough remain.
+
+    Where the device's units are known, several vectors of weights, too. Returns a reduced range
+    that is unrolled whole then, None if there is none.
+    """
     activations = [ld.node.arg.offset for ld in inner if not ld.weight]
     rows = [
         r
@@ -177,15 +213,81 @@ def _share_rows(
         and any(ixs.coefficient(o, r) != 0 for o in activations)
     ]
     if not rows:
-        return
+        return None
     row = rows[-1]
     shared = vector is None or any(ixs.coefficient(o, vector) == 0 for o in activations)
-    most = TILE_ROWS if shared else WINDOW_ROWS
     items = prod(t.outer for t in tiles.values())
+    if spec.core_lanes and vector is not None and shared and any(ld.weight for ld in inner):
+        window = _window(inner, row)
+        shape = texel_tile(tiles[vector].outer, row.size, items, spec, window)
+        tiles[vector].unroll, tiles[row].unroll, taps = shape
+        return window.range if window is not None and taps > 1 else None
+    repeats = max(divisors_of(vector, activations), default=1) if vector is not None else 1
+    if vector is not None and repeats <= MAX_VECTORS and tiles[vector].outer % repeats == 0:
+        # Results that repeat one element of what is read, in lanes: its texel serves them all.
+        tiles[vector].unroll = repeats
+        items //= repeats
+    most = TILE_ROWS if shared or spec.core_lanes else WINDOW_ROWS
     enough = spec.group * spec.cores * GROUPS_PER_CORE
     # Rows must divide the range, and leave enough work-items to hide the latency of memory.
     choices = [u for u in range(most, 1, -1) if row.size % u == 0 and items // u >= enough]
     tiles[row].unroll = max(choices, default=1)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A reduced range that moves a window along the rows, and how far the next row's is."""
+
+    range: Atom
+    stride: int
+
+
+def _window(inner: list[LoadInfo], row: Atom) -> Window | None:
+    """Return the window of which rows share texels, None if there is none."""
+    along = [ix for ld in inner if not ld.weight for ix in ld.node.arg.index]
+    found = {
+        Window(a, ixs.coefficient(ix, row) or 0)
+        for ix in along
+        if ixs.coefficient(ix, row)
+        for a in ixs.leaves(ix)
+        if a is not row and a.size <= WINDOW_STEPS and ixs.coefficient(ix, a) == 1
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def texel_tile(
+    vectors: int, rows: int, items: int, spec: DeviceSpec, window: Window | None = None
+) -> tuple[int, int, int]:
+    """Return (vectors, rows, taps) of the register tile of a contraction that reads texels.
+
+        V x R accumulators; four steps of the sum read 4 * V texels of weights and R of activations,
+        for T taps of a window 4 * V * T of weights and T + (R - 1) * stride of activations.
+
+    Args:
+        vectors: of results that neighbours have, in all.
+        rows: the same.
+        items: work-items with a tile of one vector.
+        spec: of the device.
+        window: what rows share.
+    """
+    best = (float("inf"), 1, 1, 1)
+    lanes = spec.cores * spec.core_lanes
+    stride, sizes = (0, (1,)) if window is None else (window.stride, (1, window.range.size))
+    columns = [n for n in range(1, MAX_VECTORS + 1) if vectors % n == 0]
+    heights = [n for n in range(1, MAX_ROWS + 1) if rows % n == 0]
+    for v, r, taps in product(columns, heights, sizes):
+        values = taps + (r - 1) * min(stride, taps) if taps > 1 else r
+        registers = v * r + values + UNROLL * v + ADDRESS_REGISTERS
+        if v * r > 1 and registers > spec.vector_registers:
+            continue
+        slots = UNROLL * TEXEL * v * r * taps + READ_SLOTS * (UNROLL * v * taps + values)
+        slots += LOOP_SLOTS
+        # Waves that share a unit issue in turn; one alone waits for its texels.
+        turns = -(-items // (v * r * lanes))
+        cost = max(turns * slots, slots + READ_LATENCY) / taps
+        best = min(best, (cost, v, r, taps))
+    return best[1:]
 
 
 def _coalesced(tiles: list[Tile], body: PlacedBody, hoisted: frozenset[Atom] | None) -> list[Tile]:
