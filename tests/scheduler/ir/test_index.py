@@ -169,6 +169,28 @@ def test_predicates_substitute(
         assert holds(replaced, env) is holds(predicate, inner)
 
 
+@settings(max_examples=200)
+@given(meanings(), conditions)
+def test_where_tests_hold_an_index_without_their_divisions_is_equal(
+    x: Meaning, parts: list[tuple[Meaning, int, int]]
+) -> None:
+    predicate: Predicate = ()
+    for y, low, width in parts:
+        predicate = ixs.conjoin(predicate, y.ix, low, low + width)
+    shorter = ixs.where(x.ix, predicate)
+    for env in ENVS:
+        assert not holds(predicate, env) or evaluate(shorter, env) == x.of(env)
+
+
+def test_a_test_takes_out_the_division_of_a_padded_axis() -> None:
+    y = ixs.shift(ixs.of(ixs.new_range(10, "y")), -1)  # -1..8, padding around an axis of 8
+    inside = ixs.conjoin((), y, 0, 7)
+    assert ixs.where(ixs.mod(y, 8), inside) is y
+    assert ixs.where(ixs.floordiv(ixs.shift(y, 16), 8), inside) is ixs.constant(2)
+    assert ixs.where(ixs.mod(y, 4), inside) is ixs.mod(y, 4)
+    assert ixs.where(ixs.mod(y, 8), ()) is ixs.mod(y, 8)
+
+
 def test_what_bounds_prove_is_left_out() -> None:
     c = ixs.of(RANGES[2])  # 0..4
     assert ixs.conjoin((), c, 0, 4) == ()
