@@ -142,7 +142,7 @@ def _whole(position: Tensor, low: float) -> Tensor:
 def _sample(frame: Tensor, plane: _Plane, mode: str, sx: Tensor, sy: Tensor) -> Tensor:
     """Return uint8 of the shape of the positions: one plane of the frame."""
     if mode == NEAREST:
-        return frame.gather(_address(plane, sx, sy))
+        return _read(frame, plane, sx, sy)
     fraction = (1 << POSITION_BITS) - 1
     ax, ay = (sx & fraction), (sy & fraction)
     ix, iy = (_to_int16(s >> POSITION_BITS) for s in (sx, sy))
@@ -151,16 +151,18 @@ def _sample(frame: Tensor, plane: _Plane, mode: str, sx: Tensor, sy: Tensor) -> 
         for dx in (0, 1):
             weight = _tap_weight(ax, dx) * _tap_weight(ay, dy)  # in 1/2^10, exact
             weight = (weight << (WEIGHT_BITS - 2 * POSITION_BITS)).minimum(32767)
-            tap = frame.gather(_address(plane, ix + dx, iy + dy))
+            tap = _read(frame, plane, ix + dx, iy + dy)
             total = total + weight * tap.cast(dt.int32)
     return (total >> WEIGHT_BITS).clip(0, 255).cast(dt.uint8)
 
 
-def _address(plane: _Plane, x: Tensor, y: Tensor) -> Tensor:
-    """Return where samples lie in the frame; outside of the plane its border repeats."""
+def _read(frame: Tensor, plane: _Plane, x: Tensor, y: Tensor) -> Tensor:
+    """Return samples of the frame; outside of the plane its border repeats."""
     column = x.maximum(0).minimum(plane.last_column)
     line = y.maximum(0).minimum(plane.last_row)
-    return line * plane.stride + column * plane.step + plane.offset
+    address = line * plane.stride + column * plane.step + plane.offset
+    # Whatever the geometry says. A gather takes care of that, too, and of negative indices.
+    return frame.gather(address.clip(0, frame.size - 1))
 
 
 def _to_int16(value: Tensor) -> Tensor:

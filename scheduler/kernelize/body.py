@@ -18,11 +18,12 @@ from scheduler.errors import LoweringError
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix, Predicate
-from scheduler.ir.node import Node, alu, const, is_weight, make
+from scheduler.ir.node import Node, alu, const, make
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.ordered import FUSED, is_fused, parts_of
 from scheduler.ir.ranges import Index, cat_sources, source_index
 from scheduler.ir.repeated import repeated
+from scheduler.kernelize.bounds import bounds_of
 from scheduler.kernelize.scalar import atoms_of, rebuild, scalar_sources, tuple_of
 from scheduler.kernelize.uses import Realized, Region, reduce_index
 
@@ -293,37 +294,30 @@ def _row_index(value: Node, size: int) -> Ix:
     known = _as_index(value)
     if known is not None and known.lo >= 0 and known.hi < size:
         return known
-    if _is_within(value, size):
-        return ixs.of(ixs.value_atom(value, 0, size - 1))
     if size > ixs.LARGEST:
         raise LoweringError(
             f"a gather from an axis of {size} elements; at most {ixs.LARGEST}: gather from parts"
         )
-    row, zero = _counted_from_start(value, size), const(0, dt.int32)
-    row = alu(Op.MIN, alu(Op.MAX, row, zero), const(size - 1, dt.int32))
+    low, high = bounds_of(value)
+    row = _counted_from_start(value, size)
+    if low < -size:
+        row = alu(Op.MAX, row, const(0, dt.int32))
+    if high >= size:
+        row = alu(Op.MIN, row, const(size - 1, dt.int32))
     return ixs.of(ixs.value_atom(row, 0, size - 1))
-
-
-def _is_within(value: Node, size: int) -> bool:
-    """Whether a value is a byte of as many rows, or an element of a list of rows that all exist."""
-    if value.op is Op.CAST and value.src[0].dtype is dt.uint8 and value.dtype is not dt.int8:
-        return size > 255
-    if value.op is not Op.LOAD or value.dtype is not dt.int32 or not is_weight(value.src[0]):
-        return False
-    rows = value.src[0].arg.data
-    fits = rows.size > 0 and rows.min() >= 0 and rows.max() < size
-    return bool(fits and 0 <= value.arg.fill < size)
 
 
 def _counted_from_start(value: Node, size: int) -> Node:
     """Return an integer index as int32, negative ones counted from the end."""
-    row = value
+    row, (low, high) = value, bounds_of(value)
     if row.dtype is not dt.int32:
-        if not dt.holds(dt.int32, int(dt.max_value(row.dtype))):  # what is outside must stay so
+        if high > ixs.LARGEST:  # what is outside must stay so
             row = alu(Op.MIN, row, const(size, row.dtype))
-            if not row.dtype.is_unsigned:
-                row = alu(Op.MAX, row, const(-size - 1, row.dtype))
+        if low < -ixs.LARGEST:
+            row = alu(Op.MAX, row, const(-size - 1, row.dtype))
         row = make(Op.CAST, dt.int32, (row,))
+    if low >= 0:
+        return row
     below = alu(Op.LT, row, const(0, dt.int32))
     return alu(Op.WHERE, below, alu(Op.ADD, row, const(size, dt.int32)), row)
 

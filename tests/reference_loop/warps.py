@@ -136,7 +136,6 @@ def _tap(data: Bytes, plane: Plane, column: Whole, row: Whole) -> Bytes:
     column = np.minimum(np.maximum(column, 0), _wrapped(plane.columns - 1))
     row = np.minimum(np.maximum(row, 0), _wrapped(plane.rows - 1))
     at = row * np.int32(plane.stride) + column * np.int32(plane.step) + _wrapped(plane.offset)
-    at = np.where(at < 0, at + np.int32(data.size), at)  # as indices count from the end
     found: Bytes = data[np.clip(at, 0, data.size - 1)]
     return found
 

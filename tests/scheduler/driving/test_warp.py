@@ -222,9 +222,10 @@ def test_every_address_of_the_frame_is_held_to_its_buffer(mode: str) -> None:
             for read in re.finditer(rf"\b{frame} \+ \(([^()]*)\)", kernel):
                 before, index = kernel[: read.start()], read[1].partition(".")[0]
                 clamped = _definition(before, index)
-                last = re.fullmatch(rf"\(\(?(?:\(int\d*\))?\({SMALL - 1}\) < (v\d+)\) .*", clamped)
+                most = rf"\(int16\)\({SMALL - 1}\)"
+                last = re.fullmatch(rf"M_CHOOSE\(\({most} < (v\d+)\), {most}, \1\)", clamped)
                 assert last, f"{read[0]}: {index} = {clamped}"
-                assert "< (int16)(0)) ? (int16)(0) :" in _definition(before, last[1])
+                assert "< (int16)(0)), (int16)(0), v" in _definition(before, last[1])
                 seen += 1
     assert seen >= 16 * (4 if mode == "bilinear" else 1)
 
