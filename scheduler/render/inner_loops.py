@@ -39,6 +39,9 @@ from scheduler.render.values import Values
 Key = tuple[object, ...]
 # Asks the device's compiler to leave a loop rolled: unrolling is decided here.
 NO_UNROLL = "__attribute__((opencl_unroll_hint(1)))"
+# Compilers that ignore such hints unroll loops of up to so many steps (Mesa's limit). They leave
+# one that starts at a number which they do not know: launches have one dimension, so it is 0.
+UNROLLED_STEPS = 32
 
 
 class Loops:
@@ -305,6 +308,10 @@ class Loops:
     def _open_reduced(self, stack: ExitStack, node: Node, r: Atom, tile: list[Instance]) -> Ix:
         """Open the loop over a reduced range, without the steps known to contribute nothing."""
         axis = self.reduces[r]
+        if self.v.images is not None and 1 < axis.outer <= UNROLLED_STEPS:
+            # All reads of an unrolled loop wait in registers, which then are too few.
+            zero = self.e.define(("zero",), "int", "get_global_id(1)", vector=False, depth=0)
+            return self._open(stack, axis.outer, (zero.code, str(axis.outer)))
         if axis.block > 1 or axis.outer == 1 or self.v.images is not None:
             return self.open(stack, axis.outer)  # outside of an image everything is zero anyway
         bounds, ensured = ["0", str(r.size)], []
