@@ -267,9 +267,10 @@ def load(pointer: str, offset: str, dtype: DType, lanes: int, *, aligned: bool =
 
     `aligned`: the first one is at a multiple of their size, and the device is no host's processor.
     """
+    whole = "WHOLE_" if aligned and lanes > 1 else ""
     if dtype is dt.float16:
-        return f"M_LOAD_HALF_{lanes}({pointer} + ({offset}))"
-    name = "M_LOAD_WHOLE" if aligned else "M_LOAD"
+        return f"M_LOAD_HALF_{whole}{lanes}({pointer} + ({offset}))"
+    name = "M_LOAD_WHOLE" if whole else "M_LOAD"
     vector = f"{name}({dtype.cl}, {lanes}, {pointer} + ({offset}))"
     raw = f"{pointer}[{offset}]" if lanes == 1 else vector
     if dtype is not dt.bool_:
@@ -297,13 +298,14 @@ def store(
     pointer: str, offset: str, code: str, dtype: DType, lanes: int, *, aligned: bool = False
 ) -> str:
     """Return the statement that stores consecutive elements; `aligned` is as for `load`."""
+    whole = "WHOLE_" if aligned and lanes > 1 else ""
     if dtype is dt.float16:
-        return f"M_STORE_HALF_{lanes}({code}, {pointer} + ({offset}));"
+        return f"M_STORE_HALF_{whole}{lanes}({code}, {pointer} + ({offset}));"
     if dtype is dt.bool_:
         code = f"(uchar)({code} != 0)" if lanes == 1 else f"M_CONVERT(uchar{lanes}, -{code})"
     if lanes == 1:
         return f"{pointer}[{offset}] = {code};"
-    name = "M_STORE_WHOLE" if aligned else "M_STORE"
+    name = "M_STORE_WHOLE" if whole else "M_STORE"
     return f"{name}({dtype.cl}, {lanes}, {code}, {pointer} + ({offset}));"
 
 

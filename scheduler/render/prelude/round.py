@@ -119,7 +119,9 @@ M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
 """
 _HALF: Final = """
 #define M_LOAD_HALF_$N(p) vload_half$S(0, p)
+#define M_LOAD_HALF_WHOLE_$N(p) vloada_half$S(0, p)
 #define M_STORE_HALF_$N(v, p) vstore_half$S_rte(v, 0, p)
+#define M_STORE_HALF_WHOLE_$N(v, p) vstorea_half$S_rte(v, 0, p)
 M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
   ushort h[$N];
   vstore_half$S_rte(x, 0, (half*)h);
