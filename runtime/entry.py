@@ -1,6 +1,6 @@
 """Entry points bound to a device: kernels with their arguments set, host arrays for outputs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,8 @@ from runtime.manifest import BufferSpec, EntrySpec, KernelSpec, Manifest
 from runtime.megakernel import Megakernel
 from runtime.memory import DeviceMemory
 from runtime.opencl import cl
-from runtime.steps import Launch, Recorded, Recording, Step
+from runtime.recording import Recorder
+from runtime.steps import Launch, Recorded, Step
 
 # What a run is given: arrays, or buffers of the device that hold an input already.
 Inputs = Mapping[str, NDArray[Any] | cl.Buffer]
@@ -150,6 +151,12 @@ class BoundEntry:
             if out.view is not None:
                 np.copyto(out.array, out.view)
 
+    def release(self) -> None:
+        """Give recordings back; the entry does not run again."""
+        for step in self.steps:
+            if isinstance(step, Recorded):
+                step.release()
+
     def _mismatch(self, spec: TensorSpec, array: object) -> str:
         where = f"entry {self.name!r}, input {spec.name!r}"
         most = f"[1 to {spec.shape[0]}]" if spec.partial else f"{list(spec.shape)}"
@@ -225,24 +232,17 @@ class Binder:
             arguments=self._arguments if self._megakernel is None else None,
         )
 
-    def recorded(
-        self, bound: BoundEntry, record: Callable[[Sequence[Launch]], Recording]
-    ) -> BoundEntry:
+    def recorded(self, bound: BoundEntry, recorder: Recorder) -> BoundEntry:
         """Return an entry whose launches are one step, recorded by the driver.
-
-        Args:
-            bound: the entry as it is, each of its steps a launch.
-            record: makes the recording.
 
         Raises:
             RecordingError: the driver refuses.
         """
-        spec = self._manifest.entry(bound.name)
-        assert spec is not None  # it was bound
-        launches = [self._launch(index) for index in spec.launches]
-        step = Recorded(launches, record(launches))
-        arguments = [self._manifest.kernels[index].args for index in spec.launches]
-        self._arguments.add_recording(step, arguments)
+        launches = [step for step in bound.steps if isinstance(step, Launch)]
+        assert len(launches) == len(bound.steps)  # none is recorded yet
+        step = Recorded(launches, recorder.record(launches))
+        if bound.arguments is not None:
+            bound.arguments.add_recording(step, [kernel.args for kernel in bound.launches])
         return replace(bound, steps=(step,))
 
     def single_steps(self, entry: EntrySpec) -> tuple[Step, ...]:

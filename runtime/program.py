@@ -15,7 +15,7 @@ from runtime.artifact import Artifact
 from runtime.device import Device, DeviceInfo
 from runtime.entry import Binder, BoundEntry, Inputs, TensorSpec, programs_needed
 from runtime.errors import BuildError, InputError, RuntimeFault, first_line
-from runtime.guard import check_finite, checks_enabled, megakernel_enabled, recording_enabled
+from runtime.guard import check_finite, checks_enabled, megakernel_enabled
 from runtime.manifest import Manifest, is_strict
 from runtime.megakernel import Megakernel
 from runtime.memory import DeviceMemory
@@ -26,7 +26,7 @@ from runtime.queue import drain, open_first_queue, open_queue
 from runtime.recording_api import RecordingError
 from runtime.states import States
 from runtime.stats import make_stats
-from runtime.steps import Recorded, Step
+from runtime.steps import Step
 from runtime.submission import recorded_entries
 
 logger = logging.getLogger(__name__)
@@ -76,10 +76,9 @@ class Program:
         self.stats = make_stats(self._manifest, device.info.name, device.info.driver, built)
         if warm_up:
             self._warm_up()
-            if recording_enabled():
-                self._entries = recorded_entries(
-                    self._entries, self._binder, device, self._queue, self._run_idle
-                )
+            self._entries = recorded_entries(
+                self._entries, self._binder, device, self._queue, self._run_idle
+            )
         self.workers = device.workers()  # known by now, as they have run
         # The warm-up has run on zero inputs and advanced the states, so these are set anew.
         self.reset()
@@ -159,6 +158,14 @@ class Program:
     def entries(self) -> tuple[str, ...]:
         """Names of the entry points; the first is the default."""
         return tuple(self._entries)
+
+    def submissions(self, entry: str | None = None) -> int:
+        """How many commands a run of `entry` hands the driver to launch its kernels.
+
+        Raises:
+            InputError: there is no such entry.
+        """
+        return sum(step.submissions for step in self._entry(entry).steps)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -379,9 +386,7 @@ class Program:
         self._cache.launched()
         # Kernels and recordings use buffers, so entries go before the memory.
         for bound in self._entries.values():
-            for step in bound.steps:
-                if isinstance(step, Recorded):
-                    step.release()
+            bound.release()
         self._entries.clear()
         self._single_steps.clear()
         if self._megakernel is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 from runtime import recording_api as api
 from runtime.opencl import cl
@@ -17,57 +18,72 @@ from runtime.steps import Launch
 
 
 class RecordableQueue:
-    """The launches of one step; see `runtime.steps.Recording`.
+    """Records launches; see `runtime.recording.Recorder`.
 
     Args:
-        queue: that `replay` enqueues to.
-        launches: in order, at least one.
+        queue: that replays enqueue to.
         longest: launches of one recording.
 
     Raises:
-        RecordingError: the driver refuses.
+        RecordingError: the driver has no such queue.
     """
 
-    def __init__(self, queue: cl.CommandQueue, launches: Sequence[Launch], longest: int) -> None:
-        names = ("New", "End", "Release", "Enqueue")
-        self._new, self._end, self._release, self._enqueue = (
-            api.extension_function(queue.device, f"cl{name}RecordingQCOM") for name in names
+    def __init__(self, queue: cl.CommandQueue, longest: int) -> None:
+        self._new, self._end, self.release, self.enqueue = (
+            api.extension_function(queue.device, f"cl{name}RecordingQCOM")
+            for name in ("New", "End", "Release", "Enqueue")
         )
-        self._queue = queue.int_ptr
-        self._longest = longest
-        self._parts: list[_Part] = []
+        self.queue = queue.int_ptr
+        self.longest = longest
         try:
             # The property stands alone: drivers refuse it beside others, such as profiling.
-            keeping = cl.CommandQueue(queue.context, properties=api.QUEUE_RECORDABLE)  # type: ignore[arg-type]
+            properties: Any = api.QUEUE_RECORDABLE  # none of those that pyopencl knows by name
+            self._keeping = cl.CommandQueue(queue.context, properties=properties)
         except cl.Error as error:
             raise RecordingError(f"no recordable queue: {error}") from error
-        try:
-            for start in range(0, len(launches), longest):
-                self._record(keeping, launches[start : start + longest])
-        except RecordingError:
-            self.release()
-            raise
-        # Recordings are of the queue that they were made with.
-        self._keeping = keeping
 
-    def _record(self, keeping: cl.CommandQueue, launches: Sequence[Launch]) -> None:
-        status = api.Int()
-        handle = self._new(keeping.int_ptr, ctypes.byref(status))
+    def record(self, launches: Sequence[Launch]) -> LaunchesOfQueue:
+        """Record launches, with the arguments that their kernels have now.
+
+        Raises:
+            RecordingError: the driver refuses.
+        """
+        made = LaunchesOfQueue(self)
+        try:
+            for start in range(0, len(launches), self.longest):
+                self._record(made, launches[start : start + self.longest])
+        except RecordingError:
+            made.release()
+            raise
+        return made
+
+    def _record(self, made: LaunchesOfQueue, launches: Sequence[Launch]) -> None:
+        status, keeping = api.Int(), self._keeping.int_ptr
+        handle = self._new(keeping, ctypes.byref(status))
         check(status.value, "clNewRecordingQCOM")
-        self._parts.append(_Part(handle, len(launches)))
+        made.parts.append(_Part(handle))
         # pyopencl always asks for an event, which launches that do not run need not have.
         enqueue = api.core_function("clEnqueueNDRangeKernel")
         for launch in launches:
-            sizes = (_sizes(launch.global_size), _sizes(launch.local_size))
-            found = enqueue(keeping.int_ptr, launch.kernel.int_ptr, 3, None, *sizes, 0, None, None)
+            sizes = [(api.Size * 3)(*size) for size in (launch.global_size, launch.local_size)]
+            found = enqueue(keeping, launch.kernel.int_ptr, 3, None, *sizes, 0, None, None)
             check(found, f"recording {launch.name!r}: clEnqueueNDRangeKernel")
         check(self._end(handle), "clEndRecordingQCOM")
 
+
+class LaunchesOfQueue:
+    """What was recorded; see `runtime.steps.Recording`."""
+
+    def __init__(self, recorder: RecordableQueue) -> None:
+        self._recorder = recorder
+        self.parts: list[_Part] = []
+
     def replay(self) -> None:
         """Enqueue all launches."""
-        for part in self._parts:
-            found = self._enqueue(
-                *(self._queue, part.handle, part.count, part.changes),
+        recorder = self._recorder
+        for part in self.parts:
+            found = recorder.enqueue(
+                *(recorder.queue, part.handle, part.count, part.changes),
                 *(0, None, 0, None, 0, None, 0, None, None),
             )
             if found:
@@ -75,25 +91,24 @@ class RecordableQueue:
 
     def change(self, launch: int, position: int, memory: cl.MemoryObject) -> None:
         """Give a launch other memory from the next replay on."""
-        part, within = divmod(launch, self._longest)
-        self._parts[part].change(within, position, memory)
+        part, within = divmod(launch, self._recorder.longest)
+        self.parts[part].change(within, position, memory)
 
     def release(self) -> None:
         """Give the recordings back."""
-        for part in self._parts:
-            self._release(part.handle)
-        self._parts.clear()
+        for part in self.parts:
+            self._recorder.release(part.handle)
+        self.parts.clear()
 
 
 class _Part:
     """One recording, and all arguments that are not what was recorded.
 
-    They are given with every replay, as drivers need not remember them.
+    They are given with every replay, as nothing says that drivers remember them.
     """
 
-    def __init__(self, handle: int, launches: int) -> None:
+    def __init__(self, handle: int) -> None:
         self.handle = handle
-        self.launches = launches
         self.count = 0
         self.changes: ctypes.Array[api.QcomArgument] | None = None
         self._values: dict[tuple[int, int], api.Pointer] = {}
@@ -109,7 +124,3 @@ class _Part:
         for entry, ((number, at), cell) in zip(self.changes, self._values.items(), strict=True):
             entry.dispatch_index, entry.arg_index = number, at
             entry.arg_size, entry.arg_value = ctypes.sizeof(cell), ctypes.addressof(cell)
-
-
-def _sizes(values: tuple[int, int, int]) -> ctypes.Array[ctypes.c_size_t]:
-    return (api.Size * 3)(*values)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from runtime import recording_api as api
-from runtime.command_buffer import CommandBuffer
+from runtime.command_buffer import CommandBuffers
 from runtime.opencl import cl
 from runtime.recordable_queue import RecordableQueue
 from runtime.steps import Launch, Recording
@@ -52,15 +53,26 @@ def support_of(handle: cl.Device) -> Support | None:
     return None
 
 
-def record(support: Support, queue: cl.CommandQueue, launches: Sequence[Launch]) -> Recording:
-    """Record launches for a queue, with the arguments that their kernels have now.
+class Recorder(Protocol):
+    """Records launches for one queue, which runs in order."""
+
+    def record(self, launches: Sequence[Launch]) -> Recording:
+        """Record launches, with the arguments that their kernels have now.
+
+        Raises:
+            RecordingError: the driver refuses.
+        """
+
+
+def recorder_of(support: Support, queue: cl.CommandQueue) -> Recorder:
+    """Return what records for a queue.
 
     Raises:
-        RecordingError: the driver refuses.
+        RecordingError: the driver refuses, or lacks a function.
     """
     if support.extension == api.QCOM:
-        return RecordableQueue(queue, launches, support.longest)
-    return CommandBuffer(queue, launches, support.mutable)
+        return RecordableQueue(queue, support.longest)
+    return CommandBuffers(queue, support.mutable)
 
 
 def _version(handle: cl.Device, extension: str) -> tuple[int, int, int] | None:

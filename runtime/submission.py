@@ -2,24 +2,24 @@
 
     5 launches    ->    1 recording of 5 launches, replayed by each run
 
-Recorded where the device has an extension for it and a run has several launches; on PoCL's CPU
-devices the megakernel is one launch already. What cannot be recorded, or does not run so once, is
-launched one by one, and a line of the log says why.
+Recorded where the device has an extension for it and a run has several launches. On PoCL's CPU
+devices the megakernel is one launch already; what it leaves out is not recorded, because PoCL takes
+a recording apart and gains nothing. What cannot be recorded, or does not run so once, is launched
+one by one, and a line of the log says why.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 
 from runtime.device import Device
 from runtime.entry import Binder, BoundEntry
 from runtime.errors import RuntimeFault
+from runtime.guard import recording_wanted
 from runtime.opencl import cl
-from runtime.recording import record
+from runtime.recording import recorder_of
 from runtime.recording_api import RecordingError
-from runtime.steps import Recorded
 
 logger = logging.getLogger(__name__)
 
@@ -41,31 +41,23 @@ def recorded_entries(
         run: does a run of an entry, on the inputs that are on the device.
     """
     support = device.info.recording
-    if support is None:
+    # A single launch is one command already.
+    several = [bound for bound in entries.values() if len(bound.steps) > 1]
+    wanted = recording_wanted()
+    if wanted is None:
+        wanted = not device.info.is_pocl
+    if support is None or not wanted or not several:
         return entries
-    make = functools.partial(record, support, queue)
     result = dict(entries)
-    for name, bound in entries.items():
-        # A single launch is one command already.
-        if len(bound.steps) < 2:
-            continue
-        try:
-            recorded = binder.recorded(bound, make)
-        except RecordingError as error:
-            # What the driver refuses once it will refuse again, so one line is enough.
-            logger.warning(
-                "entry %r: its %s launches are enqueued one by one: %s",
-                name,
-                len(bound.steps),
-                error,
-            )
-            break
-        result[name] = recorded
-        try:
-            run(recorded)
-        except RuntimeFault as error:
-            for step in recorded.steps:
-                if isinstance(step, Recorded):
-                    step.give_up(error)
-            break
+    try:
+        recorder = recorder_of(support, queue)
+        for bound in several:
+            result[bound.name] = binder.recorded(bound, recorder)
+            run(result[bound.name])
+    except (RecordingError, RuntimeFault) as error:
+        # What a driver refuses of one entry it will refuse of the next, so one line is enough.
+        logger.warning("launches are enqueued one by one: %s", error)
+        for bound in result.values():
+            bound.release()
+        return entries
     return result
