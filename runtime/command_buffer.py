@@ -84,6 +84,8 @@ class CommandBuffer:
     argument and used again.
     """
 
+    submissions = 1
+
     def __init__(self, recorder: CommandBuffers, handle: int) -> None:
         self._recorder = recorder
         self.handle = handle

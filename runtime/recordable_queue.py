@@ -78,6 +78,11 @@ class LaunchesOfQueue:
         self._recorder = recorder
         self.parts: list[_Part] = []
 
+    @property
+    def submissions(self) -> int:
+        """How many recordings the launches are."""
+        return len(self.parts)
+
     def replay(self) -> None:
         """Enqueue all launches."""
         recorder = self._recorder

@@ -57,10 +57,17 @@ class Launch:
 
 
 class Recording(Protocol):
-    """Launches that a driver holds; made by `runtime.recording.record` for one queue."""
+    """Launches that a driver holds; made by a `runtime.recording.Recorder` for one queue.
+
+    Attributes:
+        submissions: how many commands a replay is.
+    """
+
+    @property
+    def submissions(self) -> int: ...  # noqa: D102
 
     def replay(self) -> None:
-        """Enqueue all launches, in order, as one command.
+        """Enqueue all launches, in order.
 
         Raises:
             RecordingError: the driver refuses, or cannot give a launch what `change` asked for.
@@ -100,7 +107,7 @@ class Recorded:
     @property
     def submissions(self) -> int:
         """How many commands a run enqueues for it."""
-        return len(self.launches) if self._recording is None else 1
+        return len(self.launches) if self._recording is None else self._recording.submissions
 
     def enqueue(self, queue: cl.CommandQueue) -> None:
         """Replay the recording.
@@ -112,10 +119,13 @@ class Recorded:
             try:
                 self._recording.replay()
             except RecordingError as error:
-                # A refused change costs the recording, not the run; anything else is a fault.
-                if not self._untried:
+                # A refused change costs the recording, not the run; anything else is a fault, as is
+                # the refusal of a part behind which others have been enqueued.
+                whole = self._recording.submissions == 1
+                if self._untried:
+                    self.give_up(error)
+                if not (self._untried and whole):
                     raise
-                self.give_up(error)
             else:
                 self._untried = False
                 return

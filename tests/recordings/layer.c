@@ -6,9 +6,8 @@
  *     ... khr          -> the same, version 0.9.5
  *
  * Launches that are recorded are kept and not run; a replay enqueues them in the driver below. The
- * layer is strict where drivers may be. Its devices are GPUs of a platform with another name, so
- * that nothing takes them for PoCL's CPU devices. Tests read the counters and set the failures:
- * a status that the next calls return. With MODELD_TEST_RECORDINGS_IDLE nothing reaches the driver
+ * layer is strict where drivers may be. Tests read the counters and set the failures: a status that
+ * the next calls return. With MODELD_TEST_RECORDINGS_IDLE nothing reaches the driver
  * below, neither launches nor replays: what is left is what they cost before.
  */
 #include <stdint.h>
@@ -25,7 +24,7 @@ enum { INVALID_COMMAND_BUFFER = -1138, INVALID_COMMAND = -1141 };
 
 /* Places in the loader's table of functions. */
 enum {
-  GET_PLATFORM_INFO = 1, GET_DEVICE_INFO = 3, CREATE_QUEUE = 9,
+  GET_DEVICE_INFO = 3, CREATE_QUEUE = 9,
   CREATE_KERNEL = 34, RELEASE_KERNEL = 37, SET_KERNEL_ARG = 38, GET_KERNEL_INFO = 39, FINISH = 47,
   ENQUEUE_KERNEL = 59, MARKER = 62, GET_FUNCTION = 107, CREATE_QUEUE_WITH_PROPERTIES = 123, TABLE = 256
 };
@@ -35,8 +34,8 @@ static Handle below[TABLE], table[TABLE];
 #define BELOW(type, place, ...) ((type(*)(__VA_ARGS__))below[place])
 
 /* What tests read and set. */
-int launches, replays, updates, living, finishes;
-int fail_new, fail_record, fail_end, fail_replay, fail_update, fail_finish;
+int launches, replays, updates, living;
+int fail_find, fail_new, fail_record, fail_end, fail_replay, fail_update, fail_finish;
 unsigned longest = 128;
 
 /* --- arguments of kernels, as they were set --- */
@@ -295,24 +294,17 @@ static Int answer(const void *value, size_t bytes, size_t room, void *to, size_t
   return SUCCESS;
 }
 
-static Int get_platform_info(Handle platform, Uint which, size_t room, void *to, size_t *needed) {
-  static const char name[] = "Recording layer";
-  if (which == 0x0902) return answer(name, sizeof name, room, to, needed);
-  return BELOW(Int, GET_PLATFORM_INFO, Handle, Uint, size_t, void *, size_t *)(platform, which,
-                                                                              room, to, needed);
-}
-
 static Int get_device_info(Handle device, Uint which, size_t room, void *to, size_t *needed) {
-  static const Ulong gpu = 1 << 2, none = 0, fields = 0x1F;
+  static const Ulong none = 0, fields = 0x1F;
   static const struct { Uint version; char name[64]; } versions[] = {
       {9, "cl_khr_command_buffer"}, {9 << 12, "cl_khr_command_buffer_mutable_dispatch"}};
   static const char *const names[] = {
+      "cl_khr_byte_addressable_store",
       "cl_khr_byte_addressable_store cl_qcom_recordable_queues",
       "cl_khr_byte_addressable_store cl_khr_command_buffer",
       "cl_khr_byte_addressable_store cl_khr_command_buffer cl_khr_command_buffer_mutable_dispatch"};
-  const char *all = names[is_qcom() ? 0 : is_mutable() ? 2 : 1];
+  const char *all = names[is_qcom() ? 1 : is_mutable() ? 3 : !strncmp(kind(), "khr", 3) ? 2 : 0];
   switch (which) {
-    case 0x1000: return answer(&gpu, sizeof gpu, room, to, needed);
     case 0x1030: return answer(all, strlen(all) + 1, room, to, needed);
     case 0x1060: {
       char copy[sizeof versions];
@@ -337,7 +329,8 @@ static Handle create_queue_of(Handle context, Handle device, Ulong properties, I
   }
   Handle queue = BELOW(Handle, CREATE_QUEUE, Handle, Handle, Ulong, Int *)(
       context, device, keeps ? 0 : properties, status);
-  if (keeps) recordable = queue;
+  /* One that was released may have had the same address. */
+  if (keeps || queue == recordable) recordable = keeps ? queue : NULL;
   return queue;
 }
 
@@ -367,13 +360,13 @@ static Int enqueue_kernel(Handle queue, Handle kernel, Uint dimensions, const si
 }
 
 static Int finish(Handle queue) {
-  finishes++;
   Int status = BELOW(Int, FINISH, Handle)(queue);
   return fail_finish ? fail_finish : status;
 }
 
 static Handle get_function(Handle platform, const char *name) {
   (void)platform;
+  if (fail_find) return NULL;
   static const struct { const char *name; Handle function; } qcom[] = {
       {"clNewRecordingQCOM", qcom_new}, {"clEndRecordingQCOM", qcom_end},
       {"clReleaseRecordingQCOM", release}, {"clEnqueueRecordingQCOM", qcom_enqueue}},
@@ -402,7 +395,6 @@ Int clInitLayer(Uint count, const Handle *target, Uint *made, const Handle **our
   if (count <= CREATE_QUEUE_WITH_PROPERTIES || count > TABLE) return INVALID_VALUE;
   memcpy(below, target, count * sizeof *target);
   memcpy(table, target, count * sizeof *target);
-  table[GET_PLATFORM_INFO] = get_platform_info;
   table[GET_DEVICE_INFO] = get_device_info;
   table[CREATE_QUEUE] = create_queue;
   table[CREATE_QUEUE_WITH_PROPERTIES] = create_queue_with;
