@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runtime.artifact import from_memory
 from runtime.device import Device
 from runtime.errors import RuntimeFault
 from runtime.executor import Program, load_program
@@ -202,6 +203,21 @@ def test_pocl_is_recorded_only_where_that_is_asked_for(
         monkeypatch.setenv("RUNTIME_RECORD", wanted)
         with load(pocl, tmp_path) as program:
             assert program.submissions() == commands
+
+
+def test_what_the_megakernel_leaves_out_is_recorded_with_it(
+    device: Device, layer: Layer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its arguments are fixed, so an input that is a buffer is copied to its place."""
+    monkeypatch.setenv("RUNTIME_RECORD", "1")
+    info = replace(device.info, platform="Portable Computing Language", kind="cpu")
+    raw = tiny.altered(tiny.megakernel_manifest(), {"kernels/2/function": -1})
+    artifact = from_memory(raw, tiny.data_blob())
+    with load_program(artifact, replace(device, info=info)) as program:
+        assert (program.submissions("run"), program.submissions("prepare")) == (1, 1)
+        layer.take()
+        assert results(program, 1, buffer(device, 10.0), 100) == [2, 22, 222]
+        assert layer.take() == {"launches": 0, "replays": 3, "updates": 0, "living": 1}
 
 
 @EACH_CHANGING
