@@ -96,11 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--roofline", action="store_true", help="each kernel beside what the device can do"
     )
     modes.add_argument(
-        "--submission",
-        action="store_true",
-        help="launches that the driver records beside the same ones enqueued one by one",
-    )
-    modes.add_argument(
         "--paced", action="store_true", help="runs after pauses of 0, 5, 30 and 50 ms"
     )
     modes.add_argument(
@@ -121,6 +116,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     modes.add_argument(
         "--start", type=int, metavar="STARTS", help="from start and from kill to first message"
+    )
+    modes.add_argument(
+        "--submission",
+        action="store_true",
+        help="launches that the driver records beside the same ones enqueued one by one",
     )
     options = parser.add_argument_group("of these")
     options.add_argument("--threads", type=int, default=2, help="--against: of everybody (2)")

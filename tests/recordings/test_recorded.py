@@ -6,6 +6,7 @@ They run under layer.c, in a process of their own: tests/runtime/test_recording.
 from __future__ import annotations
 
 import gc
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,9 @@ from runtime.opencl import cl
 from runtime.recording import recorder_of
 from runtime.recording_api import RecordingError
 from runtime.steps import Launch
-from tests.recordings.conftest import CHANGING, Layer
+from tests.recordings.conftest import CHANGING, KIND, Layer
 from tests.runtime import tiny
+from tools.cli import main
 
 BASE = tiny.inputs()["x"]
 ONE = (1, 1, 1)
@@ -218,6 +220,28 @@ def test_what_the_megakernel_leaves_out_is_recorded_with_it(
         layer.take()
         assert results(program, 1, buffer(device, 10.0), 100) == [2, 22, 222]
         assert layer.take() == {"launches": 0, "replays": 3, "updates": 0, "living": 1}
+
+
+def test_bench_compares_both_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tools.bench_submission.PAUSE_S", 0.0)
+    monkeypatch.setenv(KIND, "qcom")
+    monkeypatch.setenv("RUNTIME_RECORD", "1")
+    words = ["bench", str(tiny.write(tmp_path / "tiny.pkl")), "--submission", "--device", "pocl"]
+    assert main([*words, "--blocks", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["launches"], found["submissions"]) == (5, 1)
+    assert found["extension"] == "cl_qcom_recordable_queues"
+    for clock in ("host", "run"):
+        assert 0 < found[clock]["ratio_min"] <= found[clock]["ratio"] <= found[clock]["ratio_max"]
+    assert main([*words, "--blocks", "1"]) == 0
+    assert "5 launches as 1 command (cl_qcom_recordable_queues)" in capsys.readouterr().out
+    assert main(["devices"]) == 0
+    assert "shared memory, recordings" in capsys.readouterr().out
+    monkeypatch.delenv("RUNTIME_RECORD")
+    assert main([*words, "--blocks", "1"]) == 2
+    assert "are not recorded (on PoCL's CPU devices only with" in capsys.readouterr().err
 
 
 @EACH_CHANGING

@@ -127,7 +127,7 @@ def test_bench_refuses_what_cannot_work(artifact: Path, tmp_path: Path, modeld: 
     modeld.refused(3, "no OpenCL device matches", "bench", artifact, "--device", "no such")
     modeld.refused(2, "expected one artifact, found 2", "bench", "--submission", artifact, artifact)
     modeld.refused(2, "expected 1 or more", "bench", "--submission", artifact, "--blocks", "0")
-    modeld.refused(2, "its launches are not recorded", "bench", "--submission", artifact)
+    modeld.refused(2, "record", "bench", "--submission", artifact)
     modeld.refused(4, "no such file", "bench", tmp_path / "no.pkl")
     artifact.write_bytes(artifact.read_bytes()[:-1])
     modeld.refused(4, "truncated", "bench", artifact)
