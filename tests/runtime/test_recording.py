@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,26 +19,31 @@ from runtime.linker import find_zig
 pytestmark = pytest.mark.opencl
 
 SUITE = Path(__file__).parents[1] / "recordings"
+SLOW = [pytest.mark.slow, pytest.mark.alone]
 
 
 def compiler() -> list[str]:
     """Return the machine's compiler of C, or the one in the extra `linker`."""
-    found = shutil.which("cc")
-    zig = find_zig()
+    found, zig = shutil.which("cc"), find_zig()
     if found is None and zig is None:
         pytest.skip("no compiler of C: neither cc nor the extra `linker`")
     return [found] if found else [str(zig), "cc"]
 
 
-def test_recordings_under_a_layer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "which", [pytest.param("not slow", id="quick"), pytest.param("slow", id="faults", marks=SLOW)]
+)
+def test_recordings_under_a_layer(which: str, tmp_path: Path) -> None:
     layer = tmp_path / "layer.so"
     warnings = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
     subprocess.run(
         [*compiler(), *warnings, "-O1", "-fPIC", "-shared", "-o", layer, SUITE / "layer.c"],
         check=True,
     )
+    # A short path of the session's, as those of sockets have 107 bytes at most.
+    place = f"--basetemp={tempfile.mkdtemp(prefix='r')}"
     suite = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n0", "--durations=0", str(SUITE)],
+        [sys.executable, "-m", "pytest", "-q", "-n0", "-m", which, place, str(SUITE)],
         env={**os.environ, "OPENCL_LAYERS": str(layer), "POCL_CACHE_DIR": ""},
         capture_output=True,
         text=True,
