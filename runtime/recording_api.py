@@ -36,6 +36,7 @@ LINKED_DISPATCH_CONFIG: Final = 1
 DISPATCH_CONFIG: Final = 0
 UPDATES_ARE_LISTS: Final = (0, 9, 3)  # before, they are chains of structures
 
+_VENDOR: Final = "QCOM"
 _NEW_STATUS: Final = {
     -1138: "INVALID_COMMAND_BUFFER",
     -1139: "INVALID_SYNC_POINT_WAIT_LIST",
@@ -162,13 +163,19 @@ def extension_function(
     Raises:
         RecordingError: the driver has no such function.
     """
-    find = _library().clGetExtensionFunctionAddressForPlatform
+    library = _library()
+    find = library.clGetExtensionFunctionAddressForPlatform
     find.restype, find.argtypes = Pointer, (Pointer, ctypes.c_char_p)
     address = find(handle.platform.int_ptr, name.encode())
-    if not address:
-        # A vendor's library in the loader's place exports the name, and may not look it up.
-        with contextlib.suppress(AttributeError):
-            address = ctypes.cast(_library()[name], Pointer).value
+    # Names of one vendor cannot be another driver's, so they may be asked for without a platform,
+    # or taken from a library of the vendor in the loader's place: some are known only so.
+    if not address and name.endswith(_VENDOR):
+        older = library.clGetExtensionFunctionAddress
+        older.restype, older.argtypes = Pointer, (ctypes.c_char_p,)
+        address = older(name.encode())
+        if not address:
+            with contextlib.suppress(AttributeError):
+                address = ctypes.cast(library[name], Pointer).value
     if not address:
         raise RecordingError(f"the driver has no function {name}")
     return ctypes.CFUNCTYPE(*(prototype or _PROTOTYPES[name]))(address)
