@@ -16,6 +16,7 @@ from runtime.linker import MISSING, ensure_linker
 from runtime.opencl import cl
 from runtime.pocl_cpu import POCL, WHEEL_VERSION
 from runtime.probe import UNKNOWN, examine
+from runtime.recording import Support, support_of
 from runtime.workers import Candidates, Workers, starting
 
 _INSTALL_HINT: Final = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
@@ -48,6 +49,7 @@ class DeviceInfo:
     cpu: str = ""  # the name by which PoCL's compiler knows the CPU
     max_image: tuple[int, int] = (0, 0)  # texels of a two-dimensional image: width, height
     max_image_args: tuple[int, int] = (0, 0)  # images that one kernel may read, and write
+    recording: Support | None = None  # how launches are recorded to run as one command
 
     @property
     def is_pocl(self) -> bool:
@@ -233,6 +235,7 @@ def _describe(index: str, platform: cl.Platform, handle: cl.Device) -> DeviceInf
         vector_width=handle.native_vector_width_float,
         max_image=(handle.image2d_max_width, handle.image2d_max_height),
         max_image_args=(handle.max_read_image_args, handle.max_write_image_args),
+        recording=support_of(handle),
     )
 
 

@@ -1,17 +1,23 @@
 """Entry points bound to a device: kernels with their arguments set, host arrays for outputs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.arguments import Arguments
 from runtime.errors import ArtifactError, InputError, first_line
 from runtime.manifest import BufferSpec, EntrySpec, KernelSpec, Manifest
 from runtime.megakernel import Megakernel
 from runtime.memory import DeviceMemory
 from runtime.opencl import cl
+from runtime.recording import Recorder
+from runtime.steps import Launch, Recorded, Step
+
+# What a run is given: arrays, or buffers of the device that hold an input already.
+Inputs = Mapping[str, NDArray[Any] | cl.Buffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,7 @@ class InputSlot:
 
     name: str
     spec: TensorSpec
+    index: int  # of the buffer table
     buffer: cl.Buffer
     view: NDArray[Any] | None
 
@@ -52,16 +59,6 @@ class OutputSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What the executor enqueues: a kernel with its arguments set once, and its index space."""
-
-    name: str
-    kernel: cl.Kernel
-    global_size: tuple[int, int, int]
-    local_size: tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
 class BoundEntry:
     """What `Program.run` walks through; nothing in it changes after loading.
 
@@ -69,8 +66,10 @@ class BoundEntry:
         name: of the entry.
         inputs, outputs: with their buffers.
         launches: kernels of the manifest, in order.
-        steps: what runs them: one for each, or one for many where the megakernel runs them.
+        steps: what runs them: one for each, or one for many where the megakernel runs them, or the
+            driver has recorded them.
         results: what `Program.run` returns.
+        arguments: of the kernels; None where the megakernel has them, which never change.
     """
 
     name: str
@@ -79,8 +78,9 @@ class BoundEntry:
     launches: tuple[KernelSpec, ...]
     steps: tuple[Step, ...]
     results: dict[str, NDArray[Any]]
+    arguments: Arguments | None
 
-    def check_inputs(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+    def check_inputs(self, inputs: Inputs) -> None:
         """Check names, dtypes, shapes and layout; no data is looked at.
 
         Raises:
@@ -95,7 +95,7 @@ class BoundEntry:
                 or array.dtype != slot.spec.dtype
                 or not (array.shape == slot.spec.shape or slot.spec.fits(array.shape))
                 or not array.flags.c_contiguous
-            ):
+            ) and not _is_memory(slot, array):
                 raise InputError(self._mismatch(slot.spec, array))
         # All known inputs were found, so a difference in number is an unknown one.
         if len(inputs) != len(self.inputs):
@@ -105,17 +105,27 @@ class BoundEntry:
                 f"entry {self.name!r}: unknown input {extra}; it takes: {', '.join(known)}"
             )
 
-    def write(
-        self, inputs: Mapping[str, NDArray[Any]], queue: cl.CommandQueue, pending: list[cl.Event]
-    ) -> None:
+    def write(self, inputs: Inputs, queue: cl.CommandQueue, pending: list[cl.Event]) -> None:
         """Write checked inputs, or enqueue that; `pending` must outlive the commands.
 
         Raises:
             pyopencl.Error: the device refuses.
         """
+        arguments = self.arguments
         for slot in self.inputs:
-            # Memory of the host needs no command: the queue is empty between runs.
             array = inputs[slot.name]
+            if isinstance(array, cl.Buffer):
+                # Kernels read the buffer where it is, if their arguments can change.
+                if arguments is not None:
+                    arguments.move(slot.index, array)
+                else:
+                    size = slot.buffer.size
+                    copied = cl.enqueue_copy(queue, slot.buffer, array, byte_count=size)
+                    pending.append(copied)
+                continue
+            if arguments is not None:
+                arguments.restore(slot.index, slot.buffer)
+            # Memory of the host needs no command: the queue is empty between runs.
             if slot.view is not None:
                 # What a partial input leaves out keeps its bytes.
                 view = slot.view[: array.size] if slot.spec.partial else slot.view
@@ -141,6 +151,12 @@ class BoundEntry:
             if out.view is not None:
                 np.copyto(out.array, out.view)
 
+    def release(self) -> None:
+        """Give recordings back; the entry does not run again."""
+        for step in self.steps:
+            if isinstance(step, Recorded):
+                step.release()
+
     def _mismatch(self, spec: TensorSpec, array: object) -> str:
         where = f"entry {self.name!r}, input {spec.name!r}"
         most = f"[1 to {spec.shape[0]}]" if spec.partial else f"{list(spec.shape)}"
@@ -152,6 +168,11 @@ class BoundEntry:
         if array.dtype == spec.dtype and spec.fits(array.shape):
             return f"{where}: {wanted}, C-contiguous; use numpy.ascontiguousarray"
         return f"{where}: {wanted}, found {array.dtype}{list(array.shape)}"
+
+
+def _is_memory(slot: InputSlot, given: object) -> bool:
+    """Return whether an input is a buffer that kernels can read in place of its own."""
+    return isinstance(given, cl.Buffer) and given.size >= slot.buffer.size
 
 
 class Binder:
@@ -176,7 +197,8 @@ class Binder:
         self._programs = programs
         self._memory = memory
         self._megakernel = megakernel
-        self._launches: dict[int, Step] = {}
+        self._launches: dict[int, Launch] = {}
+        self._arguments = Arguments()
 
     def bind(self, entry: EntrySpec) -> BoundEntry:
         """Make the steps of an entry and the arrays of its outputs.
@@ -198,14 +220,30 @@ class Binder:
         return BoundEntry(
             name=entry.name,
             inputs=tuple(
-                InputSlot(specs[index].name, _tensor_spec(specs[index]), buffer(index), view(index))
+                InputSlot(
+                    specs[index].name, _tensor_spec(specs[index]), index, buffer(index), view(index)
+                )
                 for index in entry.inputs
             ),
             outputs=outputs,
             launches=tuple(self._manifest.kernels[index] for index in entry.launches),
             steps=self._steps(entry, len(entry.launches)),
             results={slot.name: slot.array for slot in outputs},
+            arguments=self._arguments if self._megakernel is None else None,
         )
+
+    def recorded(self, bound: BoundEntry, recorder: Recorder) -> BoundEntry:
+        """Return an entry whose launches are one step, recorded by the driver.
+
+        Raises:
+            RecordingError: the driver refuses.
+        """
+        launches = [step for step in bound.steps if isinstance(step, Launch)]
+        assert len(launches) == len(bound.steps)  # none is recorded yet
+        step = Recorded(launches, recorder.record(launches))
+        if bound.arguments is not None:
+            bound.arguments.add_recording(step, [kernel.args for kernel in bound.launches])
+        return replace(bound, steps=(step,))
 
     def single_steps(self, entry: EntrySpec) -> tuple[Step, ...]:
         """Return steps of one launch each, of the same code as those of `bind`.
@@ -217,7 +255,8 @@ class Binder:
 
     def _steps(self, entry: EntrySpec, most: int) -> tuple[Step, ...]:
         """Return steps in order; a step runs at most `most` launches."""
-        steps, at = [], 0
+        steps: list[Step] = []
+        at = 0
         while at < len(entry.launches):
             count = self._as_one(entry.launches[at : at + most])
             if count and self._megakernel is not None:
@@ -226,7 +265,7 @@ class Binder:
                 name = names[0] if count == 1 else f"{names[0]} .. {names[-1]}"
                 kernel = self._megakernel.kernel(entry, at, count)
                 # Each work-item of the launch is a worker that lives for the whole step.
-                steps.append(Step(name, kernel, (self._megakernel.workers, 1, 1), (1, 1, 1)))
+                steps.append(Launch(name, kernel, (self._megakernel.workers, 1, 1), (1, 1, 1)))
             else:
                 steps.append(self._launch(entry.launches[at]))
             at += max(1, count)
@@ -240,7 +279,7 @@ class Binder:
         alone = (n for n, index in enumerate(launches) if kernels[index].function < 0)
         return next(alone, len(launches))
 
-    def _launch(self, index: int) -> Step:
+    def _launch(self, index: int) -> Launch:
         """Return the step that launches a kernel of the manifest by itself."""
         # Entries share kernels that are launched alone: their arguments are the same in each.
         if index not in self._launches:
@@ -260,7 +299,8 @@ class Binder:
                     kernel.set_arg(position, self._memory.argument(argument))
             except cl.Error as error:
                 raise ArtifactError(f"{where}: cannot be bound: {first_line(error)}") from error
-            self._launches[index] = Step(spec.name, kernel, spec.global_size, spec.local_size)
+            self._arguments.add_kernel(kernel, tuple(spec.args))
+            self._launches[index] = Launch(spec.name, kernel, spec.global_size, spec.local_size)
         return self._launches[index]
 
 

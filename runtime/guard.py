@@ -2,7 +2,8 @@
 
 With `RUNTIME_CHECK=1` each run poisons the arena first (a kernel that reads what nothing wrote then
 yields NaN), every floating point output must be finite afterwards and the counters of
-the megakernel zero. With `RUNTIME_REPLAY=0` kernels are launched one by one on every device.
+the megakernel zero. With `RUNTIME_REPLAY=0` there is no megakernel. `RUNTIME_RECORD` says whether
+drivers record launches: `0` never, `1` wherever they can, else where that is known to gain.
 """
 
 import os
@@ -23,6 +24,11 @@ def checks_enabled() -> bool:
 def megakernel_enabled() -> bool:
     """Whether the megakernel may run launches as one; read once per program, when it is loaded."""
     return os.environ.get("RUNTIME_REPLAY", "1") != "0"
+
+
+def recording_wanted() -> bool | None:
+    """What `RUNTIME_RECORD` says; None if nothing. Read once per program, when it is loaded."""
+    return {"0": False, "1": True}.get(os.environ.get("RUNTIME_RECORD", ""))
 
 
 def check_finite(outputs: Mapping[str, NDArray[Any]], entry: str) -> None:

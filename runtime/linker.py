@@ -32,7 +32,7 @@ def ensure_linker() -> bool:
     os.environ.setdefault("PATH", os.defpath)
     if shutil.which("ld"):
         return True
-    zig = _find_zig()
+    zig = find_zig()
     if zig is None:
         return False
     shim = cache_dir() / "linker" / "ld"
@@ -46,7 +46,8 @@ def ensure_linker() -> bool:
     return shutil.which("ld") is not None
 
 
-def _find_zig() -> Path | None:
+def find_zig() -> Path | None:
+    """Return the compiler of the extra `linker`, None where it is not installed."""
     spec = importlib.util.find_spec("ziglang")
     for location in (spec.submodule_search_locations or []) if spec else []:
         zig = Path(location) / "zig"

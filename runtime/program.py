@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from runtime.artifact import Artifact
 from runtime.device import Device, DeviceInfo
-from runtime.entry import Binder, BoundEntry, Step, TensorSpec, programs_needed
+from runtime.entry import Binder, BoundEntry, Inputs, TensorSpec, programs_needed
 from runtime.errors import BuildError, InputError, RuntimeFault, first_line
 from runtime.guard import check_finite, checks_enabled, megakernel_enabled
 from runtime.manifest import Manifest, is_strict
@@ -23,8 +23,11 @@ from runtime.opencl import cl
 from runtime.profile import KernelTime, Span, summarize
 from runtime.program_cache import ProgramCache, binary_of
 from runtime.queue import drain, open_first_queue, open_queue
+from runtime.recording_api import RecordingError
 from runtime.states import States
 from runtime.stats import make_stats
+from runtime.steps import Step
+from runtime.submission import recorded_entries
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +76,9 @@ class Program:
         self.stats = make_stats(self._manifest, device.info.name, device.info.driver, built)
         if warm_up:
             self._warm_up()
+            self._entries = recorded_entries(
+                self._entries, self._binder, device, self._queue, self._run_idle
+            )
         self.workers = device.workers()  # known by now, as they have run
         # The warm-up has run on zero inputs and advanced the states, so these are set anew.
         self.reset()
@@ -118,7 +124,10 @@ class Program:
                 continue
             launched.update(spec.launches)
             bound = self._entries[spec.name]
-            self._execute(bound, bound.steps, None, self._queue, None)
+            self._run_idle(bound)
+
+    def _run_idle(self, bound: BoundEntry) -> None:
+        self._execute(bound, bound.steps, None, self._queue, None)
 
     def binaries(self) -> list[bytes]:
         """Return the device binary of each program of the manifest, b"" where there is none.
@@ -149,6 +158,14 @@ class Program:
     def entries(self) -> tuple[str, ...]:
         """Names of the entry points; the first is the default."""
         return tuple(self._entries)
+
+    def submissions(self, entry: str | None = None) -> int:
+        """How many commands a run of `entry` hands the driver to launch its kernels.
+
+        Raises:
+            InputError: there is no such entry.
+        """
+        return sum(step.submissions for step in self._entry(entry).steps)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -188,16 +205,15 @@ class Program:
 
     # --- running ------------------------------------------------------------------------------
 
-    def run(
-        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
-    ) -> dict[str, NDArray[Any]]:
+    def run(self, inputs: Inputs, entry: str | None = None) -> dict[str, NDArray[Any]]:
         """Run one entry: write the inputs, run its launches, read the outputs.
 
         Args:
             inputs: for each input of the entry, an array of exactly its dtype and shape,
                 C-contiguous; nothing is converted. A partial input may be shorter: then only its
                 bytes are copied, and what is behind them on the device stays. Arrays may be reused
-                once `run` returns.
+                once `run` returns. In place of an array a `pyopencl.Buffer` of the device's context
+                that holds the input, whole: kernels read it there.
             entry: None for the first entry.
 
         Returns:
@@ -234,13 +250,12 @@ class Program:
         self,
         bound: BoundEntry,
         steps: tuple[Step, ...],
-        inputs: Mapping[str, NDArray[Any]] | None,
+        inputs: Inputs | None,
         queue: cl.CommandQueue,
         events: list[cl.Event] | None,
     ) -> None:
         """Do one frame; without `inputs` they stay what they are on the device."""
         pending = self._pending
-        enqueue = cl.enqueue_nd_range_kernel
         where = "writing the inputs"
         try:
             if self._unfinished:
@@ -254,13 +269,13 @@ class Program:
                 where = step.name
                 # Kernels carry their arguments since loading, so that a step is one call of the
                 # driver.
-                event = enqueue(queue, step.kernel, step.global_size, step.local_size)
-                if events is not None:
+                event = step.enqueue(queue)
+                if events is not None and event is not None:
                     events.append(event)
             where = "reading the outputs"
             bound.read(queue, pending)
             self._unfinished = False
-        except cl.Error as error:
+        except (cl.Error, RecordingError) as error:
             raise RuntimeFault(
                 f"{self._device.info.name}: entry {bound.name!r}, {where}: {first_line(error)}"
             ) from error
@@ -369,7 +384,9 @@ class Program:
         # Device work reads the artifact's memory: all of it must be done before that goes.
         self._queue.finish()
         self._cache.launched()
-        # Kernels hold references to buffers, so entries go before the memory that they use.
+        # Kernels and recordings use buffers, so entries go before the memory.
+        for bound in self._entries.values():
+            bound.release()
         self._entries.clear()
         self._single_steps.clear()
         if self._megakernel is not None:

@@ -64,7 +64,7 @@ class Stepper:
             program._recover(queue)
             bound.write(inputs, queue, program._pending)
             for number, step in enumerate(program._steps_of(bound)):
-                cl.enqueue_nd_range_kernel(queue, step.kernel, step.global_size, step.local_size)
+                step.enqueue(queue)
                 queue.finish()
                 yield number
         except cl.Error as error:

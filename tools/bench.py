@@ -7,6 +7,7 @@ Example::
     modeld bench driving.pkl --roofline
     modeld bench --against onnxruntime,openvino vision.onnx
     modeld bench --against file:before.pkl vision.onnx
+    modeld bench driving.pkl --submission
     modeld bench driving.pkl --paced --beside busy,one-cpu
     modeld bench driving.pkl --paced --realtime --iters 300
     modeld bench --daemon 300 --model driving.pkl --monitoring dmonitoring.pkl
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 # Option -> module that does it; imported only then, because each needs something else.
 MODES = {
     "roofline": "tools.bench_roofline",
+    "submission": "tools.bench_submission",
     "paced": "tools.bench_paced",
     "against": "tools.bench_against",
     "bus": "tools.bench_bus",
@@ -115,9 +117,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes.add_argument(
         "--start", type=int, metavar="STARTS", help="from start and from kill to first message"
     )
+    modes.add_argument(
+        "--submission",
+        action="store_true",
+        help="launches that the driver records beside the same ones enqueued one by one",
+    )
     options = parser.add_argument_group("of these")
     options.add_argument("--threads", type=int, default=2, help="--against: of everybody (2)")
-    options.add_argument("--blocks", type=int, default=8, help="--against: blocks of 20 runs (8)")
+    options.add_argument(
+        "--blocks", type=int, default=8, help="--against, --submission: blocks of 20 runs (8)"
+    )
     add_bind(options)
     add_constant(options)
     options.add_argument(
@@ -151,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
     # A number of 0 was asked for too; its module says what it expects.
     given = (name for name in MODES if not any(getattr(args, name) is v for v in (None, False)))
     mode = next(given, None)
-    if mode in (None, "roofline"):
+    if mode in (None, "roofline", "submission"):
         if len(args.path) != 1:
             raise UsageError(
                 f"bench: expected one artifact, found {count_text(len(args.path), 'file')}"
@@ -256,6 +265,7 @@ def measure(
         "min_ms": float(times_ms.min()),
         "kernels": len({(kernel.program, kernel.name) for kernel in launches}),
         "launches": len(launches),
+        "submissions": program.submissions(entry),
         "bytes_moved": sum(kernel.bytes_moved for kernel in launches),
         "arena_peak_bytes": manifest.arena_size,
         "gflops": sum(kernel.flops for kernel in launches) / (median_ms * 1e6),
@@ -337,7 +347,8 @@ def _print_tables(result: Mapping[str, Any], times: Sequence[KernelTime], shown:
     facts = {
         "run": times_text,
         "rate": f"{flops_text(result['gflops'] * 1e9)}/s",
-        "kernels": f"{result['kernels']} in {count_text(result['launches'], 'launch')}",
+        "kernels": f"{result['kernels']} in {count_text(result['launches'], 'launch')}, "
+        f"{count_text(result['submissions'], 'command')} of the driver",
         "memory": memory_text,
         "load": load,
     }

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
                 info.name,
                 info.compute_units,
                 format_size(info.global_mem_bytes),
-                _abilities(info.images, info.half_arithmetic, info.unified_memory),
+                _abilities(info),
                 info.problem or _driver(info),
             )
             for info in devices
@@ -68,6 +68,11 @@ def _driver(info: DeviceInfo) -> str:
     return f"{info.version}, compiles for {info.cpu}" if told else info.version
 
 
-def _abilities(images: bool, half: bool, unified: bool) -> str:
-    names = {"images": images, "fp16": half, "shared memory": unified}
+def _abilities(info: DeviceInfo) -> str:
+    names = {
+        "images": info.images,
+        "fp16": info.half_arithmetic,
+        "shared memory": info.unified_memory,
+        "recordings": info.recording is not None,
+    }
     return ", ".join(name for name, able in names.items() if able) or "-"

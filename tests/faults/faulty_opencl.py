@@ -117,10 +117,35 @@ def stick(control: Control) -> None:
     PubMaster.send = stuck_send  # type: ignore[method-assign]
 
 
+def failing(
+    real: Callable[..., Any],
+    control: Control,
+    run: threading.local,
+    error: Callable[[int], Exception],
+) -> Callable[..., Any]:
+    """Return a call of the driver to which happens what was ordered for the run."""
+
+    def called(*args: Any, **options: Any) -> Any:
+        mode = getattr(run, "mode", Mode.NOTHING)
+        if mode in _CODES:
+            raise error(_CODES[mode])
+        if mode is Mode.HANG:
+            run.mode = Mode.NOTHING
+            while control.mode() is Mode.HANG:
+                time.sleep(_LOOK_S)
+        elif mode is Mode.SLOW:
+            run.mode = Mode.NOTHING
+            time.sleep(run.ms / 1e3)
+        return real(*args, **options)
+
+    return called
+
+
 def install(control: Control) -> None:
     """Wrap what the executor calls, in this process."""
-    from runtime import entry, program
+    from runtime import entry, program, steps
     from runtime.opencl import cl
+    from runtime.recording_api import RecordingError
 
     # What was ordered for the run that this thread is in.
     run = threading.local()
@@ -134,20 +159,6 @@ def install(control: Control) -> None:
         finally:
             run.mode = Mode.NOTHING
 
-    def faulty_enqueue(*args: Any, **options: Any) -> Any:
-        mode = getattr(run, "mode", Mode.NOTHING)
-        if mode in _CODES:
-            record = cl._cl._ErrorRecord("clEnqueueNDRangeKernel", _CODES[mode], "")
-            raise cl.RuntimeError(record)
-        if mode is Mode.HANG:
-            run.mode = Mode.NOTHING
-            while control.mode() is Mode.HANG:
-                time.sleep(_LOOK_S)
-        elif mode is Mode.SLOW:
-            run.mode = Mode.NOTHING
-            time.sleep(run.ms / 1e3)
-        return real_enqueue(*args, **options)
-
     def faulty_read(self: Any, *args: Any) -> None:
         real_read(self, *args)
         mode = getattr(run, "mode", Mode.NOTHING)
@@ -159,7 +170,16 @@ def install(control: Control) -> None:
 
     program.Program.run = faulty_run  # type: ignore[method-assign]
     entry.BoundEntry.read = faulty_read  # type: ignore[method-assign,assignment]
-    cl.enqueue_nd_range_kernel = faulty_enqueue
+
+    def launch_error(code: int) -> Exception:
+        return cl.RuntimeError(cl._cl._ErrorRecord("clEnqueueNDRangeKernel", code, ""))
+
+    def replay_error(code: int) -> Exception:
+        return RecordingError(f"clEnqueueRecordingQCOM failed: {code}")
+
+    cl.enqueue_nd_range_kernel = failing(real_enqueue, control, run, launch_error)
+    replay = failing(steps.Recorded.enqueue, control, run, replay_error)
+    steps.Recorded.enqueue = replay  # type: ignore[method-assign]
 
 
 def main() -> int:

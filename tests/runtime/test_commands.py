@@ -96,12 +96,13 @@ def test_bench_has_the_documented_keys(
     trace = tmp_path / "trace.json"
     command = ["bench", artifact, "--iters", "7", "--profile", "--trace", trace]
     result = modeld(0, *command, "--json", *([] if load else ["--no-load"])).json
-    documented = "median_ms p99_ms min_ms kernels launches bytes_moved arena_peak_bytes gflops"
-    documented += " load_warm_ms load_cold_ms rss_mib device"
+    documented = "median_ms p99_ms min_ms kernels launches submissions bytes_moved gflops"
+    documented += " arena_peak_bytes load_warm_ms load_cold_ms rss_mib device"
     assert set(documented.split()) <= set(result)
     assert 0 < result["min_ms"] <= result["median_ms"] <= result["p99_ms"]
     # From the manifest: 4 flops and 16 bytes an item; 1 + 4 + 4 + 4 + 1 items.
     assert (result["kernels"], result["launches"], result["bytes_moved"]) == (5, 5, 14 * 16)
+    assert result["submissions"] == 5
     assert result["gflops"] == pytest.approx(14 * 4 / (result["median_ms"] * 1e6))
     assert result["arena_peak_bytes"] == 512
     if load:  # a cold one compiles five kernels and a warm one none
@@ -124,6 +125,9 @@ def test_bench_refuses_what_cannot_work(artifact: Path, tmp_path: Path, modeld: 
     modeld.refused(2, "--iters: expected 1", "bench", artifact, "--iters", "0")
     modeld.refused(2, "no entry 'x'", "bench", artifact, "--entry", "x")
     modeld.refused(3, "no OpenCL device matches", "bench", artifact, "--device", "no such")
+    modeld.refused(2, "expected one artifact, found 2", "bench", "--submission", artifact, artifact)
+    modeld.refused(2, "expected 1 or more", "bench", "--submission", artifact, "--blocks", "0")
+    modeld.refused(2, "record", "bench", "--submission", artifact)
     modeld.refused(4, "no such file", "bench", tmp_path / "no.pkl")
     artifact.write_bytes(artifact.read_bytes()[:-1])
     modeld.refused(4, "truncated", "bench", artifact)

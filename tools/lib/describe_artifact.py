@@ -58,6 +58,7 @@ def _entry_facts(manifest: Manifest, entry: EntrySpec) -> dict[str, Any]:
         "inputs": [_tensor_facts(manifest.buffers[index]) for index in entry.inputs],
         "outputs": [_tensor_facts(manifest.buffers[index]) for index in entry.outputs],
         "launches": len(launches),
+        "in_megakernel": sum(kernel.function >= 0 for kernel in launches),
         "flops": sum(kernel.flops for kernel in launches),
         "bytes_moved": sum(kernel.bytes_moved for kernel in launches),
     }
@@ -77,6 +78,7 @@ def _sections(artifact: Artifact) -> list[Section]:
         ("arena", format_size(manifest.arena_size)),
         ("programs", f"{len(manifest.programs)}, {binaries} with a device binary"),
         ("self-test", _self_test(manifest)),
+        ("a run is", _commands(manifest)),
     ]
     overview += [
         (model.role, f"{model.file}, checkpoint {model.checkpoint or 'unknown'}")
@@ -93,16 +95,24 @@ def _sections(artifact: Artifact) -> list[Section]:
     facts = [_entry_facts(manifest, entry) for entry in manifest.entries]
     unit, work = flops_column([f["flops"] for f in facts])
     entries: list[tuple[object, ...]] = [
-        (entry.name, f["launches"], flops, format_size(f["bytes_moved"]))
+        (entry.name, f["launches"], f["in_megakernel"], flops, format_size(f["bytes_moved"]))
         for entry, f, flops in zip(manifest.entries, facts, work, strict=True)
     ]
     return [
         Section("overview", ("what", "value"), overview),
         *_interface(manifest),
-        Section("entries", ("entry", "launches", unit, "moved"), entries),
+        Section("entries", ("entry", "launches", "in megakernel", unit, "moved"), entries),
         Section("tensors", ("entry", "use", "name", "dtype", "shape"), tensors),
         _kernel_section(manifest),
     ]
+
+
+def _commands(manifest: Manifest) -> str:
+    """Return how many commands of a driver launch the kernels of a run, by device."""
+    one = "where the driver records them (modeld devices)"
+    if manifest.megakernel is not None:
+        one = f"on PoCL's CPU devices, and {one}"
+    return f"one command for its launches {one}, else one for each"
 
 
 def _self_test(manifest: Manifest) -> str:
