@@ -111,11 +111,16 @@ def _frame_rings(directory: Path) -> Iterator[str]:
     except OSError:
         return
     for path in paths:
-        try:
-            if path.is_file() and path.open("rb").read(8) == MAGIC.to_bytes(8, "little"):
-                yield path.name
-        except OSError:
-            continue
+        if path.is_file() and _begins_as_a_ring(path):
+            yield path.name
+
+
+def _begins_as_a_ring(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(8) == MAGIC.to_bytes(8, "little")
+    except OSError:
+        return False
 
 
 def _is_socket(path: Path) -> bool:

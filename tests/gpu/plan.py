@@ -1,0 +1,78 @@
+"""What a run does, in which order, and how its time is shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tools.make_model import BENCHMARKS, MODELS
+
+# Seconds of all of it, and at which share of them each stage is cut; what is left goes to the next.
+SECONDS: Final = 450.0
+SHARES: Final = {
+    "doctor": 0.20,
+    "compile": 0.60,
+    "measure": 0.85,
+    "tune": 0.95,
+    "peers": 1.0,
+}
+PRECISIONS: Final = ("fp32", "fp16")
+# The whole driving program, driver monitoring, and the driving model that was trained.
+DRIVING: Final = "driving"
+MONITORING: Final = "dmonitoring"
+MONITORING_INTERFACE: Final = "dmonitoring-2025"
+TRAINED: Final = "trained"
+TUNED: Final = ("vision", "policy")
+# Of a search, at most; a model's.
+TUNE_S: Final = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One artifact.
+
+    Attributes:
+        name: of the model or program.
+        precision: "fp32" or "fp16".
+        models: the files that it is made of.
+        plain: whether driving conventions are left out.
+    """
+
+    name: str
+    precision: str
+    models: tuple[Path, ...]
+    plain: bool
+
+    @property
+    def title(self) -> str:
+        """Name and precision."""
+        return f"{self.name} {self.precision}"
+
+    def artifact(self, directory: Path) -> Path:
+        """Return where it is put."""
+        return directory / f"{self.name}.{self.precision}.pkl"
+
+    def arguments(self, directory: Path, target: str, device: str | None) -> list[str]:
+        """Return those of `modeld` that compile it."""
+        given = ["compile", *map(str, self.models), "-o", str(self.artifact(directory))]
+        given += ["--precision", self.precision, "--target", target, "--no-binary"]
+        given += ["--device", device] if device else []
+        return [*given, *(["--plain"] if self.plain else [])]
+
+
+def jobs(models: Path, trained: Path | None) -> list[Job]:
+    """Return all artifacts, the most important first.
+
+    Args:
+        models: directory of the example models.
+        trained: directory of the trained model; None where it is not there.
+    """
+    pair = tuple(models / f"{name}.onnx" for name in MODELS)
+    found: list[tuple[str, tuple[Path, ...], bool]] = [(DRIVING, pair, False)]
+    found += [(name, (models / f"{name}.onnx",), True) for name in MODELS]
+    if trained is not None:
+        found.append((TRAINED, tuple(trained / f"{n}.onnx" for n in MODELS), False))
+    found.append((MONITORING, (models / f"{MONITORING}.onnx",), False))
+    found += [(name, (models / f"{name}.onnx",), True) for name in BENCHMARKS]
+    return [Job(n, precision, m, plain) for n, m, plain in found for precision in PRECISIONS]
