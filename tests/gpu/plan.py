@@ -26,6 +26,8 @@ TRAINED: Final = "trained"
 TUNED: Final = ("vision", "policy")
 # Of a search, at most; a model's.
 TUNE_S: Final = 45.0
+# To load, test and time an artifact: a driver that takes longer hangs, or is no GPU's.
+ARTIFACT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +64,18 @@ class Job:
 
 
 def jobs(models: Path, trained: Path | None) -> list[Job]:
-    """Return all artifacts, the most important first.
+    """Return all artifacts: those of the daemon first, small ones before large ones.
 
     Args:
         models: directory of the example models.
         trained: directory of the trained model; None where it is not there.
     """
     pair = tuple(models / f"{name}.onnx" for name in MODELS)
-    found: list[tuple[str, tuple[Path, ...], bool]] = [(DRIVING, pair, False)]
-    found += [(name, (models / f"{name}.onnx",), True) for name in MODELS]
+    found: list[tuple[str, tuple[Path, ...], bool]] = []
     if trained is not None:
         found.append((TRAINED, tuple(trained / f"{n}.onnx" for n in MODELS), False))
     found.append((MONITORING, (models / f"{MONITORING}.onnx",), False))
+    found += [(name, (models / f"{name}.onnx",), True) for name in reversed(MODELS)]
+    found.append((DRIVING, pair, False))
     found += [(name, (models / f"{name}.onnx",), True) for name in BENCHMARKS]
     return [Job(n, precision, m, plain) for n, m, plain in found for precision in PRECISIONS]

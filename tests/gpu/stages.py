@@ -15,7 +15,7 @@ from typing import Any, Final
 from runtime.own_process import own_command
 from tests.gpu import plan
 from tests.gpu.plan import Job
-from tests.gpu.processes import ROOT, Running, modeld, run
+from tests.gpu.processes import CUT, ROOT, Running, modeld, run
 
 _VERDICT: Final = re.compile(r"^(\S+::\S+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)", re.MULTILINE)
 _FAILED: Final = ("FAILED", "ERROR")
@@ -138,15 +138,17 @@ def _read_suite(state: Run, suite: Running) -> None:
 def measure(state: Run, compiled: Sequence[Job]) -> None:
     """Run the self-test of each artifact on the device, and time it."""
     for job in compiled:
-        left = state.left("measure")
-        if left <= 0:
+        limit_s = min(plan.ARTIFACT_S, state.left("measure"))
+        if limit_s <= 0:
             break
         words = [str(job.artifact(state.directory)), *state.device_options()]
-        done = run(own_command("tests.gpu.measure", *words), state.environment, left)
+        done = run(own_command("tests.gpu.measure", *words), state.environment, limit_s)
         row = state.report["artifacts"][job.title]
         found = done.json()
         row.update(found)
         row["state"] = "measured" if found else f"does not run: {done.problem}"
+        if done.code == CUT and limit_s < plan.ARTIFACT_S:
+            row["state"] = "the time was over"
         state.say(f"{job.title}: {_times(row)}")
 
 
