@@ -124,7 +124,7 @@ def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
         ceilings = probe.measure()
         profile = program.profile(inputs, entry, ITERATIONS)
         frame = measure(program, inputs, entry, ITERATIONS)
-        under_load = read_sensors(smi=False)
+        under_load = read_sensors()
         ceilings = ceilings.best_of(probe.measure())
         rows = make_rows(quietest([profile]), weight_bytes_of(program.manifest, entry), ceilings)
         driving = program.manifest.kind == "driving"
