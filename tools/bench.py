@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes.add_argument(
         "--against",
         metavar="PEER[,PEER]",
-        help="MODEL.onnx in onnxruntime, openvino, tinygrad; file:OTHER: ours, another file; more "
+        help="MODEL.onnx in onnxruntime, openvino, tinygrad, torch; file:OTHER: ours, another file; more "
         "files: the driving program",
     )
     modes.add_argument("--bus", action="store_true", help="latency and rate of the bus")

@@ -69,7 +69,7 @@ For {architecture} and Python {version}.
     PYTHON=/opt/python ./test-gpu  with that interpreter
     ./test-gpu --seconds 200       in less time; what was not reached is said
     VENV_OPTIONS=--system-site-packages ./test-gpu
-                                   also beside an onnxruntime that is installed here
+                                   also beside an onnxruntime or torch that is installed here
 
 It needs an OpenCL driver for the GPU, and writes in this folder only.
 Exit code 1: a result is wrong.

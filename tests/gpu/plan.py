@@ -11,10 +11,10 @@ from tools.make_model import BENCHMARKS, MODELS
 # Seconds of all of it, and at which share of them each stage is cut; what is left goes to the next.
 SECONDS: Final = 430.0
 SHARES: Final = {
-    "doctor": 0.20,
-    "compile": 0.60,
-    "measure": 0.85,
-    "tune": 0.95,
+    "doctor": 0.15,
+    "compile": 0.50,
+    "measure": 0.72,
+    "tune": 0.92,
     "peers": 1.0,
 }
 PRECISIONS: Final = ("fp32", "fp16")
@@ -26,7 +26,8 @@ TRAINED: Final = "trained"
 TUNED: Final = ("vision", "policy")
 # Of a search, at most; a model's.
 TUNE_S: Final = 45.0
-# To load, test and time an artifact: a driver that takes longer hangs, or is no GPU's.
+# To compile an artifact with its binaries, and to load, test and time it: what takes longer hangs.
+COMPILE_S: Final = 180.0
 ARTIFACT_S: Final = 60.0
 
 
@@ -58,7 +59,7 @@ class Job:
     def arguments(self, directory: Path, target: str, device: str | None) -> list[str]:
         """Return those of `modeld` that compile it."""
         given = ["compile", *map(str, self.models), "-o", str(self.artifact(directory))]
-        given += ["--precision", self.precision, "--target", target, "--no-binary"]
+        given += ["--precision", self.precision, "--target", target]
         given += ["--device", device] if device else []
         return [*given, *(["--plain"] if self.plain else [])]
 

@@ -78,6 +78,11 @@ class Running:
         """Whether it came to its end."""
         return self._process.poll() is not None
 
+    @property
+    def seconds(self) -> float:
+        """Since its start."""
+        return time.monotonic() - self._started
+
     def done(self, limit_s: float) -> Done:
         """Wait for the end, at most so long, and return how it was."""
         code = CUT
@@ -87,7 +92,7 @@ class Running:
             os.killpg(self._process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
-        seconds = time.monotonic() - self._started
+        seconds = self.seconds
         texts = []
         for stream in (self._output, self._errors):
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LAST_BYTES))

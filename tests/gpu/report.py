@@ -94,18 +94,19 @@ def _tuned(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _peers(report: Mapping[str, Any]) -> Iterator[str]:
-    yield from ("", "## Beside onnxruntime", "")
+    yield from ("", "## Beside others", "")
     if report.get("peers_problem"):
         yield report["peers_problem"]
         return
-    yield "| model | ours ms | theirs ms | ours / theirs | its settings |"
-    yield "|" + "---|" * 5
+    yield "| model | ours ms | beside | theirs ms | ours / theirs | largest error | its settings |"
+    yield "|" + "---|" * 7
     for name, row in report["peers"].items():
         if "problem" in row:
-            yield f"| {name} | {row['problem']} | | | |"
+            yield f"| {name} | {row['problem']} | | | | | |"
             continue
-        theirs = row["peers"]["onnxruntime"]
-        yield (
-            f"| {name} | {row['ours_ms']:.3f} | {theirs['theirs_ms']:.3f} | "
-            f"{theirs['ratio']:.3f} | {theirs['options']} |"
-        )
+        for peer, one in row["peers"].items():
+            error = "-" if one["max_rel_err"] is None else f"{one['max_rel_err']:.0e}"
+            yield (
+                f"| {name} | {row['ours_ms']:.3f} | {peer} | {one['theirs_ms']:.3f} | "
+                f"{one['ratio']:.3f} | {error} | {one['options']} |"
+            )

@@ -19,6 +19,7 @@ from tests.gpu.processes import CUT, ROOT, Running, modeld, run
 
 _VERDICT: Final = re.compile(r"^(\S+::\S+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)", re.MULTILINE)
 _FAILED: Final = ("FAILED", "ERROR")
+PEERS: Final = ("onnxruntime", "torch")
 POLL_S: Final = 0.1
 
 
@@ -89,7 +90,7 @@ def compile_all(state: Run, made: Sequence[Job]) -> list[Job]:
             words = job.arguments(state.directory, state.target, state.device)
             running[job] = Running(modeld(*words, "--json"), state.environment)
         for job, process in list(running.items()):
-            if process.ended:
+            if process.ended or process.seconds > plan.COMPILE_S:
                 del running[job]
                 compiled += _take(state, job, process)
         time.sleep(POLL_S)
@@ -190,20 +191,23 @@ def tune(state: Run, compiled: Sequence[Job]) -> None:
 
 
 def peers(state: Run, compiled: Sequence[Job]) -> None:
-    """Run models beside onnxruntime, on its CUDA where it has that."""
+    """Run models beside onnxruntime and torch, on CUDA where they have that."""
     state.report["peers"] = {}
-    if importlib.util.find_spec("onnxruntime") is None:
-        state.report["peers_problem"] = "onnxruntime is not installed"
+    here = [name for name in PEERS if importlib.util.find_spec(name) is not None]
+    if not here:
+        state.report["peers_problem"] = f"none of {', '.join(PEERS)} is installed"
         return
     for job in compiled:
         left = state.left("peers")
         if not job.plain or job.precision != "fp32" or left < 5.0:
             continue
-        words = ["bench", "--against", "onnxruntime", str(job.models[0]), "--blocks", "4", "--json"]
-        done = run(modeld(*words, *state.device_options()), state.environment, left)
+        words = ["bench", "--against", ",".join(here), str(job.models[0]), "--blocks", "4"]
+        words += ["--json", *state.device_options()]
+        done = run(modeld(*words), state.environment, left)
         found = done.json()
         state.report["peers"][job.name] = found or {"problem": done.problem}
-        state.say(f"{job.name} beside onnxruntime: {found.get('ratio', done.problem)}")
+        ratios = {name: round(one["ratio"], 3) for name, one in found.get("peers", {}).items()}
+        state.say(f"{job.name} beside {', '.join(here)}: {ratios or done.problem}")
 
 
 def workers() -> int:

@@ -41,6 +41,15 @@ def report(**changes: Any) -> dict[str, Any]:
     return {**good, **changes}
 
 
+def test_others_are_shown_each_in_a_row() -> None:
+    one = {"theirs_ms": 4.0, "ratio": 0.5, "max_rel_err": 1e-6, "options": "CUDA, one graph"}
+    row = {"ours_ms": 2.0, "peers": {"torch": one, "onnxruntime": {**one, "max_rel_err": None}}}
+    page = markdown(report(peers={"vision": row, "vit": {"problem": "cut"}}, peers_problem=""))
+    assert "| vision | 2.000 | torch | 4.000 | 0.500 | 1e-06 | CUDA, one graph |" in page
+    assert "| vision | 2.000 | onnxruntime | 4.000 | 0.500 | - |" in page
+    assert "| vit | cut |" in page
+
+
 def test_what_was_not_reached_is_shown_and_is_no_failure() -> None:
     assert failures(report()) == []
     page = markdown(report())

@@ -257,8 +257,55 @@ def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant
     return [Variant(options, run, lambda: {name: np.array(a) for name, a in last.items()})]
 
 
+def _open_torch(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
+    """Its functions operator by operator, float32 without TF32; on CUDA as one recorded graph."""
+    import torch
+
+    from tools.lib.torch_model import TorchModel
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    model = TorchModel(path, device)
+    host = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    placed = {name: tensor.to(device) for name, tensor in host.items()}
+    last: dict[str, NDArray[Any]] = {}
+
+    def forward() -> dict[str, Any]:
+        with torch.inference_mode():
+            return model(placed)
+
+    found, replay = forward(), None
+    if device == "cuda":
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):  # libraries choose their kernels before they are recorded
+                forward()
+        stream.synchronize()
+        replay = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(replay):
+            found = forward()
+
+    def run() -> None:
+        # From the host and to it, as the others do.
+        results = found
+        if replay is None:
+            results = forward()
+        else:
+            for name, tensor in host.items():
+                placed[name].copy_(tensor)
+            replay.replay()
+        last.update({name: tensor.cpu().numpy() for name, tensor in results.items()})
+
+    run()
+    options = "CUDA, one graph" if replay is not None else f"{threads} threads, CPU"
+    return [Variant(options, run, lambda: {name: np.array(a) for name, a in last.items()})]
+
+
 PEERS: dict[str, Peer] = {
     "onnxruntime": Peer("bench", _open_onnxruntime),
     "openvino": Peer("bench", _open_openvino),
     "tinygrad": Peer("tinygrad", _open_tinygrad),
+    "torch": Peer("train", _open_torch),
 }
