@@ -183,9 +183,9 @@ def _gather(call: _Call) -> Any:
     return found.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
 
 
-def _mean(call: _Call) -> Any:
+def _reduced(call: _Call, name: str) -> Any:
     axes = call.ints(1, "axes") or list(range(call.given[0].ndim))
-    return call.given[0].mean(axes, keepdim=bool(call.get("keepdims", 1)))
+    return getattr(call.given[0], name)(axes, keepdim=bool(call.get("keepdims", 1)))
 
 
 def _squeeze(call: _Call) -> Any:
@@ -231,7 +231,9 @@ OPERATORS: Final[Mapping[str, Callable[[_Call], Any]]] = {
     "MaxPool": _max_pool,
     "Mul": lambda c: c.given[0] * c.given[1],
     "PRelu": lambda c: torch.where(c.given[0] < 0, c.given[0] * c.given[1], c.given[0]),
-    "ReduceMean": _mean,
+    "ReduceMax": lambda c: _reduced(c, "amax"),
+    "ReduceMean": lambda c: _reduced(c, "mean"),
+    "ReduceSum": lambda c: _reduced(c, "sum"),
     "Relu": lambda c: f.relu(c.given[0]),
     "Reshape": _reshape,
     "Sigmoid": lambda c: torch.sigmoid(c.given[0]),
@@ -240,6 +242,7 @@ OPERATORS: Final[Mapping[str, Callable[[_Call], Any]]] = {
     "Split": _split,
     "Squeeze": _squeeze,
     "Sub": lambda c: c.given[0] - c.given[1],
+    "Tanh": lambda c: torch.tanh(c.given[0]),
     "Transpose": lambda c: c.given[0].permute(c.get("perm")),
     "Unsqueeze": _unsqueeze,
 }

@@ -15,11 +15,15 @@ from tools.example_models import build_example
 from tools.lib.torch_model import OperatorError, TorchModel
 from tools.make_model import BENCHMARKS, MODELS
 
+TRAINED = Path(__file__).parents[4] / "tools/models"
 
-@pytest.mark.parametrize("name", [*MODELS, *BENCHMARKS])
+
+@pytest.mark.parametrize("name", [*MODELS, *BENCHMARKS, "trained policy"])
 def test_outputs_are_those_of_onnxruntime(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(build_example(name, 0).data)
+    path = TRAINED / f"{name.split()[-1]}.onnx"
+    if not name.startswith("trained"):
+        path = tmp_path / "m.onnx"
+        path.write_bytes(build_example(name, 0).data)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(path), options)
