@@ -15,7 +15,7 @@ from typing import Any, Final
 import runtime
 from runtime.selftest import run_self_test
 from tools import bench, bench_paced
-from tools.lib.blocks import compare, measure_rounds
+from tools.lib.blocks import FRAMES, compare, measure_rounds
 from tools.lib.json_output import print_json
 
 # Runs back to back, and after each pause: fewer where they would take longer than so many seconds.
@@ -50,9 +50,8 @@ def main() -> int:
                 "worst": str(tests[0].worst) if tests[0].worst is not None else "",
             },
         }
+        fitting = int(LONGEST_S * 1e3 / bench.measure(first, inputs, entry, 1)["median_ms"])
         if len(programs) == 1:
-            once_s = bench.measure(first, inputs, entry, 1)["median_ms"] / 1e3
-            fitting = int(LONGEST_S / once_s)
             runs = max(LEAST_RUNS, min(ITERATIONS, fitting))
             paced = max(LEAST_RUNS, min(PACED_RUNS, fitting // len(bench_paced.PAUSES_MS)))
             found["bench"] = bench.measure(first, inputs, entry, runs)
@@ -62,7 +61,8 @@ def main() -> int:
                 "ours": lambda: programs[0].run(inputs, entry),
                 "theirs": lambda: programs[1].run(inputs, entry),
             }
-            blocks = measure_rounds(both, ROUNDS)
+            frames = max(LEAST_RUNS, min(FRAMES, fitting // ROUNDS))
+            blocks = measure_rounds(both, ROUNDS, frames)
             found["beside"] = asdict(compare(blocks["ours"], blocks["theirs"]))
     print_json(found)
     return 0 if found["self_test"]["passed"] else 1
