@@ -72,11 +72,10 @@ def jobs(models: Path, trained: Path | None) -> list[Job]:
         trained: directory of the trained model; None where it is not there.
     """
     pair = tuple(models / f"{name}.onnx" for name in MODELS)
-    found: list[tuple[str, tuple[Path, ...], bool]] = []
+    vision, policy = ((name, (models / f"{name}.onnx",), True) for name in MODELS)
+    found: list[tuple[str, tuple[Path, ...], bool]] = [policy]
     if trained is not None:
         found.append((TRAINED, tuple(trained / f"{n}.onnx" for n in MODELS), False))
-    found.append((MONITORING, (models / f"{MONITORING}.onnx",), False))
-    found += [(name, (models / f"{name}.onnx",), True) for name in reversed(MODELS)]
-    found.append((DRIVING, pair, False))
+    found += [vision, (MONITORING, (models / f"{MONITORING}.onnx",), False), (DRIVING, pair, False)]
     found += [(name, (models / f"{name}.onnx",), True) for name in BENCHMARKS]
     return [Job(n, precision, m, plain) for n, m, plain in found for precision in PRECISIONS]
