@@ -166,8 +166,8 @@ def tune(state: Run, compiled: Sequence[Job]) -> None:
     here = [j for j in compiled if j.name in plan.TUNED and j.precision == "fp32"]
     for number, job in enumerate(here):
         left = state.left("tune") / (len(here) - number)
-        # Half for the search, the rest to compile and to compare.
-        seconds = min(plan.TUNE_S, left / 2)
+        # A third for the search, the rest to compile and to compare.
+        seconds = min(plan.TUNE_S, left / 3)
         if seconds < 1.0:
             state.report["tuned"][job.title] = {"state": "not reached"}
             continue
