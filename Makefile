@@ -23,6 +23,8 @@
 #   make test-train  the tests of the training that need torch
 #   make soak    a daemon disturbed at random for SOAK_SECONDS, from SOAK_SEED; promises checked
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
+#   make test-gpu    all that a real GPU has to show, in 8 minutes, into build/gpu/report.md
+#   make gpu-kit     a folder to carry to a machine with a GPU and no network: build/gpu-kit
 #   make test-deploy  docs/deploy.md and docs/beside-openpilot.md in a bare Debian with systemd
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed
@@ -66,6 +68,11 @@ FUZZ_ARGS ?=
 # Of `make test-drivers`: names of drivers, and after `--` more options of pytest.
 DRIVERS_ARGS ?=
 
+# Of `make test-gpu`: --target gpu --device cpu tries a GPU's row on a CPU; of `make gpu-kit`:
+# --python 3.12 --architecture aarch64.
+GPU_ARGS ?=
+GPU_KIT_ARGS ?=
+
 # Of `make test-deploy`.
 DEPLOY_ARGS ?=
 
@@ -101,7 +108,7 @@ REGRESS_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
+.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-gpu gpu-kit test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
 .PHONY: regress-program drives-program test-slow-alone test-slow-others
 
 help:
@@ -288,6 +295,12 @@ test-train: $(TRAIN_STAMP)
 
 test-drivers: $(STAMP)
 	$(BIN)/python tests/drivers/run.py $(DRIVERS_ARGS)
+
+test-gpu: $(STAMP)
+	$(BIN)/python -m tests.gpu --output $(BUILD)/gpu $(GPU_ARGS)
+
+gpu-kit: $(STAMP)
+	$(BIN)/python -m tests.gpu.kit --directory $(BUILD)/gpu-kit $(GPU_KIT_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -62,7 +62,6 @@ class LoweredKernel:
         kind: "contract", "reduce", "map" or "custom"; only a name for people.
         nests: its loop nests with the loops chosen for each; a custom kernel has none.
         in_place_of: intermediate whose storage the result takes over; the kernel reads it last.
-        group: work-items of a work-group; the launch is rounded up to whole ones.
     """
 
     kernel: Kernel
@@ -71,7 +70,6 @@ class LoweredKernel:
     kind: str
     nests: tuple[Nest, ...] = ()
     in_place_of: Node | None = None
-    group: int = 1
 
     @property
     def storage(self) -> tuple[Node, ...]:
@@ -259,11 +257,7 @@ def _lower(program: _Program, position: int, kernel: Kernel) -> LoweredKernel:
         free = program.free_after(position, kernel)
         reused = in_place_of(nests[0].body, nests[0].schedule, free)
     code = render(nests)
-    return replace(
-        _lowered(kernel, nests, code),
-        in_place_of=reused,
-        group=simt.group_of(code.items, program.spec.group),
-    )
+    return replace(_lowered(kernel, nests, code), in_place_of=reused)
 
 
 def _lowered(kernel: Kernel, nests: Sequence[Nest], code: KernelCode) -> LoweredKernel:

@@ -101,8 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes.add_argument(
         "--against",
         metavar="PEER[,PEER]",
-        help="MODEL.onnx in onnxruntime, openvino, tinygrad; file:OTHER: ours, another file; more "
-        "files: the driving program",
+        help="MODEL.onnx in onnxruntime, openvino, tinygrad, torch; file:OTHER: ours, another "
+        "file; more files: the driving program",
     )
     modes.add_argument("--bus", action="store_true", help="latency and rate of the bus")
     modes.add_argument(

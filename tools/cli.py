@@ -57,6 +57,7 @@ COMMANDS: dict[str, Command] = {
     "selftest": Command("tools.selftest", "run the self-test that an artifact carries"),
     "bench": Command("tools.bench", "time an artifact, kernel by kernel"),
     "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
+    "doctor": Command("tools.doctor", "check this machine: drivers, device, permissions, kernels"),
     "train": Command("tools.train", "train the driving model on painted worlds"),
     "make-drive": Command("tools.make_drive", "render a drive whose ground truth is known"),
     "replay": Command("tools.replay", "send a recorded drive through the daemon's own code"),

@@ -108,6 +108,7 @@ COMMAND_FILES: Mapping[str, Files] = {
     "selftest": Files(reads=("artifact",)),
     "bench": Files(("--trace",), reads=("path", "--model", "--monitoring")),
     "devices": Files(),
+    "doctor": Files(("--output",), reads=("artifact", "--store", "--bus-keys")),
     "train": Files(directories=("directory", "--export"), more=_train),
     "make-drive": Files(directories=("directory",), reads=("--telemetry",)),
     "replay": Files(

@@ -187,10 +187,6 @@ def _compile(args: argparse.Namespace, flags: Flags, found: list[Tuned]) -> Comp
     if args.tune is not None and not 0 < args.tune <= MAX_TUNE_S:
         raise UsageError(f"--tune {args.tune:g}: expected more than 0, at most {MAX_TUNE_S} s")
     target = target_for(args.target, args.device)
-    if args.tune is not None and target.is_simt:
-        raise UsageError(
-            f"--tune: expected a CPU target, found {target.target}; loops of GPUs have no choices"
-        )
     options: CompileOptions = {
         "precision": args.precision,
         "halves": args.halves,

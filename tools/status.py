@@ -19,31 +19,19 @@ import logging
 import math
 import sys
 from collections import deque
-from collections.abc import Collection
 from contextlib import ExitStack
-from time import monotonic
 from typing import Any
 
-from cereal.errors import MessageError
-from cereal.schema import content, member_name, read_event
-from cereal.transport import Transport
-from cereal.transport.base import Subscriber
-from modeld.health import HEALTH_SERVICES
 from modeld.startup import StopSignals
 from tools.errors import ToolError, UsageError
 from tools.lib.bus_options import add_bus_arguments, addresses_of, open_bus
+from tools.lib.health_ear import SERVICES, HealthEar
 from tools.lib.health_judge import Health, problems_of, quantile_ms, stages_since
 from tools.lib.health_text import Painter, health_text
 from tools.lib.json_output import print_json
-from tools.lib.message_values import to_plain
 
 logger = logging.getLogger(__name__)
 
-SERVICES = tuple(HEALTH_SERVICES.values())
-# How soon a signal is noticed.
-POLL_MS = 100
-# Of two daemons the second speaks within a second of the first.
-OTHER_S = 1.2
 # Messages from the one that times of stages are counted from: ten seconds.
 KEPT = 11
 CLEAR = "\x1b[H\x1b[2J"
@@ -67,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         stop = stack.enter_context(StopSignals())
         transport = open_bus(args)
         stack.callback(transport.close)
-        ear = _Ear(transport, stop)
+        ear = HealthEar(transport, stop.event)
         show = _Show(args)
         if args.watch:
             return _watch(ear, show, stop, args)
@@ -79,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         return show.print(heard, {})
 
 
-def _watch(ear: _Ear, show: _Show, stop: StopSignals, args: argparse.Namespace) -> int:
+def _watch(ear: HealthEar, show: _Show, stop: StopSignals, args: argparse.Namespace) -> int:
     kept: dict[str, deque[Health]] = {}
     heard: dict[str, Health] = {}
     while not stop.event.is_set():
@@ -100,52 +88,6 @@ def _silence(args: argparse.Namespace) -> str:
         f"bus {addresses_of(args).publish}: expected a message of {' or '.join(SERVICES)} within "
         f"{args.timeout:g} s, found none; is the daemon running on this address?"
     )
-
-
-class _Ear:
-    """Hears what the daemons say."""
-
-    def __init__(self, transport: Transport, stop: StopSignals) -> None:
-        self._transport = transport
-        self._stop = stop
-        self._subscribers: dict[str, Subscriber] = {
-            name: transport.subscriber(name, conflate=True) for name in SERVICES
-        }
-
-    def listen(self, timeout_s: float, expected: Collection[str] = SERVICES) -> dict[str, Health]:
-        """Return the next message of each daemon that speaks; empty: none did in time.
-
-        Args:
-            timeout_s: Longest wait for the first one.
-            expected: With all of these it is enough.
-        """
-        heard: dict[str, Health] = {}
-        deadline = monotonic() + timeout_s
-        while not heard.keys() >= set(expected) and not self._stop.event.is_set():
-            left_s = deadline - monotonic()
-            if left_s <= 0:
-                break
-            self._transport.wait(
-                list(self._subscribers.values()), max(1, min(POLL_MS, int(1e3 * left_s)))
-            )
-            for name, subscriber in self._subscribers.items():
-                data = subscriber.receive()
-                health = None if data is None else _health_of(name, data)
-                if health is not None:
-                    deadline = min(deadline, monotonic() + OTHER_S) if not heard else deadline
-                    heard[name] = health
-        return {name: heard[name] for name in SERVICES if name in heard}
-
-
-def _health_of(name: str, data: bytes) -> Health | None:
-    try:
-        event = read_event(data)
-        if member_name(event) == name:
-            return to_plain(content(event))
-        logger.warning("%s: expected that message, found %s", name, member_name(event))
-    except MessageError as error:
-        logger.warning("%s: %s", name, error)
-    return None
 
 
 class _Show:

@@ -23,8 +23,11 @@ _FIELDS: Final = {
     "lanes": ("l", 16),
     "outside": ("o", 1),
     "prefetch": ("a", 2),
+    "group": ("g", 1024),
+    "local": ("t", 4),
+    "weights": ("m", 1),
 }
-_WIDTHS: Final = (0, 4, 8, 16)  # lanes that may be chosen; 0 leaves them to the heuristic
+_WIDTHS: Final = (0, 1, 2, 4, 8, 16)  # lanes that may be chosen; 0 leaves them to the heuristic
 # Accumulators of a register tile, and multiply-adds of an unrolled loop: beyond, code only grows.
 MAX_TILE: Final = 64
 MAX_BODY: Final = 512
@@ -44,6 +47,10 @@ class Choice:
         lanes: vector width.
         outside: 1 runs rows outside weights.
         prefetch: 1 leaves the next weights where they are, 2 fetches them before they are needed.
+        group: work-items of a work-group, on GPUs.
+        local: 1 keeps work-items of a matrix product apart, 2 to 4 are the tiles in local memory
+            from the largest on, on GPUs.
+        weights: 1 leaves packed weights in buffers where the device reads images.
 
     Raises:
         ValueError: a field is out of range, or the code would be too large.
@@ -57,6 +64,9 @@ class Choice:
     lanes: int = 0
     outside: int = 0
     prefetch: int = 0
+    group: int = 0
+    local: int = 0
+    weights: int = 0
 
     def __post_init__(self) -> None:
         for name, (_, most) in _FIELDS.items():

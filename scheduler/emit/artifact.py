@@ -68,19 +68,16 @@ class _Kernel:
     Attributes:
         code: what was rendered.
         kind: as in `LoweredKernel`.
-        group: work-items of a work-group.
         origins: ONNX nodes that its launches compute.
     """
 
     code: KernelCode
     kind: str
-    group: int
     origins: list[str] = field(default_factory=list)
 
     def text(self, name: str) -> str:
         """Return the kernel in C."""
-        attribute = f"__attribute__((reqd_work_group_size({self.group}, 1, 1)))"
-        return f"__kernel {attribute}\nvoid {name}{self.code.text}"
+        return self.code.definition(name)
 
     def facts(self, start: int, end: int) -> dict[str, Any]:
         """Return what the manifest says of the code, given the characters of its program."""
@@ -155,8 +152,9 @@ class _Writer:
         """Return the name of a kernel's code; equal texts are one function."""
         # A digest as name keeps names the same from one compilation to the next.
         digest = hashlib.sha256(kernel.code.text.encode()).hexdigest()[:12]
-        name = f"{kernel.kind}_{digest}" + (f"_{kernel.group}" if kernel.group > 1 else "")
-        known = self.codes.setdefault(name, _Kernel(kernel.code, kernel.kind, kernel.group))
+        group = kernel.code.group
+        name = f"{kernel.kind}_{digest}" + (f"_{group}" if group > 1 else "")
+        known = self.codes.setdefault(name, _Kernel(kernel.code, kernel.kind))
         known.origins.extend(o for o in kernel.kernel.origin if o not in known.origins)
         return name
 
@@ -187,9 +185,8 @@ class _Writer:
                     "program": 0,
                     "function": self._function_of(name, kernel),
                     "args": arguments,
-                    # OpenCL wants whole work-groups; the kernel ends work-items beyond its own.
-                    "global": [-(-kernel.items // kernel.group) * kernel.group, 1, 1],
-                    "local": [kernel.group, 1, 1],
+                    "global": [kernel.code.launched, 1, 1],
+                    "local": [kernel.code.group, 1, 1],
                     "origin": list(kernel.kernel.origin),
                     "flops": kernel.flops,
                     "bytes": kernel.kernel.bytes_moved,

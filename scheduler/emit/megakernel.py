@@ -185,7 +185,7 @@ class Function:
 
 def is_callable(kernel: LoweredKernel) -> bool:
     """Whether a kernel can be a function: buffers only, one work-item a group, nothing shared."""
-    return kernel.group == 1 and kernel.code.is_callable
+    return kernel.code.group == 1 and kernel.code.is_callable
 
 
 def origin_comment(origins: Sequence[str]) -> str:

@@ -29,11 +29,11 @@ def choose_schedule(
         vector: from `schedule.choose_vector`, after merging.
         lanes: same.
         spec: of the device.
-        choice: what is taken instead of the heuristics; GPUs have no choices.
+        choice: what is taken instead of the heuristics.
         exact: without lanes over results none of them is computed twice.
     """
     if spec.is_simt:
-        return simt.choose_schedule(body, vector, lanes, spec)
+        return simt.choose_schedule(body, vector, lanes, spec, choice)
     return schedule.choose_schedule(body, vector, lanes, spec, choice, exact=exact)
 
 

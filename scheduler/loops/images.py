@@ -133,6 +133,10 @@ class ImagePlan:
             return None
         return ImagePlan(self.most, refused=dict(self.refused))
 
+    def anew(self) -> ImagePlan:
+        """Return the plan of the same intermediates, to render a kernel of it another time."""
+        return ImagePlan(self.most, dict(self.tensors))
+
     def offer(self, store: PlacedStore, layout: Layout) -> None:
         """Make a result an image, if it may be one."""
         target = store.target

@@ -29,6 +29,8 @@ BUFFERS: Final = 2
 FLOAT_BYTES: Final = 4  # of a float32
 # Rows x columns of a work-group's tile, largest first: the larger, the fewer loads for a product.
 TILES: Final = ((64, 64), (32, 64), (32, 32))
+# What a choice says for none of them; the next numbers are the tiles.
+APART: Final = 1
 # Work-groups that the tiles divide among their work-items.
 GROUPS: Final = (64, 256)
 # Smaller products are left to work-items that work alone.
@@ -68,20 +70,29 @@ class LocalTile:
         return tiles * prod(r.size for r in self.batch)
 
 
-def choose_tile(body: PlacedBody, vector: Atom | None, spec: DeviceSpec) -> LocalTile | None:
+def choose_tile(
+    body: PlacedBody, vector: Atom | None, spec: DeviceSpec, group: int, chosen: int = 0
+) -> LocalTile | None:
     """Return the tile of a body that is one matrix product, None if it is something else.
 
-    `vector` is None if lanes would run along the reduction.
+    Args:
+        body: placed and merged.
+        vector: the range that lanes run over, None if they would run along the reduction.
+        spec: of the device.
+        group: work-items of a work-group.
+        chosen: `Choice.local`; a tile that does not fit leaves it to the heuristic.
     """
+    if chosen == APART:
+        return None
     loops = looped(body)
     vector = vector or _stored_along(body)
     if spec.images is not None or not spec.local_bytes or len(loops) != 1 or vector is None:
         return None
     if spec.lanes < LANES:
         return None
-    node, side = loops[0], isqrt(spec.group)
+    node, side = loops[0], isqrt(group)
     loads = _product(node)
-    if loads is None or len(node.arg[1]) != 1 or spec.group not in GROUPS:
+    if loads is None or len(node.arg[1]) != 1 or group not in GROUPS:
         return None
     everywhere = all(
         s.row is None and body.loops_around(s) == set(body.ranges) for s in body.stores
@@ -104,10 +115,13 @@ def choose_tile(body: PlacedBody, vector: Atom | None, spec: DeviceSpec) -> Loca
         for size in TILES
         if sum(map(array_bytes, size)) <= spec.local_bytes
         # A work-item moves whole rows of a tile, and computes at least one vector.
-        and max(size) <= spec.group
+        and max(size) <= group
         and size[1] >= side * LANES
     ]
-    return next((t for t in found if t.groups >= spec.cores), None)
+    asked = TILES[chosen - APART - 1] if chosen else None
+    wanted = (t for t in found if (t.rows, t.columns) == asked)
+    enough = (t for t in found if t.groups >= spec.cores)
+    return next(wanted, None) or next(enough, None)
 
 
 def _stored_along(body: PlacedBody) -> Atom | None:

@@ -60,6 +60,8 @@ class LoopSchedule:
         reduce_unroll: per reduce range, how many steps the loop body holds.
         reduce_order: per ACCUMULATE or STAGE its ranges, outermost loop first.
         local: the tile of a work-group in local memory; None where work-items work alone.
+        group: work-items of a work-group at most; a launch of fewer has a smaller one.
+        weights_in_images: whether packed weights may be images, where the device reads these.
     """
 
     tiles: list[Tile]
@@ -78,6 +80,8 @@ class LoopSchedule:
     reduce_order: dict[Node, tuple[Atom, ...]] = field(default_factory=dict)
     across: dict[Node, Atom] = field(default_factory=dict)
     local: LocalTile | None = None
+    group: int = 1
+    weights_in_images: bool = True
 
     def accumulators(self, node: Node) -> int:
         """Return the variables that keep one result of a reduction, each of all lanes."""

@@ -62,6 +62,8 @@ BLOCKED_WEIGHTS = 4
 MAX_PREFETCH_REPEATS = 32
 # Rows of the tile that share the cost of asking early.
 MIN_PREFETCH_ROWS = 8
+# Lanes that a choice may narrow vectors to.
+LEAST_LANES = 4
 
 
 def choose_schedule(
@@ -78,8 +80,8 @@ def choose_schedule(
     Arguments are those of `choose.choose_schedule`.
     """
     # A choice may narrow vectors, never widen them: a range shorter than a vector has no such
-    # lanes.
-    if choice.lanes and vector is not None and vector.size >= choice.lanes:
+    # lanes. Narrower ones than the narrowest row's are for GPUs.
+    if choice.lanes >= LEAST_LANES and vector is not None and vector.size >= choice.lanes:
         lanes = min(lanes, choice.lanes)
     tiles = {r: Tile(r) for r in body.ranges}
     schedule = LoopSchedule([], vector, lanes)

@@ -6,7 +6,8 @@
 A work-item does one step, and neighbours store neighbouring elements, so that their accesses
 coalesce. Weights are packed with the reduced ranges outside: what neighbours read at one moment is
 contiguous. Tiles are small, because many work-items hide the latency that a large tile hides on a
-CPU. No block overlaps the one before: a store that is repeated is traffic.
+CPU. No block overlaps the one before: a store that is repeated is traffic. So every number of a
+choice is cut to one that divides.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from scheduler.device.choice import HEURISTIC, MAX_BODY, Choice
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
@@ -70,24 +72,42 @@ def guard_of(items: int, most: int) -> str:
 
 
 def choose_schedule(
-    body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec, *, apart: bool = False
+    body: PlacedBody,
+    vector: Atom | None,
+    lanes: int,
+    spec: DeviceSpec,
+    choice: Choice = HEURISTIC,
+    *,
+    apart: bool = False,
 ) -> LoopSchedule:
     """Return the loops for a body whose ranges are merged: one step for each work-item.
 
-    `apart`: work-items do not meet, as only some of a launch run this body.
+    Args:
+        body: placed and merged.
+        vector: from `schedule.choose_vector`, after merging.
+        lanes: same.
+        spec: of the device.
+        choice: what is taken instead of the heuristics.
+        apart: work-items do not meet, as only some of a launch run this body.
     """
-    local = choose_tile(body, vector, spec) if not apart else None
+    # Of one work-item to a group there is another row of the device table.
+    group = max(2, min(choice.group, spec.max_group)) if choice.group else spec.group
+    local = choose_tile(body, vector, spec, group, choice.local) if not apart else None
     if local is not None:
-        return _in_local_memory(body, local, spec.group)
+        return _in_local_memory(body, local, group)
     tiles = {r: Tile(r) for r in body.ranges}
+    # Images are read and written in whole texels: other lanes would make buffers of them.
+    widest = choice.lanes if choice.lanes and spec.images is None else lanes
     if vector is not None:
         # Blocks may not overlap: nothing orders two work-items that store one element. So lanes
         # must divide.
-        lanes = next(n for n in (lanes, 8, 4, 2, 1) if n <= lanes and vector.size % n == 0)
+        lanes = next(n for n in (lanes, 8, 4, 2, 1) if vector.size % n == 0 and n <= widest)
         vector = vector if lanes > 1 else None
     if vector is not None:
         tiles[vector].lanes = lanes
-    schedule = LoopSchedule([], vector, lanes)
+        tiles[vector].unroll = _divisor(vector.size // lanes, choice.vectors)
+    schedule = LoopSchedule([], vector, lanes, group=group)
+    schedule.weights_in_images = not choice.weights
     loads = loads_of(body)
     turned = None
     if vector is not None:
@@ -107,12 +127,14 @@ def choose_schedule(
         schedule.reduce_order[node] = order
         schedule.reduce_unroll.update(dict.fromkeys(order, 1))
         if order and node.op is Op.ACCUMULATE and order[-1] is not across:
-            schedule.reduce_unroll[order[-1]] = _unroll(order[-1].size)
+            size, tile = order[-1].size, max(1, choice.vectors) * max(1, choice.rows)
+            most = min(choice.unroll, MAX_BODY // tile)
+            schedule.reduce_unroll[order[-1]] = _divisor(size, most) if most else _unroll(size)
     hoisted = _worth_hoisting(body, hoisted_ranges(body), spec)
     if schedule.reduce_order:
         inner = [ld for ld in loads if ld.times > 1]
-        window = _register_tile(tiles, vector, inner, hoisted, spec)
-        if window in schedule.reduce_unroll:
+        window = _register_tile(tiles, vector, inner, hoisted, spec, choice.rows)
+        if window in schedule.reduce_unroll and not choice.unroll:
             schedule.reduce_unroll[window] = window.size
     schedule.tiles = _coalesced(list(tiles.values()), body, hoisted)
     if hoisted is not None:
@@ -126,7 +148,7 @@ def choose_schedule(
 def _in_local_memory(body: PlacedBody, local: LocalTile, group: int) -> LoopSchedule:
     """Return the loops of a matrix product that work-groups compute together."""
     tiles = [Tile(r, lanes=LANES if r is local.column else 1) for r in body.ranges]
-    schedule = LoopSchedule(tiles, local.column, LANES, local=local)
+    schedule = LoopSchedule(tiles, local.column, LANES, local=local, group=group)
     schedule.steps = local.groups * group
     schedule.reduce_order[local.node] = (local.depth,)
     schedule.reduce_unroll[local.depth] = 1
@@ -186,6 +208,11 @@ def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tup
     return tuple(sorted(node.arg[1], key=lambda r: (r is across, -stride(r), r.serial)))
 
 
+def _divisor(size: int, most: int) -> int:
+    """Return the largest number up to `most` that divides a size, 1 if there is none."""
+    return next((n for n in range(most, 1, -1) if size % n == 0), 1)
+
+
 def _unroll(size: int) -> int:
     if size <= FULL_UNROLL and size % UNROLL:
         return size
@@ -198,11 +225,13 @@ def _register_tile(
     inner: list[LoadInfo],
     hoisted: frozenset[Atom] | None,
     spec: DeviceSpec,
+    chosen: int,
 ) -> Atom | None:
     """Give a work-item several rows of the range that activations move with, if enough remain.
 
-    Where the device's units are known, several vectors of weights, too. Returns a reduced range
-    that is unrolled whole then, None if there is none.
+    Where the device's units are known, several vectors of weights, too. `chosen` are how many rows,
+    whatever remains; 0 leaves them to the heuristic. Returns a reduced range that is unrolled
+    whole then, None if there is none.
     """
     activations = [ld.node.arg.offset for ld in inner if not ld.weight]
     rows = [
@@ -215,15 +244,19 @@ def _register_tile(
     if not rows:
         return None
     row = rows[-1]
+    if chosen:
+        tiles[row].unroll = _divisor(row.size, chosen)
+        return None
     shared = vector is None or any(ixs.coefficient(o, vector) == 0 for o in activations)
     items = prod(t.outer for t in tiles.values())
-    if spec.core_lanes and vector is not None and shared and any(ld.weight for ld in inner):
+    free = vector is not None and tiles[vector].unroll == 1
+    if spec.core_lanes and free and shared and any(ld.weight for ld in inner):
         window = _window(inner, row)
         shape = texel_tile(tiles[vector].outer, row.size, items, spec, window)
         tiles[vector].unroll, tiles[row].unroll, taps = shape
         return window.range if window is not None and taps > 1 else None
     repeats = max(divisors_of(vector, activations), default=1) if vector is not None else 1
-    if vector is not None and repeats <= MAX_VECTORS and tiles[vector].outer % repeats == 0:
+    if free and repeats <= MAX_VECTORS and tiles[vector].outer % repeats == 0:
         # Results that repeat one element of what is read, in lanes: its texel serves them all.
         tiles[vector].unroll = repeats
         items //= repeats

@@ -38,7 +38,11 @@ def form_of(schedule: LoopSchedule) -> str:
     blocked = schedule.blocked[1] if schedule.blocked is not None else 0
     prefetched = int(schedule.prefetch is not None)
     rest = f"i{schedule.items} b{blocked} x{len(schedule.across)} a{prefetched}"
-    return f"{tiles} u{unrolls} {rest}".replace(", ", ",")
+    grouped = f" g{schedule.group}" if schedule.group > 1 else ""
+    local = schedule.local
+    grouped += "" if local is None else f" t{local.rows}x{local.columns}"
+    grouped += "" if schedule.weights_in_images else " m1"
+    return f"{tiles} u{unrolls} {rest}{grouped}".replace(", ", ",")
 
 
 def tile_choices(schedule: LoopSchedule, spec: DeviceSpec) -> list[Choice]:

@@ -71,6 +71,7 @@ class KernelCode:
         items: work-items that have something to do.
         lanes: vector widths used.
         needs: what it needs of a device.
+        group: work-items of a work-group; the launch is rounded up to whole ones.
     """
 
     parameters: tuple[Parameter, ...]
@@ -78,6 +79,7 @@ class KernelCode:
     items: int
     lanes: tuple[int, ...]
     needs: Needs
+    group: int = 1
 
     @property
     def declarations(self) -> str:
@@ -88,6 +90,16 @@ class KernelCode:
     def text(self) -> str:
         """The kernel in C, without what stands before its parameters."""
         return f"({self.declarations})\n{self.body}"
+
+    def definition(self, name: str) -> str:
+        """Return the kernel in C under a name, for launches of its work-groups."""
+        attribute = f"__attribute__((reqd_work_group_size({self.group}, 1, 1)))"
+        return f"__kernel {attribute}\nvoid {name}{self.text}"
+
+    @property
+    def launched(self) -> int:
+        """Work-items of a launch: whole work-groups; the kernel ends those beyond its own."""
+        return -(-self.items // self.group) * self.group
 
     @property
     def storage(self) -> tuple[Node, ...]:

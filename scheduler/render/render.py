@@ -27,7 +27,7 @@ from scheduler.loops.images import ImagePlan
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.pack import Argument, Axis, PackedWeight
 from scheduler.loops.place import PlacedBody, looped
-from scheduler.loops.simt import guard_of
+from scheduler.loops.simt import group_of, guard_of
 from scheduler.render import images as image_access
 from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter
@@ -86,6 +86,7 @@ class _Renderer:
             axes = [*(replace(a, apart=True) for a in whole), *self.outputs]
         self.v = Values(self.e, self.body.value, axes, self.lanes, self._run_here)
         self.v.pointers.arguments, self.v.images = inputs, nest.images
+        self.v.weights_in_images = self.schedule.weights_in_images
         self.v.pointers.spare_buffers, self.v.prefetch = nest.spare_buffers, self.schedule.prefetch
         self.v.pointers.scratch = scratch
         # On a host's processor a vector may lie anywhere at no cost.
@@ -297,8 +298,10 @@ def render(nests: Sequence[Nest], bands: Bands | None = None) -> KernelCode:
     lanes = tuple(dict.fromkeys(nest.schedule.lanes for nest in nests))
     needs = Needs(float64=any(computes_in_float64(nest.body.value) for nest in nests))
     needs = sum((renderer.e.needs for renderer in renderers), needs)
-    body = f"{{\n{guard_of(items, nests[0].spec.group)}{lines}\n}}\n"
-    return KernelCode(tuple(parameters), body, items, lanes, needs)
+    # Loop nests beside each other share work-groups, as large as the first one asks for.
+    most = nests[0].schedule.group
+    body = f"{{\n{guard_of(items, most)}{lines}\n}}\n"
+    return KernelCode(tuple(parameters), body, items, lanes, needs, group_of(items, most))
 
 
 def computes_in_float64(value: Node) -> bool:

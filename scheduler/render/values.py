@@ -66,6 +66,7 @@ class Values:
         self.assumed: set[tuple[Ix, int, int]] = set()
         self._by_lane = {self.lane}  # atoms that differ by lane
         self.images: ImagePlan | None = None
+        self.weights_in_images = True
         self.prefetch: Atom | None = None
         self.narrow: Atom | None = None
         self._runtime: dict[str, Atom] = {}
@@ -363,7 +364,7 @@ class Values:
             offset = ixs.add(offset, ixs.mul(step, outer))
             offset = ixs.add(offset, ixs.mul(coordinate, unroll))
             vector = vector or (lane == 1 and self.moves(instance.mapping[atom]))
-        if self.images is not None and vector:
+        if self.images is not None and vector and self.weights_in_images:
             texel = images.read_packed(self.images, self, packed, offset)
             if texel is not None:
                 return texel

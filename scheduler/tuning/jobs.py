@@ -16,9 +16,11 @@ from scheduler.context import CompileContext
 from scheduler.device.choice import Choice
 from scheduler.device.tuned_table import EMPTY
 from scheduler.emit.schedule import Schedule
+from scheduler.errors import LoweringError
 from scheduler.ir.ops import Op
 from scheduler.kernelize.kernel import name_of
 from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.loops import simt_variations
 from scheduler.loops.body_key import body_key
 from scheduler.loops.choose import choose_schedule
 from scheduler.loops.in_place import is_exact
@@ -70,15 +72,29 @@ class Job:
         )
 
     def render(self, choice: Choice) -> KernelCode:
-        """Return the code of a choice."""
-        return render([replace(self.nest, schedule=self.loops(choice))])
+        """Return the code of a choice.
+
+        Raises:
+            LoweringError: with these loops an image would have to be a buffer.
+        """
+        images = None if self.nest.images is None else self.nest.images.anew()
+        code = render([replace(self.nest, schedule=self.loops(choice), images=images)])
+        if images is not None and images.refused:
+            raise LoweringError(f"choice {choice}: an image is not read in whole texels")
+        return code
 
     def tiles(self) -> list[Choice]:
         """Return register tiles to try, the heuristic first."""
-        return self._different(tile_choices(self.nest.schedule, self.nest.spec))
+        spec = self.nest.spec
+        if spec.is_simt:
+            return self._different(simt_variations.tile_choices(self.nest.schedule, spec))
+        return self._different(tile_choices(self.nest.schedule, spec))
 
     def variations(self, best: Choice) -> list[Choice]:
         """Return the heuristic, the best so far, and loops around the tile of the latter."""
+        spec = self.nest.spec
+        if spec.is_simt:
+            return self._different(simt_variations.variations(best, spec))
         return self._different(variations(best, self.loops(best)))
 
     def _different(self, choices: Iterable[Choice]) -> list[Choice]:

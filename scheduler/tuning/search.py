@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from scheduler.device.choice import HEURISTIC, Choice
 from scheduler.tuning.jobs import Job
-from scheduler.tuning.trial import Timing, Variant
+from scheduler.tuning.turns import Timing, Variant
 
 # A choice has to be faster by this much, in the minimum and in the median.
 MARGIN: Final = 0.025

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
@@ -21,50 +20,28 @@ from numpy.typing import NDArray
 
 from runtime.megakernel_spec import RECORD_WORDS
 from runtime.opencl import cl
-from scheduler.device.choice import Choice
 from scheduler.emit.megakernel import KERNEL_NAME, Function, megakernel_source
-from scheduler.ir import dtype as dt
-from scheduler.ir.dtype import DType
 from scheduler.ir.node import Node, is_weight
 from scheduler.loops.pack import PackedWeight
 from scheduler.render.kernel_code import KernelCode
 from scheduler.tuning.build import Builders
 from scheduler.tuning.jobs import Job
+from scheduler.tuning.turns import (
+    COLD_BYTES,
+    MAX_DATA_BYTES,
+    RECORDS,
+    UNWRITTEN,
+    Turns,
+    Variant,
+    values_of,
+)
 
 Array = NDArray[Any]
-# Records of each variant, and what a launch should take: many times what its start costs.
-RECORDS: Final = 48
-LAUNCH_MS: Final = 1.5
 # Launches over nothing that tell what a start costs, and the largest share of a time that it is.
 START_LAUNCHES: Final = 20
 MAX_START_SHARE: Final = 0.5
-# Weights of one variant, all copies: more than the caches of a core hold.
-COLD_BYTES: Final = 6 << 20
-# Of all variants of a program.
-MAX_DATA_BYTES: Final = 1 << 30
-# Results may differ by this much of the largest: sums are added in another order.
-TOLERANCE: Final = {2: 2e-2, 4: 1e-4, 8: 1e-9}
 _LINE_INTS: Final = 16
 _ALIGNMENT: Final = 256  # bytes; each part begins at a multiple
-_SEED: Final = 1  # any; the same data for all variants
-# What results are before a variant writes them.
-_UNWRITTEN: Final = np.full(1, 0xA5, np.uint8)
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One job with one choice."""
-
-    job: Job
-    choice: Choice
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Milliseconds of one launch of a kernel, over several rounds."""
-
-    minimum: float
-    median: float
 
 
 class _Memory:
@@ -108,7 +85,7 @@ def _source(codes: Sequence[KernelCode]) -> str:
     return megakernel_source([Function(f"f{i}", code) for i, code in enumerate(codes)])
 
 
-class Trial:
+class Trial(Turns):
     """Variants in the device's memory, ready to run.
 
     Args:
@@ -124,7 +101,7 @@ class Trial:
         rendered: Sequence[KernelCode],
         program: cl.Program,
     ) -> None:
-        self.variants = list(variants)
+        super().__init__(variants)
         self._workers = builders.device.info.compute_units
         context = builders.device.context
         self._queue = cl.CommandQueue(context)
@@ -145,46 +122,20 @@ class Trial:
         self._kernel = cl.Kernel(program, KERNEL_NAME)
         # The shortest of some launches is the cost of a start without what disturbed it.
         self._start_ms = min(self._launch(0, 0) for _ in range(START_LAUNCHES))
-        self._ms = [0.0] * len(self.variants)
-        self.correct = self._check()
+        self.correct = [self.check(number) for number in range(len(self.variants))]
 
     def release(self) -> None:
         """Give the memory back."""
         for buffer in self._buffers:
             buffer.release()
 
-    def run(self, which: Sequence[int], rounds: int) -> list[Timing]:
-        """Return the times of some variants, which take turns.
-
-        `which` are numbers of variants, each is launched `rounds` times.
-        """
-        counts = [self._count(i) for i in which]
-        times: list[list[float]] = [[] for _ in which]
-        for turn in range(rounds):
-            order = list(enumerate(zip(which, counts, strict=True)))
-            # Every other round runs backwards, so that a drift of the clock speed favours no
-            # variant.
-            for place, (i, count) in order if turn % 2 == 0 else reversed(order):
-                times[place].append(self._spent(i * RECORDS, count) / count)
-        for i, spent_ms in zip(which, times, strict=True):
-            self._ms[i] = min(spent_ms)
-        return [Timing(min(t), float(np.median(t))) for t in times]
-
-    def _count(self, number: int) -> int:
-        """Return how many records of a variant are one launch."""
-        spent = self._ms[number]
-        # A first estimate, from two records; measured times replace it.
-        if not spent:
-            spent = self._spent(number * RECORDS, 2) / 2
-        return max(1, min(RECORDS, round(LAUNCH_MS / spent)))
-
-    def _spent(self, first: int, count: int) -> float:
-        """Run records; return milliseconds without what starting a launch takes.
+    def _spent(self, number: int, count: int) -> float:
+        """Run records of a variant; return milliseconds without what starting a launch takes.
 
         That is known from a few launches only: it is never taken to be most of the time, or a
         disturbance of those would make a kernel infinitely fast.
         """
-        whole = self._launch(first, count)
+        whole = self._launch(number * RECORDS, count)
         return whole - min(self._start_ms, MAX_START_SHARE * whole)
 
     def _launch(self, first: int, count: int) -> float:
@@ -237,21 +188,10 @@ class Trial:
             elif node in job.nest.outputs:
                 self._places[key] = self._memory.reserve(prod(node.shape) * node.dtype.itemsize)
             else:
-                self._places[key] = self._memory.put(_values(node.dtype, prod(node.shape)))
+                self._places[key] = self._memory.put(values_of(node.dtype, prod(node.shape)))
         return self._places[key]
 
     # results
-
-    def _check(self) -> list[bool]:
-        """Run each variant once; return whether it gives what the first one of its job gives."""
-        expected: dict[Job, list[Array]] = {}
-        correct: list[bool] = []
-        for number, variant in enumerate(self.variants):
-            found = self._results(number)
-            # The first variant of a job is what the others are compared with.
-            known = expected.setdefault(variant.job, found)
-            correct.append(all(map(same_results, found, known)))
-        return correct
 
     def _results(self, number: int) -> list[Array]:
         job = self.variants[number].job
@@ -259,7 +199,7 @@ class Trial:
         # A result that a variant fails to write would otherwise be the one before.
         for node in dict.fromkeys(job.nest.outputs):
             size, at = prod(node.shape) * node.dtype.itemsize, self._places[job, node]
-            cl.enqueue_fill_buffer(self._queue, self._buffers[0], _UNWRITTEN, at, size)
+            cl.enqueue_fill_buffer(self._queue, self._buffers[0], UNWRITTEN, at, size)
         self._launch(number * RECORDS, 1)
         for node in dict.fromkeys(job.nest.outputs):
             value = np.empty(prod(node.shape), node.dtype.np)
@@ -269,27 +209,3 @@ class Trial:
             results.append(value)
         self._queue.finish()
         return results
-
-
-def _values(dtype: DType, count: int) -> Array:
-    """Return values that a network may meet; integers may be indices, so they are small."""
-    rng = np.random.default_rng(_SEED)
-    if dtype.is_float:
-        return rng.standard_normal(count).astype(dtype.np)
-    most = 2 if dtype is dt.bool_ else 4
-    return rng.integers(0, most, count).astype(dtype.np)
-
-
-def same_results(found: Array, expected: Array) -> bool:
-    """Whether two results agree: integers exactly, floats to TOLERANCE of the largest."""
-    # Integers have no rounding, whatever the order of sums.
-    if found.dtype.kind != "f":
-        return bool(np.array_equal(found, expected))
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(b)
-    # Infinities and NaN must be in the same places, as their difference says nothing.
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return False
-    largest = float(np.abs(b[finite]).max(initial=1e-30))
-    error = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
-    return error <= TOLERANCE[found.itemsize] * largest

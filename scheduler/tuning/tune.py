@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,11 +20,13 @@ from scheduler.cache.schedules import EntryGraph
 from scheduler.context import CompileContext
 from scheduler.device import tuned_table
 from scheduler.device.choice import HEURISTIC
+from scheduler.device.spec import DeviceSpec
 from scheduler.device.tuned_table import Entry, TunedTable
 from scheduler.errors import SchedulerError
 from scheduler.tuning.build import Builders
 from scheduler.tuning.jobs import Job, jobs_of
-from scheduler.tuning.search import Outcome, Search
+from scheduler.tuning.launches import Launches
+from scheduler.tuning.search import Outcome, Prepare, Search
 from scheduler.tuning.trial import make_trials
 
 logger = logging.getLogger(__name__)
@@ -116,24 +119,22 @@ def tune(
         progress: told how many kernels are done, of how many.
 
     Raises:
-        SchedulerError: the target has no choices, or a graph cannot be scheduled.
+        SchedulerError: a CPU's target on a GPU, or a graph cannot be scheduled.
     """
     spec = context.spec
-    if spec.is_simt:
+    if device.info.kind == "gpu" and not spec.is_simt:
         raise SchedulerError(
-            f"--tune: target {spec.target}: expected a CPU target; loops of GPUs have no choices"
+            f"--tune: target {spec.target}: expected a CPU, found the GPU {device.info.name}; "
+            "choose another --target or --device"
         )
-    if device.info.kind == "gpu":
-        raise SchedulerError(f"--tune: {device.info.name}: expected a CPU, found a GPU")
     started = time.perf_counter()
     jobs = jobs_of(graphs, context)
     path = tuned_table.table_path(spec.target, device.info.name, device.info.driver)
     table = tuned_table.table_for(spec.target, device.info.name, device.info.driver)
     known = {j: e for j in jobs if (e := _known(table, j, device)) is not None}
-    workers = min(os.cpu_count() or 1, MAX_WORKERS) if seconds >= LEAST_PARALLEL_S else 0
-    with Builders(device, workers if workers > 1 else 0) as builders:
+    with ExitStack() as stack:
         search = Search(
-            lambda groups, deadline: make_trials(builders, groups, deadline),
+            _prepare(spec, device, seconds, stack),
             time.perf_counter,
             seconds - (time.perf_counter() - started),
             spec.peak.gflops,
@@ -151,6 +152,15 @@ def tune(
         logger.warning("%s: cannot keep what was measured: %s", path, error)
     lines = _lines(jobs, search.baseline, outcomes, known)
     return Tuned(table.with_entries(found), lines, time.perf_counter() - started)
+
+
+def _prepare(spec: DeviceSpec, device: Device, seconds: float, stack: ExitStack) -> Prepare:
+    """Return what builds variants as the target runs them; `stack` ends its processes."""
+    if spec.is_simt:
+        return Launches(device, time.perf_counter).prepare
+    workers = min(os.cpu_count() or 1, MAX_WORKERS) if seconds >= LEAST_PARALLEL_S else 0
+    builders = stack.enter_context(Builders(device, workers if workers > 1 else 0))
+    return lambda groups, deadline: make_trials(builders, groups, deadline)
 
 
 def _known(table: TunedTable, job: Job, device: Device) -> Entry | None:

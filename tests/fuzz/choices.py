@@ -36,14 +36,14 @@ def make(name: Name) -> Case:
     data = net.data(draw.integer(1, 2))
     outputs = {"y": net(Tensor.input("x", data.shape))}
     variants = [Variant("heuristic", outputs), *forced(draw, name.row, outputs)]
-    if len(net.shape) == 3:
+    if len(net.shape) == 3 and not SPECS[name.row].is_simt:
         for label, worth in (("winograd", fits), ("no winograd", lambda *_: False)):
             variants.append(Variant(label, outputs, setting=partial(winograd_where, worth)))
     return Case(name, outputs, variants, [{"x": data, **net.inputs}])
 
 
-def choice(draw: Draw) -> Choice:
-    """Return any choice of loops."""
+def choice(draw: Draw, row: str) -> Choice:
+    """Return any choice of loops for a row of the device table."""
     fields: dict[str, int] = {
         "vectors": draw.integer(1, 4),
         "rows": draw.integer(1, 8),
@@ -54,6 +54,9 @@ def choice(draw: Draw) -> Choice:
         "outside": 1,
         "prefetch": draw.integer(1, 2),
     }
+    if SPECS[row].is_simt:
+        fields["group"], fields["local"] = draw.pick([1, 16, 24, 64, 256]), draw.integer(1, 4)
+        fields["lanes"], fields["weights"] = draw.pick([1, 2, 4]), 1
     kept = {k: v for k, v in fields.items() if draw.flag()}
     tile = kept.get("vectors", 1) * kept.get("rows", 1)
     if tile > MAX_TILE or tile * kept.get("unroll", 1) > MAX_BODY:
@@ -69,7 +72,7 @@ def forced(
     jobs = jobs_of([graph], CompileContext(SPECS[row], numerics=numerics))
     found = []
     for _ in range(WAYS):
-        entries = {job.key: Entry(job.was, choice(draw), 2.0, 1.0, 1) for job in jobs}
+        entries = {job.key: Entry(job.was, choice(draw, row), 2.0, 1.0, 1) for job in jobs}
         label = ", ".join(f"[{entry.choice}]" for entry in entries.values())
         table = TunedTable(entries=entries)
         found.append(Variant(f"loops {label}", outputs, numerics=numerics, tuned=table, row=row))

@@ -73,7 +73,7 @@ KINDS: Final[dict[str, Kind]] = {
     "state": Kind(_together(graphs.with_states), _MOSTLY_CPU, 40, 12),
     "halves": Kind(_together(narrow.of_halves), _MOSTLY_CPU, 30, 12),
     "bytes": Kind(_together(narrow.of_bytes), _MOSTLY_CPU, 30, 12),
-    "choices": Kind(_together(choices.make), CPU_ROWS, 30, 10),
+    "choices": Kind(_together(choices.make), CPU_ROWS + GPU_ROWS, 30, 10),
     "metamorphic": Kind(_together(metamorphic.make), _MOSTLY_CPU, 20, 12),
     "strict": Kind(_together(strict.make), ("cpu",), 25, 12, equal=True),
     "passes": Kind(_one_by_one(passes.run), CPU_ROWS + GPU_ROWS, 100, 20),

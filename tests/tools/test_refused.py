@@ -136,7 +136,6 @@ ROWS = [
     (2, "compile relu.onnx -o relu.onnx", "would be lost"),
     (2, "compile relu.onnx -o o.pkl --tune 0", "--tune 0: expected"),
     (2, "compile relu.onnx -o o.pkl --tune nan", "--tune nan: expected"),
-    (2, "compile relu.onnx -o o.pkl --tune 1 --target adreno", "expected a CPU target"),
     (2, "compile relu.onnx relu.onnx -o o.pkl --bind n=2", "--constant need a plain model"),
     (2, "exec good.pkl --inputs text --outputs good.pkl", "would be lost"),
     (2, "exec good.pkl --inputs text --outputs text", "would be lost"),

@@ -17,12 +17,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tools.errors import ToolError, UsageError
+
+# What onnxruntime computes with.
+_CPU: Final = "CPUExecutionProvider"
+_CUDA: Final = "CUDAExecutionProvider"
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -114,12 +118,23 @@ def open_peer(name: str, path: Path, inputs: Arrays, threads: int) -> Sequence[V
 def _open_onnxruntime(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
     """All graph optimizations, one operator at a time, bound inputs and outputs; spinning or not.
 
-    Spinning workers answer faster and burn a core between frames; the default is to spin.
+    Spinning workers answer faster and burn a core between frames; the default is to spin. Where it
+    was built with CUDA, that is tried as well; inputs and outputs are the host's, as ours are.
     """
-    return [_onnxruntime_variant(path, inputs, threads, spin=spin) for spin in (True, False)]
+    import onnxruntime
+
+    processors = [_onnxruntime_variant(path, inputs, threads, spin=spin) for spin in (True, False)]
+    if _CUDA not in onnxruntime.get_available_providers():
+        return processors
+    try:
+        return [*processors, _onnxruntime_variant(path, inputs, threads, spin=True, on=_CUDA)]
+    except Exception:  # noqa: BLE001 -- it has classes of its own: no such GPU, or no library of it
+        return processors
 
 
-def _onnxruntime_variant(path: Path, inputs: Arrays, threads: int, *, spin: bool) -> Variant:
+def _onnxruntime_variant(
+    path: Path, inputs: Arrays, threads: int, *, spin: bool, on: str = _CPU
+) -> Variant:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -129,7 +144,10 @@ def _onnxruntime_variant(path: Path, inputs: Arrays, threads: int, *, spin: bool
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3  # errors only: it warns about things we did not ask for
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    providers = list(dict.fromkeys((on, _CPU)))
+    session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+    if session.get_providers()[0] != on:  # it falls back with nothing but a warning
+        raise RuntimeError(f"{on} cannot be used")
     binding = session.io_binding()
     for name, array in inputs.items():
         binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
@@ -142,7 +160,8 @@ def _onnxruntime_variant(path: Path, inputs: Arrays, threads: int, *, spin: bool
         return {name: np.array(array) for name, array in zip(names, arrays, strict=True)}
 
     return Variant(
-        f"{threads} threads, all graph optimizations, {'spinning' if spin else 'no spinning'}",
+        f"{threads} threads, all graph optimizations, {'spinning' if spin else 'no spinning'}"
+        + ("" if on == _CPU else ", CUDA"),
         lambda: session.run_with_iobinding(binding),
         outputs,
     )
@@ -238,8 +257,55 @@ def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant
     return [Variant(options, run, lambda: {name: np.array(a) for name, a in last.items()})]
 
 
+def _open_torch(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
+    """Its functions operator by operator, float32 without TF32; on CUDA as one recorded graph."""
+    import torch
+
+    from tools.lib.torch_model import TorchModel
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    model = TorchModel(path, device)
+    host = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    placed = {name: tensor.to(device) for name, tensor in host.items()}
+    last: dict[str, NDArray[Any]] = {}
+
+    def forward() -> dict[str, Any]:
+        with torch.inference_mode():
+            return model(placed)
+
+    found, replay = forward(), None
+    if device == "cuda":
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):  # libraries choose their kernels before they are recorded
+                forward()
+        stream.synchronize()
+        replay = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(replay):
+            found = forward()
+
+    def run() -> None:
+        # From the host and to it, as the others do.
+        results = found
+        if replay is None:
+            results = forward()
+        else:
+            for name, tensor in host.items():
+                placed[name].copy_(tensor)
+            replay.replay()
+        last.update({name: tensor.cpu().numpy() for name, tensor in results.items()})
+
+    run()
+    options = "CUDA, one graph" if replay is not None else f"{threads} threads, CPU"
+    return [Variant(options, run, lambda: {name: np.array(a) for name, a in last.items()})]
+
+
 PEERS: dict[str, Peer] = {
     "onnxruntime": Peer("bench", _open_onnxruntime),
     "openvino": Peer("bench", _open_openvino),
     "tinygrad": Peer("tinygrad", _open_tinygrad),
+    "torch": Peer("train", _open_torch),
 }

@@ -275,7 +275,7 @@ def test_a_schedule_stays_with_its_device() -> None:
     context = CompileContext(SPECS["gpu"])
     plan = schedule({"y": (Tensor.input("x", (64,)) + 1.0).node}, context=context)
     assert plan.spec is SPECS["gpu"]
-    assert [k.group for k in plan.lowered] == [16]
+    assert [k.code.group for k in plan.lowered] == [16]
 
 
 def test_rows_differ_by_their_figures_and_not_by_where_those_come_from() -> None:

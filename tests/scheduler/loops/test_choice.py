@@ -18,7 +18,8 @@ from scheduler.loops.schedule import choose_schedule
 from scheduler.loops.variations import form_of
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.build import Builders
-from scheduler.tuning.trial import Variant, make_trials
+from scheduler.tuning.trial import make_trials
+from scheduler.tuning.turns import Variant
 from tests.scheduler.loops.jobs import choices, jobs_for, normal, weight
 from tests.scheduler.support.programs import compute, program_of, values_of
 
@@ -37,8 +38,8 @@ def test_a_choice_comes_back_from_its_text(choice: Choice) -> None:
 
 
 def test_the_text_of_choices_in_tables_stays_what_it_is() -> None:
-    choice = Choice(3, 8, 2, 32, 4, 8, 1, 2)
-    assert str(choice) == "v3 r8 u2 i32 b4 l8 o1 a2"
+    choice = Choice(3, 8, 2, 32, 4, 8, 1, 2, 64, 2, 1)
+    assert str(choice) == "v3 r8 u2 i32 b4 l8 o1 a2 g64 t2 m1"
     assert parse_choice("") == HEURISTIC
     assert str(HEURISTIC) == ""
 
@@ -93,7 +94,7 @@ def test_a_key_tells_lanes_and_vectors_apart() -> None:
     assert len(keys) == 4
 
 
-def test_gpus_take_no_choice_and_targets_have_tables_of_their_own() -> None:
+def test_targets_have_tables_of_their_own() -> None:
     table = TunedTable(entries={"0" * 24: Entry("", HEURISTIC, 1, 1, 1)})
     assert context_for(tuned=table).tuned is table
     assert context_for().tuned.target == "cpu"

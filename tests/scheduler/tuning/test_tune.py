@@ -6,7 +6,7 @@ import json
 import logging
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from runtime.device import choose_device
 from scheduler.cache import schedules as schedule_cache
 from scheduler.cache.schedules import EntryGraph
-from scheduler.context import DEFAULT_CONTEXT, CompileContext, context_for
+from scheduler.context import DEFAULT_CONTEXT, context_for
 from scheduler.device import tuned_table
 from scheduler.device.choice import HEURISTIC, Choice, parse_choice
 from scheduler.device.spec import SPECS
@@ -25,8 +25,8 @@ from scheduler.errors import SchedulerError
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import Job, jobs_of
 from scheduler.tuning.search import CONFIRM_ROUNDS, MARGIN, Search, is_faster
-from scheduler.tuning.trial import Timing, Variant, same_results
 from scheduler.tuning.tune import tune
+from scheduler.tuning.turns import Timing, Variant, same_results
 
 KEY = "0123456789abcdef01234567"
 ENTRY = Entry("64/2x16 u[4] i8 b0 x0 a0", parse_choice("v2 r8"), 12.5, 10.0, 17)
@@ -281,6 +281,8 @@ def test_tuning_finds_something_or_nothing_and_remembers_it(
     assert [p["kernel"] for p in first.plain()["kernels"]]
 
 
-def test_targets_without_choices_are_refused() -> None:
+def test_a_gpu_is_not_measured_for_a_target_of_cpus() -> None:
+    here = choose_device("cpu")
+    gpu = replace(here, info=replace(here.info, kind="gpu"))
     with pytest.raises(SchedulerError, match="--tune"):
-        tune([graph()], CompileContext(SPECS["adreno"]), choose_device("cpu"), 1.0)
+        tune([graph()], DEFAULT_CONTEXT, gpu, 1.0)

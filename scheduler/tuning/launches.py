@@ -1,0 +1,222 @@
+"""Run variants of kernels on a device that launches them one by one, and time each launch.
+
+    variants a, b     ->     a program for each
+    a round:                 launches of each in turn, timed on the device's own clock
+
+Each launch of a variant reads another copy of its weights, as in a frame, where they left the
+caches since the last one; activations stay where they are. What is an image in the artifact is one
+here. The cost of a launch to the host is left out: it is the same whatever the loops are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Final
+
+import numpy as np
+
+from runtime.compiler_output import build
+from runtime.device import Device
+from runtime.errors import first_line
+from runtime.image_spec import TEXEL, ImageSpec
+from runtime.images import make_image, poison_image
+from runtime.opencl import cl
+from scheduler.errors import LoweringError
+from scheduler.ir.node import Node, is_weight
+from scheduler.loops.images import Image
+from scheduler.loops.pack import PackedWeight
+from scheduler.render.kernel_code import KernelCode, Parameter
+from scheduler.render.prelude.prelude import prelude_of
+from scheduler.tuning.jobs import Job
+from scheduler.tuning.turns import (
+    COLD_BYTES,
+    MAX_DATA_BYTES,
+    RECORDS,
+    UNWRITTEN,
+    Array,
+    Turns,
+    Variant,
+    values_of,
+)
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "variant"
+NS_PER_MS: Final = 1e6
+# More than a search measures at once.
+MAX_VARIANTS: Final = 64
+Memory = cl.Buffer | cl.Image
+
+
+class Launches:
+    """Builds variants in this process, each in a program of its own.
+
+    Programs are kept while it lives: the best choice so far is measured again and again.
+
+    Args:
+        device: for which, and where they run.
+        clock: seconds; deadlines are on it.
+    """
+
+    def __init__(self, device: Device, clock: Callable[[], float]) -> None:
+        self._device, self._clock = device, clock
+        self._programs: dict[str, cl.Program] = {}
+        enable = cl.command_queue_properties.PROFILING_ENABLE
+        self._queue = cl.CommandQueue(device.context, properties=enable)
+
+    def prepare(
+        self, groups: Sequence[Sequence[Variant]], deadline: float
+    ) -> list[LaunchTrial | None]:
+        """Return a trial for each group of variants.
+
+        A variant that does not build, or not by the deadline, is left out; None stands for a group
+        whose first variant is.
+        """
+        return [self._trial(group, deadline) for group in groups]
+
+    def _trial(self, group: Sequence[Variant], deadline: float) -> LaunchTrial | None:
+        trial = LaunchTrial(self._device, self._queue)
+        for variant in group:
+            late = self._clock() >= deadline
+            if (late or not self._added(trial, variant)) and variant is group[0]:
+                trial.release()
+                return None
+            if late:
+                break
+        return trial
+
+    def _added(self, trial: LaunchTrial, variant: Variant) -> bool:
+        """Whether a variant builds and runs; then the trial has it."""
+        try:
+            code = variant.job.render(variant.choice)
+            source = prelude_of([code], host_clang=variant.job.nest.spec.host_clang)
+            source += code.definition(NAME)
+            if source not in self._programs:
+                self._programs[source] = build(cl.Program(self._device.context, source))
+            # Some drivers compile when a kernel is launched first, which this does, too.
+            trial.add(variant, code, self._programs[source])
+        except (cl.Error, LoweringError) as error:
+            logger.info("choice %s is left out: %s", variant.choice, first_line(error))
+            return False
+        return True
+
+
+class LaunchTrial(Turns):
+    """Variants in the device's memory, ready to run.
+
+    Args:
+        device: where they run.
+        queue: in order, with profiling.
+    """
+
+    def __init__(self, device: Device, queue: cl.CommandQueue) -> None:
+        super().__init__([])
+        self._device, self._queue = device, queue
+        self._codes: list[KernelCode] = []
+        self._places: dict[tuple[Job, Node], Memory] = {}
+        self._weights: list[Memory] = []
+        self._kernels: list[list[cl.Kernel]] = []
+
+    def add(self, variant: Variant, code: KernelCode, program: cl.Program) -> None:
+        """Add a variant and run it once.
+
+        Raises:
+            pyopencl.Error: the device has no memory for it, or does not take its work-groups.
+        """
+        self._kernels.append(self._bound(variant.job, code, program))
+        self._codes.append(code)
+        self.variants.append(variant)
+        try:
+            self.correct.append(self.check(len(self.correct)))
+        except cl.Error:
+            for of_variants in (self._kernels, self._codes, self.variants):
+                of_variants.pop()
+            raise
+
+    def release(self) -> None:
+        """Give the memory back."""
+        for memory in (*self._places.values(), *self._weights):
+            memory.release()
+
+    def _spent(self, number: int, count: int) -> float:
+        return sum(self._launch(number, count))
+
+    def _launch(self, number: int, count: int) -> list[float]:
+        """Run a variant some times; return the milliseconds of each, without the waits between."""
+        code, kernels = self._codes[number], self._kernels[number]
+        size, group = (code.launched,), (code.group,)
+        events = [
+            cl.enqueue_nd_range_kernel(self._queue, kernels[n % len(kernels)], size, group)
+            for n in range(count)
+        ]
+        self._queue.finish()
+        return [(event.profile.end - event.profile.start) / NS_PER_MS for event in events]
+
+    # memory
+
+    def _bound(self, job: Job, code: KernelCode, program: cl.Program) -> list[cl.Kernel]:
+        """Return the kernel of a variant once for each copy of its weights."""
+        packed = sum(a.data.nbytes for a in code.arguments if isinstance(a, PackedWeight))
+        share = min(COLD_BYTES, MAX_DATA_BYTES // MAX_VARIANTS)
+        kernels = []
+        for _ in range(max(1, min(RECORDS, share // packed)) if packed else 1):
+            kernel = cl.Kernel(program, NAME)
+            kernel.set_args(*(self._memory(job, p) for p in code.parameters))
+            kernels.append(kernel)
+        return kernels
+
+    def _memory(self, job: Job, parameter: Parameter) -> Memory:
+        argument, image = parameter.argument, parameter.image
+        if isinstance(argument, PackedWeight):
+            data = np.asarray(argument.data, order="C")
+            self._weights.append(self._made(data, argument.source.dtype.name, image))
+            return self._weights[-1]
+        key = (job, argument)
+        if key not in self._places:
+            count = prod(argument.shape) if image is None else image.width * image.height * TEXEL
+            drawn = not is_weight(argument)
+            held: Array = values_of(argument.dtype, count) if drawn else argument.arg.data
+            self._places[key] = self._made(
+                held, argument.dtype.name, image, written=parameter.written
+            )
+        return self._places[key]
+
+    def _made(self, data: Array, dtype: str, image: Image | None, written: bool = False) -> Memory:
+        raw = np.asarray(data, order="C").reshape(-1).view(np.uint8)
+        if image is None:
+            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+            return cl.Buffer(self._device.context, flags, hostbuf=raw)
+        texels = ImageSpec(image.width, image.height)
+        return make_image(self._device, texels, dtype, None if written else raw)
+
+    # results
+
+    def _results(self, number: int) -> list[Array]:
+        job, code = self.variants[number].job, self._codes[number]
+        written = [p for p in code.parameters if p.written and isinstance(p.argument, Node)]
+        places = [self._memory(job, p) for p in written]
+        # A result that a variant fails to write would otherwise be the one before.
+        for parameter, place in zip(written, places, strict=True):
+            if isinstance(place, cl.Image):
+                assert parameter.image is not None  # it was made of that
+                texels = ImageSpec(parameter.image.width, parameter.image.height)
+                poison_image(self._queue, place, texels)
+            else:
+                cl.enqueue_fill_buffer(self._queue, place, UNWRITTEN, 0, place.size)
+        self._launch(number, 1)
+        return [self._read(p, place) for p, place in zip(written, places, strict=True)]
+
+    def _read(self, parameter: Parameter, place: Memory) -> Array:
+        node, image = parameter.argument, parameter.image
+        assert isinstance(node, Node)  # weights are not written
+        if isinstance(place, cl.Buffer):
+            value = np.empty(prod(node.shape), node.dtype.np)
+            cl.enqueue_copy(self._queue, value, place)
+            return value
+        assert image is not None  # it was made of that
+        value = np.empty((image.height, image.width, TEXEL), node.dtype.np)
+        region = (image.width, image.height, 1)
+        cl.enqueue_copy(self._queue, value, place, origin=(0, 0, 0), region=region)
+        return value

@@ -1,0 +1,11 @@
+"""Name all OpenCL drivers in a directory, and print those that no file of the system names."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tools.lib.opencl_drivers import vendors_with
+
+if __name__ == "__main__":
+    print(*vendors_with(Path(sys.argv[1])))

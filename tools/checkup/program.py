@@ -1,0 +1,192 @@
+"""Parts of a checkup that run an artifact: which one, its self-test, and its slowest kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from runtime.origin import short_origin
+from tools.checkup.findings import Section
+from tools.checkup.machine import judge_heat
+from tools.checkup.sensors import read_sensors
+
+if TYPE_CHECKING:
+    from tools.lib.roofline import KernelRow
+
+EXAMPLE: Final = "example.pkl"
+EXAMPLE_INTERFACE: Final = "split-2025"
+SHOWN: Final = 10
+ITERATIONS: Final = 20
+# A frame comes every 50 ms; what is near it is late now and then.
+BUDGET_MS: Final = 50.0
+NEAR_BUDGET_MS: Final = 40.0
+# Of the time in kernels: below half of what the device could do.
+MOST_BELOW_HALF: Final = 0.5
+# A GPU that is under load and still this slow is held back.
+SLOW_CLOCK: Final = 0.6
+
+
+def artifact(given: Path | None, store: Path, device: str | None, place: Path) -> Section:
+    """Return which artifact the next parts run: the given one, the store's, or a small example.
+
+    Args:
+        given: of the command line.
+        store: of installed models.
+        device: as for `load_program`.
+        place: a directory for the example.
+    """
+    from modeld.errors import ModeldError
+    from modeld.model_store import candidates
+
+    section = Section("artifact")
+    if given is not None:
+        return _taken(section, given, f"{given.name}, as given")
+    if store.is_dir():
+        try:
+            found, problems = candidates(store, "driving")
+        except ModeldError as error:
+            section.look(f"the store has no driving model: {error}", "see modeld models list")
+        else:
+            for problem in problems:
+                section.bad(problem, "see modeld models list")
+            if found:
+                return _taken(section, found[0], f"{found[0].parent.name}, selected in the store")
+    try:
+        path = make_example(place, device)
+    except ModuleNotFoundError as error:
+        section.look(
+            f"no artifact was given, and no example can be made without {error.name}",
+            "name one: modeld doctor ARTIFACT.pkl, or pip install 'modeld[compile]'",
+        )
+        return section
+    return _taken(section, path, f"a small example ({EXAMPLE_INTERFACE}, random weights)")
+
+
+def _taken(section: Section, path: Path, text: str) -> Section:
+    section.facts["path"] = str(path)
+    section.good(text)
+    return section
+
+
+def make_example(place: Path, device: str | None) -> Path:
+    """Compile a small driving model for the device, and return its artifact.
+
+    Raises:
+        ModuleNotFoundError: the compile extra is not installed.
+        NoDeviceError: there is no device.
+    """
+    from scheduler.check.vectors import with_self_test
+    from scheduler.compile import compile_driving
+    from scheduler.device.targets import AUTO, target_for
+    from tools.make_model import write_interface
+
+    models = [path for path, _ in write_interface(place, EXAMPLE_INTERFACE)]
+    compiled = with_self_test(compile_driving(models, target=target_for(AUTO, device)))
+    path = place / EXAMPLE
+    compiled.write(path)
+    return path
+
+
+def self_test(path: Path, device: str | None) -> Section:
+    """Return whether the device computes what the model means."""
+    from runtime import load_program
+    from runtime.selftest import ADVICE, run_self_test
+
+    section = Section("self-test")
+    with load_program(path, device) as program:
+        report = run_self_test(program)
+    section.facts = {"device": report.device, "runs": report.runs, "ms": report.duration_ms}
+    if not report.runs:
+        section.look("the artifact carries no self-test", "compile it again without --no-selftest")
+    elif report.passed:
+        section.good(str(report))
+        if report.worst is not None:
+            worst = report.worst
+            section.facts["worst"] = {"of": worst.name, "deviation": worst.deviation}
+    else:
+        section.bad(f"{report}: {report.worst}", ADVICE)
+    return section
+
+
+def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
+    """Return the slowest kernels beside what the device could do, and the time of a frame."""
+    import runtime
+    from tools.bench import make_inputs, measure
+    from tools.lib.ceilings import CeilingProbe, describe
+    from tools.lib.roofline import make_kernels, make_rows, quietest, share_below, weight_bytes_of
+
+    section = Section("kernels")
+    opened = runtime.choose_device(device)
+    with runtime.load_program(path, opened) as program:
+        entry = program.entries[0]
+        inputs = make_inputs(program.entry_inputs(entry), 0)
+        probe = CeilingProbe(opened)
+        ceilings = probe.measure()
+        profile = program.profile(inputs, entry, ITERATIONS)
+        frame = measure(program, inputs, entry, ITERATIONS)
+        under_load = read_sensors()
+        ceilings = ceilings.best_of(probe.measure())
+        rows = make_rows(quietest([profile]), weight_bytes_of(program.manifest, entry), ceilings)
+        driving = program.manifest.kind == "driving"
+    found = make_kernels(rows, ceilings)
+    section.table = _table(found)
+    kernels_ms = sum(row.ms for row in rows)
+    section.facts = {
+        "entry": entry,
+        "run_ms": {name: frame[f"{name}_ms"] for name in ("median", "p99", "min")},
+        "kernels_ms": kernels_ms,
+        "launches": len(rows),
+        "least_ms": sum(row.least_ms for row in rows),
+        "below_half_share": share_below(rows),
+        "ceilings": describe(ceilings),
+        "under_load": under_load.plain(),
+    }
+    section.good(f"ceilings: {'; '.join(describe(ceilings))}")
+    _judge_frame(section, frame["median_ms"], frame["p99_ms"], driving and not is_example)
+    least = section.facts["least_ms"]
+    text = f"kernels take {kernels_ms:.2f} ms, at the ceilings {least:.2f} ms"
+    if share_below(rows) > MOST_BELOW_HALF and not is_example:
+        section.look(
+            f"{text}; {share_below(rows):.0%} of the time is below half of the ceilings",
+            "search the loops on this device: modeld compile --tune 120",
+        )
+    else:
+        section.good(text)
+    for clock in under_load.gpu:
+        if clock.share < SLOW_CLOCK:
+            section.look(
+                f"GPU {clock.name} under load: {clock.now:.0f} of {clock.most:.0f} MHz",
+                "it is held back: see its governor and its temperature",
+            )
+    judge_heat(section, under_load)
+    return section
+
+
+def _judge_frame(section: Section, median_ms: float, p99_ms: float, counts: bool) -> None:
+    text = f"a run takes {median_ms:.2f} ms (median), {p99_ms:.2f} ms (p99)"
+    if counts and median_ms >= BUDGET_MS:
+        section.bad(
+            f"{text}; a frame comes every {BUDGET_MS:.0f} ms",
+            "compile with --precision fp16, choose a smaller model, or another --device",
+        )
+    elif counts and p99_ms >= NEAR_BUDGET_MS:
+        section.look(
+            f"{text}; a frame comes every {BUDGET_MS:.0f} ms",
+            "see the settings of [realtime], and modeld bench ARTIFACT --paced",
+        )
+    else:
+        section.good(text)
+
+
+def _table(found: list[KernelRow]) -> list[tuple[object, ...]]:
+    head = ("kernel", "runs", "ms", "expected ms", "of it", "bound", "from")
+    rows: list[tuple[object, ...]] = [head]
+    for kernel in sorted(found, key=lambda k: -k.ms)[:SHOWN]:
+        least = kernel.ms * kernel.of_roofline
+        rows.append(
+            (
+                *(kernel.name, len(kernel.launches), round(kernel.ms, 4), round(least, 4)),
+                *(f"{kernel.of_roofline:.0%}", kernel.bound, short_origin(kernel.origin)),
+            )
+        )
+    return rows
