@@ -123,7 +123,12 @@ class _Compiler:
     def build(self, source: Source) -> str | Failure:
         """Return the condensed log of a kernel, or why there is none."""
         file = self._folder / "kernel.cl"
-        file.write_text(source.text, encoding="utf-8")
+        try:
+            file.write_text(source.text, encoding="utf-8")
+        except OSError as error:
+            raise ToolchainError(
+                f"{file}: expected to write a kernel there, found: {error.strerror}; free some space"
+            ) from error
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stderr is not None

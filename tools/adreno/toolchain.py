@@ -176,7 +176,6 @@ def fetch_toolchain(progress: Progress, directory: Path | None = None) -> Toolch
         raise MissingPackageError(
             "ziglang is not installed, and builds a program for arm64: pip install 'modeld[linker]'"
         )
-    place.mkdir(parents=True, exist_ok=True)
     root = fetch_root(
         ARM_PACKAGES,
         architecture="arm64",
@@ -191,7 +190,13 @@ def fetch_toolchain(progress: Progress, directory: Path | None = None) -> Toolch
         directory=place / "amd64",
         progress=progress,
     )
-    _build_program(root, place / _name())
+    try:
+        _build_program(root, place / _name())
+    except OSError as error:
+        raise ToolchainError(
+            f"{place}: expected to write a program there, found: {error.strerror or error}; "
+            "free some space"
+        ) from error
     return find_toolchain(directory)
 
 

@@ -113,7 +113,7 @@ def fetch_root(
             _replace(directory, root)
     except OSError as error:
         raise PackageDiskError(
-            f"{directory}: expected room for the packages of {suite} for {architecture}, found: "
+            f"{directory}: expected to write packages of {suite} for {architecture}, found: "
             f"{error.strerror or error}; nothing was left behind"
         ) from error
     return directory
