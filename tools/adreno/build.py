@@ -127,7 +127,7 @@ class _Compiler:
             file.write_text(source.text, encoding="utf-8")
         except OSError as error:
             raise ToolchainError(
-                f"{file}: expected to write a kernel there, found: {error.strerror}; free some space"
+                f"{file}: expected to write a kernel there, found: {error.strerror}; free space"
             ) from error
         process = self._process or self._start()
         assert process.stdin is not None
@@ -218,7 +218,7 @@ def _write(path: Path, log: str) -> None:
         write_whole(path, zlib.compress(log.encode()), 0o644)
     except OSError as error:
         raise ToolchainError(
-            f"{path.parent}: expected to write there, found: {error.strerror}; free some space"
+            f"{path.parent}: expected to write there, found: {error.strerror}; free space"
         ) from error
 
 

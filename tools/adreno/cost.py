@@ -47,6 +47,8 @@ class Gpu:
 
 
 _MOST_WAVES: Final = 16
+# Work-items that are issued together.
+_WAVE: Final = 64
 # Of the 740, neither lanes nor clock are published in one place, so it has counts only.
 GPU_TABLE: Final = {
     630: Gpu(630, 512, 710, 96, 64 * 128),
@@ -179,8 +181,10 @@ def entry_cost(
 def _kernel_cost(
     record: Mapping[str, Any], code: KernelCode, launches: int, gpu: Gpu
 ) -> KernelCost:
-    items = prod(record["global"])
-    way = executed(code, items, prod(record["local"]))
+    items, group = prod(record["global"]), prod(record["local"])
+    # A wave is issued whole, also where its work-group does not fill it.
+    lanes = items // group * -(-group // _WAVE) * _WAVE
+    way = executed(code, items, group)
     slots = slots_of_counts(code.code, way.counts)
     return KernelCost(
         name=record["name"],
@@ -196,6 +200,6 @@ def _kernel_cost(
         slots=slots,
         hot=code.hot_loop,
         is_exact=way.is_exact,
-        floor_ms=gpu.ms(sum(slots.values()) * items * launches),
-        mac_ms=gpu.ms(slots["mac"] * items * launches),
+        floor_ms=gpu.ms(sum(slots.values()) * lanes * launches),
+        mac_ms=gpu.ms(slots["mac"] * lanes * launches),
     )
