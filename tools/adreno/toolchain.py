@@ -195,7 +195,7 @@ def fetch_toolchain(progress: Progress, directory: Path | None = None) -> Toolch
     except OSError as error:
         raise ToolchainError(
             f"{place}: expected to write a program there, found: {error.strerror or error}; "
-            "free some space"
+            "free space"
         ) from error
     return find_toolchain(directory)
 

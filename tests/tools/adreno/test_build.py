@@ -60,7 +60,7 @@ def test_a_crash_and_a_refusal_are_named_and_the_others_go_on(tmp_path: Path) ->
     [
         ("broken", "expected it to start, found: no device; delete its folder and run `make adr"),
         ("gone", "qemu: expected to run it, found: No such file or directory; "),
-        ("full", "logs: expected to write there, found: File exists; free some space"),
+        ("full", "logs: expected to write there, found: File exists; free space"),
     ],
 )
 def test_a_compiler_that_does_not_start_is_an_error(
