@@ -39,7 +39,8 @@ _DISK_FULL: Final = re.compile(
     r"No space left on device|Disk quota exceeded|enough free space|Wrote only \d+ of"
 )
 
-# Hooks of the machine's configuration would run at the end, and fail without root.
+# Hooks of the machine's configuration would run at the end, and fail without root. Lists are kept
+# as apt reads them, whatever an image made small has set: three commands read them.
 _CONFIGURATION: Final = """\
 #clear APT::Update;
 #clear DPkg;
@@ -50,9 +51,12 @@ APT::Architectures {{ "{architecture}"; }};
 APT::Install-Recommends "false";
 APT::Sandbox::User "root";
 APT::Update::Error-Mode "any";
+Acquire::GzipIndexes "false";
 Acquire::Languages "none";
 Acquire::Retries "3";
 Dir::Cache "{work}/cache";
+Dir::Cache::pkgcache "packages.bin";
+Dir::Cache::srcpkgcache "sources.bin";
 Dir::Etc::sourcelist "{work}/debian.sources";
 Dir::Etc::sourceparts "-";
 Dir::Etc::preferences "-";
