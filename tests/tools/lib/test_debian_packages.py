@@ -142,7 +142,7 @@ def test_a_machine_without_apt_is_told_so(tmp_path: Path, monkeypatch: pytest.Mo
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("no file system can be mounted here")
     yield place
@@ -150,7 +150,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @needs_apt
-@pytest.mark.parametrize("payload_bytes", [400_000, 900_000], ids=["unpacking", "downloading"])
+@pytest.mark.parametrize("payload_bytes", [3_000_000, 8_000_000], ids=["unpacking", "downloading"])
 def test_a_full_disk_is_named_and_keeps_the_root_before(
     tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch, payload_bytes: int
 ) -> None:
