@@ -10,6 +10,8 @@
     |   +-- PackageNotOfferedError  3  no such package, or another version of it
     |   +-- PackageDownloadError    3  lists or packages could not be downloaded whole
     |   +-- PackageDiskError        3  no room for them
+    +-- ToolchainError           3  the compiler for Adreno cannot be made, or does not start
+    |   +-- ToolchainMissingError   3  it has not been fetched
     +-- VideoError               4  a video that cannot be read
     |   +-- PictureSizeError     4  a video whose pictures change their size
     +-- DriveError               4  a drive that is missing, incomplete or of no known kind
@@ -66,6 +68,16 @@ class PackageDownloadError(PackagesError):
 
 class PackageDiskError(PackagesError):
     """There is no room for the packages."""
+
+
+class ToolchainError(ToolError):
+    """The compiler for Adreno cannot be made on this machine, or does not start."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class ToolchainMissingError(ToolchainError):
+    """The compiler for Adreno has not been fetched."""
 
 
 class VideoError(ToolError):

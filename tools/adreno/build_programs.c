@@ -1,8 +1,7 @@
 /* Builds OpenCL C files, one after the other, with the first device there is.
  *
- *     build_programs OPTIONS FILE...
- *
- * The driver prints the code of each kernel on stderr (IR3_SHADER_DEBUG); so are these lines:
+ * It reads a line for each from stdin: OPTIONS, a tab, FILE. The driver prints the code of kernels
+ * on stderr (IR3_SHADER_DEBUG), and so are these lines:
  *
  *     @device NAME | VERSION OF THE DRIVER
  *     @begin FILE
@@ -66,12 +65,11 @@ static cl_int build(cl_context context, cl_device_id device, const char *options
   return code;
 }
 
-int main(int count, char **arguments) {
+int main(void) {
   cl_platform_id platform;
   cl_device_id device;
   cl_int code = CL_SUCCESS;
-  char name[256] = "", driver[256] = "";
-  if (count < 2) return 2;
+  char name[256] = "", driver[256] = "", line[8192];
   if (clGetPlatformIDs(1, &platform, NULL) != CL_SUCCESS ||
       clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL) != CL_SUCCESS) {
     fprintf(stderr, "@error no device\n");
@@ -82,10 +80,14 @@ int main(int count, char **arguments) {
   fprintf(stderr, "@device %s | %s\n", name, driver);
   cl_context context = clCreateContext(NULL, 1, &device, NULL, NULL, &code);
   if (code != CL_SUCCESS) return 3;
-  for (int i = 2; i < count; i++) {
-    fprintf(stderr, "@begin %s\n", arguments[i]);
-    code = build(context, device, arguments[1], arguments[i]);
-    fprintf(stderr, "@end %s %d\n", arguments[i], code);
+  while (fgets(line, sizeof line, stdin)) {
+    char *file = strchr(line, '\t');
+    if (!file) return 2;
+    *file++ = '\0';
+    file[strcspn(file, "\n")] = '\0';
+    fprintf(stderr, "@begin %s\n", file);
+    code = build(context, device, line, file);
+    fprintf(stderr, "@end %s %d\n", file, code);
   }
   clReleaseContext(context);
   return 0;

@@ -152,9 +152,7 @@ class KernelCode:
         inner = [
             (first, last)
             for first, last in self.loops
-            if not any(
-                first <= a and b <= last and (a, b) != (first, last) for a, b in self.loops
-            )
+            if not any(first <= a and b <= last and (a, b) != (first, last) for a, b in self.loops)
         ]
         found = [slots_of(self.code[first : last + 1]) for first, last in inner]
         return max(found, key=lambda slots: (slots.mac, slots.total), default=None)

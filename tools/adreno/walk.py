@@ -1,9 +1,9 @@
 """Counts how often each instruction of a kernel is issued, by following the way of its work-items.
 
 Of each instruction that a branch depends on, the value is computed, from the number of the
-work-item up: trip counts and tests against the borders of an image are exact so. What comes out of
-memory is not known. A test of it is taken to hold where it leads into the code behind it, and a loop
-that ends by one counts once.
+work-item up, so trip counts and tests against the borders of an image are exact. What comes out of
+memory is not known: a test of it is taken to lead straight on, and a loop that ends by one counts
+once.
 
     counts = executed(code, items=4096, group=64)
     slots = slots_of_counts(code, counts)
@@ -26,6 +26,9 @@ ITEMS: Final = 3
 # More branches than any work-item of ours has.
 _MOST_STEPS: Final = 1 << 20
 _MASK: Final = 0xFFFFFFFF
+
+Ids = tuple[int, int, int]
+"""Numbers of a work-group, or of a work-item in it."""
 
 _REGISTER: Final = re.compile(r"^(?:\([a-z0-9]+\))*(h?[rcp])(\d+)\.([xyzw])$")
 _HALF_KINDS: Final = {"hr": 0, "r": 0, "p": 1, "c": 2, "hc": 2}
@@ -135,15 +138,27 @@ def executed(kernel: KernelCode, items: int, group: int) -> Executed:
         items: work-items of the launch.
         group: of each work-group.
     """
-    walker = _Walker(kernel)
     groups = max(1, items // max(1, group))
-    total = [0.0] * len(kernel.code)
     chosen = sorted({(2 * k + 1) * groups // (2 * GROUPS) for k in range(GROUPS)})
     of_group = sorted({k * (group - 1) // max(1, ITEMS - 1) for k in range(ITEMS)})
-    for number in chosen:
-        walks = [walker.walk(number, item) for item in of_group]
+    return executed_waves(
+        kernel, [[((number, 0, 0), (item, 0, 0)) for item in of_group] for number in chosen]
+    )
+
+
+def executed_waves(kernel: KernelCode, waves: Sequence[Sequence[tuple[Ids, Ids]]]) -> Executed:
+    """Return how often each instruction of a kernel is issued for a wave, in the mean of some.
+
+    Args:
+        kernel: its code.
+        waves: of each the work-items that are followed: numbers of the work-group and in it.
+    """
+    walker = _Walker(kernel)
+    total = [0.0] * len(kernel.code)
+    for wave in waves:
+        walks = [walker.walk(number, item) for number, item in wave]
         for at in range(len(kernel.code)):
-            total[at] += max(walk[at] for walk in walks) / len(chosen)
+            total[at] += max(walk[at] for walk in walks) / len(waves)
     return Executed(tuple(total), walker.is_exact)
 
 
@@ -179,13 +194,13 @@ class _Walker:
         self._inputs = {system: _number(register) for system, register in kernel.inputs}
         self.is_exact = True
 
-    def walk(self, group: int, item: int) -> list[int]:
+    def walk(self, group: Ids, item: Ids) -> list[int]:
         """Return how often each instruction is issued for one work-item."""
         values: dict[int | None, int] = dict(self._constants)
-        for system, value in (("WORKGROUP_ID", group), ("LOCAL_INVOCATION_ID", item)):
+        for system, numbers in (("WORKGROUP_ID", group), ("LOCAL_INVOCATION_ID", item)):
             register = self._inputs.get(system)
             if register is not None:
-                values |= {register: value, register + 2: 0, register + 4: 0}
+                values |= {register + 2 * axis: number for axis, number in enumerate(numbers)}
         visits = dict.fromkeys(self._blocks, 0)
         at, steps = 0, 0
         while at in self._blocks and steps < _MOST_STEPS:

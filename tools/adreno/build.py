@@ -1,0 +1,211 @@
+"""Builds many kernels at once: each by itself, on all cores, and each only once.
+
+A compiler that starts takes seconds, and one that crashes takes the others with it that share its
+process. So a few processes take kernels as they come, and one that ends is named with the kernel it
+had; the next one goes on. Code is kept beside the compiler, by the content of the source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import subprocess
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from runtime.cache_dir import write_whole
+from tools.adreno.sources import Source
+from tools.adreno.statistics import KernelCode, condensed, read_log
+from tools.adreno.toolchain import Toolchain, problem_in, request
+from tools.errors import ToolchainError
+
+# A kernel of 8000 instructions takes half a minute on a busy machine; no more than that hangs.
+TIMEOUT_S: Final = 900.0
+# Logs that are kept; about 4 KiB each.
+_KEPT: Final = 4000
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is counted, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A kernel that was not built, and why, in one line."""
+
+    name: str
+    problem: str
+
+
+Built = KernelCode | Failure
+
+
+def build(
+    toolchain: Toolchain, sources: Iterable[Source], gpu: int, progress: Progress
+) -> dict[Source, Built]:
+    """Return what the compiler makes of each kernel.
+
+    Args:
+        toolchain: the compiler.
+        sources: kernels; equal ones are built once.
+        gpu: number of the Adreno.
+        progress: called after each kernel.
+
+    Raises:
+        ToolchainError: the compiler does not start, or its folder cannot be written.
+    """
+    wanted = list(dict.fromkeys(sources))
+    logs = {source: _path(toolchain, source, gpu) for source in wanted}
+    built: dict[Source, Built] = {}
+    missing: list[Source] = []
+    for source in wanted:
+        code = _read(logs[source], source.name)
+        if code is None:
+            missing.append(source)
+        else:
+            built[source] = code
+    # The longest first, so that no process has one left when the others have ended.
+    missing.sort(key=lambda source: -len(source.text))
+    work: queue.SimpleQueue[Source] = queue.SimpleQueue()
+    for source in missing:
+        work.put(source)
+    workers = min(len(missing), len(os.sched_getaffinity(0)))
+    done = len(built)
+    lock = threading.Lock()
+
+    def take_all(_: int) -> None:
+        nonlocal done
+        with (
+            tempfile.TemporaryDirectory(prefix="adreno-") as folder,
+            _Compiler(toolchain, gpu, Path(folder)) as compiler,
+        ):
+            while True:
+                try:
+                    source = work.get_nowait()
+                except queue.Empty:
+                    return
+                result = compiler.build(source)
+                if isinstance(result, str):
+                    _write(logs[source], result)
+                    (code,) = [k for k in read_log(result) if k.name == source.name]
+                    built[source] = code
+                else:
+                    built[source] = result
+                with lock:
+                    done += 1
+                    progress("kernels built", done, len(wanted))
+
+    if missing:
+        with ThreadPoolExecutor(workers) as threads:
+            for _ in threads.map(take_all, range(workers)):
+                pass
+        _forget_oldest(toolchain.logs)
+    return {source: built[source] for source in wanted}
+
+
+class _Compiler:
+    """A process of the compiler, started when it is needed."""
+
+    def __init__(self, toolchain: Toolchain, gpu: int, folder: Path) -> None:
+        self._command = toolchain.command(gpu)
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def build(self, source: Source) -> str | Failure:
+        """Return the condensed log of a kernel, or why there is none."""
+        file = self._folder / "kernel.cl"
+        file.write_text(source.text, encoding="utf-8")
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stderr is not None
+        watchdog = threading.Timer(TIMEOUT_S, process.kill)
+        watchdog.start()
+        lines: list[str] = []
+        try:
+            process.stdin.write(request(file, source.options))
+            process.stdin.flush()
+            for raw in process.stderr:
+                lines.append(raw.decode(errors="replace"))
+                if lines[-1].startswith("@end "):
+                    break
+        except BrokenPipeError:
+            pass  # It ended; its exit code tells the rest.
+        finally:
+            watchdog.cancel()
+        log = "".join(lines)
+        if log.endswith(" 0\n") and f"\n@end {file} 0\n" in log:
+            return condensed(log)
+        if f"\n@end {file}" in f"\n{log}":
+            return Failure(source.name, problem_in(log, 0))
+        self._process = None
+        code = process.wait()
+        if "@begin" not in log:
+            raise ToolchainError(
+                f"the compiler for Adreno: expected it to start, found: {problem_in(log, code)}; "
+                "delete its folder and run `make adreno-tools` again"
+            )
+        return Failure(source.name, problem_in(log, code))
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+        except OSError as error:
+            raise ToolchainError(
+                f"{self._command[0]}: expected to run it, found: {error.strerror}; "
+                "delete its folder and run `make adreno-tools` again"
+            ) from error
+        return self._process
+
+    def __enter__(self) -> _Compiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is None:
+            return
+        for stream in (self._process.stdin, self._process.stderr):
+            assert stream is not None
+            stream.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def _path(toolchain: Toolchain, source: Source, gpu: int) -> Path:
+    parts = (toolchain.identity, str(gpu), source.options, source.text)
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return toolchain.logs / f"{digest[:32]}.log"
+
+
+def _read(path: Path, name: str) -> KernelCode | None:
+    """Return the code that was kept; None where it was not, or is damaged."""
+    try:
+        kernels = read_log(zlib.decompress(path.read_bytes()).decode())
+        os.utime(path)
+    except (OSError, zlib.error, UnicodeDecodeError):
+        return None
+    return next((kernel for kernel in kernels if kernel.name == name), None)
+
+
+def _write(path: Path, log: str) -> None:
+    try:
+        write_whole(path, zlib.compress(log.encode()), 0o644)
+    except OSError as error:
+        raise ToolchainError(
+            f"{path.parent}: expected to write there, found: {error.strerror}; free some space"
+        ) from error
+
+
+def _forget_oldest(folder: Path) -> None:
+    files = sorted(folder.glob("*.log"), key=lambda file: file.stat().st_mtime)
+    for file in files[:-_KEPT]:
+        file.unlink(missing_ok=True)

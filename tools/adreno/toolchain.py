@@ -1,0 +1,218 @@
+"""The compiler: Debian's Mesa for arm64, qemu that runs it, and a program that hands kernels to it.
+
+All of it lies in one folder: `build/adreno` of a checkout, else below the cache directory, where
+`make adreno-tools` puts it without root. The version of Mesa is pinned, as golden figures are its
+figures; everything else is what the suite of Debian has today.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from runtime.cache_dir import cache_dir
+from tools.errors import MissingPackageError, ToolchainError, ToolchainMissingError
+from tools.lib.debian_packages import Progress, fetch_root, package_versions
+
+SUITE: Final = "trixie"
+MESA: Final = "25.0.7-2+deb13u1"
+_MESA_PACKAGES: Final = ("mesa-opencl-icd", "mesa-drm-shim")
+ARM_PACKAGES: Final = (
+    *(f"{name}={MESA}" for name in _MESA_PACKAGES),
+    "ocl-icd-libopencl1",
+    "opencl-c-headers",
+)
+# Numbers of Adreno GPUs; the first is that of the golden figures.
+GPUS: Final = (630, 660, 740)
+
+_SOURCE: Final = Path(__file__).with_name("build_programs.c")
+_TARGET: Final = "aarch64-linux-gnu.2.36"
+_LIBRARIES: Final = "usr/lib/aarch64-linux-gnu"
+_CHECKOUT: Final = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A compiler that is ready.
+
+    Attributes:
+        root: folder with arm64 packages.
+        qemu: runs programs for arm64.
+        program: builds OpenCL C files, see build_programs.c.
+    """
+
+    root: Path
+    qemu: Path
+    program: Path
+
+    @property
+    def identity(self) -> str:
+        """What the code of a kernel depends on beside its source."""
+        return f"mesa {MESA}, {self.program.name}"
+
+    @property
+    def logs(self) -> Path:
+        """Where the code of kernels is kept."""
+        return self.root.parent / "logs"
+
+    def command(self, gpu: int) -> list[str]:
+        """Return the command that builds the files whose names it reads."""
+        libraries = self.root / _LIBRARIES
+        variables = {
+            "LD_LIBRARY_PATH": libraries,
+            "LD_PRELOAD": libraries / "libfreedreno_noop_drm_shim.so",
+            "FD_GPU_ID": gpu,
+            "RUSTICL_ENABLE": "freedreno",
+            "OCL_ICD_VENDORS": self.root / "etc/OpenCL/vendors/rusticl.icd",
+            "MESA_SHADER_CACHE_DISABLE": "true",
+            "IR3_SHADER_DEBUG": "cs",
+        }
+        given = [word for name, value in variables.items() for word in ("-E", f"{name}={value}")]
+        return [str(self.qemu), "-L", str(self.root), *given, str(self.program)]
+
+    def compile(self, source: str, *, options: str = "", gpu: int = GPUS[0]) -> str:
+        """Return the log of building one program.
+
+        Args:
+            source: OpenCL C.
+            options: of OpenCL's compiler.
+            gpu: number of the Adreno.
+
+        Raises:
+            ToolchainError: the compiler does not start, crashes, or refuses the source.
+        """
+        with tempfile.TemporaryDirectory(prefix="adreno-") as folder:
+            file = Path(folder, "program.cl")
+            file.write_text(source, encoding="utf-8")
+            done = subprocess.run(  # noqa: S603 - our own program
+                self.command(gpu), input=request(file, options), capture_output=True, check=False
+            )
+        log = done.stderr.decode(errors="replace")
+        if f"@end {file} 0\n" not in log:
+            raise ToolchainError(
+                f"Adreno {gpu}: expected the program to be built, found: "
+                f"{problem_in(log, done.returncode)}"
+            )
+        return log
+
+
+def request(file: Path, options: str) -> bytes:
+    """Return the line that makes the program build a file."""
+    return f"{options}\t{file}\n".encode()
+
+
+def problem_in(log: str, code: int) -> str:
+    """Return in one line why something was not built: the compiler's words, else how it ended."""
+    said = [line.removeprefix("@error ") for line in log.splitlines() if line.startswith("@error ")]
+    wrong = [line for line in said if "error" in line] or said
+    if wrong:
+        return "; ".join(wrong[:3])
+    if code < 0 or code > 128:
+        return f"the compiler crashed (signal {-code if code < 0 else code - 128})"
+    return f"the compiler ended with {code}"
+
+
+def toolchain_dir() -> Path:
+    """Return the folder that the compiler is in, or would be."""
+    if (_CHECKOUT / "Makefile").is_file() and os.access(_CHECKOUT, os.W_OK):
+        return _CHECKOUT / "build" / "adreno"
+    return cache_dir() / "adreno"
+
+
+def find_toolchain(directory: Path | None = None) -> Toolchain:
+    """Return the compiler that was fetched before.
+
+    Args:
+        directory: where it is (`toolchain_dir`).
+
+    Raises:
+        ToolchainMissingError: it is not there, or is another version's.
+    """
+    place = directory or toolchain_dir()
+    found = Toolchain(place / "arm64", place / "amd64/usr/bin/qemu-aarch64", place / _name())
+    versions = package_versions(found.root)
+    if any(versions.get(name) != MESA for name in _MESA_PACKAGES) or not (
+        found.qemu.is_file() and found.program.is_file()
+    ):
+        raise ToolchainMissingError(
+            f"{place}: expected the compiler for Adreno (Mesa {MESA}), found none; "
+            "fetch it with `make adreno-tools`, or `python -m tools.adreno`"
+        )
+    return found
+
+
+def fetch_toolchain(progress: Progress, directory: Path | None = None) -> Toolchain:
+    """Return the compiler, fetched or updated where it is not there.
+
+    Args:
+        progress: called while packages are unpacked.
+        directory: where it goes (`toolchain_dir`).
+
+    Raises:
+        PackagesError: packages cannot be fetched here.
+        MissingPackageError: ziglang is not installed.
+        ToolchainError: this machine cannot run it.
+    """
+    try:
+        return find_toolchain(directory)
+    except ToolchainMissingError:
+        place = directory or toolchain_dir()
+    if platform.machine() not in ("x86_64", "AMD64"):
+        raise ToolchainError(
+            f"the compiler for Adreno: expected an x86-64 machine to run qemu on, found "
+            f"{platform.machine()}; golden figures are made and checked on x86-64 only"
+        )
+    zig = importlib.util.find_spec("ziglang")
+    if zig is None:
+        raise MissingPackageError(
+            "ziglang is not installed, and builds a program for arm64: pip install 'modeld[linker]'"
+        )
+    place.mkdir(parents=True, exist_ok=True)
+    root = fetch_root(
+        ARM_PACKAGES,
+        architecture="arm64",
+        suite=SUITE,
+        directory=place / "arm64",
+        progress=progress,
+    )
+    fetch_root(
+        ["qemu-user"],
+        architecture="amd64",
+        suite=SUITE,
+        directory=place / "amd64",
+        progress=progress,
+    )
+    _build_program(root, place / _name())
+    return find_toolchain(directory)
+
+
+def _name() -> str:
+    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()
+    return f"build_programs-{digest[:12]}"
+
+
+def _build_program(root: Path, program: Path) -> None:
+    """Cross-compile the program; it is there whole, or not at all."""
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=program.parent) as folder:
+        built = Path(folder, program.name)
+        caches = dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), folder)
+        command = [sys.executable, "-m", "ziglang", "cc", "-target", _TARGET, "-O1", "-Wall"]
+        command += ["-I", str(root / "usr/include"), "-L", str(root / _LIBRARIES)]
+        command += [str(_SOURCE), "-l:libOpenCL.so.1", "-o", str(built)]
+        done = subprocess.run(  # noqa: S603 - zig, with files of ours
+            command, capture_output=True, text=True, check=False, env={**os.environ, **caches}
+        )
+        if done.returncode != 0 or not built.is_file():
+            problem = " ".join(done.stderr.split())[-300:]
+            raise ToolchainError(
+                f"{_SOURCE.name}: expected ziglang to build it for arm64, found: {problem}"
+            )
+        built.replace(program)
