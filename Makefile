@@ -25,6 +25,7 @@
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make test-deploy  docs/deploy.md and docs/beside-openpilot.md in a bare Debian with systemd
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
+#   make bench-adreno  our kernels beside tinygrad's, as Mesa compiles both for an Adreno 630
 #   make setup   only .venv           make format  format the code, fix what can be fixed
 #   make map     docs/map.md and docs/adr/README.md, from the modules' docstrings and from titles
 #   make site    the documents as a small site in build/site
@@ -35,12 +36,14 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH_STAMP := .venv/.bench-installed
+IR3_STAMP := .venv/.ir3-installed
 TRAIN_STAMP := .venv/.train-installed
 BUILD := build
 PYTEST_ARGS ?=
 CONDITIONS_ARGS ?=
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
+BENCH_ADRENO_ARGS ?=
 
 # Of `make test-changed`: the commit to compare with, `--list`, and after `--` options of pytest.
 SINCE ?= HEAD
@@ -101,7 +104,7 @@ REGRESS_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
+.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench bench-adreno clean
 .PHONY: regress-program drives-program test-slow-alone test-slow-others
 
 help:
@@ -321,6 +324,17 @@ $(BUILD)/bench-models/.made: $(STAMP) $(wildcard tools/example_models/*.py)
 bench: $(BENCH_STAMP) $(BUILD)/bench-models/.made
 	$(BIN)/python -m benchmarks.narrow_models $(BUILD)/bench-models
 	$(BIN)/python -m benchmarks.all_models $(BUILD)/bench-models $(BENCH_ARGS)
+
+# tinygrad's kernels need no device either: its compiler is Mesa's, in a package of PyPI.
+$(IR3_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ir3]'
+	@touch $@
+
+bench-adreno: $(IR3_STAMP) $(BUILD)/bench-models/.made adreno-tools
+	$(BIN)/modeld make-model $(BUILD)/bench-models/supercombo-2026 --interface supercombo-2026
+	$(BIN)/python -m benchmarks.adreno_peers $(BUILD)/bench-models/vision.onnx \
+		$(BUILD)/bench-models/policy.onnx $(BUILD)/bench-models/supercombo-2026/supercombo.onnx \
+		tools/models/vision.onnx tools/models/policy.onnx $(BENCH_ADRENO_ARGS)
 
 clean:
 	rm -rf $(BUILD) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
