@@ -31,6 +31,16 @@ class Images:
     max_writes: int
     pitch_texels: int = 1
 
+    def within(self, width: int, height: int, reads: int, writes: int) -> Images:
+        """Return what a device of such limits takes of these."""
+        return replace(
+            self,
+            max_width=min(self.max_width, width),
+            max_height=min(self.max_height, height),
+            max_reads=min(self.max_reads, reads),
+            max_writes=min(self.max_writes, writes),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Half:
