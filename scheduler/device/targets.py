@@ -31,6 +31,8 @@ _ROWS_OF_SIMD: Final = {
 }
 # How drivers name an Adreno: Qualcomm's "QUALCOMM Adreno(TM) 630", Mesa's freedreno "FD630".
 _ADRENO: Final = re.compile(r"adreno|\bfd\d{3}\b")
+# Compute units that freedreno says every GPU has, as it does not know.
+_UNKNOWN_UNITS: Final = 9999
 # Where the compiler does not say (SPIR-V between it and the CPU), by the driver's vector width.
 _ROWS_OF_WIDTH: Final = {16: "cpu", 8: "cpu-avx2"}
 
@@ -84,7 +86,7 @@ def _row_of(device: Device) -> DeviceSpec:
         images=None if row.images is None else row.images.within(*limits),
         group=min(row.group, most),
         max_group=most,
-        cores=max(1, info.compute_units),
+        cores=info.compute_units if 0 < info.compute_units < _UNKNOWN_UNITS else row.cores,
         local_bytes=min(row.local_bytes, info.local_mem_bytes),
         max_alloc_bytes=info.max_alloc_bytes,
     )

@@ -277,6 +277,9 @@ def test_auto_takes_the_row_of_the_device() -> None:
         as_gpu, name="FD630", platform="rusticl", max_image=(4096, 2048), max_image_args=(16, 8)
     )
     assert spec_of_device(replace(device, info=few)).images == Images(4096, 2048, 16, 8, 64)
+    # freedreno does not know how many there are, and has a number for that.
+    unknown = spec_of_device(replace(device, info=replace(few, compute_units=9999)))
+    assert unknown.cores == SPECS["adreno"].cores
     small = replace(as_gpu, name="another", max_work_group_size=16)
     row = spec_of_device(replace(device, info=small))
     assert (row.group, row.max_group, row.cores) == (16, 16, device.info.compute_units)
