@@ -6,6 +6,10 @@
     +-- TrainingError            1  a training that diverged, or cannot go on
     +-- UsageError               2  arguments that cannot work
     +-- MissingPackageError      3  an optional package is not installed
+    +-- PackagesError            3  this machine cannot fetch packages of Debian
+    |   +-- PackageNotOfferedError  3  no such package, or another version of it
+    |   +-- PackageDownloadError    3  lists or packages could not be downloaded whole
+    |   +-- PackageDiskError        3  no room for them
     +-- VideoError               4  a video that cannot be read
     |   +-- PictureSizeError     4  a video whose pictures change their size
     +-- DriveError               4  a drive that is missing, incomplete or of no known kind
@@ -44,6 +48,24 @@ class MissingPackageError(ToolError):
     """A package of an optional extra is not installed."""
 
     exit_code: ClassVar[int] = 3
+
+
+class PackagesError(ToolError):
+    """Packages of Debian cannot be fetched on this machine."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class PackageNotOfferedError(PackagesError):
+    """The mirror has no such package, or not in the version that is wanted."""
+
+
+class PackageDownloadError(PackagesError):
+    """Lists or packages could not be downloaded whole."""
+
+
+class PackageDiskError(PackagesError):
+    """There is no room for the packages."""
 
 
 class VideoError(ToolError):
