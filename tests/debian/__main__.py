@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--directory", type=Path, default=ROOT / "build/debian", help="where places are kept"
     )
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     plan = PLANS[args.plan]()
     if args.list:
         for stage in plan.stages.values():

@@ -27,9 +27,11 @@ ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 EMULATED: Final = "aarch64"
 # It has to look like a processor that is there: PoCL asks what it is called.
 EMULATED_CPU: Final = "cortex-a76"
-# Shell, users and links of a bare Debian, which has them without anybody's asking.
-_BARE: Final = ("base-files", "base-passwd", "bash", "coreutils", "dash", "grep", "sed")
-_TOOLS: Final = (*_BARE, f"python{PYTHON}", "binutils", "git", "libstdc++6", "procps", "util-linux")
+# What a bare Debian has without anybody's asking, then what our tests start.
+_TOOLS: Final = (
+    *("base-files", "base-passwd", "bash", "coreutils", "dash", "grep", "sed", "util-linux"),
+    *(f"python{PYTHON}", "binutils", "git", "libstdc++6", "make", "procps"),
+)
 _ENTER: Final = Path(__file__).with_name("enter.py")
 # In the place.
 TREE, SCRATCH, PACKAGES, BYTECODE = (
