@@ -23,6 +23,8 @@
 #   make test-train  the tests of the training that need torch
 #   make soak    a daemon disturbed at random for SOAK_SECONDS, from SOAK_SEED; promises checked
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
+#   make test-aarch64  driver, artifacts, tests, daemon on aarch64, through qemu; --quick is shorter
+#   make test-python  the quick tests under Debian 13's Python, 3.13
 #   make test-deploy  docs/deploy.md and docs/beside-openpilot.md in a bare Debian with systemd
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make bench-adreno  our kernels beside tinygrad's, as Mesa compiles both for an Adreno 630
@@ -72,6 +74,9 @@ DRIVERS_ARGS ?=
 # Of `make test-deploy`.
 DEPLOY_ARGS ?=
 
+# Of `make test-aarch64`: names of stages, --quick, --list.
+AARCH64_ARGS ?=
+
 # Of `make soak`: for how long, which faults and how many; SOAK_ARGS=--undisturbed has none.
 SOAK_SECONDS ?= 300
 SOAK_SEED ?= 1
@@ -104,7 +109,7 @@ REGRESS_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench bench-adreno clean
+.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-aarch64 test-python test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
 .PHONY: regress-program drives-program test-slow-alone test-slow-others
 
 help:
@@ -159,12 +164,19 @@ mutants: $(STAMP)
 
 # Each stage can be run by itself; what one needs beside Python packages it names and leaves out.
 STAGES := test-slow test-interfaces test-conditions regress regress-drives onnx test-logs soak \
-	test-train test-pages test-drivers test-deploy
+	test-train test-pages test-drivers test-aarch64 test-python test-deploy
 test-all: test $(STAGES)
 
 # CONDITIONS_ARGS: names of conditions, --full, --list.
 test-conditions: $(STAMP)
 	$(BIN)/python -m tests.conditions $(SAMPLED) $(CONDITIONS_ARGS)
+
+# Both take root, and apt with a mirror of Debian; what they fetch stays in build/debian.
+test-aarch64: $(STAMP)
+	$(BIN)/python -m tests.debian aarch64 $(AARCH64_ARGS)
+
+test-python: $(STAMP)
+	$(BIN)/python -m tests.debian python
 
 # DEPLOY_ARGS: --root DIRECTORY is a bare Debian to copy, --harness does without systemd.
 test-deploy: regress-program

@@ -5,6 +5,7 @@ compiler.
 """
 
 import functools
+import os
 import re
 import resource
 import warnings
@@ -18,7 +19,8 @@ from runtime.pocl_cpu import POCL, WHEEL_VERSION
 from runtime.probe import UNKNOWN, examine
 from runtime.workers import Candidates, Workers, starting
 
-_INSTALL_HINT: Final = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
+# PyPI has PoCL for one kind of processor only; elsewhere it comes from the distribution.
+_WITH_WHEEL: Final = "x86_64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +141,18 @@ def _open(info: DeviceInfo, handle: cl.Device) -> Device:
 
 def _hint() -> str:
     """Say what to do where no device is found: a driver that does not fit into memory is none."""
+    machine = os.uname().machine
+    hint = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
+    if machine != _WITH_WHEEL:
+        hint = (
+            "install an OpenCL driver, such as Debian's PoCL (apt-get install pocl-opencl-icd); "
+            f"the `pocl` extra has none for {machine}"
+        )
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
-        return _INSTALL_HINT
+        return hint
     return (
-        f"{_INSTALL_HINT}; or allow this process more than {limit >> 20} MiB of memory "
+        f"{hint}; or allow this process more than {limit >> 20} MiB of memory "
         "(LimitAS of the unit, or `ulimit -v`), into which a driver may not fit"
     )
 
