@@ -41,6 +41,7 @@ def _aarch64() -> Plan:
         Stage("wheels", "all packages for development have wheels", stages.wheels),
         Stage("devices", "the driver, and the message without one", stages.devices, is_quick=True),
         Stage("artifacts", "files that this machine compiled", stages.artifacts, is_quick=True),
+        Stage("freedreno", "files for an Adreno, on its driver without hardware", stages.freedreno),
         Stage("commands", "a model from end to end", stages.commands),
         Stage("some-tests", "a few tests", stages.some_tests, is_quick=True),
         Stage("tests", "tests of cereal and runtime", stages.tests),
@@ -49,7 +50,8 @@ def _aarch64() -> Plan:
         Stage("daemon", "the daemon beside a slow camera", stages.daemon),
     )
     named = {stage.name: stage for stage in of_all}
-    return Plan(EMULATED, ("pocl-opencl-icd",), (*product, *chosen), named)
+    debian = ("pocl-opencl-icd", "mesa-opencl-icd", "mesa-drm-shim")
+    return Plan(EMULATED, debian, (*product, *chosen), named)
 
 
 def _python() -> Plan:

@@ -84,6 +84,37 @@ def artifacts(place: Place, _: Say) -> str:
     return "target adreno passes its self-test, strict numerics give the same bytes"
 
 
+def freedreno(place: Place, _: Say) -> str:
+    """What this machine compiled for an Adreno is taken by its free driver, to the last launch."""
+    answers, library = Path(__file__).with_name("no_faults.c"), place.scratch / "no_faults.so"
+    zig = (sys.executable, "-m", "ziglang", "cc", "-target", f"{place.machine}-linux-gnu")
+    words = (*zig, "-shared", "-fPIC", "-Wall", "-Werror", str(answers), "-o", str(library))
+    built = subprocess.run(words, capture_output=True, text=True, check=False)
+    expect(built.returncode == 0, f"ziglang to compile {answers.name}", built.stderr)
+    model = place.scratch / "network.onnx"
+    model.write_bytes(network().SerializeToString())
+    compiled = {"network-adreno": (model, "adreno"), "network-gpu": (model, "gpu")}
+    compiled["policy-adreno"] = (_MODELS / "policy.onnx", "adreno")
+    for name, (source, target) in compiled.items():
+        ours("compile", "--plain", source, "-o", place.scratch / f"{name}.pkl",
+             "--target", target, "--no-binary")  # fmt: skip
+    shim = "/usr/lib/aarch64-linux-gnu/libfreedreno_noop_drm_shim.so"
+    environment = {
+        "FD_GPU_ID": "630",
+        "MESA_SHADER_CACHE_DISABLE": "true",
+        "OCL_ICD_VENDORS": "/etc/OpenCL/vendors/rusticl.icd",
+        # For the processes in the place; the programs that enter it are of this machine.
+        "QEMU_SET_ENV": f"LD_PRELOAD={SCRATCH}/{library.name}:{shim}",
+        "RUSTICL_ENABLE": "freedreno",
+    }
+    files = [f"{SCRATCH}/{name}.pkl" for name in compiled]
+    done = place.python(
+        "-m", "tests.debian.on_freedreno", *files, timeout_s=_LONG_S, environment=environment
+    )
+    expect(done.returncode == 0, "every launch to be enqueued", done.stdout)
+    return done.stdout.strip().splitlines()[-1]
+
+
 def wheels(place: Place, _: Say) -> str:
     """Everything a developer installs can be had for that processor; nothing is downloaded."""
     wanted = requirements(("dev",), place.machine)
