@@ -138,7 +138,9 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> None:
         check=False,
     )
     if done.returncode != 0:
-        raise PeerFailedError((done.stderr.strip().splitlines() or ["no message"])[-1][:200])
+        # What is said of objects that end with the process comes after the cause.
+        said = done.stderr.partition("Exception ignored in:")[0].strip().splitlines()
+        raise PeerFailedError((said or ["no message"])[-1][:200])
 
 
 def compare(model: Path, precision: str, toolchain: Toolchain, kept: Path) -> Row:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.adreno_launches import Launch, totals
 from benchmarks.adreno_peers import Row, _their_launch, kernel_lines, table, their_launches
-from tests.conditions.proofs import network
 from tools.adreno.statistics import read_code
 
 # As the compiler prints it; the loop runs as often as its bound says, at least once.
@@ -91,7 +92,15 @@ def test_what_is_behind_is_bold_and_a_peer_that_fails_is_named() -> None:
 )
 def test_tinygrad_compiles_a_network_and_its_code_is_kept(tmp_path: Path) -> None:
     model = tmp_path / "net.onnx"
-    onnx.save(network(), model)
+    weights = numpy_helper.from_array(np.ones((8, 8, 3, 3), np.float32), "w")
+    one = numpy_helper.from_array(np.float32(1), "one")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["c", "one"], ["y"]),
+    ]
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8, 16, 16]) for n in "xy"]
+    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], [weights, one])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), model)
     found = their_launches(model, "fp16", tmp_path)
     assert found
     assert totals(found).column("texture") > 0
