@@ -53,6 +53,7 @@ from tools.lib.describe_check import describe_check
 from tools.lib.describe_precision import describe_precision
 from tools.lib.describe_tuning import describe_tuning
 from tools.lib.json_output import print_json
+from tools.lib.progress_bar import counted
 from tools.lib.target_report import TargetReport, describe_target, target_report
 
 # A day: more is a typing error.
@@ -176,7 +177,7 @@ def _tables(args: argparse.Namespace, found: list[Tuned]) -> Tables | None:
     device = choose_device(args.device)
 
     def search(entries: Mapping[str, EntryGraph], context: CompileContext) -> TunedTable:
-        progress = partial(_progress, "kernels tuned")
+        progress = partial(counted, "kernels tuned")
         found.append(tune(entries.values(), context, device, args.tune, progress))
         return found[-1].table
 
@@ -290,7 +291,7 @@ def _tested(args: argparse.Namespace, compiled: CompiledModel, *, keep: bool) ->
     if args.no_binary:
         return compiled
     try:
-        return compiled.build(args.device, _progress)
+        return compiled.build(args.device, counted)
     except SelfTestError as error:
         raise SelfCheckError(
             f"{error}; nothing was written, --no-selftest writes it all the same"
@@ -312,12 +313,6 @@ def _target_costs(manifest: Mapping[str, Any]) -> list[TargetReport]:
     if spec.images is None:
         return []
     return [target_report(manifest, entry, spec) for entry in manifest["entries"]]
-
-
-def _progress(what: str, done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        end = "\n" if done == total else ""
-        print(f"\r{what}: {done}/{total}", end=end, file=sys.stderr, flush=True)
 
 
 def run(args: argparse.Namespace) -> int:
