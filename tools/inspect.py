@@ -16,7 +16,7 @@ Example::
 is executed: services that are new or have another rate, fields and enumerants that are new, fields
 that do not fit. Exit code 1 if there are any; what only we have, or call otherwise, is listed too.
 
---adreno compiles each kernel of an artifact with Mesa's compiler for Adreno, and shows instructions,
+--adreno compiles each kernel of an artifact with Mesa's compiler for Adreno and shows instructions,
 registers, waves, spills and issue slots; `make adreno-tools` fetches it (docs/adreno.md).
 
 The kind of file is told from its first bytes, never from its name.

@@ -58,7 +58,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if name not in WORKLOADS:
             parser.error(f"{name}: expected one of {', '.join(WORKLOADS)}")
     if args.update != bool(args.reason.strip()):
-        parser.error("--update and --reason TEXT go together: the reason is kept beside the figures")
+        parser.error(
+            "--update and --reason TEXT go together: the reason is kept beside the figures"
+        )
     return args
 
 
@@ -98,12 +100,14 @@ def _run(args: argparse.Namespace, toolchain: Toolchain) -> int:
     return 1 if wrong else 0
 
 
-def _costs(
-    workload: Workload, built: Mapping[Source, Built], gpu: int
-) -> dict[str, EntryCost]:
+def _costs(workload: Workload, built: Mapping[Source, Built], gpu: int) -> dict[str, EntryCost]:
     return {
         name: entry_cost(
-            manifest, next(iter(manifest["entries"])), kernel_sources(manifest), built, GPU_TABLE[gpu]
+            manifest,
+            next(iter(manifest["entries"])),
+            kernel_sources(manifest),
+            built,
+            GPU_TABLE[gpu],
         )
         for name, manifest in workload.items()
     }

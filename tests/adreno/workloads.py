@@ -39,7 +39,7 @@ def examples(precision: str) -> dict[str, Manifest]:
 
 def cases(_: str) -> dict[str, Manifest]:
     """Return the programs of the drivers' suite, by name."""
-    found = {}
+    found: dict[str, Manifest] = {}
     for name, case in CASES.items():
         context = CompileContext(ROW, precision="fp16" if name == "halves" else "fp32")
         found[name] = emitted(case(Feed()), context=context).manifest

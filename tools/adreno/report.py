@@ -1,4 +1,4 @@
-"""What an artifact costs on an Adreno, for `modeld inspect`, `modeld compile` and the golden figures.
+"""What an artifact costs on an Adreno, for `modeld inspect` and `modeld compile`.
 
 cost = cost_of(manifest, "run", find_toolchain(), 630, progress)
 print(cost.floor_ms, plain(cost)["kernels"][0])

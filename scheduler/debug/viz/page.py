@@ -56,7 +56,10 @@ def write_page(
     """Write the page, whole or not at all; the directory of VIZ=1 is made, others have to exist.
 
     Args:
-        path, manifest, plans, tables: of `page`; the file.
+        path: of the file.
+        manifest: of the artifact.
+        plans: as for `page`.
+        tables: as for `page`.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Building kernels: each once, on all cores; one that breaks the compiler takes no other with it."""
+"""Building kernels: each once, on all cores; one that breaks the compiler takes no other along."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ def test_a_kernel_takes_along_what_it_uses() -> None:
         "__constant sampler_t m_nearest =\n  CLK_FILTER_NEAREST;\ntypedef float number;\n\n"
         "/* /a/Relu */\n"
     )
-    texts = ["__kernel void a(number x) { m_outer(M_LOAD(x)); }", "__kernel void b() { m_nearest; }"]
+    texts = [
+        "__kernel void a(number x) { m_outer(M_LOAD(x)); }",
+        "__kernel void b() { m_nearest; }",
+    ]
     program = f"{head}{texts[0]}\n/* /b/Relu */\n{texts[1]}\n"
     kernels = [
         {

@@ -18,8 +18,14 @@ def test_the_variant_without_offsets_is_read_and_its_preamble_is_not() -> None:
     assert kernel.code[-1].op == "end"
     counted = {name: count for name, count in kernel.slots.plain().items() if count}
     assert counted == {
-        **{"mac": 4, "integer": 6, "conversion": 1, "move": 1, "texture": 1, "store": 2},
-        **{"flow": 4, "wait": 8},
+        "mac": 4,
+        "integer": 6,
+        "conversion": 1,
+        "move": 1,
+        "texture": 1,
+        "store": 2,
+        "flow": 4,
+        "wait": 8,
     }
     assert kernel.slots.total == 27
     assert kernel.loops == ((3, 14),)

@@ -23,9 +23,12 @@ def test_loops_and_gates_are_counted_exactly() -> None:
     ]
     assert texels == [0, 2, 1]
     # The work-items of a wave share their way: what one of them needs, all of them take.
-    assert slots_of_counts(kernel.code, executed_waves(kernel, [waves[1] + waves[2]]).counts)[
-        "texture"
-    ] == 2
+    assert (
+        slots_of_counts(kernel.code, executed_waves(kernel, [waves[1] + waves[2]]).counts)[
+            "texture"
+        ]
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
