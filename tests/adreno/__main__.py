@@ -2,8 +2,9 @@
 
     python -m tests.adreno [--update --reason TEXT] [--gpus 630 660 740] [WORKLOAD...]
 
-Exit code 1 where a kernel is not built, or differs; 3 where the compiler is not there. Golden
-figures are those of the first GPU; of others the sums are printed.
+The compiler is fetched if it is not there; where that is not possible, one line says why. Exit code
+1 where a kernel is not built, or differs. Golden figures are those of the first GPU; of others the
+sums are printed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tools.adreno.build import Built, build
 from tools.adreno.cost import GPU_TABLE, EntryCost, entry_cost
 from tools.adreno.report import sections
 from tools.adreno.sources import Source, kernel_sources
-from tools.adreno.toolchain import GPUS, Toolchain, find_toolchain
+from tools.adreno.toolchain import GPUS, Toolchain, fetch_toolchain
 from tools.errors import ToolError
 from tools.lib.progress_bar import counted
 from tools.lib.table import format_table
@@ -36,7 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code."""
     args = _parse(arguments)
     try:
-        return _run(args, find_toolchain())
+        toolchain = fetch_toolchain(counted)
+    except ToolError as error:
+        print(f"make adreno is left out: {error}", file=sys.stderr)
+        return error.exit_code if args.update else 0
+    try:
+        return _run(args, toolchain)
     except ToolError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

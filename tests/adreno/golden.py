@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from runtime.origin import short_origin
 from runtime.whole_file import whole_file
-from tools.adreno.cost import EntryCost, KernelCost
+from tools.adreno.cost import EntryCost, Gpu, KernelCost
 from tools.adreno.toolchain import GPUS, MESA
 from tools.errors import ToolError
 
@@ -91,7 +91,7 @@ def compare(golden: Mapping[str, Record], costs: Mapping[str, EntryCost]) -> lis
     ]
     for key, now in found.items():
         nodes, before = kernels[key].origin, golden.get(key)
-        faults = _faults(before or {}, now, gpu.waves, gpu.cache_bytes)
+        faults = list(_faults(before or {}, now, gpu))
         if before is None:
             text = "; ".join(["new", *faults])
             differences.append(Difference(key, bool(faults), text, nodes))
@@ -107,8 +107,9 @@ def compare(golden: Mapping[str, Record], costs: Mapping[str, EntryCost]) -> lis
     return sorted(differences, key=lambda difference: not difference.is_worse)
 
 
-def _faults(before: Record, now: Record, waves: Any, cache_bytes: int) -> Iterator[str]:
+def _faults(before: Record, now: Record, gpu: Gpu) -> Iterator[str]:
     """Yield what is wrong with a kernel that was not wrong with it before."""
+    waves, cache_bytes = gpu.waves, gpu.cache_bytes
     if now["spills"] > before.get("spills", 0):
         yield f"{now['spills']} instructions spill registers"
     if now["code_bytes"] > cache_bytes >= before.get("code_bytes", 0):
