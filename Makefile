@@ -25,6 +25,8 @@
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make test-aarch64  driver, artifacts, tests, daemon on aarch64, through qemu; --quick is shorter
 #   make test-python  the quick tests under Debian 13's Python, 3.13
+#   make adreno  what a real Adreno compiler makes of all kernels, against tests/adreno/*.json
+#   make adreno-tools  only fetch that compiler; ADRENO_ARGS='--update --reason "..."' for adreno
 #   make test-deploy  docs/deploy.md and docs/beside-openpilot.md in a bare Debian with systemd
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make bench-adreno  our kernels beside tinygrad's, as Mesa compiles both for an Adreno 630
@@ -40,6 +42,7 @@ STAMP := .venv/.installed
 BENCH_STAMP := .venv/.bench-installed
 IR3_STAMP := .venv/.ir3-installed
 TRAIN_STAMP := .venv/.train-installed
+ADRENO_STAMP := .venv/.adreno-installed
 BUILD := build
 PYTEST_ARGS ?=
 CONDITIONS_ARGS ?=
@@ -70,6 +73,9 @@ FUZZ_ARGS ?=
 
 # Of `make test-drivers`: names of drivers, and after `--` more options of pytest.
 DRIVERS_ARGS ?=
+
+# Of `make adreno`: names of golden figures, --gpus 630 660 740, --update --reason TEXT.
+ADRENO_ARGS ?=
 
 # Of `make test-deploy`.
 DEPLOY_ARGS ?=
@@ -109,7 +115,7 @@ REGRESS_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-aarch64 test-python test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
+.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-aarch64 test-python test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench bench-adreno adreno adreno-tools clean
 .PHONY: regress-program drives-program test-slow-alone test-slow-others
 
 help:
@@ -164,7 +170,7 @@ mutants: $(STAMP)
 
 # Each stage can be run by itself; what one needs beside Python packages it names and leaves out.
 STAGES := test-slow test-interfaces test-conditions regress regress-drives onnx test-logs soak \
-	test-train test-pages test-drivers test-aarch64 test-python test-deploy
+	test-train test-pages test-drivers adreno test-aarch64 test-python test-deploy
 test-all: test $(STAGES)
 
 # CONDITIONS_ARGS: names of conditions, --full, --list.
@@ -303,6 +309,22 @@ test-train: $(TRAIN_STAMP)
 
 test-drivers: $(STAMP)
 	$(BIN)/python tests/drivers/run.py $(DRIVERS_ARGS)
+
+# ziglang builds a program for arm64.
+$(ADRENO_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[linker]' || \
+		echo "the linker extra cannot be installed here" >&2
+	@touch $@
+
+adreno-tools: $(ADRENO_STAMP)
+	$(BIN)/python -m tools.adreno
+
+# Where the compiler cannot be fetched, one line says why, and there is nothing to compare. Tests
+# have a cache of their own, so they are told where it is.
+adreno: $(ADRENO_STAMP)
+	$(BIN)/python -m tests.adreno $(ADRENO_ARGS)
+	MODELD_ADRENO_DIR="$$($(BIN)/python -m tools.adreno --where)" \
+		$(BIN)/python -m pytest -q tests/tools/adreno/with_compiler $(PYTEST_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

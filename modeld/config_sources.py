@@ -22,7 +22,7 @@ from modeld.settings import differing, suggestion
 
 PREFIX: Final = "MODELD_"
 # Variables of the same prefix that are no settings (docs/env-vars.md).
-OTHER_VARIABLES: Final = ("MODELD_CACHE_DIR", "MODELD_POCL_CPU")
+OTHER_VARIABLES: Final = ("MODELD_ADRENO_DIR", "MODELD_CACHE_DIR", "MODELD_POCL_CPU")
 # Whoever tests the daemon may set variables of this prefix for itself.
 TEST_PREFIX: Final = "MODELD_TEST_"
 

@@ -46,13 +46,17 @@ from scheduler.flags import Flags
 from scheduler.onnx_import import OnnxModel, load_model
 from scheduler.passes.precision import PRECISIONS
 from scheduler.tuning.tune import Tuned, tune
-from tools.errors import UsageError
+from tools.adreno.cost import EntryCost
+from tools.adreno.report import cost_of, lines, plain
+from tools.adreno.toolchain import GPUS, find_toolchain
+from tools.errors import ToolchainError, ToolchainMissingError, UsageError
 from tools.lib.bindings import add_bind, parse_bindings
 from tools.lib.constants import add_constant, with_constants
 from tools.lib.describe_check import describe_check
 from tools.lib.describe_precision import describe_precision
 from tools.lib.describe_tuning import describe_tuning
 from tools.lib.json_output import print_json
+from tools.lib.progress_bar import counted
 from tools.lib.target_report import TargetReport, describe_target, target_report
 
 # A day: more is a typing error.
@@ -118,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=TARGETS,
         default=AUTO,
         help="kind of device to compile for; auto: that of --device, cpu where there is none; "
-        f"adreno also prints what the model costs on an Adreno 630 (default: {AUTO})",
+        f"adreno also prints an estimate of its time on an Adreno 630 (default: {AUTO})",
     )
     parser.add_argument(
         "--tune",
@@ -176,7 +180,7 @@ def _tables(args: argparse.Namespace, found: list[Tuned]) -> Tables | None:
     device = choose_device(args.device)
 
     def search(entries: Mapping[str, EntryGraph], context: CompileContext) -> TunedTable:
-        progress = partial(_progress, "kernels tuned")
+        progress = partial(counted, "kernels tuned")
         found.append(tune(entries.values(), context, device, args.tune, progress))
         return found[-1].table
 
@@ -290,7 +294,7 @@ def _tested(args: argparse.Namespace, compiled: CompiledModel, *, keep: bool) ->
     if args.no_binary:
         return compiled
     try:
-        return compiled.build(args.device, _progress)
+        return compiled.build(args.device, counted)
     except SelfTestError as error:
         raise SelfCheckError(
             f"{error}; nothing was written, --no-selftest writes it all the same"
@@ -312,12 +316,6 @@ def _target_costs(manifest: Mapping[str, Any]) -> list[TargetReport]:
     if spec.images is None:
         return []
     return [target_report(manifest, entry, spec) for entry in manifest["entries"]]
-
-
-def _progress(what: str, done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        end = "\n" if done == total else ""
-        print(f"\r{what}: {done}/{total}", end=end, file=sys.stderr, flush=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -350,9 +348,9 @@ def run(args: argparse.Namespace) -> int:
         report["viz"] = str(drawn)
     if tuned:
         report["tune"] = tuned[-1].plain()
-    costs = _target_costs(compiled.manifest)
-    if costs:
-        report["target"] = [cost.plain() for cost in costs]
+    costs, real = _target_costs(compiled.manifest), _compiled_cost(compiled.manifest)
+    report |= {"target": [cost.plain() for cost in costs]} if costs else {}
+    report |= {"adreno": plain(real)} if real is not None else {}
     for note in report["notes"]:
         print(f"note: {note}", file=sys.stderr)
     if args.json:
@@ -363,11 +361,33 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {line}")
     for text in map(describe_tuning, tuned):
         print(text)
-    for cost in costs:
-        print("\n".join(describe_target(cost, spec_of(compiled.manifest["target"]["name"]))))
+    _print_costs(compiled.manifest, costs, real)
     if drawn is not None:
         print(f"  page: {drawn}")
     return 0
+
+
+def _compiled_cost(manifest: Mapping[str, Any]) -> EntryCost | None:
+    """Return what Mesa's compiler makes of the first entry, where that compiler is at hand."""
+    if spec_of(manifest["target"]["name"]).images is None:
+        return None
+    try:
+        return cost_of(manifest, None, find_toolchain(), GPUS[0], counted)
+    except ToolchainMissingError:
+        return None
+    except ToolchainError as error:
+        print(f"note: {error}", file=sys.stderr)
+        return None
+
+
+def _print_costs(
+    manifest: Mapping[str, Any], costs: Sequence[TargetReport], real: EntryCost | None
+) -> None:
+    for cost in costs:
+        print("\n".join(describe_target(cost, spec_of(manifest["target"]["name"]))))
+    if real is not None:
+        print(f"{real.entry} as Mesa compiles it for an Adreno {real.gpu.number}, not measured")
+        print("\n".join(f"  {line}" for line in lines(real)))
 
 
 def _sizes(compiled: CompiledModel) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Example::
     modeld inspect vision.onnx --nodes --bind batch=2
     modeld inspect --schedule vision.onnx
     modeld inspect --schedule driving.pkl --entry run --viz out.html
+    modeld inspect driving.pkl --adreno --json
     modeld inspect out.rlog.zst --dump --service modelV2 --field position.x --field action
     modeld inspect out.rlog.zst --dump --service carState --from 10 --to 20 --output car.csv
     modeld inspect --schema ~/openpilot
@@ -14,6 +15,9 @@ Example::
 --schema compares our tables of the bus with a checkout of openpilot or sunnypilot, of which nothing
 is executed: services that are new or have another rate, fields and enumerants that are new, fields
 that do not fit. Exit code 1 if there are any; what only we have, or call otherwise, is listed too.
+
+--adreno compiles each kernel of an artifact with Mesa's compiler for Adreno and shows instructions,
+registers, waves, spills and issue slots; `make adreno-tools` fetches it (docs/adreno.md).
 
 The kind of file is told from its first bytes, never from its name.
 """
@@ -34,6 +38,10 @@ from tools.lib.table import Section, format_table, printable
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
+
+    from scheduler.debug.viz import PageTable
+    from tools.adreno.cost import EntryCost
 
 
 class Describer(Protocol):
@@ -84,7 +92,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the kernel table of an artifact, or of an ONNX model, which is scheduled for it",
     )
     parser.add_argument(
-        "--entry", help="with --schedule: which entry's table (default: the first one's)"
+        "--adreno",
+        type=int,
+        nargs="?",
+        const=630,
+        choices=(630, 660, 740),
+        metavar="GPU",
+        help="what an artifact's kernels cost on this Adreno, by Mesa's compiler (630, 660, 740)",
+    )
+    parser.add_argument(
+        "--entry",
+        help="with --schedule, --adreno: which entry's table (default: the first one's)",
     )
     parser.add_argument(
         "--viz",
@@ -161,6 +179,8 @@ def run(args: argparse.Namespace) -> int:
         if args.nodes:
             raise UsageError("--nodes lists the model's own nodes; leave out --schedule")
         return _schedule(args, kind)
+    if args.adreno is not None:
+        return _adreno(args, kind)
     for option in ("entry", "viz"):
         if getattr(args, option) is not None:
             raise UsageError(f"--{option} needs --schedule")
@@ -189,7 +209,17 @@ def _compare_schema(args: argparse.Namespace) -> int:
     # Here: the schema is not needed to look into models.
     from tools.lib.describe_stack import describe
 
-    for option in ("file", "dump", "bind", "nodes", "schedule", "entry", "viz", *DUMP_OPTIONS):
+    for option in (
+        "file",
+        "dump",
+        "bind",
+        "nodes",
+        "schedule",
+        "adreno",
+        "entry",
+        "viz",
+        *DUMP_OPTIONS,
+    ):
         if getattr(args, option) not in (None, False, []):
             name = "FILE" if option == "file" else f"--{DUMP_OPTIONS.get(option, option)}"
             raise UsageError(f"{name}: expected without --schema, found both; leave one out")
@@ -240,16 +270,54 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
 
     scheduled = load(args.file, kind, parse_bindings(args.bind))
     facts, sections = describe(scheduled, args.entry)
+    tables: dict[str, PageTable] = {}
+    if args.adreno is not None:
+        from tools.adreno.report import page_table, plain
+        from tools.adreno.report import sections as adreno_sections
+
+        cost = _adreno_cost(args, kind, scheduled.manifest)
+        facts["adreno"] = plain(cost)
+        sections += adreno_sections(cost)
+        tables[cost.entry] = page_table(cost)
     if args.viz is not None:
         from scheduler.debug.viz import write_page
 
-        write_page(args.viz, scheduled.manifest, scheduled.plans)
+        write_page(args.viz, scheduled.manifest, scheduled.plans, tables)
     if args.json:
         print_json({"kind": kind, "file": args.file.name, **facts})
         return 0
     print(f"{args.file.name}: {kind}, {args.file.stat().st_size} bytes")
     _print_sections(sections)
     return 0
+
+
+def _adreno(args: argparse.Namespace, kind: str) -> int:
+    # Here: only this looks at what a compiler for a GPU makes.
+    from runtime.artifact import read_artifact
+    from tools.adreno.report import lines, plain, sections
+
+    if args.viz is not None:
+        raise UsageError("--viz needs --schedule; with both, the page has what --adreno finds")
+    cost = _adreno_cost(args, kind, read_artifact(args.file).manifest.raw)
+    if args.json:
+        print_json({"kind": kind, "file": args.file.name, "adreno": plain(cost)})
+        return 1 if cost.failures else 0
+    _print_sections(sections(cost))
+    print("\n".join(["", *lines(cost)]))
+    return 1 if cost.failures else 0
+
+
+def _adreno_cost(args: argparse.Namespace, kind: str, manifest: Mapping[str, Any]) -> EntryCost:
+    from tools.adreno.report import cost_of
+    from tools.adreno.toolchain import find_toolchain
+    from tools.lib.progress_bar import counted
+
+    if kind != "artifact":
+        raise UsageError(
+            f"--adreno {args.file}: expected an artifact, found a file of kind {kind}; compile it "
+            "with --target adreno"
+        )
+    return cost_of(manifest, args.entry, find_toolchain(), args.adreno, counted)
 
 
 def _print_sections(sections: list[Section]) -> None:

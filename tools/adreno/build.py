@@ -7,6 +7,7 @@ had; the next one goes on. Code is kept beside the compiler, by the content of t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import queue
@@ -28,6 +29,8 @@ from tools.errors import ToolchainError
 
 # A kernel of 8000 instructions takes half a minute on a busy machine; no more than that hangs.
 TIMEOUT_S: Final = 900.0
+# A process that is told to end by the end of its input does so at once.
+_ENDS_WITHIN_S: Final = 5.0
 # Logs that are kept; about 4 KiB each.
 _KEPT: Final = 4000
 
@@ -135,7 +138,8 @@ class _Compiler:
                 if lines[-1].startswith("@end "):
                     break
         except BrokenPipeError:
-            pass  # It ended; its exit code tells the rest.
+            # It ended; what it printed and its exit code tell the rest.
+            lines += [raw.decode(errors="replace") for raw in process.stderr]
         finally:
             watchdog.cancel()
         log = "".join(lines)
@@ -143,8 +147,7 @@ class _Compiler:
             return condensed(log)
         if f"\n@end {file}" in f"\n{log}":
             return Failure(source.name, problem_in(log, 0))
-        self._process = None
-        code = process.wait()
+        code = self._end()
         if "@begin" not in log:
             raise ToolchainError(
                 f"the compiler for Adreno: expected it to start, found: {problem_in(log, code)}; "
@@ -171,13 +174,22 @@ class _Compiler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is None:
-            return
-        for stream in (self._process.stdin, self._process.stderr):
+        self._end()
+
+    def _end(self) -> int:
+        """End the process, if there is one, and return its exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        for stream in (process.stdin, process.stderr):
             assert stream is not None
-            stream.close()
-        self._process.kill()
-        self._process.wait()
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+        if process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(_ENDS_WITHIN_S)
+            process.kill()
+        return process.wait()
 
 
 def _path(toolchain: Toolchain, source: Source, gpu: int) -> Path:

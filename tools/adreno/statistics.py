@@ -184,7 +184,8 @@ def read_log(text: str) -> tuple[KernelCode, ...]:
     the code for those comes last.
     """
     found: dict[str, KernelCode] = {}
-    name, lines = "", None
+    name = ""
+    lines: list[str] | None = None
     for raw in text.splitlines():
         line = _PREFIX.sub("", raw, count=1).strip()
         if match := re.match(r"impl (?:__wrapped_)?(\w+) \{", line):

@@ -1,8 +1,8 @@
 """The compiler: Debian's Mesa for arm64, qemu that runs it, and a program that hands kernels to it.
 
-All of it lies in one folder: `build/adreno` of a checkout, else below the cache directory, where
-`make adreno-tools` puts it without root. The version of Mesa is pinned, as golden figures are its
-figures; everything else is what the suite of Debian has today.
+All of it lies in one folder of the cache directory, where `make adreno-tools` puts it without root.
+The version of Mesa is pinned, as golden figures are its figures; everything else is what the suite
+of Debian has today.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ GPUS: Final = (630, 660, 740)
 _SOURCE: Final = Path(__file__).with_name("build_programs.c")
 _TARGET: Final = "aarch64-linux-gnu.2.36"
 _LIBRARIES: Final = "usr/lib/aarch64-linux-gnu"
-_CHECKOUT: Final = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +120,12 @@ def problem_in(log: str, code: int) -> str:
 
 
 def toolchain_dir() -> Path:
-    """Return the folder that the compiler is in, or would be."""
-    if (_CHECKOUT / "Makefile").is_file() and os.access(_CHECKOUT, os.W_OK):
-        return _CHECKOUT / "build" / "adreno"
-    return cache_dir() / "adreno"
+    """Return the folder that the compiler is in, or would be.
+
+    `$MODELD_ADRENO_DIR`, else `adreno` in the cache directory.
+    """
+    explicit = os.environ.get("MODELD_ADRENO_DIR")
+    return Path(explicit).absolute() if explicit else cache_dir() / "adreno"
 
 
 def find_toolchain(directory: Path | None = None) -> Toolchain:
@@ -144,7 +145,7 @@ def find_toolchain(directory: Path | None = None) -> Toolchain:
     ):
         raise ToolchainMissingError(
             f"{place}: expected the compiler for Adreno (Mesa {MESA}), found none; "
-            "fetch it with `make adreno-tools`, or `python -m tools.adreno`"
+            "fetch it with `make adreno-tools` (`python -m tools.adreno`)"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""A bar on a terminal while something is counted."""
+"""What a terminal shows while something is counted: a bar, or one line."""
 
 from __future__ import annotations
 
@@ -24,3 +24,10 @@ def progress_bar(total: int, unit: str, *, is_shown: bool) -> Iterator[Progress]
             bar.update(done - bar.n)
 
         yield show
+
+
+def counted(what: str, done: int, total: int) -> None:
+    """Print how far something is, in one line that is written over; on a terminal only."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\r{what}: {done}/{total}", end=end, file=sys.stderr, flush=True)

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from runtime.quantities import count_text, flops_text
 from scheduler.device.spec import DeviceSpec
+from tools.lib.adreno_time import ANALYTIC
 
 # comma.ai's reference vision model with half storage on an Adreno 630, as its tests assert them.
-PUBLISHED_VISION: Final = {"kernels": 123, "image_reads": 1361, "gated_reads": 38, "ms": 17.0}
-PUBLISHED_POLICY_MS: Final = 3.2
+PUBLISHED_VISION: Final = {"kernels": 123, "image_reads": 1361, "gated_reads": 38}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class TargetReport:
 
     def plain(self) -> dict[str, Any]:
         """Return it as a dictionary for JSON."""
-        return asdict(self)
+        return {**asdict(self), "estimate": ANALYTIC.plain(self.estimate_ms)}
 
 
 def target_report(manifest: Mapping[str, Any], entry: str, spec: DeviceSpec) -> TargetReport:
@@ -97,7 +97,6 @@ def describe_target(report: TargetReport, spec: DeviceSpec) -> list[str]:
     gated = f"gated {report.gated_reads} ({known['gated_reads']})"
     parts = f"arithmetic {report.arithmetic_ms:.2f}, memory {report.memory_ms:.2f}"
     arguments = f"{count_text(report.images, 'image')}, {count_text(report.buffers, 'buffer')}"
-    limits = f"vision {known['ms']:.0f} ms, policy {PUBLISHED_POLICY_MS} ms"
     return [
         f"{report.entry} on target {spec.target}, counted, not measured",
         "  (in brackets: published for the reference vision model on an Adreno 630)",
@@ -105,6 +104,6 @@ def describe_target(report: TargetReport, spec: DeviceSpec) -> list[str]:
         f"  arguments: {arguments}",
         f"  too small to fill the device: {count_text(report.few_items, 'kernel')}",
         f"  {report.bytes_moved / 1e6:.1f} MB moved, {flops_text(1e9 * report.gflop)}",
-        f"  no less than {report.estimate_ms:.2f} ms ({limits}):",
-        f"  {parts}, launches {report.launch_ms:.2f}",
+        f"  no less than {report.estimate_ms:.2f} ms: {parts}, launches {report.launch_ms:.2f}",
+        f"  {ANALYTIC.text(report.estimate_ms)}, by what published times were (docs/adreno.md)",
     ]

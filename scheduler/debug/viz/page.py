@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -31,32 +32,64 @@ _GAUGE = 40  # pixels of the longest bar in the table
 ROW_LIMIT = 400
 
 
+@dataclass(frozen=True, slots=True)
+class PageTable:
+    """A table of an entry that someone else made, as what its kernels cost on a device.
+
+    Attributes:
+        title, note: plain text above it.
+        header, rows: of plain text.
+    """
+
+    title: str
+    note: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
 def write_page(
     path: str | os.PathLike[str],
     manifest: Mapping[str, Any],
     plans: Mapping[str, Schedule] | None = None,
+    tables: Mapping[str, PageTable] | None = None,
 ) -> None:
     """Write the page, whole or not at all; the directory of VIZ=1 is made, others have to exist.
+
+    Args:
+        path: of the file.
+        manifest: of the artifact.
+        plans: as for `page`.
+        tables: as for `page`.
 
     Raises:
         OSError: the file cannot be written.
     """
-    text = page(manifest, plans)
+    text = page(manifest, plans, tables)
     if Path(path).parent == VIZ_DIRECTORY:
         VIZ_DIRECTORY.mkdir(exist_ok=True)
     with whole_file(path) as file:
         file.write(text.encode())
 
 
-def page(manifest: Mapping[str, Any], plans: Mapping[str, Schedule] | None = None) -> str:
+def page(
+    manifest: Mapping[str, Any],
+    plans: Mapping[str, Schedule] | None = None,
+    tables: Mapping[str, PageTable] | None = None,
+) -> str:
     """Return the page as HTML.
 
-    `plans` are the schedules by entry name; there are none for an artifact from a file.
+    Args:
+        manifest: of the artifact.
+        plans: schedules by entry name; there are none for an artifact from a file.
+        tables: one more for entries that have one, by name.
     """
     names = list(manifest["entries"])
     known = plans or {}
-    tables = kernel_tables(manifest, known)
-    sections = [_section(table, known.get(table.entry), f"e{i}") for i, table in enumerate(tables)]
+    more = tables or {}
+    sections = [
+        _section(table, known.get(table.entry), f"e{i}", more.get(table.entry))
+        for i, table in enumerate(kernel_tables(manifest, known))
+    ]
     buttons = [
         f'<button data-entry="e{i}" class="{"" if i else "on"}">{escape(name)}</button>'
         for i, name in enumerate(names)
@@ -74,7 +107,7 @@ def page(manifest: Mapping[str, Any], plans: Mapping[str, Schedule] | None = Non
     )
 
 
-def _section(table: KernelTable, plan: Schedule | None, key: str) -> str:
+def _section(table: KernelTable, plan: Schedule | None, key: str, more: PageTable | None) -> str:
     hidden = "" if key == "e0" else " hidden"
     passes = ""
     if plan is not None and plan.stages is not None:
@@ -84,7 +117,8 @@ def _section(table: KernelTable, plan: Schedule | None, key: str) -> str:
     return (
         f'<section id="{key}"{hidden}>{_tiles(table)}{passes}'
         f"<h2>Kernels</h2>{_legend(table)}{_split(table, key)}{memory}"
-        f'<h2>Table</h2><div class="wide">{_table(table)}</div>{_details(table, plan, key)}'
+        f'<h2>Table</h2><div class="wide">{_table(table)}</div>{_more(more)}'
+        f"{_details(table, plan, key)}"
         f"</section>"
     )
 
@@ -146,6 +180,20 @@ def _table(table: KernelTable) -> str:
     head += '<th class="n">moved</th><th class="n">arena offset</th><th>alive</th>'
     body = "".join(_row(table, launch, work, moved) for launch in table.launches)
     return f'<table class="table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _more(table: PageTable | None) -> str:
+    if table is None:
+        return ""
+    head = "".join(f"<th>{escape(title)}</th>" for title in table.header)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows
+    )
+    return (
+        f"<h2>{escape(table.title)}</h2><p>{escape(table.note)}</p>"
+        f'<div class="wide"><table class="table"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
 
 
 def _row(table: KernelTable, launch: Launch, work: int, moved: int) -> str:

@@ -1,0 +1,46 @@
+"""How often instructions are issued: trip counts and gates from the number of the work-item."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tools.adreno.logs import LOOP
+from tools.adreno.statistics import read_log
+from tools.adreno.walk import executed, executed_waves, slots_of_counts
+
+
+def test_loops_and_gates_are_counted_exactly() -> None:
+    (kernel,) = read_log(LOOP)
+    inside = executed(kernel, items=64, group=64)
+    assert inside.is_exact
+    slots = slots_of_counts(kernel.code, inside.counts)
+    assert (slots["mac"], slots["texture"], slots["store"]) == (12, 3, 3)
+    # Items 128 and on have no row to read, items 125 and 126 one or two.
+    waves = [[((group, 0, 0), (item, 0, 0))] for group, item in ((2, 0), (1, 61), (1, 62))]
+    texels = [
+        slots_of_counts(kernel.code, executed_waves(kernel, [wave]).counts)["texture"]
+        for wave in waves
+    ]
+    assert texels == [0, 2, 1]
+    # The work-items of a wave share their way: what one of them needs, all of them take.
+    assert (
+        slots_of_counts(kernel.code, executed_waves(kernel, [waves[1] + waves[2]]).counts)[
+            "texture"
+        ]
+        == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "texels"),
+    [
+        # A bound out of memory: the loop counts once. A test of a value: the read counts.
+        ("cmps.s.ge p0.x, r1.y, c8.y", "cmps.s.ge p0.x, r1.y, r4.x", 1),
+        ("cmps.s.ge p0.x, r1.z, 127", "cmps.f.ge p0.x, r4.x, (0.5)", 3),
+    ],
+)
+def test_what_memory_decides_is_marked(old: str, new: str, texels: int) -> None:
+    (kernel,) = read_log(LOOP.replace(old, new))
+    way = executed(kernel, items=64, group=64)
+    assert not way.is_exact
+    assert slots_of_counts(kernel.code, way.counts)["texture"] == texels
