@@ -65,7 +65,12 @@ class Launch:
     @property
     def waves(self) -> int:
         """Waves that a processor holds of it."""
-        return GPU.waves(self.code.full)
+        return GPU.waves(self.registers)
+
+    @property
+    def registers(self) -> int:
+        """Vectors of registers; halves count where they have a file of their own."""
+        return self.code.full + (self.code.half + 1) // 2
 
     def _ids(self, number: int) -> tuple[Ids, Ids]:
         """Return where the work-item of a number is; neighbours lie along the first axis."""

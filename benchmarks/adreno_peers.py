@@ -208,7 +208,7 @@ def kernel_lines(title: str, launches: Sequence[Launch]) -> list[str]:
             str(one.items),
             f"{sum(slots.values()):.0f}",
             *(f"{slots[name]:.0f}" for name in names),
-            f"{one.code.full}, {one.waves}",
+            f"{one.registers}, {one.waves}",
             str(one.code.instructions),
             f"`{one.name}` {one.origin[0] if one.origin else ''}".strip(),
         ]
