@@ -14,6 +14,7 @@ from collections import Counter
 
 import runtime
 from runtime import probe
+from runtime.errors import SelfTestError
 from runtime.opencl import cl
 from runtime.selftest import self_test
 from scheduler.device.targets import target_for
@@ -31,16 +32,16 @@ def main(paths: list[str]) -> int:
         return 1
     for path in paths:
         with runtime.load_program(path) as program:
-            report = self_test(program)
             kinds = Counter(buffer.kind for buffer in program.manifest.buffers)
             launches = sum(program.stats.launches.values())
-        if report.passed or not report.deviations:
-            print(f"{path}: expected a self-test that fails, found {report}")
-            return 1
-        print(
-            f"{path}: {kinds['image']} images, {kinds.total()} buffers, {launches} launches, "
-            f"{report.runs} runs"
-        )
+            try:
+                self_test(program)
+            except SelfTestError:
+                made = f"{kinds['image']} images, {kinds.total()} buffers, {launches} launches"
+                print(f"{path}: {made}, {program.stats.runs} runs")
+            else:
+                print(f"{path}: expected a self-test that fails, found one that passed")
+                return 1
     print(f"{device.name}, {platform.name} {device.driver_version}: {len(paths)} artifacts")
     return 0
 
