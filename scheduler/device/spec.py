@@ -23,6 +23,7 @@ class Images:
         max_reads, max_writes: images that are arguments of one kernel.
         pitch_texels: a row's texels are rounded up to a multiple of this where an image is a view
             of a buffer; 1 where images have memory of their own.
+        sampler_less: whether a read that is known to be inside costs less without a sampler.
     """
 
     max_width: int
@@ -30,6 +31,7 @@ class Images:
     max_reads: int
     max_writes: int
     pitch_texels: int = 1
+    sampler_less: bool = False
 
     def within(self, width: int, height: int, reads: int, writes: int) -> Images:
         """Return what a device of such limits takes of these."""

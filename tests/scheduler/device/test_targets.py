@@ -178,6 +178,27 @@ def test_zero_padding_needs_no_condition_and_other_padding_does() -> None:
     check(gated, pooled)
 
 
+def test_reads_that_may_be_outside_keep_their_sampler() -> None:
+    row = SPECS["adreno"]
+    assert row.images is not None
+    bare = replace(row, images=replace(row.images, sampler_less=True))
+    inside = convolved(X, 16)
+    two = inside.reshape(2, 8, 10, 12).contiguous()
+    weights = [Tensor.weight(floats(8, channels, 3, 3)) for channels in (16, 8)]
+    cases = {  # and whether some read of the picture may be outside
+        "border": (inside.conv2d(weights[0], padding=1), True),
+        "condition": (two.conv2d(weights[1], padding=1), True),
+        "inside": (inside.conv2d(weights[0]), False),
+    }
+    for name, (y, outside) in cases.items():
+        made = compiled(bare, {"y": y})
+        text = sources(made)[-1]
+        sampled, every = (text.count(word) for word in ("m_nearest", "read_imagef("))
+        assert (sampled > 0) is outside, name
+        assert sampled < every == sources(compiled(row, {"y": y}))[-1].count("m_nearest"), name
+        check(made, {"y": y})
+
+
 def test_a_batch_is_not_padded_by_its_neighbour() -> None:
     """Rows of a batch lie on each other: one above the first is the last of the picture before."""
     two = convolved(X, 16).reshape(2, 8, 10, 12).contiguous()
