@@ -85,7 +85,7 @@ def our_launches(model: Path, precision: str, toolchain: Toolchain) -> tuple[Lau
     """
     with tempfile.TemporaryDirectory(prefix="modeld-bench-") as folder:
         path = Path(folder, "model.pkl")
-        options = ("--plain", "--target", "adreno", "--precision", precision, "--no-binary", "-q")
+        options = ("--plain", "--target", "freedreno", "--precision", precision, "--no-binary", "-q")
         _run(own_command("tools.cli", "compile", str(model), "-o", str(path), *options), {})
         manifest = read_artifact(path).manifest
     sources = kernel_sources(manifest.raw)

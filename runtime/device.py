@@ -57,6 +57,15 @@ class DeviceInfo:
         return self.platform == POCL
 
     @property
+    def max_buffer_args(self) -> int | None:
+        """Buffers of one kernel beyond which the driver ends the process.
+
+        freedreno of Mesa 25.0.7 has a table of 16 and no check; None where nothing is known.
+        """
+        is_freedreno = self.platform == "rusticl" and self.name.startswith("FD")
+        return 16 if is_freedreno else None
+
+    @property
     def fuses(self) -> bool:
         """Whether it is a CPU on which kernels multiply and add with one rounding, by PoCL."""
         return self.is_pocl and self.simd.startswith(_FUSING)
