@@ -178,7 +178,7 @@ test-conditions: $(STAMP)
 	$(BIN)/python -m tests.conditions $(SAMPLED) $(CONDITIONS_ARGS)
 
 # Both take root, and apt with a mirror of Debian; what they fetch stays in build/debian.
-test-aarch64: $(STAMP)
+test-aarch64: $(ADRENO_STAMP)
 	$(BIN)/python -m tests.debian aarch64 $(AARCH64_ARGS)
 
 test-python: $(STAMP)

@@ -1,9 +1,9 @@
 """Our kernels and tinygrad's beside each other, both compiled by Mesa for an Adreno 630.
 
-Each model is compiled by `modeld compile --plain --target adreno` and by tinygrad with the settings
-that openpilot compiles with, in float32 and in halves. The code of each kernel comes from the same
-compiler, Mesa's ir3, and is read and counted by the same rules (`tools/adreno`). Nothing is run:
-a floor is the issue slots of all work-items over what the GPU issues in a second, not a time.
+Each model is compiled by `modeld compile --plain --target freedreno` and by tinygrad with what
+openpilot sets, in float32 and in halves. The code of each kernel comes from the same compiler,
+Mesa's ir3, and is read and counted by the same rules (`tools/adreno`). Nothing is run: a floor is
+the issue slots of all work-items over what the GPU issues in a second, not a time.
 Exit code 1 means that a model of ours could not be compiled, never that we are behind.
 
 Example:
@@ -46,6 +46,7 @@ OPENPILOT: Final = {
     "JIT_BATCH_SIZE": "0",
 }
 WITHOUT_DEVICE: Final = {"NULL_ALLOW_COPYOUT": "1", "PARALLEL": "0", "CCACHE": "0"}
+TARGET: Final = "freedreno"  # whose compiler it is
 PRECISIONS: Final = {"fp32": "0", "fp16": "1"}
 SHOWN: Final = 12
 
@@ -85,7 +86,7 @@ def our_launches(model: Path, precision: str, toolchain: Toolchain) -> tuple[Lau
     """
     with tempfile.TemporaryDirectory(prefix="modeld-bench-") as folder:
         path = Path(folder, "model.pkl")
-        options = ("--plain", "--target", "freedreno", "--precision", precision, "--no-binary", "-q")
+        options = ("--plain", "--target", TARGET, "--precision", precision, "--no-binary", "-q")
         _run(own_command("tools.cli", "compile", str(model), "-o", str(path), *options), {})
         manifest = read_artifact(path).manifest
     sources = kernel_sources(manifest.raw)
