@@ -93,7 +93,7 @@ def test_what_is_behind_is_bold_and_a_peer_that_fails_is_named() -> None:
 def test_tinygrad_compiles_a_network_and_its_code_is_kept(tmp_path: Path) -> None:
     model = tmp_path / "net.onnx"
     weights = numpy_helper.from_array(np.ones((8, 8, 3, 3), np.float32), "w")
-    one = numpy_helper.from_array(np.float32(1), "one")
+    one = numpy_helper.from_array(np.array(1, np.float32), "one")
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
         helper.make_node("Add", ["c", "one"], ["y"]),
