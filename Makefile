@@ -25,10 +25,13 @@
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make test-gpu    all that a real GPU has to show, in 8 minutes, into build/gpu/report.md
 #   make gpu-kit     a folder to carry to a machine with a GPU and no network: build/gpu-kit
+#   make test-aarch64  driver, artifacts, tests, daemon on aarch64, through qemu; --quick is shorter
+#   make test-python  the quick tests under Debian 13's Python, 3.13
 #   make adreno  what a real Adreno compiler makes of all kernels, against tests/adreno/*.json
 #   make adreno-tools  only fetch that compiler; ADRENO_ARGS='--update --reason "..."' for adreno
 #   make test-deploy  docs/deploy.md and docs/beside-openpilot.md in a bare Debian with systemd
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
+#   make bench-adreno  our kernels beside tinygrad's, as Mesa compiles both for an Adreno 630
 #   make setup   only .venv           make format  format the code, fix what can be fixed
 #   make map     docs/map.md and docs/adr/README.md, from the modules' docstrings and from titles
 #   make site    the documents as a small site in build/site
@@ -39,6 +42,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH_STAMP := .venv/.bench-installed
+IR3_STAMP := .venv/.ir3-installed
 TRAIN_STAMP := .venv/.train-installed
 ADRENO_STAMP := .venv/.adreno-installed
 BUILD := build
@@ -46,6 +50,7 @@ PYTEST_ARGS ?=
 CONDITIONS_ARGS ?=
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
+BENCH_ADRENO_ARGS ?=
 
 # Of `make test-changed`: the commit to compare with, `--list`, and after `--` options of pytest.
 SINCE ?= HEAD
@@ -81,6 +86,9 @@ ADRENO_ARGS ?=
 # Of `make test-deploy`.
 DEPLOY_ARGS ?=
 
+# Of `make test-aarch64`: names of stages, --quick, --list.
+AARCH64_ARGS ?=
+
 # Of `make soak`: for how long, which faults and how many; SOAK_ARGS=--undisturbed has none.
 SOAK_SECONDS ?= 300
 SOAK_SEED ?= 1
@@ -113,7 +121,7 @@ REGRESS_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-gpu gpu-kit test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz adreno adreno-tools check format map site bench clean
+.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-gpu gpu-kit test-interfaces test-aarch64 test-python test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench bench-adreno adreno adreno-tools clean
 .PHONY: regress-program drives-program test-slow-alone test-slow-others
 
 help:
@@ -168,12 +176,19 @@ mutants: $(STAMP)
 
 # Each stage can be run by itself; what one needs beside Python packages it names and leaves out.
 STAGES := test-slow test-interfaces test-conditions regress regress-drives onnx test-logs soak \
-	test-train test-pages test-drivers adreno test-deploy
+	test-train test-pages test-drivers adreno test-aarch64 test-python test-deploy
 test-all: test $(STAGES)
 
 # CONDITIONS_ARGS: names of conditions, --full, --list.
 test-conditions: $(STAMP)
 	$(BIN)/python -m tests.conditions $(SAMPLED) $(CONDITIONS_ARGS)
+
+# Both take root, and apt with a mirror of Debian; what they fetch stays in build/debian.
+test-aarch64: $(ADRENO_STAMP)
+	$(BIN)/python -m tests.debian aarch64 $(AARCH64_ARGS)
+
+test-python: $(STAMP)
+	$(BIN)/python -m tests.debian python
 
 # DEPLOY_ARGS: --root DIRECTORY is a bare Debian to copy, --harness does without systemd.
 test-deploy: regress-program
@@ -355,6 +370,17 @@ $(BUILD)/bench-models/.made: $(STAMP) $(wildcard tools/example_models/*.py)
 bench: $(BENCH_STAMP) $(BUILD)/bench-models/.made
 	$(BIN)/python -m benchmarks.narrow_models $(BUILD)/bench-models
 	$(BIN)/python -m benchmarks.all_models $(BUILD)/bench-models $(BENCH_ARGS)
+
+# tinygrad's kernels need no device either: its compiler is Mesa's, in a package of PyPI.
+$(IR3_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ir3]'
+	@touch $@
+
+bench-adreno: $(IR3_STAMP) $(BUILD)/bench-models/.made adreno-tools
+	$(BIN)/modeld make-model $(BUILD)/bench-models/supercombo-2026 --interface supercombo-2026
+	$(BIN)/python -m benchmarks.adreno_peers $(BUILD)/bench-models/vision.onnx \
+		$(BUILD)/bench-models/policy.onnx $(BUILD)/bench-models/supercombo-2026/supercombo.onnx \
+		tools/models/vision.onnx tools/models/policy.onnx $(BENCH_ADRENO_ARGS)
 
 clean:
 	rm -rf $(BUILD) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -5,6 +5,7 @@ compiler.
 """
 
 import functools
+import os
 import re
 import resource
 import warnings
@@ -19,7 +20,8 @@ from runtime.probe import UNKNOWN, examine
 from runtime.recording import Support, support_of
 from runtime.workers import Candidates, Workers, starting
 
-_INSTALL_HINT: Final = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
+# PyPI has PoCL for one kind of processor only; elsewhere it comes from the distribution.
+_WITH_WHEEL: Final = "x86_64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,15 @@ class DeviceInfo:
     def is_pocl(self) -> bool:
         """Whether this is a PoCL device."""
         return self.platform == POCL
+
+    @property
+    def max_buffer_args(self) -> int | None:
+        """Buffers of one kernel beyond which the driver ends the process.
+
+        freedreno of Mesa 25.0.7 has a table of 16 and no check; None where nothing is known.
+        """
+        is_freedreno = self.platform == "rusticl" and self.name.startswith("FD")
+        return 16 if is_freedreno else None
 
     @property
     def fuses(self) -> bool:
@@ -141,11 +152,18 @@ def _open(info: DeviceInfo, handle: cl.Device) -> Device:
 
 def _hint() -> str:
     """Say what to do where no device is found: a driver that does not fit into memory is none."""
+    machine = os.uname().machine
+    hint = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
+    if machine != _WITH_WHEEL:
+        hint = (
+            "install an OpenCL driver, such as Debian's PoCL (apt-get install pocl-opencl-icd); "
+            f"the `pocl` extra has none for {machine}"
+        )
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
-        return _INSTALL_HINT
+        return hint
     return (
-        f"{_INSTALL_HINT}; or allow this process more than {limit >> 20} MiB of memory "
+        f"{hint}; or allow this process more than {limit >> 20} MiB of memory "
         "(LimitAS of the unit, or `ulimit -v`), into which a driver may not fit"
     )
 

@@ -7,6 +7,7 @@ the device allows, each buffer is an allocation of its own, and arena buffers ar
     memory: arena | input x | output y | state s | ...        data: weights, reset values
 """
 
+import math
 import mmap
 from typing import Any
 
@@ -258,4 +259,12 @@ def _check_sizes(artifact: Artifact, device: Device) -> None:
             raise ArtifactError(
                 f"{what} takes {size} bytes, {info.name} allows {limit} in one piece; "
                 "choose another device or compile for smaller inputs"
+            )
+    most = math.inf if info.max_buffer_args is None else info.max_buffer_args
+    for kernel in manifest.kernels:
+        count = sum(manifest.buffers[index].image is None for index in kernel.args)
+        if count > most:
+            raise ArtifactError(
+                f"kernel {kernel.name} has {count} buffers, the driver of {info.name} takes {most} "
+                "and ends the process beyond; compile the model again with --target freedreno"
             )

@@ -69,11 +69,13 @@ def process(*arguments: str, log: Path, **options: Any) -> Iterator[subprocess.P
 
 
 @contextmanager
-def heard(bus: str, *services: str, log: Path) -> Iterator[Iterator[dict[str, Any]]]:
-    """Yield messages of services as they come, fields by name; no more after two minutes."""
+def heard(
+    bus: str, *services: str, log: Path, patience_s: float = PATIENCE_S
+) -> Iterator[Iterator[dict[str, Any]]]:
+    """Yield messages of services as they come, fields by name; no more after a while."""
     command = ("-I", "-c", FOREIGN, str(SCHEMA_PATH), bus, *services)
     with process(*command, log=log, stdout=subprocess.PIPE) as child:
-        watchdog = threading.Timer(PATIENCE_S, child.kill)
+        watchdog = threading.Timer(patience_s, child.kill)
         watchdog.start()
         assert child.stdout is not None
         try:

@@ -65,7 +65,8 @@ def process_of(
     `imports` is run first, as root.
     """
     code = _IMPORTS + imports + _CHANGE + script
-    command = [sys.executable, "-c", code, str(user), str(group), str(umask)]
+    # Unbuffered, whatever the environment says: lines of both streams then come in their order.
+    command = [sys.executable, "-u", "-c", code, str(user), str(group), str(umask)]
     with subprocess.Popen(
         [*command, *map(str, arguments)],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -39,13 +39,14 @@ SPOKEN = re.compile(
 # Names of other projects, of what our code composes, and examples: no text of ours has them.
 OPENCL = "CL_FLOAT CL_FP_DENORM CL_HALF_FLOAT CL_RGBA CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT NCHW16c "
 OPENCL += "cl_device_id cl_khr_command_buffer cl_khr_image2d_from_buffer vload16 as_int8 as_uint8 "
-OPENCL += "llvm prefetch fwrapv znver3 POCL_AFFINITY POCL_KERNEL_CACHE"
+OPENCL += "llvm prefetch fwrapv znver3 POCL_AFFINITY POCL_KERNEL_CACHE convert_char4_sat_rte "
+OPENCL += "global_work_offset RUSTICL_FEATURES"
 ONNX = "Adagrad Adam Gradient Momentum Like light simple test_resnet50 test_shrink "
 ONNX += "test_dft_inverse_opset19 test_resize_downsample_scales_linear_align_corners "
 ONNX += "test_resize_downsample_scales_cubic_align_corners"
 OTHERS = "RLIMIT_AS SCHED_IDLE fdatasync BEAM logTime"
 SYSTEMD = "CPUSchedulingPolicy StateDirectory SupplementaryGroups MemoryMax ReadWritePaths "
-SYSTEMD += "CONFIG_RT_GROUP_SCHED libc6"
+SYSTEMD += "CONFIG_RT_GROUP_SCHED libc6 renderD128 msm DAEMON_GROUPS RTPRIO"
 COMPOSED = "exec_ms source_late_ms driver_delivered"
 EXAMPLES = "_ns _ms _hz _bytes _px _m _mps _rad a_from_b XXXXXXXX COUNT UID CLASS Raises utils"
 FOREIGN = frozenset(" ".join((OPENCL, ONNX, OTHERS, SYSTEMD, COMPOSED, EXAMPLES)).split())

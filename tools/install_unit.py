@@ -5,6 +5,8 @@ none yet, /etc/modeld/config.toml and /etc/modeld/dmonitoring.toml. Each file is
 whole. A unit that somebody has changed since it was written is refused without --force; a
 configuration that is there is never touched. Starts nothing: the next commands are printed.
 
+--runit is for a machine whose services are runit's: it writes directories in /etc/sv instead.
+
 --beside-openpilot is for a machine on which openpilot or sunnypilot runs: units have openpilot's
 user and see its sockets and parameters, the configuration names its bus in shared memory and its
 cameras. OPENPILOT_PREFIX and PARAMS_ROOT are passed on where they are set.
@@ -16,6 +18,7 @@ Example:
   modeld install-unit
   modeld install-unit --print
   modeld install-unit --prefix build/root --bin /usr/bin/modeld
+  modeld install-unit --runit
   modeld install-unit --beside-openpilot --user comma --stack sunnypilot
 """
 
@@ -28,7 +31,7 @@ import pwd
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -49,6 +52,13 @@ PLAIN_PATH = re.compile(r"/[\w./@+-]*")
 # Of openpilot: where it is installed on a device, and what tells several of it apart.
 OPENPILOT = Path("/data/openpilot")
 PASSED_ON = {"OPENPILOT_PREFIX": re.compile(r"[\w.-]+"), "PARAMS_ROOT": PLAIN_PATH}
+# What a service is made of: template, and where it goes.
+SYSTEMD = {"daemon.service": "/etc/systemd/system/{name}.service"}
+RUNIT = {
+    "daemon.run": "/etc/sv/{name}/run",
+    "daemon.finish": "/etc/sv/{name}/finish",
+    "daemon.log": "/etc/sv/{name}/log/run",
+}
 DEFAULT_USER = "modeld"
 DEFAULT_STACK = "openpilot-2026"
 
@@ -94,6 +104,7 @@ class Surroundings:
         environment: variables besides those of every unit.
         settings: of the configuration.
         makes_user: whether the user is ours to make.
+        service: `SYSTEMD` or `RUNIT`, by what starts processes there.
     """
 
     user: str
@@ -103,6 +114,7 @@ class Surroundings:
     environment: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     makes_user: bool = True
+    service: Mapping[str, str] = field(default_factory=SYSTEMD.copy)
 
 
 @dataclass(frozen=True)
@@ -118,6 +130,11 @@ class Planned:
     path: Path
     text: str
     kept: bool = False
+
+    @property
+    def mode(self) -> int:
+        """Its permissions, whatever the umask is: the daemon's user reads it, and runs scripts."""
+        return 0o755 if self.text.startswith("#!") else 0o644
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -158,6 +175,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"which one runs there: {', '.join(STACKS)} ({DEFAULT_STACK})",
     )
+    parser.add_argument(
+        "--runit", action="store_true", help="write services of runit in place of systemd's units"
+    )
     parser.add_argument("--force", action="store_true", help="replace units that were changed, too")
 
 
@@ -174,6 +194,8 @@ def run(args: argparse.Namespace) -> int:
     around = surroundings(args.user, os.environ, args.stack if args.beside_openpilot else None)
     if not NAME.fullmatch(around.user):
         raise UsageError(f"--user: expected the name of a user, got {around.user!r}")
+    if args.runit:
+        around = replace(around, service=RUNIT, makes_user=False)
     planned = plan(command, args.config, args.store, around)
     if args.print:
         if args.json:
@@ -255,7 +277,7 @@ def plan(command: Path, config: Path, store: Path, around: Surroundings) -> list
         around: what differs with what else runs there.
     """
     units = resources.files("modeld") / "units"
-    template = (units / "daemon.service").read_text(encoding="utf-8")
+    templates = {name: (units / name).read_text(encoding="utf-8") for name in around.service}
     users = (units / "modeld.sysusers").read_text(encoding="utf-8")
     planned = []
     for daemon in DAEMONS:
@@ -271,8 +293,9 @@ def plan(command: Path, config: Path, store: Path, around: Surroundings) -> list
             "environment": "".join(f" {name}={it}" for name, it in around.environment.items()),
             "oom_score": str(daemon.oom_score),
         }
-        path = Path("/etc/systemd/system") / f"{daemon.name}.service"
-        planned.append(Planned(path, _marked(_filled(template, values))))
+        for name, place in around.service.items():
+            path = Path(place.format(name=daemon.name))
+            planned.append(Planned(path, _marked(_filled(templates[name], values))))
     if around.makes_user:
         text = _filled(users, {"user": around.user})
         planned.append(Planned(Path("/etc/sysusers.d/modeld.conf"), _marked(text)))
@@ -317,15 +340,15 @@ def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, st
         else:
             raise ChangedFileError(
                 f"{path}: expected a file that install-unit wrote, found one that was changed; "
-                "move your changes to a file of `systemctl edit`, or replace it with --force"
+                "move your changes to a file of `systemctl edit`, for runit to conf beside it, or "
+                "replace it with --force"
             )
     for one, (path, what) in zip(planned, done.items(), strict=True):
         if what in ("written", "replaced"):
             path.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(path) as file:
                 file.write(one.text.encode())
-            # Whatever the umask is: the daemon's user reads them.
-            path.chmod(0o644)
+            path.chmod(one.mode)
     return done
 
 
@@ -334,14 +357,19 @@ def next_steps(prefix: Path, command: Path, config: Path, around: Surroundings) 
     if prefix != Path("/"):
         return f"next: copy what is below {prefix} to the machine"
     settings = config / DAEMONS[0].config
-    first = "systemd-sysusers" if around.makes_user else "block openpilot's own: BLOCK=modeld"
+    if around.service == RUNIT:
+        groups = "-G video,render " if around.user == DEFAULT_USER else ""
+        first = f"useradd -r {groups}{around.user} (groups of the GPU's node in /dev)"
+        start = "ln -s /etc/sv/modeld /var/service/ (Debian: /etc/service/)"
+    else:
+        first = "systemd-sysusers" if around.makes_user else "block openpilot's own: BLOCK=modeld"
+        start = "systemctl daemon-reload\n  systemctl enable --now modeld.service"
     return (
         "next:\n"
         f"  {first}\n"
         f"  {command} models add driving.pkl --name NAME --version VERSION --config {settings}\n"
         f"  {command} models select NAME --config {settings}\n"
-        "  systemctl daemon-reload\n"
-        "  systemctl enable --now modeld.service\n"
+        f"  {start}\n"
         f"settings: {settings}"
     )
 
@@ -352,9 +380,13 @@ def _filled(template: str, values: dict[str, str]) -> str:
 
 
 def _marked(text: str) -> str:
-    return f"{MARK}{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+    """Put the mark in front, but behind the line that says what runs a script."""
+    script, text = text.partition("\n")[::2] if text.startswith("#!") else ("", text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return "\n".join([*filter(None, [script]), f"{MARK}{digest}", text])
 
 
 def _is_untouched(found: str) -> bool:
     """Whether a file is as some version of this command wrote it."""
-    return found == _marked(found.partition("\n")[2])
+    lines = found.splitlines(keepends=True)
+    return found == _marked("".join(line for line in lines if not line.startswith(MARK)))

@@ -61,6 +61,8 @@ _ROWS: Final = (
     Limits("gpu", 64, 1024, MAX_OPERATIONS, _FULL_PROFILE + "; 64 is our choice"),
     # No figure of its own until one is read from a device: it reports the full profile.
     Limits("adreno", 64, 1024, MAX_OPERATIONS, _FULL_PROFILE + "; not read from a device yet"),
+    # Its table of buffers in global memory has 16 places and no check (Mesa 25.0.7).
+    Limits("freedreno", 16, 1024, MAX_OPERATIONS, "the seventeenth buffer ends the process"),
     Limits(
         "embedded",
         32,

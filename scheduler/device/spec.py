@@ -222,6 +222,23 @@ _GPU: Final = DeviceSpec(
     hoist_rows=64,
     max_alloc_bytes=_LEAST_ALLOCATION,
 )
+_ADRENO: Final = replace(
+    _GPU,
+    target="adreno",
+    limits=TABLE["adreno"],
+    vector_registers=32,
+    cores=2,
+    core_lanes=256,
+    l1_bytes=1 << 10,
+    l2_bytes=128 << 10,
+    max_group=1024,
+    subgroup=64,
+    half=Half(storage=True, arithmetic=True),
+    peak=Peak(gflops=727.0, half_gflops=1454.0, gbytes=29.8, launch_us=5.0),
+    sources=_ADRENO_SOURCES,
+    images=Images(16384, 16384, 128, 64, 64, sampler_less=True),
+    float64=False,
+)
 _ROWS: Final = (
     _CPU,
     replace(
@@ -268,22 +285,17 @@ _ROWS: Final = (
         ),
     ),
     _GPU,
+    _ADRENO,
     replace(
-        _GPU,
-        target="adreno",
-        limits=TABLE["adreno"],
-        vector_registers=32,
-        cores=2,
-        core_lanes=256,
-        l1_bytes=1 << 10,
-        l2_bytes=128 << 10,
-        max_group=1024,
-        subgroup=64,
-        half=Half(storage=True, arithmetic=True),
-        peak=Peak(gflops=727.0, half_gflops=1454.0, gbytes=29.8, launch_us=5.0),
-        sources=_ADRENO_SOURCES,
-        images=Images(16384, 16384, 128, 64, 64, sampler_less=True),
-        float64=False,
+        _ADRENO,
+        target="freedreno",
+        limits=TABLE["freedreno"],
+        half=Half(storage=True, arithmetic=False),
+        images=Images(16384, 16384, 16, 32, 64, sampler_less=True),
+        sources=(
+            "as adreno, but for what Mesa's driver says: rusticl on freedreno of Mesa 25.0.7, on a",
+            "device without hardware; sampler_less: its compiler's code for both kinds of reads",
+        ),
     ),
 )
 SPECS: Final[dict[str, DeviceSpec]] = {row.target: row for row in _ROWS}

@@ -1,6 +1,7 @@
 """Choose the row of the device table to compile for: by name, or the one of this machine.
 
 "adreno" is its row, whatever device is here; "auto" is the row that fits a device of this machine.
+"freedreno" is an Adreno with the driver of Mesa.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from scheduler.errors import SchedulerError
 
 AUTO: Final = "auto"
 # What `--target` offers; the other rows are found by `auto`.
-TARGETS: Final = (AUTO, "cpu", "gpu", "adreno")
+TARGETS: Final = (AUTO, "cpu", "gpu", "adreno", "freedreno")
 # Rows of CPUs by what the driver's compiler generates, see `runtime.probe.Finding`. AVX without
 # multiply-adds has the lanes and registers of AVX2, which is what a row decides by.
 _ROWS_OF_SIMD: Final = {
@@ -29,8 +30,10 @@ _ROWS_OF_SIMD: Final = {
     "sse": "cpu-sse",
     "neon": "cpu-neon",
 }
-# How drivers name an Adreno: Qualcomm's "QUALCOMM Adreno(TM) 630", Mesa's freedreno "FD630".
-_ADRENO: Final = re.compile(r"adreno|\bfd\d{3}\b")
+# How drivers name an Adreno: Mesa's freedreno "FD630", Qualcomm's "QUALCOMM Adreno(TM) 630".
+_ADRENO: Final = {"freedreno": re.compile(r"\bfd\d{3}\b"), "adreno": re.compile("adreno")}
+# Compute units that freedreno says every GPU has, as it does not know.
+_UNKNOWN_UNITS: Final = 9999
 # Where the compiler does not say (SPIR-V between it and the CPU), by the driver's vector width.
 _ROWS_OF_WIDTH: Final = {16: "cpu", 8: "cpu-avx2"}
 
@@ -76,7 +79,8 @@ def _row_of(device: Device) -> DeviceSpec:
             fused=info.fuses,
         )
     known_as = f"{info.name} {info.platform} {info.version}".lower()
-    row = SPECS["adreno" if _ADRENO.search(known_as) and info.images else "gpu"]
+    named = (row for row, name in _ADRENO.items() if name.search(known_as) and info.images)
+    row = SPECS[next(named, "gpu")]
     most = min(row.max_group, info.max_work_group_size)
     limits = (*info.max_image, *info.max_image_args)
     return replace(
@@ -84,7 +88,7 @@ def _row_of(device: Device) -> DeviceSpec:
         images=None if row.images is None else row.images.within(*limits),
         group=min(row.group, most),
         max_group=most,
-        cores=max(1, info.compute_units),
+        cores=info.compute_units if 0 < info.compute_units < _UNKNOWN_UNITS else row.cores,
         local_bytes=min(row.local_bytes, info.local_mem_bytes),
         max_alloc_bytes=info.max_alloc_bytes,
     )

@@ -134,7 +134,7 @@ def choose_schedule(
     if schedule.reduce_order:
         inner = [ld for ld in loads if ld.times > 1]
         window = _register_tile(tiles, vector, inner, hoisted, spec, choice.rows)
-        if window in schedule.reduce_unroll and not choice.unroll:
+        if window is not None and window in schedule.reduce_unroll and not choice.unroll:
             schedule.reduce_unroll[window] = window.size
     schedule.tiles = _coalesced(list(tiles.values()), body, hoisted)
     if hoisted is not None:
@@ -249,16 +249,17 @@ def _register_tile(
         return None
     shared = vector is None or any(ixs.coefficient(o, vector) == 0 for o in activations)
     items = prod(t.outer for t in tiles.values())
-    free = vector is not None and tiles[vector].unroll == 1
-    if spec.core_lanes and free and shared and any(ld.weight for ld in inner):
+    # Lanes whose vectors nobody has chosen.
+    free = vector if vector is not None and tiles[vector].unroll == 1 else None
+    if spec.core_lanes and free is not None and shared and any(ld.weight for ld in inner):
         window = _window(inner, row)
-        shape = texel_tile(tiles[vector].outer, row.size, items, spec, window)
-        tiles[vector].unroll, tiles[row].unroll, taps = shape
+        shape = texel_tile(tiles[free].outer, row.size, items, spec, window)
+        tiles[free].unroll, tiles[row].unroll, taps = shape
         return window.range if window is not None and taps > 1 else None
-    repeats = max(divisors_of(vector, activations), default=1) if vector is not None else 1
-    if free and repeats <= MAX_VECTORS and tiles[vector].outer % repeats == 0:
+    repeats = max(divisors_of(free, activations), default=1) if free is not None else 1
+    if free is not None and repeats <= MAX_VECTORS and tiles[free].outer % repeats == 0:
         # Results that repeat one element of what is read, in lanes: its texel serves them all.
-        tiles[vector].unroll = repeats
+        tiles[free].unroll = repeats
         items //= repeats
     most = TILE_ROWS if shared or spec.core_lanes else WINDOW_ROWS
     enough = spec.group * spec.cores * GROUPS_PER_CORE

@@ -20,16 +20,28 @@ from tests.runtime.children import EXPECTED, RUN, run_bare
 pytestmark = pytest.mark.opencl
 
 
-def test_no_platform_is_exit_code_3_and_names_the_pocl_extra(tmp_path: Path) -> None:
+HINTS = {
+    "x86_64": "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver",
+    "aarch64": (
+        "install an OpenCL driver, such as Debian's PoCL (apt-get install pocl-opencl-icd); "
+        "the `pocl` extra has none for aarch64"
+    ),
+}
+
+
+@pytest.mark.parametrize(("machine", "hint"), HINTS.items(), ids=HINTS)
+def test_no_platform_is_exit_code_3_and_names_a_driver(
+    machine: str, hint: str, tmp_path: Path
+) -> None:
     # A path that does not exist: with an empty directory the loader goes back to its own drivers.
     drivers = {"PATH": os.environ["PATH"], "OCL_ICD_VENDORS": str(tmp_path / "vendors")}
-    code, out, err = run_bare(RUN, tmp_path / "cache", **drivers)
+    there = f"import os\nos.uname = lambda: os.uname_result(('', '', '', '', {machine!r}))\n"
+    code, out, err = run_bare(there + RUN, tmp_path / "cache", **drivers)
     assert (code, out) == (3, "")
-    hint = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
     assert err == f"no OpenCL device on this machine; {hint}\n"
     # A driver that cannot be loaded for want of memory is as one that is not there.
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({8 << 30}, {8 << 30}))\n"
-    code, out, err = run_bare(limit + RUN, tmp_path / "cache", **drivers)
+    code, out, err = run_bare(there + limit + RUN, tmp_path / "cache", **drivers)
     assert (code, out) == (3, "")
     assert f"{hint}; or allow this process more than 8192 MiB of memory" in err
     assert err.count("\n") == 1

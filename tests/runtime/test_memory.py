@@ -272,3 +272,13 @@ def test_images_that_a_device_does_not_take_are_named() -> None:
     check_images([], blind)
     with pytest.raises(ArtifactError, match=r"it reads images, .* has none; compile for another"):
         check_images([("small", ImageSpec(1, 1))], blind)
+
+
+def test_a_kernel_that_would_end_the_process_of_its_driver_is_refused() -> None:
+    many = {"kernels/0/args": [0] * 17}
+    for name, platform in (("FD630", "another"), ("llvmpipe (LLVM 19, 256 bits)", "rusticl")):
+        assert (
+            replace(choose_device("cpu").info, name=name, platform=platform).max_buffer_args is None
+        )
+    with pytest.raises(ArtifactError, match=r"has 17 buffers, the driver of FD630 takes 16 and"):
+        tiny.on_cpu(tiny.altered(tiny.manifest(), many), name="FD630", platform="rusticl")

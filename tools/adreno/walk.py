@@ -26,6 +26,7 @@ ITEMS: Final = 3
 # More branches than any work-item of ours has.
 _MOST_STEPS: Final = 1 << 20
 _MASK: Final = 0xFFFFFFFF
+_HALF: Final = 1 << 24  # in the number of a register: it is a half of one
 
 Ids = tuple[int, int, int]
 """Numbers of a work-group, or of a work-item in it."""
@@ -172,14 +173,19 @@ def slots_of_counts(code: Sequence[Instruction], counts: Sequence[float]) -> dic
 
 
 def _number(register: str) -> int | None:
-    """Return a register as a number; of two halves the even one is the whole register's."""
+    """Return a register as a number, see `_whole`."""
     match = _REGISTER.match(register)
     if match is None:
         return None
     kind, at = match[1], int(match[2]) * 4 + "xyzw".index(match[3])
     is_half = kind.startswith("h")
     # Halves lie in the same file: h0 and h1 are the two of r0.x. Others have files of their own.
-    return (_HALF_KINDS[kind] << 20) + (at if is_half else 2 * at)
+    return (_HALF_KINDS[kind] << 20) + (at | _HALF if is_half else 2 * at)
+
+
+def _whole(number: int) -> int:
+    """Return the number of the whole register that a half lies in; of a whole one its own."""
+    return number & ~_HALF & ~1
 
 
 class _Walker:
@@ -187,6 +193,8 @@ class _Walker:
 
     def __init__(self, kernel: KernelCode) -> None:
         self._code = kernel.code
+        # Where the compiler counts halves, they have a file of their own.
+        self._halves_overlap = kernel.half == 0
         self._loop_ends = dict(kernel.loops)
         needed = _needed(kernel.code)
         self._blocks = _blocks(kernel.code, needed)
@@ -208,7 +216,7 @@ class _Walker:
             visits[at] += 1
             steps += 1
             for step in block.steps:
-                _take(step, values)
+                _take(step, values, overlap=self._halves_overlap)
             at = self._next(block, values)
         self.is_exact &= steps < _MOST_STEPS
         counts = [0] * len(self._code)
@@ -246,8 +254,14 @@ class _Walker:
         return target if leaves else at + 1
 
 
-def _take(step: Step, values: dict[int | None, int]) -> None:
-    """Compute one instruction; what is not known makes its result so."""
+def _take(step: Step, values: dict[int | None, int], *, overlap: bool) -> None:
+    """Compute one instruction; what is not known makes its result so.
+
+    Args:
+        step: the instruction.
+        values: of registers, as far as they are known.
+        overlap: whether halves are parts of whole registers.
+    """
     arguments = []
     for register, constant, sign in step.sources:
         value = constant if register is None else values.get(register)
@@ -258,7 +272,11 @@ def _take(step: Step, values: dict[int | None, int]) -> None:
         elif sign == "abs":
             value = abs(_signed(value))
         arguments.append(value & _MASK)
-    values.pop(step.target ^ 1, None)
+    # What overlaps is gone: both halves of a whole register, the whole register of a half.
+    if overlap:
+        whole = _whole(step.target)
+        for other in (whole,) if step.target & _HALF else (whole | _HALF, whole | _HALF | 1):
+            values.pop(other, None)
     if step.operation is None or len(arguments) != len(step.sources):
         values.pop(step.target, None)
     else:
@@ -271,7 +289,9 @@ def _blocks(code: Sequence[Instruction], needed: frozenset[int]) -> dict[int, _B
     ordered = sorted(first for first in firsts if first < len(code))
     blocks = {}
     for first, behind in zip(ordered, [*ordered[1:], len(code)], strict=True):
-        steps = tuple(s for i in code[first:behind] for s in _steps(i) if s.target & ~1 in needed)
+        steps = tuple(
+            s for i in code[first:behind] for s in _steps(i) if _whole(s.target) in needed
+        )
         blocks[first] = _Block(first, behind - 1, steps)
     return blocks
 
@@ -280,7 +300,7 @@ def _needed(code: Sequence[Instruction]) -> frozenset[int]:
     """Return the registers that a branch depends on, each as the number of its even half."""
     steps = [step for instruction in code for step in _steps(instruction)]
     needed = {
-        number & ~1
+        _whole(number)
         for instruction in code
         if instruction.target is not None
         for number in (_number(word.lstrip("!")) for word in instruction.operands)
@@ -288,9 +308,9 @@ def _needed(code: Sequence[Instruction]) -> frozenset[int]:
     }
     while True:
         more = {
-            register & ~1
+            _whole(register)
             for step in steps
-            if step.target & ~1 in needed and step.operation is not None
+            if _whole(step.target) in needed and step.operation is not None
             for register, _, _ in step.sources
             if register is not None
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tools.adreno.logs import LOOP
-from tools.adreno.statistics import read_log
+from tools.adreno.statistics import read_code, read_log
 from tools.adreno.walk import executed, executed_waves, slots_of_counts
 
 
@@ -44,3 +44,30 @@ def test_what_memory_decides_is_marked(old: str, new: str, texels: int) -> None:
     way = executed(kernel, items=64, group=64)
     assert not way.is_exact
     assert slots_of_counts(kernel.code, way.counts)["texture"] == texels
+
+
+@pytest.mark.parametrize(
+    ("halves", "between", "is_exact"),
+    [
+        # hr0.y is half of r0.x: writing that one destroys it, writing hr0.x does not.
+        (0, "mov.u32u32 r0.x, 0", False),
+        (0, "mov.u16u16 hr0.x, 0", True),
+        # Where halves are counted they have a file of their own.
+        (1, "mov.u32u32 r0.x, 0", True),
+    ],
+)
+def test_halves_are_parts_of_registers_or_none(halves: int, between: str, is_exact: bool) -> None:
+    lines = [
+        "cmps.s.lt hr0.y, r1.x, 5",
+        between,
+        "and.b p0.x, hr0.y, hr0.y",
+        "br !p0.x, #l1",
+        "isam (f32)(xyzw)r4.x, r2.x, s#0, t#0",
+        "l1:",
+        "end",
+        "; CL: inputs: r1.x (SYSTEM_VALUE_LOCAL_INVOCATION_ID s)",
+        f"; CL prog 0/0: {halves} half, 5 full",
+    ]
+    way = executed(read_code("f", lines), items=4, group=4)
+    assert way.is_exact is is_exact
+    assert way.counts[4] == 1

@@ -1,0 +1,1 @@
+"""Tests in a Debian of another processor or with another Python: `python -m tests.debian`."""
