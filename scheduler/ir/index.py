@@ -388,9 +388,9 @@ def _where_atom(atom: Atom, predicate: Predicate) -> Ix:
     if atom.inner is None:
         return of(atom)
     inner, n = where(atom.inner, predicate), atom.by
-    for ix, low, high in predicate:
+    for ix, least, most in predicate:
         apart = add(inner, mul(ix, -1))
-        low, high = max(low, ix.lo) + apart.const, min(high, ix.hi) + apart.const
+        low, high = max(least, ix.lo) + apart.const, min(most, ix.hi) + apart.const
         if apart.is_const and low // n == high // n:
             whole = low // n
             return constant(whole) if atom.kind == "div" else shift(inner, -n * whole)

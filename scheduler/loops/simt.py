@@ -23,8 +23,8 @@ from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.loops.local_tiles import LANES, LocalTile, choose_tile
 from scheduler.loops.images import TEXEL
+from scheduler.loops.local_tiles import LANES, LocalTile, choose_tile
 from scheduler.loops.loop_schedule import LoopSchedule, Tile
 from scheduler.loops.place import PlacedBody, dependencies, divisors_of, looped
 from scheduler.loops.schedule import hoisted_ranges
@@ -109,27 +109,11 @@ def choose_schedule(
     schedule = LoopSchedule([], vector, lanes, group=group)
     schedule.weights_in_images = not choice.weights
     loads = loads_of(body)
-    turned = None
-    if vector is not None:
-        turned = transposed_range(body, loads, vector, lanes, spec)
+    turned = transposed_range(body, loads, vector, lanes, spec) if vector is not None else None
     if turned is not None and turned.size % lanes == 0:
         schedule.transposed = turned
         tiles[turned].unroll = lanes
-    depends = dependencies(body.value)
-    for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
-        taken = {vector, *schedule.across.values()}
-        across = None
-        if lanes > 1 and taken.isdisjoint(depends[node]):
-            across = _across(node, lanes)
-        if across is not None:
-            schedule.across[node] = across
-        order = _reduce_order(node, loads, across)
-        schedule.reduce_order[node] = order
-        schedule.reduce_unroll.update(dict.fromkeys(order, 1))
-        if order and node.op is Op.ACCUMULATE and order[-1] is not across:
-            size, tile = order[-1].size, max(1, choice.vectors) * max(1, choice.rows)
-            most = min(choice.unroll, MAX_BODY // tile)
-            schedule.reduce_unroll[order[-1]] = _divisor(size, most) if most else _unroll(size)
+    _choose_reductions(schedule, body, loads, choice)
     hoisted = _worth_hoisting(body, hoisted_ranges(body), spec)
     if schedule.reduce_order:
         inner = [ld for ld in loads if ld.times > 1]
@@ -143,6 +127,27 @@ def choose_schedule(
     outer = schedule.tiles[: len(schedule.tiles) - schedule.inner]
     schedule.steps = prod(t.outer for t in outer)
     return schedule
+
+
+def _choose_reductions(
+    schedule: LoopSchedule, body: PlacedBody, loads: list[LoadInfo], choice: Choice
+) -> None:
+    """Choose the order of the loops of each reduction, the range its lanes run over, its steps."""
+    depends = dependencies(body.value)
+    for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
+        taken = {schedule.vector, *schedule.across.values()}
+        across = None
+        if schedule.lanes > 1 and taken.isdisjoint(depends[node]):
+            across = _across(node, schedule.lanes)
+        if across is not None:
+            schedule.across[node] = across
+        order = _reduce_order(node, loads, across)
+        schedule.reduce_order[node] = order
+        schedule.reduce_unroll.update(dict.fromkeys(order, 1))
+        if order and node.op is Op.ACCUMULATE and order[-1] is not across:
+            size, tile = order[-1].size, max(1, choice.vectors) * max(1, choice.rows)
+            most = min(choice.unroll, MAX_BODY // tile)
+            schedule.reduce_unroll[order[-1]] = _divisor(size, most) if most else _unroll(size)
 
 
 def _in_local_memory(body: PlacedBody, local: LocalTile, group: int) -> LoopSchedule:
@@ -216,7 +221,7 @@ def _divisor(size: int, most: int) -> int:
 def _unroll(size: int) -> int:
     if size <= FULL_UNROLL and size % UNROLL:
         return size
-    return next(u for u in (UNROLL, *range(FULL_UNROLL, 0, -1)) if size % u == 0)
+    return UNROLL if size % UNROLL == 0 else _divisor(size, FULL_UNROLL)
 
 
 def _register_tile(

@@ -81,7 +81,7 @@ def loads_of(body: PlacedBody) -> list[LoadInfo]:
 def contracted_axes(kernels: Iterable[Kernel]) -> dict[Node, int]:
     """Return the axis of each stored node that contractions with weights walk whole, if it is one.
 
-        sum(x[0, c, 2*y + ky, 2*x + kx] * w[o, c, ky, kx]; c, ky, kx)     ->     x: 1
+    sum(x[0, c, 2*y + ky, 2*x + kx] * w[o, c, ky, kx]; c, ky, kx)     ->     x: 1
     """
     found: dict[Node, set[int | None]] = {}
     for body in (b for k in kernels for b in k.bodies):

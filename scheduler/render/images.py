@@ -35,6 +35,10 @@ class Values(Protocol):
         """Return whether an index changes with the lane."""
         ...
 
+    def at_lane(self, ix: Ix, lane: int) -> Ix:
+        """Return an index at one lane."""
+        ...
+
     def condition(self, predicate: Predicate) -> Val:
         """Emit the condition that a predicate holds."""
         ...
