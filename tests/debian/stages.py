@@ -21,7 +21,7 @@ _MODELS: Final = ROOT / "tools/models"
 FRAMES: Final = 20
 # Compiling a driving model takes qemu minutes, and a machine may have other work.
 _LONG_S: Final = 3000.0
-_QUICK_TESTS: Final = ("tests/runtime/test_executor.py", "tests/cereal/test_frame_format.py")
+_QUICK_TESTS: Final = ("tests/cereal/test_frames.py", "tests/cereal/test_frame_format.py")
 _TOGETHER: Final = ("-n2", "--dist", "loadfile")
 
 
