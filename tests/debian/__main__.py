@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,18 +63,14 @@ def run(plan: Plan, chosen: Sequence[Stage], directory: Path) -> bool:
         print(f"{time.monotonic() - started:6.1f} s  {text}", flush=True)
 
     failed = []
-    with (
-        tempfile.TemporaryDirectory(prefix="modeld-debian-") as scratch,
-        place(
-            plan.machine,
-            debian_packages=plan.debian,
-            requirements=plan.pypi,
-            directory=directory.absolute(),
-            scratch=Path(scratch),
-            say=say,
-        ) as made,
-    ):
-        say(f"in {made.what}")
+    with place(
+        plan.machine,
+        debian_packages=plan.debian,
+        requirements=plan.pypi,
+        directory=directory.absolute(),
+        say=say,
+    ) as made:
+        say(f"in {made.what}; everything printed is in {made.log}")
         for stage in chosen:
             began = time.monotonic()
             try:
