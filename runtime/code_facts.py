@@ -1,6 +1,7 @@
 """What a manifest says of the code of a kernel, checked; used by `runtime.manifest` only.
 
-The key is for whoever looks at an artifact: running it needs none of this.
+The key is for whoever looks at an artifact: running it needs none of this. Loading only compares
+how many images a kernel reads and writes with what the device takes.
 """
 
 from typing import Final
@@ -13,8 +14,8 @@ _MAX_COUNT: Final = 2**31 - 1
 _COUNTS: Final = ("local_bytes", "image_reads", "gated_reads", "image_writes")
 
 
-def check_code(kernel: Fields, source: str, args: int) -> None:
-    """Check the key `code` of a kernel, which may be missing.
+def check_code(kernel: Fields, source: str, args: int) -> int:
+    """Check the key `code` of a kernel, which may be missing; return how many arguments it writes.
 
     Args:
         kernel: the fields of the kernel.
@@ -25,13 +26,14 @@ def check_code(kernel: Fields, source: str, args: int) -> None:
         ArtifactError: a field is missing, mistyped or out of range.
     """
     if "code" not in kernel.value:
-        return
+        return 1
     code = Fields(kernel.get("code", dict), f"{kernel.where}.code")
     code.text("kind")
     code.get("float64", bool)
-    code.number("writes", 0, args)
+    writes = code.number("writes", 0, args)
     for key in _COUNTS:
         code.number(key, 0, _MAX_COUNT)
     start, end = code.number("start", 0, len(source)), code.number("end", 0, len(source))
     if start > end:
         raise ArtifactError(f"{code.where}: start {start} is behind end {end}")
+    return writes

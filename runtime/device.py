@@ -48,6 +48,8 @@ class DeviceInfo:
     simd: str = UNKNOWN  # what its compiler generates code for, see `runtime.probe.Finding`
     vector_width: int = 1  # float32 elements of a vector, as the driver says
     cpu: str = ""  # the name by which PoCL's compiler knows the CPU
+    max_image: tuple[int, int] = (0, 0)  # texels of a two-dimensional image: width, height
+    max_image_args: tuple[int, int] = (0, 0)  # images that one kernel may read, and write
 
     @property
     def is_pocl(self) -> bool:
@@ -238,6 +240,8 @@ def _describe(index: str, platform: cl.Platform, handle: cl.Device) -> DeviceInf
         extensions=extensions,
         problem=_problem_of(platform.name.strip(), handle),
         vector_width=handle.native_vector_width_float,
+        max_image=(handle.image2d_max_width, handle.image2d_max_height),
+        max_image_args=(handle.max_read_image_args, handle.max_write_image_args),
     )
 
 

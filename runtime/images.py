@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from runtime.device import Device
 from runtime.errors import ArtifactError
 from runtime.image_spec import TEXEL, ImageSpec
+from runtime.manifest import Manifest
 from runtime.opencl import cl
 
 
@@ -24,13 +25,35 @@ def check_images(specs: list[tuple[str, ImageSpec]], device: Device) -> None:
     info = device.info
     if not info.images:
         raise ArtifactError(f"it reads images, {info.name} has none; compile for another --target")
-    most = device.handle.image2d_max_width, device.handle.image2d_max_height
+    most = info.max_image
     for name, image in specs:
         if image.width > most[0] or image.height > most[1]:
             raise ArtifactError(
                 f"image {name!r} has {image.width}x{image.height} texels, {info.name} takes "
                 f"{most[0]}x{most[1]}; compile for another --target"
             )
+
+
+def check_image_arguments(manifest: Manifest, device: Device) -> None:
+    """Compare the images that kernels are given with what the device takes.
+
+    Args:
+        manifest: of the artifact.
+        device: to be used.
+
+    Raises:
+        ArtifactError: a kernel reads or writes more images than kernels may on the device.
+    """
+    info = device.info
+    for kernel in manifest.kernels:
+        images = [manifest.buffers[index].image is not None for index in kernel.args]
+        counts = sum(images[kernel.writes :]), sum(images[: kernel.writes])
+        for count, most, verb in zip(counts, info.max_image_args, ("reads", "writes"), strict=True):
+            if count > most:
+                raise ArtifactError(
+                    f"kernel {kernel.name!r} {verb} {count} images, {info.name} takes {most}; "
+                    "compile with `--target auto` on the device, or for another --target"
+                )
 
 
 def make_image(

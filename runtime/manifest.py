@@ -112,6 +112,7 @@ class KernelSpec:
     flops: int
     bytes_moved: int
     function: int  # number in the megakernel, -1: it has none
+    writes: int  # so many of `args`, the first ones, are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +319,10 @@ def _parse_kernel(
         raise ArtifactError(f"{fields.where}.origin: expected a list of str")
     args = fields.numbers("args", 0, len(buffers) - 1, 1024)
     size = _parse_size(fields, "global", 2**40)
+    program = fields.number("program", 0, len(programs) - 1)
     spec = KernelSpec(
         name=name,
-        program=fields.number("program", 0, len(programs) - 1),
+        program=program,
         args=args,
         global_size=size,
         local_size=_parse_size(fields, "local", 2**16),
@@ -330,6 +332,7 @@ def _parse_kernel(
         function=parse_function(
             fields, megakernel, size, [buffers[index].image is not None for index in args]
         ),
+        writes=check_code(fields, programs[program].source, len(args)),
     )
     for extent, group in zip(spec.global_size, spec.local_size, strict=True):
         if extent % group:
@@ -338,7 +341,6 @@ def _parse_kernel(
                 f"local {list(spec.local_size)}"
             )
     _check_arena_overlap([buffers[index] for index in spec.args], f"{fields.where} ({name})")
-    check_code(fields, programs[spec.program].source, len(args))
     return spec
 
 

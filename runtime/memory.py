@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from runtime.artifact import Artifact
 from runtime.device import Device
 from runtime.errors import ArtifactError, RuntimeFault, first_line
-from runtime.images import check_images, make_image, poison_image
+from runtime.images import check_image_arguments, check_images, make_image, poison_image
 from runtime.manifest import ALIGNMENT, BufferSpec
 from runtime.opencl import cl
 
@@ -39,6 +39,8 @@ class DeviceMemory:
         self._device = device
         self._queue = queue
         _check_sizes(artifact, device)
+        check_images([(s.name, s.image) for s in self._specs if s.image is not None], device)
+        check_image_arguments(artifact.manifest, device)
         self.memory: cl.Buffer | None = None
         self.data: cl.Buffer | None = None
         self.places: list[int] = []
@@ -138,8 +140,6 @@ class DeviceMemory:
             ) from error
 
     def _allocate_images(self) -> None:
-        named = [(s.name, s.image) for s in self._specs if s.image is not None]
-        check_images(named, self._device)
         for index, spec in enumerate(self._specs):
             if spec.image is None:
                 continue

@@ -23,6 +23,7 @@ class Images:
         max_reads, max_writes: images that are arguments of one kernel.
         pitch_texels: a row's texels are rounded up to a multiple of this where an image is a view
             of a buffer; 1 where images have memory of their own.
+        sampler_less: whether a read that is known to be inside costs less without a sampler.
     """
 
     max_width: int
@@ -30,6 +31,17 @@ class Images:
     max_reads: int
     max_writes: int
     pitch_texels: int = 1
+    sampler_less: bool = False
+
+    def within(self, width: int, height: int, reads: int, writes: int) -> Images:
+        """Return what a device of such limits takes of these."""
+        return replace(
+            self,
+            max_width=min(self.max_width, width),
+            max_height=min(self.max_height, height),
+            max_reads=min(self.max_reads, reads),
+            max_writes=min(self.max_writes, writes),
+        )
 
 
 @dataclass(frozen=True, slots=True)

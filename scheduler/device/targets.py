@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from dataclasses import replace
 from typing import Final
 
@@ -28,6 +29,8 @@ _ROWS_OF_SIMD: Final = {
     "sse": "cpu-sse",
     "neon": "cpu-neon",
 }
+# How drivers name an Adreno: Qualcomm's "QUALCOMM Adreno(TM) 630", Mesa's freedreno "FD630".
+_ADRENO: Final = re.compile(r"adreno|\bfd\d{3}\b")
 # Where the compiler does not say (SPIR-V between it and the CPU), by the driver's vector width.
 _ROWS_OF_WIDTH: Final = {16: "cpu", 8: "cpu-avx2"}
 
@@ -73,10 +76,12 @@ def _row_of(device: Device) -> DeviceSpec:
             fused=info.fuses,
         )
     known_as = f"{info.name} {info.platform} {info.version}".lower()
-    row = SPECS["adreno" if "adreno" in known_as and info.images else "gpu"]
+    row = SPECS["adreno" if _ADRENO.search(known_as) and info.images else "gpu"]
     most = min(row.max_group, info.max_work_group_size)
+    limits = (*info.max_image, *info.max_image_args)
     return replace(
         row,
+        images=None if row.images is None else row.images.within(*limits),
         group=min(row.group, most),
         max_group=most,
         cores=max(1, info.compute_units),

@@ -42,6 +42,10 @@ class Image:
         """Whether a device that takes such images takes this one."""
         return self.width <= most.max_width and self.height <= most.max_height
 
+    def holds(self, x: Ix, y: Ix) -> bool:
+        """Whether coordinates are known to be inside."""
+        return min(x.lo, y.lo) >= 0 and x.hi < self.width and y.hi < self.height
+
 
 class Texel(NamedTuple):
     """An access to an image.

@@ -41,9 +41,14 @@ class Emitter:
     Attributes:
         scopes: those that are open, the kernel's own first.
         needs: what the statements so far need of a device.
+
+    Args:
+        unsigned: whether quotients of indices are written with unsigned operands. A driver's
+            compiler does not know that they are not negative, and corrects a signed one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, unsigned: bool = False) -> None:
+        self.unsigned = unsigned
         self.scopes = [Scope("")]
         self.needs = Needs()
         self._count = 0
@@ -149,14 +154,15 @@ class Emitter:
         if atom.inner is None:
             return self._names[atom]
         inner, n = atom.inner, atom.by
+        # C truncates; shift into the non-negative by a multiple of n
+        shift = max(0, -(inner.lo // n) * n)
+        _check(inner.hi + shift)
         text = f"({self.index(inner)})"
-        if inner.lo < 0:  # C truncates; shift into the non-negative by a multiple of n
-            shift = -(inner.lo // n) * n
-            _check(inner.hi + shift)
-            text = f"({text} + {shift})"
-            text = f"{text} / {n} - {shift // n}" if atom.kind == "div" else f"{text} % {n}"
-        else:
-            text = f"{text} {'/' if atom.kind == 'div' else '%'} {n}"
+        text = f"({text} + {shift})" if shift else text
+        sign = "/" if atom.kind == "div" else "%"
+        text = f"(int)((uint){text} {sign} {n}u)" if self.unsigned else f"{text} {sign} {n}"
+        if shift and atom.kind == "div":
+            text = f"{text} - {shift // n}"
         # Quotients are variables, so that a division is paid once however many indices contain it.
         return self.define(atom, "int", text, vector=False, depth=self.depth_of(inner)).code
 

@@ -61,7 +61,7 @@ def read(plan: ImagePlan, values: Values, load: Node, instance: Instance) -> Val
     if at is None or moving or (at.component is None and values.lanes != TEXEL):
         plan.refused[source] = None
         return None
-    return _texel(values, load, at, gates)
+    return _texel(plan, values, load, at, gates)
 
 
 def read_packed(plan: ImagePlan, values: Values, packed: PackedWeight, offset: Ix) -> Val | None:
@@ -74,7 +74,7 @@ def read_packed(plan: ImagePlan, values: Values, packed: PackedWeight, offset: I
         plan.weights[packed] = image
     whole = ixs.floordiv(offset, TEXEL)
     x, y = ixs.mod(whole, image.width), ixs.floordiv(whole, image.width)
-    return _read_texel(values, packed, x, y)
+    return _read_texel(plan, values, packed, x, y)
 
 
 def write(
@@ -98,30 +98,69 @@ def write(
     return f"write_imagef({name}, (int2)({x}, {y}), {code});"
 
 
-def _texel(values: Values, load: Node, at: Texel, gates: Predicate) -> Val:
+def _texel(plan: ImagePlan, values: Values, load: Node, at: Texel, gates: Predicate) -> Val:
     """Emit the read of a texel, or of the one of its elements that all lanes take."""
     place: Place = load.arg
-    fill = cl.widen(cl.literal(place.fill, load.dtype), load.dtype, TEXEL)
-    found = _read_texel(values, load.src[0], at.x, at.y, gates, fill)
+    x, y = at.x, at.y
+    if not gates:
+        found = _read_texel(plan, values, load.src[0], x, y)
+    elif place.fill == 0:
+        found = _read_texel(plan, values, load.src[0], x, y, gates)
+    else:
+        # What is read outside is defined: the read needs no branch, its value is chosen after it.
+        texel = _read_texel(plan, values, load.src[0], x, y)
+        test = values.condition(gates)
+        fill = cl.widen(cl.literal(place.fill, load.dtype), load.dtype, TEXEL)
+        key = ("gated texel", texel, gates, fill)
+        if values.e.lookup(key) is None:
+            values.e.needs += Needs(gated_reads=1)
+        code = f"{test.code} ? {texel.code} : {fill}"
+        depth = max(texel.depth, test.depth)
+        found = values.e.define(key, "float4", code, vector=True, depth=depth)
     if at.component is None:
         return found
     return Val(f"{found.code}.s{at.component}", vector=False, depth=found.depth)
 
 
 def _read_texel(
-    values: Values, source: Argument, x: Ix, y: Ix, gates: Predicate = (), fill: str = ""
+    plan: ImagePlan, values: Values, source: Argument, x: Ix, y: Ix, gates: Predicate = ()
 ) -> Val:
-    """Emit the read of a texel where it is not known yet.
+    """Emit the read of a texel where it is not known yet; zero where `gates` do not hold.
 
-    `fill` stands for it where `gates` do not hold.
+        inside ? read(x, y) : 0     ->     read(x, inside ? y : -1)
+
+    Compilers make a branch of the former, and wait in it for what was read. Without a sampler
+    OpenCL says nothing of what is read outside: such a read must be known to be inside.
     """
     name = values.pointers.argument(source)
-    code = f"read_imagef({name}, m_nearest, (int2)({values.e.index(x)}, {values.e.index(y)}))"
-    depth = max(values.e.depth_of(x), values.e.depth_of(y))
-    if gates:
-        condition = values.condition(gates)
-        code, depth = f"{condition.code} ? {code} : {fill}", max(depth, condition.depth)
-    key = ("texel", name, x, y, gates, fill)
-    if values.e.lookup(key) is None:
-        values.e.needs += Needs(image_reads=1, gated_reads=1 if gates else 0)
+    key = ("texel", name, x, y, gates)
+    known = values.e.lookup(key)
+    if known is not None:
+        return known
+    values.e.needs += Needs(image_reads=1, gated_reads=1 if gates else 0)
+    # A test moves with the coordinate that has its ranges: neighbours in the other one share both.
+    of_y = tuple(test for test in gates if _missing(test[0], y) <= _missing(test[0], x))
+    of_x = tuple(test for test in gates if test not in of_y)
+    column, row = _gated(values, x, of_x), _gated(values, y, of_y)
+    image = plan.image_of(source)
+    bare = plan.most.sampler_less and not gates and image is not None and image.holds(x, y)
+    sampler = "" if bare else "m_nearest, "
+    code = f"read_imagef({name}, {sampler}(int2)({column.code}, {row.code}))"
+    depth = max(column.depth, row.depth)
     return values.e.define(key, "float4", code, vector=True, depth=depth)
+
+
+def _missing(ix: Ix, coordinate: Ix) -> int:
+    """Return how many ranges of an index a coordinate does not depend on."""
+    return len(set(ixs.leaves(ix)) - set(ixs.leaves(coordinate)))
+
+
+def _gated(values: Values, coordinate: Ix, gates: Predicate) -> Val:
+    """Emit a coordinate that is outside of the image where `gates` do not hold."""
+    code, depth = values.e.index(coordinate), values.e.depth_of(coordinate)
+    if not gates:
+        return Val(code, vector=False, depth=depth)
+    test = values.condition(gates)
+    depth = max(depth, test.depth)
+    code = f"{test.code} ? {code} : -1"
+    return values.e.define(("gated", coordinate, gates), "int", code, vector=False, depth=depth)

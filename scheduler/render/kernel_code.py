@@ -38,7 +38,7 @@ class Needs:
             function that can be called for one work-item after the other.
         local_bytes: local memory of one work-group.
         image_reads: texels that its text reads; one inside a loop counts once.
-        gated_reads: those of them that are read under a condition.
+        gated_reads: those of them that a condition may replace by a fill value.
         image_writes: texels that its text writes.
     """
 

@@ -112,8 +112,9 @@ def mask_for(condition: str, dtype: DType, lanes: int) -> str:
 
 def choose(condition: str, yes: str, no: str, dtype: DType, lanes: int) -> str:
     """Return `condition ? yes : no`, lane by lane; all operands have the same number of lanes."""
-    test = condition if lanes == 1 else mask_for(condition, dtype, lanes)
-    return f"({test} ? {yes} : {no})"
+    if lanes == 1:
+        return f"({condition} ? {yes} : {no})"
+    return f"M_CHOOSE({mask_for(condition, dtype, lanes)}, {yes}, {no})"
 
 
 def cast(code: str, source: DType, target: DType, lanes: int) -> str:
@@ -261,11 +262,15 @@ def _conversion(node: Node, code: str, lanes: int) -> str:
     return f"as_{ctype(target, lanes)}({code})"
 
 
-def load(pointer: str, offset: str, dtype: DType, lanes: int) -> str:
-    """Return a load of consecutive elements into a register."""
+def load(pointer: str, offset: str, dtype: DType, lanes: int, *, aligned: bool = False) -> str:
+    """Return a load of consecutive elements into a register.
+
+    `aligned`: the first one is at a multiple of their size, and the device is no host's processor.
+    """
     if dtype is dt.float16:
         return f"M_LOAD_HALF_{lanes}({pointer} + ({offset}))"
-    vector = f"M_LOAD({dtype.cl}, {lanes}, {pointer} + ({offset}))"
+    name = "M_LOAD_WHOLE" if aligned else "M_LOAD"
+    vector = f"{name}({dtype.cl}, {lanes}, {pointer} + ({offset}))"
     raw = f"{pointer}[{offset}]" if lanes == 1 else vector
     if dtype is not dt.bool_:
         return raw
@@ -288,15 +293,18 @@ def store_private(array: str, offset: str, code: str, dtype: DType, lanes: int) 
     return f"M_PUT({register(dtype).cl}, {lanes}, {code}, {array} + ({offset}));"
 
 
-def store(pointer: str, offset: str, code: str, dtype: DType, lanes: int) -> str:
-    """Return the statement that stores consecutive elements."""
+def store(
+    pointer: str, offset: str, code: str, dtype: DType, lanes: int, *, aligned: bool = False
+) -> str:
+    """Return the statement that stores consecutive elements; `aligned` is as for `load`."""
     if dtype is dt.float16:
         return f"M_STORE_HALF_{lanes}({code}, {pointer} + ({offset}));"
     if dtype is dt.bool_:
         code = f"(uchar)({code} != 0)" if lanes == 1 else f"M_CONVERT(uchar{lanes}, -{code})"
     if lanes == 1:
         return f"{pointer}[{offset}] = {code};"
-    return f"M_STORE({dtype.cl}, {lanes}, {code}, {pointer} + ({offset}));"
+    name = "M_STORE_WHOLE" if aligned else "M_STORE"
+    return f"{name}({dtype.cl}, {lanes}, {code}, {pointer} + ({offset}));"
 
 
 def combine(op: Op, accumulator: str, value: str, dtype: DType, lanes: int) -> str:

@@ -23,6 +23,8 @@ from scheduler.render.emitter import Emitter, Val
 MAX_FILL = 4096
 # Its size in elements is a multiple of this: few sizes, so that most loads share one buffer.
 FILL_BLOCK = 256
+# Bytes; the widest access of a GPU's work-item, and what every memory of a buffer begins at.
+MAX_ALIGNMENT = 16
 
 
 class Pointers:
@@ -33,6 +35,8 @@ class Pointers:
         scratch: what an earlier loop nest of the kernel wrote, by parameter name.
         first: number of the first of their parameters.
         spare_buffers: arguments that may be added for fill values.
+        whole_vectors: whether vectors at a multiple of their size are accessed as such, of at most
+            16 bytes: buffers begin at a multiple of that.
         opaque: whether compilers are kept from addressing with an index register: an operand in
             memory is part of its multiply-add only where the address is a pointer and a constant.
     """
@@ -43,6 +47,7 @@ class Pointers:
         self.scratch: Mapping[Node, str] = {}
         self.first = 0
         self.spare_buffers = 0
+        self.whole_vectors = False
         self.opaque = False
         self._fills: dict[tuple[object, ...], PackedWeight] = {}
         # (start, fill values, pointer) of the masked loads that differ by a constant only
@@ -72,7 +77,9 @@ class Pointers:
             depth = self.e.depth_of(place)
             const = "" if written else "const "
             name = self.e.fresh("p")
-            code = f"{pointer} + ({self.e.index(place)})"
+            # What is not negative is widened to an address without a sign.
+            plain = "(uint)" if self.e.unsigned and place.lo >= 0 else ""
+            code = f"{pointer} + {plain}({self.e.index(place)})"
             hidden = self.opaque and not written and depth > 0
             fixed = "" if hidden else " const"
             self.e.statement(f"{const}__global {kind.cl}*{fixed} {name} = {code};", depth)
@@ -81,6 +88,12 @@ class Pointers:
             known = Val(name, vector=False, depth=depth)
             self.e.remember(key, known)
         return known.code, str(offset.const)
+
+    def is_aligned(self, offset: Ix, kind: dt.DType, lanes: int) -> bool:
+        """Return whether a vector is to be accessed as what lies at a multiple of its size."""
+        if not self.whole_vectors or lanes * kind.itemsize > MAX_ALIGNMENT:
+            return False
+        return not any(c % lanes for c in (offset.const, *(c for _, c in offset.terms)))
 
     def masked(self, load: Node, offset: Ix, test: Val, valid: Predicate) -> tuple[str, Ix] | None:
         """Choose between the source and its fill values before the load, not after it.

@@ -76,7 +76,7 @@ class _Renderer:
         vector = self.schedule.vector
         # Lanes beyond a narrow range compute copies of its last element, which are not stored.
         self._useful = self.lanes if vector is None else min(self.lanes, vector.size)
-        self.e = Emitter()
+        self.e = Emitter(unsigned=self.simt)
         self.loops = Loops(self.e, self.schedule)
         # The leftover of a range that lanes do not divide is a loop of its own: not packed for.
         reduces = self.loops.reduces.values()
@@ -88,6 +88,8 @@ class _Renderer:
         self.v.pointers.arguments, self.v.images = inputs, nest.images
         self.v.pointers.spare_buffers, self.v.prefetch = nest.spare_buffers, self.schedule.prefetch
         self.v.pointers.scratch = scratch
+        # On a host's processor a vector may lie anywhere at no cost.
+        self.v.pointers.whole_vectors = not nest.spec.host_clang and not scratch
         self.v.narrow = vector if self._useful < self.lanes else None
         self.v.pointers.opaque = self.schedule.contracts and self._vectors() == 1
         self.loops.v = self.v
@@ -232,10 +234,11 @@ class _Renderer:
         narrow = lanes > 1 and self._useful < lanes
         # A narrow vector must not store its idle lanes: they would hit the next elements.
         if lanes == 1 or (ixs.coefficient(offset, self.v.lane) == 1 and not narrow):
-            base, start = self.v.pointers.address(
-                pointer, self.v.at_lane(offset, 0), kind, written=True
-            )
-            self.e.statement(guard + cl.store(base, start + row, code, kind, lanes))
+            first = self.v.at_lane(offset, 0)
+            base, start = self.v.pointers.address(pointer, first, kind, written=True)
+            aligned = not row and self.v.pointers.is_aligned(first, kind, lanes)
+            text = cl.store(base, start + row, code, kind, lanes, aligned=aligned)
+            self.e.statement(guard + text)
             return
         name = self.e.fresh("s")
         self.e.statement(f"const {cl.ctype(kind, lanes)} {name} = {code};")

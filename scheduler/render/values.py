@@ -298,7 +298,9 @@ class Values:
             test = self.condition(valid) if valid else None
             found = None if test is None else self.pointers.masked(node, start, test, valid)
             base, at = found or (pointer, start)
-            code = cl.load(*self.pointers.address(base, at, node.dtype), node.dtype, lanes)
+            aligned = all(self.pointers.is_aligned(ix, node.dtype, lanes) for ix in (start, at))
+            address = self.pointers.address(base, at, node.dtype)
+            code = cl.load(*address, node.dtype, lanes, aligned=aligned)
             if test is not None and found is None:
                 other = cl.widen(fill, node.dtype, lanes) if vector else fill
                 code = f"{test.code} ? {code} : {other}"
@@ -377,7 +379,8 @@ class Values:
         # A prefetch is a hint: past the last panel it asks for memory that nobody reads.
         if vector and prefetched and packed.data.nbytes >= MIN_PREFETCH_BYTES:
             self.e.statement(f"M_AHEAD({base} + ({int(at) + prefetched}));", depth)
-        code = cl.load(base, at, kind, lanes)
+        aligned = self.pointers.is_aligned(offset, kind, lanes)
+        code = cl.load(base, at, kind, lanes, aligned=aligned)
         return self.e.define(key, cl.ctype(kind, lanes), code, vector=vector, depth=depth)
 
 

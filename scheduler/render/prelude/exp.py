@@ -33,8 +33,8 @@ _EXP = unary(
     "m_exp",
     f"""
   /* x = n*ln2 + r; adding 1.5*2^23 rounds n */
-  x = x < {number(-104.0)} ? {number(-104.0)} : x;
-  x = x > {number(89.0)} ? {number(89.0)} : x;
+  x = M_CHOOSE(x < {number(-104.0)}, {number(-104.0)}, x);
+  x = M_CHOOSE(x > {number(89.0)}, {number(89.0)}, x);
   const $T shifted = m_fma(x, ($T)(1.44269504088896341f), {number(12582912.0)});
   const $T n = shifted - {number(12582912.0)};
   $T r = m_fma(n, {number(-0.693145751953125)}, x);
@@ -76,9 +76,10 @@ _LOG_Q: Final = (
 # ix is the bits of x above those of sqrt(1/2); denormals are scaled first.
 _SPLIT = """
   const $I tiny = x < ($T)(1.17549435e-38f);
-  const $T scaled = tiny ? x * ($T)(8388608.0f) : x;
+  const $T scaled = M_CHOOSE(tiny, x * ($T)(8388608.0f), x);
   const $I ix = as_$I(scaled) - 0x3f3504f3;
-  const $T e = as_$T((ix >> 23) + 0x4b400000) - (tiny ? ($T)(12582935.0f) : ($T)(12582912.0f));
+  const $T bias = M_CHOOSE(tiny, ($T)(12582935.0f), ($T)(12582912.0f));
+  const $T e = as_$T((ix >> 23) + 0x4b400000) - bias;
   const $T m = as_$T((ix & 0x7fffff) + 0x3f3504f3);
   const $T f = m - ($T)(1.0f);
 """
@@ -90,8 +91,8 @@ _LOG = unary(
   p = m_fma(e, {number(-2.12194440e-4)}, p * f * f2);
   p = m_fma(f2, {number(-0.5)}, p);
   p = m_fma(e, {number(0.693359375)}, f + p);
-  p = x == ($T)(INFINITY) ? x : p;
-  return x > {number(0.0)} ? p : (x == {number(0.0)} ? ($T)(-INFINITY) : ($T)(NAN));
+  p = M_CHOOSE(x == ($T)(INFINITY), x, p);
+  return M_CHOOSE(x > {number(0.0)}, p, M_CHOOSE(x == {number(0.0)}, ($T)(-INFINITY), ($T)(NAN)));
 """,
 )
 # tanh(x) = em1 / (em1 + 2), em1 = e^(2x) - 1 = 2^n (r + r^2 q(r)) + (2^n - 1), for |x|; beyond 10
@@ -101,7 +102,7 @@ _TANH = unary(
     "m_tanh",
     f"""
   const $T two = {ABSOLUTE.format("x + x")};
-  const $T a = two > {number(20.0)} ? {number(20.0)} : two;
+  const $T a = M_CHOOSE(two > {number(20.0)}, {number(20.0)}, two);
   const $T shifted = m_fma(a, ($T)(1.44269504088896341f), {number(12583039.0)});
   const $T n = shifted - {number(12583039.0)};
   const $T r = m_fma(n, ($T)(-0.693147180559945309f), a);
@@ -149,15 +150,15 @@ _ERF = unary(
 {horner("q", "t", _ERF_Q)}
   const $T small = m_fma(q, x, x);
   const $I is_small = {ABSOLUTE.format("x")} < {number(1.0)};
-  x = x < {number(-4.0)} ? {number(-4.0)} : x;
-  x = x > {number(4.0)} ? {number(4.0)} : x;
+  x = M_CHOOSE(x < {number(-4.0)}, {number(-4.0)}, x);
+  x = M_CHOOSE(x > {number(4.0)}, {number(4.0)}, x);
   const $T s = m_fma(x * x, {number(0.125)}, {number(-1.0)});
 {two_chains("p", "s", _ERF_P[:-4])}
 {then("p", "s", _ERF_P[-4:])}
   x = x * p;
-  x = x < {number(-1.0)} ? {number(-1.0)} : x;
-  x = x > {number(1.0)} ? {number(1.0)} : x;
-  return is_small ? small : x;
+  x = M_CHOOSE(x < {number(-1.0)}, {number(-1.0)}, x);
+  x = M_CHOOSE(x > {number(1.0)}, {number(1.0)}, x);
+  return M_CHOOSE(is_small, small, x);
 """,
 )
 # gelu(x) = x (1/2 + y p(y^2/8 - 1)), y = x / sqrt(2) up to 4; absolute error of the approximation
@@ -183,8 +184,8 @@ _GELU = unary(
     "m_gelu",
     f"""
   $T y = x * ($T)(0.707106781186547524f);
-  y = y < {number(-4.0)} ? {number(-4.0)} : y;
-  y = y > {number(4.0)} ? {number(4.0)} : y;
+  y = M_CHOOSE(y < {number(-4.0)}, {number(-4.0)}, y);
+  y = M_CHOOSE(y > {number(4.0)}, {number(4.0)}, y);
   const $T s = m_fma(y * y, {number(0.125)}, {number(-1.0)});
 {two_chains("p", "s", _GELU_P)}
   return x * m_fma(y, p, {number(0.5)});

@@ -32,8 +32,9 @@ _LOG2: Final = f"""
 M_INLINE $T __attribute__((overloadable)) m_log2($T x, $T* low) {{
   /* x > 0; high + low, the size of low at most half a unit in the last place of high */
   const $I tiny = x < ($T)(1.17549435e-38f);
-  const $I ix = as_$I(tiny ? x * ($T)(8388608.0f) : x) - 0x3f3504f3;
-  const $T e = as_$T((ix >> 23) + 0x4b400000) - (tiny ? ($T)(12582935.0f) : ($T)(12582912.0f));
+  const $I ix = as_$I(M_CHOOSE(tiny, x * ($T)(8388608.0f), x)) - 0x3f3504f3;
+  const $T bias = M_CHOOSE(tiny, ($T)(12582935.0f), ($T)(12582912.0f));
+  const $T e = as_$T((ix >> 23) + 0x4b400000) - bias;
   const $T m = as_$T((ix & 0x7fffff) + 0x3f3504f3);
   const $T f = m - {number(1.0)}, d = m + {number(1.0)};
   const $T rest = m - (d - {number(1.0)});
@@ -65,28 +66,28 @@ M_INLINE $T __attribute__((overloadable)) m_pow($T x, $T y) {{
   $T low;
   const $T high = m_log2(ax, &low);
   /* beyond 2^40 any power of what is not 1 overflows or underflows */
-  $T c = y < ($T)(-0x1p40f) ? ($T)(-0x1p40f) : y;
-  c = c > ($T)(0x1p40f) ? ($T)(0x1p40f) : c;
+  $T c = M_CHOOSE(y < ($T)(-0x1p40f), ($T)(-0x1p40f), y);
+  c = M_CHOOSE(c > ($T)(0x1p40f), ($T)(0x1p40f), c);
   const $T product = c * high;
-  $T z = product < {number(-160.0)} ? {number(-160.0)} : product;
-  z = z > {number(130.0)} ? {number(130.0)} : z;
+  $T z = M_CHOOSE(product < {number(-160.0)}, {number(-160.0)}, product);
+  z = M_CHOOSE(z > {number(130.0)}, {number(130.0)}, z);
   const $T z_low = m_fma(c, low, m_fused(c, high, -product));
   const $T n = (z + {number(12582912.0)}) - {number(12582912.0)};
-  const $T r = (z - n) + (z == product ? z_low : zero);
+  const $T r = (z - n) + M_CHOOSE(z == product, z_low, zero);
 {horner("p", "r", _EXP2_Q)}
   p = m_scale(p, n);
-  const $T edge = (y < zero ? inf : zero), other = (y < zero ? zero : inf);
-  p = ax == zero ? edge : p;
-  p = ax == inf ? other : p;
-  p = y == y ? p : y;
+  const $T edge = M_CHOOSE(y < zero, inf, zero), other = M_CHOOSE(y < zero, zero, inf);
+  p = M_CHOOSE(ax == zero, edge, p);
+  p = M_CHOOSE(ax == inf, other, p);
+  p = M_CHOOSE(y == y, p, y);
   const $I whole = m_trunc(y) == y;
   const $T half_y = y * {number(0.5)};
-  const $T negative = m_trunc(half_y) != half_y ? -p : p;
-  p = as_$I(x) < 0 ? (whole ? negative : p) : p;
-  p = x < zero ? (x == -inf ? p : (whole ? p : ($T)(NAN))) : p;
-  p = x == x ? p : x;
-  p = y == zero ? {number(1.0)} : p;
-  return x == {number(1.0)} ? {number(1.0)} : p;
+  const $T negative = M_CHOOSE(m_trunc(half_y) != half_y, -p, p);
+  p = M_CHOOSE(as_$I(x) < 0, M_CHOOSE(whole, negative, p), p);
+  p = M_CHOOSE(x < zero, M_CHOOSE(x == -inf, p, M_CHOOSE(whole, p, ($T)(NAN))), p);
+  p = M_CHOOSE(x == x, p, x);
+  p = M_CHOOSE(y == zero, {number(1.0)}, p);
+  return M_CHOOSE(x == {number(1.0)}, {number(1.0)}, p);
 }}
 """
 FUNCTIONS: Final = {

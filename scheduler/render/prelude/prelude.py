@@ -5,7 +5,9 @@ another processor), and for several functions and widths they are scalar code; s
 operators only. Error bounds in units of the last place, seen over the whole range against float64
 and asserted in the tests (`BOUNDS`). Memory is read and written by macros: with clang for the
 host's processor (`DeviceSpec.host_clang`) they are vector types of any alignment, elsewhere the
-standard functions. Of what is no OpenCL C only the attribute `overloadable` is left, which clang
+standard functions. Of two vectors lanes are chosen by C's operator there, and by `select`
+elsewhere: clang makes six operations on bits of that operator, which only LLVM's own optimisers
+take back. Of what is no OpenCL C only the attribute `overloadable` is left, which clang
 knows, and every OpenCL compiler of today is made of clang.
 """
 
@@ -103,6 +105,7 @@ _HOST: Final = """#ifdef POCL_DEVICE_ADDRESS_BITS
 #define M_PICK(T, N, p) (*(const T##N##_u*)(p))
 #define M_PUT(T, N, v, p) (*(T##N##_u*)(p) = (v))
 #define M_CONVERT(T, x) __builtin_convertvector(x, T)
+#define M_CHOOSE(mask, yes, no) ((mask) ? (yes) : (no))
 {typedefs}
 #else
 {plain}#endif
@@ -110,11 +113,14 @@ _HOST: Final = """#ifdef POCL_DEVICE_ADDRESS_BITS
 _PLAIN: Final = """#define M_INLINE static inline
 #define M_LOAD(T, N, p) vload##N(0, p)
 #define M_STORE(T, N, v, p) vstore##N(v, 0, p)
+#define M_LOAD_WHOLE(T, N, p) (*(const __global T##N*)(p))
+#define M_STORE_WHOLE(T, N, v, p) (*(__global T##N*)(p) = (v))
 #define M_AHEAD(p)
 #define M_OPAQUE(p)
 #define M_PICK(T, N, p) vload##N(0, p)
 #define M_PUT(T, N, v, p) vstore##N(v, 0, p)
 #define M_CONVERT(T, x) convert_##T(x)
+#define M_CHOOSE(mask, yes, no) select(no, yes, mask)
 """
 _TYPEDEF = "typedef {base} {base}{n}_u __attribute__((ext_vector_type({n}), aligned({align})));"
 _VECTOR_TYPES = {

@@ -78,9 +78,9 @@ M_INLINE $T __attribute__((overloadable)) m_wave($T r, $I quadrant) {{
   const $T t = r * r;
 {horner("s", "t", _SIN_S)}
 {horner("c", "t", _COS_C)}
-  const $T sine = r == {number(0.0)} ? r : m_fma(r * t, s, r); /* keeps the sign of zero */
+  const $T sine = M_CHOOSE(r == {number(0.0)}, r, m_fma(r * t, s, r)); /* keeps the sign of zero */
   const $T cosine = m_fma(t * t, c, m_fma(t, {number(-0.5)}, {number(1.0)}));
-  const $T value = (quadrant & 1) != 0 ? cosine : sine;
+  const $T value = M_CHOOSE((quadrant & 1) != 0, cosine, sine);
   return as_$T(as_$I(value) ^ ((quadrant & 2) << 30));
 }}
 """

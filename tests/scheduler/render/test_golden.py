@@ -126,7 +126,7 @@ KINDS = [
     Kind("half_storage", lambda w: x(4, 32) @ w(32, 16), "half", precision="fp16"),
     Kind("transposed", lambda _: x(20, 36).T * 2.0, r"\.s0, r\d+\.s0, ", AVX2),
     Kind("images", images, "= read_imagef", ADRENO),
-    Kind("images_gated", partial(images, count=2), r"\? read_imagef", ADRENO),
+    Kind("images_gated", partial(images, count=2), ": -1;", ADRENO),
     Kind("concat", lambda _: Tensor.cat([x(4, 16).exp(), x(2, 16, name="b")])[1:5], "m_exp"),
     Kind("gather", gather, "in1"),
     Kind("queue", queue, "writes <ASSIGN"),
