@@ -111,10 +111,15 @@ class Place:
     def command(self, environment: Mapping[str, str]) -> list[str]:
         """Return the words before a command that runs it in the place, in our tree."""
         variables = {
+            # The tree may belong to whoever called sudo.
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "safe.directory",
+            "GIT_CONFIG_VALUE_0": "*",
             "HOME": f"{SCRATCH}/home",
             "LANG": "C.UTF-8",
             "MODELD_CACHE_DIR": f"{SCRATCH}/cache",
             "PATH": "/usr/local/bin:/usr/bin:/usr/sbin",
+            "PYTEST_ADDOPTS": os.environ.get("PYTEST_ADDOPTS", ""),
             "PYTHONPATH": TREE,
             "PYTHONPYCACHEPREFIX": BYTECODE,
             "QEMU_CPU": EMULATED_CPU,
