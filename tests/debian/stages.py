@@ -116,6 +116,8 @@ def tests_alone(place: Place, say: Say) -> str:
 
 def _pytest(place: Place, say: Say, marks: str, *more: str) -> str:
     options = ["-q", "-p", "no:cacheprovider", "-m", marks]
+    if place.emulator is not None:
+        options += ["-o", f"timeout={_LONG_S:.0f}"]
     for reason, names in left_out(place):
         say(f"left out, as {reason}: {', '.join(names)}")
         options += [f"--deselect={name}" for name in names]
