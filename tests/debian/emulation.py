@@ -7,23 +7,42 @@ from typing import Final
 
 from tests.debian.place import Place
 
-# Prints "kept" where a limit of memory is in force; a test that sets one can pass then.
-_LIMIT: Final = """
+# A program that prints "kept" where a promise is, and the tests that can pass only then.
+_PROMISES: Final = {
+    "keeps no limits of memory": (
+        """
 import mmap, resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 try:
     mmap.mmap(-1, 2 << 30)
 except (MemoryError, OSError):
     print("kept")
-"""
-_NEED_A_LIMIT: Final = (
-    "tests/runtime/test_device.py::test_too_little_memory_for_a_driver_is_said",
-)
+""",
+        ("tests/runtime/test_device.py::test_too_little_memory_for_a_driver_is_said",),
+    ),
+    "shows its own command as that of a process": (
+        """
+import pathlib, subprocess, sys
+code = "import sys; print(flush=True); sys.stdin.read()"
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+with subprocess.Popen([sys.executable, "-c", code], **pipes) as child:
+    child.stdout.readline()
+    command = pathlib.Path(f"/proc/{child.pid}/cmdline").read_bytes()
+    print("kept" if command.startswith(sys.executable.encode()) else command)
+    child.stdin.close()
+""",
+        (
+            "tests/cereal/test_msgq.py::test_another_process_is_named_and_its_end_frees_the_ring",
+            "tests/cereal/test_transport.py::test_what_is_taken_is_named_with_the_process_that_holds_it",
+        ),
+    ),
+}
 
 
 def left_out(place: Place) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield reasons that hold in the place, with the tests that they leave out."""
     if place.emulator is None:
         return
-    if place.python("-c", _LIMIT).stdout.strip() != "kept":
-        yield f"{place.emulator.name} does not keep limits of memory", _NEED_A_LIMIT
+    for what, (program, tests) in _PROMISES.items():
+        if place.python("-c", program).stdout.strip() != "kept":
+            yield f"{place.emulator.name} {what}", tests
