@@ -8,7 +8,7 @@ from typing import Final
 from tests.debian.place import Place
 
 # A program that prints "kept" where a promise is, and the tests that can pass only then.
-_PROMISES: Final = {
+PROMISES: Final = {
     "keeps no limits of memory": (
         """
 import mmap, resource
@@ -43,6 +43,6 @@ def left_out(place: Place) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield reasons that hold in the place, with the tests that they leave out."""
     if place.emulator is None:
         return
-    for what, (program, tests) in _PROMISES.items():
+    for what, (program, tests) in PROMISES.items():
         if place.python("-c", program).stdout.strip() != "kept":
             yield f"{place.emulator.name} {what}", tests

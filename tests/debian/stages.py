@@ -134,7 +134,7 @@ def trained(place: Place, _: Say) -> str:
     ours("compile", *models, "-o", place.scratch / "driving.pkl", "--target", "cpu")
     words = ("-m", "modeld", "selftest", f"{SCRATCH}/driving.pkl")
     printed = checked(place, *words, timeout_s=_LONG_S)
-    return printed.splitlines()[-1].partition(":")[2].strip()
+    return next(line for line in printed.splitlines() if "self-test passed" in line)
 
 
 def replay(place: Place, _: Say) -> str:
