@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -68,7 +68,8 @@ class Place:
         packages: those of PyPI.
         scratch: folder of this run, SCRATCH in the place.
         emulator: what runs the programs, if the processor is not this machine's.
-        log: all that commands print, while they do.
+        logs: folder of what commands print, while they do.
+        log: file there of this part of a run.
     """
 
     what: str
@@ -77,7 +78,12 @@ class Place:
     packages: Path
     scratch: Path
     emulator: Path | None
-    log: Path
+    logs: Path
+    log: str = "log"
+
+    def logged(self, name: str) -> Place:
+        """Return the same place, whose commands print into a file of their own."""
+        return replace(self, log=name)
 
     def python(
         self, *arguments: str, timeout_s: float = 900, environment: Mapping[str, str] | None = None
@@ -88,7 +94,7 @@ class Place:
             PlaceError: it took too long, or there is no such place on this machine.
         """
         command = [*self.command(environment or {}), f"/usr/bin/python{PYTHON}", *arguments]
-        with self.log.open("a+", encoding="utf-8", errors="replace") as log:
+        with (self.logs / f"{self.log}.txt").open("a+", encoding="utf-8", errors="replace") as log:
             began = log.tell()
             try:
                 done = subprocess.run(
@@ -186,10 +192,11 @@ def place(
         (scratch / "home").mkdir(parents=True)
         how = f"under {emulator.name} as a {EMULATED_CPU}" if emulator else "of this machine"
         what = f"Debian {SUITE} with Python {PYTHON} on {machine} {how}"
-        log_file = home / "log.txt"
-        log_file.write_text("", encoding="utf-8")
+        logs = home / "logs"
+        shutil.rmtree(logs, ignore_errors=True)
+        logs.mkdir()
         try:
-            yield Place(what, machine, root, packages, scratch, emulator, log_file)
+            yield Place(what, machine, root, packages, scratch, emulator, logs)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

@@ -19,7 +19,7 @@ from tests.debian.place import SCRATCH, Place, Say
 from tests.debian.wheels import ROOT, pip_command, requirements
 
 _MODELS: Final = ROOT / "tools/models"
-FRAMES: Final = 20
+_FRAMES: Final = 20
 # Compiling a driving model takes qemu minutes, and a machine may have other work.
 _LONG_S: Final = 3000.0
 _QUICK_TESTS: Final = ("tests/cereal/test_frames.py", "tests/cereal/test_frame_format.py")
@@ -39,12 +39,14 @@ class Stage:
         what: one line.
         run: does it, and returns in a few words what was found.
         is_quick: whether the reduced run has it.
+        after: the stage that has to be over before.
     """
 
     name: str
     what: str
     run: Callable[[Place, Say], str]
     is_quick: bool = False
+    after: str = ""
 
 
 def devices(place: Place, _: Say) -> str:
@@ -118,7 +120,7 @@ def _pytest(place: Place, say: Say, marks: str, *more: str) -> str:
     options = ["-q", "-p", "no:cacheprovider", "-m", marks]
     if place.emulator is not None:
         options += ["-o", f"timeout={_LONG_S:.0f}"]
-    for reason, names in left_out(place):
+    for reason, names in left_out(place, within=more):
         say(f"left out, as {reason}: {', '.join(names)}")
         options += [f"--deselect={name}" for name in names]
     done = place.python("-m", "pytest", *options, *more, timeout_s=_LONG_S)
@@ -130,22 +132,29 @@ def _pytest(place: Place, say: Say, marks: str, *more: str) -> str:
 
 def trained(place: Place, _: Say) -> str:
     """The trained model, compiled here, passes its self-test there."""
-    models = (_MODELS / "vision.onnx", _MODELS / "policy.onnx")
-    ours("compile", *models, "-o", place.scratch / "driving.pkl", "--target", "cpu")
-    words = ("-m", "modeld", "selftest", f"{SCRATCH}/driving.pkl")
+    words = ("-m", "modeld", "selftest", _driving(place))
     printed = checked(place, *words, timeout_s=_LONG_S)
     return next(line for line in printed.splitlines() if "self-test passed" in line)
+
+
+def _driving(place: Place) -> str:
+    """Compile the trained model on this machine, if no stage did; return its name in the place."""
+    artifact = place.scratch / "driving.pkl"
+    if not artifact.exists():
+        models = (_MODELS / "vision.onnx", _MODELS / "policy.onnx")
+        ours("compile", *models, "-o", artifact, "--target", "cpu")
+    return f"{SCRATCH}/{artifact.name}"
 
 
 def replay(place: Place, _: Say) -> str:
     """A drive is played here and there, and both logs agree."""
     ours("make-drive", place.scratch / "drive", "--seconds", "2", "--seed", "1")
     (drive,) = (path.name for path in (place.scratch / "drive").iterdir() if path.is_dir())
-    common = ("--limit", str(FRAMES), "--no-progress")
+    model, common = _driving(place), ("--limit", str(_FRAMES), "--no-progress")
     log = place.scratch / "here.rlog"
     ours("replay", place.scratch / "drive" / drive, "--model", place.scratch / "driving.pkl",
          "-o", log, *common)  # fmt: skip
-    words = (f"{SCRATCH}/drive/{drive}", "--model", f"{SCRATCH}/driving.pkl")
+    words = (f"{SCRATCH}/drive/{drive}", "--model", model)
     there = ("-o", f"{SCRATCH}/there.rlog", *common)
     checked(place, "-m", "modeld", "replay", *words, *there, timeout_s=_LONG_S)
     return ours("compare", log, place.scratch / "there.rlog").strip().splitlines()[0]
@@ -153,7 +162,7 @@ def replay(place: Place, _: Say) -> str:
 
 def daemon(place: Place, _: Say) -> str:
     """The daemon's process answers a slow camera's frames, and ends when it is told to."""
-    words = ("-m", "tests.debian.slow_daemon", f"{SCRATCH}/driving.pkl")
+    words = ("-m", "tests.debian.slow_daemon", _driving(place))
     return checked(place, *words, timeout_s=_LONG_S).strip().splitlines()[-1]
 
 
