@@ -20,6 +20,21 @@ except (MemoryError, OSError):
 """,
         ("tests/runtime/test_device.py::test_too_little_memory_for_a_driver_is_said",),
     ),
+    "does not tell a receiver that descriptors were cut off": (
+        """
+import array, socket
+left, right = socket.socketpair()
+left.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 3))])
+flags = right.recvmsg(1, socket.CMSG_SPACE(4))[2]
+print("kept" if flags & socket.MSG_CTRUNC else flags)
+""",
+        (
+            (
+                "tests/cereal/test_visionipc_faults.py::test_an_answer_that_cannot_be_is_one_line"
+                "[data9-130-expected at most 17272 bytes and 127 descriptors]"
+            ),
+        ),
+    ),
     "shows its own command as that of a process": (
         """
 import pathlib, subprocess, sys

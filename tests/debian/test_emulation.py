@@ -23,4 +23,4 @@ def test_what_is_left_out_is_there() -> None:
     for _, tests in PROMISES.values():
         for test in tests:
             file, _, name = test.partition("::")
-            assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")
+            assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(encoding="utf-8")
