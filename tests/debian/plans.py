@@ -46,7 +46,7 @@ def _aarch64() -> Plan:
         Stage("wheels", "all packages for development have wheels", stages.wheels),
         Stage("tests", "tests of cereal and runtime", stages.tests),
         Stage("replay", "a drive, here and there", stages.replay, after="trained"),
-        Stage("daemon", "the daemon beside a slow camera", stages.daemon, after="replay"),
+        Stage("daemon", "the daemon beside a slow camera", stages.daemon),
     )
     named = {stage.name: stage for stage in of_all}
     return Plan(EMULATED, ("pocl-opencl-icd",), (*product, *chosen), named)

@@ -17,6 +17,7 @@ from tests.conditions.proofs import network
 from tests.debian.emulation import left_out
 from tests.debian.place import SCRATCH, Place, Say
 from tests.debian.wheels import ROOT, pip_command, requirements
+from tests.tools.tiny_driving import write_tiny_driving
 
 _MODELS: Final = ROOT / "tools/models"
 _FRAMES: Final = 20
@@ -162,7 +163,8 @@ def replay(place: Place, _: Say) -> str:
 
 def daemon(place: Place, _: Say) -> str:
     """The daemon's process answers a slow camera's frames, and ends when it is told to."""
-    words = ("-m", "tests.debian.slow_daemon", _driving(place))
+    write_tiny_driving(place.scratch / "tiny.pkl", (1928, 1208))
+    words = ("-m", "tests.debian.slow_daemon", f"{SCRATCH}/tiny.pkl")
     return checked(place, *words, timeout_s=_LONG_S).strip().splitlines()[-1]
 
 
