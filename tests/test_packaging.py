@@ -1,55 +1,35 @@
 """What pip makes of pyproject.toml on each kind of machine."""
 
-import tomllib
-from pathlib import Path
-from typing import Any
-
-import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-ROOT = Path(__file__).parent.parent
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-    "project"
-]
-# The version that each workflow takes, and those that `make test-python` and its like have.
-TESTED = {"3.11", "3.13"}
+from tests.debian.wheels import PROJECT, PYTHON, requirements
+
+EXTRAS = set(PROJECT["optional-dependencies"])
+WHEEL = {"pocl-binary-distribution"}
+# Extras whose packages are for x86-64 only, and which: OpenCL on a CPU, tinygrad's compiler.
+ONLY_HERE = {"pocl": WHEEL, "dev": WHEEL, "ir3": {"tinygrad", "tinymesa"}}
 
 
-def required(extras: set[str], machine: str) -> set[str]:
-    """Return the names of the packages that extras bring on a kind of machine."""
-    found: set[str] = set()
-    waiting, seen = set(extras), set[str]()
-    while waiting:
-        seen.add(extra := waiting.pop())
-        for text in PROJECT["optional-dependencies"][extra]:
-            requirement = Requirement(text)
-            if requirement.marker and not requirement.marker.evaluate(
-                {"platform_machine": machine}
-            ):
-                continue
-            if requirement.name == PROJECT["name"]:
-                waiting |= requirement.extras - seen
-            else:
-                found.add(requirement.name)
-    return found
+def names(extras: set[str], machine: str) -> set[str]:
+    return {Requirement(text).name for text in requirements(extras, machine)}
 
 
-@pytest.mark.parametrize("extra", ["pocl", "dev"])
-def test_extras_bring_the_wheel_of_pocl_where_there_is_one(extra: str) -> None:
-    wheel = {"pocl-binary-distribution"}
-    assert required({extra}, "x86_64") - required({extra}, "aarch64") == wheel
-    assert required({extra}, "aarch64") <= required({extra}, "x86_64")
+def test_packages_that_depend_on_the_machine_are_known() -> None:
+    for extra in sorted(EXTRAS):
+        here, there = names({extra}, "x86_64"), names({extra}, "aarch64")
+        assert here - there == ONLY_HERE.get(extra, set()), extra
+        assert there <= here, extra
 
 
-def test_nothing_else_depends_on_the_machine() -> None:
-    # tinymesa, of `ir3`, is for x86-64 only.
-    extras = set(PROJECT["optional-dependencies"]) - {"pocl", "dev", "ir3"}
-    assert required(extras, "x86_64") == required(extras, "aarch64")
+def test_extras_of_extras_and_dependencies_are_required() -> None:
+    wanted = requirements({"train"}, "aarch64")
+    assert {"numpy>=2.0", "onnx>=1.16", "av>=13", "torch>=2.6"} <= set(wanted)
+    assert not any("modeld" in text or ";" in text for text in wanted)
 
 
-def test_classifiers_are_versions_that_may_be_installed() -> None:
+def test_versions_of_python_that_are_named_may_be_installed() -> None:
     prefix = "Programming Language :: Python :: "
     named = {text.removeprefix(prefix) for text in PROJECT["classifiers"] if prefix in text}
-    assert all(SpecifierSet(PROJECT["requires-python"]).contains(version) for version in named)
-    assert named >= TESTED
+    assert named == set(SpecifierSet(PROJECT["requires-python"]).filter(sorted({*named, "3.10"})))
+    assert PYTHON in named

@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
-from tests.debian.place import place
+from tests.debian.place import Place, Say, place
 from tests.debian.place_error import PlaceError
 from tests.debian.plans import PLANS, Plan
 from tests.debian.stages import Stage, StageError
 from tests.debian.wheels import ROOT
 from tools.errors import PackagesError
+
+# Most of a stage is one process; each begins in the order of the plan.
+_LANES: Final = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,36 +61,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(plan: Plan, chosen: Sequence[Stage], directory: Path) -> bool:
-    """Make the place, run stages in it with a line for each; return whether all hold."""
+    """Make the place and run stages in it, two at a time; return whether all hold."""
     started = time.monotonic()
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - started:6.1f} s  {text}", flush=True)
 
-    failed = []
     with (
-        tempfile.TemporaryDirectory(prefix="modeld-debian-") as scratch,
         place(
             plan.machine,
             debian_packages=plan.debian,
             requirements=plan.pypi,
             directory=directory.absolute(),
-            scratch=Path(scratch),
             say=say,
         ) as made,
+        ThreadPoolExecutor(_LANES) as lanes,
     ):
-        say(f"in {made.what}")
+        say(f"in {made.what}; everything printed is in {made.logs}")
+        running: dict[str, Future[bool]] = {}
         for stage in chosen:
-            began = time.monotonic()
-            try:
-                found = stage.run(made, say)
-            except StageError as error:
-                failed.append(stage.name)
-                print(error, file=sys.stderr)
-                found = "FAILED"
-            say(f"{stage.name}: {found} ({time.monotonic() - began:.0f} s)")
-    say(f"{len(chosen) - len(failed)} of {len(chosen)} stages hold")
-    return not failed
+            before = running.get(stage.after)
+            running[stage.name] = lanes.submit(_run_stage, stage, made, say, before)
+        held = [one.result() for one in running.values()]
+    say(f"{sum(held)} of {len(held)} stages hold")
+    return all(held)
+
+
+def _run_stage(stage: Stage, made: Place, say: Say, before: Future[bool] | None) -> bool:
+    """Run one stage when the one that it waits for is over; return whether it holds."""
+    if before is not None:
+        before.result()
+    began = time.monotonic()
+    try:
+        found = stage.run(made.logged(stage.name), say)
+    except StageError as error:
+        print(f"{stage.name}: {error}", file=sys.stderr)
+        found = "FAILED"
+    say(f"{stage.name}: {found} ({time.monotonic() - began:.0f} s)")
+    return found != "FAILED"
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +50,14 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended, and what it printed on both streams."""
+
+    returncode: int
+    stdout: str
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where commands run.
 
@@ -59,6 +68,8 @@ class Place:
         packages: those of PyPI.
         scratch: folder of this run, SCRATCH in the place.
         emulator: what runs the programs, if the processor is not this machine's.
+        logs: folder of what commands print, while they do.
+        log: file there of this part of a run.
     """
 
     what: str
@@ -67,41 +78,54 @@ class Place:
     packages: Path
     scratch: Path
     emulator: Path | None
+    logs: Path
+    log: str = "log"
+
+    def logged(self, name: str) -> Place:
+        """Return the same place, whose commands print into a file of their own."""
+        return replace(self, log=name)
 
     def python(
         self, *arguments: str, timeout_s: float = 900, environment: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    ) -> Done:
         """Run Python in our tree, its streams in one; built kernels are kept in the run's folder.
 
         Raises:
             PlaceError: it took too long, or there is no such place on this machine.
         """
         command = [*self.command(environment or {}), f"/usr/bin/python{PYTHON}", *arguments]
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            what = " ".join(arguments)
-            raise PlaceError(f"{what}: expected it to end, runs after {timeout_s:g} s") from error
+        with (self.logs / f"{self.log}.txt").open("a+", encoding="utf-8", errors="replace") as log:
+            began = log.tell()
+            try:
+                done = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    timeout=timeout_s,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired as error:
+                what = " ".join(arguments)
+                raise PlaceError(f"{what}: expected an end, runs after {timeout_s:g} s") from error
+            log.seek(began)
+            printed = log.read()
         if done.returncode == NO_PLACE:
-            raise PlaceError(f"{self.what}: {done.stdout.strip()}")
-        return done
+            raise PlaceError(f"{self.what}: {printed.strip()}")
+        return Done(done.returncode, printed)
 
     def command(self, environment: Mapping[str, str]) -> list[str]:
         """Return the words before a command that runs it in the place, in our tree."""
         variables = {
+            # The tree may belong to whoever called sudo.
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "safe.directory",
+            "GIT_CONFIG_VALUE_0": "*",
             "HOME": f"{SCRATCH}/home",
             "LANG": "C.UTF-8",
             "MODELD_CACHE_DIR": f"{SCRATCH}/cache",
             "PATH": "/usr/local/bin:/usr/bin:/usr/sbin",
+            "PYTEST_ADDOPTS": os.environ.get("PYTEST_ADDOPTS", ""),
             "PYTHONPATH": TREE,
             "PYTHONPYCACHEPREFIX": BYTECODE,
             "QEMU_CPU": EMULATED_CPU,
@@ -129,7 +153,6 @@ def place(
     debian_packages: Sequence[str],
     requirements: Sequence[str],
     directory: Path,
-    scratch: Path,
     say: Say,
 ) -> Iterator[Place]:
     """Make a place, or find it as an earlier run left it; one process at a time has it.
@@ -139,7 +162,6 @@ def place(
         debian_packages: beside what each place has.
         requirements: packages of PyPI as pip takes them.
         directory: where it is kept.
-        scratch: empty folder of this run.
         say: told what is fetched.
 
     Raises:
@@ -165,10 +187,18 @@ def place(
         root, packages = fetched.result(), wheels.result()
         say(f"PyPI for Python {PYTHON} on {machine}: {requirements[0]}, ...")
         _complete(root, packages, home)
-        (scratch / "home").mkdir()
+        scratch = home / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
+        (scratch / "home").mkdir(parents=True)
         how = f"under {emulator.name} as a {EMULATED_CPU}" if emulator else "of this machine"
         what = f"Debian {SUITE} with Python {PYTHON} on {machine} {how}"
-        yield Place(what, machine, root, packages, scratch, emulator)
+        logs = home / "logs"
+        shutil.rmtree(logs, ignore_errors=True)
+        logs.mkdir()
+        try:
+            yield Place(what, machine, root, packages, scratch, emulator, logs)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _debian(architecture: str, folder: Path, names: Sequence[str], say: Say) -> Path:

@@ -38,15 +38,15 @@ def _aarch64() -> Plan:
     chosen = [text for text in tools if Requirement(text).name.startswith(runners)]
     product = requirements(("pocl", "compile", "replay"), EMULATED)
     of_all = (
-        Stage("wheels", "all packages for development have wheels", stages.wheels),
-        Stage("devices", "the driver, and the message without one", stages.devices, is_quick=True),
         Stage("artifacts", "files that this machine compiled", stages.artifacts, is_quick=True),
         Stage("freedreno", "files for an Adreno, on its driver without hardware", stages.freedreno),
-        Stage("commands", "a model from end to end", stages.commands),
+        Stage("devices", "the driver, and the message without one", stages.devices, is_quick=True),
         Stage("some-tests", "a few tests", stages.some_tests, is_quick=True),
-        Stage("tests", "tests of cereal and runtime", stages.tests),
         Stage("trained", "the trained model's self-test", stages.trained),
-        Stage("replay", f"{stages.FRAMES} frames of a drive, here and there", stages.replay),
+        Stage("commands", "a model from end to end", stages.commands),
+        Stage("wheels", "all packages for development have wheels", stages.wheels),
+        Stage("tests", "tests of cereal and runtime", stages.tests),
+        Stage("replay", "a drive, here and there", stages.replay, after="trained"),
         Stage("daemon", "the daemon beside a slow camera", stages.daemon),
     )
     named = {stage.name: stage for stage in of_all}
@@ -60,7 +60,7 @@ def _python() -> Plan:
     debian = ("gcc", "libc6-dev") if machine == "x86_64" else ("pocl-opencl-icd",)
     of_all = (
         Stage("together", "quick tests, on two processes", stages.tests_together),
-        Stage("alone", "quick tests that run alone", stages.tests_alone),
+        Stage("alone", "quick tests that run alone", stages.tests_alone, after="together"),
     )
     named = {stage.name: stage for stage in of_all}
     return Plan(machine, debian, tuple(requirements(("dev",), machine)), named)
