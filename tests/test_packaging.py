@@ -7,8 +7,8 @@ from tests.debian.wheels import PROJECT, PYTHON, requirements
 
 EXTRAS = set(PROJECT["optional-dependencies"])
 WHEEL = {"pocl-binary-distribution"}
-# Extras whose packages are for x86-64 only, and which: OpenCL on a CPU, tinygrad's compiler.
-ONLY_HERE = {"pocl": WHEEL, "dev": WHEEL, "ir3": {"tinygrad", "tinymesa"}}
+# Extras whose packages are for x86-64 only, and which: OpenCL on a CPU, Mesa for tinygrad.
+ONLY_HERE = {"pocl": WHEEL, "dev": WHEEL, "ir3": {"tinymesa"}}
 
 
 def names(extras: set[str], machine: str) -> set[str]:
