@@ -27,6 +27,7 @@ from tools.errors import (
     PackagesError,
 )
 from tools.lib.apt_sources import debian_sources
+from tools.lib.json_output import json_text
 
 Progress = Callable[[str, int, int], None]
 """Called with what is counted, how much of it is done, and how much there is."""
@@ -108,7 +109,7 @@ def fetch_root(
             apt.check_offered(packages)
             versions = apt.download(packages)
             root = _unpack(sorted((work / "cache/archives").glob("*.deb")), work, progress)
-            listed = json.dumps({"wanted": wanted, "versions": versions}, indent=1)
+            listed = json_text({"wanted": wanted, "versions": versions}, indent=1)
             (root / LIST_FILE).write_text(f"{listed}\n", encoding="utf-8")
             _replace(directory, root)
     except OSError as error:
