@@ -179,7 +179,8 @@ def test_zero_padding_needs_no_condition_and_other_padding_does() -> None:
 
 def test_reads_that_may_be_outside_keep_their_sampler() -> None:
     bare = SPECS["adreno"]
-    assert bare.images is not None and bare.images.sampler_less
+    assert bare.images is not None
+    assert bare.images.sampler_less
     row = replace(bare, images=replace(bare.images, sampler_less=False))
     inside = convolved(X, 16)
     two = inside.reshape(2, 8, 10, 12).contiguous()
