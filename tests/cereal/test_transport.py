@@ -292,7 +292,7 @@ def test_what_is_taken_is_named_with_the_process_that_holds_it(scheme: str, tmp_
             transport.publisher("carState")
         child.kill()
     assert f"expected to bind {transport.endpoint('carState')}, got " in str(caught.value)
-    assert f" by process {child.pid} ({sys.executable} -c " in str(caught.value)
+    assert f" by process {child.pid} ({sys.executable} -u -c " in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
