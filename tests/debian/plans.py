@@ -33,7 +33,7 @@ class Plan:
 
 def _aarch64() -> Plan:
     # Of the tools for development only those that run tests.
-    runners = ("hypothesis", "pytest", "packaging")
+    runners = ("hypothesis", "onnxruntime", "pytest")
     tools = requirements(("dev",), EMULATED)
     chosen = [text for text in tools if Requirement(text).name.startswith(runners)]
     product = requirements(("pocl", "compile", "replay"), EMULATED)

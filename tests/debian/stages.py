@@ -122,7 +122,8 @@ def freedreno(place: Place, _: Say) -> str:
 def wheels(place: Place, _: Say) -> str:
     """Everything a developer installs can be had for that processor; nothing is downloaded."""
     wanted = requirements(("dev",), place.machine)
-    command = pip_command(wanted, place.machine, "--dry-run")
+    # Nothing is written there, but without a folder pip refuses another machine's wheels.
+    command = pip_command(wanted, place.machine, "--dry-run", f"--target={place.scratch}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     expect(done.returncode == 0, "wheels of modeld[dev]", done.stdout + done.stderr)
     return f"{len(wanted)} requirements of modeld[dev]"
