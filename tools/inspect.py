@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from runtime.quantities import count_text
+from tools.adreno.toolchain import GPUS
 from tools.errors import UsageError
 from tools.lib.bindings import add_bind, parse_bindings
 from tools.lib.file_kind import kind_of
@@ -95,10 +96,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--adreno",
         type=int,
         nargs="?",
-        const=630,
-        choices=(630, 660, 740),
+        const=GPUS[0],
+        choices=GPUS,
         metavar="GPU",
-        help="what an artifact's kernels cost on this Adreno, by Mesa's compiler (630, 660, 740)",
+        help="what an artifact's kernels cost on this Adreno, by Mesa's compiler "
+        f"({', '.join(map(str, GPUS))})",
     )
     parser.add_argument(
         "--entry",

@@ -5,8 +5,9 @@
 
 A work-item does one step, and neighbours store neighbouring elements, so that their accesses
 coalesce. Weights are packed with the reduced ranges outside: what neighbours read at one moment is
-contiguous. Tiles are small, because many work-items hide the latency that a large tile hides on a
-CPU. No block overlaps the one before: a store that is repeated is traffic. So every number of a
+contiguous. Where little is known of a device tiles are small, because many work-items hide the
+latency that a large tile hides on a CPU; else what a tile costs is counted (`texel_tile`). No block
+overlaps the one before: a store that is repeated is traffic. So every number of a
 choice is cut to one that divides.
 """
 
@@ -36,8 +37,8 @@ from scheduler.loops.vector import LoadInfo, loads_of, transposed_range
 TILE_ROWS = 4
 # Rows of a sliding window: neighbours share most of it.
 WINDOW_ROWS = 2
-# Reduce loops of up to this many steps are unrolled whole, others by this where it divides them,
-# else by 3 or 2.
+# Reduce loops of up to this many steps are unrolled whole, others by UNROLL where it divides them,
+# else by the largest number up to FULL_UNROLL that does.
 FULL_UNROLL = 7
 UNROLL = 4
 # Of a contraction that reads texels: the largest tile, registers for addresses; issue slots of a
@@ -219,8 +220,6 @@ def _divisor(size: int, most: int) -> int:
 
 
 def _unroll(size: int) -> int:
-    if size <= FULL_UNROLL and size % UNROLL:
-        return size
     return UNROLL if size % UNROLL == 0 else _divisor(size, FULL_UNROLL)
 
 
@@ -266,7 +265,11 @@ def _register_tile(
         # Results that repeat one element of what is read, in lanes: its texel serves them all.
         tiles[free].unroll = repeats
         items //= repeats
-    most = TILE_ROWS if shared or spec.core_lanes else WINDOW_ROWS
+    else:
+        repeats = 1
+    most = TILE_ROWS if shared else WINDOW_ROWS
+    if spec.core_lanes:
+        most = MAX_ROWS // repeats
     enough = spec.group * spec.cores * GROUPS_PER_CORE
     # Rows must divide the range, and leave enough work-items to hide the latency of memory.
     choices = [u for u in range(most, 1, -1) if row.size % u == 0 and items // u >= enough]

@@ -97,16 +97,12 @@ def _walked(node: Node) -> Iterator[tuple[Node, int | None]]:
     """Yield the operands of a contraction that are no weights, each with the axis it walks."""
     loads = [s for s in node.src[0].src if s.op is Op.LOAD]
     weights = [ld for ld in loads if is_weight(ld.src[0])]
-    shared = {a for ld in weights for ix in ld.arg.index for a in ixs.leaves(ix)}
-    for load in loads if weights else []:
-        if load not in weights:
-            whole = [
-                axis
-                for axis, ix in enumerate(load.arg.index)
-                if any(ix is ixs.of(r) for r in node.arg[1] if r in shared)
-                and load.src[0].shape[axis] % TEXEL == 0
-            ]
-            yield load, whole[0] if len(whole) == 1 else None
+    followed = {a for ld in weights for ix in ld.arg.index for a in ixs.leaves(ix)}
+    walked = {ixs.of(r) for r in node.arg[1] if r in followed}
+    for load in (ld for ld in loads if weights and ld not in weights):
+        sizes = zip(load.arg.index, load.src[0].shape, strict=True)
+        axes = [axis for axis, (ix, n) in enumerate(sizes) if ix in walked and n % TEXEL == 0]
+        yield load, axes[0] if len(axes) == 1 else None
 
 
 def choose_vector(

@@ -24,6 +24,7 @@ from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.instance import Instance
 from scheduler.render.pointers import Pointers
+from scheduler.render.quads import read_of_quad
 from scheduler.render.quotient import rounded_quotients
 
 # Size of a packed weight, in bytes, from which on its next panel is prefetched: a smaller one stays
@@ -279,6 +280,10 @@ class Values:
         known = self.e.lookup(key)
         if known is not None:
             return known
+        if valid == () and self._lane_step(offset) == 0:
+            quad = read_of_quad(self.e, self.pointers, node, instance, offset)
+            if quad is not None:
+                return quad
         pointer = self.pointers.argument(node.src[0])
         fill = cl.literal(place.fill, node.dtype)
         # An element that is never inside is its fill value, and no memory is touched.

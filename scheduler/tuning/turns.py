@@ -7,6 +7,7 @@ Each turn runs a variant several times, so that it takes about as long as a cloc
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -51,10 +52,8 @@ class Timing:
     median: float
 
 
-class Turns:
-    """Variants that are ready to run.
-
-    What runs them is up to a subclass: `_spent` and `_results`.
+class Turns(ABC):
+    """Variants that are ready to run; a subclass runs them.
 
     Attributes:
         variants: in their order.
@@ -98,13 +97,13 @@ class Turns:
         known = self._expected.setdefault(self.variants[number].job, found)
         return all(map(same_results, found, known))
 
+    @abstractmethod
     def _spent(self, number: int, count: int) -> float:
         """Run a variant so many times; return the milliseconds of all of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _results(self, number: int) -> list[Array]:
         """Run a variant once; return what it writes."""
-        raise NotImplementedError
 
 
 def values_of(dtype: DType, count: int) -> Array:

@@ -73,6 +73,8 @@ def _why_taken(device: str | None, kind: str) -> str:
 def _why_row(target: str, kind: str, simd: str) -> str:
     if target == "adreno":
         return "its name has Adreno, and it reads images"
+    if target == "freedreno":
+        return "its name is FD and three digits, as Mesa calls an Adreno"
     if kind == "gpu":
         return "a GPU of no row of its own; its limits are those that it reports"
     return f"its compiler generates code for {simd}"

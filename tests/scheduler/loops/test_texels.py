@@ -102,6 +102,11 @@ def short_sum(w: Weights) -> Tensor:
     return x(24, 256) @ w(256, 512) + x(1, 2) @ w(2, 512)
 
 
+def rows_of(columns: int) -> Callable[[Weights], Tensor]:
+    """Return a product that reads an input, which is a buffer."""
+    return lambda w: x(24, columns) @ w(columns, 32)
+
+
 @dataclass(frozen=True)
 class Case:
     """Tensors, how many launches they are, and what their code has and has not."""
@@ -120,6 +125,8 @@ CASES = {
     "padded": Case(padded, 2, never=r"i\d+ [^;]*% "),
     "copied": Case(copied, 1, r"M_STORE_WHOLE\(uchar, 16"),
     "nested": Case(nested, 2),
+    "fours": Case(rows_of(64), 1, r"= M_LOAD_WHOLE\(float, 4(.|\n)*\.s3\), "),
+    "no_fours": Case(rows_of(66), 1, r"in0(.|\n)*p\d+\[1\]", "M_LOAD_WHOLE"),
     "short_sum": Case(short_sum, 1, r"item\) / "),
 }
 
