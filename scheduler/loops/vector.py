@@ -94,8 +94,9 @@ def contracted_axes(kernels: Iterable[Kernel]) -> dict[Node, int]:
 
 
 def _walked(node: Node) -> Iterator[tuple[Node, int | None]]:
-    """Yield the operands of a contraction that are no weights, each with the axis it walks."""
-    loads = [s for s in node.src[0].src if s.op is Op.LOAD]
+    """Yield the operands of a contraction that are no weights, also halves, with the axis walked."""
+    factors = [s.src[0] if s.op is Op.CAST else s for s in node.src[0].src]
+    loads = [s for s in factors if s.op is Op.LOAD]
     weights = [ld for ld in loads if is_weight(ld.src[0])]
     followed = {a for ld in weights for ix in ld.arg.index for a in ixs.leaves(ix)}
     walked = {ixs.of(r) for r in node.arg[1] if r in followed}

@@ -145,5 +145,15 @@ def test_what_code_has_and_has_not(name: str) -> None:
     assert not case.never or not re.search(case.never, text), text
 
 
+def test_halves_are_read_as_floats_are() -> None:
+    """Texels of halves are converted when they are read, so nothing else differs."""
+    found = []
+    for precision in ("fp32", "fp16"):
+        context = CompileContext(ADRENO, precision=precision)
+        lowered = plan_of({"y": frames(Weights())}, (), context).lowered
+        found.append([k.text.count("read_imagef(") for k in lowered])
+    assert found[0] == found[1]
+
+
 def test_numbers_are_those_of_the_interpreter() -> None:
     check_numbers({name: case.build(Weights()) for name, case in CASES.items()}, CONTEXT)
