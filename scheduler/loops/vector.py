@@ -94,7 +94,7 @@ def contracted_axes(kernels: Iterable[Kernel]) -> dict[Node, int]:
 
 
 def _walked(node: Node) -> Iterator[tuple[Node, int | None]]:
-    """Yield the operands of a contraction that are no weights, also halves, with the axis walked."""
+    """Yield the operands of a contraction that are no weights, halves too, each with its axis."""
     factors = [s.src[0] if s.op is Op.CAST else s for s in node.src[0].src]
     loads = [s for s in factors if s.op is Op.LOAD]
     weights = [ld for ld in loads if is_weight(ld.src[0])]

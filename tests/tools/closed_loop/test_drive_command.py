@@ -83,6 +83,7 @@ def test_a_blind_model_departs_and_its_drive_is_a_log(
 
 @pytest.mark.alone
 @pytest.mark.opencl
+@pytest.mark.slow
 def test_the_daemon_process_drives_by_the_clock(
     blind_model: Path, tmp_path: Path, modeld: Modeld
 ) -> None:
