@@ -27,8 +27,8 @@ def main(paths: list[str]) -> int:
     # A device that executes nothing does not pass the probe, so it is remembered as one that did.
     probe._remember(probe._key(device, "", "ran"), probe.UNKNOWN)
     row = target_for("auto")
-    if row.target != "adreno" or row.images is None or row.cores > 64:
-        print(f"expected the row of an Adreno for {device.name}, found {row}")
+    if row.target != "freedreno" or row.images is None or row.cores > 64:
+        print(f"expected row freedreno for {device.name}, found {row}")
         return 1
     for path in paths:
         with runtime.load_program(path) as program:

@@ -39,7 +39,9 @@ def _aarch64() -> Plan:
     product = requirements(("pocl", "compile", "replay"), EMULATED)
     of_all = (
         Stage("artifacts", "files that this machine compiled", stages.artifacts, is_quick=True),
-        Stage("freedreno", "files for an Adreno, on its driver without hardware", stages.freedreno),
+        Stage(
+            "freedreno", "files for an Adreno, on Mesa's driver without hardware", stages.freedreno
+        ),
         Stage("devices", "the driver, and the message without one", stages.devices, is_quick=True),
         Stage("some-tests", "a few tests", stages.some_tests, is_quick=True),
         Stage("trained", "the trained model's self-test", stages.trained),

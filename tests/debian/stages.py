@@ -89,7 +89,7 @@ def artifacts(place: Place, _: Say) -> str:
 
 
 def freedreno(place: Place, _: Say) -> str:
-    """What this machine compiled for an Adreno is taken by its free driver, to the last launch."""
+    """Mesa's driver for Adreno takes artifacts that this machine compiled, to the last launch."""
     answers, library = Path(__file__).with_name("no_faults.c"), place.scratch / "no_faults.so"
     zig = (sys.executable, "-m", "ziglang", "cc", "-target", f"{place.machine}-linux-gnu")
     words = (*zig, "-shared", "-fPIC", "-Wall", "-Werror", str(answers), "-o", str(library))
@@ -97,8 +97,8 @@ def freedreno(place: Place, _: Say) -> str:
     expect(built.returncode == 0, f"ziglang to compile {answers.name}", built.stderr)
     model = place.scratch / "network.onnx"
     model.write_bytes(network().SerializeToString())
-    compiled = {"network-adreno": (model, "adreno"), "network-gpu": (model, "gpu")}
-    compiled["policy-adreno"] = (_MODELS / "policy.onnx", "adreno")
+    compiled = {"network": (model, "freedreno"), "network-gpu": (model, "gpu")}
+    compiled["policy"] = (_MODELS / "policy.onnx", "freedreno")
     for name, (source, target) in compiled.items():
         ours("compile", "--plain", source, "-o", place.scratch / f"{name}.pkl",
              "--target", target, "--no-binary")  # fmt: skip
