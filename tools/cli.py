@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _leave_closed_directory()
     # The process is ours. What a signal could interrupt between here and its end is Python's own
     # shutdown, which would end in a traceback and the raw signal when all the work is done.
-    code = ExitCode.INTERRUPTED
+    code: int = ExitCode.INTERRUPTED
     try:
         try:
             code = _run_command(sys.argv[1:])

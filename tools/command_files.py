@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from runtime.given_file import open_given
 from tools.errors import (
     CompareError,
     DriveError,
@@ -30,7 +31,13 @@ _MAY_BE_ONNX = b"\x08"  # field 1, ir_version, comes first
 
 _VIDEO: Final = frozenset({"video", "picture"})
 _TEXT: Final = frozenset({"text", "json"})
-ARTIFACT: Final = Role("an artifact", frozenset({"artifact"}), advice="make one: modeld compile")
+# `runtime.artifact` reads no longer ones: a manifest, and 16 GiB of data.
+ARTIFACT: Final = Role(
+    "an artifact",
+    frozenset({"artifact"}),
+    max_bytes=17 * GIB,
+    advice="modeld compile makes one of ONNX files",
+)
 # The importer knows what else exporters write, and what to do about it; 2 GiB is protobuf's limit.
 ONNX: Final = Role("an ONNX model", frozenset(NOUNS) - {"log", "video"}, max_bytes=2 * GIB)
 LOG: Final = Role("an event log", frozenset({"log"}), advice="give an rlog, a qlog or a replay's")
@@ -290,11 +297,12 @@ def _of_drives(args: argparse.Namespace, option: str) -> list[Path]:
 
 def _data_beside(path: Path) -> list[Path]:
     """Return the files that an ONNX model has its weights in."""
-    if not os.path.isfile(path):  # noqa: PTH113 - of any name, too long ones as well
+    try:
+        with open_given(path) as file:
+            if file.read(1) != _MAY_BE_ONNX:
+                return []
+    except OSError:
         return []
-    with path.open("rb") as file:
-        if file.read(1) != _MAY_BE_ONNX:
-            return []
     # Here: artifacts and logs are looked into without onnx.
     from scheduler.onnx_import.files.external import external_files
 

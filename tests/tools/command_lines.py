@@ -30,6 +30,15 @@ SAID = {
     "models": ["add", "--name", "x", "--version", "1"],
 }
 
+# What a command needs beside what it requires, to come as far as to its files.
+BESIDE = {
+    "bench": ["path"],
+    "export": ["mcap"],
+    "regress": ["model", "reference", "drives"],
+    "replay": ["drives", "model"],
+    "view": ["log"],
+}
+
 
 def options_of(command: str, *chosen: str) -> Iterator[argparse.Action]:
     """Yield what takes a value, also of the command's own commands: all, or those chosen."""

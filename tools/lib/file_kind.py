@@ -28,6 +28,8 @@ NOUNS: Final = {
     "text": "text",
     "": "data of an unknown kind",
 }
+# Kinds that are never mistaken: what begins otherwise is no such file.
+SURE: Final = frozenset({"artifact", "onnx", "zip"})
 # PROTO 5, the first opcode of the manifest's pickle.
 _ARTIFACT: Final = b"\x80\x05"
 # Tags (field << 3 | wire type 2) of the fields that may follow: strings, graph, opset imports.
@@ -68,14 +70,16 @@ def kind_of(path: Path) -> str:
     if kind in ("artifact", "onnx", "log"):
         return kind
     raise FileKindError(
-        f"{path}: expected an artifact, an ONNX model or an event log; {_beginning(kind, start)}"
+        f"{path}: expected an artifact, an ONNX model or an event log, found {described(start)}"
     )
 
 
-def _beginning(kind: str, start: bytes) -> str:
+def described(start: bytes) -> str:
+    """Return what a file is that begins so, with an article."""
+    kind = kind_of_start(start)
     if not start:
-        return "the file is empty"
-    return f"found {NOUNS[kind]}" if kind else f"it begins with {start[:8].hex(' ')}"
+        return "an empty file"
+    return NOUNS[kind] + ("" if kind else f" (it begins with {start[:8].hex(' ')})")
 
 
 def start_of(path: Path) -> bytes:

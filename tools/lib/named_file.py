@@ -14,7 +14,7 @@ from pathlib import Path
 from runtime.given_file import what_is
 from runtime.quantities import size_text
 from tools.errors import FileKindError, ToolError
-from tools.lib.file_kind import NOUNS, kind_of_start, start_of
+from tools.lib.file_kind import NOUNS, SURE, described, kind_of_start, start_of
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -26,8 +26,8 @@ class Role:
 
     Attributes:
         noun: what is expected, for messages, with an article.
-        kinds: of `tools.lib.file_kind.NOUNS` that it may be, beside those that are not known;
-            none: only a directory will do.
+        kinds: of `tools.lib.file_kind.NOUNS` that it may be; none: only a directory will do. What
+            is of no known kind is left to the reader, unless all of them are `SURE`.
         error: what is raised; its exit code is that of the role.
         max_bytes: of the file.
         may_be_directory: whether a directory will do, too.
@@ -101,12 +101,15 @@ def _unlike(path: Path, size: int, role: Role) -> str:
         return "" if role.may_be_empty else "an empty file"
     if role.max_bytes is not None and size > role.max_bytes:
         return f"{size_text(size)}, more than {size_text(role.max_bytes)}"
-    kind = kind_of_start(start_of(path))
-    return "" if not kind or kind in role.kinds else NOUNS[kind]
+    start = start_of(path)
+    kind = kind_of_start(start)
+    if kind in role.kinds or not (kind or role.kinds <= SURE):
+        return ""
+    return described(start)
 
 
 def _nothing(path: Path, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         is_link = path.is_symlink()
         return f"a link to {path.readlink()}, which is not there" if is_link else "no such file"
-    return str(getattr(error, "strerror", None) or error)
+    return f"nothing ({getattr(error, 'strerror', None) or error})"

@@ -121,7 +121,7 @@ def _check_directory(option: str, path: Path) -> None:
         _ = path.is_dir()  # a name that is too long
     except OSError as error:
         raise UsageError(
-            f"{option} {path}: expected a directory, found: {error.strerror}; choose another one"
+            f"{option} {path}: expected a directory, found {what_is_at(path)}; choose another one"
         ) from error
     if not is_directory:
         at = "" if there == path else f" at {there}"
