@@ -121,6 +121,7 @@ def make_zoo(place: Path, kinds: Path) -> list[Beast]:
     (place / "empty").touch()
     (place / "closed").touch(0)
     with (place / "huge").open("wb") as file:
+        file.write(b"a,b\n" * 4096)
         file.truncate(1 << 40)
     for sound in kinds.iterdir():
         content = sound.read_bytes()
@@ -141,7 +142,7 @@ def make_zoo(place: Path, kinds: Path) -> list[Beast]:
         Beast("dangling", "a link to nothing-is-here, which is not there"),
         Beast("loop", "Too many levels of symbolic links"),
         Beast("closed", "that you may not read"),
-        Beast("huge", "1024.0 GiB, more than"),
+        Beast("huge", "1024.0 GiB, more than", "huge"),
         Beast("a-unknown", "data of an unknown kind (it begins with fe 01 ff", ""),
         *(Beast(f"a-{kind}", NOUNS[kind], kind) for kind in KINDS),
     ]

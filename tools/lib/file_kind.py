@@ -29,7 +29,7 @@ NOUNS: Final = {
     "": "data of an unknown kind",
 }
 # Kinds that are never mistaken: what begins otherwise is no such file.
-SURE: Final = frozenset({"artifact", "onnx", "zip"})
+SURE: Final = frozenset({"artifact", "onnx", "zip", "json", "text"})
 # PROTO 5, the first opcode of the manifest's pickle.
 _ARTIFACT: Final = b"\x80\x05"
 # Tags (field << 3 | wire type 2) of the fields that may follow: strings, graph, opset imports.

@@ -14,7 +14,7 @@ from pathlib import Path
 from runtime.given_file import what_is
 from runtime.quantities import size_text
 from tools.errors import FileKindError, ToolError
-from tools.lib.file_kind import NOUNS, SURE, described, kind_of_start, start_of
+from tools.lib.file_kind import SURE, described, kind_of_start, start_of
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -70,10 +70,9 @@ def what_is_at(path: Path) -> str:
         return _nothing(path, error)
     if not stat.S_ISREG(status.st_mode):
         return what_is(status.st_mode)
-    try:
-        return NOUNS[kind_of_start(start_of(path))] if status.st_size else "an empty file"
-    except FileKindError:
-        return "a file that cannot be read"
+    if not os.access(path, os.R_OK, effective_ids=True):
+        return "a file that you may not read"
+    return described(start_of(path))
 
 
 def _misfit(path: Path, role: Role) -> str:
@@ -97,15 +96,15 @@ def _closed(path: Path, rights: int) -> str:
 
 def _unlike(path: Path, size: int, role: Role) -> str:
     """Return what is wrong with length or kind of an ordinary file; "" where nothing is."""
-    if not size:
-        return "" if role.may_be_empty else "an empty file"
-    if role.max_bytes is not None and size > role.max_bytes:
-        return f"{size_text(size)}, more than {size_text(role.max_bytes)}"
+    if not size and role.may_be_empty:
+        return ""
     start = start_of(path)
     kind = kind_of_start(start)
-    if kind in role.kinds or not (kind or role.kinds <= SURE):
-        return ""
-    return described(start)
+    if kind not in role.kinds and (kind or not size or role.kinds <= SURE):
+        return described(start)
+    if role.max_bytes is not None and size > role.max_bytes:
+        return f"{size_text(size)}, more than {size_text(role.max_bytes)}"
+    return ""
 
 
 def _nothing(path: Path, error: OSError | ValueError) -> str:
