@@ -56,6 +56,7 @@ DRIVE: Final = Role(
     may_be_directory=True,
     may_be_missing=True,
 )
+LOG_OR_DRIVE: Final = replace(DRIVE, noun="an event log, a segment or a route")
 MODEL_OR_DRIVE: Final = replace(DRIVE, noun="an artifact", kinds=DRIVE.kinds | ARTIFACT.kinds)
 TELEMETRY: Final = Role(
     "a telemetry CSV or a comma2k19 segment",
@@ -140,6 +141,8 @@ def _run(args: argparse.Namespace) -> More:
     from modeld.config_sources import load_config
     from tools.lib.setting_options import settings_given
 
+    if args.config is not None:  # which is read here
+        check_named("--config ", args.config, TOML)
     config = load_config(args.config, os.environ, settings_given(args))
     names = ("model", "fallback_model", "models_dir", "params_dir", "bus_keys")
     return More(
@@ -232,7 +235,7 @@ COMMAND_FILES: Mapping[str, Files] = {
     "keys": Files(directories=("directory",)),
     "subscribe": Files(("--output",), reads=_BUS),
     "bridge": Files(reads=_BUS),
-    "view": Files(reads={"log": DRIVE, "--drive": DRIVE, **_DRIVE, **_BUS}),
+    "view": Files(reads={"log": LOG_OR_DRIVE, "--drive": DRIVE, **_DRIVE, **_BUS}),
     "play": Files(reads={"drive": DRIVE, **_DRIVE, **_BUS}),
     "drive": Files(("--log", "--report", "--lines"), reads={"--model": ARTIFACT, "--gates": GATES}),
     "demo": Files(directories=("--directory",), reads={"--model": ARTIFACT}, more=_demo),
@@ -277,7 +280,7 @@ def _inputs(args: argparse.Namespace, row: Files) -> dict[str, list[Path]]:
     """Return the files and directories that options name, by option."""
     found: dict[str, list[Path]] = {}
     for name, role in row.reads.items():
-        if role in (DRIVE, MODEL_OR_DRIVE):
+        if role in (DRIVE, LOG_OR_DRIVE, MODEL_OR_DRIVE):
             found[name] = _of_drives(args, name)
             continue
         found[name] = [one for path in _paths(args, name) for one in tree(path)]
