@@ -165,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
     """Describe the file, or compare a checkout; return 1 if that has what we have not.
 
     Raises:
-        InspectError: the file cannot be read or is none of these kinds.
+        FileKindError: the file cannot be read or is none of these kinds.
         UsageError: an option that this kind of file does not have.
     """
     if args.schema is not None:

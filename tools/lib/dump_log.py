@@ -15,7 +15,6 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -29,6 +28,7 @@ from runtime.whole_file import whole_file
 from tools.errors import UsageError
 from tools.lib.drive_time import NS_PER_S, DriveTime
 from tools.lib.dump_columns import Columns, column_name, write_npz
+from tools.lib.help_text import nearest
 from tools.lib.json_output import json_text
 from tools.lib.log_events import read_log_events
 from tools.lib.message_values import (
@@ -146,11 +146,8 @@ def selections(
     names = tuple(dict.fromkeys(member_of(name) for name in services))
     for name in names:
         if name not in log.Event.schema.union_fields:
-            close = ", ".join(get_close_matches(name, log.Event.schema.union_fields))
-            raise UsageError(
-                f"--service {name}: expected a member of Event, found none of that name; "
-                + (f"is it {close}?" if close else "see cereal/log.capnp")
-            )
+            near = nearest(name, log.Event.schema.union_fields)
+            raise UsageError(f"--service: unknown service {name!r}{near}; see cereal/log.capnp")
     if not fields:
         return {}, names
     if not names:
