@@ -12,8 +12,8 @@ from cereal.schema import new_event
 from tests.runtime import tiny
 from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.tools.conftest import Modeld
-from tools.bench import make_inputs
 from tools.lib.file_kind import kind_of
+from tools.lib.program_inputs import make_inputs
 from tools.lib.table import format_table
 
 pytestmark = pytest.mark.opencl
