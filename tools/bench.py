@@ -68,18 +68,30 @@ MODES = {
     "": Mode(
         "tools.bench_artifact",
         "iters duration warmup entry device profile trace no_load seed inputs bind constant",
-        *(3, 1, True),
+        3,
+        1,
+        runs_a_program=True,
     ),
     "roofline": Mode(
-        "tools.bench_roofline", "iters entry device seed inputs bind constant", 3, 1, True
+        "tools.bench_roofline",
+        "iters entry device seed inputs bind constant",
+        3,
+        1,
+        runs_a_program=True,
     ),
     "submission": Mode(
-        "tools.bench_submission", "blocks entry device seed bind constant", 3, 1, True
+        "tools.bench_submission",
+        "blocks entry device seed bind constant",
+        3,
+        1,
+        runs_a_program=True,
     ),
     "paced": Mode(
         "tools.bench_paced",
         "iters entry device seed inputs beside realtime bind constant",
-        *(3, 1, True),
+        3,
+        1,
+        runs_a_program=True,
     ),
     "against": Mode("tools.bench_against", "threads blocks device seed bind constant", 3, 1),
     "bus": Mode("tools.bench_bus", "seconds model"),

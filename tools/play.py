@@ -34,7 +34,7 @@ from modeld.config import environment_prefix
 from modeld.startup import StopSignals
 from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.open_drive import open_drive
-from tools.errors import UsageError
+from tools.errors import DriveError, UsageError
 from tools.lib.bus_options import add_bus_arguments, open_bus, stack_of
 from tools.lib.json_output import print_json
 from tools.lib.number_options import whole
@@ -101,12 +101,17 @@ def run(args: argparse.Namespace) -> int:
         info = with_car(drive.info)
         player = Player(info, read_yielding(drive), outlet, clock, options)
         played: list[Played] = []
-        player.on_frame = played.append
+        commands = daemon_commands(args, info)
+
+        def on_frame(one: Played) -> None:
+            # Not before there is a frame: without one the drive is refused.
+            if not (played or args.json or args.quiet):
+                print("\n  ".join(["a daemon for it:", *commands]), flush=True)
+            played.append(one)
+
+        player.on_frame = on_frame
         keys = stack.enter_context(Keys())
         show = not (args.json or args.quiet) and sys.stderr.isatty()
-        commands = daemon_commands(args, info)
-        if not (args.json or args.quiet):
-            print("\n  ".join(["a daemon for it:", *commands]), flush=True)
         console = Console(keys, played, show=show)
         stack.callback(console.close)
         if not stop.event.wait(CONNECT_S):
@@ -114,10 +119,8 @@ def run(args: argparse.Namespace) -> int:
                 player.run(stop.event, console.attend)
         exit_code = stop.exit_code
     name = drive.info.name
-    if options.first and not (played or stop.event.is_set()):
-        raise UsageError(
-            f"--start: expected a time within {name}, found no frame from {args.start:g} s on"
-        )
+    if not stop.event.is_set():
+        _check_played(player, options.first, name)
     report = {"drive": name, "speed": options.speed, **play_report(player.counts, played)}
     report["daemons"] = commands
     if args.json:
@@ -127,6 +130,17 @@ def run(args: argparse.Namespace) -> int:
         print(f"{name}: frames: {frames or 'none'}  messages: {report['messages']}")
         print(late_text(report))
     return exit_code
+
+
+def _check_played(player: Player, first: int, name: str) -> None:
+    """Refuse a drive of which nothing was played to its end."""
+    if first and not player.counts.frames:
+        start_s = first / player.info.rate_hz
+        raise UsageError(
+            f"--start: expected a time within {name}, found no frame from {start_s:g} s on"
+        )
+    if not (player.counts.frames or player.counts.messages):
+        raise DriveError(f"{name}: expected frames or messages to play, found none")
 
 
 class Console:

@@ -106,7 +106,10 @@ def test_a_drive_without_a_car_has_the_one_of_demo() -> None:
     info = drive_to_play().info
     data = with_car(replace(info, car_params=None)).car_params
     assert data is not None
-    assert read_car_parameters(read_event(data).carParams) == DEMO_CAR
+    car = read_car_parameters(read_event(data).carParams)
+    assert (car.name, car.reasons) == (DEMO_CAR.name, ())
+    for name in ("steer_actuator_delay_s", "longitudinal_actuator_delay_s"):
+        assert getattr(car, name) == pytest.approx(getattr(DEMO_CAR, name))
     recorded = replace(info, car_params=b"its own")
     assert with_car(recorded) is recorded
 
