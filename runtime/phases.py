@@ -83,12 +83,13 @@ def phased_runs(
             bound.read(queue, pending)
             stamps.append(time.monotonic_ns())
             pending.clear()
-            spans = [
+            spans = tuple(
                 Span(n, step.name, event.profile.queued, event.profile.start, event.profile.end)
                 for n, (step, event) in enumerate(zip(steps, events, strict=True))
                 if profiling and event is not None
-            ]
-            found.append(PhasedRun(*stamps, spans=tuple(spans)))
+            )
+            begun_ns, written_ns, queued_ns, done_ns, read_ns = stamps
+            found.append(PhasedRun(begun_ns, written_ns, queued_ns, done_ns, read_ns, spans))
         program._unfinished = False
     except (cl.Error, RecordingError) as error:
         raise RuntimeFault(f"entry {entry!r}, in phases: {first_line(error)}") from error

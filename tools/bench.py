@@ -45,65 +45,63 @@ if TYPE_CHECKING:
     import argparse
 
 
+class Files(NamedTuple):
+    """How many files a measurement takes, and what they are."""
+
+    least: int
+    most: int
+    what: str
+
+
+# ONNX files of it are compiled to an artifact.
+PROGRAM = Files(1, 3, "an artifact or ONNX models")
+MODELS = Files(1, 3, "ONNX models or an artifact")
+LOG = Files(0, 1, "at most one log")
+NONE = Files(0, 0, "no file")
+
+
 class Mode(NamedTuple):
     """What one measurement takes.
 
     Attributes:
         module: that does it; imported only then, because each needs something else.
+        files: that it is of.
         takes: its options beside --json, -v and -q, by attribute.
-        most: files that it takes, at most.
-        least: at least.
-        runs_a_program: its file is an artifact, or ONNX files that are compiled to one.
     """
 
     module: str
+    files: Files
     takes: str
-    most: int = 0
-    least: int = 0
-    runs_a_program: bool = False
 
 
 # By option; "" is without any. What is not listed in `takes` is refused.
 MODES = {
     "": Mode(
         "tools.bench_artifact",
+        PROGRAM,
         "iters duration warmup entry device profile trace no_load seed inputs bind constant",
-        3,
-        1,
-        runs_a_program=True,
     ),
     "roofline": Mode(
-        "tools.bench_roofline",
-        "iters entry device seed inputs bind constant",
-        3,
-        1,
-        runs_a_program=True,
+        "tools.bench_roofline", PROGRAM, "iters entry device seed inputs bind constant"
     ),
-    "submission": Mode(
-        "tools.bench_submission",
-        "blocks entry device seed bind constant",
-        3,
-        1,
-        runs_a_program=True,
-    ),
+    "submission": Mode("tools.bench_submission", PROGRAM, "blocks entry device seed bind constant"),
     "paced": Mode(
         "tools.bench_paced",
+        PROGRAM,
         "iters entry device seed inputs beside realtime bind constant",
-        3,
-        1,
-        runs_a_program=True,
     ),
-    "against": Mode("tools.bench_against", "threads blocks device seed bind constant", 3, 1),
-    "bus": Mode("tools.bench_bus", "seconds model"),
-    "log": Mode("tools.bench_log", "", 1),
-    "daemon": Mode("tools.bench_daemon", "model monitoring camera device realtime"),
-    "host": Mode("tools.bench_host", "model camera device iters"),
-    "start": Mode("tools.bench_start", "model camera device"),
+    "against": Mode("tools.bench_against", MODELS, "threads blocks device seed bind constant"),
+    "bus": Mode("tools.bench_bus", NONE, "seconds model"),
+    "log": Mode("tools.bench_log", LOG, ""),
+    "daemon": Mode("tools.bench_daemon", NONE, "model monitoring camera device realtime"),
+    "host": Mode("tools.bench_host", NONE, "model camera device iters"),
+    "start": Mode("tools.bench_start", NONE, "model camera device"),
 }
 # What options are that are not given, in modes that take them; all others are None, False or [].
-DEFAULTS = {"duration": 1.0, "warmup": WARM_UP_RUNS, "seed": 0, "threads": 2, "blocks": 8}
+DEFAULTS = {"warmup": WARM_UP_RUNS, "seed": 0, "threads": 2, "blocks": 8}
 ALONE = "bench FILE"  # the name of the measurement without any option
 ITERATIONS = 100  # in modes that count runs only
+DURATION_S = 1.0  # in the one that does not
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -230,15 +228,16 @@ def run(args: argparse.Namespace) -> int:
     name = next((name for name in MODES if name and _is_given(args, name)), "")
     mode = MODES[name]
     check_options(args, name)
-    args.duration_given = args.duration is not None
     for option, value in DEFAULTS.items():
         if getattr(args, option) is None:
             setattr(args, option, value)
     if name and args.iters is None:
         args.iters = ITERATIONS
+    elif args.iters is None and args.duration is None:
+        args.duration = DURATION_S
     args.compile_s = None
     with ExitStack() as stack:
-        if mode.runs_a_program:
+        if mode.files is PROGRAM:
             _compile(args, stack)
         code: int = importlib.import_module(mode.module).run(args)
     return code
@@ -265,10 +264,8 @@ def check_options(args: argparse.Namespace, name: str) -> None:
             ]
             flag = f"--{option.replace('_', '-')}"
             raise UsageError(f"{flag}: expected with {', '.join(users)} only, found {shown}")
-    if not mode.least <= len(args.path) <= mode.most:
-        what = "an artifact or ONNX models" if mode.runs_a_program else "ONNX models or an artifact"
-        if mode.most < 2:
-            what = "at most one log" if mode.most else "no file"
+    least, most, what = mode.files
+    if not least <= len(args.path) <= most:
         raise UsageError(f"{shown}: expected {what}, found {count_text(len(args.path), 'file')}")
 
 

@@ -47,11 +47,10 @@ def run(args: argparse.Namespace) -> int:
             device or an input is not right. ToolError: the artifact does not load by itself.
     """
     path = args.path[0]
-    seconds = args.duration if args.iters is None or args.duration_given else None
     with runtime.load_program(path, args.device) as program:
         entry = args.entry or program.entries[0]
         inputs = inputs_for(program.entry_inputs(entry), args.inputs, args.seed)
-        result = measure(program, inputs, entry, args.iters, seconds, args.warmup)
+        result = measure(program, inputs, entry, args.iters, args.duration, args.warmup)
         times = program.profile(inputs, entry, min(result["runs"], PROFILED_RUNS))
         if args.trace:
             result["trace_runs"] = _write_trace(program, inputs, entry, args, result["runs"])

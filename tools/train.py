@@ -108,9 +108,9 @@ def _type(option: _Option) -> Callable[[str], float | str]:
     """Return the type of an option's values; `TrainingOptions.check` knows their bounds."""
     if isinstance(option.default, str):
         return str
-    if isinstance(option.default, float):
-        return real(option.name, 0, MOST_S)
-    return whole(option.name, 0, MOST_SEED if option.name == "--seed" else MOST_COUNT)
+    if isinstance(option.default, int):
+        return whole(option.name, 0, MOST_SEED if option.name == "--seed" else MOST_COUNT)
+    return real(option.name, 0, MOST_S)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -55,7 +55,7 @@ def test_every_option_is_one_of_a_measurement() -> None:
 
 @pytest.mark.parametrize(("mode", "option"), itertools.product(bench.MODES, OPTIONS))
 def test_an_option_is_taken_by_the_measurements_that_use_it_only(mode: str, option: str) -> None:
-    args = parsed(*["a.pkl"] * bench.MODES[mode].least)
+    args = parsed(*["a.pkl"] * bench.MODES[mode].files.least)
     setattr(args, option, 0)
     if option in bench.MODES[mode].takes.split():
         bench.check_options(args, mode)
@@ -67,10 +67,10 @@ def test_an_option_is_taken_by_the_measurements_that_use_it_only(mode: str, opti
 
 @pytest.mark.parametrize("mode", bench.MODES)
 def test_a_measurement_takes_as_many_files_as_it_uses(mode: str) -> None:
-    row = bench.MODES[mode]
+    files = bench.MODES[mode].files
     for count in range(5):
         args = parsed(*["a.pkl"] * count)
-        if row.least <= count <= row.most:
+        if files.least <= count <= files.most:
             bench.check_options(args, mode)
         else:
             with pytest.raises(UsageError, match=f"found {count} file"):

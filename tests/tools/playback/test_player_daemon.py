@@ -67,11 +67,13 @@ def configured(command: str) -> Config:
     return load_config(args.config, {}, settings_given(args))
 
 
-def commands(*words: str, streams: tuple[str, ...] = ("road",), **facts: object) -> list[str]:
+def commands(
+    *words: str, streams: tuple[str, ...] = ("road",), cameras: DeviceCameras | None = None
+) -> list[str]:
     """Return what `play` prints for a drive with these options."""
     parser = argparse.ArgumentParser()
     play.add_arguments(parser)
-    info = replace(drive_to_play(streams=streams).info, **{"cameras": None, **facts})
+    info = replace(drive_to_play(streams=streams).info, cameras=cameras)
     return daemon_commands(parser.parse_args(["drive.mp4", *words]), info)
 
 
