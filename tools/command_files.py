@@ -41,6 +41,7 @@ ARTIFACT: Final = Role(
 # The importer knows what else exporters write, and what to do about it; 2 GiB is protobuf's limit.
 ONNX: Final = Role("an ONNX model", frozenset(NOUNS) - {"log", "video"}, max_bytes=2 * GIB)
 LOG: Final = Role("an event log", frozenset({"log"}), advice="give an rlog, a qlog or a replay's")
+MODEL: Final = Role("an artifact or an ONNX model", ARTIFACT.kinds | ONNX.kinds, max_bytes=17 * GIB)
 MODEL_OR_LOG: Final = Role(
     "an artifact, an ONNX model or an event log", frozenset({"artifact", "onnx", "log"})
 )
@@ -176,11 +177,16 @@ COMMAND_FILES: Mapping[str, Files] = {
     "make-model": Files(directories=("directory",)),
     "compile": Files(("--output", "--viz"), reads={"model": ONNX}, more=_compile),
     "inspect": Files(("--output", "--viz"), reads={"file": MODEL_OR_LOG, "--schema": CHECKOUT}),
-    "exec": Files(("--outputs",), reads={"artifact": ARTIFACT, "--inputs": ARRAYS}),
+    "exec": Files(("--outputs",), reads={"artifact": MODEL, "--inputs": ARRAYS}),
     "selftest": Files(reads={"artifact": ARTIFACT}),
     "bench": Files(
         ("--trace",),
-        reads={"path": MODEL_OR_LOG, "--model": ARTIFACT, "--monitoring": ARTIFACT},
+        reads={
+            "path": MODEL_OR_LOG,
+            "--inputs": ARRAYS,
+            "--model": ARTIFACT,
+            "--monitoring": ARTIFACT,
+        },
     ),
     "devices": Files(),
     "doctor": Files(("--output",), reads={"artifact": ARTIFACT, "--store": STORE, **_BUS}),

@@ -20,7 +20,7 @@ from typing import Any, TextIO, cast
 
 import numpy as np
 
-from cereal.errors import MessageError
+from cereal.errors import LogError, MessageError
 from cereal.schema import log
 from cereal.services import member_of
 from runtime.quantities import count_text
@@ -176,9 +176,9 @@ def dump(request: Request, output: Path | None, kind: str) -> Tally:
         kind: ``jsonl``, ``csv`` or ``npz``, which needs a file.
 
     Raises:
-        LogError: the log cannot be read.
-        UsageError: a service or a field that does not exist, npz without a file, or too many
-            columns.
+        LogError: the log cannot be read, or has no message.
+        UsageError: a service or a field that does not exist, npz without a file, too many columns,
+            or nothing in the log is what was asked for.
     """
     tally = Tally()
     if kind == "npz":
@@ -195,6 +195,7 @@ def dump(request: Request, output: Path | None, kind: str) -> Tally:
                 for line in _each(request, tally, lambda row: row.json(request.data_as)):
                     stream.write(line + "\n")
                     tally.rows += 1
+                _check_not_empty(request, tally.rows)
     if tally.damaged:
         logger.warning(
             "%s: left out %s whose content is damaged",
@@ -202,6 +203,23 @@ def dump(request: Request, output: Path | None, kind: str) -> Tally:
             count_text(tally.damaged, "message"),
         )
     return tally
+
+
+def _check_not_empty(request: Request, rows: int) -> None:
+    """Refuse a selection that turned out empty."""
+    if rows:
+        return
+    if not request.services and request.from_s is None and request.to_s is None:
+        raise LogError(f"{request.path}: expected a log with messages, found none that can be read")
+    what = f"messages of {', '.join(request.services)}" if request.services else "messages"
+    if request.from_s is not None:
+        what += f" from {request.from_s:g} s on"
+    if request.to_s is not None:
+        what += f" before {request.to_s:g} s"
+    raise UsageError(
+        f"--dump: expected {what} in {request.path}, found none that can be "
+        "read; modeld inspect lists what it has"
+    )
 
 
 def _chosen(request: Request) -> Iterator[Row]:
@@ -234,6 +252,7 @@ def _survey(request: Request) -> Columns:
         request, Tally(), lambda row: (row.service, row.columns(request.data_as))
     ):
         columns.add(service, values)
+    _check_not_empty(request, sum(columns.rows.values()))
     return columns
 
 
