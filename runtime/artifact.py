@@ -81,9 +81,7 @@ def write_artifact(
     return digests
 
 
-def _encode_header(
-    manifest: Mapping[str, Any], data: bytes | memoryview
-) -> tuple[bytes, Digests]:
+def _encode_header(manifest: Mapping[str, Any], data: bytes | memoryview) -> tuple[bytes, Digests]:
     size = memoryview(data).nbytes
     known = {"manifest": _ZERO_DIGEST, "data": hashlib.sha256(data).hexdigest()}
     parse_manifest(_with_digests(manifest, known, size))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import runtime
+from cereal.errors import TransportError
 from modeld.config import Config
 from modeld.drive_memory import DriveMemory
 from modeld.driving_model import check_interface, try_driving
@@ -235,3 +236,17 @@ def test_a_selected_model_whose_loading_did_not_end_gives_way_to_the_one_before(
     (problem,) = models.problems
     assert problem in caplog.text
     assert problem.startswith(f"model not usable, the one before is taken: {selected}: ")
+
+
+def test_whose_place_on_the_bus_is_taken_loads_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write(tmp_path / name) for name in ("a.pkl", "b.pkl")]
+    monkeypatch.setattr(runtime, "load_program", lambda *_a, **_k: pytest.fail("it was loaded"))
+
+    def refuse(kind: str) -> None:
+        raise TransportError(f"{kind}: expected one publisher")
+
+    with ExitStack() as resources, pytest.raises(TransportError, match="driving: expected one"):
+        config = Config(model=paths[0], fallback_model=paths[1])
+        load_models(Loader(config, KINDS, resources, on_kind=refuse), Before())

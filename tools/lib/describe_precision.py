@@ -8,9 +8,7 @@ from typing import Any
 from runtime.quantities import count_text, size_text
 
 
-def describe_precision(
-    entries: Mapping[str, Mapping[str, Any]], *, in_full: bool
-) -> Iterator[str]:
+def describe_precision(entries: Mapping[str, Mapping[str, Any]], *, in_full: bool) -> Iterator[str]:
     """Yield lines about the largest entry; none where no half storage was asked for.
 
     Args:

@@ -77,7 +77,9 @@ def test_weights_and_intermediates_are_halves_and_nothing_else() -> None:
 
 
 def test_what_stays_float32_is_one_line_unless_it_is_asked_for() -> None:
-    kept = [{"what": "weight", "name": f"w{n}", "shape": [2, 3], "reason": "it decides"} for n in "ab"]
+    kept = [
+        {"what": "weight", "name": f"w{n}", "shape": [2, 3], "reason": "it decides"} for n in "ab"
+    ]
     nothing = {"halves": [0, 0], "weight_bytes": [0, 0], "value_bytes": [8, 8]}
     plain = {"run": {**nothing, "biases": 3, "kept": kept}}
     short = "stay float32: 3 biases and scales, 2 other values"
