@@ -38,10 +38,9 @@ def fitted(facts: Mapping[str, str], room: int = MAX_ENTRIES) -> dict[str, str]:
     for key, value in sorted(facts.items()):
         if not value or lineage_problem(key, ""):
             continue
-        if lineage_problem(key, value):
-            digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
-            value = f"({len(value)} characters, sha256 {digest[:16]})"
-        found[key] = value
+        digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+        long = f"({len(value)} characters, sha256 {digest[:16]})"
+        found[key] = long if lineage_problem(key, value) else value
     return dict(list(found.items())[: max(0, room)])
 
 

@@ -211,7 +211,7 @@ def test_the_model_of_a_drive_is_checked_before_it_is_loaded_again(tmp_path: Pat
     models = load(Before(model=str(begun)), loaded.append, models_dir=store.directory)
     assert (models.first.path, models.is_remembered) == (selected, False)
     assert loaded == [selected]
-    assert any("expected sha256" in text or "bytes, found" in text for text in models.problems)
+    assert any("expected file sha256" in text or "bytes, found" in text for text in models.problems)
 
 
 def test_the_model_before_the_selected_one_is_checked_before_it_is_loaded(tmp_path: Path) -> None:
@@ -247,6 +247,7 @@ def test_whose_place_on_the_bus_is_taken_loads_no_program(
     def refuse(kind: str) -> None:
         raise TransportError(f"{kind}: expected one publisher")
 
-    with ExitStack() as resources, pytest.raises(TransportError, match="driving: expected one"):
-        config = Config(model=paths[0], fallback_model=paths[1])
-        load_models(Loader(config, KINDS, resources, on_kind=refuse), Before())
+    config = Config(model=paths[0], fallback_model=paths[1])
+    loader = Loader(config, KINDS, ExitStack(), on_kind=refuse)
+    with pytest.raises(TransportError, match="driving: expected one"):
+        load_models(loader, Before())

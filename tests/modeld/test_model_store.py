@@ -156,9 +156,9 @@ def test_entries_have_the_digests_of_the_artifacts(store: Store, artifacts: Path
 
 
 def test_what_is_removed_is_neither_selected_nor_gone_back_to(store: Store) -> None:
-    with pytest.raises(StoreError, match="b@1: expected a model that is not selected, .* driving"):
+    with pytest.raises(StoreError, match=r"b@1: expected a model that is not selected, .* driving"):
         store.remove(B, force=True)
-    with pytest.raises(StoreError, match="a@1: .* selected before for driving; --force"):
+    with pytest.raises(StoreError, match=r"a@1: .* selected before for driving; --force"):
         store.remove(A)
     assert store.names() == WHOLE
     store.remove(M)

@@ -43,7 +43,7 @@ def with_notes(found: Mapping[str, str], texts: Sequence[str]) -> dict[str, str]
         if name in notes:
             problem = f"{name} is given already, as {notes[name]}"
         if problem:
-            raise UsageError(f"--note {printable(text, 80)}: {problem}")
+            raise UsageError(f"--note {printable(text)[:80]}: {problem}")
         notes[name] = value
     if len(notes) > MAX_ENTRIES:
         raise UsageError(f"--note: expected at most {MAX_ENTRIES}, found {len(notes)}")

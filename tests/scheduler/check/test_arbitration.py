@@ -281,7 +281,7 @@ def test_which_special_values_a_model_is_given(nodes: str, left_out: tuple[str, 
     kinds = (Kind.GRID, Kind.EXTREME, Kind.INFINITE)
     operators = {node.op_type for node in proto.graph.node}
     why = [unsuited(kind, operators, outputs, half=False, flops=0) for kind in kinds]
-    found = [f"{kind.value}: {text}" for kind, text in zip(kinds, why, strict=True) if text]
+    found = [f"{kind.value} ({text})" for kind, text in zip(kinds, why, strict=True) if text]
     assert [text[: len(left_out[i])] for i, text in enumerate(found)] == list(left_out)
     assert unsuited(Kind.GRID, operators, outputs, half=True, flops=10**12) == ""
     assert all(unsuited(kind, operators, outputs, half=True, flops=10**12) for kind in kinds[1:])
