@@ -73,7 +73,8 @@ class ModelMessage:
         known = (sign * np.linspace(0.1, 0.9, numbers) ** 2).astype(np.float32)
         words = _words_of(self._event)
         words[self._places] = known[self._sources]
-        event, arrays, first = new_event("modelV2", mono_time_ns=0), {}, 0
+        event, first = new_event("modelV2", mono_time_ns=0), 0
+        arrays: dict[str, Any] = {}
         for name, array in self._named.items():
             arrays[name] = known[first : first + array.size].reshape(array.shape)
             first += array.size

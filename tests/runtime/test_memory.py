@@ -74,7 +74,7 @@ def test_padding_behind_arrays_changes_nothing(info: dict[str, Any]) -> None:
     found = []
     for raw in (plain, padded):
         with tiny.on_cpu(raw, **info) as program:
-            inputs = {"x": BASE, "frame": np.arange(100, dtype=np.uint8)}
+            inputs: dict[str, Array] = {"x": BASE, "frame": np.arange(100, dtype=np.uint8)}
             runs = [{k: v.tolist() for k, v in program.run(inputs).items()} for _ in range(3)]
             found.append((runs, program.state("queue").tolist()))
     assert found[0] == found[1]

@@ -164,7 +164,7 @@ def test_a_pair_that_the_daemon_cannot_use_is_refused_when_compiling(
 def test_notes_say_where_a_model_came_from_and_change_no_program(
     tmp_path: Path, compiled: Compile
 ) -> None:
-    path, proto = tmp_path / "m.onnx", mixer()
+    path, proto = tmp_path / "m.onnx", mixer({"x": (1, 8)}, 4)
     proto.producer_name, proto.producer_version = "an exporter", "2.3"
     onnx.helper.set_model_props(proto, {"trained_on": "drives", "a": "x" * 999})
     onnx.save(proto, path)
