@@ -134,7 +134,7 @@ COMMAND_FILES: Mapping[str, Files] = {
     "export": Files(("--mcap", "--video", "--rerun"), reads=("log", *_DRIVE), drives=("--drive",)),
     "run": Files(reads=("--config",), more=_run),
     "config": Files(reads=("--config",)),
-    "status": Files(reads=("--bus-keys",)),
+    "status": Files(reads=("--bus-keys", "--config")),
     "params": Files(reads=("--config", "--params")),
     "models": Files(directories=("--store",), reads=("file", "--config")),
     "install-unit": Files(directories=("--prefix",), reads=("--bin",)),

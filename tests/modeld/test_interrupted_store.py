@@ -134,7 +134,9 @@ def test_of_two_commands_one_waits_for_the_other(store: ModelStore) -> None:
 
 
 @pytest.mark.parametrize("how", [pytest.param("kill", marks=pytest.mark.slow), "fail"])
-@pytest.mark.parametrize("action", ["add", "select", "rollback", "remove"])
+@pytest.mark.parametrize(
+    "action", ["add", "select", "rollback", pytest.param("remove", marks=pytest.mark.slow)]
+)
 def test_a_command_that_is_interrupted_anywhere_leaves_the_old_or_the_new(
     store: ModelStore, action: str, how: str
 ) -> None:

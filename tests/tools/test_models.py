@@ -115,6 +115,7 @@ def test_the_same_again_under_another_version_is_said(
     assert models(0, "show", "ex@3", "--json").json["lineage"] == {"commit": "1a2b3c"}
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_what_runs_is_said_and_not_removed(
     artifacts: tuple[Path, Path], models: Models, modeld: Modeld, place: list[str], tmp_path: Path
