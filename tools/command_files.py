@@ -130,7 +130,7 @@ def _regress(args: argparse.Namespace) -> More:
 
 
 def _models(args: argparse.Namespace) -> More:
-    changes = args.action not in ("list", "verify")
+    changes = args.action not in ("list", "show", "verify")
     return More(directories={"--store": args.store if changes else None})
 
 
@@ -234,7 +234,7 @@ COMMAND_FILES: Mapping[str, Files] = {
     ),
     "run": Files(reads={"--config": TOML}, more=_run),
     "config": Files(reads={"--config": TOML}),
-    "status": Files(reads=_BUS),
+    "status": Files(reads={"--config": TOML, **_BUS}),
     "params": Files(reads={"--config": TOML, "--params": PARAMS}),
     "models": Files(reads={"file": ARTIFACT, "--config": TOML, "--store": STORE}, more=_models),
     "install-unit": Files(directories=("--prefix",), reads={"--bin": PROGRAM}),

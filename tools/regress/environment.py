@@ -75,6 +75,7 @@ def describe_environment(info: DeviceInfo, manifest: Manifest) -> dict[str, str]
         **{name: _version(name) for name in PACKAGES},
         "compiled for": f"{manifest.target.name} ({manifest.target.device})",
         "compiler options": manifest.target.options or "none",
+        **{f"lineage {name}": value for name, value in manifest.lineage.items()},
     }
 
 
