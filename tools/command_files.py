@@ -119,13 +119,15 @@ COMMAND_FILES: Mapping[str, Files] = {
         more=_replay,
     ),
     "footage": Files(("--report",), reads=("clip", "--labels", "--model", "--telemetry")),
-    "compare": Files(("--html",), reads=("left", "right", "--tolerances", "--truth", "--gates")),
+    "compare": Files(
+        ("--html",), reads=("left", "right", "more", "--tolerances", "--truth", "--gates")
+    ),
     "regress": Files(
-        ("--report",),
-        ("--work",),
+        ("--report", "--junit", "--markdown"),
+        ("--work", "--pictures"),
         (
             *("--model", "--monitoring", "--reference", "--baseline", "--bisect", "--tolerances"),
-            *("--gates", *_DRIVE),
+            *("--gates", "--against", *_DRIVE),
         ),
         models=("--onnx",),
         drives=("--drives",),

@@ -106,9 +106,7 @@ def _edge(edge: int, distance_m: float) -> OfModel:
 
 
 def _border(name: str, index: int, distance_m: float) -> OfTruth:
-    return lambda truth: _columns(
-        getattr(truth, name)[:, index], place_of(truth.x_m, distance_m)
-    )
+    return lambda truth: _columns(getattr(truth, name)[:, index], place_of(truth.x_m, distance_m))
 
 
 def _lead_prob(model: Any, _speed: float) -> float:

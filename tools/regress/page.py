@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.quantities import count_text, size_text
+from runtime.quantities import size_text
 from tools.behaviour.describe import TITLE, behaviour_part
 from tools.compare.findings import Comparison, FieldSeries
 from tools.errors import ToolError
@@ -24,6 +24,7 @@ from tools.regress.packing import unpack
 from tools.regress.pictures import draw, plans_of, take_shots
 from tools.regress.reference import Histogram, histogram
 from tools.regress.run import Plan, RunVerdict, TimingOutcome
+from tools.regress.summary import conclusion
 from tools.regress.verdict import DriveVerdict
 
 # More only make the page longer: the JSON has everything.
@@ -61,7 +62,7 @@ def render(plan: Plan, verdict: RunVerdict) -> str:
     told = [drive for drive in verdict.drives if drive.changes or drive.meant]
     held = [drive for drive in verdict.drives if drive.behaviour.gates and drive not in told]
     sections = [
-        f"<header><h1>{escape(title)}</h1><p>{escape(_summary(verdict))}</p></header>",
+        f"<header><h1>{escape(title)}</h1><p>{escape(conclusion(verdict))}</p></header>",
         _tiles(verdict),
         _table(verdict),
         *(_drive(plan, drive, number < MAX_PICTURED_DRIVES) for number, drive in enumerate(told)),
@@ -70,14 +71,6 @@ def render(plan: Plan, verdict: RunVerdict) -> str:
         _environment(verdict),
     ]
     return whole_page(title, sections, MORE_STYLE)
-
-
-def _summary(verdict: RunVerdict) -> str:
-    if verdict.is_update:
-        return f"Accepted: {count_text(len(verdict.accepted), 'reference')} written."
-    if verdict.exit_code == 0:
-        return "Nothing changed beyond what is allowed."
-    return "Something changed. Accept it with --update --reason TEXT if it is meant to be so."
 
 
 def _tiles(verdict: RunVerdict) -> str:
@@ -234,7 +227,7 @@ def _timing(verdict: RunVerdict) -> str:
 
 
 def _timing_row(timing: TimingOutcome) -> str:
-    state = "passed" if timing.verdict.passed else "changed"
+    state = timing.status
     detail = ""
     if timing.result is not None:
         ratio = timing.result.ratio
@@ -243,7 +236,7 @@ def _timing_row(timing: TimingOutcome) -> str:
             f"{ratio.high:.3f}), {timing.result.model_ms:.1f} ms on one core"
         )
     return (
-        f'<tr><td class="{state}">{state}</td><td>{escape(timing.entry)}</td>'
+        f'<tr><td class="{state.split()[-1]}">{state}</td><td>{escape(timing.entry)}</td>'
         f"<td>{escape(timing.verdict.text + detail)}</td></tr>"
     )
 
