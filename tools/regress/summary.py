@@ -87,8 +87,8 @@ def error_lines(verdict: RunVerdict) -> list[str]:
 
 
 def _error(title: str, text: str) -> str:
-    for one, other in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
-        title, text = title.replace(one, other), text.replace(one, other)
+    lines = [printable(line).replace("%", "%25") for line in text.split("\n")]
+    text, title = "%0A".join(lines), printable(title).replace("%", "%25")
     title = f"{SUITE}: {title}".replace(":", "%3A").replace(",", "%2C")
     return f"::error title={title}::{text}"
 
