@@ -54,7 +54,7 @@ from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.report_page import write_page
 from tools.playback.model import MONITORING, read_artifact_of, read_driving_artifact
-from tools.regress.against import read_against
+from tools.regress.against import against_directory, read_against
 from tools.regress.arguments import add_arguments, check_arguments
 from tools.regress.bisect import bisect
 from tools.regress.cluster import run_jobs_on_cluster
@@ -208,7 +208,7 @@ def _make_plan(args: argparse.Namespace) -> Plan:
         artifact=artifact,
         device=args.device,
         info=choose_device(args.device).info,
-        store=ReferenceStore(args.reference or args.against),
+        store=ReferenceStore(args.reference or against_directory(args.against)),
         how=Comparing(
             lambda left, right: compare_events(left, right, options, ("reference", "now")),
             args.bit_exact,

@@ -39,6 +39,11 @@ def read_against(path: Path) -> Against:
     return Against(path) if path.is_dir() else Against(path, read_driving_artifact(path))
 
 
+def against_directory(path: Path) -> Path:
+    """Return the directory of references, or where the artifact lies."""
+    return path if path.is_dir() else path.parent
+
+
 class PlayedReference:
     """The reference of one drive that the other model played just now.
 

@@ -189,7 +189,7 @@ def candidates_of(paths: Sequence[Path], gates: Gates, truth: Path | None) -> Ca
             for name in drives
         }
         costs = models[0].costs(drives), one.costs(drives)
-        verdicts.append(judge_whole(sides, costs, Gates(over_all)))
+        verdicts.append(judge_whole(sides, costs, over_all))
     told = _told_apart(paths, [one.name for one in models])
     return Candidates(told, tuple(drives), tuple(notes), tuple(verdicts))
 

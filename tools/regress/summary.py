@@ -7,7 +7,6 @@ that GitHub shows beside the files. What is not judged is skipped or named, neve
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Final
 from xml.etree import ElementTree as Xml
 
@@ -167,10 +166,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _text(text: str) -> str:
     """Return text that stays text: no markup, no cell of a table, nobody who is called."""
-    text = escape(printable(text), quote=False)
-    for sign in "|`*_[]@#":
-        text = text.replace(sign, f"&#{ord(sign)};")
-    return text
+    return printable(text).translate({ord(sign): f"&#{ord(sign)};" for sign in "&<>|`*_[]@#"})
 
 
 # --- JUnit ----------------------------------------------------------------------------------------

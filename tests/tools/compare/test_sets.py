@@ -63,7 +63,7 @@ def test_drives_are_paired_by_name_and_judged_as_one(
     page = tmp_path / "out.html"
     said = modeld(0, "compare", old, new, *gates, "--html", page).out
     assert "AGREE   a  all gates hold" in said
-    assert "execution, median ms  10    11     +10.0%" in said
+    assert "execution, median ms  10      11      +10.0%" in said
     assert "artifact, bytes       10,000  11,000  +10.0%" in said
     assert "Over all drives" in Page(page).text
     all_of_them = ("--gates-only", "--gate", "all.execution_ratio < 1.05")

@@ -106,7 +106,7 @@ def test_markdown_shows_text_as_text_and_never_passed_for_not_judged() -> None:
     assert "| ❌ changed | a | 9 frames, 2 changes |" in text
     assert "| ⏭️ not judged | run | timing: no reference |" in text
     assert "passed" not in text
-    assert "- left &#124; &lt;b&gt; %? &#64;all" in text
+    assert "- left &#124; &#60;b&#62; %? &#64;all" in text
     assert "![frame 8](https://x/8.jpg)" in text
     assert markdown(verdict(FAILED)).startswith("### modeld regress: could not be judged\n")
     assert "--update" not in markdown(verdict(FAILED))
@@ -167,6 +167,7 @@ def test_a_truth_that_is_of_no_use_does_not_hide_what_changed(
     assert any("laneLines" in text for text in found)
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_a_drive_that_is_named_twice_is_judged_once(regress: Regress, tmp_path: Path) -> None:
     link = tmp_path / "link.mkv"
@@ -175,6 +176,15 @@ def test_a_drive_that_is_named_twice_is_judged_once(regress: Regress, tmp_path: 
     said = regress(0, drives=[regress.video, again, regress.video]).out
     assert said.endswith("\n1 drive passed\n")
     assert regress(0, drives=[regress.video, link]).out.endswith("\n1 drive passed\n")
+
+
+def test_one_file_by_two_names_is_one_drive(make_video: MakeVideo, tmp_path: Path) -> None:
+    video = make_video("one.mkv", frames=1)
+    link = tmp_path / "link.mkv"
+    link.symlink_to(video)
+    texts = [str(video), "gone.mkv", str(link), "gone.mkv"]
+    found = [text for text, _ in single_drives(texts, DriveOptions())]
+    assert found == [str(video), "gone.mkv"]
 
 
 def split(drives: Sequence[str], count: int) -> list[list[str]]:
@@ -201,6 +211,7 @@ def test_shards_are_a_stable_split() -> None:
     assert sorted(map(len, told)) == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_a_shard_runs_its_drives_only(regress: Regress, make_video: MakeVideo) -> None:
     drives = [regress.video, make_video("other.mkv", frames=4)]
@@ -213,6 +224,7 @@ def test_a_shard_runs_its_drives_only(regress: Regress, make_video: MakeVideo) -
     assert sorted(judged) == ["drive.mkv", "other.mkv"]
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_references_hold_the_commit_of_the_repository_that_they_lie_in(
     regress: Regress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
