@@ -23,7 +23,7 @@ from tools.errors import CompareError
 from tools.lib.report_page import table_part, whole_page
 from tools.lib.table import format_table, printable
 from tools.regress.replayed import behaviour_of_log, read_replayed, truth_of_drive
-from tools.regress.whole import ALL, WholeVerdict, judge_whole, number_of
+from tools.regress.whole import ALL, WholeVerdict, gate_word, judge_whole, number_of
 
 # One line of the table: what it is, its unit, a cell for each candidate.
 Line = tuple[str, ...]
@@ -69,7 +69,7 @@ class Candidates:
             if any(math.isfinite(value) for value in values):
                 found.append((name, unit, *(number_of(value) for value in values)))
         for gates in zip(*(one.gates for one in self.verdicts), strict=True):
-            words = ["holds" if gate.holds else "FAILS" for gate in gates]
+            words = [gate_word(gate) for gate in gates]
             found.append((f"gate {gates[0].gate}", "-", *words))
         return found
 

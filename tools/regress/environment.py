@@ -85,21 +85,21 @@ def describe_checkout(directory: Path) -> dict[str, str]:
         directory: of the references, in the user's repository; may be missing still.
     """
     place = directory.absolute()
-    facts = _commit(next(one for one in (place, *place.parents) if one.is_dir()), "")
+    facts = _commit(next(one for one in (place, *place.parents) if one.is_dir()))
     # An installed package may lie inside the user's repository, whose commit is not ours.
-    ours = _commit(ROOT, "modeld ") if (ROOT / ".git").exists() else {}
-    is_one = ours.get("modeld commit") == facts.get("commit")
+    ours = _commit(ROOT, " of modeld") if (ROOT / ".git").exists() else {}
+    is_one = ours.get("commit of modeld") == facts.get("commit")
     return facts if is_one else facts | ours
 
 
-def _commit(directory: Path, whose: str) -> dict[str, str]:
+def _commit(directory: Path, whose: str = "") -> dict[str, str]:
     commit = _git(directory, "rev-parse", "HEAD")
     if not commit:
         return {}
     # A change that is not committed makes the commit's name a half-truth: say so.
     status = _git(directory, "status", "--porcelain", "--untracked-files=no")
     modified = "unknown" if status is None else str(bool(status))
-    return {f"{whose}commit": commit, f"{whose}modified": modified}
+    return {f"commit{whose}": commit, f"modified{whose}": modified}
 
 
 def who() -> str:

@@ -27,6 +27,7 @@ from tools.regress.run import Plan, RunVerdict, TimingOutcome
 from tools.regress.summary import conclusion
 from tools.regress.verdict import DriveVerdict
 from tools.regress.whole import TITLE as WHOLE
+from tools.regress.whole import gate_word
 
 # More only make the page longer: the JSON has everything.
 MAX_CHANGES = 40
@@ -120,7 +121,7 @@ def _whole(verdict: RunVerdict) -> str:
     if not whole.rows and not whole.gates:
         return ""
     header, rows = whole.table(sides)
-    gates = [("holds" if gate.holds else "fails", gate.text) for gate in whole.gates]
+    gates = [(gate_word(gate), gate.text) for gate in whole.gates]
     parts = [
         table_part(("", "gate"), gates) if gates else "",
         table_part(header, rows),

@@ -45,6 +45,8 @@ from tools.regress.whole import Costs, WholeVerdict, costs_of, judge_whole, of_d
 
 # A program occupies all processors by itself; a second process fills the gaps between its launches.
 PROCESSORS_OF_A_JOB: Final = 4
+# A fact of a reference.
+ARTIFACT_BYTES: Final = "artifact bytes"
 # The entry whose time is judged; "prepare" runs on dropped frames only.
 RUN_ENTRY: Final = "run"
 
@@ -312,8 +314,11 @@ def _judge_whole(
         if one.comparison and one.comparison.sides
     }
     now = _costs_of(plan.model, [one.result for one in judged if one.result])
-    # References keep too little of what the other model costs.
-    before = _costs_of(plan.against.path, others) if plan.against and others else Costs()
+    kept = {one.reference.provenance.get(ARTIFACT_BYTES) for one in judged if one.reference}
+    # Of times, references keep too little: those of other machines say nothing, too.
+    before = costs_of([], int(kept.pop() or 0) or None) if len(kept) == 1 else Costs()
+    if plan.against and others:
+        before = _costs_of(plan.against.path, others)
     return judge_whole(sides, (before, now), plan.how.gates)
 
 
@@ -345,6 +350,7 @@ def _provenance(plan: Plan) -> dict[str, str]:
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         **describe_checkout(plan.store.directory),
         "artifact": plan.artifact.sha256,
+        ARTIFACT_BYTES: str(plan.model.stat().st_size),
         "command": plan.command,
     }
     if plan.reason is not None:

@@ -19,7 +19,7 @@ from tools.compare.page_parts import COMPARE_STYLE, findings_part, verdict_part
 from tools.errors import CompareError, ToolError
 from tools.lib.report_page import table_part, whole_page
 from tools.regress.replayed import Replayed, read_replayed, truth_of_drive
-from tools.regress.whole import TITLE, WholeVerdict, judge_whole, of_drives
+from tools.regress.whole import TITLE, WholeVerdict, gate_word, judge_whole, of_drives
 
 SIDES = ("left", "right")
 
@@ -127,7 +127,7 @@ class SetComparison:
         title = f"{Path(self.left).name} and {Path(self.right).name}"
         header, rows = self.whole.table(SIDES)
         costs = table_part(("cost", *SIDES, "change"), self.whole.cost_rows())
-        gates = [("holds" if one.holds else "fails", one.text) for one in self.whole.gates]
+        gates = [(gate_word(one), one.text) for one in self.whole.gates]
         judged = table_part(("", "gate"), gates) if gates else ""
         drives = [(pair.word, pair.drive, pair.text) for pair in self.pairs]
         parts = [

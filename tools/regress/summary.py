@@ -14,7 +14,7 @@ from runtime.quantities import count_text
 from tools.lib.table import printable
 from tools.regress.run import RunVerdict, TimingOutcome
 from tools.regress.verdict import SHOWN_CHANGES, DriveVerdict
-from tools.regress.whole import TITLE, WholeVerdict
+from tools.regress.whole import TITLE, WholeVerdict, gate_word
 
 SUITE: Final = "modeld regress"
 # GitHub shows ten annotations of a step.
@@ -40,6 +40,10 @@ def conclusion(verdict: RunVerdict) -> str:
     if what:
         return f"{', '.join(what)}. {_advice(verdict)}"
     notes = ["its speed was not judged"] if "not judged" in timings else []
+    words = [gate_word(gate) for gate in verdict.whole.gates]
+    if "not judged" in words:
+        count = count_text(words.count("not judged"), "gate")
+        notes.insert(0, f"{count} over all drives not judged")
     if verdict.against and not any(_gates(verdict)):
         notes.insert(0, "no gate was given, so that its behaviour was not judged")
     return "; ".join([f"{total} passed" if states else "no drive in this shard", *notes])
@@ -136,7 +140,7 @@ def _whole(whole: WholeVerdict, against: str) -> list[str]:
     sides = (against or "reference", "now")
     header, rows = whole.table(sides)
     costs = whole.cost_rows()
-    gates = [("holds" if one.holds else "FAILS", one.text) for one in whole.gates]
+    gates = [(gate_word(one), one.text) for one in whole.gates]
     return [
         f"#### {TITLE}",
         _table(("", "gate"), gates) if gates else "",
@@ -188,8 +192,9 @@ def junit(verdict: RunVerdict) -> str:
         Xml.SubElement(case, "system-out").text = _xml_text(drive.summary)
     for gate in verdict.whole.gates:
         case = _case(suite, TITLE.lower(), gate.gate)
-        if not gate.holds:
-            _note(case, "failure", gate.text)
+        tag = {"FAILS": "failure", "not judged": "skipped"}.get(gate_word(gate))
+        if tag is not None:
+            _note(case, tag, gate.text)
     for timing in verdict.timings:
         _note_timing(_case(suite, "speed", timing.entry), timing)
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):

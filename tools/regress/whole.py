@@ -122,7 +122,9 @@ class WholeVerdict:
             drive, frame = worst_of_pool(row)
             sizes = (row.spread.mean, row.spread.p99, row.spread.max, row.bias)
             both = [
-                f"{number(one.spread.mean)}, {number(one.spread.p99)}" if one else "-"
+                f"{number(one.spread.mean)}, {number(one.spread.p99)}"
+                if one and one.spread.frames
+                else "-"
                 for one in errors
             ]
             cells.append(
@@ -130,7 +132,7 @@ class WholeVerdict:
                     row.quantity,
                     row.unit or "-",
                     *(number(size) for size in sizes),
-                    f"{self.drives[drive]} {frame}" if drive >= 0 else "-",
+                    f"{self.drives[drive]} {frame}" if row.spread.max > 0.0 else "-",
                     str(row.lost),
                     str(row.new),
                     *(both if with_truth else ()),
@@ -158,7 +160,7 @@ class WholeVerdict:
         found += [format_table(header, rows)] if rows else ["no quantity differs"]
         costs = self.cost_rows()
         found += [format_table(("cost", *sides, "change"), costs)] if costs else []
-        found += [f"{'holds' if gate.holds else 'FAILS'}  {gate.text}" for gate in self.gates]
+        found += [f"{gate_word(gate)}  {gate.text}" for gate in self.gates]
         return found
 
 
@@ -196,17 +198,21 @@ def all_figure_names() -> tuple[str, ...]:
 
 
 def _cost_figures(left: Costs, right: Costs) -> dict[str, float | None]:
-    # A cost that is not known lets no gate hold: NaN, not None.
-    return dict(
-        zip(
-            _COST_NAMES,
-            (
-                right.execution_ms,
-                right.p99_ms,
-                right.execution_ms / left.execution_ms,
-                right.artifact_bytes,
-                right.artifact_bytes / left.artifact_bytes,
-            ),
-            strict=True,
-        )
+    values = (
+        right.execution_ms,
+        right.p99_ms,
+        right.execution_ms / left.execution_ms,
+        right.artifact_bytes,
+        right.artifact_bytes / left.artifact_bytes,
     )
+    return {
+        name: value if math.isfinite(value) else None
+        for name, value in zip(_COST_NAMES, values, strict=True)
+    }
+
+
+def gate_word(gate: GateVerdict) -> str:
+    """Return the state of a gate; one that nothing is known for is not judged."""
+    if not gate.holds:
+        return "FAILS"
+    return "not judged" if gate.value is None else "holds"

@@ -45,10 +45,15 @@ def logs(tmp_path: Path) -> Logs:
 
 def table(ms: float) -> FrameTable:
     """Return a frame table of four frames."""
-    rows = np.arange(4)
-    true = np.ones(4, np.bool_)
-    columns = {"moment": rows, "frame_id": rows, "dropped": 0 * rows, "published": true}
-    return FrameTable(**columns, valid=true, execution_s=np.full(4, 1e-3 * ms), input_crc={})
+    return FrameTable(
+        moment=np.arange(4),
+        frame_id=np.arange(4),
+        dropped=np.zeros(4, np.int64),
+        published=np.ones(4, np.bool_),
+        valid=np.ones(4, np.bool_),
+        execution_s=np.full(4, 1e-3 * ms),
+        input_crc={},
+    )
 
 
 def test_drives_are_paired_by_name_and_judged_as_one(
@@ -115,7 +120,7 @@ def test_candidates_stand_side_by_side(logs: Logs, modeld: Modeld, tmp_path: Pat
     for candidate in found["candidates"]:
         (row,) = [one for one in candidate["quantities"] if one["quantity"] == "left_line_10m"]
         errors.append(row["right_error"]["spread"]["mean"])
-    assert errors == pytest.approx([0.1, 0.02, 0.2])
+    assert errors == pytest.approx([0.1, 0.02, 0.2], rel=1e-5)
     assert [one["costs"]["execution_ms"] for one in found["candidates"]] == [10.0, 11.0, 9.0]
     assert "distance to the truth" in Page(page).text
     one, other = places[0] / "a.rlog", places[1] / "b.rlog"

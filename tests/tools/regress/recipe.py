@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
+import yaml  # type: ignore[import-untyped]  # it has no types; mkdocs brings it
 
 ROOT: Final = Path(__file__).parents[3]
 ACTION: Final = ROOT / ".github/actions/modeld-regress"
@@ -77,7 +77,7 @@ class Runner:
         self._runs += 1
         temporary = self._place / f"run-{self._runs}"
         temporary.mkdir(parents=True)
-        context = {"runner.os": "Linux", "runner.arch": "X64", "github.sha": "0" * 40, **known}
+        context = {"runner.os": "Linux", "runner.arch": "X64", "github.sha": "0" * 40} | dict(known)
         environment = {
             "PATH": f"{self._programs}:{os.environ['PATH']}",
             "HOME": str(self._place),
@@ -143,7 +143,7 @@ class Runner:
         assert not unknown, f"the action has no input {unknown}"
         context, environment = known
         inputs = {name: str(one.get("default", "")) for name, one in action["inputs"].items()}
-        own = context | {f"inputs.{name}": text for name, text in (inputs | given).items()}
+        own = context | {f"inputs.{name}": text for name, text in (inputs | dict(given)).items()}
         own["github.action_path"] = str(ACTION)
         self._steps(action["runs"]["steps"], own, environment, found)
 

@@ -92,8 +92,12 @@ def test_another_training_is_judged_by_references_of_the_old_one(
     line = against(regress, regress.references, "--model", trained)
     said = modeld(1, *line, "--gate", "left_line_10m_max_m < 0.04").out
     assert "FAILS  left_line_10m_max_m < 0.04" in said
-    # What references do not keep, no gate holds by.
-    assert modeld(1, *line, "--gate", "all.execution_ratio < 100").out.count("FAILS") == 1
+    # What references do not keep is not judged, which is not passed.
+    gates = ("--gate", "all.execution_ratio < 100", "--gate", "all.artifact_ratio < 1.01")
+    said = modeld(0, *line, *gates).out
+    assert "not judged  all.execution_ratio < 100: nothing to judge" in said
+    assert "holds  all.artifact_ratio < 1.01: 1" in said
+    assert said.endswith("1 drive passed; 1 gate over all drives not judged\n")
     # Its own references are none of another model, and a drive without any is an error.
     line = against(regress, regress.references, "--model", regress.model)
     said = modeld(4, *line).out

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]  # it has no types; mkdocs brings it
 
 from tests.tools.regress.recipe import (
     ACTION,

@@ -35,7 +35,8 @@ TIMES = TimingResult("cpu", "processor", Interval(7.0, 6.9, 7.1, (7.0,) * 4), No
 NOT_JUDGED = TimingOutcome("run", TimingVerdict(True, None, "timing: no reference"), TIMES)
 SLOWER = TimingOutcome("run", TimingVerdict(False, 0.1, "timing: +10.0%"), TIMES)
 NOT_MEASURED = TimingOutcome("run", TimingVerdict(False, None, "a process failed"))
-NOT_HELD = WholeVerdict(gates=(GateVerdict("all.x < 1", "all.x", 2.0, holds=False),))
+UNKNOWN = GateVerdict("all.y < 1", "all.y", None, holds=True, note="nothing to judge")
+NOT_HELD = WholeVerdict(gates=(GateVerdict("all.x < 1", "all.x", 2.0, holds=False), UNKNOWN))
 ACCEPT = 'If intended, accept with `modeld regress ... --update --reason "..."`.'
 
 
@@ -85,7 +86,7 @@ def test_junit_tells_changed_from_failed_and_from_not_judged() -> None:
     found = verdict(CHANGED, PASSED, FAILED, timing=NOT_JUDGED, whole=NOT_HELD)
     (suite,) = ET.fromstring(junit(found))  # noqa: S314 - our own text
     numbers = [suite.get(name) for name in ("tests", "failures", "errors", "skipped")]
-    assert numbers == ["5", "2", "1", "1"]
+    assert numbers == ["6", "2", "1", "2"]
     cases = {case.get("name"): [child.tag for child in case] for case in suite}
     assert cases["a"] == ["failure", "system-out"]
     assert cases["b"] == ["system-out"]
@@ -93,6 +94,7 @@ def test_junit_tells_changed_from_failed_and_from_not_judged() -> None:
     assert cases["c?"] == ["error", "system-out"]
     assert cases["run"] == ["skipped"]
     assert cases["all.x < 1"] == ["failure"]
+    assert cases["all.y < 1"] == ["skipped"]
     (failure,) = suite.findall("testcase[@name='a']/failure")
     assert "left | <b> %" in str(failure.get("message"))
     for timing, tags in ((SLOWER, ["failure"]), (NOT_MEASURED, ["error"])):
@@ -243,5 +245,5 @@ def test_references_hold_the_commit_of_the_repository_that_they_lie_in(
     assert reference.provenance["commit"] == git(repository, "rev-parse", "HEAD")
     assert reference.provenance["modified"] == "False"
     ours = git(Path(__file__).parent, "rev-parse", "HEAD")
-    assert reference.provenance["modeld commit"] == ours
+    assert reference.provenance["commit of modeld"] == ours
     assert os.path.commonpath([place.references, repository]) == str(repository)
