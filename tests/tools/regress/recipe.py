@@ -65,6 +65,7 @@ class Runner:
         self._repository, self._place, self._installs = repository, place, installs
         self._programs = programs
         self._runs = 0
+        self._cached: dict[Path, Path] = {}
 
     def run(self, workflow: Path, job: str, known: Mapping[str, str]) -> Steps:
         """Run a job of a workflow.
@@ -92,6 +93,9 @@ class Runner:
         found = Steps()
         steps = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"][job]["steps"]
         self._steps(steps, context, environment, found)
+        for kept, path in self._cached.items():
+            copied(path, kept)
+        self._cached.clear()
         summary = temporary / "summary"
         found.summary = summary.read_text(encoding="utf-8") if summary.exists() else ""
         return found
@@ -129,8 +133,12 @@ class Runner:
             self._composite(given, known, found)
         elif name == "actions/upload-artifact":
             found.uploaded[given["name"]] = Path(given["path"])
+        elif name == "actions/cache":
+            for path in map(Path, given["path"].splitlines()):
+                self._cached[self._place / "cached" / path.name] = path
+                copied(self._place / "cached" / path.name, path)
         else:
-            assert name in ("actions/checkout", "actions/setup-python", "actions/cache"), name
+            assert name in ("actions/checkout", "actions/setup-python"), name
 
     def _composite(
         self,
@@ -176,6 +184,12 @@ class Runner:
         found.code = found.code or done.returncode
         environment |= dict(_pairs(more))
         context |= {f"steps.{name}.outputs.{key}": text for key, text in _pairs(outputs)}
+
+
+def copied(one: Path, other: Path) -> None:
+    """Copy what there is of a directory into another one."""
+    if one.is_dir():
+        shutil.copytree(one, other, dirs_exist_ok=True)
 
 
 def _pairs(file: Path) -> Iterator[tuple[str, str]]:
