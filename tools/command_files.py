@@ -46,7 +46,10 @@ MODEL_OR_LOG: Final = Role(
     "an artifact, an ONNX model or an event log", frozenset({"artifact", "onnx", "log"})
 )
 LOG_OR_RESULT: Final = Role(
-    "an event log or a closed-loop result", LOG.kinds | {"json"}, advice=LOG.advice
+    "an event log, a closed-loop result or a directory of logs",
+    LOG.kinds | {"json"},
+    may_be_directory=True,
+    advice=LOG.advice,
 )
 VIDEO: Final = Role("a video", _VIDEO, VideoError)
 # Routes are named without being there, and a segment by its log.
@@ -85,6 +88,9 @@ PARAMS: Final = Role("the directory of parameters", error=UsageError)
 KEYS: Final = Role("a directory of keys", advice="make one: modeld keys DIRECTORY")
 STORE: Final = Role("a store of models", may_be_missing=True)
 REFERENCES: Final = Role("a directory of references", error=UsageError, may_be_missing=True)
+MODEL_OR_REFERENCES: Final = replace(
+    ARTIFACT, noun="an artifact or a directory of references", may_be_directory=True
+)
 
 
 class More(NamedTuple):
@@ -207,18 +213,20 @@ COMMAND_FILES: Mapping[str, Files] = {
         reads={
             "left": LOG_OR_RESULT,
             "right": LOG_OR_RESULT,
+            "more": LOG_OR_RESULT,
             "--truth": TRUTH,
             "--tolerances": TOML,
             "--gates": GATES,
         },
     ),
     "regress": Files(
-        ("--report",),
-        ("--work",),
+        ("--report", "--junit", "--markdown"),
+        ("--work", "--pictures"),
         {
             "--model": ARTIFACT,
             "--monitoring": ARTIFACT,
             "--baseline": ARTIFACT,
+            "--against": MODEL_OR_REFERENCES,
             "--bisect": ARTIFACT,
             "--onnx": ONNX,
             "--drives": DRIVE,

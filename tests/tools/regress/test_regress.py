@@ -85,7 +85,7 @@ def test_moved_weights_are_caught_named_and_accepted(regress: Regress, tmp_path:
     said = regress(1, "--report", report, model=model).out
     assert re.search(r"modelV2\.laneLines\[\]\.y: value in 9 frames from 0 on", said)
     assert "input" not in said
-    assert "accept it with --update --reason TEXT" in said
+    assert "1 of 1 drive changed. If intended, accept with `modeld regress ... --update" in said
     page = Page(report)
     assert "script" not in page.seen
     assert all(link.startswith(("data:", "#")) for link in page.links)
@@ -228,7 +228,10 @@ def test_the_timing_gate_fails_for_a_slower_program_and_does_not_creep(
         monkeypatch.setattr(regress_run, "measure_timing", measure)
         return regress(code, *more, timing="").out
 
-    assert "not judged" in timed(7.0, 0)
+    said = timed(7.0, 0)
+    assert "not judged  run  timing: no reference" in said
+    assert "passed      drive.mkv" in said
+    assert "1 drive passed; its speed was not judged" in said
     assert "timing.json: run: new" in timed(7.0, 0, "--update", "--reason", "times")
     stored = regress.files()
     said = timed(7.7, 1)
