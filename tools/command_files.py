@@ -125,7 +125,7 @@ COMMAND_FILES: Mapping[str, Files] = {
         ("--work",),
         (
             *("--model", "--monitoring", "--reference", "--baseline", "--bisect", "--tolerances"),
-            *("--gates", *_DRIVE),
+            *("--baseline-tree", "--gates", *_DRIVE),
         ),
         models=("--onnx",),
         drives=("--drives",),

@@ -42,6 +42,7 @@ from tools.behaviour.arguments import add_gate_arguments, gates_of
 from tools.behaviour.describe import behaviour_lines
 from tools.behaviour.difference import figure_names
 from tools.behaviour.truth import FILE_NAME, Truth, joined, read_truth
+from tools.command_files import attribute
 from tools.compare.compare import CompareOptions, compare_events
 from tools.compare.tolerances import read_tolerances
 from tools.drives.arguments import add_drive_arguments, drive_options
@@ -98,6 +99,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="judge the speed by this artifact, measured in the same processes, instead of by "
         "the reference's ratio, which holds on one device only; with --explain the artifact that "
         "made the references",
+    )
+    parser.add_argument(
+        "--baseline-tree",
+        type=Path,
+        metavar="DIR",
+        help="checkout whose runtime runs the --baseline that is timed: so a slower runtime is "
+        "seen, too; by the Python of its .venv, where it has one",
     )
     _add_looking(parser)
     _add_running(parser)
@@ -198,8 +206,9 @@ def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[
 
 def _bisect(args: argparse.Namespace) -> int:
     """Print what makes two artifacts differ; return 0 where they do not, else 1."""
-    for name in ("model", "monitoring", "reference", "baseline", "onnx", "report", "cluster"):
-        if getattr(args, name) is not None:
+    names = ("model", "monitoring", "reference", "baseline", "onnx", "report", "cluster")
+    for name in (*names, "baseline-tree"):
+        if getattr(args, attribute(name)) is not None:
             raise UsageError(f"--bisect: expected no --{name} with it; A and B are all it takes")
     if args.update or args.explain or args.gate or args.gates or args.gates_only:
         raise UsageError("--bisect: expected neither --update nor --explain nor gates with it")
@@ -233,6 +242,8 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UsageError("--reason: expected --update with it; nothing is accepted without")
     if args.baseline is not None and args.no_timing and not args.explain:
         raise UsageError("--baseline: expected the timing gate, found --no-timing; choose one")
+    if args.baseline_tree is not None:
+        _check_tree(args)
     if args.monitoring is not None and args.explain:
         raise UsageError(
             "--explain: expected no --monitoring with it; it steps through the driving program "
@@ -244,6 +255,16 @@ def _check_arguments(args: argparse.Namespace) -> None:
         parse_address(args.cluster)
         if args.jobs is not None:
             raise UsageError("--jobs: expected no --cluster with it; its workers are counted there")
+
+
+def _check_tree(args: argparse.Namespace) -> None:
+    if args.baseline is None or args.no_timing:
+        raise UsageError("--baseline-tree: expected --baseline and the timing gate with it")
+    if not (args.baseline_tree / "tools" / "regress").is_dir():
+        raise UsageError(
+            f"--baseline-tree: expected a checkout of modeld, found no tools/regress in "
+            f"{args.baseline_tree}; name the directory that git made"
+        )
 
 
 def _make_plan(args: argparse.Namespace) -> Plan:
@@ -270,6 +291,7 @@ def _make_plan(args: argparse.Namespace) -> Plan:
         ),
         timing=not args.no_timing,
         baseline=args.baseline,
+        baseline_tree=args.baseline_tree,
         reason=args.reason.strip() if args.update else None,
         command=_command_line(),
         monitoring=monitoring,
@@ -324,6 +346,8 @@ def _print_verdict(
     for timing in verdict.timings:
         status = "passed" if timing.verdict.passed else "changed"
         print(f"{status:8}{timing.entry}  {timing.verdict.text}")
+        for line in timing.verdict.lines:
+            print(f"        {line}")
     for line in verdict.accepted:
         print(f"written  {line}")
     if args.report:

@@ -242,9 +242,9 @@ def _timing_row(timing: TimingOutcome) -> str:
             f"; {ratio.mean:.3f} times the calibration workload ({ratio.low:.3f} to "
             f"{ratio.high:.3f}), {timing.result.model_ms:.1f} ms on one core"
         )
+    text = "<br>".join(map(escape, (timing.verdict.text + detail, *timing.verdict.lines)))
     return (
-        f'<tr><td class="{state}">{state}</td><td>{escape(timing.entry)}</td>'
-        f"<td>{escape(timing.verdict.text + detail)}</td></tr>"
+        f'<tr><td class="{state}">{state}</td><td>{escape(timing.entry)}</td><td>{text}</td></tr>'
     )
 
 

@@ -1,0 +1,133 @@
+"""Which kernels became slower: launches of two programs, matched by the ONNX nodes they compute.
+
+Two compilations may cut a model into other kernels. What shares a node, directly or by way of
+others, is one piece of work on both sides; of such pieces the times can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from runtime.origin import short_origin
+
+# Of what all kernels lost together: what one has to have lost to be named.
+NAMED_SHARE: Final = 0.1
+MOST_NAMED: Final = 5
+
+
+class LaunchTime(NamedTuple):
+    """One launch.
+
+    Attributes:
+        kernel: its name.
+        nodes: ONNX nodes that it computes, or parts of the frame program.
+        ms: what it takes.
+    """
+
+    kernel: str
+    nodes: tuple[str, ...]
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChange:
+    """One piece of work on both sides.
+
+    Attributes:
+        kernels: that do it now, in order of launches.
+        kernels_before: that did it.
+        nodes: ONNX nodes of it, of both sides.
+        before_ms: what it took; 0 where there was no such work.
+        now_ms: what it takes; 0 where it is gone.
+    """
+
+    kernels: tuple[str, ...]
+    kernels_before: tuple[str, ...]
+    nodes: tuple[str, ...]
+    before_ms: float
+    now_ms: float
+
+    @property
+    def lost_ms(self) -> float:
+        """By how much it is slower."""
+        return self.now_ms - self.before_ms
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        names = self.kernels or self.kernels_before
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return (
+            f"{names[0]}{more}, nodes {short_origin(self.nodes)}: {self.before_ms:.3f} ms before, "
+            f"{self.now_ms:.3f} ms now"
+        )
+
+
+def compare_kernels(
+    before: Sequence[LaunchTime], now: Sequence[LaunchTime]
+) -> tuple[KernelChange, ...]:
+    """Return the pieces of work of two programs, that which lost most first."""
+    groups = _Groups()
+    for launch in (*before, *now):
+        groups.join(_names(launch))
+    pieces: dict[str, tuple[list[LaunchTime], list[LaunchTime]]] = {}
+    for side, launches in enumerate((before, now)):
+        for launch in launches:
+            root = groups.root(_names(launch)[0])
+            pieces.setdefault(root, ([], []))[side].append(launch)
+    found = [
+        KernelChange(
+            tuple(dict.fromkeys(one.kernel for one in new)),
+            tuple(dict.fromkeys(one.kernel for one in old)),
+            tuple(dict.fromkeys(node for one in (*new, *old) for node in one.nodes)),
+            sum(one.ms for one in old),
+            sum(one.ms for one in new),
+        )
+        for old, new in pieces.values()
+    ]
+    return tuple(sorted(found, key=lambda change: -change.lost_ms))
+
+
+def describe_kernels(changes: Sequence[KernelChange], lost_ms: float) -> list[str]:
+    """Return lines that say which kernels are slower, or that none is.
+
+    Args:
+        changes: as `compare_kernels` sorts them.
+        lost_ms: what a whole run lost.
+    """
+    before, now = (sum(getattr(one, name) for one in changes) for name in ("before_ms", "now_ms"))
+    # Times of launches scatter; what none of them has lost lies between or around them.
+    if now - before < lost_ms / 2.0:
+        text = (
+            f"kernels one by one: {before:.3f} ms before, {now:.3f} ms now, of {lost_ms:.3f} ms "
+            "that a run lost: what runs them is slower (runtime, driver or megakernel)"
+        )
+        return [text]
+    lost = sum(one.lost_ms for one in changes if one.lost_ms > 0.0)
+    named = [one for one in changes if one.lost_ms >= NAMED_SHARE * lost][:MOST_NAMED]
+    return [f"slower kernel: {change.text}" for change in named]
+
+
+def _names(launch: LaunchTime) -> Sequence[str]:
+    return launch.nodes or (launch.kernel,)
+
+
+class _Groups:
+    """Names that belong together."""
+
+    def __init__(self) -> None:
+        self._parents: dict[str, str] = {}
+
+    def root(self, name: str) -> str:
+        """Return the name that stands for a group."""
+        while (parent := self._parents.setdefault(name, name)) != name:
+            name = parent
+        return name
+
+    def join(self, names: Iterable[str]) -> None:
+        """Make one group of the groups of all these."""
+        roots = [self.root(name) for name in names]
+        for root in roots:
+            self._parents[self.root(root)] = self.root(roots[0])
