@@ -69,7 +69,7 @@ def compare_kernels(
     before: Sequence[LaunchTime], now: Sequence[LaunchTime]
 ) -> tuple[KernelChange, ...]:
     """Return the pieces of work of two programs, that which lost most first."""
-    groups = _Groups()
+    groups = Groups()
     for launch in (*before, *now):
         groups.join(_names(launch))
     pieces: dict[str, tuple[list[LaunchTime], list[LaunchTime]]] = {}
@@ -114,7 +114,7 @@ def _names(launch: LaunchTime) -> Sequence[str]:
     return launch.nodes or (launch.kernel,)
 
 
-class _Groups:
+class Groups:
     """Names that belong together."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import fmean, stdev, variance
 from typing import Final, NamedTuple
 
 from tools.regress.kernel_times import KernelChange, LaunchTime, describe_kernels
@@ -29,22 +29,23 @@ MAX_PROCESSES: Final = 12
 # 1 % on a CPU.
 WAITING_LIMIT: Final = 0.05
 
-# Quantiles of Student's t by degrees of freedom from 1 (any table of it): 97.5 %, and for one of up
-# to eight that are all looked at, so that together they err no more often, 1 - 2.5 % / 8.
+# Quantiles of Student's t by degrees of freedom from 1 (any table of it): 97.5 %.
 STUDENT_T: Final = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
-STUDENT_T_OF_EIGHT: Final = (
-    101.9,
-    12.59,
-    6.895,
-    5.261,
-    4.526,
-    4.115,
-    3.855,
-    3.677,
-    3.547,
-    3.448,
-    3.37,
-)
+# For one of up to eight that are all looked at, so that together they err no more often:
+# 1 - 2.5 % / 8. Of the degrees of freedom between, the fewer ones hold.
+STUDENT_T_OF_EIGHT: Final = {
+    1: 101.9,
+    2: 12.59,
+    3: 6.895,
+    4: 5.261,
+    5: 4.526,
+    6: 4.115,
+    7: 3.855,
+    14: 3.214,
+    21: 3.038,
+    35: 2.91,
+    77: 2.812,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +191,40 @@ class _Part:
         return self.slower - self.spread <= LIMIT < self.slower + self.spread
 
 
-def interval(samples: Sequence[float], of: int = 1) -> Interval:
-    """Return mean and confidence interval (Student's t) of at least two independent values.
-
-    Args:
-        samples: the values.
-        of: how many such means are looked at, for one that is too large; at most eight.
-    """
+def interval(samples: Sequence[float]) -> Interval:
+    """Return mean and confidence interval (Student's t) of at least two independent values."""
     mean = fmean(samples)
-    table = STUDENT_T if of == 1 else STUDENT_T_OF_EIGHT
-    t = table[min(len(samples) - 1, len(table)) - 1]
+    t = STUDENT_T[min(len(samples) - 1, len(STUDENT_T)) - 1]
     half = t * stdev(samples) / math.sqrt(len(samples))
     return Interval(mean, mean - half, mean + half, tuple(samples))
+
+
+def frame_intervals(samples: Sequence[Sequence[float]]) -> list[Interval]:
+    """Return mean and confidence interval of each frame, of up to eight that are all looked at.
+
+    What a process does to all of its frames alike is the whole's uncertainty. Beside that each
+    frame scatters for itself, and all of them as much: so their scatter is known from all together,
+    by more values than one frame has.
+
+    Args:
+        samples: by process and frame; at least two processes.
+    """
+    whole = interval([fmean(one) for one in samples])
+    shares = [[value / fmean(one) for value in one] for one in samples]
+    by_frame = list(zip(*shares, strict=True))
+    count = len(samples)
+    scatter = math.sqrt(fmean(variance(one) for one in by_frame))
+    # The shares of one process sum to a constant.
+    freedom = (count - 1) * (len(by_frame) - 1)
+    t = min(t for least, t in STUDENT_T_OF_EIGHT.items() if least <= max(freedom, 1))
+    found = []
+    for number, shares_of_one in enumerate(by_frame):
+        mean = whole.mean * fmean(shares_of_one)
+        own = whole.mean * t * scatter / math.sqrt(count)
+        half = math.hypot(own, (whole.high - whole.low) / 2.0)
+        values = tuple(one[number] for one in samples)
+        found.append(Interval(mean, mean - half, mean + half, values))
+    return found
 
 
 def judge_timing(result: TimingResult, stored: StoredTiming | None) -> TimingVerdict:

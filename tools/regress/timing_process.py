@@ -1,4 +1,4 @@
-"""One side of the timing gate: a program that is timed in blocks, as often as it is asked to.
+"""One side of the timing gate: a program that is timed run by run, as often as it is asked to.
 
 Started by ``tools.regress.timing_sides`` with one worker thread of PoCL, once for each side, and
 each side by its own installation: the checkout that a baseline belongs to starts its own copy of
@@ -7,7 +7,7 @@ recorded frames' file or the calibration workload raises the number.
 
 Reads requests from stdin, a line each, and answers each with a line of JSON::
 
-    time RUNS                each frame so often, with the calibration workload between
+    time FRAME               one run, by number, and the calibration workload
     profile FRAME RUNS       each launch of a frame by itself
 
 On a CPU the clock is the processor time of this process, so another process that takes the core
@@ -87,27 +87,17 @@ class TimedProgram:
             "frames": [frame.name for frame in self._frames],
         }
 
-    def time(self, runs: int) -> dict[str, Any]:
-        """Run each frame, and the calibration between.
-
-        Each run is divided by the mean of the calibrations just before and after it.
-        """
-        # What the other side has left in the caches is not timed.
-        self._prepared(0)()
-        self._calibration.run()
+    def time(self, number: int) -> dict[str, Any]:
+        """Run a frame between two calibrations, and divide it by their mean."""
+        run = self._prepared(number)
         before = _timed(self._calibration.run, is_cpu=self._is_cpu)
-        found: list[dict[str, list[float]]] = [{"ratio": [], "ms": []} for _ in self._frames]
-        waits = []
-        for _ in range(runs):
-            for number, lists in enumerate(found):
-                one = _timed(self._prepared(number), is_cpu=self._is_cpu)
-                after = _timed(self._calibration.run, is_cpu=self._is_cpu)
-                lists["ratio"].append(2.0 * one.busy_ms / (before.busy_ms + after.busy_ms))
-                lists["ms"].append(one.busy_ms)
-                before = after
-                if not one.disturbed:
-                    waits.append(1.0 - one.busy_ms / one.wall_ms)
-        return {"frames": found, "waits": waits}
+        one = _timed(run, is_cpu=self._is_cpu)
+        after = _timed(self._calibration.run, is_cpu=self._is_cpu)
+        return {
+            "ratio": 2.0 * one.busy_ms / (before.busy_ms + after.busy_ms),
+            "ms": one.busy_ms,
+            "waiting": None if one.disturbed else 1.0 - one.busy_ms / one.wall_ms,
+        }
 
     def profile(self, number: int, runs: int) -> dict[str, Any]:
         """Return the median time of each launch of a frame, and the calibration's."""

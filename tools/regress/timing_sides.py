@@ -1,7 +1,7 @@
-"""Measures for the timing gate: a process for each side, asked by turns for a block of runs.
+"""Measures for the timing gate: a process for each side, asked by turns for one run.
 
 The sides are the artifact that is judged and, where there is one, the baseline; each is run by its
-own installation. Blocks of a few runs alternate, so both sides meet the same moments of a busy
+own installation. Runs of one frame follow each other, so both sides meet the same moments of a busy
 machine. Such a pair of processes gives one sample for each frame; the pairs give the spread.
 """
 
@@ -30,15 +30,15 @@ from tools.regress.timing import (
     Kernels,
     StoredTiming,
     TimingResult,
+    frame_intervals,
     interval,
     judge_timing,
 )
 from tools.regress.timing_process import PROTOCOL
 
-# Of a pair of processes: so many blocks of each side, and runs of each frame in a block.
-BLOCKS: Final = 6
-RUNS: Final = 1
-PROFILED_BLOCKS: Final = 4
+# Runs of each frame by each process.
+ROUNDS: Final = 6
+PROFILED_ROUNDS: Final = 4
 PROFILED_RUNS: Final = 5
 TIMEOUT_S: Final = 600.0
 # How argparse ends a process whose arguments it does not know.
@@ -196,81 +196,77 @@ def measure_timing(
 
 
 def _measure_pair(what: Measurement) -> dict[str, Answer]:
-    """Return by side its hello, and by frame the medians of a pair of processes."""
+    """Return by side its hello, and the answers of a pair of processes, by round and frame."""
     with _processes(what) as sides:
-        blocks: dict[str, list[Answer]] = {name: [] for name in sides}
-        for block in range(BLOCKS):
-            # Each side is the first one as often as the other.
-            for name in sorted(sides, reverse=block % 2 == 1):
-                blocks[name].append(sides[name].ask(f"time {RUNS}"))
-        return {
-            name: {
-                **sides[name].hello,
-                "ratios": _by_frame(answers, "ratio"),
-                "ms": _by_frame(answers, "ms"),
-                "waits": [wait for answer in answers for wait in answer["waits"]],
-            }
-            for name, answers in blocks.items()
-        }
-
-
-def _by_frame(answers: Sequence[Answer], name: str) -> list[float]:
-    """Return for each frame the median over all blocks."""
-    frames = zip(*(answer["frames"] for answer in answers), strict=True)
-    return [median(value for one in frame for value in one[name]) for frame in frames]
+        count = len(sides["model"].hello["frames"])
+        runs: dict[str, list[list[Answer]]] = {name: [] for name in sides}
+        for number in range(ROUNDS):
+            for answers in runs.values():
+                answers.append([])
+            # Both sides run a frame in the same moment, and each is the first one as often.
+            for frame in range(count):
+                for name in sorted(sides, reverse=(number + frame) % 2 == 1):
+                    runs[name][-1].append(sides[name].ask(f"time {frame}"))
+        return {name: {**sides[name].hello, "runs": runs[name]} for name in sides}
 
 
 def summarize(pairs: Sequence[Mapping[str, Answer]]) -> TimingResult:
     """Return what pairs of processes have measured.
 
     Args:
-        pairs: at least two; by side the device, and by frame the medians of ratio and time.
+        pairs: at least two; by side the device, and each run by round and frame.
     """
     first = pairs[0]["model"]
-    has_baseline = "baseline" in pairs[0]
-
-    def against(pair: Mapping[str, Answer]) -> list[float]:
-        sides = zip(pair["model"]["ratios"], pair["baseline"]["ratios"], strict=True)
-        return [one / other for one, other in sides]
-
-    ratios = [pair["model"]["ratios"] for pair in pairs]
-    others = [against(pair) for pair in pairs] if has_baseline else []
-    # The whole is the sum of the frames, as it is in a drive.
-    whole = [
-        fmean(pair["model"]["ratios"]) / fmean(pair["baseline"]["ratios"])
-        for pair in pairs
-        if has_baseline
-    ]
-    frames = tuple(
-        FrameTiming(
-            name,
-            interval([one[number] for one in ratios], of=len(first["frames"])),
-            interval([one[number] for one in others], of=len(first["frames"])) if others else None,
-        )
-        for number, name in enumerate(first["frames"])
-    )
+    ratios = [_medians(pair["model"]["runs"], "ratio") for pair in pairs]
+    to_baseline: list[list[float]] = []
+    if "baseline" in pairs[0]:
+        to_baseline = [
+            _quotients(pair["model"]["runs"], pair["baseline"]["runs"]) for pair in pairs
+        ]
+    each = frame_intervals(ratios)
+    each_to_baseline = frame_intervals(to_baseline) if to_baseline else [None] * len(each)
+    frames = zip(first["frames"], each, each_to_baseline, strict=True)
     return TimingResult(
         device=str(first["device"]),
         clock=str(first["clock"]),
         ratio=interval([fmean(one) for one in ratios]),
-        to_baseline=interval(whole) if whole else None,
+        to_baseline=interval([fmean(one) for one in to_baseline]) if to_baseline else None,
         model_ms=_ms(pairs, "model"),
         waiting=_waiting(pairs, "model"),
-        frames=frames,
-        baseline_ms=_ms(pairs, "baseline") if has_baseline else None,
-        baseline_waiting=_waiting(pairs, "baseline") if has_baseline else None,
+        frames=tuple(FrameTiming(*one) for one in frames),
+        baseline_ms=_ms(pairs, "baseline") if to_baseline else None,
+        baseline_waiting=_waiting(pairs, "baseline") if to_baseline else None,
     )
 
 
+def _medians(runs: Sequence[Sequence[Answer]], name: str) -> list[float]:
+    """Return a median for each frame."""
+    return [median(float(one[name]) for one in frame) for frame in zip(*runs, strict=True)]
+
+
+def _quotients(
+    model: Sequence[Sequence[Answer]], baseline: Sequence[Sequence[Answer]]
+) -> list[float]:
+    """Return for each frame the median of what runs of the same moment are to each other."""
+    return [
+        median(one["ms"] / other["ms"] for one, other in zip(*frame, strict=True))
+        for frame in zip(zip(*model, strict=True), zip(*baseline, strict=True), strict=True)
+    ]
+
+
 def _ms(pairs: Sequence[Mapping[str, Answer]], side: str) -> float:
-    return float(median(fmean(pair[side]["ms"]) for pair in pairs))
+    return float(median(fmean(_medians(pair[side]["runs"], "ms")) for pair in pairs))
 
 
 def _waiting(pairs: Sequence[Mapping[str, Answer]], side: str) -> float | None:
     """Return the least share of waiting; of processes with a quarter of undisturbed runs."""
-    runs = BLOCKS * RUNS * len(pairs[0][side]["frames"])
-    waits = [pair[side]["waits"] for pair in pairs]
-    return min((float(median(one)) for one in waits if 4 * len(one) >= runs), default=None)
+    found = []
+    for pair in pairs:
+        all_runs = [one["waiting"] for runs in pair[side]["runs"] for one in runs]
+        waits = [float(one) for one in all_runs if one is not None]
+        if 4 * len(waits) >= len(all_runs):
+            found.append(median(waits))
+    return min(found, default=None)
 
 
 def _profile(
@@ -280,7 +276,7 @@ def _profile(
     number = next((n for n, frame in enumerate(result.frames) if frame.name == worst), 0)
     with _processes(what) as sides:
         rounds: dict[str, list[Answer]] = {name: [] for name in sides}
-        for _ in range(PROFILED_BLOCKS):
+        for _ in range(PROFILED_ROUNDS):
             for name, process in sides.items():
                 rounds[name].append(process.ask(f"profile {number} {PROFILED_RUNS}"))
     now = _quietest(rounds["model"])
@@ -310,8 +306,8 @@ def _processes(what: Measurement) -> Iterator[dict[str, SideProcess]]:
         for name, side in what.sides.items():
             found[name] = SideProcess(_command(side, what), _name_of(side))
             stack.callback(found[name].close)
-            # One after the other: a process that loads is no neighbour of another that warms up.
-            found[name].greet()
+        for process in found.values():
+            process.greet()
         yield found
 
 

@@ -36,8 +36,10 @@ from tools.regress.packing import FieldRule
 from tools.regress.quantize import Scale
 from tools.regress.reference import ReferenceStore
 from tools.regress.rules import rule_of
-from tools.regress.timing import Interval, TimingResult
+from tools.regress.timing import Interval, StoredTiming, TimingResult
+from tools.regress.timing_frames import read_frames
 from tools.regress.timing_process import timed_device
+from tools.regress.timing_sides import Measurement
 from tools.regress_drives import _run_jobs
 
 pytestmark = pytest.mark.opencl
@@ -218,9 +220,12 @@ def test_the_timing_gate_fails_for_a_slower_program_and_does_not_creep(
     def timed(ratio: float, code: int, *more: object) -> str:
         """Let the timing gate measure a ratio; return what is said of it."""
 
-        def measure(_artifact: Path, **options: Any) -> TimingResult:
-            given.append(options["reference"])
-            assert options["entry"] == "run"
+        def measure(what: Measurement, stored: StoredTiming | None, **_: Any) -> TimingResult:
+            given.append(None if stored is None else stored.ratio.mean)
+            assert what.entry == "run"
+            assert what.frames is not None
+            # Of the drive itself, with what the program was given.
+            assert read_frames(what.frames)[0].name.endswith("frame 0")
             device = timed_device(choose_device().info)
             spread = Interval(ratio, 0.995 * ratio, 1.005 * ratio, (ratio,) * 4)
             return TimingResult(device, "processor", spread, None, 25.0, 0.0)
