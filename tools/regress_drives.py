@@ -54,6 +54,7 @@ from tools.playback.model import MONITORING, read_artifact_of, read_driving_arti
 from tools.regress.bisect import bisect
 from tools.regress.cluster import parse_address, run_jobs_on_cluster
 from tools.regress.explain import Beliefs, Explanation, explain
+from tools.regress.explain_timing import explain_timing
 from tools.regress.job import Job, JobResult
 from tools.regress.page import write_report
 from tools.regress.pool import OnResult, WorkDirectory, run_jobs
@@ -201,7 +202,7 @@ def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[
         except (ToolError, ModeldError, RuntimeFault, SchedulerError, CerealError) as error:
             # The verdict stands, whatever keeps it from being explained.
             found.append(Explanation(drive.name, "unknown", (f"not explained: {error}",)))
-    return found
+    return [*found, *(explain_timing(one) for one in verdict.timings if not one.verdict.passed)]
 
 
 def _bisect(args: argparse.Namespace) -> int:

@@ -35,7 +35,7 @@ from tools.regress.lockstep import Case, play_until
 from tools.regress.program_facts import kernel_texts
 from tools.regress.verdict import DriveVerdict
 
-Cause = Literal["input", "frames", "kernel", "after", "unknown"]
+Cause = Literal["input", "frames", "kernel", "after", "speed", "unknown"]
 
 SHOWN_NODES: Final = 6
 # Stands for a frame after the end of every drive; and any difference exceeds this.

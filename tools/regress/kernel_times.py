@@ -50,6 +50,11 @@ class KernelChange:
     now_ms: float
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The kernels; those of before, where the work is gone."""
+        return self.kernels or self.kernels_before
+
+    @property
     def lost_ms(self) -> float:
         """By how much it is slower."""
         return self.now_ms - self.before_ms
@@ -57,11 +62,10 @@ class KernelChange:
     @property
     def text(self) -> str:
         """One line."""
-        names = self.kernels or self.kernels_before
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
         return (
-            f"{names[0]}{more}, nodes {short_origin(self.nodes)}: {self.before_ms:.3f} ms before, "
-            f"{self.now_ms:.3f} ms now"
+            f"{self.names[0]}{more}, nodes {short_origin(self.nodes)}: "
+            f"{self.before_ms:.3f} ms before, {self.now_ms:.3f} ms now"
         )
 
 
@@ -90,24 +94,31 @@ def compare_kernels(
     return tuple(sorted(found, key=lambda change: -change.lost_ms))
 
 
-def describe_kernels(changes: Sequence[KernelChange], lost_ms: float) -> list[str]:
-    """Return lines that say which kernels are slower, or that none is.
+def slower_kernels(changes: Sequence[KernelChange], lost_ms: float) -> list[KernelChange]:
+    """Return the pieces of work that became slower; none where what a run lost lies elsewhere.
 
     Args:
         changes: as `compare_kernels` sorts them.
         lost_ms: what a whole run lost.
     """
-    before, now = (sum(getattr(one, name) for one in changes) for name in ("before_ms", "now_ms"))
-    # Times of launches scatter; what none of them has lost lies between or around them.
-    if now - before < lost_ms / 2.0:
-        text = (
-            f"kernels one by one: {before:.3f} ms before, {now:.3f} ms now, of {lost_ms:.3f} ms "
-            "that a run lost: what runs them is slower (runtime, driver or megakernel)"
-        )
-        return [text]
+    # Times of launches scatter, so less than half of the loss is none of theirs.
+    if sum(one.lost_ms for one in changes) < lost_ms / 2.0:
+        return []
     lost = sum(one.lost_ms for one in changes if one.lost_ms > 0.0)
-    named = [one for one in changes if one.lost_ms >= NAMED_SHARE * lost][:MOST_NAMED]
-    return [f"slower kernel: {change.text}" for change in named]
+    return [one for one in changes if one.lost_ms >= NAMED_SHARE * lost][:MOST_NAMED]
+
+
+def describe_kernels(changes: Sequence[KernelChange], lost_ms: float) -> list[str]:
+    """Return lines that say which kernels are slower, or that none is; takes the same."""
+    named = slower_kernels(changes, lost_ms)
+    if named:
+        return [f"slower kernel: {change.text}" for change in named]
+    before, now = (sum(getattr(one, name) for one in changes) for name in ("before_ms", "now_ms"))
+    text = (
+        f"kernels one by one: {before:.3f} ms before, {now:.3f} ms now, of {lost_ms:.3f} ms "
+        "that a run lost: what runs them is slower (runtime, driver or megakernel)"
+    )
+    return [text]
 
 
 def _names(launch: LaunchTime) -> Sequence[str]:

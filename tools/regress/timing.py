@@ -17,9 +17,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev, variance
-from typing import Final, NamedTuple
+from typing import Final
 
-from tools.regress.kernel_times import KernelChange, LaunchTime, describe_kernels
+from tools.regress.kernel_times import KernelChange, LaunchTime, describe_kernels, slower_kernels
 
 # Half of the 10 % that must be noticed; four times the spread of a mean of four processes.
 LIMIT: Final = 0.05
@@ -73,7 +73,8 @@ class FrameTiming:
     to_baseline: Interval | None
 
 
-class Kernels(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Kernels:
     """Kernels one by one, where they were timed.
 
     Attributes:
@@ -151,6 +152,7 @@ class TimingVerdict:
             None: no reference.
         text: one line for people.
         lines: what became slower: kernels with their ONNX nodes, or what runs them.
+        slower_kernels: of these; empty where no kernel is to blame, or none was timed.
         worst: name of the frame that lost most; "" of the whole.
         is_open: more processes may still change the decision.
     """
@@ -159,6 +161,7 @@ class TimingVerdict:
     slower: float | None
     text: str
     lines: tuple[str, ...] = ()
+    slower_kernels: tuple[KernelChange, ...] = ()
     worst: str = ""
     is_open: bool = False
 
@@ -251,8 +254,8 @@ def judge_timing(result: TimingResult, stored: StoredTiming | None) -> TimingVer
             f"the worst {worst.name}: {worst.slower:+.1%} (+-{worst.spread:.1%})"
         )
     if whole.fails or failing:
-        lines = _lines(result, worst)
-        return TimingVerdict(False, whole.slower, text, lines, worst.name)
+        lines, kernels = _to_blame(result, worst)
+        return TimingVerdict(False, whole.slower, text, lines, kernels, worst.name)
     before = result.baseline_waiting if result.to_baseline else stored and stored.waiting
     if result.waiting is not None and result.waiting - (before or 0.0) > WAITING_LIMIT:
         text = (
@@ -285,10 +288,14 @@ def _parts(result: TimingResult, stored: StoredTiming | None) -> list[_Part]:
     ]
 
 
-def _lines(result: TimingResult, worst: _Part) -> tuple[str, ...]:
+def _to_blame(
+    result: TimingResult, worst: _Part
+) -> tuple[tuple[str, ...], tuple[KernelChange, ...]]:
     if result.kernels is None:
-        return ()
-    if not result.kernels.changes:
-        return ("kernels were not compared: their times before are known to --baseline ARTIFACT",)
+        return (), ()
+    changes = result.kernels.changes
+    if not changes:
+        text = "kernels were not compared: --baseline ARTIFACT knows what they took before"
+        return (text,), ()
     lost_ms = result.model_ms * (1.0 - 1.0 / (1.0 + worst.slower))
-    return tuple(describe_kernels(result.kernels.changes, lost_ms))
+    return tuple(describe_kernels(changes, lost_ms)), tuple(slower_kernels(changes, lost_ms))

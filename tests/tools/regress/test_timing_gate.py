@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,9 @@ from tests.scheduler.onnx_import.onnx_models import parsed
 from tools.cli import main
 from tools.errors import ToolError
 from tools.regress import timing_sides
+from tools.regress.explain_timing import explain_timing
 from tools.regress.kernel_times import LaunchTime, compare_kernels, describe_kernels
+from tools.regress.run import TimingOutcome
 from tools.regress.timing import (
     LIMIT,
     FrameTiming,
@@ -211,6 +214,14 @@ def test_slower_kernels_are_named_with_their_nodes_and_both_times() -> None:
     kernels = Kernels("drive frame 0", changes, ())
     verdict = judge_timing(measured(exactly(9.0), exactly(7.0), kernels=kernels), None)
     assert verdict.lines == ("slower kernel: k5, nodes /b/Conv: 2.000 ms before, 32.000 ms now",)
+    # The same in --json and --explain.
+    outcome = TimingOutcome("run", verdict, measured(exactly(9.0), kernels=kernels))
+    (kernel,) = asdict(outcome)["verdict"]["slower_kernels"]
+    assert kernel["kernels"] == ("k5",)
+    assert (kernel["before_ms"], kernel["now_ms"]) == (2.0, 32.0)
+    why = explain_timing(outcome)
+    assert (why.cause, why.kernel, why.nodes, why.largest) == ("speed", "k5", ("/b/Conv",), 30.0)
+    assert why.lines == verdict.lines
 
 
 def test_where_no_kernel_lost_what_runs_them_did() -> None:
