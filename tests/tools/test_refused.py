@@ -104,6 +104,8 @@ ROWS = [
     (2, f"{REGRESS} --reason x", "--reason: expected --update"),
     (2, f"{REGRESS} --jobs 0", "--jobs: expected at least 1"),
     (2, f"{REGRESS} --no-timing --baseline x.pkl", "--baseline: expected the timing gate"),
+    (2, f"{REGRESS} --baseline-tree .", "--baseline-tree: expected --baseline and the timing gate"),
+    (2, f"{REGRESS} --baseline x.pkl --baseline-tree docs", "--baseline-tree: expected a checkout"),
     (2, f"{REGRESS} --report nowhere/x.html", "expected its directory to exist"),
     (2, f"{BISECT} --model x.pkl", "--bisect: expected no --model"),
     (2, f"{BISECT} --update", "--bisect: expected neither --update"),
