@@ -72,7 +72,7 @@ class KernelChange:
 def compare_kernels(
     before: Sequence[LaunchTime], now: Sequence[LaunchTime]
 ) -> tuple[KernelChange, ...]:
-    """Return the pieces of work of two programs, that which lost most first."""
+    """Return the pieces of work of two programs, those of one kernel joined; most lost first."""
     groups = Groups()
     for launch in (*before, *now):
         groups.join(_names(launch))
@@ -81,6 +81,13 @@ def compare_kernels(
         for launch in launches:
             root = groups.root(_names(launch)[0])
             pieces.setdefault(root, ([], []))[side].append(launch)
+    # One kernel may do many pieces, each of which has lost little.
+    by_kernels: dict[tuple[str, ...], tuple[list[LaunchTime], list[LaunchTime]]] = {}
+    for old, new in pieces.values():
+        kernels = tuple(dict.fromkeys(one.kernel for one in new or old))
+        both = by_kernels.setdefault(kernels, ([], []))
+        both[0].extend(old)
+        both[1].extend(new)
     found = [
         KernelChange(
             tuple(dict.fromkeys(one.kernel for one in new)),
@@ -89,7 +96,7 @@ def compare_kernels(
             sum(one.ms for one in old),
             sum(one.ms for one in new),
         )
-        for old, new in pieces.values()
+        for old, new in by_kernels.values()
     ]
     return tuple(sorted(found, key=lambda change: -change.lost_ms))
 
@@ -105,7 +112,8 @@ def slower_kernels(changes: Sequence[KernelChange], lost_ms: float) -> list[Kern
     if sum(one.lost_ms for one in changes) < lost_ms / 2.0:
         return []
     lost = sum(one.lost_ms for one in changes if one.lost_ms > 0.0)
-    return [one for one in changes if one.lost_ms >= NAMED_SHARE * lost][:MOST_NAMED]
+    named = [one for one in changes if one.lost_ms >= NAMED_SHARE * lost][:MOST_NAMED]
+    return named or list(changes[:1])
 
 
 def describe_kernels(changes: Sequence[KernelChange], lost_ms: float) -> list[str]:
