@@ -156,10 +156,9 @@ def main() -> int:
         device = choose_device(args.device)
         with runtime.load_program(args.artifact, device) as program:
             entry = args.entry or program.entries[0]
-            if args.frames is None:
+            frames = [] if args.frames is None else read_frames(args.frames)
+            if not frames:
                 frames = [TimedFrame(RANDOM, make_inputs(program.entry_inputs(entry), 0), {})]
-            else:
-                frames = read_frames(args.frames)
             timed = TimedProgram(program, device, entry, frames)
             print_json(timed.hello())
             answers: Mapping[str, Callable[..., dict[str, Any]]]
