@@ -226,6 +226,7 @@ COMMAND_FILES: Mapping[str, Files] = {
             "--model": ARTIFACT,
             "--monitoring": ARTIFACT,
             "--baseline": ARTIFACT,
+            "--baseline-tree": CHECKOUT,
             "--against": MODEL_OR_REFERENCES,
             "--bisect": ARTIFACT,
             "--onnx": ONNX,

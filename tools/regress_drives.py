@@ -45,6 +45,7 @@ from tools.behaviour.arguments import gates_of
 from tools.behaviour.describe import behaviour_lines
 from tools.behaviour.gates import Gates
 from tools.behaviour.truth import FILE_NAME, Truth, joined, read_truth
+from tools.command_files import attribute
 from tools.compare.compare import CompareOptions, compare_events
 from tools.compare.tolerances import read_tolerances
 from tools.drives.arguments import drive_options
@@ -61,6 +62,7 @@ from tools.regress.cluster import run_jobs_on_cluster
 from tools.regress.drive_list import parse_shard
 from tools.regress.environment import model_hash
 from tools.regress.explain import Beliefs, Explanation, explain
+from tools.regress.explain_timing import explain_timing
 from tools.regress.job import Job, JobResult
 from tools.regress.page import write_report
 from tools.regress.picture_files import write_pictures
@@ -155,22 +157,14 @@ def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[
         except (ToolError, ModeldError, RuntimeFault, SchedulerError, CerealError) as error:
             # The verdict stands, whatever keeps it from being explained.
             found.append(Explanation(drive.name, "unknown", (f"not explained: {error}",)))
-    return found
+    return [*found, *(explain_timing(one) for one in verdict.timings if not one.verdict.passed)]
 
 
 def _bisect(args: argparse.Namespace) -> int:
     """Print what makes two artifacts differ; return 0 where they do not, else 1."""
-    for name in (
-        "model",
-        "monitoring",
-        "reference",
-        "baseline",
-        "onnx",
-        "report",
-        "cluster",
-        "against",
-    ):
-        if getattr(args, name) is not None:
+    names = ("model", "monitoring", "reference", "baseline", "onnx", "report", "cluster")
+    for name in (*names, "against", "baseline-tree"):
+        if getattr(args, attribute(name)) is not None:
             raise UsageError(f"--bisect: expected no --{name} with it; A and B are all it takes")
     if args.update or args.explain or args.gate or args.gates or args.gates_only:
         raise UsageError("--bisect: expected neither --update nor --explain nor gates with it")
@@ -218,6 +212,7 @@ def _make_plan(args: argparse.Namespace) -> Plan:
         ),
         timing=not args.no_timing,
         baseline=against.path if against and against.artifact else args.baseline,
+        baseline_tree=args.baseline_tree,
         reason=args.reason.strip() if args.update else None,
         command=_command_line(),
         monitoring=monitoring,
@@ -278,6 +273,8 @@ def _print_verdict(
         print(line)
     for timing in verdict.timings:
         print(f"{timing.status:{column}}{timing.entry}  {timing.verdict.text}")
+        for line in timing.verdict.lines:
+            print(f"{'':{column}}{line}")
     for line in verdict.accepted:
         print(f"{'written':{column}}{line}")
     if args.report:

@@ -55,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "made the references",
     )
     parser.add_argument(
+        "--baseline-tree",
+        type=Path,
+        metavar="DIR",
+        help="checkout whose runtime runs the --baseline that is timed: so a slower runtime is "
+        "seen, too; by the Python of its .venv, where it has one",
+    )
+    parser.add_argument(
         "--prune",
         choices=("list", "remove"),
         help="run nothing: list, or remove, the references that neither these drives nor this "
@@ -156,6 +163,8 @@ def check_arguments(args: argparse.Namespace) -> None:
     """
     _check_sides(args)
     _check_accepting(args)
+    if args.baseline_tree is not None:
+        _check_tree(args)
     if args.monitoring is not None and args.explain:
         raise UsageError(
             "--explain: expected no --monitoring with it; it steps through the driving program "
@@ -214,3 +223,13 @@ def _check_prune(args: argparse.Namespace) -> None:
     for name in ("update", "report", "junit", "markdown", "cluster", "shard", "explain"):
         if getattr(args, name):
             raise UsageError(f"--{name}: expected no --prune with it; nothing is judged")
+
+
+def _check_tree(args: argparse.Namespace) -> None:
+    if args.baseline is None or args.no_timing:
+        raise UsageError("--baseline-tree: expected --baseline and the timing gate with it")
+    if not (args.baseline_tree / "tools" / "regress").is_dir():
+        raise UsageError(
+            f"--baseline-tree: expected a checkout of modeld, found no tools/regress in "
+            f"{args.baseline_tree}; name the directory that git made"
+        )

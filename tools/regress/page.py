@@ -253,9 +253,10 @@ def _timing_row(timing: TimingOutcome) -> str:
             f"; {ratio.mean:.3f} times the calibration workload ({ratio.low:.3f} to "
             f"{ratio.high:.3f}), {timing.result.model_ms:.1f} ms on one core"
         )
+    text = "<br>".join(map(escape, (timing.verdict.text + detail, *timing.verdict.lines)))
     return (
         f'<tr><td class="{state.split()[-1]}">{state}</td><td>{escape(timing.entry)}</td>'
-        f"<td>{escape(timing.verdict.text + detail)}</td></tr>"
+        f"<td>{text}</td></tr>"
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 from runtime.artifact import Artifact
 from runtime.device import DeviceInfo
+from runtime.errors import RuntimeFault
 from runtime.manifest import Manifest
 from runtime.quantities import count_text
 from tools.drives.open_drive import DriveOptions
@@ -37,9 +38,11 @@ from tools.regress.environment import (
 from tools.regress.job import Job, JobResult
 from tools.regress.pool import OnResult, WorkDirectory
 from tools.regress.reference import ReferenceStore
-from tools.regress.timing import TimingResult, TimingVerdict, judge_timing, measure_timing
+from tools.regress.timing import StoredTiming, TimingResult, TimingVerdict, judge_timing
+from tools.regress.timing_frames import sample_frames, write_frames
 from tools.regress.timing_process import timed_device
-from tools.regress.timing_reference import StoredTiming, TimingReferences
+from tools.regress.timing_reference import TimingReferences
+from tools.regress.timing_sides import Measurement, Side, measure_timing
 from tools.regress.verdict import Comparing, DriveVerdict, References, failed, judge
 from tools.regress.whole import Costs, WholeVerdict, costs_of, judge_whole, of_drives
 
@@ -69,6 +72,7 @@ class Plan:
         how: logs are compared.
         timing: the gate is asked for.
         baseline: artifact whose times are the reference; None: the stored ones are.
+        baseline_tree: checkout whose runtime runs the baseline; None: this one.
         reason: why what changed is accepted; None: nothing is accepted.
         command: the command line, for provenance.
         monitoring: path of a driver monitoring artifact beside it, and it, checked; None: none.
@@ -86,6 +90,7 @@ class Plan:
     how: Comparing
     timing: bool = True
     baseline: Path | None = None
+    baseline_tree: Path | None = None
     reason: str | None = None
     command: str = ""
     monitoring: tuple[Path, Artifact] | None = None
@@ -366,29 +371,32 @@ def _judge_timings(plan: Plan, verdicts: Sequence[DriveVerdict]) -> list[TimingO
     entries = [entry.name for entry in plan.artifact.manifest.entries if entry.name == RUN_ENTRY]
     others = {one.reference.key.model for one in verdicts if one.reference and one.another_model}
     model = others.pop() if len(others) == 1 else model_hash(plan.artifact.manifest)
-    return [_judge_timing(plan, entry, model) for entry in entries if is_here]
+    return [_judge_timing(plan, entry, model, verdicts) for entry in entries if is_here]
 
 
-def _judge_timing(plan: Plan, entry: str, model: str) -> TimingOutcome:
+def _judge_timing(
+    plan: Plan, entry: str, model: str, verdicts: Sequence[DriveVerdict]
+) -> TimingOutcome:
     """Measure an entry; `model` is the one whose stored times it is judged by."""
+    drives = [
+        (verdict.text, verdict.name) for verdict in verdicts if verdict.result and not verdict.error
+    ]
     try:
         references = TimingReferences(plan.store.directory, model, device_class(plan.info))
         stored = references.find(timed_device(plan.info), entry)
-        result = measure_timing(
-            plan.model,
-            entry=entry,
-            device=plan.device,
-            baseline=plan.baseline,
-            reference=stored.ratio.mean if stored is not None else None,
-        )
-    except ToolError as error:
+        with tempfile.TemporaryDirectory(prefix="modeld-regress-frames-") as place:
+            path = Path(place) / "frames.npz"
+            write_frames(path, sample_frames(drives, plan.options, plan.model, plan.device, entry))
+            baseline = None if plan.baseline is None else Side(plan.baseline, plan.baseline_tree)
+            result = measure_timing(
+                Measurement(Side(plan.model), baseline, entry, plan.device, path),
+                stored,
+                # They are kept with the reference.
+                with_kernels=plan.reason is not None,
+            )
+    except (ToolError, RuntimeFault) as error:
         return TimingOutcome(entry, TimingVerdict(False, None, str(error)))
-    verdict = judge_timing(
-        result,
-        stored.ratio if stored is not None else None,
-        waiting=stored.waiting if stored is not None else None,
-    )
-    return TimingOutcome(entry, verdict, result, stored)
+    return TimingOutcome(entry, judge_timing(result, stored), result, stored)
 
 
 def _timings(plan: Plan) -> TimingReferences:
