@@ -13,7 +13,18 @@ from tools.command_files import COMMAND_FILES, attribute
 TEXTS = {
     *("allow", "against", "beside", "bind", "block", "bus", "camera_server", "cluster", "constant"),
     *("device", "drop", "entry", "field", "gate", "host", "ignore", "interface", "log_only"),
-    *("model", "models", "name", "publish", "reason", "rpy", "scenario", "service", "services"),
+    *(
+        "model",
+        "models",
+        "name",
+        "note",
+        "publish",
+        "reason",
+        "rpy",
+        "scenario",
+        "service",
+        "services",
+    ),
     *("picture_url", "set", "shard", "source", "subscribe", "target", "user", "version"),
 }
 # Of a path, nothing is read or written there: where to look, or a name that is only written down.

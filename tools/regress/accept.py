@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from tools.regress.job import JobResult
 from tools.regress.packing import unpack
 from tools.regress.reference import Reference, ReferenceStore, make_reference
-from tools.regress.timing import LIMIT, TimingResult, TimingVerdict
-from tools.regress.timing_reference import StoredTiming, TimingReferences
+from tools.regress.timing import LIMIT, StoredTiming, TimingResult, TimingVerdict
+from tools.regress.timing_reference import TimingReferences
 from tools.regress.verdict import DriveVerdict, failed
 
 
