@@ -196,7 +196,7 @@ ROWS = [
     (4, "models select ex --store none", "expected a store of models, found none"),
     (4, "models select ../ex --store none", "name: expected 1 to 64"),
     (4, "models add good.pkl --name X --version / --store none", "found 'X'; version: expected"),
-    (4, "models add no.pkl --name x --version 1 --store bus", "no.pkl: expected an artifact, found no such"),
+    (4, "models add no.pkl --name x --version 1 --store bus", "an artifact, found no such"),
     (4, "selftest cut.pkl", "the file is truncated"),
 ]  # fmt: skip
 
