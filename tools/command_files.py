@@ -39,7 +39,7 @@ ARTIFACT: Final = Role(
     advice="modeld compile makes one of ONNX files",
 )
 # The importer knows what else exporters write, and what to do about it; 2 GiB is protobuf's limit.
-ONNX: Final = Role("an ONNX model", frozenset(NOUNS) - {"log", "video"}, max_bytes=2 * GIB)
+ONNX: Final = Role("an ONNX model", frozenset(NOUNS) - {"log", "video", ""}, max_bytes=2 * GIB)
 LOG: Final = Role("an event log", frozenset({"log"}), advice="give an rlog, a qlog or a replay's")
 MODEL: Final = Role("an artifact or an ONNX model", ARTIFACT.kinds | ONNX.kinds, max_bytes=17 * GIB)
 MODEL_OR_LOG: Final = Role(
@@ -82,7 +82,9 @@ ARRAYS: Final = Role("an .npz of named arrays", frozenset({"zip"}), UsageError)
 TOML: Final = Role("a TOML file", frozenset({"text"}), UsageError, MIB, may_be_empty=True)
 CAMERA: Final = replace(TOML, noun="a TOML or JSON file", kinds=_TEXT)
 GATES: Final = replace(TOML, noun="a text file of gates", max_bytes=64 << 10)
-PROGRAM: Final = Role("a program", frozenset({"program", "text"}), UsageError, may_be_missing=True)
+PROGRAM: Final = Role(
+    "a program", frozenset({"program", "text"}), UsageError, GIB, may_be_missing=True
+)
 CHECKOUT: Final = Role("the directory of a checkout")
 PARAMS: Final = Role("the directory of parameters", error=UsageError)
 KEYS: Final = Role("a directory of keys", advice="make one: modeld keys DIRECTORY")

@@ -45,6 +45,7 @@ SAID = {
 BESIDE = {
     "bench": ["path"],
     "export": ["mcap"],
+    "install-unit": ["prefix"],
     "regress": ["model", "reference", "drives"],
     "replay": ["drives", "model"],
     "view": ["log"],
