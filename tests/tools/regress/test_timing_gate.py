@@ -103,7 +103,9 @@ def accepted(ratio: Interval, waiting: float | None = None, **more: Any) -> Stor
 def test_measurements_are_judged(
     result: TimingResult, reference: Interval | None, passed: bool, slower: float | None, said: str
 ) -> None:
-    stored = reference and accepted(reference, 0.01 if result.waiting else None)
+    stored = None
+    if reference is not None:
+        stored = accepted(reference, 0.01 if result.waiting else None)
     verdict = judge_timing(result, stored)
     assert verdict.passed is passed
     assert slower is None or verdict.slower == pytest.approx(slower)
@@ -362,11 +364,11 @@ def test_ten_percent_more_work_fails_and_the_same_passes_beside_a_busy_process(
             assert judge_timing(same, reference).passed
             for _ in range(3):
                 found = measure_timing(Measurement(Side(slower)), reference)
-                verdict = judge_timing(found, reference)
-                if "too noisy" not in verdict.text:
+                if "too noisy" not in judge_timing(found, reference).text:
                     break
         finally:
             busy.kill()
+    verdict = judge_timing(found, reference)
     assert not verdict.passed
     assert verdict.slower is not None
     assert verdict.slower > LIMIT
@@ -387,12 +389,12 @@ def _plant_delay(source: Path, target: Path, condition: str, rounds: int) -> str
     raw = copy.deepcopy(dict(artifact.manifest.raw))
     kernel = next(kernel for kernel in artifact.manifest.kernels if NODE in kernel.origin)
     name, buffers = kernel.name, artifact.manifest.buffers
-    source = artifact.manifest.programs[kernel.program].source
-    (parameters,) = re.findall(rf"void {name}\(([^)]*)\)", source)
+    text = artifact.manifest.programs[kernel.program].source
+    (parameters,) = re.findall(rf"void {name}\(([^)]*)\)", text)
     read = next(
-        text.split()[-1]
-        for text, index in zip(parameters.split(","), kernel.args, strict=True)
-        if "const" in text and buffers[index].kind != "weight"
+        parameter.split()[-1]
+        for parameter, index in zip(parameters.split(","), kernel.args, strict=True)
+        if "const" in parameter and buffers[index].kind != "weight"
     )
     delay = f"if ({condition.replace('READ', read)}) {{ {DELAY % rounds} }}"
     for program in raw["programs"]:
