@@ -226,6 +226,14 @@ def test_slower_kernels_are_named_with_their_nodes_and_both_times() -> None:
     assert why.lines == verdict.lines
 
 
+def test_kernels_that_share_a_node_are_told_apart_where_both_sides_have_them() -> None:
+    # Both write a part of what is concatenated.
+    before = launches(("k1", "/a/Gemm /Concat", 1.0), ("k2", "/b/Gemm /Concat", 0.5))
+    now = launches(("k1", "/a/Gemm /Concat", 1.1), ("k2", "/b/Gemm /Concat", 8.0))
+    (line,) = describe_kernels(compare_kernels(before, now), 7.6)
+    assert line == "slower kernel: k2, nodes /Concat +1: 0.500 ms before, 8.000 ms now"
+
+
 def test_a_kernel_that_lost_little_in_each_of_many_places_is_named() -> None:
     nodes = [f"/{n}/Conv" for n in range(20)]
     before = launches(*(("k1", node, 1.0) for node in nodes), ("k2", "/b/Conv", 5.0))
