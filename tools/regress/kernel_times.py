@@ -11,11 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from runtime.origin import short_origin
-
 # Of what all kernels lost together: what one has to have lost to be named.
 NAMED_SHARE: Final = 0.1
 MOST_NAMED: Final = 5
+SHOWN_NODES: Final = 4
 
 
 class LaunchTime(NamedTuple):
@@ -64,10 +63,11 @@ class KernelChange:
     def text(self) -> str:
         """One line."""
         more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
-        return (
-            f"{self.names[0]}{more}, nodes {short_origin(self.nodes)}: "
-            f"{self.before_ms:.3f} ms before, {self.now_ms:.3f} ms now"
-        )
+        nodes = ", ".join(self.nodes[:SHOWN_NODES]) or "none"
+        if len(self.nodes) > SHOWN_NODES:
+            nodes += f" and {len(self.nodes) - SHOWN_NODES} more"
+        times = f"{self.before_ms:.3f} ms before, {self.now_ms:.3f} ms now"
+        return f"{self.names[0]}{more}, nodes {nodes}: {times}"
 
 
 def compare_kernels(
