@@ -224,12 +224,12 @@ def code_facts(a: Manifest, b: Manifest) -> list[Fact]:
         shown = ", ".join(f"{name} ({', '.join(nodes[name][:2])})" for name in sorted(new)[:SHOWN])
         text = f"{len(gone)} of {len(left)} kernels of A have another text in B"
         facts.append(Fact("code generation", True, f"{text}: {shown}" if shown else text))
-    one, other = definitions(a), definitions(b)
+    before, now = definitions(a), definitions(b)
     # What is defined in more programs, or for more conditions, is no other definition.
     changed = sorted(
         name
-        for name in one.keys() & other.keys()
-        if not (one[name] <= other[name] or other[name] <= one[name])
+        for name in before.keys() & now.keys()
+        if not (before[name] <= now[name] or now[name] <= before[name])
     )
     if changed:
         text = f"what kernels use is defined otherwise: {'; '.join(changed[:SHOWN])}"

@@ -1,7 +1,8 @@
 """Which kernels became slower: launches of two programs, matched by the ONNX nodes they compute.
 
-Two compilations may cut a model into other kernels. What shares a node, directly or by way of
-others, is one piece of work on both sides; of such pieces the times can be compared.
+Two compilations may cut a model into other kernels. What computes the same nodes is one piece of
+work on both sides, and of the rest what shares a node, directly or by way of others; of such pieces
+the times can be compared.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from runtime.origin import short_origin
-
 # Of what all kernels lost together: what one has to have lost to be named.
 NAMED_SHARE: Final = 0.1
 MOST_NAMED: Final = 5
+SHOWN_NODES: Final = 4
 
 
 class LaunchTime(NamedTuple):
@@ -63,10 +63,11 @@ class KernelChange:
     def text(self) -> str:
         """One line."""
         more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
-        return (
-            f"{self.names[0]}{more}, nodes {short_origin(self.nodes)}: "
-            f"{self.before_ms:.3f} ms before, {self.now_ms:.3f} ms now"
-        )
+        nodes = ", ".join(self.nodes[:SHOWN_NODES]) or "none"
+        if len(self.nodes) > SHOWN_NODES:
+            nodes += f" and {len(self.nodes) - SHOWN_NODES} more"
+        times = f"{self.before_ms:.3f} ms before, {self.now_ms:.3f} ms now"
+        return f"{self.names[0]}{more}, nodes {nodes}: {times}"
 
 
 def compare_kernels(
@@ -74,13 +75,17 @@ def compare_kernels(
 ) -> tuple[KernelChange, ...]:
     """Return the pieces of work of two programs, those of one kernel joined; most lost first."""
     groups = Groups()
+    # What computes the same nodes on both sides is a piece by itself.
+    exact = {frozenset(_names(one)) for one in before} & {frozenset(_names(one)) for one in now}
     for launch in (*before, *now):
-        groups.join(_names(launch))
-    pieces: dict[str, tuple[list[LaunchTime], list[LaunchTime]]] = {}
+        if frozenset(_names(launch)) not in exact:
+            groups.join(_names(launch))
+    pieces: dict[object, tuple[list[LaunchTime], list[LaunchTime]]] = {}
     for side, launches in enumerate((before, now)):
         for launch in launches:
-            root = groups.root(_names(launch)[0])
-            pieces.setdefault(root, ([], []))[side].append(launch)
+            nodes = frozenset(_names(launch))
+            piece = nodes if nodes in exact else groups.root(_names(launch)[0])
+            pieces.setdefault(piece, ([], []))[side].append(launch)
     # One kernel may do many pieces, each of which has lost little.
     by_kernels: dict[tuple[str, ...], tuple[list[LaunchTime], list[LaunchTime]]] = {}
     for old, new in pieces.values():
