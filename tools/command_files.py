@@ -103,7 +103,7 @@ _DRIVE = ("--telemetry", "--camera")
 COMMAND_FILES: Mapping[str, Files] = {
     "make-model": Files(directories=("directory",)),
     "compile": Files(("--output", "--viz"), models=("model",), more=_compile),
-    "inspect": Files(("--output", "--viz"), reads=("--schema",), models=("file",)),
+    "inspect": Files(("--output", "--viz"), reads=("--schema", "--times"), models=("file",)),
     "exec": Files(("--outputs",), reads=("artifact", "--inputs")),
     "selftest": Files(reads=("artifact",)),
     "bench": Files(("--trace",), reads=("path", "--model", "--monitoring")),
@@ -141,7 +141,9 @@ COMMAND_FILES: Mapping[str, Files] = {
     "keys": Files(directories=("directory",)),
     "subscribe": Files(("--output",), reads=("--bus-keys",)),
     "bridge": Files(reads=("--bus-keys",)),
-    "view": Files(reads=("--bus-keys", *_DRIVE), drives=("log", "--drive")),
+    "view": Files(
+        reads=("--bus-keys", "--layout", *_DRIVE), drives=("log", "--with", "--drive")
+    ),
     "play": Files(reads=("--bus-keys", *_DRIVE), drives=("drive",)),
     "drive": Files(("--log", "--report", "--lines"), reads=("--model", "--gates")),
     "demo": Files(directories=("--directory",), reads=("--model",), more=_demo),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import socket
 import threading
 from collections.abc import Callable
@@ -23,13 +24,17 @@ from tools.live.bus_feed import STREAMS, BusFeed, LiveOptions, Seen
 from tools.live.camera_pictures import CameraPictures
 from tools.live.cameras import CameraTable
 from tools.live.drive_pictures import NoPictures, picture_maker
-from tools.live.log_index import LogIndex
+from tools.live.log_index import IndexThread, LogIndex
+from tools.live.log_source import WARM_UP_ROWS, LogSource
+from tools.live.messages import Json
 from tools.live.server import Address, Server
-from tools.live.viewers import LiveSource, LogSource, Source
+from tools.live.viewers import LiveSource, Source
 from tools.playback.player_threads import yield_to_others
 
 # How soon a signal is noticed.
 POLL_S = 0.1
+# How long the first rows of a log are waited for before the page is there.
+FIRST_S = 0.5
 NO_FRAMES = "this log has no frames; name the drive that it was made from with --drive"
 
 
@@ -42,12 +47,16 @@ class ServeOptions:
         width: of the pictures in pixels, at most.
         drives: how drives are opened.
         drive: the drive that a log was made from; None: none was named.
+        other: a second log, or its drive; None: there is none.
+        layout: what the page begins with; None: its own.
     """
 
     rate_hz: float
     width: int
     drives: DriveOptions
     drive: str | None
+    other: str | None = None
+    layout: Json | None = None
 
 
 class Session(Protocol):
@@ -76,7 +85,7 @@ class LiveSession:
         table = CameraTable(focal_px=options.drives.focal_px)
         self.title = str(addresses_of(args))
         live = LiveOptions(self.title, table, options.rate_hz, options.width)
-        self._live_source = LiveSource(live)
+        self._live_source = LiveSource(live, {"layout": options.layout})
         self.source: Source = self._live_source
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -88,7 +97,7 @@ class LiveSession:
             except FrameError as error:
                 raise UsageError(f"--camera-server: {error}") from error
             made.callback(pictures.close)
-            self._feed = BusFeed(transport, pictures, live, self._live_source.wanted, self._deliver)
+            self._feed = BusFeed(transport, pictures, live, self._live_source, self._deliver)
             self._resources = made.pop_all()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -125,7 +134,7 @@ class LiveSession:
 
 
 class LogSession:
-    """A log, read before the server begins."""
+    """A log, which is read by threads of its own."""
 
     mode = "log"
 
@@ -134,7 +143,7 @@ class LogSession:
         self.source: Source = source
 
     def start(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
-        """Do nothing: all is there."""
+        """Do nothing: the logs' threads run."""
 
 
 def live_session(args: argparse.Namespace, options: ServeOptions, stack: ExitStack) -> Session:
@@ -161,19 +170,20 @@ def log_session(text: str, options: ServeOptions, stack: ExitStack) -> Session:
         LogError: the log cannot be read, or is none.
     """
     logs, drive_text = _logs_of(text, options)
-    index = LogIndex(logs)
-    stack.callback(index.close)
-    if not len(index):
-        heard = ", ".join(sorted(index.counts)) or "no messages"
-        raise DriveError(
-            f"{text}: expected messages of a model, a camera or a car, found {heard}; name the log "
-            "of a drive"
-        )
+    indexes = [_index_of(text, logs, stack)]
+    if options.other is not None:
+        others, _ = _logs_of(options.other, options)
+        indexes.append(_index_of(options.other, others, stack))
     drive, why_not = _drive_of(drive_text, options)
-    about: dict[str, object] = {"cameras": [], "whyNoFrames": why_not}
+    about: Json = {
+        "cameras": [],
+        "whyNoFrames": why_not,
+        "layout": options.layout,
+        "other": options.other,
+    }
     table = CameraTable(focal_px=options.drives.focal_px)
     if drive is None:
-        source = LogSource(text, index, table, lambda: NoPictures(why_not), about)
+        source = LogSource(text, indexes, table, lambda: NoPictures(why_not), about)
         return LogSession(text, source)
     stack.callback(drive.close)
     assert drive_text is not None
@@ -181,7 +191,24 @@ def log_session(text: str, options: ServeOptions, stack: ExitStack) -> Session:
     about["cameras"] = [name for name in STREAMS if name in drive.info.formats]
     table = CameraTable(drive.info.cameras, options.drives.focal_px)
     make = picture_maker(drive, lambda: open_drive(again, options.drives), options.width)
-    return LogSession(text, LogSource(text, index, table, make, about))
+    return LogSession(text, LogSource(text, indexes, table, make, about))
+
+
+def _index_of(text: str, logs: list[Path], stack: ExitStack) -> LogIndex:
+    """Begin to read logs; return when there is something to show, or nothing."""
+    index = LogIndex(logs)
+    reading = IndexThread(index)
+    stack.callback(reading.close)
+    # What follows is there when the page is; a log without any row has to be read to its end.
+    reading.wait(lambda: len(index) > WARM_UP_ROWS, FIRST_S)
+    reading.wait(lambda: len(index), math.inf)
+    if not len(index):
+        heard = ", ".join(sorted(index.counts)) or "no messages"
+        raise DriveError(
+            f"{text}: expected messages of a model, a camera or a car, found {heard}; name the log "
+            "of a drive"
+        )
+    return index
 
 
 def _logs_of(text: str, options: ServeOptions) -> tuple[list[Path], str | None]:
