@@ -214,7 +214,10 @@ class LogIndex:
             column.append(math.nan if value is None else value)
         is_answer = newest.answer is not None
         self.has_answers |= is_answer
-        self._row_of.setdefault(newest.frame_id, len(self._answers))
+        before = self._row_of.get(newest.frame_id)
+        # Of a frame that has a row of its camera and one of its answer, the answer counts.
+        if before is None or (is_answer and self._answers[before] < 0):
+            self._row_of[newest.frame_id] = len(self._answers)
         self._around_of.append(len(self._around) - 1)
         self._health_of.append(len(self._services[HEALTH].places) - 1)
         self._answers.append(place if is_answer else -1)

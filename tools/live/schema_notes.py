@@ -17,8 +17,8 @@ _FIELD: Final = re.compile(r"(\w+)\s*(?:@\d+\s*)?:(?:\w|\()[^;{]*[;{]\s*#\s*(.+)
 # Longer ones first. They begin the comment, and a space or a sign follows.
 _UNITS: Final = (
     "degrees Celsius", "degrees/s", "degrees", "m/s^3", "m/s^2", "m/s", "rad/s", "N/rad", "1/m",
-    "1/s", "rad", "kbit/s", "uWh", "mV", "mA", "uT", "mg", "dBHz", "dB", "Hz", "kg", "MB", "ms", "us",
-    "ns", "Nm", "m", "s", "V", "W", "%", "bytes", "pixels", "cycles",
+    "1/s", "rad", "kbit/s", "uWh", "mV", "mA", "uT", "mg", "dBHz", "dB", "Hz", "kg", "MB", "ms",
+    "us", "ns", "Nm", "m", "s", "V", "W", "%", "bytes", "pixels", "cycles",
 )  # fmt: skip
 _UNIT: Final = re.compile(f"({'|'.join(map(re.escape, _UNITS))})(?=$|[\\s,;:.])")
 _SHOWN: Final = {

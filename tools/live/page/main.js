@@ -226,7 +226,7 @@ function state() {
   } else if (hello.mode === 'log') {
     [tone, word] = ['idle', 'log'];
     if (page.logs[0].isWhole && !page.logs[0].hasAnswers) [tone, text] = ['warn', 'This log has no output of a model: no modelV2 in it.'];
-    else if (hello.whyNoFrames) [tone, text] = ['warn', `No pictures: ${hello.whyNoFrames}.`];
+    else if (hello.whyNoFrames && page.timeline) [tone, text] = ['warn', `No pictures: ${hello.whyNoFrames}.`];
   } else if (moment === null) {
     [tone, word] = ['idle', 'connecting'];
   } else if (moment.waiting) {

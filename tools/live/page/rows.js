@@ -41,10 +41,11 @@ export class Rows {
     return this.rows.slice(this.at(first, true), this.at(last, false) + 1);
   }
 
-  // The first row that is worth looking at: the model's histories are full, and it is valid.
+  // The first row that is worth looking at: the model's histories are full, and it is valid. A log that is shorter
+  // begins with its first valid row.
   afterWarmUp(count) {
-    const {valid} = this.column;
-    for (let at = Math.min(count, this.end); at <= this.end; at += 1) if (this.rows[at][valid] !== 0) return at;
-    return Math.min(count, Math.max(0, this.end));
+    const first = this.end > count ? count : 0;
+    const found = this.rows.findIndex((row, at) => at >= first && row[this.column.valid] !== 0);
+    return found < 0 ? first : found;
   }
 }
