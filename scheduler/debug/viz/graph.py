@@ -128,7 +128,8 @@ def kernel_graph(table: KernelTable, prefix: str, times: LaunchTimes | None = No
     lanes = assign_lanes([(placed.at[a][0], far[a]) for a in sources])
     lane_of = dict(zip(sources, lanes, strict=True))
     left = MARGIN + LANE * (max(lanes, default=-1) + 1) + (MARGIN if lanes else 0)
-    drawing = _Drawing(table, placed, left, lane_of, prefix, times)
+    flops = max(1, table.totals.flops)
+    drawing = _Drawing(table, placed, left, lane_of, prefix, times, flops)
     width = left + max(map(len, placed.rows), default=0) * (BOX_WIDTH + GAP_X) + MARGIN
     height = MARGIN * 2 + len(placed.rows) * (BOX_HEIGHT + GAP_Y)
     parts = [drawing.edge(edge) for edge in edges]
@@ -151,6 +152,7 @@ class _Drawing:
     lane_of: dict[int, int]
     prefix: str
     times: LaunchTimes | None
+    flops: int  # of all kernels
 
     def _corner(self, box: int) -> tuple[int, int]:
         row, column = self.placed.at[box]
@@ -166,7 +168,7 @@ class _Drawing:
         )
         kind = launch.kind if launch.kind in KINDS else "other"
         title = f"{launch.number}: {launch.kernel}\n" + "\n".join(launch.origin)
-        share = launch.flops / max(1, self.table.totals.flops)
+        share = launch.flops / self.flops
         work = f"{flops_text(launch.flops)} · {size_text(launch.bytes_moved)} · {shape}"
         if self.times is not None:
             share = self.times.share(launch.number)

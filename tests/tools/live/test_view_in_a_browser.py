@@ -33,6 +33,8 @@ PIXELS = """
 """
 TEXT = "document.getElementById('%s').textContent"
 GROUND = "getComputedStyle(document.body).backgroundColor"
+# As the page writes it.
+MINUS = "\u2212"
 ARROW_LEFT, ARROW_RIGHT, HOME, END, SPACE = 37, 39, 36, 35, 32
 
 
@@ -303,11 +305,13 @@ def test_a_second_log_lies_over_the_first_and_differences_are_marked(
         chromium.press("n", 78)
         assert frame_id(chromium) == 120
         acceleration = "document.querySelectorAll('#numbers > div')[5]"
-        wait_until(lambda: "| −2.50" in chromium.ask(f"{acceleration}.textContent"), "both values")
+        wait_until(
+            lambda: f"| {MINUS}2.50" in chromium.ask(f"{acceleration}.textContent"), "both values"
+        )
         assert chromium.ask(f"{acceleration}.className") == "differs"
         assert moved(chromium, "plot-acceleration", before)
         choose(chromium, "desiredacceleration modelv2", "modelV2.action.desiredAcceleration")
-        wait_until(lambda: value(chromium, 0, "other") == "−2.5 m/s²", "the field of both")
+        wait_until(lambda: value(chromium, 0, "other") == f"{MINUS}2.5 m/s²", "the field of both")
         assert chromium.ask("document.querySelector('.field').classList.contains('differs')")
         # Home is in the first log only; the next difference behind the last is beyond the second.
         chromium.press("Home", HOME)
@@ -317,7 +321,7 @@ def test_a_second_log_lies_over_the_first_and_differences_are_marked(
         for _ in range(10):
             chromium.press("p", 80)
         assert frame_id(chromium) == 129
-        wait_until(lambda: value(chromium, 0, "other") == "−2.5 m/s²", "the field there")
+        wait_until(lambda: value(chromium, 0, "other") == f"{MINUS}2.5 m/s²", "the field there")
         chromium.press("ArrowRight", ARROW_RIGHT)
         wait_until(lambda: value(chromium, 0) == value(chromium, 0, "other"), "the same again")
         check_layout(chromium, width)
