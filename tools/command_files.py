@@ -141,9 +141,7 @@ COMMAND_FILES: Mapping[str, Files] = {
     "keys": Files(directories=("directory",)),
     "subscribe": Files(("--output",), reads=("--bus-keys",)),
     "bridge": Files(reads=("--bus-keys",)),
-    "view": Files(
-        reads=("--bus-keys", "--layout", *_DRIVE), drives=("log", "--with", "--drive")
-    ),
+    "view": Files(reads=("--bus-keys", "--layout", *_DRIVE), drives=("log", "--with", "--drive")),
     "play": Files(reads=("--bus-keys", *_DRIVE), drives=("drive",)),
     "drive": Files(("--log", "--report", "--lines"), reads=("--model", "--gates")),
     "demo": Files(directories=("--directory",), reads=("--model",), more=_demo),

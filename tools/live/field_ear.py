@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
-from cereal.errors import MessageError
+from cereal.errors import MessageError, TransportError
+from cereal.services import SERVICES
 from cereal.transport.base import Subscriber, Transport
 from tools.live.fields import FieldPath, Shown, read_fields
+
+logger = logging.getLogger(__name__)
 
 Sample = tuple[str, float, Shown]
 """A field's text, seconds since the view's start, and its value."""
@@ -28,6 +32,7 @@ class FieldEar:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._subscribers: dict[str, Subscriber] = {}
+        self._refused: set[str] = set()
         self._samples: list[Sample] = []
 
     def listen(self, fields: Mapping[str, FieldPath], now_s: float) -> None:
@@ -37,14 +42,14 @@ class FieldEar:
             fields: that somebody looks at.
             now_s: time of what came.
         """
-        wanted = {one.service for one in fields.values()}
+        # Members of Event that are no service any more have fields, too.
+        wanted = {one.service for one in fields.values()} & SERVICES.keys() - self._refused
         for service in self._subscribers.keys() - wanted:
             self._subscribers.pop(service).close()
         for service in sorted(wanted):
-            subscriber = self._subscribers.get(service)
+            subscriber = self._subscriber(service)
             if subscriber is None:
-                subscriber = self._transport.subscriber(service)
-                self._subscribers[service] = subscriber
+                continue
             mine = [one for one in fields.values() if one.service == service]
             for _ in range(_AT_ONCE):
                 data = subscriber.receive()
@@ -56,6 +61,16 @@ class FieldEar:
         """Return the samples since the last call."""
         samples, self._samples = self._samples, []
         return samples
+
+    def _subscriber(self, service: str) -> Subscriber | None:
+        found = self._subscribers.get(service)
+        if found is None:
+            try:
+                found = self._subscribers[service] = self._transport.subscriber(service)
+            except TransportError as error:
+                logger.warning("fields of %s cannot be shown: %s", service, error)
+                self._refused.add(service)
+        return found
 
     def _take(self, data: bytes, fields: list[FieldPath], now_s: float) -> None:
         try:

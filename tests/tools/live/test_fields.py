@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from cereal.schema import new_event
+from cereal.errors import TransportError
+from cereal.schema import log, new_event
 from cereal.services import SERVICES
 from cereal.transport.memory import MemoryTransport
 from tests.tools.live.speaker import message, unpacked
 from tools.errors import UsageError
+from tools.lib.message_values import fields_of
 from tools.live.bus_feed import LiveOptions, Seen
 from tools.live.cameras import CameraTable
 from tools.live.field_ear import FieldEar
@@ -164,6 +166,29 @@ def test_fields_are_heard_while_somebody_looks_at_them() -> None:
     publisher.send(message("carState", 0, 1))
     ear.listen(fields, 3.0)
     assert ear.take() == []
+
+
+def test_a_field_that_nobody_sends_or_that_cannot_be_heard_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transport = MemoryTransport()
+    ear = FieldEar(transport)
+    members = {field.name for field in fields_of(log.Event.schema) if field.in_union}
+    # The schema has members of years ago that are on no bus.
+    old = parse_fields(sorted(members - SERVICES.keys()))
+    assert old
+    ear.listen({one.text: one for one in old}, 0.0)
+    asked = []
+
+    def refuse(service: str, **_: object) -> None:
+        asked.append(service)
+        raise TransportError("no room")
+
+    monkeypatch.setattr(transport, "subscriber", refuse)
+    fields = {one.text: one for one in parse_fields(["carState.vEgo"])}
+    ear.listen(fields, 0.0)
+    ear.listen(fields, 1.0)
+    assert (asked, ear.take()) == (["carState"], [])
 
 
 def test_a_viewer_gets_the_samples_of_its_own_fields() -> None:

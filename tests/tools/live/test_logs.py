@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cereal.clock import ManualClock
+from cereal.errors import LogError
 from cereal.log_writer import LogWriter
 from cereal.schema import new_event, read_event
 from cereal.transport.memory import MemoryTransport
@@ -272,6 +273,27 @@ def test_a_log_is_shown_while_it_is_read(tmp_path: Path, monkeypatch: pytest.Mon
 
     asyncio.run(watch())
     reading.close()
+
+
+def test_a_log_that_cannot_be_read_on_is_shown_up_to_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Iterator[bytes]:
+        yield from EVENTS[: len(EVENTS) // 2]
+        raise LogError("expected room in /tmp, got No space left on device")
+
+    monkeypatch.setattr(log_content, "read_log_bytes", full)
+    found = LogIndex([write_log(tmp_path / "drive.rlog", EVENTS)])
+    reading = IndexThread(found)
+    reading.wait(lambda: found.is_whole, 20)
+    assert (len(found), found.is_whole) == (30, True)
+    assert "the log ends early here: expected room in /tmp" in found.notes[0]
+    reading.close()
+    # A file that is none is an error from the first.
+    nothing = IndexThread(LogIndex([tmp_path / "none.rlog"]))
+    with pytest.raises(LogError, match=r"none\.rlog: expected a readable log"):
+        nothing.wait(lambda: False, 20)
+    nothing.close()
 
 
 def test_answers_that_begin_late_set_the_pace_from_there_on(index: Index) -> None:

@@ -172,7 +172,7 @@ export class Fields {
     const number = name => (typeof name === 'number' ? name : name === null ? null : names ? names.indexOf(`${name}`) : null);
     const rows = list => list.map(([time, found]) => [time, number(found)]);
     const plot = {name: one.field, lines: [['value', '', 'plan', 1.6]], span: 0, gap: Infinity, isStep: names !== null, names};
-    const marked = pair === null ? [] : mine.filter(([time, found]) => differ(found, valueAt(others, time + 1e-3) ?? null)).map(([time]) => time);
+    const marked = pair === null ? [] : differences(mine, others);
     drawPlot(one.canvas, plot, {rows: rows(mine), others: rows(others), column: {value: 1}, first, last, cursor, marked});
     label(one.canvas, `${one.field}: ${text}${isOther ? `, second log ${this.text(one, other)}` : ''}`);
   }
@@ -191,6 +191,17 @@ function otherSamples(samples, pair, field, first, last) {
   const from = pair.toSecond(first), to = pair.toSecond(last);
   if (from === null || to === null) return [];
   return samples.between(1, field, from, to).map(([time, value]) => [pair.toFirst(time), value]).filter(([time]) => time !== null);
+}
+
+// The times of samples that differ from what the second log holds then; both are in the order of time.
+function differences(mine, others) {
+  const times = [];
+  let before = 0;
+  for (const [time, value] of mine) {
+    while (before < others.length && others[before][0] <= time + 1e-3) before += 1;
+    if (differ(value, before ? others[before - 1][1] : null)) times.push(time);
+  }
+  return times;
 }
 
 // The newest value up to a time; undefined without one.

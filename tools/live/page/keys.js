@@ -5,6 +5,7 @@ const element = id => document.getElementById(id);
 // Where a key already means something: text, a choice, and Space on a button.
 function isTaken(target, key) {
   if (target.matches('input[type="text"], input[type="search"], input[type="number"], select')) return true;
+  if (target.matches('input[type="checkbox"]')) return key === ' ';
   if (target.matches('button, a')) return key === ' ' || key === 'Enter';
   // The slider itself moves by a row with arrows, to its ends with Home and End.
   return false;

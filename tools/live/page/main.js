@@ -291,7 +291,7 @@ function freeze() {
 }
 
 const actions = {
-  play: () => (page.timeline ? page.timeline.toggle() : freeze()),
+  play: () => (page.hello?.mode === 'log' ? page.timeline?.toggle() : freeze()),
   timeline: () => page.timeline,
   camera: () => { if (!element('camera').hidden) chooseCamera(page.camera === 'road' ? 'wideRoad' : 'road'); },
   difference: by => {

@@ -48,7 +48,7 @@ export class Pair {
   // Rows of the second log for the times of the first, with those times.
   between(first, last) {
     const found = [];
-    for (let at = this.first.at(first, true); at <= this.first.at(last, false); at += 1) {
+    for (let at = this.first.at(first, true); at <= this.first.at(last, true); at += 1) {
       const other = this.other(at);
       if (other) found.push([this.first.rows[at][0], ...other.slice(1)]);
     }

@@ -38,7 +38,7 @@ export class Rows {
   }
 
   between(first, last) {
-    return this.rows.slice(this.at(first, true), this.at(last, false) + 1);
+    return this.rows.slice(this.at(first, true), this.at(last, true) + 1);
   }
 
   // The first row that is worth looking at: the model's histories are full, and it is valid. A log that is shorter
