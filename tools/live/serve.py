@@ -9,21 +9,21 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from cereal.errors import FrameError
-from tools.drives.drive import Drive
+from tools.drives.drive import DriveInfo
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
-from tools.drives.segment_drive import SegmentDrive
+from tools.drives.openpilot import drive_logs
 from tools.drives.segment_files import SMALL_VIDEO, segment_at
 from tools.errors import DriveError, ToolError, UsageError
 from tools.lib.bus_options import addresses_of, open_bus, open_camera_server
 from tools.live.bus_feed import STREAMS, BusFeed, LiveOptions, Seen
 from tools.live.camera_pictures import CameraPictures
 from tools.live.cameras import CameraTable
-from tools.live.drive_pictures import NoPictures, picture_maker
+from tools.live.drive_pictures import NoPictures, Pictures, picture_maker
 from tools.live.log_index import IndexThread, LogIndex
 from tools.live.log_source import WARM_UP_ROWS, LogSource
 from tools.live.messages import Json
@@ -174,23 +174,13 @@ def log_session(text: str, options: ServeOptions, stack: ExitStack) -> Session:
     if options.other is not None:
         others, _ = _logs_of(options.other, options)
         indexes.append(_index_of(options.other, others, stack))
-    drive, why_not = _drive_of(drive_text, options)
-    about: Json = {
-        "cameras": [],
-        "whyNoFrames": why_not,
-        "layout": options.layout,
-        "other": options.other,
-    }
     table = CameraTable(focal_px=options.drives.focal_px)
-    if drive is None:
-        source = LogSource(text, indexes, table, lambda: NoPictures(why_not), about)
-        return LogSession(text, source)
-    stack.callback(drive.close)
-    assert drive_text is not None
-    again = drive_text
-    about["cameras"] = [name for name in STREAMS if name in drive.info.formats]
-    table = CameraTable(drive.info.cameras, options.drives.focal_px)
-    make = picture_maker(drive, lambda: open_drive(again, options.drives), options.width)
+    about: Json = {"cameras": [], "layout": options.layout, "other": options.other}
+    make, info, why_not = _pictures_of(drive_text, options, stack)
+    about["whyNoFrames"] = why_not
+    if info is not None:
+        about["cameras"] = [name for name in STREAMS if name in info.formats]
+        table = CameraTable(info.cameras, options.drives.focal_px)
     return LogSession(text, LogSource(text, indexes, table, make, about))
 
 
@@ -221,16 +211,13 @@ def _logs_of(text: str, options: ServeOptions) -> tuple[list[Path], str | None]:
         drive = str(segment.path) if segment is not None and has_video else None
         return [path], options.drive or drive
     (one,) = _single(text, options.drives)
-    drive_opened = open_drive(one, options.drives)
-    try:
-        if not isinstance(drive_opened, SegmentDrive):
-            raise UsageError(
-                f"{text}: expected a log, or segments with a log, found a drive without one; "
-                "replay it first, then: modeld view LOG --drive DRIVE"
-            )
-        return list(drive_opened.logs), options.drive or one
-    finally:
-        drive_opened.close()
+    logs = drive_logs(one, options.drives)
+    if not logs:
+        raise UsageError(
+            f"{text}: expected a log, or segments with a log, found a drive without one; "
+            "replay it first, then: modeld view LOG --drive DRIVE"
+        )
+    return logs, options.drive or one
 
 
 def _single(text: str, options: DriveOptions) -> list[str]:
@@ -242,17 +229,27 @@ def _single(text: str, options: DriveOptions) -> list[str]:
     return found
 
 
-def _drive_of(text: str | None, options: ServeOptions) -> tuple[Drive | None, str]:
+def _pictures_of(
+    text: str | None, options: ServeOptions, stack: ExitStack
+) -> tuple[Callable[[], Pictures], DriveInfo | None, str]:
     """Open the drive with the frames; without it, say why."""
-    if text is None:
-        return None, NO_FRAMES
-    try:
-        return open_drive(text, options.drives), ""
-    except ToolError as error:
-        if options.drive is not None:
-            raise
-        # The log's own directory: the log alone is worth looking at.
-        return None, f"this log's frames cannot be shown: {error}"
+    why_not = NO_FRAMES
+    if text is not None:
+        try:
+            # Opening all segments of a long route at once would take minutes.
+            one_by_one = replace(options.drives, split=True)
+            texts = expand_drives(_single(text, options.drives), one_by_one)
+            make, info = picture_maker(
+                texts, lambda one: open_drive(one, options.drives), options.width, stack
+            )
+        except ToolError as error:
+            if options.drive is not None:
+                raise
+            # The log's own directory: the log alone is worth looking at.
+            why_not = f"this log's frames cannot be shown: {error}"
+        else:
+            return make, info, ""
+    return lambda: NoPictures(why_not), None, why_not
 
 
 async def serve(

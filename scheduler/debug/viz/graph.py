@@ -19,6 +19,7 @@ from scheduler.debug.viz.times import LaunchTimes
 
 # Pixels, but for the boxes in a row: three fit beside the pane of details on a wide screen.
 BOX_WIDTH, BOX_HEIGHT = 296, 56
+BOX_TEXT = 48  # characters
 GAP_X, GAP_Y = 14, 24
 LANE = 8
 PER_ROW = 3
@@ -172,7 +173,10 @@ class _Drawing:
         work = f"{flops_text(launch.flops)} · {size_text(launch.bytes_moved)} · {shape}"
         if self.times is not None:
             share = self.times.share(launch.number)
-            work = f"{self.times.text(launch.number)} · {work}"
+            # In place of the bytes, which are in the table.
+            work = f"{self.times.text(launch.number)} · {flops_text(launch.flops)} · {shape}"
+        # The rest is in the table, and in what is shown beside the graph.
+        work = work if len(work) <= BOX_TEXT else f"{work[: BOX_TEXT - 1]}…"
         # A tenth of all work fills the bar: few kernels have more.
         bar = max(1.0, min(1.0, share * 10) * BOX_WIDTH)
         lines = (

@@ -14,7 +14,7 @@ from scheduler.context import CompileContext, Stages
 from scheduler.debug.kernel_table import kernel_tables
 from scheduler.debug.viz import LaunchTimes, page, write_page
 from scheduler.debug.viz.alike import pair_nodes, rewired
-from scheduler.debug.viz.graph import BOX_WIDTH, assign_lanes, kernel_graph, place_kernels
+from scheduler.debug.viz.graph import BOX_TEXT, BOX_WIDTH, assign_lanes, kernel_graph, place_kernels
 from scheduler.debug.viz.memory import memory_timeline
 from scheduler.debug.viz.passes import CHUNK, make_stages, passes_section
 from scheduler.emit.artifact import Emitted, emit
@@ -145,6 +145,13 @@ def test_measured_times_are_in_boxes_table_and_details(check: Check) -> None:
     bars = [float(v) for v in re.findall(r'class="bar" y="\d+" width="([\d.]+)"', text)]
     assert bars == pytest.approx([BOX_WIDTH, BOX_WIDTH * 10 * 0.025 / 0.775], abs=0.1)
     assert ">time</th>" in text
+    # What is too long for a box is cut there.
+    lines = re.findall(r'class="soft" x="10" y="46">([^<]*)<', text)
+    assert lines[0] == "0.75 ms · 1.088 kFLOP · float32 4x16"
+    many = chain_manifest(2)
+    many["buffers"][0]["shape"] = [1234567] * 8
+    (line, _) = re.findall(r'class="soft" x="10" y="46">([^<]*)<', page(many))
+    assert (len(line), line[-1]) == (BOX_TEXT, "…")
     assert "measured on" not in page(emitted.manifest)
 
 

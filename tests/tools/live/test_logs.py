@@ -26,12 +26,18 @@ from tests.tools.conftest import MakeVideo
 from tests.tools.drives.segments import GOP, plain, shown, write_segment
 from tests.tools.live.speaker import MS, drive_log, unpacked, write_log
 from tests.tools.messages import damaged
-from tools.drives.open_drive import DriveOptions, open_drive
+from tools.drives.drive import Drive
+from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.drives.segment_drive import SegmentDrive
 from tools.errors import DriveError
-from tools.live import log_content, log_index
+from tools.live import drive_pictures, log_content, log_index
 from tools.live.cameras import CameraTable
-from tools.live.drive_pictures import NoPictures, SegmentPictures, SequentialPictures
+from tools.live.drive_pictures import (
+    NoPictures,
+    SegmentPictures,
+    SequentialPictures,
+    picture_maker,
+)
 from tools.live.fields import parse_field
 from tools.live.health import describe_health
 from tools.live.log_index import IndexThread, LogIndex
@@ -307,6 +313,61 @@ def test_answers_that_begin_late_set_the_pace_from_there_on(index: Index) -> Non
     answer = found.answer(at)
     assert answer is not None
     assert answer.frame_id == 240
+
+
+def test_segments_of_a_route_are_opened_as_they_are_looked_at(tmp_path: Path) -> None:
+    counts = (GOP, GOP, GOP - 2, GOP)
+    begin = 0
+    for number, count in enumerate(counts):
+        segment = plain(number, count=count, first=begin)
+        write_segment(tmp_path / f"00000001--0123456789--{number}", segment)
+        begin += count
+    opened, closed = [], []
+
+    def open_one(text: str) -> Drive:
+        opened.append(text[-1])
+        drive = open_drive(text, DriveOptions())
+        close = drive.close
+        drive.close = lambda: (closed.append(text[-1]), close())[1]  # type: ignore[method-assign]
+        return drive
+
+    texts = expand_drives([str(tmp_path)], DriveOptions(split=True))
+    with ExitStack() as stack:
+        make, info = picture_maker(texts, open_one, 64, stack)
+        assert (opened, set(info.formats)) == (["0"], {"road", "wideRoad"})
+        pictures = make()
+        assert make() is pictures
+        for frame_id in (0, begin - 1, GOP, 2 * GOP - 1, 2 * GOP, 3 * GOP - 3, 3 * GOP - 2, 1):
+            found = pictures.show("road", frame_id)
+            assert (found.frame_id, found.why_not) == (frame_id, "")
+            assert found.jpeg[:2] == b"\xff\xd8"
+        # Each once, and the first one always.
+        assert sorted(opened) == ["0", "1", "2", "3"]
+        for frame_id in (-1, begin, 10**9):
+            said = f"the drive has no picture of frame {frame_id}"
+            assert pictures.show("road", frame_id).why_not == said
+    assert sorted(set(closed)) == ["0", "1", "2", "3"]
+
+
+def test_no_more_segments_stay_open_than_are_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        write_segment(tmp_path / f"00000001--0123456789--{number}", plain(number, count=4))
+    (tmp_path / "00000001--0123456789--2" / "fcamera.hevc").write_bytes(b"no video")
+    monkeypatch.setattr(drive_pictures, "OPEN_SEGMENTS", 2)
+    opened: list[str] = []
+
+    def open_one(text: str) -> Drive:
+        opened.append(text[-1])
+        return open_drive(text, DriveOptions())
+
+    texts = expand_drives([str(tmp_path)], DriveOptions(split=True))
+    with ExitStack() as stack:
+        pictures = picture_maker([*texts, texts[1]], open_one, 64, stack)[0]()
+        assert pictures.show("road", 5).frame_id == 5
+        assert "fcamera.hevc" in pictures.show("road", 9).why_not
+        assert opened == ["0", "1", "2"]
 
 
 def test_health_in_a_log_is_that_of_before_with_times_since_some_seconds(index: Index) -> None:

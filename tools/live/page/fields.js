@@ -32,8 +32,8 @@ export class Fields {
   async load() {
     if (this.all !== null && !this.isStale) return;
     this.isStale = this.isGrowing();
-    const answer = await fetch('/fields');
-    if (!answer.ok) return;
+    const answer = await fetch('/fields').catch(() => null);
+    if (!answer?.ok) return;
     this.all = await answer.json();
     this.about = new Map(this.all.map(one => [one.field, one]));
     this.chosen.forEach(one => this.describe(one));
