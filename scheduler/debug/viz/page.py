@@ -255,7 +255,7 @@ def _lines(cells: Sequence[str]) -> str:
     return "<br>".join(cells)
 
 
-def _gauge(value: int, largest: int) -> str:
+def _gauge(value: float, largest: float) -> str:
     width = _GAUGE * value / largest if largest else 0.0
     return f'<span class="gauge"><span class="cell" style="width:{width:.1f}px"></span></span>'
 

@@ -157,9 +157,9 @@ def test_measured_times_are_in_boxes_table_and_details(check: Check) -> None:
 
 def test_passes_that_change_nothing_are_one_folded_line() -> None:
     x = Tensor.input("x", (4,))
-    a, b = (x.exp().node,), (x.log().node,)
-    made = [("input", a), ("one", a), ("two", a), ("three", b), ("four", b)]
-    text = passes_section(Stages(made))
+    a, b = x.exp().node, x.log().node
+    names = {"input": a, "one": a, "two": a, "three": b, "four": b}
+    text = passes_section(Stages([(name, (node,)) for name, node in names.items()]))
     assert "<summary>2 passes changed nothing</summary>" in text
     assert "<summary>1 pass changed nothing</summary>" in text
     folded = text.index("2 passes changed nothing")

@@ -17,7 +17,7 @@ from tools.errors import UsageError
 from tools.lib.message_values import fields_of
 from tools.live.bus_feed import LiveOptions, Seen
 from tools.live.cameras import CameraTable
-from tools.live.field_ear import FieldEar
+from tools.live.field_ear import FieldEar, Sample
 from tools.live.fields import MAX_FIELDS, catalogue, parse_field, parse_fields, read_fields
 from tools.live.layout import LayoutError, load_layout, parse_layout
 from tools.live.messages import Json
@@ -197,21 +197,21 @@ def test_a_viewer_gets_the_samples_of_its_own_fields() -> None:
 
     async def watch() -> None:
         viewer = Viewer()
-        own = source.open(viewer)
+        source.open(viewer)
         viewer.order(json.dumps({"fields": ["carState.vEgo", "carState.nope", 7]}))
         assert list(source.fields()) == ["carState.vEgo"]
-        samples = [("carState.vEgo", 1.0, 20.0), ("carState.aEgo", 1.0, 0.5)]
+        samples: list[Sample] = [("carState.vEgo", 1.0, 20.0), ("carState.aEgo", 1.0, 0.5)]
         source.deliver(Seen(1, [], moments, samples))
-        found, _ = unpacked(await source.next(viewer, own))
+        found, _ = unpacked(await source.next(viewer, None))
         assert found["samples"] == {"carState.vEgo": [[1.0], [20.0]]}
         viewer.order(json.dumps({"got": 1}))
         # What a page loads is judged here, and answered before anything else.
         viewer.order(json.dumps({"layout": layout(version=9)}))
         viewer.order(json.dumps({"layout": layout()}))
-        answers = [unpacked(await source.next(viewer, own))[0] for _ in range(2)]
+        answers = [unpacked(await source.next(viewer, None))[0] for _ in range(2)]
         assert "expected version 1, found 9" in answers[0]["error"]
         assert answers[1]["layout"]["fields"] == [{"field": "carState.vEgo", "as": "plot"}]
-        source.close(viewer, own)
+        source.close(viewer, None)
         assert source.fields() == {}
 
     asyncio.run(watch())
