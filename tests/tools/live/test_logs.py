@@ -44,7 +44,7 @@ from tools.live.log_index import IndexThread, LogIndex
 from tools.live.log_source import LogSource
 from tools.live.newest import COLUMNS, HEALTH
 from tools.live.serve import ServeOptions, log_session
-from tools.live.viewers import Viewer
+from tools.live.viewers import Source, Viewer
 
 TABLE = CameraTable()
 
@@ -355,6 +355,30 @@ def test_segments_of_a_route_are_opened_as_they_are_looked_at(
             said = f"the drive has no picture of frame {frame_id}"
             assert pictures.show("road", frame_id).why_not == said
     assert sorted(set(closed)) == ["0", "1", "2", "3"]
+
+
+def test_a_route_is_one_log_with_the_pictures_of_all_its_segments(tmp_path: Path) -> None:
+    for number in range(2):
+        write_segment(tmp_path / f"00000001--0123456789--{number}", plain(number, count=6))
+
+    async def watch(source: Source) -> None:
+        hello, _ = unpacked(source.hello())
+        assert (hello["cameras"], hello["whyNoFrames"]) == (["road", "wideRoad"], "")
+        viewer = Viewer()
+        own = source.open(viewer)
+        rows, _ = unpacked(await source.next(viewer, own))
+        ids = rows["columns"][1]
+        assert (ids[0], ids[-1]) == (0, 11)
+        viewer.order(json.dumps({"row": len(ids) - 1}))
+        message = {"decoding": True}
+        while message["decoding"]:
+            message, jpeg = unpacked(await source.next(viewer, own))
+        assert (message["picture"]["frameId"], jpeg[:2]) == (11, b"\xff\xd8")
+        source.close(viewer, own)
+
+    with ExitStack() as stack:
+        session = log_session(str(tmp_path), OPTIONS, stack)
+        asyncio.run(watch(session.source))
 
 
 def test_no_more_segments_stay_open_than_are_looked_into(
