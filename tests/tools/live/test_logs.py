@@ -370,7 +370,7 @@ def test_a_route_is_one_log_with_the_pictures_of_all_its_segments(tmp_path: Path
         ids = rows["columns"][1]
         assert (ids[0], ids[-1]) == (0, 11)
         viewer.order(json.dumps({"row": len(ids) - 1}))
-        message = {"decoding": True}
+        message, jpeg = unpacked(await source.next(viewer, own))
         while message["decoding"]:
             message, jpeg = unpacked(await source.next(viewer, own))
         assert (message["picture"]["frameId"], jpeg[:2]) == (11, b"\xff\xd8")
