@@ -21,7 +21,10 @@ export class Fields {
     search.oninput = () => this.find();
     search.onkeydown = event => {
       if (event.key === 'Enter') element('found').querySelector('button')?.click();
-      if (event.key === 'Escape') this.end();
+      if (event.key === 'Escape') {
+        this.end();
+        search.blur();
+      }
     };
     document.addEventListener('pointerdown', event => {
       if (!element('search-box').contains(event.target)) this.end();
