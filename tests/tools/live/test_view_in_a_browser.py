@@ -232,7 +232,7 @@ def test_any_field_is_searched_and_its_layout_saved_and_loaded(
         choose(chromium, "calstatus", "liveCalibration.calStatus")
         choose(chromium, "lefty", "drivingModelData.laneLineMeta.leftY")
         wait_until(lambda: value(chromium, 0) == speed(104), "the car's speed")
-        assert value(chromium, 2) == "calibrated"
+        wait_until(lambda: value(chromium, 2) == "calibrated", "a name")
         # An index is chosen, and the unit is that of the structure.
         chromium.ask("document.querySelector('.name input').value = 3")
         chromium.ask("document.querySelector('.name input').onchange()")

@@ -165,17 +165,19 @@ export class Fields {
     const others = pair === null ? [] : otherSamples(samples, pair, one.field, first, last);
     const at = cursor ?? last;
     const value = valueAt(mine, at), other = pair === null ? undefined : valueAt(others, at);
-    const isOther = pair !== null && differ(value ?? null, other ?? null);
-    const text = this.text(one, value);
+    const there = pair === null ? null : pair.toSecond(at);
+    const isKnown = samples.knows(0, one.field, at), isOtherKnown = there === null || samples.knows(1, one.field, there);
+    const isOther = pair !== null && isKnown && isOtherKnown && differ(value ?? null, other ?? null);
+    const text = isKnown ? this.text(one, value) : '…';
     write(one.box.querySelector('.value'), text);
-    write(one.box.querySelector('.other'), pair === null ? '' : this.text(one, other));
+    write(one.box.querySelector('.other'), pair === null ? '' : isOtherKnown ? this.text(one, other) : '…');
     one.box.classList.toggle('differs', isOther);
     if (one.as !== 'plot') return;
     const names = one.about?.names ?? (one.about?.kind === 'bool' ? ['false', 'true'] : null);
     const number = name => (typeof name === 'number' ? name : name === null ? null : names ? names.indexOf(`${name}`) : null);
     const rows = list => list.map(([time, found]) => [time, number(found)]);
     const plot = {name: one.field, lines: [['value', '', 'plan', 1.6]], span: 0, gap: Infinity, isStep: names !== null, names};
-    const marked = pair === null ? [] : differences(mine, others);
+    const marked = pair === null || !isKnown || !isOtherKnown ? [] : differences(mine, others);
     drawPlot(one.canvas, plot, {rows: rows(mine), others: rows(others), column: {value: 1}, first, last, cursor, marked});
     label(one.canvas, `${one.field}: ${text}${isOther ? `, second log ${this.text(one, other)}` : ''}`);
   }

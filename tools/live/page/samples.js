@@ -36,6 +36,12 @@ export class LogSamples {
     return found.slice(start, end);
   }
 
+  // Whether what a field holds at a time has come.
+  knows(log, path, time) {
+    const piece = this.pieces.get(`${log}:${Math.floor(Math.max(0, time) / this.seconds)}`);
+    return piece !== undefined && path in piece.fields;
+  }
+
   piece(log, chunk) {
     const key = `${log}:${chunk}`;
     const piece = this.pieces.get(key) ?? {fields: {}, asked: -Infinity, isWhole: false};
@@ -80,6 +86,10 @@ export class LiveSamples {
 
   between(log, path, first, last) {
     return (this.found[path] ?? []).filter(([time]) => time <= last);
+  }
+
+  knows() {
+    return true;
   }
 
   renew() {}
