@@ -5,6 +5,8 @@ import {drawPlot} from './plots.js';
 import {label} from './surface.js';
 
 const MAX_FIELDS = 16, MAX_FOUND = 12;
+// Times of rows and samples are rounded, and those of a second log are sums: nearer ones are the same.
+const SAME_S = 1.5e-3;
 
 const element = id => document.getElementById(id);
 const general = path => path.replace(/\[\d*\]/g, '[]');
@@ -203,7 +205,7 @@ function differences(mine, others) {
   const times = [];
   let before = 0;
   for (const [time, value] of mine) {
-    while (before < others.length && others[before][0] <= time + 1e-3) before += 1;
+    while (before < others.length && others[before][0] <= time + SAME_S) before += 1;
     if (differ(value, before ? others[before - 1][1] : null)) times.push(time);
   }
   return times;
@@ -213,7 +215,7 @@ function differences(mine, others) {
 function valueAt(list, time) {
   let found;
   for (const [at, value] of list) {
-    if (at > time) break;
+    if (at > time + SAME_S) break;
     found = value;
   }
   return found;
