@@ -217,7 +217,7 @@ def speed(frame_id: int) -> str:
 
 def value(page: Browser, number: int, kind: str = "value") -> str:
     """Return what a chosen field holds at the cursor."""
-    return str(page.ask(f"document.querySelectorAll('.field .{kind}')[{number}].textContent"))
+    return str(page.ask(f"document.querySelectorAll('.field .{kind}')[{number}]?.textContent"))
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
