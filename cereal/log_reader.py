@@ -67,9 +67,19 @@ def read_log(path: str | Path, on_defect: OnDefect | None = None) -> Iterator[An
         )
 
 
-def read_log_bytes(path: str | Path, on_defect: OnDefect | None = None) -> Iterator[bytes]:
-    """Yield the bytes of each Event of a log file; otherwise as `read_log`."""
-    content = _Content(Path(path))
+def read_log_bytes(
+    path: str | Path,
+    on_defect: OnDefect | None = None,
+    on_read: Callable[[int], None] | None = None,
+) -> Iterator[bytes]:
+    """Yield the bytes of each Event of a log file; otherwise as `read_log`.
+
+    Args:
+        path: as there.
+        on_defect: as there.
+        on_read: called with the bytes of the file that have been read, about once a MiB.
+    """
+    content = _Content(Path(path), on_read)
     splitter = MessageSplitter()
     for piece in content.pieces():
         yield from splitter.feed(piece)
@@ -190,11 +200,12 @@ class _Content:
         is_plain: Whether the file is not compressed: its bytes are the content's.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_read: Callable[[int], None] | None = None) -> None:
         self.defect: str | None = None
         self.file_offset: int | None = None
         self.is_plain = False
         self._path = path
+        self._on_read = on_read
 
     def pieces(self) -> Iterator[bytes]:
         """Yield pieces of at most about 1 MiB."""
@@ -202,12 +213,14 @@ class _Content:
             with self._path.open("rb") as file:
                 codec = codec_of(file.read(4))
                 file.seek(0)
-                if codec != "none":
-                    yield from self._decompressed(file, codec)
-                else:
-                    self.is_plain = True
-                    while piece := file.read(_CHUNK):
-                        yield piece
+                self.is_plain = codec == "none"
+                content = self._decompressed(file, codec)
+                if self.is_plain:
+                    content = iter(lambda: file.read(_CHUNK), b"")
+                for piece in content:
+                    if self._on_read is not None:
+                        self._on_read(file.tell())
+                    yield piece
         except OSError as error:
             raise LogError(
                 f"{self._path}: expected a readable log, got {error.strerror or error}; "

@@ -80,6 +80,8 @@ TRUTH: Final = Role(
 )
 ARRAYS: Final = Role("an .npz of named arrays", frozenset({"zip"}), UsageError)
 TOML: Final = Role("a TOML file", frozenset({"text"}), UsageError, MIB, may_be_empty=True)
+JSON: Final = Role("a JSON file", frozenset({"json"}), UsageError, 64 * MIB)
+LAYOUT: Final = replace(JSON, noun="a layout of the live view", max_bytes=64 << 10)
 CAMERA: Final = replace(TOML, noun="a TOML or JSON file", kinds=_TEXT)
 GATES: Final = replace(TOML, noun="a text file of gates", max_bytes=64 << 10)
 PROGRAM: Final = Role(
@@ -184,7 +186,10 @@ _DRIVE: Final = {"--telemetry": TELEMETRY, "--camera": CAMERA}
 COMMAND_FILES: Mapping[str, Files] = {
     "make-model": Files(directories=("directory",)),
     "compile": Files(("--output", "--viz"), reads={"model": ONNX}, more=_compile),
-    "inspect": Files(("--output", "--viz"), reads={"file": MODEL_OR_LOG, "--schema": CHECKOUT}),
+    "inspect": Files(
+        ("--output", "--viz"),
+        reads={"file": MODEL_OR_LOG, "--schema": CHECKOUT, "--times": JSON},
+    ),
     "exec": Files(("--outputs",), reads={"artifact": MODEL, "--inputs": ARRAYS}),
     "selftest": Files(reads={"artifact": ARTIFACT}),
     "bench": Files(
@@ -252,7 +257,16 @@ COMMAND_FILES: Mapping[str, Files] = {
     "keys": Files(directories=("directory",)),
     "subscribe": Files(("--output",), reads=_BUS),
     "bridge": Files(reads=_BUS),
-    "view": Files(reads={"log": LOG_OR_DRIVE, "--drive": DRIVE, **_DRIVE, **_BUS}),
+    "view": Files(
+        reads={
+            "log": LOG_OR_DRIVE,
+            "--with": LOG_OR_DRIVE,
+            "--drive": DRIVE,
+            "--layout": LAYOUT,
+            **_DRIVE,
+            **_BUS,
+        }
+    ),
     "play": Files(reads={"drive": DRIVE, **_DRIVE, **_BUS}),
     "drive": Files(("--log", "--report", "--lines"), reads={"--model": ARTIFACT, "--gates": GATES}),
     "demo": Files(directories=("--directory",), reads={"--model": ARTIFACT}, more=_demo),

@@ -7,6 +7,7 @@ Example::
     modeld inspect vision.onnx --nodes --bind batch=2
     modeld inspect --schedule vision.onnx
     modeld inspect --schedule driving.pkl --entry run --viz out.html
+    modeld inspect --schedule driving.pkl --viz out.html --times profile.json
     modeld inspect driving.pkl --adreno --json
     modeld inspect out.rlog.zst --dump --service modelV2 --field position.x --field action
     modeld inspect out.rlog.zst --dump --service carState --from 10 --to 20 --output car.csv
@@ -113,6 +114,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OUT.html",
         help="with --schedule: also write a page with passes, kernel graph and memory",
     )
+    parser.add_argument(
+        "--times",
+        type=Path,
+        metavar="FILE",
+        help="with --viz: show the times in this output of `bench --profile --json`",
+    )
     _add_dump_arguments(parser)
 
 
@@ -186,7 +193,7 @@ def run(args: argparse.Namespace) -> int:
         return _schedule(args, kind)
     if args.adreno is not None:
         return _adreno(args, kind)
-    for option in ("entry", "viz"):
+    for option in ("entry", "viz", "times"):
         if getattr(args, option) is not None:
             raise UsageError(f"--{option} needs --schedule")
     describer = cast("Describer", importlib.import_module(DESCRIBERS[kind]))
@@ -223,6 +230,7 @@ def _compare_schema(args: argparse.Namespace) -> int:
         "adreno",
         "entry",
         "viz",
+        "times",
         *DUMP_OPTIONS,
     ):
         if getattr(args, option) not in (None, False, []):
@@ -242,7 +250,7 @@ def _dump(args: argparse.Namespace, kind: str) -> int:
 
     if kind != "log":
         raise UsageError(f"--dump needs an event log, found a file of kind {kind}")
-    for name in ("bind", "nodes", "schedule", "entry", "viz"):
+    for name in ("bind", "nodes", "schedule", "entry", "viz", "times"):
         if getattr(args, name):
             raise UsageError(f"--{name} is not for logs; leave out --dump")
     if None not in (args.from_s, args.to_s) and args.from_s >= args.to_s:
@@ -274,7 +282,14 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
     # Here: neither the compiler nor the runtime is needed to look into a log.
     from tools.lib.describe_schedule import describe, load
 
+    if args.times is not None and args.viz is None:
+        raise UsageError("--times needs --viz, whose page shows them")
     scheduled = load(args.file, kind, parse_bindings(args.bind))
+    times = {}
+    if args.times is not None:
+        from tools.lib.launch_times import load_times
+
+        times = load_times(args.times, scheduled.manifest)
     facts, sections = describe(scheduled, args.entry)
     tables: dict[str, PageTable] = {}
     if args.adreno is not None:
@@ -288,7 +303,7 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
     if args.viz is not None:
         from scheduler.debug.viz import write_page
 
-        write_page(args.viz, scheduled.manifest, scheduled.plans, tables)
+        write_page(args.viz, scheduled.manifest, scheduled.plans, tables, times)
     if args.json:
         print_json({"kind": kind, "file": args.file.name, **facts})
         return 0

@@ -4,7 +4,11 @@ Without LOG the daemon on the bus is followed, and the camera's frames are taken
 process of its own with low priority, of which the daemon knows nothing. With LOG the page has a
 timeline to drag. LOG is an event log, or a segment, route or drive with its videos; --drive names
 the drive that a log was made from. A log without frames, or without answers of a model, shows the
-rest.
+rest. A long log is shown at once and read on meanwhile.
+
+--with names a second log, of the same frames: its answers are drawn over the first one's, frame by
+frame, and differences are marked. Any field of any service can be searched on the page and plotted;
+--layout begins with what was saved there.
 
 The page is served on this machine only; to watch from another one, take its port along:
 ssh -L 8417:127.0.0.1:8417 DEVICE. Up to eight pages may watch. SIGTERM ends it with exit code 0,
@@ -16,6 +20,7 @@ Example:
   modeld view --bus ipc:///run/modeld --camera-server camerad
   modeld view out.rlog.zst --drive drive.mp4
   modeld view drives/2023-07-27--13-01-19--5
+  modeld view out.rlog.zst --with before.rlog.zst --layout steering.json
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ import asyncio
 import sys
 import webbrowser
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modeld.startup import StopRequested, StopSignals
@@ -48,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "log", nargs="?", metavar="LOG", help="event log, segment or route (the daemon on the bus)"
     )
     parser.add_argument("--drive", metavar="DRIVE", help="the drive that the log was made from")
+    parser.add_argument(
+        "--with", metavar="OTHER", help="a second log, drawn over the first frame by frame"
+    )
     add_bus_arguments(parser)
     parser.add_argument(
         "--camera-server",
@@ -65,6 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     page.add_argument(
         "--expose", action="store_true", help="let other machines watch: with their --host"
+    )
+    page.add_argument(
+        "--layout", type=Path, metavar="FILE", help="begin with a layout that the page saved"
     )
     page.add_argument("--open", action="store_true", help="open the page in a browser")
     page.add_argument(
@@ -88,7 +100,10 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal; return 0 after SIGTERM, 130 after SIGINT."""
     if args.drive is not None and args.log is None:
         raise UsageError("--drive: expected a log beside it, found none; name the log of the drive")
+    if getattr(args, "with") is not None and args.log is None:
+        raise UsageError("--with: expected a log beside it, found none; name the first log, too")
     # Here, because they need the extra `view`: usage errors come first.
+    from tools.live.layout import load_layout
     from tools.live.serve import ServeOptions, live_session, log_session, serve
     from tools.live.server import Address, open_socket, url_of
 
@@ -98,10 +113,15 @@ def run(args: argparse.Namespace) -> int:
         listening: socket.socket = stack.enter_context(open_socket(address))
         url = url_of(args.host, listening.getsockname()[1])
         options = ServeOptions(
-            args.picture_rate, args.picture_width, drive_options(args), args.drive
+            args.picture_rate,
+            args.picture_width,
+            drive_options(args),
+            args.drive,
+            getattr(args, "with"),
+            load_layout(args.layout) if args.layout is not None else None,
         )
         try:
-            # A long log is read for a while.
+            # A log that begins late is read for a while.
             with stop.interrupting():
                 if args.log is None:
                     session = live_session(args, options, stack)

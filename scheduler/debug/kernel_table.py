@@ -76,6 +76,22 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Port:
+    """An input or an output of an entry, by the name that its model gives it.
+
+    Attributes:
+        name, dtype, shape: from the manifest.
+        launches: that read the input before anything writes it, or the last that writes the output;
+            none for what is not read, or only passed through.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    launches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
     """Sums over an entry; bytes where not said otherwise.
 
@@ -97,11 +113,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class KernelTable:
-    """The launches of an entry, and the values they read and write."""
+    """The launches of an entry, the values they read and write, and what comes in and goes out."""
 
     entry: str
     launches: tuple[Launch, ...]
     values: tuple[Value, ...]
+    inputs: tuple[Port, ...] = ()
+    outputs: tuple[Port, ...] = ()
 
     @property
     def arena(self) -> list[Value]:
@@ -180,15 +198,33 @@ def kernel_tables(
                 made.describe(launch.writes, lowered)
                 launch = _with_loops(launch, lowered)
             launches.append(launch)
-        tables.append(KernelTable(name, tuple(launches), tuple(made.values)))
+        inputs = tuple(_input(made, launches, buffer) for buffer in entry["inputs"])
+        outputs = tuple(_output(made, buffer) for buffer in entry["outputs"])
+        tables.append(KernelTable(name, tuple(launches), tuple(made.values), inputs, outputs))
     return tables
+
+
+def _input(made: _Values, launches: Sequence[Launch], buffer: int) -> Port:
+    given = {i for i, v in enumerate(made.values) if v.buffer == buffer and v.producer is None}
+    readers = tuple(launch.number for launch in launches if given & set(launch.reads))
+    return _port(made, buffer, readers)
+
+
+def _output(made: _Values, buffer: int) -> Port:
+    written = [v.producer for v in made.values if v.buffer == buffer and v.producer is not None]
+    return _port(made, buffer, tuple(written[-1:]))
+
+
+def _port(made: _Values, buffer: int, launches: tuple[int, ...]) -> Port:
+    entry = made.buffers[buffer]
+    return Port(entry["name"], entry["dtype"], tuple(entry["shape"]), launches)
 
 
 class _Values:
     """Follows what each buffer holds from launch to launch."""
 
     def __init__(self, buffers: Sequence[Mapping[str, Any]]) -> None:
-        self._buffers = buffers
+        self.buffers = buffers
         self._now: dict[int, int] = {}
         self.values: list[Value] = []
 
@@ -200,24 +236,24 @@ class _Values:
         self.values[at] = replace(self.values[at], last=launch)
         return at
 
-    def write(self, buffer: int, launch: int) -> int:
-        """Return the value that a launch leaves in a buffer."""
-        return self._add(buffer, launch, launch)
+    def write(self, buffer: int, launch: int, part: str) -> int:
+        """Return the value that a launch leaves in a buffer; `part` tells several of it apart."""
+        return self._add(buffer, launch, launch, part)
 
     def describe(self, values: Sequence[int], lowered: LoweredKernel) -> None:
         """Give values the type of what is computed: in place of another, it is not the buffer's."""
         for i, node in zip(values, lowered.kernel.targets, strict=False):
             self.values[i] = replace(self.values[i], shape=node.shape, dtype=node.dtype.name)
 
-    def _add(self, buffer: int, launch: int, producer: int | None) -> int:
-        entry = self._buffers[buffer]
+    def _add(self, buffer: int, launch: int, producer: int | None, part: str = "") -> int:
+        entry = self.buffers[buffer]
         in_arena = entry["kind"] == "arena"
         self._now[buffer] = len(self.values)
         named = in_arena and producer is not None
         self.values.append(
             Value(
                 buffer,
-                f"t{producer}" if named else entry["name"],
+                f"t{producer}{part}" if named else entry["name"],
                 entry["kind"],
                 entry["dtype"],
                 tuple(entry["shape"]),
@@ -237,7 +273,9 @@ def _launch(number: int, kernel: Mapping[str, Any], values: _Values) -> Launch:
     code = kernel.get("code", {"writes": 1, "kind": kernel["name"]})
     count = code["writes"]
     reads = tuple(values.read(a, number) for a in dict.fromkeys(kernel["args"][count:]))
-    writes = tuple(values.write(a, number) for a in kernel["args"][:count])
+    parts = [f".{i}" for i in range(count)] if count > 1 else [""]
+    written = zip(kernel["args"][:count], parts, strict=True)
+    writes = tuple(values.write(buffer, number, part) for buffer, part in written)
     return Launch(
         number,
         kernel["name"],

@@ -77,15 +77,29 @@ def open_drive(text: str, options: DriveOptions) -> Drive:
         raise DriveError(f"{text}: expected one openpilot drive, found {len(found)}; name one")
     one = found[0]
     is_small = has_small_only(one.segments)
-    selector = one.selection.selector
-    logs = [segment.log(selector, is_small=is_small) for segment in one.segments]
     wanted = {"road": options.road_cameras, "wideRoad": options.road_cameras}
     wanted["driver"] = options.driver_camera
     videos = {name: VIDEO_NAMES[name] for name, is_wanted in wanted.items() if is_wanted}
     if is_small and options.road_cameras:
         videos = {"road": SMALL_VIDEO}
-    source = Source(_display_name(one), one.segments, logs, videos, options.focal_px)
+    source = Source(_display_name(one), one.segments, _logs(one), videos, options.focal_px)
     return SegmentDrive(source)
+
+
+def drive_logs(text: str, options: DriveOptions) -> list[Path]:
+    """Return the logs of one of the drives that `expand` returned, in order; none for other kinds.
+
+    Opens nothing: that reads all logs and videos.
+
+    Raises:
+        DriveError: a segment has no log.
+    """
+    return [log for one in _find(text, options) or [] for log in _logs(one)]
+
+
+def _logs(found: _Found) -> list[Path]:
+    is_small = has_small_only(found.segments)
+    return [segment.log(found.selection.selector, is_small=is_small) for segment in found.segments]
 
 
 def segment_directories(text: str, options: DriveOptions) -> list[Path]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cereal.errors import MessageError
 from cereal.schema import read_event
@@ -19,6 +19,8 @@ from cereal.transport.base import Transport
 from tools.lib.health_judge import Health
 from tools.live.camera_pictures import CameraPictures
 from tools.live.cameras import ROAD, WIDE, CameraTable
+from tools.live.field_ear import FieldEar, Sample
+from tools.live.fields import FieldPath
 from tools.live.health import describe_health
 from tools.live.messages import Json, Moment, Shown
 from tools.live.newest import HEALTH, SERVICES, Newest, Row
@@ -48,11 +50,13 @@ class Seen:
         number: counts up.
         rows: that are new since the one before.
         moments: by camera.
+        samples: of the fields that somebody looks at, likewise.
     """
 
     number: int
     rows: list[Row]
     moments: dict[str, tuple[Json, bytes]]
+    samples: list[Sample] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,16 @@ class LiveOptions:
     width: int
 
 
+class Watched(Protocol):
+    """What somebody watches; asked in the feed's thread."""
+
+    def wanted(self) -> Collection[str]:
+        """Return the cameras; empty: nobody watches."""
+
+    def fields(self) -> Mapping[str, FieldPath]:
+        """Return the fields, by their text."""
+
+
 class BusFeed:
     """The thread.
 
@@ -79,7 +93,7 @@ class BusFeed:
         transport: the bus; used by the thread alone.
         pictures: of the cameras; likewise.
         options: how.
-        wanted: returns the cameras that somebody watches; empty: nobody watches.
+        watched: what somebody watches.
         deliver: called in the thread with each `Seen`.
     """
 
@@ -88,11 +102,12 @@ class BusFeed:
         transport: Transport,
         pictures: CameraPictures,
         options: LiveOptions,
-        wanted: Callable[[], Collection[str]],
+        watched: Watched,
         deliver: Callable[[Seen], None],
     ) -> None:
         self._transport, self._pictures, self._options = transport, pictures, options
-        self._wanted, self._deliver = wanted, deliver
+        self._watched, self._deliver = watched, deliver
+        self._ear = FieldEar(transport)
         self._subscribers = {
             name: transport.subscriber(name, conflate=name in _CONFLATED) for name in SERVICES
         }
@@ -113,9 +128,10 @@ class BusFeed:
         while not stop.is_set():
             self._transport.wait(polled, POLL_MS)
             has_answer = self._receive()
-            wanted = self._wanted()
+            wanted = self._watched.wanted()
             self._pictures.update(wanted)
             now = monotonic()
+            self._ear.listen(self._watched.fields() if wanted else {}, now - self._start_s)
             # A little early is better than a frame later.
             is_due = now - self._sent_s > period_s - 0.5e-3 * POLL_MS
             if (has_answer and is_due) or now - self._sent_s > self._patience_s(period_s):
@@ -163,8 +179,9 @@ class BusFeed:
         self._sent_s = now
         self._number += 1
         rows, self._rows = self._rows, []
+        samples = self._ear.take()
         if not wanted:
-            self._deliver(Seen(self._number, rows, {}))
+            self._deliver(Seen(self._number, rows, {}, samples))
             return
         answer = self._newest.answer if self._is_alive(now) else None
         more = {
@@ -176,9 +193,10 @@ class BusFeed:
         moments = {}
         for stream in wanted:
             shown = self._show(stream, None if answer is None else answer.frame_id)
-            moment = Moment(answer, self._newest.surroundings, shown, self._health(now), more)
+            health, around = self._health(now), self._newest.surroundings
+            moment = Moment(answer, around, shown, health, more=more)
             moments[stream] = moment.message(self._options.table), shown.jpeg
-        self._deliver(Seen(self._number, rows, moments))
+        self._deliver(Seen(self._number, rows, moments, samples))
 
     def _show(self, stream: str, frame_id: int | None) -> Shown:
         picture = self._pictures.find(stream, frame_id)

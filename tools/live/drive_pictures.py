@@ -1,6 +1,7 @@
 """Pictures of a drive beside its log, by frame id, wherever somebody looks.
 
-Segments are decoded from the key frame before. Any other video is only exact when counted from its
+Segments are decoded from the key frame before, and opened one by one as they are looked at, since
+opening one reads all of it. Any other video is only exact when counted from its
 start: each viewer has a decoder of its own there, which goes on where it stands; what is behind it
 is decoded from the start again, but for the last second, which is kept.
 """
@@ -9,13 +10,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
 from cereal.frames import Frame
-from tools.drives.drive import Drive, Moment
+from tools.drives.drive import Drive, DriveInfo, Moment
 from tools.drives.segment_drive import SegmentDrive
 from tools.errors import ToolError
 from tools.lib.picture import encode_jpeg
@@ -24,6 +27,9 @@ from tools.live.messages import Shown
 from tools.playback.player_threads import yield_to_others
 from tools.views.frames import planes
 
+# Segments of a route that are open at once, and that are looked into for a frame: the one where it
+# should be by its number, and those beside it.
+OPEN_SEGMENTS: Final = 3
 # Pictures behind the present one that are kept, so that one can step back.
 KEPT: Final = 24
 
@@ -62,6 +68,9 @@ class SegmentPictures:
     Args:
         drive: an open drive, used by nobody else.
         width: of the pictures in pixels, at most.
+
+    Attributes:
+        first_id, last_id: of its frames.
     """
 
     def __init__(self, drive: SegmentDrive, width: int) -> None:
@@ -75,6 +84,8 @@ class SegmentPictures:
         if ROAD in self._moments and WIDE in self._moments:
             # A moment has one frame id in answers, that of the road camera.
             self._moments[WIDE] = self._moments[ROAD]
+        ids = next(iter(self._moments.values()), {})
+        self.first_id, self.last_id = min(ids, default=0), max(ids, default=-1)
 
     def show(self, stream: str, frame_id: int) -> Shown:
         """Return the picture of a frame, or why there is none."""
@@ -94,6 +105,64 @@ class SegmentPictures:
 
     def close(self) -> None:
         """Do nothing: others use the drive."""
+
+    def release(self) -> None:
+        """Close the drive."""
+        with self._lock:
+            self._drive.close()
+
+
+class RoutePictures:
+    """Of segments that follow each other; shared by all viewers.
+
+    Args:
+        first: of the first segment.
+        others: open the other ones, in order.
+    """
+
+    def __init__(
+        self, first: SegmentPictures, others: Sequence[Callable[[], SegmentPictures]]
+    ) -> None:
+        self._first, self._others = first, others
+        self._open: OrderedDict[int, SegmentPictures] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def show(self, stream: str, frame_id: int) -> Shown:
+        """Return the picture of a frame, or why there is none."""
+        first = self._first
+        count = max(1, first.last_id - first.first_id + 1)
+        # Segments have about as many frames each, but for the last one.
+        at = min(max((frame_id - first.first_id) // count, 0), len(self._others))
+        tried: set[int] = set()
+        with self._lock:
+            while at not in tried and 0 <= at <= len(self._others) and len(tried) < OPEN_SEGMENTS:
+                tried.add(at)
+                try:
+                    pictures = self._segment(at)
+                except ToolError as error:
+                    return Shown(stream, why_not=str(error))
+                if pictures.first_id <= frame_id <= pictures.last_id:
+                    return pictures.show(stream, frame_id)
+                at += 1 if frame_id > pictures.last_id else -1
+        return Shown(stream, why_not=f"the drive has no picture of frame {frame_id}")
+
+    def close(self) -> None:
+        """Do nothing: others use the segments."""
+
+    def release(self) -> None:
+        """Close what was opened."""
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].release()
+
+    def _segment(self, at: int) -> SegmentPictures:
+        if at == 0:
+            return self._first
+        found = self._open.pop(at, None) or self._others[at - 1]()
+        self._open[at] = found
+        if len(self._open) > OPEN_SEGMENTS:
+            self._open.popitem(last=False)[1].release()
+        return found
 
 
 class SequentialPictures:
@@ -164,18 +233,32 @@ class SequentialPictures:
             self._kept.popitem(last=False)
 
 
-def picture_maker(drive: Drive, reopen: Callable[[], Drive], width: int) -> Callable[[], Pictures]:
-    """Return what makes the source of pictures of one more viewer.
+def picture_maker(
+    texts: Sequence[str], open_one: Callable[[str], Drive], width: int, stack: ExitStack
+) -> tuple[Callable[[], Pictures], DriveInfo]:
+    """Open a drive, of a route its first segment; return what makes one more viewer's pictures.
 
     Args:
-        drive: an open drive.
-        reopen: opens it once more.
+        texts: the drive, or its segments one by one.
+        open_one: opens one of them.
         width: of the pictures in pixels, at most.
+        stack: closes what stays open.
+
+    Raises:
+        ToolError: the drive cannot be opened.
     """
-    if isinstance(drive, SegmentDrive):
-        shared = SegmentPictures(drive, width)
-        return lambda: shared
-    return lambda: SequentialPictures(reopen(), width)
+
+    def segment(text: str) -> SegmentPictures:
+        return SegmentPictures(cast("SegmentDrive", open_one(text)), width)
+
+    drive = open_one(texts[0])
+    stack.callback(drive.close)
+    if not isinstance(drive, SegmentDrive):
+        return lambda: SequentialPictures(open_one(texts[0]), width), drive.info
+    pictures = SegmentPictures(drive, width)
+    route = RoutePictures(pictures, [partial(segment, text) for text in texts[1:]])
+    stack.callback(route.release)
+    return lambda: route, drive.info
 
 
 def _positions(ids: Any) -> dict[int, int]:

@@ -1,135 +1,266 @@
-"""A log that can be entered anywhere: a row of numbers for each answer, the messages behind it.
+"""A log that can be entered anywhere while it is still being read: rows, and where messages are.
 
-Read once from its beginning to its end. What is large lies in a temporary file beyond some size;
-memory holds the rows.
+A thread reads it once from its beginning to its end. Memory holds a row of 16 numbers for each
+answer, and 16 bytes for each message; the messages themselves stay in files (`LogContent`).
 """
 
 from __future__ import annotations
 
-import struct
-import tempfile
+import logging
+import math
 import threading
 from array import array
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from time import monotonic
+from typing import Any, Final, NamedTuple
 
-from cereal.errors import MessageError
-from cereal.log_reader import read_log_bytes
+from cereal.errors import LogError, MessageError
 from cereal.schema import read_event
 from tools.drives.event_header import read_header
 from tools.lib.drive_time import DriveTime
 from tools.lib.health_judge import Health
+from tools.live.fields import FieldPath, Shown, read_fields
+from tools.live.log_content import LogContent
 from tools.live.newest import COLUMNS, HEALTH, SERVICES, Newest, Row, Surroundings
+from tools.playback.player_threads import yield_to_others
 from tools.views.answer import Answer
 from tools.views.pass_over import measured_ms
 
-# Some ten minutes of answers.
-IN_MEMORY_BYTES: Final = 96 << 20
+logger = logging.getLogger(__name__)
+
 # Services that set the pace of a log without answers, the first that is there; none is faster.
 PACES: Final = ("modelV2", "roadCameraState", "carState")
 PACE_NS: Final = 45_000_000
+# A log whose first answer comes later than this begins with rows of its camera or its car.
+PEEK_NS: Final = 10_000_000_000
 # Times of stages are those of the last ten messages of health.
 EARLIER: Final = 10
-_SIZE: Final = struct.Struct("<I")
+# What has been read is shown so often.
+PUBLISH_S: Final = 0.1
+# Samples of a field in one answer to the page: 10 s of 100 Hz are 1000. More are thinned out.
+MAX_SAMPLES: Final = 1500
 
 
-class _Spool:
-    """Messages one after the other, in memory or in a file without a name."""
+class _Message(NamedTuple):
+    service: str
+    time_ns: int
+    place: int
+    data: bytes
+
+
+class _Places:
+    """Where the messages of one service are: seconds of the drive, and places of the content."""
 
     def __init__(self) -> None:
-        spool = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115 - for as long as the index
-        self._file = cast("BinaryIO", spool)
-        self._lock = threading.Lock()
-        self._end = 0
+        self.times = array("d")
+        self.places = array("q")
 
-    def append(self, data: bytes) -> int:
-        """Keep a message; return where it lies."""
-        self._file.seek(self._end)
-        self._file.write(_SIZE.pack(len(data)) + data)
-        place, self._end = self._end, self._end + _SIZE.size + len(data)
-        return place
-
-    def read(self, place: int) -> bytes:
-        """Return the message that lies there."""
-        with self._lock:
-            self._file.seek(place)
-            (size,) = _SIZE.unpack(self._file.read(_SIZE.size))
-            return self._file.read(size)
-
-    def close(self) -> None:
-        """Drop everything."""
-        self._file.close()
-
-
-@dataclass(slots=True)
-class _Entries:
-    """Where the messages of each row are; -1: there is none."""
-
-    answers: array[int] = field(default_factory=lambda: array("q"))
-    around: array[int] = field(default_factory=lambda: array("l"))
-    healths: array[int] = field(default_factory=lambda: array("l"))
+    def append(self, time_s: float, place: int) -> None:
+        # Neighbours of a log may stand in the wrong order; time never runs back here.
+        self.times.append(max(time_s, self.times[-1]) if self.times else time_s)
+        self.places.append(place)
 
 
 class LogIndex:
-    """An indexed log.
+    """An index of logs that follow each other; empty until `fill` runs.
 
     Args:
-        paths: logs that follow each other.
+        paths: of the logs.
 
     Attributes:
-        rows: in time order.
         time: of the drive: when the rows are, and where they lie in their route.
         has_answers: the log has modelV2 messages; else a camera or the car sets the pace.
         counts: messages by service.
         notes: what is wrong with the log, for a person.
-
-    Raises:
-        LogError: a file cannot be read or is no log.
+        is_whole: it has been read to its end.
+        share: of the bytes that have been read, 0..1.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.notes: list[str] = []
         self.counts: Counter[str] = Counter()
-        self._paths = paths
-        self._spool = _Spool()
-        self._entries = _Entries()
-        self._around: list[Surroundings] = []
-        self._healths: list[int] = []
-        self.rows: list[Row] = []
         self.time = DriveTime()
-        try:
-            services = self._services_in()
-            self.has_answers = services["modelV2"] > 0
-            pace = next((name for name in PACES if services[name]), None)
-            if pace is not None:
-                self._read(pace)
-        except BaseException:
-            self.close()
-            raise
+        self.has_answers = self.is_whole = False
+        self.share = 0.0
+        self._paths = paths
+        self._content = LogContent()
+        self._columns = [array("d") for _ in COLUMNS]
+        self._answers, self._around_of, self._health_of = array("q"), array("l"), array("l")
+        self._around: list[Surroundings] = []
+        self._row_of: dict[int, int] = {}
+        self._services: defaultdict[str, _Places] = defaultdict(_Places)
+        self._newest = Newest()
+        self._pending: dict[str, bytes] = {}
+        self._times_ms: Mapping[int, float] = {}
+        self._pace = ""
+        self._last_ns = -PACE_NS
+        self._ready = 0
+        self._damaged_whole = 0
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self._ready
+
+    def fill(self, stop: threading.Event) -> None:
+        """Read the logs; to be called once, in a thread of its own or not.
+
+        Raises:
+            LogError: the first file cannot be read or is no log; a later one is a note.
+        """
+        messages = self._messages(stop)
+        try:
+            held = list(self._peek(messages))
+            heard = {one.service for one in held}
+            self._pace = next((name for name in PACES if name in heard), PACES[0])
+            if len(self._paths) == 1:
+                self._times_ms = measured_ms(self._paths[0])
+            published_s = 0.0
+            for one in chain(held, messages):
+                self._take(one)
+                if monotonic() - published_s > PUBLISH_S:
+                    self._publish()
+                    published_s = monotonic()
+            self._note_damage()
+            self._publish()
+        finally:
+            self.is_whole = True
+
+    def _peek(self, messages: Iterator[_Message]) -> Iterator[_Message]:
+        """Yield messages up to the first answer, or the first seconds."""
+        first_ns: int | None = None
+        for one in messages:
+            yield one
+            first_ns = one.time_ns if first_ns is None else first_ns
+            if one.service == PACES[0] or one.time_ns - first_ns > PEEK_NS:
+                return
+
+    def _messages(self, stop: threading.Event) -> Iterator[_Message]:
+        sizes = [path.stat().st_size if path.exists() else 0 for path in self._paths]
+        for number, path in enumerate(self._paths):
+            before, total = sum(sizes[:number]), max(1, sum(sizes))
+
+            def read(count: int, before: int = before, total: int = total) -> None:
+                self.share = min(1.0, (before + count) / total)
+
+            try:
+                for place, data in self._content.messages(path, self.notes.append, read):
+                    if stop.is_set():
+                        return
+                    header = read_header(data)
+                    if header is None:
+                        self._damaged_whole += 1
+                        continue
+                    self.counts[header.service] += 1
+                    time_ns = self.time.take(header.service, header.mono_time_ns)
+                    yield _Message(header.service, time_ns, place, data)
+            except LogError as error:
+                if not self.counts:
+                    raise
+                self.notes.append(f"the log ends early here: {error}")
+                return
+
+    def _note_damage(self) -> None:
+        if self._damaged_whole:
+            self.notes.append(f"left out {self._damaged_whole} messages that are damaged")
+        self.notes += self.time.notes()
+        if self.time.route_from_s:
+            self.notes.append(f"begins at {self.time.route_from_s:.3f} s of its route")
+        if self._newest.damaged:
+            count = self._newest.damaged
+            self.notes.append(f"left out {count} messages whose content is damaged")
+
+    def _publish(self) -> None:
+        self._content.publish()
+        self._ready = len(self._answers)
+
+    def _take(self, one: _Message) -> None:
+        self._services[one.service].append(1e-9 * one.time_ns, one.place)
+        if one.service not in SERVICES:
+            return
+        if one.service == PACES[0]:
+            self._pace = PACES[0]
+        # Of each only the newest before a row counts.
+        self._pending[one.service] = one.data
+        if one.service != self._pace:
+            return
+        if self._pace != PACES[0] and one.time_ns - self._last_ns < PACE_NS:
+            return
+        is_read = True
+        for service in SERVICES:
+            data = self._pending.pop(service, None)
+            if data is not None:
+                is_read = self._read(data)
+        # The pace's own message comes last if it is an answer; without it there is no row.
+        if is_read or self._pace != PACES[0]:
+            self._last_ns = max(0, self._last_ns, one.time_ns)
+            self._append(1e-9 * self._last_ns, one.place)
+
+    def _read(self, data: bytes) -> bool:
+        try:
+            return self._newest.take(read_event(data)) is not None
+        except MessageError:
+            self._newest.damaged += 1
+            return False
+
+    def _append(self, time_s: float, place: int) -> None:
+        newest = self._newest
+        if not self._around or self._around[-1] is not newest.surroundings:
+            self._around.append(newest.surroundings)
+        row = newest.row(time_s, self._times_ms.get(newest.frame_id))
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(math.nan if value is None else value)
+        is_answer = newest.answer is not None
+        self.has_answers |= is_answer
+        before = self._row_of.get(newest.frame_id)
+        # Of a frame that has a row of its camera and one of its answer, the answer counts.
+        if before is None or (is_answer and self._answers[before] < 0):
+            self._row_of[newest.frame_id] = len(self._answers)
+        self._around_of.append(len(self._around) - 1)
+        self._health_of.append(len(self._services[HEALTH].places) - 1)
+        self._answers.append(place if is_answer else -1)
+
+    def row(self, at: int) -> Row:
+        """Return a row of numbers."""
+        return tuple(column[0] for column in self.columns(at, at + 1))
+
+    def columns(self, first: int, last: int) -> list[list[float | None]]:
+        """Return rows from `first` to before `last`, column by column."""
+        last = min(last, self._ready)
+        return [
+            [_plain(value, digits) for value in column[first:last]]
+            for column, digits in zip(self._columns, COLUMNS.values(), strict=True)
+        ]
+
+    def frame_id(self, at: int) -> int:
+        """Return the id of the frame of a row; 0 where there is none."""
+        value = self._columns[1][at]
+        return 0 if math.isnan(value) else int(value)
+
+    def row_of(self, frame_id: int) -> int | None:
+        """Return the first row of a frame; None if there is none (yet)."""
+        at = self._row_of.get(frame_id)
+        return at if at is not None and at < self._ready else None
 
     def around(self, at: int) -> Surroundings:
         """Return calibration and device at a row."""
-        return self._around[self._entries.around[at]]
+        return self._around[self._around_of[at]]
 
     def answer(self, at: int) -> Answer | None:
         """Return the model's answer of a row; None where there is none, or it is damaged."""
-        place = self._entries.answers[at]
-        if place < 0:
+        data = self._content.read(self._answers[at])
+        if data is None:
             return None
         newest = Newest()
         newest.begin_with(self.around(at))
-        newest.take(read_event(self._spool.read(place)))
+        newest.take(read_event(data))
         return newest.answer
 
     def health(self, at: int) -> tuple[Health, Health | None] | None:
         """Return what the daemon said of itself before a row, and some seconds earlier."""
-        number = self._entries.healths[at]
+        number = self._health_of[at]
         if number < 0:
             return None
         health = self._health(number)
@@ -138,72 +269,100 @@ class LogIndex:
         earlier = self._health(max(0, number - EARLIER)) if number else None
         return health, earlier
 
+    def services(self) -> list[str]:
+        """Return the services that were heard so far."""
+        return sorted(self.counts.copy())
+
+    def samples(
+        self, fields: Sequence[FieldPath], from_s: float, to_s: float
+    ) -> dict[str, list[tuple[float, Shown]]]:
+        """Return what fields hold from one time to before another: pairs of seconds and value.
+
+        The last message before is among them, since its value holds until the next. At most
+        `MAX_SAMPLES` for each field.
+        """
+        found: dict[str, list[tuple[float, Shown]]] = {one.text: [] for one in fields}
+        for service in {one.service for one in fields}:
+            kept = self._services.get(service)
+            if kept is None:
+                continue
+            mine = [one for one in fields if one.service == service]
+            first = max(0, bisect_right(kept.times, from_s) - 1)
+            last = bisect_left(kept.times, to_s)
+            every = 1 + max(0, last - first - 1) // MAX_SAMPLES
+            for at in range(first, last, every):
+                data = self._content.read(kept.places[at])
+                if data is None:
+                    continue
+                try:
+                    values = read_fields(data, mine)
+                except MessageError:
+                    continue
+                for text, value in values.items():
+                    found[text].append((round(kept.times[at], 4), value))
+        return found
+
     def close(self) -> None:
         """Drop what was kept."""
-        self._spool.close()
+        self._content.close()
 
     def _health(self, number: int) -> Health | None:
+        data = self._content.read(self._services[HEALTH].places[number])
+        if data is None:
+            return None
         newest = Newest()
-        newest.take(read_event(self._spool.read(self._healths[number])))
+        newest.take(read_event(data))
         return newest.health
 
-    def _messages(self, on_defect: Any) -> Iterator[tuple[str, int, bytes]]:
-        for path in self._paths:
-            for data in read_log_bytes(path, on_defect):
-                header = read_header(data)
-                if header is not None:
-                    yield header.service, header.mono_time_ns, data
-                else:
-                    self.counts["damaged"] += 1
 
-    def _services_in(self) -> Counter[str]:
-        """Count in a first pass, which is quick: only the first words of messages are read."""
-        for service, _, _ in self._messages(self.notes.append):
-            self.counts[service] += 1
-        if self.counts["damaged"]:
-            self.notes.append(f"left out {self.counts['damaged']} messages that are damaged")
-        return self.counts
+class IndexThread:
+    """Fills an index while others read it.
 
-    def _read(self, pace: str) -> None:
-        newest = Newest()
-        times_ms: Mapping[int, float] = {}
-        if pace == "modelV2" and len(self._paths) == 1:
-            times_ms = measured_ms(self._paths[0])
-        last_ns = -PACE_NS
-        for service, mono_time_ns, data in self._messages(lambda _: None):
-            time_ns = self.time.take(service, mono_time_ns)
-            if service not in SERVICES:
-                continue
-            try:
-                if newest.take(read_event(data)) is None:
-                    continue
-            except MessageError:
-                newest.damaged += 1
-                continue
-            if service == HEALTH:
-                self._healths.append(self._spool.append(data))
-            if service != pace or (pace != "modelV2" and time_ns - last_ns < PACE_NS):
-                continue
-            # Neighbours of a log may stand in the wrong order; time never runs back here.
-            last_ns = max(0, last_ns, time_ns)
-            self._append(newest, 1e-9 * last_ns, times_ms, data)
-        self.notes += self.time.notes()
-        if self.time.route_from_s:
-            self.notes.append(f"begins at {self.time.route_from_s:.3f} s of its route")
-        if newest.damaged:
-            self.notes.append(f"left out {newest.damaged} messages whose content is damaged")
+    Args:
+        index: an empty one.
 
-    def _append(
-        self, newest: Newest, time_s: float, times_ms: Mapping[int, float], data: bytes
-    ) -> None:
-        if not self._around or self._around[-1] is not newest.surroundings:
-            self._around.append(newest.surroundings)
-        is_answer = newest.answer is not None
-        self._entries.answers.append(self._spool.append(data) if is_answer else -1)
-        self._entries.around.append(len(self._around) - 1)
-        self._entries.healths.append(len(self._healths) - 1)
-        self.rows.append(newest.row(time_s, times_ms.get(newest.frame_id)))
+    Attributes:
+        error: what ended it early; None: nothing.
+    """
 
-    def columns(self) -> list[list[float | None]]:
-        """Return the rows column by column."""
-        return [list(column) for column in zip(*self.rows, strict=True)] or [[] for _ in COLUMNS]
+    def __init__(self, index: LogIndex) -> None:
+        self._index = index
+        self._stop = threading.Event()
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="log-index", daemon=True)
+        self._thread.start()
+
+    def wait(self, enough: Callable[[], Any], patience_s: float) -> None:
+        """Wait until there is enough, all, or an error; raise that.
+
+        Raises:
+            LogError: the log cannot be read, or is none.
+        """
+        end_s = monotonic() + patience_s
+        while self._thread.is_alive() and not enough() and monotonic() < end_s:
+            self._thread.join(0.01)
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        """End it."""
+        self._stop.set()
+        self._thread.join()
+        self._index.close()
+
+    def _run(self) -> None:
+        yield_to_others()
+        try:
+            self._index.fill(self._stop)
+        except BaseException as error:
+            if len(self._index):
+                logger.exception("the rest of the log is not shown")
+                self._index.notes.append(f"the log ends early here: {error}")
+            else:
+                self.error = error
+
+
+def _plain(value: float, digits: int) -> float | None:
+    if math.isnan(value):
+        return None
+    return value if digits else int(value)

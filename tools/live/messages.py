@@ -7,11 +7,14 @@ nothing.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tools.lib.json_output import json_text
-from tools.live.cameras import CameraTable
+from tools.live.cameras import CameraTable, View
+from tools.live.field_ear import Sample
+from tools.live.fields import FieldPath
 from tools.live.newest import COLUMNS, Row, Surroundings
 from tools.live.scene import describe_answer, project_answer
 from tools.views.answer import Answer
@@ -57,6 +60,7 @@ class Moment:
         around: calibration and device.
         shown: the picture.
         health: as ``describe_health`` returns it.
+        other: the answer of another log to the same frame; None: there is none.
         more: what else the message holds.
     """
 
@@ -64,19 +68,19 @@ class Moment:
     around: Surroundings
     shown: Shown
     health: Json | None
+    other: Answer | None = None
     more: Json = field(default_factory=dict)
 
     def message(self, table: CameraTable) -> Json:
         """Return the message without its picture."""
         answer, shown, around = self.answer, self.shown, self.around
-        overlay, note = None, ""
+        view, note = None, ""
         if shown.jpeg and answer is not None:
             view, note = table.view(shown.camera, shown.size, around)
-            overlay = None if view is None else project_answer(answer, view)
         return {
             "kind": "moment",
-            "model": None if answer is None else describe_answer(answer),
-            "overlay": overlay,
+            **_answer(answer, view),
+            "other": None if self.other is None else _answer(self.other, view),
             "picture": {
                 "camera": shown.camera,
                 "frameId": shown.frame_id,
@@ -94,6 +98,14 @@ class Moment:
             "health": self.health,
             **self.more,
         }
+
+
+def _answer(answer: Answer | None, view: View | None) -> Json:
+    """Return what is drawn of an answer, in metres and in pixels."""
+    return {
+        "model": None if answer is None else describe_answer(answer),
+        "overlay": None if answer is None or view is None else project_answer(answer, view),
+    }
 
 
 def _hardware(around: Surroundings) -> str:
@@ -114,6 +126,7 @@ def hello(mode: str, title: str, more: Json) -> Json:
         "mode": mode,
         "title": title,
         "columns": list(COLUMNS),
+        "digits": list(COLUMNS.values()),
         "window": WINDOW_S,
         **more,
     }
@@ -122,3 +135,13 @@ def hello(mode: str, title: str, more: Json) -> Json:
 def rows_json(rows: list[Row]) -> list[list[float | None]]:
     """Return rows for a message."""
     return [list(row) for row in rows]
+
+
+def samples_json(samples: Iterable[Sample], fields: Sequence[FieldPath]) -> Json:
+    """Return samples of the fields that a viewer looks at: times and values by field."""
+    found: dict[str, tuple[list[float], list[Any]]] = {one.text: ([], []) for one in fields}
+    for text, time_s, value in samples:
+        if text in found:
+            found[text][0].append(time_s)
+            found[text][1].append(value)
+    return {text: list(pair) for text, pair in found.items() if pair[0]}

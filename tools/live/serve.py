@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from cereal.errors import FrameError
-from tools.drives.drive import Drive
+from tools.drives.drive import DriveInfo
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
-from tools.drives.segment_drive import SegmentDrive
+from tools.drives.openpilot import drive_logs
 from tools.drives.segment_files import SMALL_VIDEO, segment_at
 from tools.errors import DriveError, ToolError, UsageError
 from tools.lib.bus_options import addresses_of, open_bus, open_camera_server
 from tools.live.bus_feed import STREAMS, BusFeed, LiveOptions, Seen
 from tools.live.camera_pictures import CameraPictures
 from tools.live.cameras import CameraTable
-from tools.live.drive_pictures import NoPictures, picture_maker
-from tools.live.log_index import LogIndex
+from tools.live.drive_pictures import NoPictures, Pictures, picture_maker
+from tools.live.log_index import IndexThread, LogIndex
+from tools.live.log_source import WARM_UP_ROWS, LogSource
+from tools.live.messages import Json
 from tools.live.server import Address, Server
-from tools.live.viewers import LiveSource, LogSource, Source
+from tools.live.viewers import LiveSource, Source
 from tools.playback.player_threads import yield_to_others
 
 # How soon a signal is noticed.
 POLL_S = 0.1
+# How long the first rows of a log are waited for before the page is there.
+FIRST_S = 0.5
 NO_FRAMES = "this log has no frames; name the drive that it was made from with --drive"
 
 
@@ -42,12 +47,16 @@ class ServeOptions:
         width: of the pictures in pixels, at most.
         drives: how drives are opened.
         drive: the drive that a log was made from; None: none was named.
+        other: a second log, or its drive; None: there is none.
+        layout: what the page begins with; None: its own.
     """
 
     rate_hz: float
     width: int
     drives: DriveOptions
     drive: str | None
+    other: str | None = None
+    layout: Json | None = None
 
 
 class Session(Protocol):
@@ -76,7 +85,7 @@ class LiveSession:
         table = CameraTable(focal_px=options.drives.focal_px)
         self.title = str(addresses_of(args))
         live = LiveOptions(self.title, table, options.rate_hz, options.width)
-        self._live_source = LiveSource(live)
+        self._live_source = LiveSource(live, {"layout": options.layout})
         self.source: Source = self._live_source
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -88,7 +97,7 @@ class LiveSession:
             except FrameError as error:
                 raise UsageError(f"--camera-server: {error}") from error
             made.callback(pictures.close)
-            self._feed = BusFeed(transport, pictures, live, self._live_source.wanted, self._deliver)
+            self._feed = BusFeed(transport, pictures, live, self._live_source, self._deliver)
             self._resources = made.pop_all()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -125,7 +134,7 @@ class LiveSession:
 
 
 class LogSession:
-    """A log, read before the server begins."""
+    """A log, which is read by threads of its own."""
 
     mode = "log"
 
@@ -134,7 +143,7 @@ class LogSession:
         self.source: Source = source
 
     def start(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
-        """Do nothing: all is there."""
+        """Do nothing: the logs' threads run."""
 
 
 def live_session(args: argparse.Namespace, options: ServeOptions, stack: ExitStack) -> Session:
@@ -161,27 +170,35 @@ def log_session(text: str, options: ServeOptions, stack: ExitStack) -> Session:
         LogError: the log cannot be read, or is none.
     """
     logs, drive_text = _logs_of(text, options)
+    indexes = [_index_of(text, logs, stack)]
+    if options.other is not None:
+        others, _ = _logs_of(options.other, options)
+        indexes.append(_index_of(options.other, others, stack))
+    table = CameraTable(focal_px=options.drives.focal_px)
+    about: Json = {"cameras": [], "layout": options.layout, "other": options.other}
+    make, info, why_not = _pictures_of(drive_text, options, stack)
+    about["whyNoFrames"] = why_not
+    if info is not None:
+        about["cameras"] = [name for name in STREAMS if name in info.formats]
+        table = CameraTable(info.cameras, options.drives.focal_px)
+    return LogSession(text, LogSource(text, indexes, table, make, about))
+
+
+def _index_of(text: str, logs: list[Path], stack: ExitStack) -> LogIndex:
+    """Begin to read logs; return when there is something to show, or nothing."""
     index = LogIndex(logs)
-    stack.callback(index.close)
+    reading = IndexThread(index)
+    stack.callback(reading.close)
+    # What follows is there when the page is; a log without any row has to be read to its end.
+    reading.wait(lambda: len(index) > WARM_UP_ROWS, FIRST_S)
+    reading.wait(lambda: len(index), math.inf)
     if not len(index):
         heard = ", ".join(sorted(index.counts)) or "no messages"
         raise DriveError(
             f"{text}: expected messages of a model, a camera or a car, found {heard}; name the log "
             "of a drive"
         )
-    drive, why_not = _drive_of(drive_text, options)
-    about: dict[str, object] = {"cameras": [], "whyNoFrames": why_not}
-    table = CameraTable(focal_px=options.drives.focal_px)
-    if drive is None:
-        source = LogSource(text, index, table, lambda: NoPictures(why_not), about)
-        return LogSession(text, source)
-    stack.callback(drive.close)
-    assert drive_text is not None
-    again = drive_text
-    about["cameras"] = [name for name in STREAMS if name in drive.info.formats]
-    table = CameraTable(drive.info.cameras, options.drives.focal_px)
-    make = picture_maker(drive, lambda: open_drive(again, options.drives), options.width)
-    return LogSession(text, LogSource(text, index, table, make, about))
+    return index
 
 
 def _logs_of(text: str, options: ServeOptions) -> tuple[list[Path], str | None]:
@@ -194,16 +211,13 @@ def _logs_of(text: str, options: ServeOptions) -> tuple[list[Path], str | None]:
         drive = str(segment.path) if segment is not None and has_video else None
         return [path], options.drive or drive
     (one,) = _single(text, options.drives)
-    drive_opened = open_drive(one, options.drives)
-    try:
-        if not isinstance(drive_opened, SegmentDrive):
-            raise UsageError(
-                f"{text}: expected a log, or segments with a log, found a drive without one; "
-                "replay it first, then: modeld view LOG --drive DRIVE"
-            )
-        return list(drive_opened.logs), options.drive or one
-    finally:
-        drive_opened.close()
+    logs = drive_logs(one, options.drives)
+    if not logs:
+        raise UsageError(
+            f"{text}: expected a log, or segments with a log, found a drive without one; "
+            "replay it first, then: modeld view LOG --drive DRIVE"
+        )
+    return logs, options.drive or one
 
 
 def _single(text: str, options: DriveOptions) -> list[str]:
@@ -215,17 +229,27 @@ def _single(text: str, options: DriveOptions) -> list[str]:
     return found
 
 
-def _drive_of(text: str | None, options: ServeOptions) -> tuple[Drive | None, str]:
+def _pictures_of(
+    text: str | None, options: ServeOptions, stack: ExitStack
+) -> tuple[Callable[[], Pictures], DriveInfo | None, str]:
     """Open the drive with the frames; without it, say why."""
-    if text is None:
-        return None, NO_FRAMES
-    try:
-        return open_drive(text, options.drives), ""
-    except ToolError as error:
-        if options.drive is not None:
-            raise
-        # The log's own directory: the log alone is worth looking at.
-        return None, f"this log's frames cannot be shown: {error}"
+    why_not = NO_FRAMES
+    if text is not None:
+        try:
+            # Opening all segments of a long route at once would take minutes.
+            one_by_one = replace(options.drives, split=True)
+            texts = expand_drives(_single(text, options.drives), one_by_one)
+            make, info = picture_maker(
+                texts, lambda one: open_drive(one, options.drives), options.width, stack
+            )
+        except ToolError as error:
+            if options.drive is not None:
+                raise
+            # The log's own directory: the log alone is worth looking at.
+            why_not = f"this log's frames cannot be shown: {error}"
+        else:
+            return make, info, ""
+    return lambda: NoPictures(why_not), None, why_not
 
 
 async def serve(

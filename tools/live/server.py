@@ -23,13 +23,15 @@ from aiohttp.typedefs import Handler, Middleware
 
 from cereal.holder import holder_of_port
 from tools.errors import UsageError
+from tools.lib.json_output import json_text
+from tools.live.fields import catalogue
 from tools.live.viewers import STALL_S, Source, Viewer
 
 logger = logging.getLogger(__name__)
 
 MAX_VIEWERS: Final = 8
-# Commands of the page are a few dozen bytes.
-MAX_ORDER_BYTES: Final = 4096
+# Commands of the page are a few hundred bytes; a layout is the largest, with its quotes escaped.
+MAX_ORDER_BYTES: Final = 32_768
 # What may wait in this process for a viewer, beside one message.
 WRITE_LIMIT_BYTES: Final = 1 << 16
 # What may wait in the system for one.
@@ -133,6 +135,7 @@ class Server:
         app = web.Application(middlewares=[_guard(address)])
         app.router.add_get("/", self._file)
         app.router.add_get("/page/{name}", self._file)
+        app.router.add_get("/fields", self._fields)
         app.router.add_get("/socket", self._watch)
         app.on_response_prepare.append(_add_headers)
         self._app = app
@@ -160,6 +163,13 @@ class Server:
             raise web.HTTPNotFound(text=f"there is no {name!r} here\n")
         content_type, body = found
         return web.Response(body=body, content_type=content_type, charset="utf-8")
+
+    async def _fields(self, request: web.Request) -> web.Response:  # noqa: ARG002 - as aiohttp asks
+        """Return all fields that may be looked at, some 200 KB."""
+        # Sets change while a log is read; the thread gets one of its own.
+        services = frozenset(self._source.services())
+        found = await asyncio.to_thread(catalogue, services)
+        return web.Response(text=json_text(found), content_type="application/json")
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         ws = web.WebSocketResponse(

@@ -1,7 +1,8 @@
 """Who watches: each viewer with its own pace, and a bound on what waits for it.
 
 Nothing is queued for a viewer: it gets the newest when it has taken what came before, and what it
-missed in between is counted. Rows for plots it gets all, of the last half minute.
+missed in between is counted. Rows for plots it gets all, of the last half minute, and samples of
+the fields that it chose.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
 
+from cereal.services import SERVICES
 from tools.live.bus_feed import STREAMS, LiveOptions, Seen
-from tools.live.cameras import ROAD, CameraTable
-from tools.live.drive_pictures import Pictures
-from tools.live.health import describe_health
-from tools.live.log_index import LogIndex
-from tools.live.messages import WINDOW_S, Json, Moment, Shown, hello, pack, rows_json
+from tools.live.cameras import ROAD
+from tools.live.field_ear import Sample
+from tools.live.fields import MAX_FIELDS, FieldPath, parse_fields
+from tools.live.layout import LayoutError, parse_layout
+from tools.live.messages import WINDOW_S, Json, hello, pack, rows_json, samples_json
 from tools.live.newest import Row
 
 # Rows of the last half minute, of a camera of at most 40 Hz.
@@ -28,9 +31,26 @@ MAX_ROWS: Final = int(WINDOW_S * 40)
 MAX_UNDER_WAY: Final = 2
 # A viewer that shows nothing for so long is closed; a page that is seen again connects again.
 STALL_S: Final = 5.0
-# A picture that takes longer than this follows after the numbers.
-PATIENCE_S: Final = 0.15
 MAX_RATE_HZ: Final = 60.0
+# Samples of the last half minute, of fields of 100 Hz.
+MAX_SAMPLES: Final = int(WINDOW_S * 100) * MAX_FIELDS
+# What a page asked for and has not got: more than the window of its plots in both logs.
+MAX_ASKED: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesAsked:
+    """Samples of fields that a page wants.
+
+    Attributes:
+        log: 0 or 1, of a second log.
+        chunk: of the log's time, in units of `CHUNK_S`.
+        fields: whose.
+    """
+
+    log: int
+    chunk: int
+    fields: tuple[FieldPath, ...]
 
 
 class Viewer:
@@ -45,6 +65,11 @@ class Viewer:
         under_way: numbers of those that the page has not shown yet.
         row: number behind the last row it got.
         skipped: messages that it did not get, because it was still busy with one before.
+        asks: how often it asked for a row or a camera.
+        fields: of a daemon, whose samples it wants.
+        sample: number behind the last sample it got.
+        series: of a log, which it has not got yet.
+        replies: to what else it asked for.
     """
 
     def __init__(self) -> None:
@@ -56,6 +81,11 @@ class Viewer:
         self.under_way: deque[int] = deque()
         self.row = 0
         self.skipped = 0
+        self.asks = 0
+        self.fields: tuple[FieldPath, ...] = ()
+        self.sample = 0
+        self.series: deque[SeriesAsked] = deque(maxlen=MAX_ASKED)
+        self.replies: deque[Json] = deque(maxlen=MAX_ASKED)
         self.changed = asyncio.Event()
 
     def order(self, text: str) -> None:
@@ -64,8 +94,10 @@ class Viewer:
             order = json.loads(text)
             if not isinstance(order, dict):
                 return
+            self._order_data(order)
             if order.get("camera") in STREAMS:
                 self.camera = order["camera"]
+                self.asks += 1
             if isinstance(order.get("paused"), bool):
                 self.is_paused = order["paused"]
             rate = order.get("rate")
@@ -76,7 +108,26 @@ class Viewer:
                 self.under_way.popleft()
             if isinstance(order.get("row"), int):
                 self.wanted = order["row"]
+                self.asks += 1
             self.changed.set()
+
+    def _order_data(self, order: Json) -> None:
+        if "fields" in order:
+            self.fields = parse_fields(order["fields"])
+        series = order.get("series")
+        if isinstance(series, dict):
+            log, chunk = series.get("log"), series.get("chunk")
+            if isinstance(log, int) and isinstance(chunk, int):
+                self.series.append(SeriesAsked(log, chunk, parse_fields(series.get("fields"))))
+        if isinstance(order.get("layout"), str):
+            try:
+                found: Json = {"layout": parse_layout(order["layout"])}
+            except LayoutError as error:
+                found = {"error": str(error)}
+            self.replies.append({"kind": "layout", **found})
+
+
+_Value = TypeVar("_Value")
 
 
 class Source(Protocol):
@@ -94,20 +145,35 @@ class Source(Protocol):
     def close(self, viewer: Viewer, own: Any) -> None:
         """Let a viewer go."""
 
+    def services(self) -> Iterable[str]:
+        """Return the services whose fields may be looked at."""
+
 
 class LiveSource:
     """A daemon.
 
     Args:
         options: how it is watched.
+        more: what the page is told beside it.
     """
 
-    def __init__(self, options: LiveOptions) -> None:
-        self._options = options
+    def __init__(self, options: LiveOptions, more: Json | None = None) -> None:
+        self._options, self._more = options, more or {}
         self._viewers: set[Viewer] = set()
         self._newest: Seen | None = None
         self._rows: deque[Row] = deque(maxlen=MAX_ROWS)
         self._row = 0
+        self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self._sample = 0
+
+    def services(self) -> Iterable[str]:
+        """Return the services whose fields may be looked at: all."""
+        return SERVICES
+
+    def fields(self) -> dict[str, FieldPath]:
+        """Return the fields that somebody looks at, by their text; in any thread."""
+        chosen = (one for viewer in tuple(self._viewers) for one in viewer.fields)
+        return {one.text: one for one in chosen}
 
     def wanted(self) -> set[str]:
         """Return the cameras that somebody watches now."""
@@ -117,6 +183,8 @@ class LiveSource:
         """Take what the feed handed over; in the thread of the viewers."""
         self._rows.extend(seen.rows)
         self._row += len(seen.rows)
+        self._samples.extend(seen.samples)
+        self._sample += len(seen.samples)
         if seen.moments:
             self._newest = seen
             for viewer in self._viewers:
@@ -124,7 +192,7 @@ class LiveSource:
 
     def hello(self) -> bytes:
         """Return the first message of a connection."""
-        more = {"rate": self._options.rate_hz, "address": self._options.address}
+        more = {"rate": self._options.rate_hz, "address": self._options.address, **self._more}
         return pack(hello("live", self._options.address, more))
 
     def open(self, viewer: Viewer) -> None:
@@ -142,10 +210,12 @@ class LiveSource:
             TimeoutError: the viewer shows nothing of what it got.
         """
         async with asyncio.timeout(STALL_S):
-            while len(viewer.under_way) >= MAX_UNDER_WAY:
+            while len(viewer.under_way) >= MAX_UNDER_WAY and not viewer.replies:
                 viewer.changed.clear()
                 await viewer.changed.wait()
         while True:
+            if viewer.replies:
+                return pack(viewer.replies.popleft())
             seen = self._newest
             moment = None
             if seen is not None and seen.number > viewer.number and not viewer.is_paused:
@@ -157,124 +227,18 @@ class LiveSource:
         viewer.skipped += max(0, seen.number - viewer.number - 1) if viewer.number else 0
         viewer.number = seen.number
         viewer.under_way.append(seen.number)
-        count = min(self._row - viewer.row, len(self._rows))
-        rows = list(self._rows)[len(self._rows) - count :]
-        viewer.row = self._row
+        rows = _last(self._rows, self._row - viewer.row)
+        samples = _last(self._samples, self._sample - viewer.sample)
+        viewer.row, viewer.sample = self._row, self._sample
         message, jpeg = moment
-        own_part = {"number": seen.number, "rows": rows_json(rows), "skipped": viewer.skipped}
+        own_part = {
+            "number": seen.number,
+            "rows": rows_json(rows),
+            "samples": samples_json(samples, viewer.fields),
+            "skipped": viewer.skipped,
+        }
         return pack({**message, **own_part}, jpeg)
 
 
-class LogSource:
-    """A log, and possibly the drive that it was made of.
-
-    Args:
-        title: what is shown.
-        index: the log.
-        table: intrinsics.
-        make_pictures: returns the pictures of one more viewer.
-        about: what the page is told of the log beside its rows.
-    """
-
-    def __init__(
-        self,
-        title: str,
-        index: LogIndex,
-        table: CameraTable,
-        make_pictures: Callable[[], Pictures],
-        about: Json,
-    ) -> None:
-        self._title, self._index, self._table = title, index, table
-        self._make_pictures, self._about = make_pictures, about
-
-    def hello(self) -> bytes:
-        """Return the first message of a connection: all rows of the log."""
-        more = {
-            "log": self._index.columns(),
-            "hasAnswers": self._index.has_answers,
-            "notes": self._index.notes,
-            **self._about,
-        }
-        return pack(hello("log", self._title, more))
-
-    def open(self, viewer: Viewer) -> _Place:
-        """Take a viewer in, at the beginning of the log."""
-        viewer.changed.set()
-        return _Place(self._make_pictures)
-
-    def close(self, viewer: Viewer, own: _Place) -> None:  # noqa: ARG002 - as `Source`
-        """Let a viewer go."""
-        own.close()
-
-    async def next(self, viewer: Viewer, own: _Place) -> bytes:
-        """Return what the viewer asked for last; a slow picture follows after the numbers."""
-        while True:
-            if viewer.changed.is_set() and len(self._index):
-                viewer.changed.clear()
-                wanted = self._wanted(viewer)
-                if own.task is None:
-                    own.wanted = wanted
-                    build = asyncio.to_thread(self._build, own, *wanted)
-                    own.task = asyncio.create_task(build)
-                await asyncio.wait({own.task}, timeout=PATIENCE_S)
-                if not own.task.done():
-                    missing = Shown(wanted[1], why_not="decoding ...")
-                    return pack(self._moment(wanted[0], missing, is_decoding=True)[0])
-            if own.task is not None and own.task.done():
-                task, own.task = own.task, None
-                if own.wanted == self._wanted(viewer):
-                    return pack(*task.result())
-                # Another one was asked for meanwhile.
-                viewer.changed.set()
-                continue
-            await _first(viewer.changed, own.task)
-
-    def _wanted(self, viewer: Viewer) -> tuple[int, str]:
-        return min(max(viewer.wanted, 0), len(self._index) - 1), viewer.camera
-
-    def _build(self, own: _Place, row: int, camera: str) -> tuple[Json, bytes]:
-        frame_id = self._index.rows[row][1]
-        return self._moment(row, own.pictures().show(camera, int(frame_id or 0)))
-
-    def _moment(self, row: int, shown: Shown, *, is_decoding: bool = False) -> tuple[Json, bytes]:
-        index = self._index
-        health = index.health(row)
-        described = None if health is None else describe_health(*health)
-        more = {"row": row, "decoding": is_decoding}
-        moment = Moment(index.answer(row), index.around(row), shown, described, more)
-        return moment.message(self._table), shown.jpeg
-
-
-class _Place:
-    """Of one viewer of a log: its pictures, and what is being made for it.
-
-    Attributes:
-        task: makes a message and its picture.
-        wanted: row and camera of it.
-    """
-
-    def __init__(self, make: Callable[[], Pictures]) -> None:
-        self._make = make
-        self._pictures: Pictures | None = None
-        self.task: asyncio.Task[tuple[Json, bytes]] | None = None
-        self.wanted = (-1, "")
-
-    def pictures(self) -> Pictures:
-        """Return the viewer's pictures; opened in the thread that decodes."""
-        if self._pictures is None:
-            self._pictures = self._make()
-        return self._pictures
-
-    def close(self) -> None:
-        """Release the pictures."""
-        if self._pictures is not None:
-            self._pictures.close()
-
-
-async def _first(changed: asyncio.Event, task: asyncio.Task[Any] | None) -> None:
-    """Wait for the event, or for the end of the task if there is one."""
-    waiting = asyncio.ensure_future(changed.wait())
-    try:
-        await asyncio.wait({waiting, *((task,) if task else ())}, return_when="FIRST_COMPLETED")
-    finally:
-        waiting.cancel()
+def _last(values: deque[_Value], count: int) -> list[_Value]:
+    return list(values)[len(values) - min(count, len(values)) :]

@@ -1,4 +1,4 @@
-"""The kernel graph as SVG: boxes in rows by depth, edges between them.
+"""The kernel graph as SVG: boxes in rows by depth, edges between them, inputs above, outputs below.
 
 A kernel's row lies below those of all it waits for. An edge to the next row is a curve; edges that
 pass rows by run down a lane at the left, one lane for each kernel they come from, so that no edge
@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from runtime.origin import short_origin
+from runtime.origin import short_origin, shorten
 from runtime.quantities import count_text, flops_text, size_text
-from scheduler.debug.kernel_table import KernelTable, Launch
+from scheduler.debug.kernel_table import KernelTable, Launch, Port
 from scheduler.debug.kernel_text import shape_text
+from scheduler.debug.viz.times import LaunchTimes
 
 # Pixels, but for the boxes in a row: three fit beside the pane of details on a wide screen.
 BOX_WIDTH, BOX_HEIGHT = 296, 56
+BOX_TEXT = 48  # characters
 GAP_X, GAP_Y = 14, 24
 LANE = 8
 PER_ROW = 3
@@ -27,7 +29,7 @@ KINDS = ("contract", "reduce", "map")
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Rows of launch numbers, and where each launch is: (row, column)."""
+    """Rows of box numbers, and where each box is: (row, column)."""
 
     rows: list[list[int]]
     at: dict[int, tuple[int, int]]
@@ -68,15 +70,58 @@ def assign_lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
     return lanes
 
 
-def kernel_graph(table: KernelTable, prefix: str) -> str:
-    """Return the SVG of an entry's kernels.
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """From one box to a later one; its text, and whether it only orders the two."""
 
-    Element ids begin with the prefix; kernel n is "<prefix>-n".
+    a: int
+    b: int
+    text: str
+    is_order: bool = False
+
+
+def _edges(table: KernelTable) -> list[_Edge]:
+    """Return the edges between boxes: inputs have the first numbers, outputs the last ones."""
+    first, last = len(table.inputs), len(table.inputs) + len(table.launches)
+    edges = [
+        _Edge(first + a, first + b, *_between(table, a, b, value))
+        for a, b, value in table.dependencies()
+    ]
+    for i, port in enumerate(table.inputs):
+        edges += [_Edge(i, first + k, f"{port.name} -> {k}") for k in port.launches]
+    for i, port in enumerate(table.outputs):
+        edges += [_Edge(first + k, last + i, f"{k} -> {port.name}") for k in port.launches]
+    return edges
+
+
+def _between(table: KernelTable, a: int, b: int, value: int | None) -> tuple[str, bool]:
+    if value is None:
+        return f"{a} -> {b}: runs before", True
+    stored = table.values[value]
+    what = f"{stored.name}, {stored.dtype} {shape_text(stored.shape)}, {size_text(stored.size)}"
+    return f"{a} -> {b}: {what}", False
+
+
+def _place(table: KernelTable, edges: Sequence[_Edge]) -> Placed:
+    """Place inputs and kernels by depth, outputs below all of them."""
+    count = len(table.inputs) + len(table.launches)
+    placed = place_kernels(count, [(e.a, e.b) for e in edges if e.b < count])
+    outputs = range(count, count + len(table.outputs))
+    below = [list(outputs[i : i + PER_ROW]) for i in range(0, len(outputs), PER_ROW)]
+    rows = placed.rows + below
+    return Placed(rows, {k: (r, c) for r, row in enumerate(rows) for c, k in enumerate(row)})
+
+
+def kernel_graph(table: KernelTable, prefix: str, times: LaunchTimes | None = None) -> str:
+    """Return the SVG of an entry's kernels, inputs and outputs.
+
+    Element ids begin with the prefix; kernel n is "<prefix>-n". Bars are of time where that was
+    measured, else of work.
     """
-    edges = table.dependencies()
-    placed = place_kernels(len(table.launches), [(a, b) for a, b, _ in edges])
-    far: dict[int, int] = {}  # kernel -> last row that an edge from it reaches down a lane
-    for a, b, _ in edges:
+    edges = _edges(table)
+    placed = _place(table, edges)
+    far: dict[int, int] = {}  # box -> last row that an edge from it reaches down a lane
+    for a, b in ((edge.a, edge.b) for edge in edges):
         row = placed.at[b][0]
         if row > placed.at[a][0] + 1:
             far[a] = max(far.get(a, 0), row)
@@ -84,11 +129,15 @@ def kernel_graph(table: KernelTable, prefix: str) -> str:
     lanes = assign_lanes([(placed.at[a][0], far[a]) for a in sources])
     lane_of = dict(zip(sources, lanes, strict=True))
     left = MARGIN + LANE * (max(lanes, default=-1) + 1) + (MARGIN if lanes else 0)
-    drawing = _Drawing(table, placed, left, lane_of, prefix, max(1, table.totals.flops))
+    flops = max(1, table.totals.flops)
+    drawing = _Drawing(table, placed, left, lane_of, prefix, times, flops)
     width = left + max(map(len, placed.rows), default=0) * (BOX_WIDTH + GAP_X) + MARGIN
     height = MARGIN * 2 + len(placed.rows) * (BOX_HEIGHT + GAP_Y)
-    parts = [drawing.edge(a, b, buffer) for a, b, buffer in edges]
+    parts = [drawing.edge(edge) for edge in edges]
+    parts += [drawing.port(i, port, "input") for i, port in enumerate(table.inputs)]
     parts += [drawing.box(launch) for launch in table.launches]
+    first = len(table.inputs) + len(table.launches)
+    parts += [drawing.port(first + i, port, "output") for i, port in enumerate(table.outputs)]
     label = f"graph of {count_text(len(table.launches), 'kernel')}"
     return (
         f'<svg class="graph" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -103,23 +152,33 @@ class _Drawing:
     left: int
     lane_of: dict[int, int]
     prefix: str
+    times: LaunchTimes | None
     flops: int  # of all kernels
 
-    def _corner(self, kernel: int) -> tuple[int, int]:
-        row, column = self.placed.at[kernel]
+    def _corner(self, box: int) -> tuple[int, int]:
+        row, column = self.placed.at[box]
         return self.left + column * (BOX_WIDTH + GAP_X), MARGIN + row * (BOX_HEIGHT + GAP_Y)
 
     def box(self, launch: Launch) -> str:
         """Return the box of one kernel."""
-        x, y = self._corner(launch.number)
+        x, y = self._corner(len(self.table.inputs) + launch.number)
         stored = [self.table.values[i] for i in launch.writes]
-        shape = f"{stored[0].dtype} {shape_text(stored[0].shape)}" if stored else ""
+        # Several results are told apart by their names.
+        shape = ", ".join(
+            f"{v.name if len(stored) > 1 else v.dtype} {shape_text(v.shape)}" for v in stored
+        )
         kind = launch.kind if launch.kind in KINDS else "other"
         title = f"{launch.number}: {launch.kernel}\n" + "\n".join(launch.origin)
         share = launch.flops / self.flops
+        work = f"{flops_text(launch.flops)} · {size_text(launch.bytes_moved)} · {shape}"
+        if self.times is not None:
+            share = self.times.share(launch.number)
+            # In place of the bytes, which are in the table.
+            work = f"{self.times.text(launch.number)} · {flops_text(launch.flops)} · {shape}"
+        # The rest is in the table, and in what is shown beside the graph.
+        work = work if len(work) <= BOX_TEXT else f"{work[: BOX_TEXT - 1]}…"
         # A tenth of all work fills the bar: few kernels have more.
         bar = max(1.0, min(1.0, share * 10) * BOX_WIDTH)
-        work = f"{flops_text(launch.flops)} · {size_text(launch.bytes_moved)} · {shape}"
         lines = (
             f'<text class="name" x="10" y="16">{launch.number} · {escape(launch.kernel)}</text>',
             f'<text x="10" y="31">{escape(short_origin(launch.origin, 46))}</text>',
@@ -134,8 +193,26 @@ class _Drawing:
             f"{''.join(lines)}</g>"
         )
 
-    def edge(self, a: int, b: int, buffer: int | None) -> str:
-        """Return the edge from one kernel to a later one; dashed where it only orders them."""
+    def port(self, number: int, port: Port, kind: str) -> str:
+        """Return the box of an input or an output."""
+        x, y = self._corner(number)
+        shape = f"{kind} · {port.dtype} {shape_text(port.shape)}"
+        unused = "" if port.launches else " · not read" if kind == "input" else " · passed through"
+        return (
+            f'<g class="port" data-k="p{number}" transform="translate({x} {y})">'
+            f"<title>{escape(f'{port.name}: {shape}')}</title>"
+            f'<rect class="box" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="28"/>'
+            f'<text class="name" x="22" y="25">{escape(shorten(port.name, 40))}</text>'
+            f'<text class="soft" x="22" y="41">{escape(shape + unused)}</text></g>'
+        )
+
+    def _key(self, box: int) -> str:
+        launch = box - len(self.table.inputs)
+        return str(launch) if 0 <= launch < len(self.table.launches) else f"p{box}"
+
+    def edge(self, edge: _Edge) -> str:
+        """Return an edge; dashed where it only orders two kernels."""
+        a, b = edge.a, edge.b
         ax, ay = self._corner(a)
         bx, by = self._corner(b)
         x0, y0, x1, y1 = ax + BOX_WIDTH // 2, ay + BOX_HEIGHT, bx + BOX_WIDTH // 2, by
@@ -145,17 +222,11 @@ class _Drawing:
         else:
             lane = MARGIN + self.lane_of[a] * LANE
             path = _around(x0, y0, x1, y1, lane)
-        kind = "e order" if buffer is None else "e"
-        what = "runs before" if buffer is None else self._buffer_text(buffer)
-        title = f"{a} -> {b}: {what}"
+        kind = "e order" if edge.is_order else "e"
         return (
-            f'<path class="{kind}" data-a="{a}" data-b="{b}" d="{path}">'
-            f"<title>{escape(title)}</title></path>"
+            f'<path class="{kind}" data-a="{self._key(a)}" data-b="{self._key(b)}" d="{path}">'
+            f"<title>{escape(edge.text)}</title></path>"
         )
-
-    def _buffer_text(self, index: int) -> str:
-        stored = self.table.values[index]
-        return f"{stored.name}, {stored.dtype} {shape_text(stored.shape)}, {size_text(stored.size)}"
 
 
 def _around(x0: int, y0: int, x1: int, y1: int, lane: int) -> str:

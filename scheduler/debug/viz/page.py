@@ -6,7 +6,7 @@ Nothing in it depends on the time or the machine: compiling the same twice gives
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -22,6 +22,7 @@ from scheduler.debug.viz.graph import KINDS, kernel_graph
 from scheduler.debug.viz.memory import memory_timeline
 from scheduler.debug.viz.passes import passes_section
 from scheduler.debug.viz.style import SCRIPT, STYLE
+from scheduler.debug.viz.times import LaunchTimes, time_text
 from scheduler.emit.schedule import Schedule
 from scheduler.flags import VIZ_DIRECTORY
 from scheduler.lower import LoweredKernel
@@ -52,6 +53,7 @@ def write_page(
     manifest: Mapping[str, Any],
     plans: Mapping[str, Schedule] | None = None,
     tables: Mapping[str, PageTable] | None = None,
+    times: Mapping[str, LaunchTimes] | None = None,
 ) -> None:
     """Write the page, whole or not at all; the directory of VIZ=1 is made, others have to exist.
 
@@ -60,11 +62,12 @@ def write_page(
         manifest: of the artifact.
         plans: as for `page`.
         tables: as for `page`.
+        times: as for `page`.
 
     Raises:
         OSError: the file cannot be written.
     """
-    text = page(manifest, plans, tables)
+    text = page(manifest, plans, tables, times)
     if Path(path).parent == VIZ_DIRECTORY:
         VIZ_DIRECTORY.mkdir(exist_ok=True)
     with whole_file(path) as file:
@@ -75,6 +78,7 @@ def page(
     manifest: Mapping[str, Any],
     plans: Mapping[str, Schedule] | None = None,
     tables: Mapping[str, PageTable] | None = None,
+    times: Mapping[str, LaunchTimes] | None = None,
 ) -> str:
     """Return the page as HTML.
 
@@ -82,12 +86,18 @@ def page(
         manifest: of the artifact.
         plans: schedules by entry name; there are none for an artifact from a file.
         tables: one more for entries that have one, by name.
+        times: of the launches of entries that were measured, by name.
     """
     names = list(manifest["entries"])
     known = plans or {}
-    more = tables or {}
     sections = [
-        _section(table, known.get(table.entry), f"e{i}", more.get(table.entry))
+        _Section(
+            table,
+            f"e{i}",
+            known.get(table.entry),
+            (tables or {}).get(table.entry),
+            (times or {}).get(table.entry),
+        ).html()
         for i, table in enumerate(kernel_tables(manifest, known))
     ]
     buttons = [
@@ -107,26 +117,40 @@ def page(
     )
 
 
-def _section(table: KernelTable, plan: Schedule | None, key: str, more: PageTable | None) -> str:
-    hidden = "" if key == "e0" else " hidden"
-    passes = ""
-    if plan is not None and plan.stages is not None:
-        passes = f"<h2>Passes</h2>{passes_section(plan.stages)}"
-    timeline = memory_timeline(table)
-    memory = f"<h2>Memory</h2>{_memory_caption(table)}{timeline}" if timeline else ""
-    return (
-        f'<section id="{key}"{hidden}>{_tiles(table)}{passes}'
-        f"<h2>Kernels</h2>{_legend(table)}{_split(table, key)}{memory}"
-        f'<h2>Table</h2><div class="wide">{_table(table)}</div>{_more(more)}'
-        f"{_details(table, plan, key)}"
-        f"</section>"
-    )
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """An entry: its table, and what else is known of it."""
+
+    table: KernelTable
+    key: str
+    plan: Schedule | None
+    more: PageTable | None
+    times: LaunchTimes | None
+
+    def html(self) -> str:
+        """Return the section."""
+        table, key, plan, times = self.table, self.key, self.plan, self.times
+        hidden = "" if key == "e0" else " hidden"
+        passes = ""
+        if plan is not None and plan.stages is not None:
+            passes = f"<h2>Passes</h2>{passes_section(plan.stages)}"
+        timeline = memory_timeline(table)
+        memory = f"<h2>Memory</h2>{_memory_caption(table)}{timeline}" if timeline else ""
+        return (
+            f'<section id="{key}"{hidden}>{_tiles(table, times)}{passes}'
+            f"<h2>Kernels</h2>{_legend(table, times)}{_split(table, key, times)}{memory}"
+            f'<h2>Table</h2><div class="wide">{_table(table, times)}</div>{_more(self.more)}'
+            f"{_details(self)}"
+            f"</section>"
+        )
 
 
-def _tiles(table: KernelTable) -> str:
+def _tiles(table: KernelTable, times: LaunchTimes | None) -> str:
     t = table.totals
+    measured = [("time of all launches", time_text(times.total))] if times is not None else []
     values = (
         ("entry", table.entry),
+        *measured,
         ("kernels", f"{t.kernels:,}"),
         ("launches", f"{t.launches:,}"),
         ("work", flops_text(t.flops)),
@@ -141,21 +165,23 @@ def _tiles(table: KernelTable) -> str:
     return f'<div class="tiles">{tiles}</div>'
 
 
-def _legend(table: KernelTable) -> str:
+def _legend(table: KernelTable, times: LaunchTimes | None) -> str:
     kinds = [k for k in KINDS if any(launch.kind == k for launch in table.launches)]
     if any(launch.kind not in KINDS for launch in table.launches):
         kinds.append("other")
     keys = "".join(f'<i class="key {kind}"></i>{kind}' for kind in kinds)
+    measured = f"time, measured on {escape(times.where)}" if times is not None else "work"
     return (
-        "<p>A line is a result on its way to who reads it; a dashed one only orders. A full bar is "
-        f"a tenth of all work. Click for the source.{keys}</p>"
+        "<p>Round boxes are the model's inputs and outputs. A line leads from a result to its "
+        "readers; a dashed one only orders. A full bar is a tenth of all "
+        f"{measured}. Click for the source.{keys}</p>"
     )
 
 
-def _split(table: KernelTable, key: str) -> str:
+def _split(table: KernelTable, key: str, times: LaunchTimes | None) -> str:
     count = len(table.launches)
     panes = (
-        f'<div class="split"><div class="pane">{kernel_graph(table, key)}</div>'
+        f'<div class="split"><div class="pane">{kernel_graph(table, key, times)}</div>'
         f'<div class="pane detail"></div></div>'
     )
     if count <= ROW_LIMIT:
@@ -172,13 +198,24 @@ def _memory_caption(table: KernelTable) -> str:
     )
 
 
-def _table(table: KernelTable) -> str:
+def _table(table: KernelTable, times: LaunchTimes | None) -> str:
+    slowest = max(times.milliseconds, default=0.0) if times is not None else 0.0
     work = max((launch.flops for launch in table.launches), default=0)
     moved = max((launch.bytes_moved for launch in table.launches), default=0)
-    head = "<th>#</th><th>kernel</th><th>origin</th><th>result</th><th>ranges</th>"
+    head = "<th>#</th><th>kernel</th><th>origin</th><th>results</th><th>ranges</th>"
+    head += '<th class="n">time</th>' if times is not None else ""
     head += '<th class="n">items</th><th class="n">lanes</th><th class="n">work</th>'
     head += '<th class="n">moved</th><th class="n">arena offset</th><th>alive</th>'
-    body = "".join(_row(table, launch, work, moved) for launch in table.launches)
+    measured = [""] * len(table.launches)
+    if times is not None:
+        measured = [
+            f'<td class="n">{times.text(i)}{_gauge(ms, slowest)}</td>'
+            for i, ms in enumerate(times.milliseconds)
+        ]
+    body = "".join(
+        _row(table, launch, work, moved, cell)
+        for launch, cell in zip(table.launches, measured, strict=True)
+    )
     return f'<table class="table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
@@ -196,49 +233,55 @@ def _more(table: PageTable | None) -> str:
     )
 
 
-def _row(table: KernelTable, launch: Launch, work: int, moved: int) -> str:
-    stored = table.values[launch.writes[0]] if launch.writes else None
-    result = f"{stored.dtype} {shape_text(stored.shape)}" if stored else ""
-    alive = offset = ""
-    if stored is not None:
-        inside = stored.offset is not None
-        alive = f"{stored.first} to {stored.last}" if inside else stored.kind
-        offset = f"{stored.offset:,}" if inside else ""
+def _row(table: KernelTable, launch: Launch, work: int, moved: int, time: str) -> str:
+    stored = [table.values[i] for i in launch.writes]
+    results = [escape(f"{v.name} {v.dtype} {shape_text(v.shape)}") for v in stored]
+    alive = [v.kind if v.offset is None else f"{v.first} to {v.last}" for v in stored]
+    offsets = ["" if v.offset is None else f"{v.offset:,}" for v in stored]
     return (
         f'<tr data-k="{launch.number}"><td class="n">{launch.number}</td>'
         f"<td>{escape(launch.kernel)}</td>"
-        f"<td>{escape(short_origin(launch.origin))}</td><td>{escape(result)}</td>"
-        f'<td>{escape(ranges_text(launch) or "")}</td><td class="n">{launch.items}</td>'
+        f"<td>{escape(short_origin(launch.origin))}</td><td>{_lines(results)}</td>"
+        f'<td>{escape(ranges_text(launch) or "")}</td>{time}<td class="n">{launch.items}</td>'
         f'<td class="n">{launch.lanes or ""}</td>'
         f'<td class="n">{flops_text(launch.flops)}{_gauge(launch.flops, work)}</td>'
         f'<td class="n">{size_text(launch.bytes_moved)}{_gauge(launch.bytes_moved, moved)}</td>'
-        f'<td class="n">{offset}</td><td>{alive}</td></tr>'
+        f'<td class="n">{_lines(offsets)}</td><td>{_lines(alive)}</td></tr>'
     )
 
 
-def _gauge(value: int, largest: int) -> str:
+def _lines(cells: Sequence[str]) -> str:
+    """Return a cell with a line for each result of a kernel."""
+    return "<br>".join(cells)
+
+
+def _gauge(value: float, largest: float) -> str:
     width = _GAUGE * value / largest if largest else 0.0
     return f'<span class="gauge"><span class="cell" style="width:{width:.1f}px"></span></span>'
 
 
-def _details(table: KernelTable, plan: Schedule | None, key: str) -> str:
+def _details(section: _Section) -> str:
     """Return what the pane beside the graph shows of each kernel; inert until it is asked for."""
-    lowered: list[LoweredKernel | None] = [None] * len(table.launches)
-    if plan is not None:
-        lowered = list(plan.lowered)
+    lowered: list[LoweredKernel | None] = [None] * len(section.table.launches)
+    if section.plan is not None:
+        lowered = list(section.plan.lowered)
     return "".join(
-        _detail(table, launch, kernel, key)
-        for launch, kernel in zip(table.launches, lowered, strict=True)
+        _detail(section, launch, kernel)
+        for launch, kernel in zip(section.table.launches, lowered, strict=True)
     )
 
 
-def _detail(table: KernelTable, launch: Launch, kernel: LoweredKernel | None, key: str) -> str:
+def _detail(section: _Section, launch: Launch, kernel: LoweredKernel | None) -> str:
+    table, key, times = section.table, section.key, section.times
     facts = [
         ("origin", ", ".join(launch.origin) or "-"),
         ("writes", ", ".join(_buffer(table, i) for i in launch.writes)),
         ("reads", ", ".join(_buffer(table, i) for i in launch.reads) or "-"),
         ("work", f"{flops_text(launch.flops)}, {size_text(launch.bytes_moved)} moved"),
     ]
+    if times is not None:
+        share = f"{times.share(launch.number):.1%} of all"
+        facts.append(("time", f"{times.text(launch.number)}, {share}, on {times.where}"))
     body = ""
     if kernel is not None:
         facts.extend(("loops", pretty_loops(nest.schedule)) for nest in kernel.nests)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 
 from runtime.quantities import count_text
 from scheduler.context import Stages
@@ -80,7 +81,7 @@ def passes_section(stages: Stages) -> str:
         f'<p>Of each pass <b class="up">+ new</b>, <b class="down">- dropped</b> and '
         f'<b class="re">~ rewired</b> nodes: those that read another one than before.</p>'
         f'<div class="passes"><div class="wide">{_counts_table(shown)}</div>'
-        f"<div>{''.join(map(_listing, made))}</div></div>"
+        f"<div>{_listings(made)}</div></div>"
     )
 
 
@@ -103,6 +104,18 @@ def _counts_row(name: str, values: Sequence[int], kind: str = "") -> str:
         change = f'<i class="{"up" if delta > 0 else "down"}">{delta:+,}</i>' if delta else ""
         cells += f'<td class="n">{change}{value or "·"}</td>'
     return f'<tr class="{kind}"><td>{escape(name)}</td>{cells}</tr>'
+
+
+def _listings(stages: Sequence[Stage]) -> str:
+    """Return the listings; passes in a row that changed nothing are one folded line."""
+    parts: list[str] = []
+    for is_quiet, group in groupby(enumerate(stages), lambda one: one[0] and not one[1].is_changed):
+        listed = [_listing(stage) for _, stage in group]
+        if is_quiet:
+            head = f"{count_text(len(listed), 'pass')} changed nothing"
+            listed = [f'<details class="same"><summary>{head}</summary>{"".join(listed)}</details>']
+        parts += listed
+    return "".join(parts)
 
 
 def _listing(stage: Stage) -> str:

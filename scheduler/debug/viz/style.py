@@ -62,6 +62,7 @@ ins { text-decoration: none; color: var(--up); } ins.re { color: var(--reduce); 
 .key { display: inline-block; width: 10px; height: 10px; margin: 0 5px 0 12px; }
 svg { display: block; } svg text { font-size: 11.5px; fill: var(--ink); }
 svg .soft, svg .tick { fill: var(--soft); } svg .name { font-weight: 600; }
+.port .box { fill: var(--shade); } .port:hover .box { stroke: var(--ink); }
 .k { cursor: pointer; outline: none; } .box { fill: var(--paper); stroke: var(--rule); }
 .k:hover .box, .k:focus .box { stroke: var(--ink); } .k.sel .box { fill: var(--shade);
   stroke: var(--ink); stroke-width: 2; }
@@ -121,11 +122,11 @@ document.querySelectorAll("section").forEach(function (section) {
     }
   }
   section.addEventListener("mouseover", function (event) {
-    var box = event.target.closest(".k");
+    var box = event.target.closest(".k, .port");
     if (box) { light(box.dataset.k, true); }
   });
   section.addEventListener("mouseout", function (event) {
-    var box = event.target.closest(".k");
+    var box = event.target.closest(".k, .port");
     if (box) { light(box.dataset.k, false); }
   });
   section.addEventListener("focusin", function (event) {

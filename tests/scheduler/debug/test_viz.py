@@ -12,9 +12,9 @@ import pytest
 
 from scheduler.context import CompileContext, Stages
 from scheduler.debug.kernel_table import kernel_tables
-from scheduler.debug.viz import page, write_page
+from scheduler.debug.viz import LaunchTimes, page, write_page
 from scheduler.debug.viz.alike import pair_nodes, rewired
-from scheduler.debug.viz.graph import assign_lanes, kernel_graph, place_kernels
+from scheduler.debug.viz.graph import BOX_TEXT, BOX_WIDTH, assign_lanes, kernel_graph, place_kernels
 from scheduler.debug.viz.memory import memory_timeline
 from scheduler.debug.viz.passes import CHUNK, make_stages, passes_section
 from scheduler.emit.artifact import Emitted, emit
@@ -75,7 +75,7 @@ def test_page_shows_passes_kernels_memory_and_source() -> None:
     assert f"<th>{INPUT}</th>" in text
     assert "<th>split concat</th>" not in text, "a pass that changes nothing has no column"
     assert text.count('<g class="k ') == 2
-    assert text.count('<path class="e"') == 1
+    assert text.count('<path class="e"') == 3  # from the input, between the two, to the output
     assert text.count('<rect class="m"') == 1
     assert text.count("<svg") >= 2
     for kernel in emitted.manifest["kernels"]:
@@ -90,6 +90,83 @@ def test_page_of_an_artifact_has_no_passes(check: Check) -> None:
     check(text)
     assert "<h2>Passes</h2>" not in text
     assert text.count('<g class="k ') == 2
+
+
+def test_inputs_and_outputs_are_boxes_by_the_names_of_the_model() -> None:
+    def boxes(text: str) -> list[tuple[str, int]]:
+        found = re.findall(
+            r'class="port".*?translate\(\d+ (\d+)\).*?class="name"[^>]*>([^<]*)<', text
+        )
+        return [(name, int(y)) for y, name in found]
+
+    emitted = made(two_products())
+    text = page(emitted.manifest)
+    (given, above), (result, below) = boxes(text)
+    assert (given, result) == ("x", "y")
+    kernels = [int(y) for y in re.findall(r'class="k .*?translate\(\d+ (\d+)\)', text)]
+    assert above < min(kernels) < max(kernels) < below
+    assert "<title>x -&gt; 0</title>" in text
+    assert "<title>1 -&gt; y</title>" in text
+    assert "input · float32 4x8" in text
+    # One that nothing reads is there, too, and so is one that is only passed through.
+    emitted.manifest["buffers"].append({**emitted.manifest["buffers"][0], "name": "spare <b>"})
+    entry = emitted.manifest["entries"]["run"]
+    spare = len(emitted.manifest["buffers"]) - 1
+    entry["inputs"], entry["outputs"] = [*entry["inputs"], spare], [*entry["outputs"], spare]
+    text = page(emitted.manifest)
+    assert [name for name, _ in boxes(text)] == ["x", "spare &lt;b&gt;", "y", "spare &lt;b&gt;"]
+    assert text.count(" · not read") == text.count(" · passed through") == 1
+
+
+def test_a_kernel_with_two_results_has_both_names_everywhere() -> None:
+    manifest = chain_manifest(3)
+    # The second kernel writes what is the second buffer, and the third.
+    manifest["kernels"][1] |= {"args": [1, 2, 0], "code": {"writes": 2, "kind": "map"}}
+    manifest["kernels"][1]["code"] |= {"start": 0, "end": 10}
+    manifest["kernels"][2]["args"] = [0, 2]
+    text = page(manifest)
+    assert "t1.0 64, t1.1 64" in text
+    row = re.findall(r'<tr data-k="1">.*?</tr>', text)
+    assert "t1.0 float32 64<br>t1.1 float32 64" in row[0]
+    assert "256<br>512" in row[0]
+    assert "<title>1 -&gt; 2: t1.1, float32 64, 256 B</title>" in text
+
+
+def test_measured_times_are_in_boxes_table_and_details(check: Check) -> None:
+    emitted = made(two_products())
+    times = {"run": LaunchTimes((0.75, 0.025), "a <device>")}
+    text = page(emitted.manifest, times=times)
+    check(text)
+    assert "time of all launches</span><b>0.78 ms" in text or "<b>0.77 ms" in text
+    for shown in ("0.75 ms · ", "25.0 us · ", "96.8% of all, on a &lt;device&gt;"):
+        assert shown in text
+    assert "time, measured on a &lt;device&gt;" in text
+    # The bar of the second kernel is a third of a full one, which is a tenth of all.
+    bars = [float(v) for v in re.findall(r'class="bar" y="\d+" width="([\d.]+)"', text)]
+    assert bars == pytest.approx([BOX_WIDTH, BOX_WIDTH * 10 * 0.025 / 0.775], abs=0.1)
+    assert ">time</th>" in text
+    # What is too long for a box is cut there.
+    lines = re.findall(r'class="soft" x="10" y="46">([^<]*)<', text)
+    assert lines[0] == "0.75 ms · 1.088 kFLOP · float32 4x16"
+    many = chain_manifest(2)
+    many["buffers"][0]["shape"] = [1234567] * 8
+    (line, _) = re.findall(r'class="soft" x="10" y="46">([^<]*)<', page(many))
+    assert (len(line), line[-1]) == (BOX_TEXT, "…")
+    assert "measured on" not in page(emitted.manifest)
+
+
+def test_passes_that_change_nothing_are_one_folded_line() -> None:
+    x = Tensor.input("x", (4,))
+    a, b = x.exp().node, x.log().node
+    names = {"input": a, "one": a, "two": a, "three": b, "four": b}
+    text = passes_section(Stages([(name, (node,)) for name, node in names.items()]))
+    assert "<summary>2 passes changed nothing</summary>" in text
+    assert "<summary>1 pass changed nothing</summary>" in text
+    folded = text.index("2 passes changed nothing")
+    assert (
+        folded < text.index(">one <span>") < text.index(">two <span>") < text.index("three <span>")
+    )
+    assert "open" not in re.findall(r"<details[^>]*>", text)
 
 
 def test_several_entries_are_tabs_of_one_page(check: Check) -> None:

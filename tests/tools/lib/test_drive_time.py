@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,8 @@ def test_a_later_segment_is_as_long_as_it_is(segment: Path, tmp_path: Path, mode
     assert max(one.log_time for one in messages) == FIRST_NS + 60 * SECOND_NS
     # The page of `view`, and reports.
     index = LogIndex([segment])
-    assert (index.rows[0][0], index.rows[-1][0]) == (0.0, 60.0)
+    index.fill(threading.Event())
+    assert (index.row(0)[0], index.row(len(index) - 1)[0]) == (0.0, 60.0)
     assert "begins at 120.000 s of its route" in index.notes
     index.close()
     drive = summarize(one for one in read_log(segment) if one.which() != "modelV2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,29 @@ def page_of(path: Path) -> str:
     assert {"svg", "table", "template", "script"} <= set(page.seen)
     assert not re.search("https?://", page.text)
     return page.text
+
+
+def test_the_page_has_the_times_of_a_profile(
+    artifact: Path, tmp_path: Path, modeld: Modeld
+) -> None:
+    rows = [
+        {"name": kernel["kernel"], "median_ms": 0.5 * (1 + at)}
+        for at, kernel in enumerate(entries(modeld, artifact)["run"]["kernels"])
+    ]
+    profile, out = tmp_path / "profile.json", tmp_path / "page.html"
+    profile.write_text(json.dumps({"entry": "run", "device": "a device", "per_kernel": rows}))
+    modeld(0, "inspect", "--schedule", artifact, "--viz", out, "--times", profile)
+    text = page_of(out)
+    assert "1.00 ms · " in text
+    assert "measured on a device" in text
+    words = ("inspect", "--schedule", artifact, "--times", profile)
+    modeld.refused(2, "--times needs --viz", *words)
+    modeld.refused(2, "--times needs --schedule", *(words[0], *words[2:]))
+    # Nothing is written when the times are of another artifact.
+    profile.write_text(json.dumps({"entry": "run", "per_kernel": rows[:1]}))
+    out.unlink()
+    modeld.refused(4, "expected the 2 launches", *words, "--viz", out)
+    assert not out.exists()
 
 
 def test_inspect_writes_a_page_of_a_model_and_of_an_artifact(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cereal.clock import ManualClock
-from cereal.schema import new_event
+from cereal.errors import LogError
+from cereal.log_writer import LogWriter
+from cereal.schema import new_event, read_event
 from cereal.transport.memory import MemoryTransport
 from modeld.constants import X_IDXS
 from modeld.health import HealthReporter
@@ -21,17 +26,25 @@ from tests.tools.conftest import MakeVideo
 from tests.tools.drives.segments import GOP, plain, shown, write_segment
 from tests.tools.live.speaker import MS, drive_log, unpacked, write_log
 from tests.tools.messages import damaged
-from tools.drives.open_drive import DriveOptions, open_drive
+from tools.drives.drive import Drive
+from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.drives.segment_drive import SegmentDrive
 from tools.errors import DriveError
-from tools.live import log_index
+from tools.live import drive_pictures, log_content, log_index
 from tools.live.cameras import CameraTable
-from tools.live.drive_pictures import NoPictures, SegmentPictures, SequentialPictures
+from tools.live.drive_pictures import (
+    NoPictures,
+    SegmentPictures,
+    SequentialPictures,
+    picture_maker,
+)
+from tools.live.fields import parse_field
 from tools.live.health import describe_health
-from tools.live.log_index import LogIndex
+from tools.live.log_index import IndexThread, LogIndex
+from tools.live.log_source import LogSource
 from tools.live.newest import COLUMNS, HEALTH
 from tools.live.serve import ServeOptions, log_session
-from tools.live.viewers import LogSource, Viewer
+from tools.live.viewers import Source, Viewer
 
 TABLE = CameraTable()
 
@@ -50,26 +63,24 @@ def index(tmp_path: Path) -> Iterator[Index]:
         def make(events: list[bytes]) -> LogIndex:
             found = LogIndex([write_log(tmp_path / "drive.rlog", events)])
             stack.callback(found.close)
+            found.fill(threading.Event())
             return found
 
         yield make
 
 
-def test_a_log_is_entered_anywhere(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_is_entered_anywhere(index: Index) -> None:
     found = index(EVENTS)
     assert len(found) == 60
     assert found.has_answers
-    assert found.rows[20][:3] == (1.0, 120.0, 1.0)
+    assert found.row(20)[:3] == (1.0, 120.0, 1.0)
     answer = found.answer(20)
     assert answer is not None
     assert answer.frame_id == 120
     assert answer.rpy_rad == pytest.approx((0.0, 0.02, 0.01))
     assert found.around(20).sensor == "os04c10"
-    assert [len(column) for column in found.columns()] == [60] * len(COLUMNS)
+    assert [len(column) for column in found.columns(0, 99)] == [60] * len(COLUMNS)
     assert found.health(20) is None
-    # What is too large for memory lies in a file.
-    monkeypatch.setattr(log_index, "IN_MEMORY_BYTES", 1000)
-    found = index(EVENTS)
     answers = [found.answer(at) for at in (59, 0, 30)]
     assert [one.frame_id for one in answers if one is not None] == [159, 100, 130]
 
@@ -88,7 +99,7 @@ def test_a_log_that_is_damaged_is_shown_without_what_is(index: Index) -> None:
     found = index(drive_log(range(40), answers=False))
     assert (len(found), found.has_answers) == (40, False)
     assert found.answer(3) is None
-    assert found.rows[3][1] == 3
+    assert found.row(3)[1] == 3
 
 
 def test_a_log_with_nothing_to_show_is_refused(tmp_path: Path) -> None:
@@ -121,11 +132,14 @@ def test_pictures_of_a_video_are_found_forth_back_and_not_at_all(make_video: Mak
 def test_a_log_answers_what_was_asked_for_last(index: Index) -> None:
     async def watch() -> None:
         found = index(EVENTS)
-        source = LogSource("a log", found, TABLE, lambda: NoPictures("none"), {"cameras": []})
+        source = LogSource("a log", [found], TABLE, lambda: NoPictures("none"), {"cameras": []})
         hello, _ = unpacked(source.hello())
-        assert [len(column) for column in hello["log"]] == [60] * len(COLUMNS)
+        assert (hello["logs"], hello["warmUp"]) == (1, 100)
         viewer = Viewer()
         own = source.open(viewer)
+        rows, _ = unpacked(await source.next(viewer, own))
+        assert [len(column) for column in rows["columns"]] == [60] * len(COLUMNS)
+        assert (rows["first"], rows["whole"], rows["share"]) == (0, True, 1.0)
         for row, frame_id in ((0, 100), (25, 125), (999, 159), (-4, 100)):
             viewer.order(json.dumps({"row": row}))
             message, _ = unpacked(await source.next(viewer, own))
@@ -153,6 +167,239 @@ def test_pictures_of_a_segment_are_found_in_any_order(tmp_path: Path) -> None:
     assert all(one.jpeg[:2] == b"\xff\xd8" for one in found)
     assert pictures.show("road", 999_999).why_not == "the drive has no picture of frame 999999"
     drive.close()
+
+
+def two_logs() -> tuple[list[bytes], list[bytes]]:
+    """Return a log of frames 100 to 159, and one of 105 to 169 that brakes, made 7 s later."""
+    others = []
+    for data in drive_log(range(105, 170)):
+        event = read_event(data).as_builder()
+        event.logMonoTime += 7_000 * MS
+        if event.which() == "modelV2":
+            event.modelV2.action.desiredAcceleration -= 2.0
+        others.append(bytes(event.to_bytes()))
+    return EVENTS, others
+
+
+def test_a_second_log_answers_for_the_same_frame_whenever_it_was_made(tmp_path: Path) -> None:
+    indexes = []
+    for name, events in zip("ab", two_logs(), strict=True):
+        indexes.append(LogIndex([write_log(tmp_path / name, events)]))
+        indexes[-1].fill(threading.Event())
+    source = LogSource("a log", indexes, TABLE, lambda: NoPictures("none"), {"cameras": []})
+
+    async def watch() -> None:
+        viewer = Viewer()
+        own = source.open(viewer)
+        logs = [unpacked(await source.next(viewer, own))[0]["log"] for _ in range(2)]
+        assert logs == [0, 1]
+        viewer.order('{"row": 20}')
+        message, _ = unpacked(await source.next(viewer, own))
+        assert message["model"]["frameId"] == message["other"]["model"]["frameId"] == 120
+        # Of frame 102 the second log says nothing.
+        viewer.order('{"row": 2}')
+        message, _ = unpacked(await source.next(viewer, own))
+        assert (message["model"]["frameId"], message["other"]) == (102, None)
+        # Each log has the times of its own.
+        for log, expected in ((0, 0.05), (1, 0.05)):
+            path = "modelV2.action.desiredAcceleration"
+            order = {"series": {"log": log, "chunk": 0, "fields": [path, "no.such"]}}
+            viewer.order(json.dumps(order))
+            message, _ = unpacked(await source.next(viewer, own))
+            assert (message["log"], message["whole"]) == (log, True)
+            times, values = message["fields"][path]
+            assert list(message["fields"]) == [path]
+            assert times[1] == pytest.approx(expected)
+            frame_id = 100 + 5 * log + 1
+            assert values[1] == pytest.approx(math.cos(frame_id / 12) - 2.0 * log, abs=1e-6)
+        source.close(viewer, own)
+
+    asyncio.run(watch())
+    for one in indexes:
+        one.close()
+
+
+@pytest.mark.parametrize("ending", ["", ".bz2"])
+def test_any_field_is_read_at_any_time_also_of_a_compressed_log(
+    tmp_path: Path, ending: str
+) -> None:
+    path = tmp_path / f"drive.rlog{ending}"
+    with LogWriter(path) as log:
+        for data in EVENTS:
+            log.write(data)
+    found = LogIndex([path])
+    found.fill(threading.Event())
+    fields = [parse_field(text) for text in ("carState.vEgo", "roadCameraState.sensor")]
+    assert None not in fields
+    chosen = [one for one in fields if one is not None]
+    samples = found.samples(chosen, 1.02, 1.12)
+    # The last one before holds until the next one comes.
+    assert [time for time, _ in samples["carState.vEgo"]] == [1.0, 1.05, 1.1]
+    assert samples["carState.vEgo"][1][1] == pytest.approx(20.0 + math.sin(121 / 12), abs=1e-5)
+    assert samples["roadCameraState.sensor"][0] == (1.0, "os04c10")
+    assert found.samples(chosen, 99.0, 100.0)["carState.vEgo"][0][0] == pytest.approx(2.95)
+    found.close()
+    assert found.samples(chosen, 0.0, 1.0)["carState.vEgo"] == []
+
+
+def test_a_log_is_shown_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def slowly(path: Path, on_defect: Any, on_read: Callable[[int], None]) -> Iterator[bytes]:
+        del on_defect
+        for at, data in enumerate(EVENTS):
+            on_read(at * path.stat().st_size // len(EVENTS))
+            if at == len(EVENTS) // 2:
+                go_on.wait(20)
+            yield data
+
+    monkeypatch.setattr(log_content, "read_log_bytes", slowly)
+    monkeypatch.setattr(log_index, "PUBLISH_S", 0.0)
+    found = LogIndex([write_log(tmp_path / "drive.rlog", EVENTS)])
+    reading = IndexThread(found)
+    reading.wait(lambda: len(found) == 30, 20)
+    assert (len(found), found.is_whole) == (30, False)
+    assert found.share == pytest.approx(0.5, abs=0.02)
+    source = LogSource("a log", [found], TABLE, lambda: NoPictures("none"), {"cameras": []})
+
+    async def watch() -> None:
+        viewer = Viewer()
+        own = source.open(viewer)
+        first, _ = unpacked(await source.next(viewer, own))
+        assert (len(first["columns"][0]), first["whole"]) == (30, False)
+        viewer.order('{"row": 29}')
+        message, _ = unpacked(await source.next(viewer, own))
+        assert message["model"]["frameId"] == 129
+        go_on.set()
+        count, message = 30, first
+        while not message["whole"]:
+            message, _ = unpacked(await source.next(viewer, own))
+            assert message["first"] == count
+            count += len(message["columns"][0])
+        assert (count, message["share"]) == (60, pytest.approx(1.0, abs=0.01))
+
+    asyncio.run(watch())
+    reading.close()
+
+
+def test_a_log_that_cannot_be_read_on_is_shown_up_to_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Iterator[bytes]:
+        yield from EVENTS[: len(EVENTS) // 2]
+        raise LogError("expected room in /tmp, got No space left on device")
+
+    monkeypatch.setattr(log_content, "read_log_bytes", full)
+    found = LogIndex([write_log(tmp_path / "drive.rlog", EVENTS)])
+    reading = IndexThread(found)
+    reading.wait(lambda: found.is_whole, 20)
+    assert (len(found), found.is_whole) == (30, True)
+    assert "the log ends early here: expected room in /tmp" in found.notes[0]
+    reading.close()
+    # A file that is none is an error from the first.
+    nothing = IndexThread(LogIndex([tmp_path / "none.rlog"]))
+    with pytest.raises(LogError, match=r"none\.rlog: expected a readable log"):
+        nothing.wait(lambda: False, 20)
+    nothing.close()
+
+
+def test_answers_that_begin_late_set_the_pace_from_there_on(index: Index) -> None:
+    # A camera alone for 12 s, then a daemon.
+    found = index(drive_log(range(240), answers=False) + drive_log(range(240, 250)))
+    # The camera's frame 240 was a row before its answer came, which is another one.
+    assert (len(found), found.has_answers) == (251, True)
+    assert found.answer(239) is None
+    at = found.row_of(240)
+    assert at == 241
+    answer = found.answer(at)
+    assert answer is not None
+    assert answer.frame_id == 240
+
+
+def test_segments_of_a_route_are_opened_as_they_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = (GOP, GOP, GOP - 2, GOP)
+    begin = 0
+    for number, count in enumerate(counts):
+        segment = plain(number, count=count, first=begin)
+        write_segment(tmp_path / f"00000001--0123456789--{number}", segment)
+        begin += count
+    opened, closed = [], []
+
+    def open_one(text: str) -> Drive:
+        opened.append(text[-1])
+        drive = open_drive(text, DriveOptions())
+        close = drive.close
+
+        def close_too() -> None:
+            closed.append(text[-1])
+            close()
+
+        monkeypatch.setattr(drive, "close", close_too)
+        return drive
+
+    texts = expand_drives([str(tmp_path)], DriveOptions(split=True))
+    with ExitStack() as stack:
+        make, info = picture_maker(texts, open_one, 64, stack)
+        assert (opened, set(info.formats)) == (["0"], {"road", "wideRoad"})
+        pictures = make()
+        assert make() is pictures
+        for frame_id in (0, begin - 1, GOP, 2 * GOP - 1, 2 * GOP, 3 * GOP - 3, 3 * GOP - 2, 1):
+            found = pictures.show("road", frame_id)
+            assert (found.frame_id, found.why_not) == (frame_id, "")
+            assert found.jpeg[:2] == b"\xff\xd8"
+        # Each once, and the first one always.
+        assert sorted(opened) == ["0", "1", "2", "3"]
+        for frame_id in (-1, begin, 10**9):
+            said = f"the drive has no picture of frame {frame_id}"
+            assert pictures.show("road", frame_id).why_not == said
+    assert sorted(set(closed)) == ["0", "1", "2", "3"]
+
+
+def test_a_route_is_one_log_with_the_pictures_of_all_its_segments(tmp_path: Path) -> None:
+    for number in range(2):
+        write_segment(tmp_path / f"00000001--0123456789--{number}", plain(number, count=6))
+
+    async def watch(source: Source) -> None:
+        hello, _ = unpacked(source.hello())
+        assert (hello["cameras"], hello["whyNoFrames"]) == (["road", "wideRoad"], "")
+        viewer = Viewer()
+        own = source.open(viewer)
+        rows, _ = unpacked(await source.next(viewer, own))
+        ids = rows["columns"][1]
+        assert (ids[0], ids[-1]) == (0, 11)
+        viewer.order(json.dumps({"row": len(ids) - 1}))
+        message, jpeg = unpacked(await source.next(viewer, own))
+        while message["decoding"]:
+            message, jpeg = unpacked(await source.next(viewer, own))
+        assert (message["picture"]["frameId"], jpeg[:2]) == (11, b"\xff\xd8")
+        source.close(viewer, own)
+
+    with ExitStack() as stack:
+        session = log_session(str(tmp_path), OPTIONS, stack)
+        asyncio.run(watch(session.source))
+
+
+def test_no_more_segments_stay_open_than_are_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        write_segment(tmp_path / f"00000001--0123456789--{number}", plain(number, count=4))
+    (tmp_path / "00000001--0123456789--2" / "fcamera.hevc").write_bytes(b"no video")
+    monkeypatch.setattr(drive_pictures, "OPEN_SEGMENTS", 2)
+    opened: list[str] = []
+
+    def open_one(text: str) -> Drive:
+        opened.append(text[-1])
+        return open_drive(text, DriveOptions())
+
+    texts = expand_drives([str(tmp_path)], DriveOptions(split=True))
+    with ExitStack() as stack:
+        pictures = picture_maker([*texts, texts[1]], open_one, 64, stack)[0]()
+        assert pictures.show("road", 5).frame_id == 5
+        assert "fcamera.hevc" in pictures.show("road", 9).why_not
+        assert opened == ["0", "1", "2"]
 
 
 def test_health_in_a_log_is_that_of_before_with_times_since_some_seconds(index: Index) -> None:

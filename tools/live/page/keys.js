@@ -4,7 +4,8 @@ const element = id => document.getElementById(id);
 
 // Where a key already means something: text, a choice, and Space on a button.
 function isTaken(target, key) {
-  if (target.matches('input[type="text"], select')) return true;
+  if (target.matches('input[type="text"], input[type="search"], input[type="number"], select')) return true;
+  if (target.matches('input[type="checkbox"]')) return key === ' ';
   if (target.matches('button, a')) return key === ' ' || key === 'Enter';
   // The slider itself moves by a row with arrows, to its ends with Home and End.
   return false;
@@ -26,6 +27,9 @@ export function bindKeys(actions) {
     End: inLog(timeline => timeline.move(timeline.end)),
     '+': inLog(timeline => timeline.faster(1)),
     '-': inLog(timeline => timeline.faster(-1)),
+    n: inLog(() => actions.difference(1)),
+    p: inLog(() => actions.difference(-1)),
+    '/': () => { element('search').focus(); return true; },
     g: inLog(() => { element('place').focus(); element('place').select(); }),
     c: () => { actions.camera(); return true; },
     o: () => { actions.drawing(); return true; },

@@ -1,10 +1,15 @@
 // The page: takes messages, keeps what is shown, draws it once a frame of the screen.
 
 import {Connection} from './connection.js';
+import {Fields} from './fields.js';
 import {bindKeys} from './keys.js';
+import {Layout} from './layout.js';
+import {Pair} from './pair.js';
 import {showHealth, showNumbers} from './panels.js';
 import {drawPicture} from './picture.js';
 import {PLOTS, drawPlot, drawStrip, labelPlot} from './plots.js';
+import {Rows} from './rows.js';
+import {LiveSamples, LogSamples} from './samples.js';
 import {label, onThemeChange} from './surface.js';
 import {Timeline} from './timeline.js';
 import {drawTop} from './top.js';
@@ -19,7 +24,7 @@ const element = id => document.getElementById(id);
 const calm = matchMedia('(prefers-reduced-motion: reduce)');
 
 const page = {
-  hello: null, column: {}, rows: [], moment: null, bitmap: null, timeline: null,
+  hello: null, column: {}, rows: [], logs: [], pair: null, samples: null, moment: null, bitmap: null, timeline: null,
   isFrozen: false, hasDrawing: true, camera: 'road', lost: null, isDirty: false, labelled: 0, announced: -Infinity, said: '', turn: 0, shown: 0,
 };
 
@@ -29,8 +34,25 @@ const connection = new Connection({
     page.lost = {reason, isFull, since: page.lost?.since ?? performance.now()};
     dirty();
   },
-  message: (json, jpeg) => (json.kind === 'hello' ? begin(json) : take(json, jpeg)),
+  message: (json, jpeg) => kinds[json.kind]?.(json, jpeg),
 });
+
+const fields = new Fields(chosen, () => page.logs.some(log => !log.isWhole));
+const layout = new Layout(fields, text => connection.tell({layout: text}), dirty);
+const kinds = {
+  hello: begin,
+  moment: take,
+  rows: takeRows,
+  series: json => { page.samples.take(json); dirty(); },
+  layout: json => layout.take(json),
+};
+
+// Other fields were chosen.
+function chosen() {
+  page.samples?.renew();
+  if (page.hello?.mode === 'live') connection.ask({fields: fields.paths()});
+  dirty();
+}
 
 function begin(hello) {
   page.lost = null;
@@ -44,15 +66,36 @@ function begin(hello) {
   element('pause').hidden = hello.mode === 'log';
   if (hello.mode === 'live') {
     page.rows = [];
+    page.samples = new LiveSamples(hello.window);
   } else if (isSame && page.timeline) {
     page.timeline.askAgain();
   } else {
-    page.rows = hello.log[0].map((_, at) => hello.log.map(values => values[at]));
-    page.timeline = new Timeline(page.rows, page.column, row => connection.ask({row}), dirty);
-    page.timeline.goTo(0);
-    notes(hello.notes);
+    page.logs = Array.from({length: hello.logs}, () => new Rows(page.column));
+    page.pair = hello.logs > 1 ? new Pair(...page.logs, hello.digits) : null;
+    page.rows = page.logs[0].rows;
+    page.samples = new LogSamples(hello.chunk, series => connection.tell({series}), () => fields.paths());
+    page.timeline = null;
+    element('pair').hidden = page.pair === null;
+    element('other-key').hidden = page.pair === null;
+    element('other-title').textContent = hello.other ?? '';
     cameras(hello.cameras);
   }
+  if (hello.layout && !isSame) layout.apply(hello.layout);
+  dirty();
+}
+
+// Rows of a log, which may still be read.
+function takeRows(json) {
+  const {hello, logs} = page;
+  logs[json.log].take(json);
+  page.pair?.update();
+  const [log] = logs;
+  if (page.timeline) page.timeline.grow();
+  else if (log.isWhole || log.end >= hello.warmUp) {
+    page.timeline = new Timeline(log, row => connection.ask({row}), dirty);
+    page.timeline.goTo(log.afterWarmUp(hello.warmUp));
+  }
+  notes(logs.flatMap((one, at) => one.notes.map(note => (at ? `second log: ${note}` : note))));
   dirty();
 }
 
@@ -61,6 +104,7 @@ function take(moment, jpeg) {
     const oldest = moment.now - page.hello.window - 2;
     page.rows.push(...moment.rows);
     while (page.rows.length && page.rows[0][0] < oldest) page.rows.shift();
+    page.samples.take(moment.samples, moment.now);
     if (page.isFrozen) {
       connection.tell({got: moment.number});
       return;
@@ -68,6 +112,7 @@ function take(moment, jpeg) {
     notes(moment.notes);
     cameras(moment.cameras);
   } else {
+    if (page.timeline === null) return;
     page.timeline.arrived(!moment.decoding);
     // An answer to what was asked for before something else was.
     if (moment.row !== page.timeline.at) return;
@@ -104,22 +149,38 @@ function dirty() {
 }
 
 function draw() {
-  const {hello, moment, timeline} = page;
+  const {hello, moment, timeline, pair} = page;
   state();
-  if (hello === null) return;
+  if (hello === null || (hello.mode === 'log' && timeline === null)) return;
   const isLog = hello.mode === 'log';
   drawPicture(element('picture'), moment, page.bitmap, page.hasDrawing);
   element('picture-note').textContent = pictureNote();
-  drawTop(element('top'), moment?.model ?? null);
+  drawTop(element('top'), moment?.model ?? null, moment?.other?.model ?? null);
   const window = span();
-  for (const plot of PLOTS) drawPlot(element(`plot-${plot.id}`), plot, {rows: page.rows, column: page.column, ...window});
+  drawPlots(window);
+  fields.draw({...window, samples: page.samples, pair});
   const row = isLog ? page.rows[timeline.at] : moment?.waiting ? null : page.rows.at(-1);
-  showNumbers(row ?? null, page.column, moment);
-  if (isLog) drawStrip(element('strip'), {rows: page.rows, column: page.column, first: 0, last: page.rows.at(-1)[0], cursor: timeline.time});
+  const mask = pair?.masks[timeline.at] ?? 0;
+  showNumbers(row ?? null, page.column, moment, pair?.other(timeline.at) ?? null, mask > 0 ? mask : 0);
+  const last = isLog ? page.logs[0].lastTime : 0;
+  if (isLog) drawStrip(element('strip'), {rows: page.rows, column: page.column, first: 0, last, cursor: timeline.time, masks: pair?.masks});
+  if (pair) element('pair-text').textContent = pair.summary();
   if (performance.now() - page.labelled > LABELS_MS) {
     page.labelled = performance.now();
     for (const plot of PLOTS) labelPlot(element(`plot-${plot.id}`), plot, row, page.column);
-    if (isLog) label(element('strip'), `Speed over the whole log, ${page.rows.at(-1)[0].toFixed(0)} seconds`);
+    if (isLog) label(element('strip'), `Speed over the whole log, ${last.toFixed(0)} seconds`);
+  }
+}
+
+function drawPlots(window) {
+  const {first, last} = window, {pair, column} = page;
+  const rows = page.hello.mode === 'log' ? page.logs[0].between(first, last) : page.rows.filter(row => row[0] >= first);
+  const others = pair === null ? [] : pair.between(first, last);
+  const from = pair === null ? 0 : page.logs[0].at(first, true);
+  for (const plot of PLOTS) {
+    const bits = plot.lines.reduce((all, [name]) => all | 1 << column[name], 0);
+    const marked = pair === null ? [] : rows.filter((_, at) => (pair.masks[from + at] ?? 0) & bits).map(row => row[0]);
+    drawPlot(element(`plot-${plot.id}`), plot, {rows, others, column, ...window, marked});
   }
 }
 
@@ -130,7 +191,7 @@ function span() {
     const last = moment?.now ?? rows.at(-1)?.[0] ?? 0;
     return {first: last - hello.window, last, cursor: null};
   }
-  const end = rows.at(-1)[0];
+  const end = page.logs[0].lastTime;
   const first = Math.max(0, Math.min(timeline.time - LOG_BEFORE_S, end - hello.window));
   return {first, last: Math.max(Math.min(end, first + hello.window), first + 1), cursor: timeline.time};
 }
@@ -164,8 +225,8 @@ function state() {
     word = 'connecting';
   } else if (hello.mode === 'log') {
     [tone, word] = ['idle', 'log'];
-    if (!hello.hasAnswers) [tone, text] = ['warn', 'This log has no output of a model: no modelV2 in it.'];
-    else if (hello.whyNoFrames) [tone, text] = ['warn', `No pictures: ${hello.whyNoFrames}.`];
+    if (page.logs[0].isWhole && !page.logs[0].hasAnswers) [tone, text] = ['warn', 'This log has no output of a model: no modelV2 in it.'];
+    else if (hello.whyNoFrames && page.timeline) [tone, text] = ['warn', `No pictures: ${hello.whyNoFrames}.`];
   } else if (moment === null) {
     [tone, word] = ['idle', 'connecting'];
   } else if (moment.waiting) {
@@ -230,24 +291,33 @@ function freeze() {
 }
 
 const actions = {
-  play: () => (page.timeline ? page.timeline.toggle() : freeze()),
+  play: () => (page.hello?.mode === 'log' ? page.timeline?.toggle() : freeze()),
   timeline: () => page.timeline,
   camera: () => { if (!element('camera').hidden) chooseCamera(page.camera === 'road' ? 'wideRoad' : 'road'); },
+  difference: by => {
+    const row = page.pair?.next(page.timeline.at, by) ?? null;
+    if (row !== null) page.timeline.move(row);
+  },
   drawing: () => {
     page.hasDrawing = !page.hasDrawing;
     element('overlay').setAttribute('aria-pressed', `${page.hasDrawing}`);
     dirty();
   },
-  help: () => {
-    element('help').hidden = !element('help').hidden;
-    element('keys').setAttribute('aria-expanded', `${!element('help').hidden}`);
-  },
+  help: () => unfold('help', 'keys'),
 };
+
+function unfold(id, button) {
+  element(id).hidden = !element(id).hidden;
+  element(button).setAttribute('aria-expanded', `${!element(id).hidden}`);
+}
 
 element('pause').onclick = freeze;
 element('camera').onclick = actions.camera;
 element('overlay').onclick = actions.drawing;
 element('keys').onclick = actions.help;
+element('layout-button').onclick = () => unfold('layout', 'layout-button');
+element('previous').onclick = () => actions.difference(-1);
+element('next').onclick = () => actions.difference(1);
 bindKeys(actions);
 onThemeChange(dirty);
 new ResizeObserver(dirty).observe(document.body);

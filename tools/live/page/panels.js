@@ -23,7 +23,10 @@ function describe(list, pairs) {
       return box;
     }));
   }
-  pairs.forEach(([, value], at) => write(list.children[at].lastChild, value));
+  pairs.forEach(([, value, isOther], at) => {
+    write(list.children[at].lastChild, value);
+    list.children[at].classList.toggle('differs', isOther === true);
+  });
 }
 
 function write(node, text) {
@@ -43,25 +46,30 @@ function fill(body, rows, numbers) {
   });
 }
 
-export function showNumbers(row, column, moment) {
+// `other`: the second log's row of the same frame, or null; `mask`: a bit for each column that differs.
+export function showNumbers(row, column, moment, other = null, mask = 0) {
   const value = name => (row ? row[column[name]] : null);
-  const thousand = name => (value(name) === null ? null : 1000 * value(name));
+  const both = (name, text, unit = '') => {
+    const [mine, theirs] = [row, other].map(one => (one ? one[column[name]] : null)).map(one => (one === null ? '–' : text(one)));
+    const values = other ? `${mine} | ${theirs}` : mine;
+    return [unit && values !== '–' ? `${values} ${unit}` : values, (mask >> column[name] & 1) === 1];
+  };
   const [, pitch, yaw] = moment?.calibration.rpy ?? [null, null, null];
   const angle = one => (one === null ? '–' : `${shown(one * DEGREES, 2)}°`);
   const model = moment?.model;
   describe(element('numbers'), [
     ['frame', value('frameId') === null ? '–' : `${value('frameId')}`],
-    ['model', shown(value('execution'), 1, 'ms')],
-    ['car', shown(value('carSpeed'), 1, 'm/s')],
-    ['plan', shown(value('planSpeed'), 1, 'm/s')],
-    ['curvature', shown(thousand('curvature'), 2, '/km')],
-    ['acceleration', shown(value('acceleration'), 2, 'm/s²')],
-    ['steering wheel', value('steering') === null ? '–' : `${shown(value('steering'), 1)}°`],
-    ['blinkers', value('blinkers') === null ? '–' : BLINKERS[value('blinkers')]],
-    ['line to the left', value('laneLeft') === null ? '–' : shown(-value('laneLeft'), 2, 'm')],
-    ['line to the right', shown(value('laneRight'), 2, 'm')],
+    ['model time', ...both('execution', one => shown(one, 1), 'ms')],
+    ['car speed', ...both('carSpeed', one => shown(one, 1), 'm/s')],
+    ['planned speed', ...both('planSpeed', one => shown(one, 1), 'm/s')],
+    ['curvature', ...both('curvature', one => shown(1000 * one, 2), '/km')],
+    ['acceleration', ...both('acceleration', one => shown(one, 2), 'm/s²')],
+    ['steering wheel', ...both('steering', one => `${shown(one, 1)}°`)],
+    ['blinkers', ...both('blinkers', one => BLINKERS[one])],
+    ['line to the left', ...both('laneLeft', one => shown(-one, 2), 'm')],
+    ['line to the right', ...both('laneRight', one => shown(one, 2), 'm')],
     ['dropped', model ? shown(model.dropPercent, 1, '%') : '–'],
-    ['model wants', model ? model.laneChange || model.desire || 'go on' : '–'],
+    ['model action', model ? model.laneChange || model.desire || 'proceed' : '–'],
     ['calibration', moment?.calibration.status || 'none yet'],
     ['pitch, yaw', moment?.calibration.status ? `${angle(pitch)}, ${angle(yaw)}` : '–'],
   ]);
@@ -72,7 +80,7 @@ export function showHealth(health, mode) {
   const state = element('health-state');
   if (!health) {
     state.removeAttribute('data-tone');
-    write(state, mode === 'log' ? 'The log has no messages of health up to here.' : 'No message of health yet.');
+    write(state, 'No health messages so far.');
     element('stages').hidden = element('faults').hidden = true;
     element('problems').replaceChildren();
     describe(element('facts'), []);

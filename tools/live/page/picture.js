@@ -4,7 +4,7 @@ import {FONT, label, shown, surface} from './surface.js';
 
 // The same on bright and dark pages: what lies below is a picture.
 const PATH = 'rgba(34, 197, 94, 0.42)', PATH_RIM = 'rgba(187, 247, 208, 0.85)';
-const LANE = '56, 189, 248', EDGE = 'rgba(248, 80, 80, 0.8)', LEAD = '#fbbf24', PLATE = 'rgba(15, 23, 42, 0.72)';
+const LANE = '56, 189, 248', EDGE = 'rgba(248, 80, 80, 0.8)', LEAD = '#fbbf24', OTHER = '#f472b6', PLATE = 'rgba(15, 23, 42, 0.72)';
 // An improbable line stays just visible.
 const MIN_OPACITY = 0.12;
 
@@ -24,6 +24,7 @@ export function drawPicture(canvas, moment, bitmap, withDrawing) {
     plate(context, 'picture of before', 8, height - 12, LEAD);
   } else if (withDrawing && moment.overlay !== null) {
     drawAnswer(context, moment.overlay, width / about.width, height / about.height);
+    if (moment.other?.overlay) drawOther(context, moment.other.overlay, width / about.width, height / about.height);
   }
   marks(context, moment);
   label(canvas, describe(moment, bitmap));
@@ -40,6 +41,18 @@ function drawAnswer(context, overlay, sx, sy) {
     context.stroke();
   }
   for (const lead of overlay.leads) drawLead(context, lead, sx, sy);
+}
+
+// The answer of a second log: its outlines only.
+function drawOther(context, overlay, sx, sy) {
+  context.setLineDash([6, 4]);
+  for (const points of [overlay.path, ...overlay.lanes.filter(lane => lane.probability > 0.5).map(lane => lane.points)]) {
+    if (!fill(context, points, sx, sy, 'transparent')) continue;
+    context.strokeStyle = OTHER;
+    context.lineWidth = 1.5;
+    context.stroke();
+  }
+  context.setLineDash([]);
 }
 
 function fill(context, points, sx, sy, style) {

@@ -18,21 +18,28 @@ export const PLOTS = [
     ['execution', 'run', 'plan', 1.4]]},
 ];
 
-// Draw rows from `first` to `last` seconds. `column`: name -> number; `cursor`: a time, or null.
-export function drawPlot(canvas, plot, {rows, column, first, last, cursor}) {
+// Draw rows from `first` to `last` seconds. `column`: name -> number; `cursor`: a time, or null; `others`: rows of a
+// second log; `marked`: times at which the two differ.
+export function drawPlot(canvas, plot, {rows, column, first, last, cursor, others = [], marked = []}) {
   const area = surface(canvas);
   if (area === null) return;
   const {context, width, height} = area;
   const colours = theme();
-  const visible = rows.filter(row => row[0] >= first && row[0] <= last);
   const lines = plot.lines.map(([name]) => column[name]);
-  const [low, high] = range(visible, lines, plot);
-  const u = time => LEFT + (time - first) / (last - first) * (width - LEFT - RIGHT);
+  const [low, high] = range(others.length ? rows.concat(others) : rows, lines, plot);
+  // What lies before the window holds into it, and is drawn from its edge on.
+  const u = time => LEFT + Math.max(0, (time - first) / (last - first)) * (width - LEFT - RIGHT);
   const v = value => height - BOTTOM - (Math.min(value, high) - low) / (high - low) * (height - TOP - BOTTOM);
   axes(context, colours, {width, height, low, high, first, last, u, v, cursor, plot});
-  marks(context, colours, visible, column, u, height);
-  plot.lines.forEach(([name, , colour, thick]) => line(context, visible, column[name], plot.scale ?? 1, {
-    u, v, colour: colours[colour], thick, bottom: height - BOTTOM}));
+  marks(context, colours, rows, column, u, height);
+  const end = Math.min(last, cursor ?? last);
+  plot.lines.forEach(([name, , colour, thick]) => line(context, rows, column[name], plot, {
+    u, v, colour: colours[colour], thick, end}));
+  context.setLineDash([5, 4]);
+  plot.lines.forEach(([name]) => line(context, others, column[name], plot, {u, v, colour: colours.other, thick: 1.6, end}));
+  context.setLineDash([]);
+  context.fillStyle = colours.differ;
+  for (const time of marked) if (time >= first) context.fillRect(u(time) - 1, 0, 2, TOP);
   if (cursor !== null) {
     context.strokeStyle = colours.accent;
     context.lineWidth = 1.5;
@@ -66,7 +73,8 @@ function range(rows, lines, plot) {
   if (plot.floor !== undefined) low = plot.floor;
   // One run that took a second would flatten all others.
   if (plot.most !== undefined) high = Math.min(high, Math.max(plot.most, 2 * middle(rows, lines[0])));
-  const more = Math.max(plot.span - (high - low), 0.1 * (high - low));
+  if (plot.names) return [-0.4, Math.min(plot.names.length - 1, Math.max(1, high)) + 0.4];
+  const more = Math.max(plot.span || 1e-6 + 0.02 * Math.abs(high) - (high - low), 0.1 * (high - low));
   if (plot.floor !== undefined) return [low, high + more];
   return [low - more / 2, high + more / 2];
 }
@@ -94,8 +102,10 @@ function axes(context, colours, {width, height, low, high, first, last, u, v, cu
     context.moveTo(LEFT, row);
     context.lineTo(width - RIGHT, row);
     context.stroke();
-    context.fillText(shown(Math.abs(value) < by / 2 ? 0 : value, Math.max(0, -Math.floor(Math.log10(by) + 1e-9))), LEFT - 5, row);
+    if (plot.names) continue;
+    context.fillText(number(Math.abs(value) < by / 2 ? 0 : value, Math.max(0, -Math.floor(Math.log10(by) + 1e-9))), LEFT - 5, row);
   }
+  if (plot.names) levels(context, plot.names, low, high, v);
   context.textAlign = 'center';
   const seconds = step(last - first, Math.max(2, width / 90));
   // Live: seconds ago; a log: its time.
@@ -117,6 +127,18 @@ function axes(context, colours, {width, height, low, high, first, last, u, v, cu
   }
 }
 
+// Names of an enumeration at their levels, inside the plot: they are too long for its edge.
+function levels(context, names, low, high, v) {
+  context.textAlign = 'left';
+  for (let level = 0; level <= high; level += 1) context.fillText(names[level], LEFT + 4, v(level) - 8);
+}
+
+// A number at an axis; large ones in few characters.
+function number(value, digits) {
+  if (Math.abs(value) < 1e5) return shown(value, Math.min(digits, 6));
+  return value.toExponential(1).replace('e+', 'e');
+}
+
 function marks(context, colours, rows, column, u, height) {
   context.fillStyle = colours.invalid;
   for (let at = 0; at < rows.length; at += 1) {
@@ -128,19 +150,24 @@ function marks(context, colours, rows, column, u, height) {
   for (const row of rows) if (row[column.missing] > 0) context.fillRect(u(row[0]) - 1, height - BOTTOM - 9, 2, 9);
 }
 
-function line(context, rows, at, scale, {u, v, colour, thick}) {
+function line(context, rows, at, plot, {u, v, colour, thick, end}) {
+  const scale = plot.scale ?? 1, gap = plot.gap ?? GAP_S;
   context.strokeStyle = colour;
   context.lineWidth = thick;
   context.lineJoin = 'round';
   context.beginPath();
-  let before = null;
+  let before = null, level = null;
   for (const row of rows) {
     const value = row[at];
-    if (value === null) continue;
-    if (before !== null && row[0] - before < GAP_S) context.lineTo(u(row[0]), v(value * scale));
-    else context.moveTo(u(row[0]), v(value * scale));
-    before = row[0];
+    if (value === null || value === undefined) continue;
+    if (before !== null && row[0] - before < gap) {
+      if (plot.isStep) context.lineTo(u(row[0]), v(level));
+      context.lineTo(u(row[0]), v(value * scale));
+    } else context.moveTo(u(row[0]), v(value * scale));
+    [before, level] = [row[0], value * scale];
   }
+  // A value holds until the next one comes.
+  if (plot.isStep && before !== null && end > before) context.lineTo(u(end), v(level));
   context.stroke();
 }
 
@@ -161,7 +188,7 @@ export function drawHistogram(canvas, counts, colour) {
 }
 
 // The speed over a whole log, with its marks; at most one value for each pixel.
-export function drawStrip(canvas, {rows, column, first, last, cursor}) {
+export function drawStrip(canvas, {rows, column, first, last, cursor, masks = []}) {
   const area = surface(canvas);
   if (area === null) return;
   const {context, width, height} = area;
@@ -179,6 +206,14 @@ export function drawStrip(canvas, {rows, column, first, last, cursor}) {
   context.beginPath();
   for (const row of some) if (row[column.carSpeed] !== null) context.lineTo(u(row[0]), v(row[column.carSpeed]));
   context.stroke();
+  // At most one mark for each pixel, however many rows differ.
+  context.fillStyle = colours.differ;
+  let drawn = -1;
+  masks.forEach((mask, at) => {
+    const place = mask ? Math.round(u(rows[at][0])) : drawn;
+    if (place > drawn) context.fillRect(place - 0.5, 0, 1, 5);
+    drawn = place;
+  });
   context.fillStyle = colours.accent;
   context.fillRect(u(cursor) - 0.75, 0, 1.5, height);
 }

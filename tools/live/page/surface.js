@@ -1,7 +1,7 @@
 // Canvases that are as sharp as the screen, and the colours of the style sheet.
 
 const NAMES = ['card', 'ink', 'soft', 'rule', 'grid', 'accent', 'path', 'lane', 'edge', 'lead', 'car', 'plan', 'seen',
-  'drop', 'invalid'];
+  'drop', 'invalid', 'other', 'differ'];
 
 export const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif';
 

@@ -3,15 +3,14 @@
 const element = id => document.getElementById(id);
 
 export class Timeline {
-  // `ask(row)` asks for a row; `changed()` is called when the position or playing changes.
-  constructor(rows, column, ask, changed) {
-    Object.assign(this, {rows, column, ask, changed});
+  // `log`: its rows, which may grow; `ask(row)` asks for a row; `changed()` is called when the position or playing changes.
+  constructor(log, ask, changed) {
+    Object.assign(this, {log, ask, changed});
     this.at = 0;
     this.isPlaying = false;
     this.isAsked = false;
     this.begun = null;
     const position = element('position');
-    position.max = Math.max(0, rows.length - 1);
     position.oninput = () => this.move(Number(position.value));
     element('play').onclick = () => this.toggle();
     element('back').onclick = () => this.step(-1);
@@ -21,7 +20,17 @@ export class Timeline {
       event.preventDefault();
       this.find(element('place').value);
     };
+    this.grow();
+  }
+
+  // More rows have come.
+  grow() {
+    element('position').max = Math.max(0, this.end);
     this.show();
+  }
+
+  get rows() {
+    return this.log.rows;
   }
 
   get time() {
@@ -29,7 +38,7 @@ export class Timeline {
   }
 
   get end() {
-    return this.rows.length - 1;
+    return this.log.end;
   }
 
   move(row) {
@@ -44,7 +53,7 @@ export class Timeline {
 
   // Step a time, in seconds.
   skip(seconds) {
-    this.move(this.rowAt(this.time + seconds, seconds < 0));
+    this.move(this.log.at(this.time + seconds, seconds < 0));
   }
 
   toggle() {
@@ -52,7 +61,7 @@ export class Timeline {
       this.stop();
       return;
     }
-    if (this.at >= this.end) this.goTo(0);
+    if (this.at >= this.end && this.log.isWhole) this.goTo(0);
     this.isPlaying = true;
     this.restart();
     this.show();
@@ -99,25 +108,14 @@ export class Timeline {
     const time = this.begun.time + speed * (performance.now() - this.begun.clock) / 1000;
     // Pictures that are slow to decode are waited for; rows in between are passed over.
     if (!this.isAsked) {
-      const row = this.rowAt(time, true);
+      const row = this.log.at(time, true);
       if (row !== this.at) this.goTo(row);
-      if (this.at >= this.end) {
+      if (this.at >= this.end && this.log.isWhole) {
         this.stop();
         return;
       }
     }
     requestAnimationFrame(() => this.play());
-  }
-
-  // The last row up to a time, or the first one from it on.
-  rowAt(time, isBefore) {
-    let low = 0, high = this.rows.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.rows[middle][0] < time - 1e-6 || (isBefore && this.rows[middle][0] <= time + 1e-6)) low = middle + 1;
-      else high = middle;
-    }
-    return Math.min(Math.max(isBefore ? low - 1 : low, 0), Math.max(0, this.end));
   }
 
   // Go to "12.5" seconds, "1:02.5" minutes, "#340" of a frame.
@@ -130,20 +128,22 @@ export class Timeline {
   rowOf(text) {
     const id = /^#\s*(\d+)$/.exec(text);
     if (id) {
-      const row = this.rows.findIndex(one => one[this.column.frameId] === Number(id[1]));
-      return row < 0 ? null : row;
+      return this.log.byFrame.get(Number(id[1])) ?? null;
     }
     const time = /^(?:(\d+):)?(\d+(?:\.\d*)?)(?: ?s)?$/.exec(text);
-    return time ? this.rowAt(60 * Number(time[1] ?? 0) + Number(time[2]), false) : null;
+    return time ? this.log.at(60 * Number(time[1] ?? 0) + Number(time[2]), false) : null;
   }
 
   show() {
     const position = element('position'), row = this.rows[this.at];
     position.value = this.at;
-    const frame = row ? row[this.column.frameId] : 0;
+    const frame = row ? row[this.log.column.frameId] : 0;
     position.setAttribute('aria-valuetext', `${this.time.toFixed(2)} seconds, frame ${frame}`);
-    const last = this.rows.length ? this.rows[this.end][0] : 0;
-    element('clock').textContent = `${this.time.toFixed(2)} of ${last.toFixed(2)} s, #${frame}`;
+    const reading = this.log.isWhole ? '' : `, reading ${Math.floor(100 * this.log.share)} %`;
+    element('clock').textContent = `${this.time.toFixed(2)} of ${this.log.lastTime.toFixed(2)} s${reading}, #${frame}`;
+    const progress = element('reading');
+    progress.hidden = this.log.isWhole;
+    progress.value = this.log.share;
     element('play').textContent = this.isPlaying ? 'Pause' : 'Play';
     element('play').setAttribute('aria-label', this.isPlaying ? 'Pause' : 'Play');
   }

@@ -5,7 +5,8 @@ import {label, shown, surface, theme} from './surface.js';
 const AHEAD_M = 82, BEHIND_M = 7, GRID_M = 10;
 const CAR_LENGTH_M = 4.5, CAR_WIDTH_M = 1.8;
 
-export function drawTop(canvas, model) {
+// `other`: the answer of a second log to the same frame, or null.
+export function drawTop(canvas, model, other = null) {
   const area = surface(canvas);
   if (area === null) return;
   const {context, width, height} = area;
@@ -16,6 +17,7 @@ export function drawTop(canvas, model) {
   const v = x => height - (x + BEHIND_M) * scale;
   grid(context, colours, {width, height, u, v, scale});
   car(context, u(0), v(0), scale, colours.car);
+  if (other) outlines(context, other, {u, v}, colours.other);
   if (model) answer(context, colours, model, {u, v, scale});
   else centred(context, 'no answer', width, height, colours.soft);
   const path = model?.path.length ?? 0;
@@ -41,6 +43,15 @@ function grid(context, colours, {width, height, u, v, scale}) {
   context.stroke();
   context.fillStyle = colours.soft;
   for (let x = 20; x <= AHEAD_M - 5; x += 20) context.fillText(`${x} m`, 3, v(x) - 8);
+}
+
+// A second answer, under the first one: where they are the same, only the first is seen.
+function outlines(context, model, place, colour) {
+  context.setLineDash([4, 4]);
+  stroke(context, model.path, place, colour, 3, 1);
+  for (const lane of model.lanes) stroke(context, lane.points, place, colour, 2.5, Math.max(0.3, lane.probability));
+  for (const edge of model.edges) stroke(context, edge, place, colour, 2, 0.6);
+  context.setLineDash([]);
 }
 
 function answer(context, colours, model, place) {

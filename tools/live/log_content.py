@@ -1,0 +1,119 @@
+"""The messages of logs, each of which can be read again at any time.
+
+A log that is not compressed is its own store. Of others the content lies in a temporary file
+(`TMPDIR`), which the system keeps in memory as long as there is room and writes out when not.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from cereal.errors import LogError, MessageError
+from cereal.log_codec import codec_of
+from cereal.log_reader import OnDefect, read_log_bytes
+from cereal.schema import message_size
+
+# More than a message's frame, and than all of most messages.
+_FIRST_BYTES: Final = 4096
+_BUFFER_BYTES: Final = 1 << 20
+
+
+class _Part(NamedTuple):
+    start: int
+    handle: int
+
+
+class LogContent:
+    """Messages by their place: the byte of all logs' content at which they begin.
+
+    One thread reads the logs; any may read messages that `publish` has made visible.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[_Part] = []
+        self._resources = ExitStack()
+        self._kept: BinaryIO | None = None
+        self._end = self._visible = 0
+
+    def messages(
+        self, path: Path, on_defect: OnDefect, on_read: Callable[[int], None]
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield place and bytes of each Event of one more log, and keep them.
+
+        Args:
+            path: of the log.
+            on_defect: gets what is wrong with it.
+            on_read: gets how much of the file has been read, in bytes.
+
+        Raises:
+            LogError: the log cannot be read, or what was read cannot be kept.
+        """
+        self._begin(path)
+        for data in read_log_bytes(path, on_defect, on_read):
+            place, self._end = self._end, self._end + len(data)
+            if self._kept is not None:
+                try:
+                    self._kept.write(data)
+                except OSError as error:
+                    raise _unkept(path, error) from error
+            yield place, data
+        self.publish()
+
+    def publish(self) -> None:
+        """Let all that was read so far be read again.
+
+        Raises:
+            LogError: it cannot be kept.
+        """
+        if self._kept is not None:
+            try:
+                self._kept.flush()
+            except OSError as error:
+                raise _unkept(Path(tempfile.gettempdir()), error) from error
+        self._visible = self._end
+
+    def read(self, place: int) -> bytes | None:
+        """Return the message at a place; None if it is not there (any more)."""
+        if not 0 <= place < self._visible:
+            return None
+        at = bisect_right(self._parts, place, key=lambda part: part.start) - 1
+        start, handle = self._parts[at]
+        try:
+            data = os.pread(handle, _FIRST_BYTES, place - start)
+            size = message_size(data)
+            if size is not None and size > len(data):
+                data += os.pread(handle, size - len(data), place - start + len(data))
+        except (OSError, MessageError):
+            return None
+        return data[:size] if size is not None and size <= len(data) else None
+
+    def close(self) -> None:
+        """Drop everything."""
+        self._visible = 0
+        self._resources.close()
+
+    def _begin(self, path: Path) -> None:
+        try:
+            file = self._resources.enter_context(path.open("rb"))
+            self._kept = None
+            if codec_of(file.read(4)) != "none":
+                kept: Any = tempfile.TemporaryFile(buffering=_BUFFER_BYTES)  # noqa: SIM115 - see close
+                self._kept = file = self._resources.enter_context(kept)
+        except OSError as error:
+            raise LogError(
+                f"{path}: expected a readable log, got {error.strerror or error}; check the path"
+            ) from error
+        self._parts.append(_Part(self._end, file.fileno()))
+
+
+def _unkept(path: Path, error: OSError) -> LogError:
+    return LogError(
+        f"{path}: expected room for its content in {tempfile.gettempdir()}, got "
+        f"{error.strerror or error}; set TMPDIR to a directory with more room"
+    )
