@@ -73,9 +73,9 @@ def test_exec_refuses_files_that_are_not_arrays(
     np.savez(tmp_path / "odd.npz", x=np.zeros(5, np.float32), frame=tiny.inputs()["frame"])
     out = tmp_path / "out.npz"
     for name, message in (
-        ("no.npz", "cannot read: No such file"),
-        ("tiny.pkl", "expected an .npz of plain arrays"),
-        ("single.npy", "found a single array"),
+        ("no.npz", "found no such file"),
+        ("tiny.pkl", "found an artifact"),
+        ("single.npy", "found a single NumPy array"),
         ("objects.npz", "expected an .npz of plain arrays"),
         ("cut.npz", "expected an .npz of plain arrays"),
         ("odd.npz", "input 'x': expected float32[4], found float32[5]"),
@@ -214,14 +214,14 @@ def test_inspect_shows_an_onnx_model(tmp_path: Path, modeld: Modeld) -> None:
 def test_inspect_refuses_other_files(tmp_path: Path, modeld: Modeld) -> None:
     path = tmp_path / "a"
     for content, found in (
-        (b"PK\x03\x04 and so on, longer than a header", "50 4b 03 04"),
-        (b"", "nothing"),
+        (b"PK\x03\x04 and so on, longer than a header", "a ZIP archive"),
+        (b"", "an empty file"),
         # Begins like an event of four segments and ends before the first of them.
-        (b"\3\0\0\0\1\0\0\0" + bytes(8), "03 00 00 00 01"),
+        (b"\3\0\0\0\1\0\0\0" + bytes(8), "data of an unknown kind (it begins with 03 00 00 00 01"),
     ):
         path.write_bytes(content)
-        modeld.refused(4, f"it begins with {found}", "inspect", path)
-    modeld.refused(4, "cannot read: No such file", "inspect", tmp_path / "no")
+        modeld.refused(4, f"found {found}", "inspect", path)
+    modeld.refused(4, "found no such file", "inspect", tmp_path / "no")
 
 
 def test_tables_align_numbers() -> None:

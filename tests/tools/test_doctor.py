@@ -41,8 +41,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
 
 
 def test_every_part_runs_within_its_limit_and_the_last_ones_get_the_artifact(
-    asked: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    asked: dict[str, dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.pkl").write_bytes(b"\x80\x05")
     assert cli.main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [s["name"] for s in found["sections"]] == list(asked) == list(LIMITS)

@@ -88,6 +88,7 @@ def test_what_cannot_be_used_is_said_and_exit_code_1(directory: Path, modeld: Mo
 
 def test_no_directory_is_one_line(tmp_path: Path, modeld: Modeld) -> None:
     text = f"{tmp_path}/none: expected the parameters of the stack, found no directory"
-    modeld.refused(1, text, "params", "--params", tmp_path / "none")
+    said = "expected the directory of parameters, found no such file"
+    modeld.refused(2, said, "params", "--params", tmp_path / "none")
     (tmp_path / "modeld.toml").write_text('params_dir = "none"\n', encoding="utf-8")
     modeld.refused(1, text, "params", "--config", tmp_path / "modeld.toml")

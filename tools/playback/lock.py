@@ -17,7 +17,7 @@ from tools.errors import UsageError
 
 def lock_path(output: Path) -> Path:
     """Return the lock file of an output: in a directory, or beside a file."""
-    if output.is_dir():
+    if os.path.isdir(output):  # noqa: PTH112 - of any name
         return output / ".modeld.lock"
     return output.with_name(f".{output.name[:40]}.lock")
 
