@@ -7,9 +7,9 @@ is selected, and what was before, stands in one small file (docs/formats/model-s
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from modeld.errors import ModeldError, NothingSelectedError, StoreError
 from modeld.store_copy import checked_copy
 from modeld.store_manifest import (
     MAX_MANIFEST_BYTES,
+    Entry,
     ModelId,
     StoreManifest,
     parse_manifest,
@@ -46,27 +47,6 @@ LOCK_WAIT_S: Final = 30.0
 
 # Runs an artifact on the device; raises ModeldError or RuntimeFault.
 SelfTest = Callable[[Path], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A directory of the store.
-
-    Attributes:
-        directory: Its path.
-        manifest: What is known of it; None where that is damaged.
-        problem: What is wrong with it in one line; "" if it is sound.
-        sha256: Of the artifact, as its program says it; "" where it cannot be read.
-        program_sha256: Of its program, likewise.
-        lineage: Where it came from.
-    """
-
-    directory: Path
-    manifest: StoreManifest | None
-    problem: str
-    sha256: str = ""
-    program_sha256: str = ""
-    lineage: Mapping[str, str] = field(default_factory=dict)
 
 
 class ModelStore:
@@ -251,7 +231,7 @@ class ModelStore:
             StoreError: it cannot be added; likewise RuntimeFault and what `self_test` raises.
                 Nothing is left.
         """
-        with self._changing(make=True):
+        with self.changing(make=True):
             beside = self.directory / f".adding-{model}"
             place = self.directory / str(model)
             beside.mkdir(store_files.DIRECTORY_MODE)
@@ -276,7 +256,7 @@ class ModelStore:
             StoreError: it is damaged or of another kind; likewise what `self_test` raises. What was
                 selected stays so.
         """
-        with self._changing():
+        with self.changing():
             selection = self.selection()
             before = selection.get(checked_role(role), Selected())
             self._prove(model, role, self_test)
@@ -291,7 +271,7 @@ class ModelStore:
             StoreError: there is none, or it is damaged; likewise what `self_test` raises. What was
                 selected stays so.
         """
-        with self._changing():
+        with self.changing():
             selection = self.selection()
             before = selection.get(checked_role(role), Selected())
             if before.previous is None:
@@ -301,52 +281,6 @@ class ModelStore:
                 )
             self._prove(before.previous, role, self_test)
             return self._switch(selection, role, Selected(before.previous, before.current))
-
-    def remove(self, model: ModelId, *, force: bool = False) -> None:
-        """Remove a model version; of a killed command all of it is there, or nothing that counts.
-
-        Args:
-            model: Which; it may be damaged.
-            force: Also if it was selected before, for roles that can then not go back.
-
-        Raises:
-            StoreError: it is not there, or is selected.
-        """
-        with self._changing():
-            place = self.directory / str(model)
-            if not place.is_symlink() and not place.exists():
-                raise StoreError(f"{place}: no such model; see modeld models list")
-            selection = self.selection()
-            current = [role for role, one in selection.items() if one.current == model]
-            before = [role for role, one in selection.items() if one.previous == model]
-            if current:
-                raise StoreError(
-                    f"{place}: expected a model that is not selected, but it is for "
-                    f"{', '.join(current)}; select another first"
-                )
-            if before and not force:
-                raise StoreError(
-                    f"{place}: expected a model that nobody goes back to, but it was selected "
-                    f"before for {', '.join(before)}; --force removes it nevertheless"
-                )
-            if before:
-                changed = {role: Selected(selection[role].current) for role in before}
-                write_selection(self.directory, {**selection, **changed})
-            # Under the hidden name the next command removes it, if this one is killed.
-            beside = self.directory / f".adding-{model}"
-            place.rename(beside)
-            store_files.sync_directory(self.directory)
-            _remove(beside)
-
-    def version_at(self, artifact: Path) -> ModelId | None:
-        """Return the model version that a path of an artifact names; None: none of this store."""
-        place = artifact.parent
-        if artifact.name != ARTIFACT or place.parent.resolve() != self.directory.resolve():
-            return None
-        try:
-            return _id_of(place)
-        except StoreError:
-            return None
 
     def _prove(self, model: ModelId, role: str, self_test: SelfTest) -> None:
         _check_kind(self.verify(model), role)
@@ -406,7 +340,7 @@ class ModelStore:
         store_files.check_mode(self.directory)
 
     @contextmanager
-    def _changing(self, *, make: bool = False) -> Iterator[None]:
+    def changing(self, *, make: bool = False) -> Iterator[None]:
         """Hold the lock of the store, without what a killed command left."""
         try:
             if make:
@@ -417,7 +351,7 @@ class ModelStore:
                 for path in sorted(self.directory.iterdir()):
                     if _UNFINISHED.fullmatch(path.name):
                         logger.info("%s: removed, a killed command left it", path)
-                        _remove(path)
+                        store_files.remove_tree(path)
                 yield
         except OSError as error:
             raise StoreError(
@@ -449,10 +383,3 @@ def _id_of(place: Path) -> ModelId:
 
 def _unreadable(path: Path, error: OSError) -> StoreError:
     return StoreError(f"{path}: cannot be read: {error.strerror}; add the model again")
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()

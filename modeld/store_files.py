@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -41,6 +42,14 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all that is in it, or another file; links are not followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def write_new(path: Path, data: bytes) -> None:

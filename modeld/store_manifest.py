@@ -7,7 +7,8 @@ A manifest is a small JSON file of plain data, checked completely before anythin
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from modeld.errors import StoreError
@@ -101,6 +102,27 @@ class StoreManifest:
         """Return the content of the file."""
         content = {**self._content(), "signature": ""}
         return (json.dumps(content, indent=1) + "\n").encode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A directory of the store.
+
+    Attributes:
+        directory: Its path.
+        manifest: What is known of it; None where that is damaged.
+        problem: What is wrong with it in one line; "" if it is sound.
+        sha256: Of the artifact, as its program says it; "" where it cannot be read.
+        program_sha256: Of its program, likewise.
+        lineage: Where it came from.
+    """
+
+    directory: Path
+    manifest: StoreManifest | None
+    problem: str
+    sha256: str = ""
+    program_sha256: str = ""
+    lineage: Mapping[str, str] = field(default_factory=dict)
 
 
 def word_problems(what: str, text: str) -> list[str]:

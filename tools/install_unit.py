@@ -32,7 +32,7 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -45,7 +45,7 @@ from modeld.model_store import DEFAULT_STORE
 from runtime.whole_file import whole_file
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
-from tools.lib.unit_paths import hidden_by, start_problem
+from tools.lib.unit_paths import unit_warnings
 
 logger = logging.getLogger(__name__)
 
@@ -189,9 +189,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print or write the files."""
     command = args.bin or Path(sys.prefix) / "bin" / "modeld"
-    for option, path in (
-        ("--bin", command), ("--config", args.config), ("--store", args.store)
-    ):  # fmt: skip
+    places = {"--config": args.config, "--store": args.store}
+    for option, path in {"--bin": command, **places}.items():
         if not PLAIN_PATH.fullmatch(str(path)):
             raise UsageError(
                 f"{option}: expected an absolute path of letters, digits and . _ @ + -, got {path}"
@@ -202,7 +201,8 @@ def run(args: argparse.Namespace) -> int:
     if args.runit:
         around = replace(around, service=RUNIT, makes_user=False)
     planned = plan(command, args.config, args.store, around)
-    warnings = list(_warnings(command, args, planned))
+    is_here = args.prefix == Path("/")
+    warnings = list(unit_warnings(command, planned[0].text, places, is_here=is_here))
     for warning in warnings:
         logger.warning("%s", warning)
     if args.print:
@@ -221,22 +221,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"{path}: {what}")
     print(next_steps(args.prefix, command, args.config, around))
     return 0
-
-
-def _warnings(command: Path, args: argparse.Namespace, planned: Sequence[Planned]) -> Iterator[str]:
-    """Yield what the units cannot start or see; of another machine only what paths tell."""
-    settings = planned[0].text
-    hint = "install it elsewhere, such as in /opt/modeld, or name it with --bin"
-    if args.prefix == Path("/"):
-        problem = start_problem(command, settings)
-    else:
-        reason = hidden_by(command, settings)
-        problem = f"the unit does not see it: {reason}" if reason else ""
-    if problem:
-        yield f"ExecStart={command}: {problem}; {hint}"
-    for option, path in (("--config", args.config), ("--store", args.store)):
-        if reason := hidden_by(path, settings):
-            yield f"{option} {path}: the unit does not see it: {reason}; name another place"
 
 
 def surroundings(

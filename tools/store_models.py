@@ -31,9 +31,10 @@ from cereal.errors import CerealError
 from modeld.config import Config
 from modeld.config_sources import Given, load_config
 from modeld.errors import ModeldError, StoreError
-from modeld.model_store import DEFAULT_STORE, Entry, ModelStore, SelfTest
+from modeld.model_store import DEFAULT_STORE, ModelStore, SelfTest
 from modeld.parked import why_not_parked
-from modeld.store_manifest import ModelId
+from modeld.store_manifest import Entry, ModelId
+from modeld.store_removal import remove
 from modeld.store_selection import ROLES, Selected
 from runtime.errors import RuntimeFault
 from tools.lib.bus_options import add_stack_arguments
@@ -216,7 +217,7 @@ def _remove(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
             f"{store.directory / str(model)}: expected a model that does not run, but it does for "
             f"{', '.join(roles)}; tell its daemon to reload while parked, or use --force"
         )
-    store.remove(model, force=args.force)
+    remove(store, model, force=args.force)
     if args.json:
         print_json({"store": str(store.directory), "removed": str(model)})
     else:

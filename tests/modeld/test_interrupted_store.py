@@ -27,6 +27,7 @@ import pytest
 from modeld.errors import StoreError
 from modeld.model_store import ModelStore
 from modeld.store_manifest import ModelId
+from modeld.store_removal import remove
 from modeld.store_selection import Selected
 from tests.modeld.bench import small_artifacts
 
@@ -44,7 +45,7 @@ def actions(store: ModelStore, artifact: Path) -> dict[str, Callable[[], Any]]:
         "add": lambda: store.add(artifact, C, now_s=1.8e9, self_test=nothing),
         "select": lambda: store.select(A, "driving", self_test=nothing),
         "rollback": lambda: store.rollback("driving", self_test=nothing),
-        "remove": lambda: store.remove(A, force=True),
+        "remove": lambda: remove(store, A, force=True),
     }
 
 

@@ -16,6 +16,7 @@ import pytest
 from modeld.errors import ModelInterfaceError, StoreError
 from modeld.model_store import ModelStore, candidates
 from modeld.store_manifest import ModelId, StoreManifest, parse_manifest
+from modeld.store_removal import remove, version_at
 from modeld.store_selection import Selected
 from runtime.artifact import read_artifact
 from tests.cereal.shared import largest_file
@@ -157,26 +158,26 @@ def test_entries_have_the_digests_of_the_artifacts(store: Store, artifacts: Path
 
 def test_what_is_removed_is_neither_selected_nor_gone_back_to(store: Store) -> None:
     with pytest.raises(StoreError, match=r"b@1: expected a model that is not selected, .* driving"):
-        store.remove(B, force=True)
+        remove(store, B, force=True)
     with pytest.raises(StoreError, match=r"a@1: .* selected before for driving; --force"):
-        store.remove(A)
+        remove(store, A)
     assert store.names() == WHOLE
-    store.remove(M)
+    remove(store, M)
     assert store.names() == [name for name in WHOLE if name != "m@1"]
-    store.remove(A, force=True)
+    remove(store, A, force=True)
     assert store.names() == [".lock", "b@1", "selection.json"]
     assert store.selection() == {"driving": Selected(B)}
     with pytest.raises(StoreError, match="a@1: no such model"):
-        store.remove(A)
+        remove(store, A)
 
 
 def test_a_damaged_version_is_removed_and_a_path_names_its_version(store: Store) -> None:
     store.damage(lambda _data: b"{}", M, "manifest.json")
-    assert store.version_at(store.path_of(M)) == M
-    assert store.version_at(store.path_of(M).with_name("other.pkl")) is None
-    assert store.version_at(store.directory.parent / "m@1" / "artifact.pkl") is None
-    store.remove(M)
-    assert store.version_at(store.path_of(M)) == M
+    assert version_at(store, store.path_of(M)) == M
+    assert version_at(store, store.path_of(M).with_name("other.pkl")) is None
+    assert version_at(store, store.directory.parent / "m@1" / "artifact.pkl") is None
+    remove(store, M)
+    assert version_at(store, store.path_of(M)) == M
     assert "m@1" not in store.names()
 
 

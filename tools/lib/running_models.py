@@ -13,6 +13,7 @@ from cereal.transport import Transport
 from modeld.bus import open_bus
 from modeld.config import Config
 from modeld.model_store import ModelStore
+from modeld.store_removal import version_at
 from modeld.store_selection import Selected
 from tools.lib.health_ear import SERVICES, HealthEar
 from tools.lib.health_judge import Health
@@ -97,7 +98,7 @@ def running_models(store: ModelStore, config: Config) -> list[Run]:
 def run_of(store: ModelStore, health: Health) -> Run:
     """Return what a daemon that said how it is runs."""
     role = "fallback" if health["isFallback"] else health["kind"]
-    model = store.version_at(Path(health["model"]))
+    model = version_at(store, Path(health["model"]))
     return Run(role, str(model or health["model"]), in_store=model is not None)
 
 

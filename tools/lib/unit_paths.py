@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 # What systemd hides from a unit, by the setting that does it.
@@ -14,6 +14,29 @@ HIDDEN = {
 # Of a script that is run by a script, and so on.
 MAX_STEPS = 8
 _SHEBANG_BYTES = 256
+
+
+def unit_warnings(
+    command: Path, settings: str, places: Mapping[str, Path], *, is_here: bool
+) -> Iterator[str]:
+    """Yield what a unit cannot start or see, one line each.
+
+    Args:
+        command: that it starts.
+        settings: its lines.
+        places: directories that it reads, by the option that names each.
+        is_here: it is for this machine; of another one only what paths tell is known.
+    """
+    reason = hidden_by(command, settings)
+    problem = f"the unit does not see it: {reason}" if reason else ""
+    if is_here:
+        problem = start_problem(command, settings)
+    if problem:
+        hint = "install it elsewhere, such as in /opt/modeld, or name it with --bin"
+        yield f"ExecStart={command}: {problem}; {hint}"
+    for option, path in places.items():
+        if reason := hidden_by(path, settings):
+            yield f"{option} {path}: the unit does not see it: {reason}; name another place"
 
 
 def hidden_by(path: Path, settings: str) -> str:
