@@ -38,8 +38,8 @@ from tools.regress.timing_process import PROTOCOL
 
 # Runs of each frame by each process.
 ROUNDS: Final = 6
-PROFILED_ROUNDS: Final = 4
-PROFILED_RUNS: Final = 5
+PROFILED_ROUNDS: Final = 8
+PROFILED_RUNS: Final = 4
 TIMEOUT_S: Final = 600.0
 # How argparse ends a process whose arguments it does not know.
 REFUSED: Final = 2
@@ -291,7 +291,7 @@ def _profile(
 
 
 def _quietest(answers: Sequence[Answer]) -> list[LaunchTime]:
-    """Return each launch with the least of its medians: what disturbs only adds."""
+    """Return each launch with the least of its times."""
     launches = zip(*(answer["launches"] for answer in answers), strict=True)
     return [
         LaunchTime(same[0][0], tuple(same[0][1]), min(float(one[2]) for one in same))
