@@ -79,7 +79,13 @@ class Runner:
         temporary = self._place / f"run-{self._runs}"
         temporary.mkdir(parents=True)
         context = {"runner.os": "Linux", "runner.arch": "X64", "github.sha": "0" * 40} | dict(known)
+        # How this machine reaches its registry of packages is its own matter.
         environment = {
+            name: text
+            for name, text in os.environ.items()
+            if name.startswith(("PIP_", "SSL_", "REQUESTS_")) or name.lower().endswith("_proxy")
+        }
+        environment |= {
             "PATH": f"{self._programs}:{os.environ['PATH']}",
             "HOME": str(self._place),
             "RUNNER_TEMP": str(temporary),

@@ -86,6 +86,7 @@ def test_numbers_that_are_gone_fail_also_against_another_model(
     assert "whether it was valid: yes before, no now" in said
 
 
+@pytest.mark.slow
 def test_another_training_is_judged_by_references_of_the_old_one(
     regress: Regress, modeld: Modeld, trained: Path, make_video: MakeVideo
 ) -> None:
