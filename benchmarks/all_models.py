@@ -17,7 +17,6 @@ import platform
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -135,10 +134,7 @@ def roofline(model: Path, iterations: int) -> dict[str, Any]:
     Raises:
         BrokenError: it does not compile or run.
     """
-    with tempfile.TemporaryDirectory(prefix="modeld-bench-") as directory:
-        artifact = str(Path(directory) / "model.pkl")
-        modeld("compile", "--plain", str(model), "-o", artifact)
-        return modeld("bench", artifact, "--roofline", "--iters", str(iterations))
+    return modeld("bench", str(model), "--roofline", "--iters", str(iterations))
 
 
 def table(rows: Sequence[Row], peers: Sequence[str]) -> list[str]:

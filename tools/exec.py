@@ -48,9 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "artifact", type=Path, metavar="FILE", help="made by modeld compile, or an ONNX model"
     )
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--inputs", type=Path, metavar="NPZ", help="one array per input, by name")
-    source.add_argument("--random", action="store_true", help="random inputs, as bench has them")
+    parser.add_argument("--inputs", type=Path, metavar="NPZ", help="one array per input, by name")
+    parser.add_argument("--random", action="store_true", help="random inputs, as bench has them")
     parser.add_argument("--seed", type=seed(), help="of the random inputs (0)")
     parser.add_argument(
         "--outputs", type=Path, metavar="NPZ", help="where the outputs go (nowhere)"
@@ -79,6 +78,9 @@ def run(args: argparse.Namespace) -> int:
     """
     from runtime import load_program
 
+    if args.random == (args.inputs is not None):
+        found = "both" if args.random else "neither"
+        raise UsageError(f"expected --inputs NPZ or --random, found {found}; choose one")
     if args.seed is not None and not args.random:
         raise UsageError("--seed: expected with --random only, found --inputs")
     with ExitStack() as stack:

@@ -52,7 +52,7 @@ def main() -> int:
                 "worst": str(tests[0].worst) if tests[0].worst is not None else "",
             },
         }
-        fitting = int(LONGEST_S * 1e3 / measure(first, inputs, entry, 1)["median_ms"])
+        fitting = int(LONGEST_S * 1e3 / measure(first, inputs, entry, 1, warm_up=1)["median_ms"])
         if len(programs) == 1:
             runs = max(LEAST_RUNS, min(ITERATIONS, fitting))
             paced = max(LEAST_RUNS, min(PACED_RUNS, fitting // len(bench_paced.PAUSES_MS)))

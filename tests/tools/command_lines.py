@@ -12,7 +12,18 @@ from tools.command_files import COMMAND_FILES, attribute
 # Options without type that name no file: names, addresses, numbers, figures.
 TEXTS = {
     *("allow", "against", "beside", "bind", "block", "bus", "camera_server", "cluster", "constant"),
-    *("device", "drop", "entry", "field", "gate", "host", "ignore", "interface", "log_only"),
+    *(
+        "device",
+        "drop",
+        "dump",
+        "entry",
+        "field",
+        "gate",
+        "host",
+        "ignore",
+        "interface",
+        "log_only",
+    ),
     *(
         "model",
         "models",

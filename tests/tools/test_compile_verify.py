@@ -71,7 +71,7 @@ def test_what_is_not_bound_is_noted(product: Path, tmp_path: Path, modeld: Model
         (["batch=-1"], 2, "expected NAME=SIZE"),
         (["batch=two"], 2, "expected NAME=SIZE"),
         (["batch=²"], 2, "expected NAME=SIZE"),
-        (["batch=99999999999"], 2, "at most 2147483647"),
+        (["batch=99999999999"], 2, "from 1 to 2147483647"),
         (["batch=2", "batch=3"], 2, "batch is bound already, to 2"),
         (["bath=2"], 4, '"bath"; found'),
         (["x:1=2"], 4, '"x:1"; found'),

@@ -147,6 +147,8 @@ ROWS = [
     (2, "compile relu.onnx -o o.pkl --viz o.pkl", "expected another file"),
     (2, "compile relu.onnx -o relu.onnx", "would be lost"),
     (2, "compile relu.onnx -o o.pkl --bind n=0", "--bind n=0: expected a size from 1 to"),
+    (2, "exec relu.onnx --outputs o.npz", "expected --inputs NPZ or --random, found neither"),
+    (2, "exec relu.onnx --random --inputs text", "--random, found both"),
     (2, "exec good.pkl --inputs text --seed 1", "--seed: expected with --random only"),
     (2, "exec good.pkl --random --bind n=1", "--bind: expected an ONNX model"),
     (4, "exec relu.onnx --random --dump relu", "expected the name of a node or of its output"),

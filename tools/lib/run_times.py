@@ -45,7 +45,7 @@ def measure(
     Raises:
         InputError, RuntimeFault: as `Program.run`.
     """
-    for _ in range(warm_up if runs is None else min(warm_up, runs)):
+    for _ in range(warm_up):
         program.run(inputs, entry)
     times_ns: list[int] = []
     least = LEAST_RUNS if runs is None else 1

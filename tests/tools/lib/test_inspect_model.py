@@ -100,7 +100,7 @@ def test_nodes_with_shapes_and_work(broken: Path, modeld: Modeld) -> None:
     assert (odd["shape"], odd["dtype"]) == (None, "")
     assert relu["flops"] == 20
     rows = [line.split() for line in modeld(0, "inspect", broken, "--nodes").out.splitlines()]
-    assert ["/gemm", "Gemm", "1x20", "float32", "0.012"] in rows
+    assert ["/gemm", "Gemm", "1x20", "float32", "0.012", "x,", "w"] in rows
 
 
 def test_attributes_and_initializers_are_bounded(tmp_path: Path, modeld: Modeld) -> None:
