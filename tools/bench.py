@@ -43,8 +43,10 @@ from tools.errors import ToolError, UsageError
 from tools.lib.bindings import add_bind
 from tools.lib.constants import add_constant
 from tools.lib.frame_inputs import make_frame_inputs
+from tools.lib.history import add_history, note_run
 from tools.lib.json_output import print_json
 from tools.lib.table import format_size, format_table
+from tools.regress.environment import model_hash
 
 if TYPE_CHECKING:
     import argparse
@@ -91,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-load", action="store_true", help="skip the two load times (a cold load compiles)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
+    add_history(parser)
     modes = parser.add_argument_group("measure something else").add_mutually_exclusive_group()
     modes.add_argument(
         "--roofline", action="store_true", help="each kernel beside what the device can do"
@@ -169,6 +172,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"--iters: expected 1 or more, found {args.iters}")
     if mode is None:
         return _run_artifact(args)
+    if args.history is not None:
+        raise UsageError(f"--history: expected times of an artifact, found --{mode}; leave one out")
     module = importlib.import_module(MODES[mode])
     code: int = module.run(args)
     return code
@@ -187,6 +192,13 @@ def _run_artifact(args: argparse.Namespace) -> int:
     if not args.no_load:
         result["load_warm_ms"] = measure_load(path, args.device, cold=False)
         result["load_cold_ms"] = measure_load(path, args.device, cold=True)
+    note_run(
+        args,
+        subject=f"{result['artifact']} {entry}",
+        device=result["device"],
+        model=model_hash(program.manifest),
+        figures=result,
+    )
     if args.json:
         if args.profile:
             result["per_kernel"] = [_kernel_row(kernel_time) for kernel_time in times]

@@ -106,7 +106,7 @@ COMMAND_FILES: Mapping[str, Files] = {
     "inspect": Files(("--output", "--viz"), reads=("--schema",), models=("file",)),
     "exec": Files(("--outputs",), reads=("artifact", "--inputs")),
     "selftest": Files(reads=("artifact",)),
-    "bench": Files(("--trace",), reads=("path", "--model", "--monitoring")),
+    "bench": Files(("--trace",), ("--history",), reads=("path", "--model", "--monitoring")),
     "devices": Files(),
     "doctor": Files(("--output",), reads=("artifact", "--store", "--bus-keys")),
     "train": Files(directories=("directory", "--export"), more=_train),
@@ -119,10 +119,15 @@ COMMAND_FILES: Mapping[str, Files] = {
         more=_replay,
     ),
     "footage": Files(("--report",), reads=("clip", "--labels", "--model", "--telemetry")),
-    "compare": Files(("--html",), reads=("left", "right", "--tolerances", "--truth", "--gates")),
+    "compare": Files(
+        ("--html",),
+        ("--history",),
+        reads=("left", "right", "--tolerances", "--truth", "--gates"),
+    ),
+    "history": Files(("--html",), reads=("history",)),
     "regress": Files(
         ("--report",),
-        ("--work",),
+        ("--work", "--history"),
         (
             *("--model", "--monitoring", "--reference", "--baseline", "--bisect", "--tolerances"),
             *("--gates", *_DRIVE),
@@ -143,7 +148,7 @@ COMMAND_FILES: Mapping[str, Files] = {
     "bridge": Files(reads=("--bus-keys",)),
     "view": Files(reads=("--bus-keys", *_DRIVE), drives=("log", "--drive")),
     "play": Files(reads=("--bus-keys", *_DRIVE), drives=("drive",)),
-    "drive": Files(("--log", "--report", "--lines"), reads=("--model", "--gates")),
+    "drive": Files(("--log", "--report", "--lines"), ("--history",), reads=("--model", "--gates")),
     "demo": Files(directories=("--directory",), reads=("--model",), more=_demo),
 }
 

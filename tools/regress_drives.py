@@ -40,7 +40,7 @@ from runtime.quantities import count_text
 from scheduler.errors import SchedulerError
 from tools.behaviour.arguments import add_gate_arguments, gates_of
 from tools.behaviour.describe import behaviour_lines
-from tools.behaviour.difference import figure_names
+from tools.behaviour.difference import figure_names, largest_of
 from tools.behaviour.truth import FILE_NAME, Truth, joined, read_truth
 from tools.compare.compare import CompareOptions, compare_events
 from tools.compare.tolerances import read_tolerances
@@ -48,6 +48,7 @@ from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.open_drive import DriveOptions
 from tools.drives.openpilot import segment_directories
 from tools.errors import ToolError, UsageError
+from tools.lib.history import add_history, note_run
 from tools.lib.json_output import print_json
 from tools.playback.model import MONITORING, read_artifact_of, read_driving_artifact
 from tools.regress.bisect import bisect
@@ -150,6 +151,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         help="keep results of finished drives here, and take up those that are there",
     )
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
+    add_history(parser)
     parser.add_argument("--tolerances", type=Path, metavar="TOML", help="see modeld compare")
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="FIELD", help="see modeld compare"
@@ -170,6 +172,7 @@ def run(args: argparse.Namespace) -> int:
         verdict = regress(plan, run_jobs_there, work, _progress(args))
         if args.report:
             write_report(args.report, plan, verdict)
+    _note(args, verdict)
     explanations = _explain(args, plan, verdict) if args.explain else []
     if args.json:
         report: dict[str, Any] = {"report": str(args.report) if args.report else None}
@@ -179,6 +182,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_verdict(args, verdict, explanations)
     return verdict.exit_code
+
+
+def _note(args: argparse.Namespace, verdict: RunVerdict) -> None:
+    """Add what each drive differs by, and the time, to the history where one is asked for."""
+    figures = {
+        f"{drive.name}: largest difference": largest_of(drive.behaviour.rows)
+        for drive in verdict.drives
+        if drive.comparison is not None
+    }
+    slower = {f"time.{one.entry}_slower": one.verdict.slower for one in verdict.timings}
+    figures |= {"timing gate": {name: one for name, one in slower.items() if one is not None}}
+    device, model = verdict.environment.get("device", ""), verdict.model.get("model", "")
+    for subject, of_subject in figures.items():
+        if of_subject:
+            note_run(args, subject=subject, device=device, model=model, figures=of_subject)
 
 
 def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[Explanation]:

@@ -16,7 +16,7 @@ from tools.behaviour.gates import GateVerdict
 from tools.closed_loop.figures import Figures, figures_of
 from tools.closed_loop.result import Drive, Outcome, row_of, table_header
 from tools.closed_loop.simulation import Track
-from tools.lib.report_page import table_part, tiles_section, whole_page, write_page
+from tools.lib.report_page import facts_part, table_part, tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, padded_range
 from tools.world.curves import Floats
 
@@ -81,11 +81,10 @@ def _drives(outcome: Outcome, gates: Sequence[GateVerdict]) -> Iterator[str]:
 
 
 def _facts(outcome: Outcome) -> str:
-    facts = "".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
-        for name, value in outcome.facts.items()
-    )
-    return f"<section><h2>How it was driven</h2><table>{facts}</table></section>" if facts else ""
+    if not outcome.facts:
+        return ""
+    facts = facts_part({name: str(value) for name, value in outcome.facts.items()})
+    return f"<section><h2>How it was driven</h2>{facts}</section>"
 
 
 def _tiles(figures: Figures) -> list[tuple[str, str, str]]:
