@@ -61,7 +61,8 @@ def _regress(args: argparse.Namespace) -> More:
 
 
 def _demo(args: argparse.Namespace) -> More:
-    return More({"page of --directory": args.directory / "report.html"})
+    names = {"page": "report.html", "clip": "drive.webp"}
+    return More({f"{one} of --directory": args.directory / name for one, name in names.items()})
 
 
 def _run(args: argparse.Namespace) -> More:

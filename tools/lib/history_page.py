@@ -1,4 +1,4 @@
-"""The page of a history: each figure over the commits, with what its past allows and its changes."""
+"""The page of a history: each figure over the commits, what its past allows, its changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ STATES = {
 STYLE = """
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr));
   gap: 20px 24px; margin-top: 12px; }
-.chart .value-line { stroke: var(--accent); stroke-opacity: 0.45; } .value-dot { fill: var(--accent); }
+.chart .value-line { stroke: var(--accent); stroke-opacity: 0.45; }
+.value-dot { fill: var(--accent); }
 .chart .allowed { stroke: var(--axis); stroke-dasharray: 4 4; stroke-width: 1; }
 .chart .change { stroke: var(--unsure); stroke-width: 2; } .last-dot { fill: var(--ink); }
 figcaption p { margin: 0; font-size: 13px; }
@@ -88,11 +89,14 @@ def write_history(
     about = "" if last is None else f" The last is of {last.name}, {last.date}."
     warnings = "".join(f'<p class="warning">{escape(text)}</p>' for text in damaged)
     rest = len(series) - MAX_CHARTS
-    sections = [
+    header = (
         f'<header><h1>History</h1><p class="lead {css}">{escape(verdict_of(series))}</p>'
         f"<p>{escape(count_text(len(runs), 'run') + '.' + about)} Dots are runs, oldest on the "
         "left; dashed lines are what the past allows the last one; upright lines are changes to "
-        f"another level.</p>{warnings}</header>",
+        f"another level.</p>{warnings}</header>"
+    )
+    sections = [
+        header,
         '<section class="pair">',
         *(_figure(one) for one in series[:MAX_CHARTS]),
         "</section>",
@@ -122,9 +126,10 @@ def _figure(series: Series) -> str:
     chart.line(count, series.values, "value-line")
     chart.dots(count[:-1], series.values[:-1], "value-dot", 2.2)
     chart.dots(count[-1:], series.values[-1:], "last-dot", 3.6)
+    found = f"{value_of(float(series.values[-1]))} at {last.name}, {said}"
+    found += f": {range_text(series)}" if bounds else ""
     lines = [
-        f'<p class="{css}">{value_of(float(series.values[-1]))} at {escape(last.name)}, '
-        f"{escape(said)}{f': {range_text(series)}' if bounds else ''}</p>",
+        f'<p class="{css}">{escape(found)}</p>',
         *(f"<p>{escape(text)}</p>" for text in change_texts(series)),
         f"<p>{escape(', '.join(filter(None, (last.command, last.subject, last.device))))}</p>",
     ]

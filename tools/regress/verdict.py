@@ -294,7 +294,7 @@ def gate_changes(behaviour: BehaviourVerdict) -> list[Change]:
             named = [name for name in frames if gate.name.startswith(f"{name}_")]
             frame = frames[max(named, key=len)] if named else -1
             at = f" (largest difference in frame {frame})" if frame >= 0 else ""
-            changes.append(Change("gate", f"gate fails: {gate.text}{at}", first_frame=frame))
+            changes.append(Change("gate", f"gate failed: {gate.text}{at}", first_frame=frame))
     return changes
 
 

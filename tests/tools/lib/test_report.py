@@ -96,7 +96,7 @@ def test_path_is_drawn_where_the_camera_sees_it() -> None:
 def test_what_is_true_is_drawn_beside_what_the_model_said() -> None:
     report = _report([_model(0)], 1)
     assert 'class="true"' not in render(report)
-    assert "what is true" not in render(report)
+    assert "ground truth" not in render(report)
     said = report.drive.curves[0]
     lines = said.lane_lines_m.copy()
     lines[3] = np.nan  # there is none
@@ -104,7 +104,7 @@ def test_what_is_true_is_drawn_beside_what_the_model_said() -> None:
     text = render(replace(report, pictures=[replace(report.pictures[0], truth=truth)]))
     # The lines that are there, two edges and the path; in the picture and in the view from above.
     assert text.count('class="true"') == 2 * (2 + 2 + 1)
-    assert "what is true of each" in text
+    assert "ground truth" in text
     # The line 1.8 m left of the centre, 1.22 m below, at the first point beyond 3 m: x = 5 m.
     left, down = 160.0 - 288.0 * 1.8 / 5.0, 100.0 + 288.0 * 1.22 / 5.0
     assert f'<path class="true" d="M{left:.1f} {down:.1f}L' in text
