@@ -65,7 +65,7 @@ def behaviour_part(verdict: BehaviourVerdict, sides: tuple[str, str]) -> str:
             "its mean; to the right is positive. Errors are mean and 99th percentile of the "
             "distance to the truth.</p>"
         )
-        title = f"All {count_text(len(rows), 'quantity')}"
+        title = f"All {count_text(len(rows), 'quantity', 'quantities')}"
         parts.append(folded(title, table_part(header, cells) + note))
     return "".join(parts)
 

@@ -88,7 +88,8 @@ def path_sentence(rows: Iterable[Row]) -> str:
     if not paths:
         return ""
     alone = sum(row.lost + row.new for row in paths)
-    one_sided = f" {count_text(alone, 'frame')} have a path on one side only." if alone else ""
+    verb = "has" if alone == 1 else "have"
+    one_sided = f" {count_text(alone, 'frame')} {verb} a path on one side only." if alone else ""
     compared = [row.spread for row in paths if row.spread.frames]
     if not compared:
         return f"No path could be compared.{one_sided}"
