@@ -102,7 +102,7 @@ def path_sentence(rows: Iterable[Row]) -> str:
     return f"{same}{one_sided}"
 
 
-_NOTHING: Final = "The path does not move, and nothing else that a driver feels differs."
+_NOTHING: Final = "The path does not move."
 
 
 def gates_sentence(gates: Sequence[GateVerdict]) -> str:

@@ -6,7 +6,6 @@ Drawn from the logs alone, so that there is a picture where no camera frame is a
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +28,8 @@ def worst_paths(comparison: Comparison) -> tuple[int, Points, Points] | None:
     """Return the worst frame and the paths of both logs in it, read once more from their files.
 
     Returns:
-        Frame id, and twice (n, 3) float64 in metres (x forward, y right, z down); None where no
-        path moves, or a log is no file that can be read again.
+        Frame id, and twice (n, 2) float64 in metres (x forward, y right); None where no path moves,
+        or a log is no file that can be read again.
     """
     frame = worst_frame(comparison.behaviour.rows)
     if frame < 0:
@@ -45,9 +44,9 @@ def _path_at(log: Path, frame: int) -> Points | None:
         for event in read_log(log):
             if event.which() == "modelV2" and event.modelV2.frameId == frame:
                 position = event.modelV2.position
-                rows = [list(position.x), list(position.y), list(position.z)]
-                return np.array(rows, np.float64).T
-    except (CerealError, OSError, ValueError):
+                x, y = list(position.x), list(position.y)
+                return np.array([x, y], np.float64).T if len(x) == len(y) else None
+    except (CerealError, OSError):
         return None
     return None
 
@@ -57,8 +56,8 @@ def paths_part(frame: int, left: Points, right: Points, sides: tuple[str, str]) 
 
     Args:
         frame: its id.
-        left: (n, 3) path of the reference in metres.
-        right: (n, 3) path of the other side.
+        left: (n, 2) path of the reference in metres.
+        right: (n, 2) path of the other side.
         sides: what both are called.
     """
     here, there = (path[_drawn(path)] for path in (left, right))
@@ -94,7 +93,7 @@ def paths_part(frame: int, left: Points, right: Points, sides: tuple[str, str]) 
 def _drawn(path: Points) -> NDArray[np.bool_]:
     """Return which points are finite, near, and further ahead than the one before."""
     x = path[:, 0]
-    ahead = np.array([True, *(b > a for a, b in pairwise(x.tolist()))], np.bool_)
+    ahead = np.append(True, x[1:] > np.maximum.accumulate(x)[:-1])[: x.size]
     drawn: NDArray[np.bool_] = np.isfinite(path).all(axis=1) & (x <= FAR_M) & ahead
     return drawn
 

@@ -72,7 +72,7 @@ def test_a_row_of_lengths_has_one_unit_and_others_no_exponent() -> None:
         ),
         (
             [row("lateral_2s", 0.0)],
-            "The path does not move, and nothing else that a driver feels differs.",
+            "The path does not move.",
         ),
         (
             [row("lateral_2s", math.nan, lost=3)],

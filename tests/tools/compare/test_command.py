@@ -264,6 +264,13 @@ def test_json_and_page(in_metres: Compare, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "<h2>What it does to the drive</h2>" in text
     assert "<td>lateral_2s</td><td>m</td>" in text
+    # A sentence and metres; fields are behind a line that opens them.
+    lead = "The path moves by at most 2.0 cm after 2 s (frame"
+    order = (lead, "The gate holds.", "path, sideways, after 2 s", "<details>", "1 finding</sum")
+    places = [text.find(one) for one in order]
+    assert places == sorted(places)
+    assert places[0] > 0
+    assert '<td class="number">2.0 cm</td>' in text
     assert "lateral_2s_max_m &lt; 0.05" in text
     # Fields of frames that gates leave alone exist.
     known = set(log.ModelDataV2.schema.fieldnames)
