@@ -11,10 +11,10 @@ runs judge nothing. Change points are where a figure went to another level for g
 a last value is beyond.
 
 Example:
-  modeld bench build/driving.pkl --history build/history
-  modeld drive --model build/driving.pkl --history build/history
   modeld history build/history --html history.html
   modeld history build/history --figure 'offset_*' --figure median_ms
+  modeld bench build/driving.pkl --history build/history
+  modeld drive --model build/driving.pkl --history build/history
 """
 
 from __future__ import annotations

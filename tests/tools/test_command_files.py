@@ -23,7 +23,18 @@ from tools.command_files import COMMAND_FILES, attribute
 # Options without type that name no file: names, addresses, numbers, figures.
 TEXTS = {
     *("allow", "against", "beside", "bind", "block", "bus", "camera_server", "cluster", "constant"),
-    *("device", "drop", "entry", "field", "gate", "host", "ignore", "interface", "log_only"),
+    *(
+        "device",
+        "drop",
+        "entry",
+        "field",
+        "figure",
+        "gate",
+        "host",
+        "ignore",
+        "interface",
+        "log_only",
+    ),
     *("model", "models", "name", "publish", "reason", "rpy", "scenario", "service", "services"),
     *("set", "source", "subscribe", "target", "user", "version"),
 }
