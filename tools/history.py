@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from runtime.quantities import count_text
 from tools.lib.history import read_history
 from tools.lib.history_judge import Series, judge_runs
 from tools.lib.history_page import change_texts, range_text, value_of, verdict_of, write_history
@@ -102,7 +101,7 @@ def _print(series: Sequence[Series]) -> None:
     if rows:
         print(format_table(HEADER, rows))
     if len(others) > SHOWN:
-        print(f"and {count_text(len(others) - SHOWN, 'figure')} more without a change")
+        print(f"and {len(others) - SHOWN} more figures without a change")
     for one in told:
         for text in change_texts(one):
             print(f"{one.figure}: {text}")

@@ -97,12 +97,17 @@ def path_sentence(rows: Iterable[Row]) -> str:
     if worst.max > 0.0:
         moved = f"The path moves by at most {length_text(worst.max)} {AFTER}"
         return f"{moved} (frame {worst.frame}).{one_sided}"
-    others = any(row.differs for row in every)
-    same = "The path does not move, but other outputs differ." if others else _NOTHING
-    return f"{same}{one_sided}"
+    return f"The path does not move{_next_worst(every)}.{one_sided}"
 
 
-_NOTHING: Final = "The path does not move."
+def _next_worst(rows: Sequence[Row]) -> str:
+    """Return what moves where the path does not; "" for nothing."""
+    for summed in SUMMARY:
+        moved = [row for row in rows if row.quantity in summed.quantities and row.spread.max > 0.0]
+        if moved:
+            row = max(moved, key=lambda one: one.spread.max)
+            return f"; {summed.label}: at most {value_text(row.spread.max, row.unit)}"
+    return ", but other outputs differ" if any(row.differs for row in rows) else ""
 
 
 def gates_sentence(gates: Sequence[GateVerdict]) -> str:

@@ -41,6 +41,8 @@ TOP_VIEW_Y_M = 14.0
 EXAMPLE_PREFIX = "example-"
 # More only make the page longer.
 MAX_PICTURES = 4
+# The longest history of a known driving model: 5 s at 20 Hz.
+WARM_UP_FRAMES = 100
 # Where execution times come from.
 PUBLISHED_TIMES = "as published in modelV2.modelExecutionTime"
 MEASURED_TIMES = "measured separately: the log itself is deterministic and contains no timings"
@@ -101,13 +103,18 @@ def describe_models(manifest: Manifest) -> str:
 def pictures_of(
     drive: DriveLog, frames: Sequence[tuple[int, bytes]], camera: Camera
 ) -> list[Picture]:
-    """Return those of the frames, as (frame id, JPEG), of which the drive has curves."""
+    """Return those of the frames, as (frame id, JPEG), of which the drive has curves.
+
+    While its history fills, a model has seen less than it decides by: such frames are left out
+    where there are later ones.
+    """
     rows = {int(frame_id): row for row, frame_id in enumerate(drive.frame_ids)}
-    return [
+    pictures = [
         Picture(rows[frame_id], jpeg, camera)
         for frame_id, jpeg in frames
         if frame_id in drive.curves
     ]
+    return [one for one in pictures if one.row >= WARM_UP_FRAMES] or pictures
 
 
 def write_report(path: Path, report: Report) -> None:

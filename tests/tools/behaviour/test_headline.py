@@ -71,6 +71,10 @@ def test_a_row_of_lengths_has_one_unit_and_others_no_exponent() -> None:
             "The path does not move, but other outputs differ.",
         ),
         (
+            [row("lateral_2s", 0.0), row("left_line_30m", 0.3), row("lead_distance", 2.0)],
+            "The path does not move; own lane lines, 30 m ahead: at most 30.0 cm.",
+        ),
+        (
             [row("lateral_2s", 0.0)],
             "The path does not move.",
         ),

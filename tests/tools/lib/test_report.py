@@ -153,3 +153,11 @@ def test_keeper_spreads_a_few_frames_over_any_length(frames: int, expected: list
     assert chosen == expected
     with_message = summarize([_model(0), _model(1)], curves_of={0})
     assert [picture.row for picture in pictures_of(with_message, keeper.choose(4), CAMERA)] == [0]
+
+
+def test_pictures_begin_when_the_history_of_the_model_is_full() -> None:
+    long = summarize(map(_model, range(103)), curves_of={0, 99, 102})
+    offered = [(0, b"a"), (99, b"b"), (102, b"c")]
+    assert [one.row for one in pictures_of(long, offered, CAMERA)] == [102]
+    # Better an early frame than none.
+    assert [one.row for one in pictures_of(long, offered[:2], CAMERA)] == [0, 99]

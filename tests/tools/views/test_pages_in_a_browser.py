@@ -145,14 +145,11 @@ def test_a_page_about_a_change_opens_with_metres_and_the_worst_frame(
 def test_a_page_is_dark_for_those_who_want_that(
     chromium: Browser, pages: dict[str, Path], name: str
 ) -> None:
-    def brightness() -> int:
-        chromium.open(pages[name], DESKTOP_PX)
-        return int(chromium.picture()[2, 2].sum())
-
+    chromium.open(pages[name], DESKTOP_PX)
     chromium.prefer(prefers_color_scheme="dark")
-    dark = brightness()
+    dark = int(chromium.picture()[2, 2].sum())
     chromium.prefer()
-    light = brightness()
+    light = int(chromium.picture()[2, 2].sum())
     assert dark < 150
     assert light > 700
 
