@@ -115,8 +115,9 @@ def _tiles(verdict: RunVerdict) -> str:
         ("passed", str(states.count("passed")), ""),
         ("changed", str(states.count("changed")), ""),
         ("not judged", str(states.count("failed")), ""),
-        ("speed", f"{max(known):+.1%}" if known else "-", "slower than the reference"),
     ]
+    if known:
+        tiles.append(("speed", f"{max(known):+.1%}", "slower than the reference"))
     return tiles_section(tiles)
 
 
@@ -127,11 +128,10 @@ def _table(verdict: RunVerdict) -> str:
         ran = measured is not None and not drive.error
         cells = [
             f'<td class="{drive.status}">{drive.status}</td>',
+            *(f"<td>{escape(text)}</td>" for text in (drive.name, drive.summary)),
             *(
-                f"<td>{escape(text)}</td>"
+                f'<td class="number">{text}</td>'
                 for text in (
-                    drive.name,
-                    drive.summary,
                     f"{measured.wall_s:.1f} s" if measured and ran else "",
                     size_text(measured.peak_rss_bytes) if measured and ran else "",
                 )
