@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import runtime
+from runtime.artifact import read_artifact
 from runtime.origin import short_origin
 from runtime.own_process import own_command
 from runtime.quantities import count_text, flops_text
@@ -46,7 +47,6 @@ from tools.lib.frame_inputs import make_frame_inputs
 from tools.lib.history import add_history, note_run
 from tools.lib.json_output import print_json
 from tools.lib.table import format_size, format_table
-from tools.regress.environment import model_hash
 
 if TYPE_CHECKING:
     import argparse
@@ -196,7 +196,7 @@ def _run_artifact(args: argparse.Namespace) -> int:
         args,
         subject=f"{result['artifact']} {entry}",
         device=result["device"],
-        model=model_hash(program.manifest),
+        model=read_artifact(path).sha256,
         figures=result,
     )
     if args.json:

@@ -193,7 +193,7 @@ def _note(args: argparse.Namespace, verdict: RunVerdict) -> None:
     }
     slower = {f"time.{one.entry}_slower": one.verdict.slower for one in verdict.timings}
     figures |= {"timing gate": {name: one for name, one in slower.items() if one is not None}}
-    device, model = verdict.environment.get("device", ""), verdict.model.get("model", "")
+    device, model = verdict.environment.get("device", ""), verdict.model.get("sha256", "")
     for subject, of_subject in figures.items():
         if of_subject:
             note_run(args, subject=subject, device=device, model=model, figures=of_subject)

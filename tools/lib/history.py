@@ -48,7 +48,7 @@ class Run:
         command: ``bench``, ``compare``, ``drive`` or ``regress``.
         subject: what was run, such as the drives and their scenario: runs of the same are compared.
         device: on which; "" where that does not matter.
-        model: digest of it; "" for none.
+        model: digest of the artifact; "" for none.
         figures: values by name, all finite, with their units in the names.
     """
 
