@@ -1,8 +1,8 @@
 """Show how the figures of a repository's runs went from commit to commit, and judge the last ones.
 
 modeld bench, compare, drive and regress add a line to a history with --history DIR: the commit of
-the checkout that they were started in, date, device, digest of the model, and their figures. This
-command reads all lines; one that is damaged is named and left out. Runs of the same command,
+the checkout that they were started in, date, device, digest of the artifact, and their figures.
+This command reads all lines; one that is damaged is named and left out. Runs of the same command,
 subject and device make one curve for each figure. The last value is beyond what its past allows
 where it lies further from the median of the runs before, back to the last change, than 4 standard
 deviations (by the median absolute deviation), 2 % of it and the least difference that matters. A
