@@ -50,8 +50,8 @@ def length_text(value_m: float, like_m: float | None = None) -> str:
     if not math.isfinite(value_m):
         return "-"
     size = abs(value_m if like_m is None else like_m)
-    unit, factor, decimals = next(rest for limit, *rest in _LENGTHS if size < limit)
-    return f"{_fixed(value_m * factor, int(decimals))} {unit}"
+    _, unit, factor, decimals = next(one for one in _LENGTHS if size < one[0])
+    return f"{_fixed(value_m * factor, decimals)} {unit}"
 
 
 def value_text(value: float, unit: str, like: float | None = None) -> str:

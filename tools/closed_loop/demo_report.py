@@ -144,7 +144,7 @@ def telling_frames(log: DriveLog, truth: Mapping[int, Curves]) -> list[int]:
     worst = max(known, key=lambda one: errors[one].mean() if errors[one].size else -1.0, default=-1)
     rest = [frame for frame in known if frame != worst]
     count = min(MAX_PICTURES - 1, len(rest))
-    spread = np.linspace(0, len(rest) - 1, count).round().astype(int) if count > 0 else []
+    spread = np.linspace(0, len(rest) - 1, count).round().astype(int)
     return ([worst] if known else []) + [rest[at] for at in spread]
 
 

@@ -225,7 +225,8 @@ def _run_of(line: bytes) -> Run:
     if not isinstance(figures, dict) or len(figures) > MAX_FIGURES:
         raise ValueError(f"figures: expected an object of at most {MAX_FIGURES} numbers")
     numbers = {name: _number(name, value) for name, value in figures.items()}
-    return Run(**texts, modified=bool(found.get("modified")), figures=numbers)  # type: ignore[arg-type]
+    whole = {name: str(text) for name, text in texts.items()}
+    return Run(**whole, modified=bool(found.get("modified")), figures=numbers)
 
 
 def _number(name: str, value: object) -> float:

@@ -26,8 +26,8 @@ def test_the_page_shows_the_frame_in_which_the_path_moves_most(
                 lateral[point] += 1e-5 * point * (frame_id - 119)
 
     logs = [
-        write_log(tmp_path / f"{change.__name__}.rlog", drive(range(100, 130), change))
-        for change in (unchanged, move)
+        write_log(tmp_path / name, drive(range(100, 130), change))
+        for name, change in (("left.rlog", unchanged), ("right.rlog", move))
     ]
     modeld(1, "compare", *logs, "--html", tmp_path / "out.html")
     text = (tmp_path / "out.html").read_text(encoding="utf-8")

@@ -134,9 +134,9 @@ def test_a_run_is_noted_with_the_commit_of_the_users_repository(
     monkeypatch.chdir(tmp_path)
     args = argparse.Namespace(history=tmp_path / "history", command="drive")
     about = {"subject": "lane-keeping", "device": " CPU ", "model": "d"}
-    note_run(args, **about, figures={"km": 2.0, "gap": None, "flag": True, "bad": np.inf})  # type: ignore[arg-type]
+    note_run(args, **about, figures={"km": 2.0, "gap": None, "flag": True, "bad": np.inf})
     (tmp_path / "file").write_text("2", encoding="utf-8")
-    note_run(args, **about, figures={"km": 1})  # type: ignore[arg-type]
+    note_run(args, **about, figures={"km": 1})
     (one, other), _ = read_history(tmp_path / "history")
     assert (one.commit, one.modified, other.modified) == (git("rev-parse", "HEAD"), False, True)
     assert (one.figures, other.figures) == ({"km": 2.0}, {"km": 1.0})
@@ -177,10 +177,11 @@ def test_the_last_value_is_judged_by_its_own_past(
 
 
 def test_runs_of_other_devices_subjects_and_commands_are_other_pasts() -> None:
-    others = [{"device": "GPU"}, {"subject": "other"}, {"command": "drive"}]
     runs = runs_of(*STEADY)
-    for change in others:
-        runs += [dataclasses.replace(runs[0], figures={"median_ms": 99.0}, **change)]  # type: ignore[arg-type]
+    other = dataclasses.replace(runs[0], figures={"median_ms": 99.0})
+    runs.append(dataclasses.replace(other, device="GPU"))
+    runs.append(dataclasses.replace(other, subject="other"))
+    runs.append(dataclasses.replace(other, command="drive"))
     found = judge_runs(runs)
     assert [(one.state, one.past) for one in found] == [("within", 6), *[("short", 0)] * 3]
 

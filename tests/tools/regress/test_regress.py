@@ -326,8 +326,8 @@ def test_a_fault_of_a_kernel_is_judged_by_its_gates(regress: Regress, tmp_path: 
     # 0.001 * 9 more of it are 1.62 mm.
     regress(1, model=faulty)
     within = ("--gates-only", "--gate", "lateral_2s_max_m < 0.01", "--report", report)
-    within += ("--history", tmp_path / "history")
-    said = regress(0, *within, model=faulty).out
+    history = ("--history", tmp_path / "history")
+    said = regress(0, *within, *history, model=faulty).out
     assert "1 gate held, which stand in for" in said
     assert "what it does to the drive:" in said
     text = report.read_text(encoding="utf-8")
