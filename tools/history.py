@@ -5,10 +5,10 @@ the checkout that they were started in, date, device, digest of the artifact, an
 This command reads all lines; one that is damaged is named and left out. Runs of the same command,
 subject and device make one curve for each figure. The last value is beyond what its past allows
 where it lies further from the median of the runs before, back to the last change, than the largest
-of 4 standard deviations (by the median absolute deviation), 2 % of it, and the least difference that
-matters. A figure of which less is better may fall, one of which more is better may rise. Fewer than 5 earlier
-runs judge nothing. Change points are where a figure went to another level for good. Exit code 1 if
-a last value is beyond.
+of 4 standard deviations (by the median absolute deviation), 2 % of it, and the least difference
+that matters. A figure of which less is better may fall, one of which more is better may rise.
+Fewer than 5 earlier runs judge nothing. Change points are where a figure went to another level for
+good. Exit code 1 if a last value is beyond.
 
 Example:
   modeld history build/history --html history.html
