@@ -38,6 +38,7 @@ from tools.errors import UsageError
 from tools.lib.bindings import add_bind
 from tools.lib.compiled_here import Changes, compiled_here, is_onnx
 from tools.lib.constants import add_constant
+from tools.lib.history import add_history
 from tools.lib.number_options import MOST_S, above, real, seed, whole
 from tools.lib.run_times import WARM_UP_RUNS
 
@@ -79,7 +80,8 @@ MODES = {
     "": Mode(
         "tools.bench_artifact",
         PROGRAM,
-        "iters duration warmup entry device profile trace no_load seed inputs bind constant",
+        "iters duration warmup entry device profile trace no_load seed inputs bind constant "
+        "history",
     ),
     "roofline": Mode(
         "tools.bench_roofline", PROGRAM, "iters entry device seed inputs bind constant"
@@ -143,6 +145,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_bind(parser)
     add_constant(parser)
+    add_history(parser)
     _add_modes(parser)
     _add_options_of_modes(parser)
 

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import runtime
+from runtime.artifact import read_artifact
 from runtime.origin import short_origin
 from runtime.own_process import own_command
 from runtime.quantities import count_text, flops_text
 from runtime.trace import MAX_EVENTS
 from tools.errors import ToolError
+from tools.lib.history import note_run
 from tools.lib.json_output import print_json
 from tools.lib.program_inputs import inputs_for
 from tools.lib.run_times import PERCENTILES, measure
@@ -59,6 +61,13 @@ def run(args: argparse.Namespace) -> int:
     if not (args.no_load or args.compile_s is not None):
         result["load_warm_ms"] = measure_load(path, args.device, cold=False)
         result["load_cold_ms"] = measure_load(path, args.device, cold=True)
+    note_run(
+        args,
+        subject=f"{result['artifact']} {entry}",
+        device=result["device"],
+        model=read_artifact(path).sha256,
+        figures=result,
+    )
     if args.json:
         if args.profile:
             result["per_kernel"] = [_kernel_row(kernel_time) for kernel_time in times]

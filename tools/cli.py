@@ -51,6 +51,7 @@ COMMANDS: dict[str, Command] = {
     "footage": Command("tools.footage", "judge a model's lane lines on labelled footage"),
     "compare": Command("tools.compare_logs", "compare two logs field by field, frame by frame"),
     "regress": Command("tools.regress_drives", "compare what drives give with references"),
+    "history": Command("tools.history", "show figures over commits, and judge the last ones"),
     "export": Command("tools.export", "write a log as MCAP, as overlay video or for rerun"),
     "run": Command("tools.run", "run the daemon on live cameras and a live bus"),
     "config": Command("tools.config", "show the daemon's settings and where they come from"),
@@ -81,6 +82,7 @@ EXTRA_OF_MODULE = {
     "aiohttp": "view",
     "pocl": "pocl",
     "torch": "train",
+    "ruptures": "history",
     "onnxruntime": "dev",
 }
 

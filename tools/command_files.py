@@ -91,6 +91,7 @@ CHECKOUT: Final = Role("the directory of a checkout")
 PARAMS: Final = Role("the directory of parameters", error=UsageError)
 KEYS: Final = Role("a directory of keys", advice="make one: modeld keys DIRECTORY")
 STORE: Final = Role("a store of models", may_be_missing=True)
+HISTORY: Final = Role("a directory of a history", error=UsageError)
 REFERENCES: Final = Role("a directory of references", error=UsageError, may_be_missing=True)
 MODEL_OR_REFERENCES: Final = replace(
     ARTIFACT, noun="an artifact or a directory of references", may_be_directory=True
@@ -145,7 +146,8 @@ def _models(args: argparse.Namespace) -> More:
 
 
 def _demo(args: argparse.Namespace) -> More:
-    return More({"page of --directory": args.directory / "report.html"})
+    names = {"page": "report.html", "clip": "drive.webp"}
+    return More({f"{one} of --directory": args.directory / name for one, name in names.items()})
 
 
 def _run(args: argparse.Namespace) -> More:
@@ -194,7 +196,8 @@ COMMAND_FILES: Mapping[str, Files] = {
     "selftest": Files(reads={"artifact": ARTIFACT}),
     "bench": Files(
         ("--trace",),
-        reads={
+        ("--history",),
+        {
             "path": MODEL_OR_LOG,
             "--inputs": ARRAYS,
             "--model": ARTIFACT,
@@ -217,7 +220,8 @@ COMMAND_FILES: Mapping[str, Files] = {
     ),
     "compare": Files(
         ("--html",),
-        reads={
+        ("--history",),
+        {
             "left": LOG_OR_RESULT,
             "right": LOG_OR_RESULT,
             "more": LOG_OR_RESULT,
@@ -226,9 +230,10 @@ COMMAND_FILES: Mapping[str, Files] = {
             "--gates": GATES,
         },
     ),
+    "history": Files(("--html",), reads={"history": HISTORY}),
     "regress": Files(
         ("--report", "--junit", "--markdown"),
-        ("--work", "--pictures"),
+        ("--work", "--pictures", "--history"),
         {
             "--model": ARTIFACT,
             "--monitoring": ARTIFACT,
@@ -268,7 +273,11 @@ COMMAND_FILES: Mapping[str, Files] = {
         }
     ),
     "play": Files(reads={"drive": DRIVE, **_DRIVE, **_BUS}),
-    "drive": Files(("--log", "--report", "--lines"), reads={"--model": ARTIFACT, "--gates": GATES}),
+    "drive": Files(
+        ("--log", "--report", "--lines"),
+        ("--history",),
+        {"--model": ARTIFACT, "--gates": GATES},
+    ),
     "demo": Files(directories=("--directory",), reads={"--model": ARTIFACT}, more=_demo),
 }
 

@@ -37,7 +37,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tools.behaviour.arguments import add_gate_arguments, gates_of
-from tools.behaviour.difference import figure_names
+from tools.behaviour.difference import figure_names, largest_of
 from tools.behaviour.drive_result import compare_results
 from tools.behaviour.truth import read_truth
 from tools.compare.compare import CompareOptions, compare_logs
@@ -45,6 +45,7 @@ from tools.compare.describe import describe_json, describe_text
 from tools.compare.page import write_comparison
 from tools.compare.tolerances import read_tolerances
 from tools.errors import UsageError
+from tools.lib.history import add_history, note_run
 from tools.lib.json_output import print_json
 from tools.lib.number_options import whole
 from tools.lib.report_page import write_page
@@ -113,6 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="truth.npz of the drive, its directory, or the directory of all drives: also "
         "say how far each log is from it",
     )
+    add_history(parser)
     add_gate_arguments(parser)
 
 
@@ -147,6 +149,8 @@ def run(args: argparse.Namespace) -> int:
         return _compare_directories(args, options)
     truth = None if args.truth is None else read_truth(args.truth)
     comparison = compare_logs(args.left, args.right, replace(options, truth=truth))
+    worst = largest_of(comparison.behaviour.rows)
+    note_run(args, subject=_subject(args), device="", model="", figures=worst)
     if args.html:
         write_comparison(args.html, comparison)
     if args.json:
@@ -156,6 +160,10 @@ def run(args: argparse.Namespace) -> int:
         if args.html:
             print(f"page: {args.html}")
     return 0 if comparison.passed else 1
+
+
+def _subject(args: argparse.Namespace) -> str:
+    return f"{args.left.name} and {args.right.name}"
 
 
 def _show(args: argparse.Namespace, found: SetComparison | Candidates | Results) -> None:
@@ -211,6 +219,8 @@ def _compare_results(args: argparse.Namespace, are_both: bool) -> int:
         option = f"--{given[0].replace('_', '-')}"
         raise UsageError(f"{option}: expected two logs with it, found closed-loop results")
     comparison = compare_results(args.left, args.right, gates_of(args, None), args.ignore)
+    figures = {row.name: row.right for row in comparison.rows}
+    note_run(args, subject=_subject(args), device="", model="", figures=figures)
     if args.html:
         write_page(args.html, [comparison.page()])
     if args.json:

@@ -37,7 +37,8 @@ from cereal.address import BusAddress
 from cereal.log_reader import read_log
 from runtime.quantities import count_text
 from tools.closed_loop.cameras import device_cameras, formats
-from tools.closed_loop.demo_report import Asked, Driven, metres, write_demo_report
+from tools.closed_loop.clip import clip_frames
+from tools.closed_loop.demo_report import Asked, Driven, headline, write_demo_report
 from tools.closed_loop.film import Footage, write_footage
 from tools.closed_loop.live import FULL_RATE_HZ, START_TIMEOUT_S, LiveLoop, LiveOptions, live_loop
 from tools.closed_loop.scenario import STANDARD
@@ -209,7 +210,12 @@ def _drive(plan: Plan, bus: str) -> Driven:
     # Longer than what the fastest car drives in so many frames.
     trial = make_trial(STANDARD, SEED, plan.frames * FRAME_S * FASTEST_MPS)
     options = LiveOptions(
-        plan.model, bus, plan.rate_hz or FULL_RATE_HZ, log=plan.log, server=plan.server
+        plan.model,
+        bus,
+        plan.rate_hz or FULL_RATE_HZ,
+        log=plan.log,
+        server=plan.server,
+        is_trial=plan.rate_hz is None,
     )
     seen: dict[int, Scene] = {}
     scenes: dict[int, Scene] = {}
@@ -228,10 +234,12 @@ def _drive(plan: Plan, bus: str) -> Driven:
         if plan.rate_hz is None and _chosen_rate(loop, plan) < FULL_RATE_HZ:
             # A daemon is told how long to wait for a frame, and a slow one is no lost one.
             stack.close()
-            options = replace(options, rate_hz=_chosen_rate(loop))
+            options = replace(options, rate_hz=_chosen_rate(loop), is_trial=False)
             loop = stack.enter_context(live_loop(options))
             loop.wait_for_answer(trial, START_TIMEOUT_S)
-        plan.say(f"the car is led for {RUN_UP_S:g} s; then the model drives:")
+        plan.say(
+            f"an expert drives for {RUN_UP_S:g} s to fill the model's history; then the model:"
+        )
         # What was said with the last frame of the car that stood is known with the first of these.
         begin_ns = time.monotonic_ns() - round(2e9 / loop.rate_hz)
         drive = loop.drive(trial, plan.frames, watch)
@@ -246,7 +254,7 @@ def _chosen_rate(loop: LiveLoop, plan: Plan | None = None) -> float:
     is_slowed = rate_hz < FULL_RATE_HZ
     if plan is not None:
         plan.say(
-            f"painting a frame and its answer take {latency_ms:.1f} ms; cameras run at "
+            f"rendering a frame and its answer take {latency_ms:.1f} ms; cameras run at "
             f"{rate_hz:g} Hz{', slowed down so that this machine can follow' * is_slowed}"
         )
     return rate_hz
@@ -283,7 +291,8 @@ def _result(plan: Plan, driven: Driven, segments: Sequence[Path]) -> dict[str, A
     logs = [segment / "rlog.zst" for segment in segments]
     events = (event for one in logs for event in read_log(one))
     compared = list(driven.scenes)[::COMPARED_EVERY]
-    log = summarize(_of_drive(events, driven.scenes), curves_of=compared)
+    shown = clip_frames(list(driven.scenes))
+    log = summarize(_of_drive(events, driven.scenes), curves_of=sorted({*compared, *shown}))
     trial = driven.drive.track.trial
     truth = {one: true_curves(trial, driven.scenes[one]) for one in compared if one in log.curves}
     errors = [line_errors_m(log.curves[one], true) for one, true in truth.items()]
@@ -326,22 +335,18 @@ def _of_drive(events: Iterator[Any], frame_ids: Container[int]) -> Iterator[Any]
 
 
 def _print_result(plan: Plan, driven: Driven, result: Mapping[str, Any]) -> None:
-    figures, messages = driven.drive.figures, result["messages"]
-    departures = count_text(figures.departures, "departure")
-    line_error_m = result["line_error_mean_m"]
-    print(
-        f"\ndriven: {1e3 * figures.km:.0f} m, {driven.drive.track.end}; {departures}; "
-        f"offset {metres(figures.offset_mean_m)}, p99 {metres(figures.offset_p99_m)}; "
-        f"lane lines {metres(line_error_m)} off"
-    )
+    messages = result["messages"]
+    print(f"\n{headline(driven.drive, result['line_error_mean_m'])}")
     counts = ", ".join(f"{count} {name}" for name, count in messages.items())
     frames = count_text(result["frames"], "camera frame")
     print(f"published for {frames} at {driven.rate_hz:g} Hz: {counts}")
     median_ms = result["execution_ms_median"]
     print(f"valid: {result['valid']}; median execution {median_ms or math.nan:.1f} ms")
     early = max(result["logged"][name] - messages[name] for name in OUTPUT_SERVICES)
-    more = f", with {early} more of each from the run-up" if early else ""
-    print(f"drive: {count_text(len(result['segments']), 'segment')}{more}")
+    more = f" (includes {early} warm-up frames)" if early else ""
+    first, *others = result["segments"]
+    rest = f", and {count_text(len(others), 'segment')} more" if others else ""
+    print(f"event log: {first}/rlog.zst{rest}{more}")
     print(f"report: {plan.report}")
     print(f"look at it: modeld view {shlex.quote(str(plan.directory))}")
 

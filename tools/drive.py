@@ -35,7 +35,9 @@ from pathlib import Path
 from typing import Any
 
 from cereal.log_writer import LogWriter
+from runtime.quantities import count_text
 from tools.behaviour.arguments import add_gates
+from tools.behaviour.describe import gate_lines
 from tools.behaviour.gates import Gate, parse_gates
 from tools.closed_loop.apart import drive_apart
 from tools.closed_loop.cameras import cropped_cameras, device_cameras, formats
@@ -56,6 +58,7 @@ from tools.closed_loop.run import (
 )
 from tools.closed_loop.scenario import SCENARIOS
 from tools.errors import UsageError
+from tools.lib.history import add_history, note_run
 from tools.lib.json_output import print_json
 from tools.lib.number_options import above, real, seed, whole
 from tools.lib.table import format_table
@@ -122,6 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that drive, not --live (1)",
     )
+    add_history(parser)
     group = parser.add_argument_group("gates, instead of clean drives")
     add_gates(group, "offset_p99_m <= 0.7")
 
@@ -138,6 +142,13 @@ def run(args: argparse.Namespace) -> int:
             return _run_faults(args, selection, tell)
         outcome = _drive(args, selection, tell)
     verdicts = judge_outcome(outcome, gates)
+    note_run(
+        args,
+        subject=_subject(args, selection),
+        device=str(outcome.facts.get("device", "")),
+        model=str(outcome.facts.get("sha256", "")),
+        figures=outcome.figures.as_json(),
+    )
     if args.report is not None:
         write_drive_report(args.report, outcome, verdicts)
     if args.json:
@@ -146,11 +157,19 @@ def run(args: argparse.Namespace) -> int:
         print_json(outcome.as_json() | judged | {k: v and str(v) for k, v in files.items()})
     else:
         _print(args, outcome)
-        for one in verdicts:
-            print(f"{'holds' if one.holds else 'FAILS'}  {one.text}")
+        print(*gate_lines(verdicts), sep="\n", end="\n" * bool(verdicts))
     if verdicts:
         return 0 if all(one.holds for one in verdicts) else 1
     return 0 if all(drive.is_clean for drive in outcome.drives) else 1
+
+
+def _subject(args: argparse.Namespace, selection: Selection) -> str:
+    """Return what is driven, in words: results of the same are comparable."""
+    names = " ".join(args.scenario) or "lane-keeping"
+    length = "" if args.km is None else f", {args.km:g} km"
+    how = ", live" if args.live else ", expert" if args.expert else ""
+    drives = count_text(selection.drives, "drive")
+    return f"{names}, {drives} from seed {selection.seed}{length}{how}"
 
 
 def _selection(args: argparse.Namespace) -> Selection:
@@ -175,6 +194,8 @@ def _check(args: argparse.Namespace, gates: Sequence[Gate]) -> None:
     elif args.expert or args.fault is not None:
         other = "--expert" if args.expert else "--fault"
         raise UsageError(f"--live: expected no {other}, found both; leave one out")
+    if args.fault is not None and args.history is not None:
+        raise UsageError("--history: expected no --fault with it, found both; leave one out")
     if args.fault is not None and (args.expert or args.log or args.report or gates):
         raise UsageError(
             "--fault: expected a model, no --log, no --report and no gates; leave them out"

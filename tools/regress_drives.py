@@ -43,6 +43,7 @@ from runtime.quantities import count_text
 from scheduler.errors import SchedulerError
 from tools.behaviour.arguments import gates_of
 from tools.behaviour.describe import behaviour_lines
+from tools.behaviour.difference import largest_of
 from tools.behaviour.gates import Gates
 from tools.behaviour.truth import FILE_NAME, Truth, joined, read_truth
 from tools.command_files import attribute
@@ -52,6 +53,7 @@ from tools.drives.arguments import drive_options
 from tools.drives.open_drive import DriveOptions
 from tools.drives.openpilot import segment_directories
 from tools.errors import ToolError, UsageError
+from tools.lib.history import note_run
 from tools.lib.json_output import print_json
 from tools.lib.report_page import write_page
 from tools.playback.model import MONITORING, read_artifact_of, read_driving_artifact
@@ -95,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
     with work_directory(args.work) as work:
         verdict = regress(plan, run_jobs_there, work, _progress(args))
         _write_files(args, plan, verdict)
+    _note(args, verdict)
     explanations = _explain(args, plan, verdict) if args.explain else []
     if args.json:
         report: dict[str, Any] = {"report": str(args.report) if args.report else None}
@@ -143,6 +146,21 @@ def _prune(args: argparse.Namespace) -> int:
         print(f"{'removed' if args.prune == 'remove' else 'unused'}  {path}")
     print(f"{count_text(len(unused), 'file')} that nothing here uses")
     return 0
+
+
+def _note(args: argparse.Namespace, verdict: RunVerdict) -> None:
+    """Add what each drive differs by, and the time, to the history where one is asked for."""
+    figures = {
+        f"{drive.name}: largest difference": largest_of(drive.behaviour.rows)
+        for drive in verdict.drives
+        if drive.comparison is not None
+    }
+    slower = {f"time.{one.entry}_slower": one.verdict.slower for one in verdict.timings}
+    figures |= {"timing gate": {name: one for name, one in slower.items() if one is not None}}
+    device, model = verdict.environment.get("device", ""), verdict.model.get("sha256", "")
+    for subject, of_subject in figures.items():
+        if of_subject:
+            note_run(args, subject=subject, device=device, model=model, figures=of_subject)
 
 
 def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[Explanation]:

@@ -18,6 +18,7 @@ TEXTS = {
         "dump",
         "entry",
         "field",
+        "figure",
         "gate",
         "host",
         "ignore",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from tools import demo
 from tools.cli import main
 from tools.closed_loop import trained_model
 from tools.closed_loop.cameras import Cameras, device_cameras
+from tools.closed_loop.clip import MOST_PICTURES, clip_frames
+from tools.closed_loop.live import LiveOptions
 from tools.closed_loop.scenario import STANDARD
 from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import make_trial
@@ -96,12 +100,18 @@ def test_demo_drives_the_daemon_process_over_the_bus(tmp_path: Path, modeld: Mod
     # The first frame is calibrated, too, as it was in the demo.
     assert [event.valid for event in said] == [True] * (RUN_UP_FRAMES + FRAMES)
     page = (tmp_path / "demo" / "report.html").read_text("utf-8")
+    clip = (tmp_path / "demo" / "drive.webp").read_bytes()
+    assert (clip[:4], clip[8:12]) == (b"RIFF", b"WEBP")
+    assert 2 <= clip.count(b"ANMF") <= MOST_PICTURES
+    # A sentence and the moving picture come before all charts.
+    order = [page.index(one) for one in ("Drove ", "image/webp;base64,", "ground truth", "Figures")]
+    assert order == sorted(order)
     assert "<title>Demo drive</title>" in page
     assert page.count("data:image/jpeg;base64,") == 4
     assert page.count('class="true"') >= 4 * 2 * 3  # a plan and two edges, twice a picture
     shown = ["The road from above", "Offset from", "Heading against", "Speed over time"]
     assert all(f"<title>{one}" in page for one in (*shown, "Execution time of every frame"))
-    assert "nan" not in page
+    assert "nan" not in re.sub(r'base64,[^"]*', "", page)
     # All is in the page; a link of SVG's would be the only address.
     assert "http" not in page
 
@@ -156,6 +166,24 @@ def test_demo_without_a_trained_model_says_how_to_get_one(
 )
 def test_a_machine_that_is_too_slow_gets_slower_cameras(latency_ms: float, rate_hz: float) -> None:
     assert demo.rate_of(latency_ms) == rate_hz
+
+
+@pytest.mark.parametrize(
+    ("rate_hz", "is_trial", "timeout_ms"),
+    [(20.0, False, 100), (10.0, False, 400), (4.0, False, 800), (20.0, True, 800)],
+)
+def test_a_slow_machine_waits_longer_for_a_frame_before_it_warns(
+    rate_hz: float, is_trial: bool, timeout_ms: int
+) -> None:
+    options = LiveOptions(Path("m.pkl"), rate_hz=rate_hz, is_trial=is_trial)
+    assert options.frame_timeout_ms == timeout_ms
+
+
+@pytest.mark.parametrize(("frames", "step"), [(2, 2), (100, 2), (121, 3), (36_000, 600)])
+def test_a_clip_is_evenly_spaced_and_bounded(frames: int, step: int) -> None:
+    chosen = clip_frames(range(frames))
+    assert len(chosen) <= MOST_PICTURES
+    assert {b - a for a, b in pairwise(chosen)} <= {step}
 
 
 @pytest.mark.slow

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
+
+from runtime.quantities import count_text
 from tools.behaviour.difference import Row, TrueError
+from tools.behaviour.gates import GateVerdict
+from tools.behaviour.headline import SUMMARY_HEADER, summary_rows
 from tools.behaviour.quantities import QUANTITIES
 from tools.behaviour.verdict import BehaviourVerdict
-from tools.lib.report_page import table_part
+from tools.lib.report_page import folded, table_part
 from tools.lib.table import format_table
 
 TITLE = "What it does to the drive"
@@ -27,34 +33,40 @@ def behaviour_lines(verdict: BehaviourVerdict, sides: tuple[str, str]) -> list[s
         rest = len(verdict.rows) - len(rows)
         if rest:
             lines.append(f"... and {rest} more that do not differ")
-    lines += [f"{'holds' if gate.holds else 'FAILS'}  {gate.text}" for gate in verdict.gates]
-    return lines
+    return lines + gate_lines(verdict.gates)
+
+
+def gate_lines(gates: Sequence[GateVerdict]) -> list[str]:
+    """Return a line for each gate."""
+    return [f"{'holds' if gate.holds else 'FAILS'}  {gate.text}" for gate in gates]
 
 
 def behaviour_part(verdict: BehaviourVerdict, sides: tuple[str, str]) -> str:
-    """Return the same as HTML, without its title; "" where there is nothing to say."""
+    """Return the same as HTML, without its title; "" where there is nothing to say.
+
+    Gates and a few rows in lengths that people use come first; all quantities are folded.
+    """
     rows, parts = _shown(verdict), []
+    if verdict.gates:
+        judged = [
+            ("holds" if gate.holds else "fails", gate.gate, gate.found) for gate in verdict.gates
+        ]
+        parts.append(table_part(("", "gate", "found"), judged))
+    summary = summary_rows(rows)
+    if summary:
+        parts.append(table_part(SUMMARY_HEADER, summary))
     if rows:
         meanings = {quantity.name: quantity.meaning for quantity in QUANTITIES}
         with_truth = _has_truth(rows)
         header = (*_header(sides, with_truth), "meaning")
         cells = [(*_cells(row, with_truth), meanings[row.quantity]) for row in rows]
-        parts.append(table_part(header, cells))
-        parts.append(
+        note = (
             "<p>Mean, 99th percentile and maximum are of the magnitude of the difference, bias is "
             "its mean; to the right is positive. Errors are mean and 99th percentile of the "
             "distance to the truth.</p>"
         )
-    if verdict.gates:
-        judged = [
-            (
-                "holds" if gate.holds else "fails",
-                gate.gate,
-                gate.note if gate.value is None else f"{gate.value:.4g}",
-            )
-            for gate in verdict.gates
-        ]
-        parts.append(table_part(("", "gate", "found"), judged))
+        title = f"All {count_text(len(rows), 'quantity', 'quantities')}"
+        parts.append(folded(title, table_part(header, cells) + note))
     return "".join(parts)
 
 
@@ -101,8 +113,12 @@ def _cells(row: Row, with_truth: bool) -> tuple[str, ...]:
 
 
 def number(value: float) -> str:
-    """Return a figure with three digits; "-" for none."""
-    return "-" if math.isnan(value) else f"{value:.3g}"
+    """Return a figure with three digits and no exponent; "-" for none."""
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else f"{value}"
+    if abs(value) >= 1000.0:
+        return f"{value:.0f}"
+    return np.format_float_positional(value, precision=3, unique=False, fractional=False, trim="-")
 
 
 def _error(error: TrueError | None) -> str:

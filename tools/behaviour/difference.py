@@ -201,6 +201,15 @@ def figures_of(rows: Sequence[Row]) -> dict[str, float | None]:
     return figures
 
 
+def largest_of(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the figures of `figures_of` that a history keeps: the largest difference of each."""
+    return {
+        name: value
+        for name, value in figures_of(rows).items()
+        if value is not None and "_max" in name
+    }
+
+
 def figure_names() -> tuple[str, ...]:
     """Return all names that `figures_of` may give, with and without a truth."""
     names = []

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.quantities import count_text
-from tools.behaviour.describe import number
+from tools.behaviour.describe import gate_lines, number
 from tools.behaviour.gates import Gates, GateVerdict, check_gate, judge
 from tools.errors import CompareError
 from tools.lib.report_page import table_part, whole_page
@@ -101,8 +101,7 @@ class ResultComparison:
         lines = [self.verdict]
         if self.differing:
             lines += ["", format_table(HEADER, [_cells(row) for row in self.differing])]
-        lines += [f"{'holds' if one.holds else 'FAILS'}  {one.text}" for one in self.gates]
-        return "\n".join(lines)
+        return "\n".join(lines + gate_lines(self.gates))
 
     def page(self) -> str:
         """Return the comparison as a page."""

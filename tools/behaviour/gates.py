@@ -96,11 +96,20 @@ class GateVerdict:
 
     @property
     def text(self) -> str:
-        """One line."""
-        found = self.note if self.value is None else f"{self.value:.4g}"
-        if "*" in self.gate and self.value is not None:
-            found += f" ({self.name})"
-        return f"{self.gate}: {found}{'' if self.holds else ', does not hold'}"
+        """One line: the condition, and what was found."""
+        return f"{self.gate}: {self.found}"
+
+    @property
+    def found(self) -> str:
+        """The value without an exponent, and of which figure it is where the gate leaves that open.
+
+        Where there is no value, the reason.
+        """
+        if self.value is None:
+            return self.note
+        text = f"{self.value:.4g}"
+        text = text if "e" not in text else f"{self.value:.9f}".rstrip("0").rstrip(".")
+        return f"{text} ({self.name})" if "*" in self.gate else text
 
 
 def parse_gates(

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import numpy as np
 
 from runtime.artifact import read_artifact
 from runtime.quantities import count_text
+from runtime.whole_file import whole_file
 from tools.closed_loop.cameras import device_cameras
+from tools.closed_loop.clip import SIZE, make_clip
 from tools.closed_loop.film import Footage
 from tools.closed_loop.messages import DEVICE, SENSOR
 from tools.closed_loop.report import write_drive_report
 from tools.closed_loop.result import Drive, Outcome
-from tools.closed_loop.scenes import COMPARED_M, Scene, road_pictures
+from tools.closed_loop.scenes import COMPARED_M, Scene, line_errors_m, road_pictures
+from tools.closed_loop.simulation import End
+from tools.errors import UsageError
 from tools.lib.drive_log import Curves, DriveLog
 from tools.lib.drive_messages import Mounting
 from tools.lib.report import (
@@ -27,6 +33,10 @@ from tools.lib.report import (
     pictures_section,
     timing_section,
 )
+
+TITLE = "Demo drive"
+# In the directory of the drive.
+CLIP = "drive.webp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +101,12 @@ def write_demo_report(
         f"{COMPARED_M:g} m ahead, of {count_text(len(truth), 'frame')}",
         "drive": str(asked.directory),
     }
-    count = min(MAX_PICTURES, len(truth))
-    shown = [list(truth)[at] for at in np.linspace(0, len(truth) - 1, count).round().astype(int)]
+    shown = telling_frames(log, truth)
     jpegs = road_pictures(trial, [driven.scenes[one] for one in shown])
     rows = {int(one): row for row, one in enumerate(log.frame_ids)}
     report = Report(
-        title="Demo drive",
-        summary="",
+        title=TITLE,
+        summary=headline(driven.drive, line_error_m),
         facts=facts,
         drive=log,
         frames_sent=len(driven.scenes),
@@ -109,8 +118,63 @@ def write_demo_report(
     )
     timing = [counts_section(report), *([timing_section(report)] if rows else [])]
     outcome = Outcome("the daemon process", (driven.drive,), facts)
-    seen = [pictures_section(report)]
+    clip = make_clip(trial, driven.scenes, log.curves)
+    write_clip(asked.directory / CLIP, clip)
+    lead = f'<p class="lead">{escape(report.summary)}</p>'
+    seen = [lead, clip_section(clip), pictures_section(report)]
     write_drive_report(asked.report, outcome, title=report.title, seen=seen, timing=timing)
+
+
+def headline(drive: Drive, line_error_m: float | None) -> str:
+    """Return what came of the drive, in sentences."""
+    figures = drive.figures
+    crossed = count_text(figures.departures, "time")
+    kept = "without leaving the lane" if not figures.departures else f"and left the lane {crossed}"
+    end = "" if drive.track.end is End.DONE else f"; the end: {drive.track.end}"
+    text = f"Drove {1e3 * figures.km:.0f} m {kept}{end}. Offset from lane centre: mean "
+    text += f"{metres(figures.offset_mean_m)}, p99 {metres(figures.offset_p99_m)}."
+    return text if line_error_m is None else f"{text} Lane-line error: {metres(line_error_m)}."
+
+
+def telling_frames(log: DriveLog, truth: Mapping[int, Curves]) -> list[int]:
+    """Return up to four frames: the one whose lines are furthest off first, others spread out."""
+    rows = set(log.frame_ids.tolist())
+    known = [frame for frame in truth if frame in rows and frame in log.curves]
+    errors = {frame: line_errors_m(log.curves[frame], truth[frame]) for frame in known}
+    worst = max(known, key=lambda one: errors[one].mean() if errors[one].size else -1.0, default=-1)
+    rest = [frame for frame in known if frame != worst]
+    count = min(MAX_PICTURES - 1, len(rest))
+    spread = np.linspace(0, len(rest) - 1, count).round().astype(int)
+    return ([worst] if known else []) + [rest[at] for at in spread]
+
+
+def clip_section(clip: bytes) -> str:
+    """Return the moving picture as HTML; "" for none."""
+    if not clip:
+        return ""
+    data = base64.b64encode(clip).decode()
+    about = "The drive as its road camera saw it, with the model's path and lane lines"
+    return (
+        f'<section><img class="clip" alt="{about}" src="data:image/webp;base64,{data}" '
+        f'width="{SIZE[0]}" height="{SIZE[1]}"></section>'
+    )
+
+
+def write_clip(path: Path, clip: bytes) -> None:
+    """Write the moving picture beside the page; nothing where there is none.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    if not clip:
+        return
+    try:
+        with whole_file(path) as file:
+            file.write(clip)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the clip cannot be written ({error.strerror or error}); free some disk space"
+        ) from error
 
 
 def metres(value: float | None) -> str:

@@ -16,7 +16,7 @@ from tools.behaviour.gates import GateVerdict
 from tools.closed_loop.figures import Figures, figures_of
 from tools.closed_loop.result import Drive, Outcome, row_of, table_header
 from tools.closed_loop.simulation import Track
-from tools.lib.report_page import table_part, tiles_section, whole_page, write_page
+from tools.lib.report_page import facts_part, table_part, tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, padded_range
 from tools.world.curves import Floats
 
@@ -27,11 +27,13 @@ _TOP_HEIGHTS = (110, 420)
 _STYLE = """
 .chart .verge { stroke: #94a3b8; stroke-width: 1; }
 .chart .border { stroke: #cbd5e1; stroke-width: 1; stroke-dasharray: 3 3; }
-.chart .driven { stroke: #1d4ed8; stroke-width: 1.8; }
-.chart .limit { stroke: #b45309; stroke-dasharray: 5 3; }
+.chart .driven { stroke: var(--accent); stroke-width: 1.8; }
+.chart .limit { stroke: var(--unsure); stroke-dasharray: 5 3; }
 .chart .other { stroke: #94a3b8; }
-.out-dot { fill: #b91c1c; }
-td.figure { white-space: nowrap; font-variant-numeric: tabular-nums; }
+.out-dot { fill: var(--bad); }
+.clip { max-width: 640px; border-radius: 4px; margin: 14px 0 0; }
+@media (prefers-reduced-motion: reduce) { .clip { display: none; } }
+td.figure { white-space: nowrap; font-variant-numeric: tabular-nums; text-align: right; }
 .figures th, .figures td { padding-right: 12px; }
 """
 
@@ -65,7 +67,7 @@ def write_drive_report(
         f"{escape(outcome.driver)}.</p></header>"
     )
     drawn = _drives(outcome, gates)
-    parts = (tiles_section(_tiles(figures)), *seen, *drawn, *timing, _facts(outcome))
+    parts = (*seen, tiles_section(_tiles(figures)), *drawn, *timing, _facts(outcome))
     write_page(path, [whole_page(title, (head, *parts), _STYLE)])
 
 
@@ -81,27 +83,26 @@ def _drives(outcome: Outcome, gates: Sequence[GateVerdict]) -> Iterator[str]:
 
 
 def _facts(outcome: Outcome) -> str:
-    facts = "".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
-        for name, value in outcome.facts.items()
-    )
-    return f"<section><h2>How it was driven</h2><table>{facts}</table></section>" if facts else ""
+    if not outcome.facts:
+        return ""
+    facts = facts_part({name: str(value) for name, value in outcome.facts.items()})
+    return f"<section><h2>How it was driven</h2>{facts}</section>"
 
 
 def _tiles(figures: Figures) -> list[tuple[str, str, str]]:
     share = figures.recovered_share
-    return [
+    gap_s = figures.time_gap_min_s
+    gap = "" if gap_s is None else f"minimum time gap {gap_s:.2f} s"
+    tiles = [
         ("driven", f"{figures.km:.2f} km", f"{figures.completed} of {figures.drives} to the end"),
-        ("departures", str(figures.departures), "a side beyond the lane"),
+        ("departures", str(figures.departures), "lane departures"),
         ("offset", _text(figures.offset_mean_m, " m"), f"p99 {_text(figures.offset_p99_m, ' m')}"),
         ("heading", _text(figures.heading_mean_deg, "°"), f"p99 {_text(figures.heading_p99_deg)}°"),
-        ("collisions", str(figures.collisions), f"least gap {_text(figures.time_gap_min_s, ' s')}"),
-        (
-            "recovered",
-            "-" if share is None else f"{100 * share:.0f} %",
-            f"of {figures.recoveries}",
-        ),
+        ("collisions", str(figures.collisions), gap),
     ]
+    if share is not None:
+        tiles.append(("recovered", f"{100 * share:.0f} %", f"of {figures.recoveries}"))
+    return tiles
 
 
 def _text(value: float | None, unit: str = "") -> str:

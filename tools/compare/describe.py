@@ -82,7 +82,10 @@ def describe_text(comparison: Comparison, limit: int) -> str:
     lines += ["", format_table(FINDING_HEADER, rows)]
     if len(findings) > limit:
         lines.append(f"... and {len(findings) - limit} more; --limit, --json or --html show all")
-    lines += [*drive, "", _hint(findings)]
+    lines += drive
+    # Where gates stand in for all findings, or only a gate failed, there is no finding to allow.
+    if comparison.failing:
+        lines += ["", _hint(comparison.failing)]
     return "\n".join(lines)
 
 

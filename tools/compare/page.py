@@ -1,10 +1,11 @@
-"""One self-contained page about two logs: verdict, findings, plots, statistics. No script."""
+"""One self-contained page about two logs: verdict, worst frame, metres; the rest is folded."""
 
 from __future__ import annotations
 
 from html import escape
 from pathlib import Path
 
+from runtime.quantities import count_text
 from tools.behaviour.describe import TITLE, behaviour_part
 from tools.compare.findings import Comparison
 from tools.compare.page_parts import (
@@ -14,7 +15,8 @@ from tools.compare.page_parts import (
     statistics_part,
     verdict_part,
 )
-from tools.lib.report_page import whole_page, write_page
+from tools.compare.paths_part import paths_part, worst_paths
+from tools.lib.report_page import folded, whole_page, write_page
 
 
 def write_comparison(path: Path, comparison: Comparison) -> None:
@@ -29,12 +31,14 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
 def render(comparison: Comparison) -> str:
     """Return the page as HTML text."""
     title = f"{Path(comparison.left).name} and {Path(comparison.right).name}"
+    findings, worst = comparison.findings, worst_paths(comparison)
     sections = [
         f"<header><h1>{escape(title)}</h1>{verdict_part(comparison)}</header>",
+        "" if worst is None else f"<section>{paths_part(*worst, ('left', 'right'))}</section>",
         _section(TITLE, behaviour_part(comparison.behaviour, ("left", "right"))),
-        _section("Findings", findings_part(comparison.findings)),
-        _section("Plots", plots_part(comparison.findings, comparison.series)),
-        _section("Fields not equal to the last bit", statistics_part(comparison.statistics)),
+        folded(count_text(len(findings), "finding"), findings_part(findings)),
+        folded("Curves of the fields that differ most", plots_part(findings, comparison.series)),
+        folded("Fields not equal to the last bit", statistics_part(comparison.statistics)),
     ]
     return whole_page(title, sections, COMPARE_STYLE)
 

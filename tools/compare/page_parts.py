@@ -12,22 +12,21 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.behaviour.headline import gates_sentence, path_sentence
 from tools.compare.describe import FINDING_HEADER, KIND_TEXTS, finding_row, name_of, verdict
 from tools.compare.findings import Comparison, FieldSeries, FieldStatistics, Finding
 from tools.lib.report_page import table_part
 from tools.lib.svg import Chart, Margins, padded_range
 
 COMPARE_STYLE = """
-.agree { color: #166534; font-weight: 600; } .differ { color: #b91c1c; font-weight: 600; }
-.chart .left-line { stroke: #1d4ed8; }
+.chart .left-line { stroke: var(--accent); }
 .chart .right-line { stroke: #d97706; stroke-dasharray: 5 3; }
-.chart .off-line { stroke: #b91c1c; }
-.left-key { background: #1d4ed8; } .right-key { background: #d97706; }
-.off-key { background: #b91c1c; }
+.chart .off-line { stroke: var(--bad); }
+.left-key { background: var(--accent); } .right-key { background: #d97706; }
+.off-key { background: var(--bad); }
 .pair { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 0 18px;
   margin: 0 0 18px; break-inside: avoid; }
 .pair h3 { grid-column: 1 / -1; }
-td.number { font-variant-numeric: tabular-nums; text-align: right; }
 @media (max-width: 800px) { .pair { grid-template-columns: minmax(0, 1fr); } }
 """
 _SIZE = (560, 190)
@@ -35,11 +34,14 @@ _MARGINS = Margins(left=66)
 
 
 def verdict_part(comparison: Comparison) -> str:
-    """Return the verdict, the two names and the warnings."""
-    css = "agree" if comparison.passed else "differ"
+    """Return what the change does in a sentence, the verdict, both names and the warnings."""
+    css = "good" if comparison.passed else "bad"
+    behaviour = comparison.behaviour
+    said = [path_sentence(behaviour.rows), gates_sentence(behaviour.gates)]
+    lead = escape(" ".join(filter(None, said)))
     warnings = "".join(f'<p class="warning">{escape(text)}</p>' for text in comparison.warnings)
     return (
-        f'<p class="{css}">{escape(verdict(comparison))}</p>'
+        f'<p class="lead">{lead}</p><p class="{css}">{escape(verdict(comparison))}</p>'
         f"<p>left: <code>{escape(comparison.left)}</code>, "
         f"right: <code>{escape(comparison.right)}</code></p>{warnings}"
     )

@@ -21,7 +21,7 @@ from runtime.quantities import count_text
 from tools.lib.camera import project
 from tools.lib.drive_log import OUTPUT_SERVICES, Curve, Curves, DriveLog
 from tools.lib.drive_messages import Mounting
-from tools.lib.report_page import tiles_section, whole_page, write_page
+from tools.lib.report_page import facts_part, tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Margins, padded_range, path_data
 
 # One period of the model at 20 Hz: above it frames are dropped.
@@ -41,9 +41,11 @@ TOP_VIEW_Y_M = 14.0
 EXAMPLE_PREFIX = "example-"
 # More only make the page longer.
 MAX_PICTURES = 4
+# The longest history of a known driving model: 5 s at 20 Hz.
+WARM_UP_FRAMES = 100
 # Where execution times come from.
 PUBLISHED_TIMES = "as published in modelV2.modelExecutionTime"
-MEASURED_TIMES = "measured beside the log, which is the same in every run and has no times"
+MEASURED_TIMES = "measured separately: the log itself is deterministic and contains no timings"
 
 Points = NDArray[np.float64]
 
@@ -101,13 +103,18 @@ def describe_models(manifest: Manifest) -> str:
 def pictures_of(
     drive: DriveLog, frames: Sequence[tuple[int, bytes]], camera: Camera
 ) -> list[Picture]:
-    """Return those of the frames, as (frame id, JPEG), of which the drive has curves."""
+    """Return those of the frames, as (frame id, JPEG), of which the drive has curves.
+
+    While its history fills, a model has seen less than it decides by: such frames are left out
+    where there are later ones.
+    """
     rows = {int(frame_id): row for row, frame_id in enumerate(drive.frame_ids)}
-    return [
+    pictures = [
         Picture(rows[frame_id], jpeg, camera)
         for frame_id, jpeg in frames
         if frame_id in drive.curves
     ]
+    return [one for one in pictures if one.row >= WARM_UP_FRAMES] or pictures
 
 
 def write_report(path: Path, report: Report) -> None:
@@ -126,7 +133,7 @@ def render(report: Report) -> str:
         counts_section(report),
     ]
     if report.drive.frame_ids.size:
-        sections += [timing_section(report), pictures_section(report), _motion(report.drive)]
+        sections += [pictures_section(report), _motion(report.drive), timing_section(report)]
     else:
         sections.append('<p class="warning">The daemon published no modelV2 message.</p>')
     sections.append(_facts(report))
@@ -198,7 +205,7 @@ def pictures_section(report: Report) -> str:
     panels = "".join(panel(picture, report) for picture in report.pictures)
     truth = ""
     if any(picture.truth is not None for picture in report.pictures):
-        truth = ', <span class="key true-key"></span>what is true of each'
+        truth = ', <span class="key true-key"></span>ground truth'
     return (
         "<section><h2>Road and top view</h2>"
         '<p><span class="key path-key"></span>planned path, as wide as a car '
@@ -358,8 +365,5 @@ def _motion(drive: DriveLog) -> str:
 
 def _facts(report: Report) -> str:
     counts = ", ".join(f"{report.drive.counts[name]} {name}" for name in OUTPUT_SERVICES)
-    rows = "".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"
-        for name, value in {**report.facts, "messages": counts}.items()
-    )
-    return f"<section><h2>How this was made</h2><table>{rows}</table></section>"
+    facts = facts_part({**report.facts, "messages": counts})
+    return f"<section><h2>How this was made</h2>{facts}</section>"

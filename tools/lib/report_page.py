@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Final
 
 from runtime.whole_file import whole_file
 from tools.errors import UsageError
 from tools.lib.report_style import STYLE
 
 PAGE_END = "</main></body></html>\n"
+# What is read from right to left, digit below digit: with a unit, or none at all.
+_NUMBER: Final = re.compile(
+    r"-|[<+\u2212-]?\s?\d[\d,.]*(e[+-]?\d+)?( ?(%|\u00b0|[mc]?m|m?s|m/s2?|rad|deg|KiB|MiB))?",
+    re.ASCII,
+)
 
 
 def page_start(title: str, more_style: str = "") -> str:
@@ -43,13 +50,42 @@ def tiles_section(tiles: Sequence[tuple[str, str, str]]) -> str:
 
 
 def table_part(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of plain text that scrolls sideways where it is wider than the page."""
-    head = "".join(f"<th>{escape(title)}</th>" for title in header)
+    """Return a table of plain text that scrolls sideways where it is wider than the page.
+
+    Numbers stand on the right, and are never broken. A title stands over its first cell.
+    """
+    drawn = list(rows)
+    first = drawn[0] if drawn else ()
+    head = "".join(
+        f"<th{_css(cell)}>{escape(title)}</th>"
+        for title, cell in zip(header, [*first, *[""] * len(header)], strict=False)
+    )
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td{_css(cell)}>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in drawn
     )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="wide">{table}</div>'
+
+
+def _css(cell: str) -> str:
+    return ' class="number"' if _NUMBER.fullmatch(cell) else ""
+
+
+def facts_part(facts: Mapping[str, str]) -> str:
+    """Return a table of names and texts, which may be long and break anywhere."""
+    rows = "".join(
+        f'<tr><th>{escape(name)}</th><td class="long">{escape(text)}</td></tr>'
+        for name, text in facts.items()
+    )
+    return f"<table>{rows}</table>"
+
+
+def folded(summary: str, content: str) -> str:
+    """Return HTML behind a line of plain text that opens it; "" for none."""
+    if not content:
+        return ""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def write_page(path: Path, parts: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from tools.behaviour.arguments import add_gate_arguments
 from tools.drives.arguments import add_drive_arguments
 from tools.errors import UsageError
+from tools.lib.history import add_history
 from tools.lib.number_options import whole
 from tools.regress.cluster import parse_address
 from tools.regress.drive_list import parse_shard
@@ -123,6 +124,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep results of finished drives here, and take up those that are there",
     )
+    add_history(parser)
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument("--tolerances", type=Path, metavar="TOML", help="see modeld compare")
     parser.add_argument(

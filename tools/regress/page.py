@@ -1,7 +1,8 @@
 """The report of a regression: one HTML page that needs nothing else, no script and no network.
 
-Drives in a table; of those that changed: what changed, curves of the fields, frames with both
-paths; execution times of both sides; where both sides ran.
+The verdict in a sentence and drives in a table; of those that changed: the worst frames with both
+paths, causes, gates and metres, and folded all outputs and their curves; execution times of both
+sides; where both sides ran.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.quantities import size_text
+from runtime.quantities import count_text, size_text
 from tools.behaviour.describe import TITLE, behaviour_part
+from tools.behaviour.headline import gates_sentence, path_sentence, worst_frame
 from tools.compare.findings import Comparison, FieldSeries
 from tools.errors import ToolError
-from tools.lib.report_page import table_part, tiles_section, whole_page, write_page
+from tools.lib.report_page import folded, table_part, tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Margins, padded_range
 from tools.regress.environment import differing
 from tools.regress.frame_changes import Change
@@ -24,7 +26,6 @@ from tools.regress.packing import unpack
 from tools.regress.pictures import draw, plans_of, take_shots
 from tools.regress.reference import Histogram, histogram
 from tools.regress.run import Plan, RunVerdict, TimingOutcome
-from tools.regress.summary import conclusion
 from tools.regress.verdict import DriveVerdict
 from tools.regress.whole import TITLE as WHOLE
 from tools.regress.whole import gate_word
@@ -35,16 +36,19 @@ MAX_PLOTS = 9
 MAX_PICTURES = 2
 # Drives whose frames are decoded once more for pictures.
 MAX_PICTURED_DRIVES = 8
+# Changes that a table of their own, or a folded one, has.
+FOLDED = ("outputs", "gate")
 
 MORE_STYLE = """
-.passed { color: #15803d; } .changed, .failed { color: #b91c1c; font-weight: 600; }
+.passed { color: var(--good); } .changed { color: var(--bad); font-weight: 600; }
+.failed { color: var(--unsure); font-weight: 600; }
 .chart .before { stroke: #64748b; stroke-width: 2.6; } .chart .now { stroke: #dc2626; }
-.chart .apart { stroke: #b45309; }
 .key.before { background: #64748b; } .key.now { background: #dc2626; }
 .path-now { fill: #dc2626; fill-opacity: 0.35; stroke: #dc2626; stroke-width: 2; }
 .path-before { fill: none; stroke: #22c55e; stroke-width: 4; stroke-dasharray: 14 8; }
 .key.path-before { background: #22c55e; } .key.path-now { background: #dc2626; }
-.pair { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 330px), 1fr));
+  gap: 16px; }
 .differs td { font-weight: 600; color: var(--ink); }
 """
 
@@ -64,7 +68,7 @@ def render(plan: Plan, verdict: RunVerdict) -> str:
     told = [drive for drive in verdict.drives if drive.changes or drive.meant]
     held = [drive for drive in verdict.drives if drive.behaviour.gates and drive not in told]
     sections = [
-        f"<header><h1>{escape(title)}</h1><p>{escape(conclusion(verdict))}</p></header>",
+        f"<header><h1>{escape(title)}</h1>{_summary(verdict)}</header>",
         _tiles(verdict),
         _table(verdict),
         _whole(verdict),
@@ -76,6 +80,35 @@ def render(plan: Plan, verdict: RunVerdict) -> str:
     return whole_page(title, sections, MORE_STYLE)
 
 
+def _summary(verdict: RunVerdict) -> str:
+    """Return what came of the run, what that does to the drive, and what to do, as paragraphs."""
+    total = count_text(len(verdict.drives), "drive")
+    rows = [row for drive in verdict.drives for row in drive.behaviour.rows]
+    gates = [gate for drive in verdict.drives for gate in drive.behaviour.gates]
+    unjudged = [drive for drive in verdict.drives if drive.status == "failed"]
+    changed = sum(drive.status == "changed" for drive in verdict.drives)
+    slower = [timing.entry for timing in verdict.timings if timing.status == "changed"]
+    said = []
+    if unjudged:
+        text = f"{len(unjudged)} of {total} could not be judged: {unjudged[0].error}"
+        said.append(("lead unsure", text))
+    if changed:
+        said.append(("lead bad", f"{changed} of {total} changed."))
+    if slower:
+        said.append(("lead bad", f"The timing gate fails: {', '.join(slower)}."))
+    if verdict.is_update:
+        written = count_text(len(verdict.accepted), "reference")
+        said.append(("lead good", f"Accepted: {written} written."))
+    elif not said:
+        said.append(("lead good", f"{total} passed: nothing changed beyond what is allowed."))
+    metres = " ".join(filter(None, (path_sentence(rows), gates_sentence(gates))))
+    said += [("lead", metres)] if metres else []
+    if (changed or slower) and not verdict.is_update:
+        advice = 'run the same command with --update --reason "..."'
+        said.append(("", f"If this is intended, accept it: {advice}."))
+    return "".join(f'<p class="{css}">{escape(text)}</p>' for css, text in said)
+
+
 def _tiles(verdict: RunVerdict) -> str:
     states = [drive.status for drive in verdict.drives]
     slower = [timing.verdict.slower for timing in verdict.timings]
@@ -85,8 +118,9 @@ def _tiles(verdict: RunVerdict) -> str:
         ("passed", str(states.count("passed")), ""),
         ("changed", str(states.count("changed")), ""),
         ("not judged", str(states.count("failed")), ""),
-        ("speed", f"{max(known):+.1%}" if known else "-", "slower than the reference"),
     ]
+    if known:
+        tiles.append(("speed", f"{max(known):+.1%}", "slower than the reference"))
     return tiles_section(tiles)
 
 
@@ -97,11 +131,10 @@ def _table(verdict: RunVerdict) -> str:
         ran = measured is not None and not drive.error
         cells = [
             f'<td class="{drive.status}">{drive.status}</td>',
+            *(f"<td>{escape(text)}</td>" for text in (drive.name, drive.summary)),
             *(
-                f"<td>{escape(text)}</td>"
+                f'<td class="number">{text}</td>'
                 for text in (
-                    drive.name,
-                    drive.summary,
                     f"{measured.wall_s:.1f} s" if measured and ran else "",
                     size_text(measured.peak_rss_bytes) if measured and ran else "",
                 )
@@ -131,16 +164,20 @@ def _whole(verdict: RunVerdict) -> str:
 
 
 def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
-    told = [_change(change, change.kind) for change in drive.changes]
-    told += [_change(change, f"meant: {change.kind}") for change in drive.meant]
-    rows, rest = "".join(told[:MAX_CHANGES]), len(told) - MAX_CHANGES
-    more = f"<p>{rest} more are in the JSON.</p>" if rest > 0 else ""
+    causes = [_change(one, one.kind) for one in drive.changes if one.kind not in FOLDED]
+    outputs = [_change(one, one.kind) for one in drive.changes if one.kind == "outputs"]
+    meant = [_change(one, f"meant: {one.kind}") for one in drive.meant]
+    fields = count_text(len(outputs), "output") + " beyond tolerance"
+    stood_in = count_text(len(meant), "change") + " that the gates stand in for"
+    lead = path_sentence(drive.behaviour.rows)
     warnings = drive.comparison.warnings if drive.comparison else ()
     notes = "".join(f"<p>{escape(text)}</p>" for text in warnings)
     pictures = _pictures(plan, drive) if with_pictures else ""
     return (
-        f"<section><h2>{escape(drive.name)}</h2><table>{rows}</table>{more}{notes}"
-        f"{_behaviour(drive)}{_plots(drive.comparison)}{pictures}</section>"
+        f'<section><h2>{escape(drive.name)}</h2><p class="lead">{escape(lead)}</p>{pictures}'
+        f"{_listed(causes)}{notes}{_behaviour(drive)}{folded(fields, _listed(outputs))}"
+        f"{folded(stood_in, _listed(meant))}"
+        f"{folded('Curves of the fields that differ most', _plots(drive.comparison))}</section>"
     )
 
 
@@ -152,6 +189,14 @@ def _gates(drive: DriveVerdict) -> str:
 def _behaviour(drive: DriveVerdict) -> str:
     content = behaviour_part(drive.behaviour, ("reference", "now"))
     return f"<h3>{TITLE}</h3>{content}" if content else ""
+
+
+def _listed(rows: Sequence[str]) -> str:
+    if not rows:
+        return ""
+    rest = len(rows) - MAX_CHANGES
+    more = f"<p>{rest} more are in the JSON.</p>" if rest > 0 else ""
+    return f"<table>{''.join(rows[:MAX_CHANGES])}</table>{more}"
 
 
 def _change(change: Change, kind: str) -> str:
@@ -199,16 +244,13 @@ def _pictures(plan: Plan, drive: DriveVerdict) -> str:
         return ""
     before, now = unpack(drive.reference.outputs), unpack(drive.result.outputs)
     plans_before, plans_now = plans_of(before), plans_of(now)
-    wanted = (
-        list(
-            dict.fromkeys(
-                finding.worst_frame
-                for finding in drive.comparison.findings
-                if finding.worst_frame >= 0
-            )
-        )[:MAX_PICTURES]
-        or [change.first_frame for change in drive.changes if change.first_frame >= 0][:1]
-    )
+    frames = [
+        # Where the path moves most comes before where the field does that is most beyond its own.
+        worst_frame(drive.behaviour.rows),
+        *(finding.worst_frame for finding in drive.comparison.findings),
+    ]
+    known = list(dict.fromkeys(frame for frame in frames if frame >= 0))[:MAX_PICTURES]
+    wanted = known or [one.first_frame for one in drive.changes if one.first_frame >= 0][:1]
     try:
         shots = take_shots(drive.text, plan.options, now, wanted)
     except ToolError as error:
@@ -218,7 +260,7 @@ def _pictures(plan: Plan, drive: DriveVerdict) -> str:
     figures = "".join(
         f"<figure>{draw(shot, plans_before.get(shot.frame_id), plans_now.get(shot.frame_id))}"
         f"<figcaption>frame {shot.frame_id}</figcaption></figure>"
-        for shot in shots
+        for shot in sorted(shots, key=lambda shot: wanted.index(shot.frame_id))
     )
     return (
         '<p>Planned path at the worst frames: <span class="key path-before"></span>reference '
@@ -289,11 +331,12 @@ def _environment(verdict: RunVerdict) -> str:
     unlike = set(differing(before, now)) if before else set()
     rows = "".join(
         f'<tr class="{"differs" if name in unlike else "same"}"><th>{escape(name)}</th>'
-        f"<td>{escape(before.get(name, '-'))}</td><td>{escape(now.get(name, '-'))}</td></tr>"
+        f'<td class="long">{escape(before.get(name, "-"))}</td>'
+        f'<td class="long">{escape(now.get(name, "-"))}</td></tr>'
         for name in {**before, **now}
     )
     facts = "".join(
-        f"<tr><th>{escape(name)}</th><td></td><td>{escape(value)}</td></tr>"
+        f'<tr><th>{escape(name)}</th><td></td><td class="long">{escape(value)}</td></tr>'
         for name, value in verdict.model.items()
     )
     whose = f" of {escape(reference.drive.name)}" if reference else ""

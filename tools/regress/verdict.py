@@ -18,6 +18,7 @@ from tools.behaviour.difference import Sides
 from tools.behaviour.gates import Gates
 from tools.behaviour.truth import Truth
 from tools.behaviour.verdict import BehaviourVerdict, judge_behaviour
+from tools.compare.describe import short_number
 from tools.compare.findings import Comparison, Finding
 from tools.errors import CompareError, ToolError
 from tools.playback.outcome import FrameTable
@@ -333,8 +334,8 @@ def output_changes(findings: Sequence[Finding]) -> list[Change]:
             at = finding.worst_place or finding.field
             text = (
                 f"{place}: {finding.kind} in {frames} from {finding.first_frame} on, worst at "
-                f"frame {finding.worst_frame} {at}: {finding.left} before, {finding.right} now "
-                f"({finding.limit})"
+                f"frame {finding.worst_frame} {at}: {short_number(finding.left)} before, "
+                f"{short_number(finding.right)} now ({finding.limit})"
             )
         else:
             text = f"{place}: {finding.kind} in {frames}, first at {finding.first_frame}"
@@ -351,7 +352,7 @@ def gate_changes(behaviour: BehaviourVerdict) -> list[Change]:
             named = [name for name in frames if gate.name.startswith(f"{name}_")]
             frame = frames[max(named, key=len)] if named else -1
             at = f" (largest difference in frame {frame})" if frame >= 0 else ""
-            changes.append(Change("gate", f"gate {gate.text}{at}", first_frame=frame))
+            changes.append(Change("gate", f"gate failed: {gate.text}{at}", first_frame=frame))
     return changes
 
 

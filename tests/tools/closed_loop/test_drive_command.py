@@ -34,6 +34,7 @@ from tools.closed_loop.scenario import SCENARIOS, STANDARD
 from tools.closed_loop.trial import make_trial
 from tools.errors import ToolError
 from tools.lib.camera_process import make_rings
+from tools.lib.history import read_history
 from tools.lib.processes import ProcessError
 
 ROOT = Path(__file__).parents[3]
@@ -200,7 +201,17 @@ def test_page_and_command_name_all_scenarios_and_faults(modeld: Modeld) -> None:
 def test_gates_decide_in_the_place_of_clean_drives(tmp_path: Path, modeld: Modeld) -> None:
     page = tmp_path / "drive.html"
     options = ["--gate", "offset_p99_m < 0.3", "--gate", "recovered_share >= 0.95"]
+    options += ["--history", str(tmp_path / "history")]
     said = modeld(0, "drive", *EXPERT, *options, "-q", "--report", page).out
+    (run,), _ = read_history(tmp_path / "history")
+    assert (run.command, run.subject) == (
+        "drive",
+        "lane-keeping, 1 drive from seed 0, 0.1 km, expert",
+    )
+    assert {"km", "offset_p99_m", "departures"} <= set(run.figures)
+    # What nobody had to do is no figure.
+    assert "recovered_share" not in run.figures
+    assert "recovered" not in page.read_text("utf-8").partition("Figures")[0]
     assert "holds  offset_p99_m < 0.3: 0.0" in said
     # A drive that does not begin off its lane has nothing to recover from.
     assert "holds  recovered_share >= 0.95: nothing to judge" in said

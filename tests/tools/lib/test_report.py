@@ -96,7 +96,7 @@ def test_path_is_drawn_where_the_camera_sees_it() -> None:
 def test_what_is_true_is_drawn_beside_what_the_model_said() -> None:
     report = _report([_model(0)], 1)
     assert 'class="true"' not in render(report)
-    assert "what is true" not in render(report)
+    assert "ground truth" not in render(report)
     said = report.drive.curves[0]
     lines = said.lane_lines_m.copy()
     lines[3] = np.nan  # there is none
@@ -104,7 +104,7 @@ def test_what_is_true_is_drawn_beside_what_the_model_said() -> None:
     text = render(replace(report, pictures=[replace(report.pictures[0], truth=truth)]))
     # The lines that are there, two edges and the path; in the picture and in the view from above.
     assert text.count('class="true"') == 2 * (2 + 2 + 1)
-    assert "what is true of each" in text
+    assert "ground truth" in text
     # The line 1.8 m left of the centre, 1.22 m below, at the first point beyond 3 m: x = 5 m.
     left, down = 160.0 - 288.0 * 1.8 / 5.0, 100.0 + 288.0 * 1.22 / 5.0
     assert f'<path class="true" d="M{left:.1f} {down:.1f}L' in text
@@ -153,3 +153,11 @@ def test_keeper_spreads_a_few_frames_over_any_length(frames: int, expected: list
     assert chosen == expected
     with_message = summarize([_model(0), _model(1)], curves_of={0})
     assert [picture.row for picture in pictures_of(with_message, keeper.choose(4), CAMERA)] == [0]
+
+
+def test_pictures_begin_when_the_history_of_the_model_is_full() -> None:
+    long = summarize(map(_model, range(103)), curves_of={0, 99, 102})
+    offered = [(0, b"a"), (99, b"b"), (102, b"c")]
+    assert [one.row for one in pictures_of(long, offered, CAMERA)] == [102]
+    # Better an early frame than none.
+    assert [one.row for one in pictures_of(long, offered[:2], CAMERA)] == [0, 99]

@@ -25,8 +25,10 @@ from tests.tools.regress.conftest import (
 from tests.tools.regress.fault import plant
 from tests.tools.regress.planted import Planted
 from tests.tools.tiny_driving import write_tiny_driving
+from tools.behaviour.describe import TITLE
 from tools.behaviour.difference import figure_names
 from tools.behaviour.gates import parse_gates
+from tools.lib.history import read_history
 from tools.playback.digests import DigestingProgram
 from tools.playback.outcome import FrameTable
 from tools.regress import job as regress_job
@@ -60,13 +62,20 @@ def test_an_unchanged_program_passes_and_holds_its_gates(regress: Regress) -> No
     assert "holds  lateral_2s_max_m < 1e-06: 0\n" in said
 
 
-def test_a_damaged_video_has_no_reference(regress: Regress, make_video: MakeVideo) -> None:
+def test_a_damaged_video_has_no_reference(
+    regress: Regress, make_video: MakeVideo, tmp_path: Path
+) -> None:
     """Fewer frames would pass for ever."""
     before, short = regress.files(), cut(make_video("cut.mkv", frames=30), 0.6)
-    for said in (regress(4, drives=[short]), regress.update("cut", 4, drives=[short])):
+    report = ("--report", tmp_path / "out.html")
+    for said in (regress(4, *report, drives=[short]), regress.update("cut", 4, drives=[short])):
         assert "after" in said.err + said.out
         assert "decoded frames" in said.err + said.out
     assert regress.files() == before
+    # What could not be judged did not change.
+    text = report[1].read_text(encoding="utf-8")
+    assert '<p class="lead unsure">1 of 1 drive could not be judged: ' in text
+    assert "accept it" not in text
 
 
 @pytest.mark.slow
@@ -98,6 +107,11 @@ def test_moved_weights_are_caught_named_and_accepted(regress: Regress, tmp_path:
         *("Where both sides ran", "medians:"),
     ):
         assert text in page.text
+    # The verdict, the frame with both paths and metres come before the fields, which are folded.
+    order = ("1 of 1 drive changed.", "The path does not move", "<svg viewBox", TITLE, "<details>")
+    places = [page.text.index(text) for text in order]
+    assert places == sorted(places)
+    assert page.text.index("modelV2.laneLines[].y: value") > places[-1]
     said = regress.update("wider lanes", model=model).out
     assert "accepted: weight vision_bias is not the reference's, and 2 more" in said
     (reference,) = ReferenceStore(regress.references).all()
@@ -335,18 +349,23 @@ def test_a_fault_of_a_kernel_is_judged_by_its_gates(regress: Regress, tmp_path: 
     # 0.001 * 9 more of it are 1.62 mm.
     regress(1, model=faulty)
     within = ("--gates-only", "--gate", "lateral_2s_max_m < 0.01", "--report", report)
-    said = regress(0, *within, model=faulty).out
+    history = ("--history", tmp_path / "history")
+    said = regress(0, *within, *history, model=faulty).out
     assert "1 gate held, which stand in for" in said
     assert "what it does to the drive:" in said
     text = report.read_text(encoding="utf-8")
     assert "meant: outputs" in text
     assert "<h3>What it does to the drive</h3>" in text
+    assert "The path moves by at most 1.6 mm after 2 s (frame 8). The gate holds." in text
+    (run, *_), damaged = read_history(tmp_path / "history")
+    assert (run.command, damaged) == ("regress", [])
+    assert run.figures["lateral_2s_max_m"] == pytest.approx(0.00162, rel=0.02)
     beyond = ("--gates-only", "--gate", "lateral_2s_max_m < 0.001")
     (drive,) = regress(1, *beyond, "--json", model=faulty).json["drives"]
     ((kind, change),) = [(change["kind"], change["text"]) for change in drive["changes"]]
     assert kind == "gate"
-    assert change.startswith("gate lateral_2s_max_m < 0.001: 0.0016")
-    assert "does not hold (largest difference in frame 8)" in change
+    assert change.startswith("gate failed: lateral_2s_max_m < 0.001: 0.0016")
+    assert " (largest difference in frame 8)" in change
     assert {change["kind"] for change in drive["meant"]} == {"outputs"}
     rows = drive["comparison"]["behaviour"]["quantities"]
     (row,) = [row for row in rows if row["quantity"] == "lateral_2s"]
@@ -387,7 +406,7 @@ def test_a_constant_of_one_kernel(planted: Planted, modeld: Modeld) -> None:
     plant(planted.model, wrong, "/norm/LayerNormalization", constants)
     gates = ("--gates-only", "--gate", "lateral_*_max_m < 0.005")
     said = modeld(1, *planted.words(*gates, model=wrong)).out
-    found = r"FAILS  lateral_\*_max_m < 0.005: \S+ \(lateral_4s_max_m\), does not"
+    found = r"FAILS  lateral_\*_max_m < 0.005: \S+ \(lateral_4s_max_m\)"
     assert re.search(found, said)
 
 

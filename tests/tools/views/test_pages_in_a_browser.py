@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.tools.compare import made_logs
 from tests.tools.compare.made_logs import move_lines, unchanged
 from tests.tools.conftest import SIZE, write_video
+from tests.tools.lib.test_history import STEADY, runs_of
 from tests.tools.regress.conftest import moved_lines
 from tests.tools.regress.planted import jobs_here
 from tests.tools.tiny_driving import write_tiny_driving
 from tests.tools.views.browser import Browser
 from tools.cli import main
+from tools.lib.history import append_run
 
 pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 
-PAGES = ("replay", "set", "compare", "regress")
+PAGES = ("replay", "set", "compare", "regress", "history")
 DESKTOP_PX, PHONE_PX = 1280, 390
 # Boxes in the page, from its upper left corner.
 BOXES = """
@@ -28,12 +31,30 @@ BOXES = """
           name: svg.getAttribute('aria-label') || ''};
 })
 """
+# How many cells of numbers take more than one line.
+BROKEN_NUMBERS = """
+[...document.querySelectorAll('td.number')].filter(cell => {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1;
+}).length
+"""
+OPEN_ALL = "document.querySelectorAll('details').forEach(one => { one.open = true; })"
 IMAGES = """
 [...document.querySelectorAll('svg image')].map(image => {
   const box = image.getBoundingClientRect();
   return {x: box.x, width: box.width, height: box.height};
 })
 """
+
+
+def move_lines_and_path(service: str, frame_id: int, event: Any) -> None:
+    """Move a lane line by a quarter of a metre, and the path by a millimetre a point."""
+    move_lines(service, frame_id, event)
+    if service == "modelV2" and frame_id >= 120:
+        lateral = event.modelV2.position.y
+        for point in range(len(lateral)):
+            lateral[point] += 1e-3 * point
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +75,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     modeld(0, "replay", *drives, *models)
     logs = [
         made_logs.write_log(root / name, made_logs.drive(range(100, 150), change))
-        for name, change in (("left.rlog", unchanged), ("right.rlog", move_lines))
+        for name, change in (("left.rlog", unchanged), ("right.rlog", move_lines_and_path))
     ]
     modeld(1, "compare", *logs, "--html", found["compare"])
+    for run in runs_of(*STEADY, *[13.0] * 6, 17.0):
+        append_run(root / "history", run)
+    modeld(1, "history", root / "history", "--html", found["history"])
     with jobs_here():
         rest = ["--reference", root / "references", "--no-timing", "--drives", *drives]
         modeld(0, "regress", "--model", before, *rest, "--update", "--reason", "the first one")
@@ -85,16 +109,50 @@ def test_a_page_opens_is_drawn_and_asks_for_nothing(
     assert seen.errors == []
     asked = [address for address in seen.requests if not address.startswith("data:")]
     assert asked == [pages[name].resolve().as_uri()]
-    # Nothing sticks out of the page; what is wider moves by itself.
+    # Nothing sticks out of the page, folded or open; what is wider moves by itself.
     assert chromium.ask("document.documentElement.scrollWidth") == width
+    chromium.ask(OPEN_ALL)
+    assert chromium.ask("document.documentElement.scrollWidth") == width
+    assert chromium.ask(BROKEN_NUMBERS) == 0
     boxes = chromium.ask(BOXES)
     # What is seen of a drawing that moves by itself is the page's width at most.
-    assert len(boxes) >= {"replay": 6, "set": 10, "compare": 2, "regress": 4}[name]
+    assert len(boxes) >= {"replay": 6, "set": 10, "compare": 4, "regress": 4, "history": 1}[name]
     assert all(box["width"] > 100 and box["height"] > 60 for box in boxes), boxes
     assert blank_boxes(chromium) == []
-    # No column of a table is so narrow that its words break up.
-    narrowest = "Math.min(...[...document.querySelectorAll('td')].map(cell => cell.offsetWidth))"
+    # No column of words is so narrow that they break up; numbers never do.
+    words = "[...document.querySelectorAll('td:not(.number)')]"
+    narrowest = f"Math.min(...{words}.map(cell => cell.offsetWidth))"
     assert chromium.ask(narrowest) >= (40 if width == PHONE_PX else 10)
+
+
+@pytest.mark.parametrize("name", ["compare", "regress"])
+def test_a_page_about_a_change_opens_with_metres_and_the_worst_frame(
+    chromium: Browser, pages: dict[str, Path], name: str
+) -> None:
+    chromium.open(pages[name], PHONE_PX)
+    words = chromium.ask("document.querySelector('main').innerText")
+    said = {
+        "compare": "The path moves by at most 1.4 cm after 2 s",
+        "regress": "2 of 2 drives changed",
+    }
+    assert said[name] in words.partition("What it does")[0]
+    # Fields, with their exponents and many digits, are folded.
+    assert "e-05" not in words
+    top = "document.querySelector('svg').getBoundingClientRect().top + scrollY"
+    assert chromium.ask(top) < chromium.ask("document.body.scrollHeight") / 2
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_dark_for_those_who_want_that(
+    chromium: Browser, pages: dict[str, Path], name: str
+) -> None:
+    chromium.open(pages[name], DESKTOP_PX)
+    chromium.prefer(prefers_color_scheme="dark")
+    dark = int(chromium.picture()[2, 2].sum())
+    chromium.prefer()
+    light = int(chromium.picture()[2, 2].sum())
+    assert dark < 150
+    assert light > 700
 
 
 @pytest.mark.parametrize("name", ["replay", "set", "regress"])
