@@ -113,6 +113,8 @@ def make_zoo(place: Path, kinds: Path) -> list[Beast]:
         kinds: as `make_kinds` fills it.
     """
     (place / "a-directory").mkdir()
+    (place / "a-store").mkdir()
+    (place / "a-store").chmod(0o777)  # whatever the umask is
     (place / "dangling").symlink_to("nothing-is-here")
     (place / "loop").symlink_to("loop")
     os.mkfifo(place / "a-pipe")
