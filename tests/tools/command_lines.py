@@ -58,6 +58,8 @@ BESIDE = {
     "bench": ["path"],
     "export": ["mcap"],
     "install-unit": ["prefix"],
+    # Without one, that of the machine would be written.
+    "models": ["store"],
     "regress": ["model", "reference", "drives"],
     "replay": ["drives", "model"],
     "view": ["log"],

@@ -93,7 +93,7 @@ def test_a_report_of_this_machine_has_nothing_private(tmp_path: Path, modeld: Mo
     home = tmp_path / "home" / "annabel"
     home.mkdir(parents=True)
     artifact = home / "secret-place.pkl"
-    artifact.write_bytes(b"no artifact")
+    artifact.write_bytes(b"\x80\x05 no artifact")
     environment = {
         **os.environ,
         "HOME": str(home),

@@ -54,6 +54,8 @@ def line(command: str, option: str, name: str) -> list[str]:
     others = {attribute(one): sample(role) for one, role in reads}
     others |= {"from": "msgq:a", "to": "msgq:b"}
     others |= {attribute(one): "new" for one in outputs_of(command)}
+    # One that is not there is made before a model is refused.
+    others["store"] = "a-store"
     given = {beside: others.get(beside, "new") for beside in BESIDE.get(command, ())}
     return words_of(command, given | {attribute(option): name}, others)
 

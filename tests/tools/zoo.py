@@ -113,6 +113,9 @@ def make_zoo(place: Path, kinds: Path) -> list[Beast]:
         kinds: as `make_kinds` fills it.
     """
     (place / "a-directory").mkdir()
+    (place / "a-store").mkdir()
+    if os.geteuid() == 0:  # only its owner may write to it, and root may everywhere
+        os.chown(place / "a-store", STRANGER, STRANGER)
     (place / "dangling").symlink_to("nothing-is-here")
     (place / "loop").symlink_to("loop")
     os.mkfifo(place / "a-pipe")
