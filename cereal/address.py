@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple, Self, cast, get_args
 
-from cereal.errors import TransportError
+from cereal.errors import AddressError
 from cereal.services import PORT_SPAN, HashName
 from cereal.stacks import Stack
 
@@ -49,7 +49,7 @@ class BusAddress:
         """Return what an address says.
 
         Raises:
-            TransportError: It has another form.
+            AddressError: It has another form.
         """
         if found := _IPC.fullmatch(text):
             return cls(directory=Path(found["directory"]))
@@ -58,7 +58,7 @@ class BusAddress:
         found = _TCP.fullmatch(text)
         moved = int(found["moved"] or 0) if found else 0
         if found is None or moved >= PORT_SPAN:
-            raise TransportError(
+            raise AddressError(
                 f"bus: expected {ADDRESS_FORM}, got {text!r}; use tcp://127.0.0.1 for this "
                 "machine, tcp://127.0.0.1:+1000 for ports that are moved by 1000, msgq: for the "
                 "rings of openpilot"

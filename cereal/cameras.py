@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
 from cereal import frames
-from cereal.errors import FrameError
+from cereal.errors import CameraAddressError
 from cereal.frames import DIRECTORY, FrameRingReader, FrameSource
 from cereal.stacks import Stack
 from cereal.transport import MsgqTransport, Transport, ZmqTransport
@@ -114,14 +114,14 @@ class CameraAddress(NamedTuple):
         """Return what an address says.
 
         Raises:
-            FrameError: It has another form.
+            CameraAddressError: It has another form.
         """
         found = _ADDRESS.fullmatch(text)
         if found is None:
-            raise FrameError(f"cameras: expected {CAMERA_FORM}, got {text!r}; correct it")
+            raise CameraAddressError(f"cameras: expected {CAMERA_FORM}, got {text!r}; correct it")
         scheme, name = found["scheme"] or "", found["name"]
         if scheme == _ZMQ_SCHEME and name not in _ZMQ_NAMES:
-            raise FrameError(
+            raise CameraAddressError(
                 f"cameras: expected {' or '.join(_ZMQ_NAMES)} over zmq, where others have no "
                 f"ports, got {name!r}; use visionipc:{name}"
             )
@@ -140,7 +140,7 @@ def open_cameras(
         gates: Of the rings of messages, see `MsgqTransport`.
 
     Raises:
-        FrameError: the address is not usable.
+        CameraAddressError: the address is not usable.
     """
     where = CameraAddress.parse(address)
     if not where.scheme:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
-from cereal.errors import LogError
+from cereal.errors import MissingCodecError
 
 Codec = Literal["zstd", "bz2", "none"]
 
@@ -46,13 +46,13 @@ def import_zstd(path: Path) -> Any:
         path: The log it is needed for, for the error.
 
     Raises:
-        LogError: the package is not installed.
+        MissingCodecError: the package is not installed.
     """
     try:
         # Imported here because the import itself is what may be missing.
         from backports import zstd
     except ImportError as error:
-        raise LogError(
+        raise MissingCodecError(
             f"{path}: expected the package backports.zstd for zstd logs, got none; "
             'install it with: pip install "modeld[replay]"'
         ) from error

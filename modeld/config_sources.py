@@ -19,10 +19,12 @@ from modeld.config import (
 )
 from modeld.errors import ConfigError
 from modeld.settings import differing, suggestion
+from runtime.given_file import read_given
 
 PREFIX: Final = "MODELD_"
 # Variables of the same prefix that are no settings (docs/env-vars.md).
 OTHER_VARIABLES: Final = ("MODELD_ADRENO_DIR", "MODELD_CACHE_DIR", "MODELD_POCL_CPU")
+MAX_FILE_BYTES: Final = 1 << 20
 # Whoever tests the daemon may set variables of this prefix for itself.
 TEST_PREFIX: Final = "MODELD_TEST_"
 
@@ -158,8 +160,7 @@ class _Found:
 
 def _read_file(path: Path, found: _Found) -> None:
     try:
-        with path.open("rb") as file:
-            content = tomllib.load(file)
+        content = tomllib.loads(read_given(path, MAX_FILE_BYTES).decode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

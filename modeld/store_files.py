@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from modeld.errors import StoreError
+from runtime.given_file import open_given
 
 # Others read; only the owner writes: what lies here is run.
 DIRECTORY_MODE: Final = 0o755
@@ -73,9 +74,7 @@ def copy_new(source: Path, target: Path) -> tuple[str, int]:
         SHA-256 (hexadecimal) and size (bytes) of what was copied.
     """
     digest, size = hashlib.sha256(), 0
-    with source.open("rb") as given, os.fdopen(os.open(target, _NEW, FILE_MODE), "wb") as copy:
-        if not stat.S_ISREG(os.fstat(given.fileno()).st_mode):
-            raise StoreError(f"{source}: expected an ordinary file; name an artifact")
+    with open_given(source) as given, os.fdopen(os.open(target, _NEW, FILE_MODE), "wb") as copy:
         os.fchmod(copy.fileno(), FILE_MODE)
         while piece := given.read(_PIECE_BYTES):
             digest.update(piece)

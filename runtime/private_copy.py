@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from runtime.given_file import open_given
+
 # Larger chunks leave the last one to be hashed alone, smaller ones cost more hand-overs; 1 to 4 MiB
 # took the same time with a file of 64 MB.
 CHUNK_BYTES: Final = 2 << 20
@@ -43,10 +45,10 @@ class PrivateCopy:
             max_bytes: a longer one is not copied: `memory` is then empty, `size` is the file's.
 
         Raises:
-            OSError: it cannot be opened, or there is no memory for it.
+            OSError: it cannot be opened, is no ordinary file, or there is no memory for it.
         """
         with contextlib.ExitStack() as opened:
-            file = opened.enter_context(path.open("rb"))
+            file = opened.enter_context(open_given(path))
             self._file = file.fileno()
             self.size = os.fstat(self._file).st_size
             wanted = self.size if self.size <= max_bytes else 0

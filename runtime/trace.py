@@ -2,24 +2,27 @@
 
 Each run is a slice with its launches inside; a launch is named after the ONNX nodes it computes,
 and carries what the manifest says of it: nodes, arguments with their shapes, operations, bytes.
+The host has a track of its own: inputs written, launches queued, the wait for them, outputs read.
+The clocks of host and device differ; a run's first launch is queued when its inputs are written.
 """
 
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runtime.errors import RuntimeFault
 from runtime.manifest import BufferSpec, KernelSpec, Manifest
 from runtime.origin import short_origin
-from runtime.profile import Span
+from runtime.phases import PhasedRun
 from runtime.whole_file import whole_file
 
 # About 20 MB of JSON, which viewers open in seconds.
 MAX_EVENTS = 20_000
-_PROCESS = {"pid": 1, "tid": 1}
+_DEVICE = {"pid": 1, "tid": 1}
+_HOST = {"pid": 1, "tid": 2}
 _HASH = re.compile(r"_[0-9a-f]{12}$")  # what the compiler appends to the kind of a kernel
 
 
@@ -29,14 +32,14 @@ def traceable_runs(launches: int, wanted: int) -> int:
 
 
 def trace_events(
-    iterations: Sequence[Sequence[Span]], device: str, manifest: Manifest, entry: str
+    runs: Sequence[PhasedRun], device: str, manifest: Manifest, entry: str
 ) -> dict[str, Any]:
     """Return the trace as the object of the Trace Event Format (complete events, times in us).
 
-    Runs follow each other on one device track; time 0 is the first launch's enqueue.
+    Runs follow each other on one device track and one of the host; time 0 is the earliest event.
 
     Args:
-        iterations: for each run, the spans of all launches in launch order.
+        runs: that were profiled; each has the spans of all launches in launch order.
         device: its name.
         manifest: of the program that ran.
         entry: which entry ran.
@@ -44,35 +47,61 @@ def trace_events(
     spec = manifest.entry(entry)
     assert spec is not None  # it has run
     notes = [_note(manifest.kernels[index], manifest.buffers) for index in spec.launches]
-    origin = min((span.queued_ns for spans in iterations for span in spans), default=0)
-    named = {"process_name": device, "thread_name": f"{manifest.name} {entry}"}
+    # What is added to the host's clock to give the device's.
+    offsets = [r.spans[0].queued_ns - r.written_ns if r.spans else 0 for r in runs]
+    begun = (run.begun_ns + offset for run, offset in zip(runs, offsets, strict=True))
+    origin = min((*begun, *(span.queued_ns for run in runs for span in run.spans)), default=0)
     events: list[dict[str, Any]] = [
-        {"ph": "M", **_PROCESS, "name": what, "args": {"name": name}}
-        for what, name in named.items()
+        {"ph": "M", **_DEVICE, "name": "process_name", "args": {"name": device}},
+        *(
+            {"ph": "M", **where, "name": "thread_name", "args": {"name": name}}
+            for where, name in ((_DEVICE, f"{manifest.name} {entry}"), (_HOST, "host"))
+        ),
     ]
-    for number, spans in enumerate(iterations):
-        if spans:
+    for number, (run, offset) in enumerate(zip(runs, offsets, strict=True)):
+        if run.spans:
             whole = {
                 "run": number,
-                "launches": len(spans),
+                "launches": len(run.spans),
                 "flops": sum(note["args"]["flops"] for note in notes),
                 "bytes": sum(note["args"]["bytes"] for note in notes),
             }
-            start, end = min(s.start_ns for s in spans), max(s.end_ns for s in spans)
+            start, end = min(s.start_ns for s in run.spans), max(s.end_ns for s in run.spans)
             events.append(_slice(f"run {number}", "run", (start - origin, end - origin), whole))
-        for span in spans:
+        for span in run.spans:
             note = notes[span.launch]
             args = {"run": number, "launch": span.launch, **note["args"]}
             args |= _rates(note["args"], span.end_ns - span.start_ns)
             times = (span.start_ns - origin, span.end_ns - origin)
             events.append(_slice(note["name"], note["kind"], times, args))
+        events += _host_events(run, number, offset - origin)
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _slice(name: str, kind: str, times_ns: tuple[int, int], args: dict[str, Any]) -> dict[str, Any]:
+def _host_events(run: PhasedRun, number: int, offset_ns: int) -> list[dict[str, Any]]:
+    """Return the phases of a run as slices of the host's track."""
+    phases = {
+        "write inputs": (run.begun_ns, run.written_ns),
+        "queue launches": (run.written_ns, run.queued_ns),
+        "wait": (run.queued_ns, run.done_ns),
+        "read outputs": (run.done_ns, run.read_ns),
+    }
+    return [
+        _slice(name, "host", (start + offset_ns, end + offset_ns), {"run": number}, _HOST)
+        for name, (start, end) in phases.items()
+    ]
+
+
+def _slice(
+    name: str,
+    kind: str,
+    times_ns: tuple[int, int],
+    args: dict[str, Any],
+    track: Mapping[str, int] = _DEVICE,
+) -> dict[str, Any]:
     start_ns, end_ns = times_ns
     where = {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
-    return {"ph": "X", **_PROCESS, "cat": kind, "name": name, **where, "args": args}
+    return {"ph": "X", **track, "cat": kind, "name": name, **where, "args": args}
 
 
 def _note(kernel: KernelSpec, buffers: Sequence[BufferSpec]) -> dict[str, Any]:

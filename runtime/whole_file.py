@@ -15,19 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from runtime.given_file import NotAFileError, what_is
+
 # As many as Linux follows (path_resolution(7)).
 MAX_LINKS: Final = 40
 # Characters of the name, up to 4 bytes each, that temporary files show.
 MAX_PREFIX: Final = 40
-
-
-class NotAFileError(OSError):
-    """A name that an output cannot have; `strerror` says what was expected and found."""
-
-    def __init__(self, found: str, path: Path) -> None:
-        super().__init__(
-            errno.EINVAL, f"expected an ordinary file, found {found}; name a file", str(path)
-        )
 
 
 def target_of(path: str | os.PathLike[str]) -> Path:
@@ -55,8 +48,7 @@ def target_of(path: str | os.PathLike[str]) -> Path:
     except FileNotFoundError:
         return place
     if not stat.S_ISREG(mode):
-        is_directory = stat.S_ISDIR(mode)
-        raise NotAFileError("a directory" if is_directory else "a device, pipe or socket", given)
+        raise NotAFileError(what_is(mode), given)
     return place
 
 

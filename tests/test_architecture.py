@@ -8,6 +8,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
+import pytest
 
 from docs.make_map import PACKAGES, map_of
 
@@ -33,6 +34,7 @@ def test_every_package_file_is_in_the_map_once() -> None:
     assert sorted(mapped_files()) == sorted(wanted), "write the map with: make map"
 
 
+@pytest.mark.slow  # `make check` does it too
 def test_the_map_has_the_first_lines_of_today() -> None:
     command = [sys.executable, "docs/make_map.py", "--check"]
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -41,8 +41,8 @@ def test_hangs(tmp_path):
     ("options", "ended_by"),
     [
         ((), signal.SIGKILL),
-        ((), signal.SIGTERM),
-        (("-n", "2"), signal.SIGKILL),
+        pytest.param((), signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(("-n", "2"), signal.SIGKILL, marks=pytest.mark.slow),
         (("--timeout=1", "--timeout-method=thread"), None),
     ],
     ids=["killed", "terminated", "killed with workers", "timed out"],

@@ -13,6 +13,7 @@ from onnx import helper
 
 from runtime.own_process import own_command
 from tests.scheduler.onnx_import.tiny_models import model_of, value
+from tests.support.selection import quick_cases
 
 ROOT = Path(__file__).parent.parent
 RAISES = "raise RuntimeError('a foreign package was imported')\n"
@@ -52,11 +53,13 @@ def run(
     )
 
 
-@pytest.mark.parametrize("way", ["script", "module", "working directory", "child"])
+@pytest.mark.parametrize(
+    "way", quick_cases(["script", "module", "working directory", "child"], "script", "child")
+)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("run --help", "modeld run --config"),
+        pytest.param("run --help", "modeld run --config", marks=pytest.mark.slow),
         ("status --bus ipc:///tmp --timeout 0.01", "is the daemon running on this address?"),
         pytest.param("devices", "is taken", marks=pytest.mark.opencl),
     ],

@@ -2,8 +2,9 @@
 
 Example::
 
-    modeld bench driving.pkl --iters 200
-    modeld bench policy.pkl --profile --json --trace policy.json
+    modeld bench vision.onnx --duration 5
+    modeld bench driving.pkl --iters 200 --warmup 20
+    modeld bench policy.pkl --inputs in.npz --profile --json --trace policy.json
     modeld bench driving.pkl --roofline
     modeld bench --against onnxruntime,openvino vision.onnx
     modeld bench --against file:before.pkl vision.onnx
@@ -16,59 +17,91 @@ Example::
     modeld bench --bus --json
     modeld bench --log rlog.zst
 
-Frames are random NV12 of 1928x1208 seen by a level camera, other inputs normal noise.
-``median_ms`` is one whole run as the daemon does it: inputs written, kernels launched, outputs
-read. ``load_warm_ms`` and ``load_cold_ms`` are the loading of the artifact in a fresh process, with
-the kernel cache filled and empty, from the file to ready for the first frame.
+An ONNX file is compiled for the device first, into a directory that is deleted afterwards; several
+are compiled as a driving program. Frames are random NV12 of 1928x1208 seen by a level camera, other
+inputs normal noise, or what --inputs holds. Runs are counted by --iters, or go on for --duration.
+
+An option that the chosen measurement does not take is refused.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-import runtime
-from runtime.origin import short_origin
-from runtime.own_process import own_command
-from runtime.quantities import count_text, flops_text
-from runtime.trace import MAX_EVENTS
-from tools.errors import ToolError, UsageError
+from runtime.quantities import count_text
+from tools.errors import UsageError
 from tools.lib.bindings import add_bind
+from tools.lib.compiled_here import Changes, compiled_here, is_onnx
 from tools.lib.constants import add_constant
-from tools.lib.frame_inputs import make_frame_inputs
-from tools.lib.json_output import print_json
-from tools.lib.table import format_size, format_table
+from tools.lib.number_options import MOST_S, above, real, seed, whole
+from tools.lib.run_times import WARM_UP_RUNS
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
 
-    from runtime import KernelTime, Program, TensorSpec
+class Files(NamedTuple):
+    """How many files a measurement takes, and what they are."""
 
-# Option -> module that does it; imported only then, because each needs something else.
+    least: int
+    most: int
+    what: str
+
+
+# ONNX files of it are compiled to an artifact.
+PROGRAM = Files(1, 3, "an artifact or ONNX models")
+MODELS = Files(1, 3, "ONNX models or an artifact")
+LOG = Files(0, 1, "at most one log")
+NONE = Files(0, 0, "no file")
+
+
+class Mode(NamedTuple):
+    """What one measurement takes.
+
+    Attributes:
+        module: that does it; imported only then, because each needs something else.
+        files: that it is of.
+        takes: its options beside --json, -v and -q, by attribute.
+    """
+
+    module: str
+    files: Files
+    takes: str
+
+
+# By option; "" is without any. What is not listed in `takes` is refused.
 MODES = {
-    "roofline": "tools.bench_roofline",
-    "submission": "tools.bench_submission",
-    "paced": "tools.bench_paced",
-    "against": "tools.bench_against",
-    "bus": "tools.bench_bus",
-    "log": "tools.bench_log",
-    "daemon": "tools.bench_daemon",
-    "host": "tools.bench_host",
-    "start": "tools.bench_start",
+    "": Mode(
+        "tools.bench_artifact",
+        PROGRAM,
+        "iters duration warmup entry device profile trace no_load seed inputs bind constant",
+    ),
+    "roofline": Mode(
+        "tools.bench_roofline", PROGRAM, "iters entry device seed inputs bind constant"
+    ),
+    "submission": Mode("tools.bench_submission", PROGRAM, "blocks entry device seed bind constant"),
+    "paced": Mode(
+        "tools.bench_paced",
+        PROGRAM,
+        "iters entry device seed inputs beside realtime bind constant",
+    ),
+    "against": Mode("tools.bench_against", MODELS, "threads blocks device seed bind constant"),
+    "bus": Mode("tools.bench_bus", NONE, "seconds model"),
+    "log": Mode("tools.bench_log", LOG, ""),
+    "daemon": Mode("tools.bench_daemon", NONE, "model monitoring camera device realtime"),
+    "host": Mode("tools.bench_host", NONE, "model camera device iters"),
+    "start": Mode("tools.bench_start", NONE, "model camera device"),
 }
-WARM_UP_RUNS = 5
-SHOWN_KERNELS = 15  # without --profile
-LOAD_TIMEOUT_S = 600
+# What options are that are not given, in modes that take them; all others are None, False or [].
+DEFAULTS = {"warmup": WARM_UP_RUNS, "seed": 0, "threads": 2, "blocks": 8}
+ALONE = "bench FILE"  # the name of the measurement without any option
+ITERATIONS = 100  # in modes that count runs only
+DURATION_S = 1.0  # in the one that does not
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,9 +111,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=Path,
         metavar="FILE",
-        help="artifact; with --against ONNX; --log: log",
+        help="artifact or ONNX; with --against ONNX; --log: log",
     )
-    parser.add_argument("--iters", type=int, default=100, metavar="N", help="timed runs (100)")
+    parser.add_argument(
+        "--iters", type=whole("--iters"), metavar="N", help="timed runs (what --duration has)"
+    )
+    parser.add_argument(
+        "--duration",
+        type=above("--duration", 0, MOST_S),
+        metavar="S",
+        help="time runs for so long, with --iters at most (1)",
+    )
+    parser.add_argument(
+        "--warmup",
+        type=whole("--warmup", 0),
+        metavar="N",
+        help=f"runs before that do not count ({WARM_UP_RUNS})",
+    )
+    parser.add_argument(
+        "--inputs", type=Path, metavar="NPZ", help="one array per input, by name (random)"
+    )
+    parser.add_argument("--seed", type=seed(), help="of the random inputs (0)")
     parser.add_argument("--entry", help="entry point (the artifact's first)")
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument("--profile", action="store_true", help="every launch, also with --json")
@@ -90,7 +141,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-load", action="store_true", help="skip the two load times (a cold load compiles)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
+    add_bind(parser)
+    add_constant(parser)
+    _add_modes(parser)
+    _add_options_of_modes(parser)
+
+
+def _add_modes(parser: argparse.ArgumentParser) -> None:
     modes = parser.add_argument_group("measure something else").add_mutually_exclusive_group()
     modes.add_argument(
         "--roofline", action="store_true", help="each kernel beside what the device can do"
@@ -109,26 +166,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--log", action="store_true", help="reading a log (one of 100 000 events, made for it)"
     )
     modes.add_argument(
-        "--daemon", type=float, metavar="SECONDS", help="the daemon process on a live bus"
+        "--daemon",
+        type=real("--daemon", 1, MOST_S),
+        metavar="SECONDS",
+        help="the daemon process on a live bus",
     )
     modes.add_argument(
         "--host", action="store_true", help="what a frame costs the daemon besides its model"
     )
     modes.add_argument(
-        "--start", type=int, metavar="STARTS", help="from start and from kill to first message"
+        "--start",
+        type=whole("--start"),
+        metavar="STARTS",
+        help="from start and from kill to first message",
     )
     modes.add_argument(
         "--submission",
         action="store_true",
         help="launches that the driver records beside the same ones enqueued one by one",
     )
+
+
+def _add_options_of_modes(parser: argparse.ArgumentParser) -> None:
     options = parser.add_argument_group("of these")
-    options.add_argument("--threads", type=int, default=2, help="--against: of everybody (2)")
+    options.add_argument("--threads", type=whole("--threads"), help="--against: of everybody (2)")
     options.add_argument(
-        "--blocks", type=int, default=8, help="--against, --submission: blocks of 20 runs (8)"
+        "--blocks",
+        type=whole("--blocks"),
+        help="--against, --submission: blocks of 20 runs (8)",
     )
-    add_bind(options)
-    add_constant(options)
     options.add_argument(
         "--beside", metavar="WHAT[,WHAT]", help="--paced: also beside busy, model, one-cpu"
     )
@@ -136,7 +202,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--realtime", action="store_true", help="--paced, --daemon: with real-time settings"
     )
     options.add_argument(
-        "--seconds", type=float, metavar="S", help="--bus: of 10 000 messages a second (3)"
+        "--seconds",
+        type=above("--seconds", 0, 3600),
+        metavar="S",
+        help="--bus: of 10 000 messages a second (3)",
     )
     options.add_argument(
         "--model", type=Path, help="--daemon, --host, --start, --bus: driving artifact"
@@ -153,221 +222,80 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print.
 
     Raises:
-        UsageError: the arguments cannot work. RuntimeFault: the artifact or device is not right.
+        UsageError: the arguments cannot work. ModelError: a model cannot be compiled. RuntimeFault:
+            the artifact or device is not right.
     """
-    if args.against is None and (args.bind or args.constant):
-        raise UsageError("--bind and --constant are for --against; an artifact has them built in")
-    # A number of 0 was asked for too; its module says what it expects.
-    given = (name for name in MODES if not any(getattr(args, name) is v for v in (None, False)))
-    mode = next(given, None)
-    if mode in (None, "roofline", "submission"):
-        if len(args.path) != 1:
-            raise UsageError(
-                f"bench: expected one artifact, found {count_text(len(args.path), 'file')}"
-            )
-        if args.iters < 1:
-            raise UsageError(f"--iters: expected 1 or more, found {args.iters}")
-    if mode is None:
-        return _run_artifact(args)
-    module = importlib.import_module(MODES[mode])
-    code: int = module.run(args)
+    name = next((name for name in MODES if name and _is_given(args, name)), "")
+    mode = MODES[name]
+    check_options(args, name)
+    for option, value in DEFAULTS.items():
+        if getattr(args, option) is None:
+            setattr(args, option, value)
+    if name and args.iters is None:
+        args.iters = ITERATIONS
+    elif args.iters is None and args.duration is None:
+        args.duration = DURATION_S
+    args.compile_s = None
+    with ExitStack() as stack:
+        if mode.files is PROGRAM:
+            _compile(args, stack)
+        code: int = importlib.import_module(mode.module).run(args)
     return code
 
 
-def _run_artifact(args: argparse.Namespace) -> int:
-    path = args.path[0]
-    with runtime.load_program(path, args.device) as program:
-        entry = args.entry or program.entries[0]
-        inputs = make_inputs(program.entry_inputs(entry), args.seed)
-        result = measure(program, inputs, entry, args.iters)
-        times = program.profile(inputs, entry, min(args.iters, 20))
-        if args.trace:
-            result["trace_runs"] = _write_trace(program, inputs, entry, args)
-    result["load_warm_ms"] = result["load_cold_ms"] = None
-    if not args.no_load:
-        result["load_warm_ms"] = measure_load(path, args.device, cold=False)
-        result["load_cold_ms"] = measure_load(path, args.device, cold=True)
-    if args.json:
-        if args.profile:
-            result["per_kernel"] = [_kernel_row(kernel_time) for kernel_time in times]
-        print_json(result)
-    else:
-        _print_tables(result, times, len(times) if args.profile else SHOWN_KERNELS)
-        if args.trace:
-            runs = f"{result['trace_runs']} of {count_text(args.iters, 'run')}"
-            print(f"\ntrace: {args.trace}, {runs} (a trace has at most {MAX_EVENTS:,} launches)")
-    return 0
-
-
-def _write_trace(
-    program: Program, inputs: Mapping[str, NDArray[Any]], entry: str, args: argparse.Namespace
-) -> int:
-    """Trace as many runs as were asked for, within the trace's bounds; return how many."""
-    from runtime.trace import trace_events, traceable_runs, write_trace
-
-    spec = program.manifest.entry(entry)
-    assert spec is not None  # it has been measured
-    runs = traceable_runs(len(spec.launches), args.iters)
-    spans = program.spans(inputs, entry, runs)
-    write_trace(args.trace, trace_events(spans, program.stats.device, program.manifest, entry))
-    return runs
-
-
-def make_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
-    """Return inputs for timing: any values will do that do not change the amount of work.
+def check_options(args: argparse.Namespace, name: str) -> None:
+    """Refuse options and files that a measurement does not take.
 
     Args:
-        specs: what the entry takes.
-        seed: of the generator; equal seeds give equal inputs.
-
-    Returns:
-        Frames of cameras: see `make_frame_inputs`; other uint8: uniform bytes; other floats:
-        normal noise; other integers and booleans: 0 and 1, which are valid indices nearly
-        everywhere.
-    """
-    generator = np.random.default_rng(seed)
-    inputs = make_frame_inputs(specs, generator)
-    for spec in specs:
-        value: NDArray[Any]
-        if spec.name in inputs:
-            continue
-        if spec.dtype == np.uint8:
-            value = generator.integers(0, 256, spec.shape)
-        elif spec.dtype.kind == "f":
-            value = generator.standard_normal(spec.shape)
-        else:
-            value = generator.integers(0, 2, spec.shape)
-        inputs[spec.name] = np.asarray(value, spec.dtype, order="C").reshape(spec.shape)
-    return inputs
-
-
-def measure(
-    program: Program, inputs: Mapping[str, NDArray[Any]], entry: str, iterations: int
-) -> dict[str, Any]:
-    """Run an entry `iterations` times; return times in ms and its work by the manifest."""
-    for _ in range(min(WARM_UP_RUNS, iterations)):
-        program.run(inputs, entry)
-    times_ms = np.empty(iterations)
-    for index in range(iterations):
-        started_ns = time.perf_counter_ns()
-        program.run(inputs, entry)
-        times_ms[index] = (time.perf_counter_ns() - started_ns) / 1e6
-    manifest = program.manifest
-    spec = manifest.entry(entry)
-    assert spec is not None  # program.run would have refused it
-    launches = [manifest.kernels[index] for index in spec.launches]
-    median_ms = float(np.median(times_ms))
-    return {
-        "artifact": manifest.name,
-        "entry": entry,
-        "median_ms": median_ms,
-        "p99_ms": float(np.percentile(times_ms, 99)),
-        "min_ms": float(times_ms.min()),
-        "kernels": len({(kernel.program, kernel.name) for kernel in launches}),
-        "launches": len(launches),
-        "submissions": program.submissions(entry),
-        "bytes_moved": sum(kernel.bytes_moved for kernel in launches),
-        "arena_peak_bytes": manifest.arena_size,
-        "gflops": sum(kernel.flops for kernel in launches) / (median_ms * 1e6),
-        "rss_mib": resident_mib(),
-        "device": program.stats.device,
-    }
-
-
-def resident_mib() -> float:
-    """Return this process's resident memory in MiB (Linux: VmRSS of /proc/self/status)."""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
-def measure_load(artifact: Path, device: str | None, *, cold: bool) -> float:
-    """Load an artifact in a fresh process; return the milliseconds from file to first frame.
-
-    Args:
-        artifact: the file.
-        device: as for `load_program`.
-        cold: with empty caches, ours and the drivers', that are deleted afterwards.
+        args: as they were parsed, before `DEFAULTS`.
+        name: of the mode.
 
     Raises:
-        ToolError: the process failed; holds its last line.
+        UsageError: names the option and the mode.
     """
-    with tempfile.TemporaryDirectory(prefix="modeld-bench-") as empty:
-        environment = dict(os.environ)
-        if cold:
-            environment |= {
-                "MODELD_CACHE_DIR": empty,
-                "POCL_CACHE_DIR": str(Path(empty) / "pocl"),
-                "CUDA_CACHE_PATH": str(Path(empty) / "cuda"),
-            }
-        try:
-            # Our own module; nothing goes through a shell.
-            result = subprocess.run(  # noqa: S603
-                own_command("tools.bench_load", str(artifact), device or ""),
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=LOAD_TIMEOUT_S,
-            )
-        except subprocess.TimeoutExpired:
-            raise ToolError(f"{artifact}: loading took over {LOAD_TIMEOUT_S} s") from None
-    if result.returncode != 0:
-        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ToolError(f"{artifact}: loading in a fresh process failed: {last}")
-    return float(result.stdout)
+    mode, shown = MODES[name], f"--{name}" if name else ALONE
+    takes = mode.takes.split()
+    for option in dict.fromkeys(" ".join(other.takes for other in MODES.values()).split()):
+        if option not in takes and _is_given(args, option):
+            users = [
+                f"--{other}" if other else ALONE
+                for other, row in MODES.items()
+                if option in row.takes.split()
+            ]
+            flag = f"--{option.replace('_', '-')}"
+            raise UsageError(f"{flag}: expected with {', '.join(users)} only, found {shown}")
+    least, most, what = mode.files
+    if not least <= len(args.path) <= most:
+        raise UsageError(f"{shown}: expected {what}, found {count_text(len(args.path), 'file')}")
 
 
-def _kernel_row(kernel_time: KernelTime) -> dict[str, Any]:
-    return {
-        "launch": kernel_time.launch,
-        "name": kernel_time.name,
-        "median_ms": kernel_time.median_ms,
-        "min_ms": kernel_time.min_ms,
-        "gflops": kernel_time.gflops,
-        "gbytes_per_s": kernel_time.gbytes_per_s,
-        "origin": list(kernel_time.origin),
-    }
+def _is_given(args: argparse.Namespace, option: str) -> bool:
+    value = getattr(args, option)
+    # A number of 0 was asked for, too.
+    return not any(value is one for one in (None, False)) and value != []
 
 
-def _print_tables(result: Mapping[str, Any], times: Sequence[KernelTime], shown: int) -> None:
-    print(f"{result['artifact']}, entry {result['entry']}, on {result['device']}")
-    load = "not measured"
-    if result["load_cold_ms"] is not None:
-        load = f"{result['load_warm_ms']:.0f} ms warm, {result['load_cold_ms']:.0f} ms cold"
-    times_text = (
-        f"{result['median_ms']:.3f} ms median, {result['p99_ms']:.3f} ms p99, "
-        f"{result['min_ms']:.3f} ms min"
-    )
-    memory_text = (
-        f"{format_size(result['bytes_moved'])} moved, "
-        f"{format_size(result['arena_peak_bytes'])} arena, {result['rss_mib']:.0f} MiB resident"
-    )
-    facts = {
-        "run": times_text,
-        "rate": f"{flops_text(result['gflops'] * 1e9)}/s",
-        "kernels": f"{result['kernels']} in {count_text(result['launches'], 'launch')}, "
-        f"{count_text(result['submissions'], 'command')} of the driver",
-        "memory": memory_text,
-        "load": load,
-    }
-    for name, text in facts.items():
-        print(f"  {name:8} {text}")
-    total = sum(kernel_time.median_ms for kernel_time in times)
-    slowest = sorted(times, key=lambda item: item.median_ms, reverse=True)[:shown]
-    rows = [
-        (
-            item.launch,
-            item.name,
-            item.median_ms,
-            f"{100 * item.median_ms / total:.1f} %" if total else "-",
-            item.gflops,
-            item.gbytes_per_s,
-            short_origin(item.origin),
+def _compile(args: argparse.Namespace, stack: ExitStack) -> None:
+    """Put a compiled artifact in the place of ONNX files.
+
+    Raises:
+        UsageError: several files that are not ONNX, or an artifact with sizes to bind.
+    """
+    onnx = [is_onnx(path) for path in args.path]
+    if (any(onnx) and not all(onnx)) or (len(onnx) > 1 and not any(onnx)):
+        raise UsageError(
+            f"bench: expected one artifact, or the ONNX models of one program, found "
+            f"{count_text(len(onnx), 'file')}"
         )
-        for item in slowest
-    ]
-    launches = count_text(len(times), "launch")
-    print(f"\nslowest {len(rows)} of {launches} ({total:.3f} ms on the device):")
-    print(format_table(("#", "kernel", "ms", "share", "GFLOP/s", "GB/s", "from"), rows))
+    if not any(onnx):
+        if args.bind or args.constant:
+            raise UsageError(
+                "--bind and --constant need an ONNX model; an artifact has them built in"
+            )
+        return
+    started_s = time.perf_counter()
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="modeld-bench-"))
+    target = Path(directory) / f"{args.path[0].stem}.pkl"
+    changes = Changes(args.bind, args.constant)
+    args.path = [compiled_here(args.path, target, args.device, changes)]
+    args.compile_s = time.perf_counter() - started_s

@@ -30,6 +30,7 @@ from tools.lib.blocks import (
     max_relative_error,
     measure_rounds,
 )
+from tools.lib.compiled_here import Changes, compiled_here, is_onnx
 from tools.lib.constants import with_constants
 from tools.lib.driver_threads import thread_setting
 from tools.lib.file_kind import kind_of
@@ -99,18 +100,11 @@ def run(args: argparse.Namespace) -> int:
     names = list(dict.fromkeys(filter(None, args.against.split(","))))
     if not names:
         raise UsageError("--against: expected names of peers such as onnxruntime, found none")
-    if not 1 <= len(args.path) <= 3:
-        raise UsageError(
-            f"--against: expected MODEL.onnx, or the two or three models of a whole driving "
-            f"program, found {count_text(len(args.path), 'file')}"
-        )
     if (args.bind or args.constant) and (len(args.path) > 1 or kind_of(args.path[0]) == "artifact"):
         raise UsageError(
             "--bind and --constant need one model; a driving program and an artifact fix all their "
             "inputs"
         )
-    if args.blocks < 1:
-        raise UsageError(f"--blocks: expected 1 or more, found {args.blocks}")
     cores = len(os.sched_getaffinity(0))
     if not 1 <= args.threads <= cores:
         raise UsageError(f"--threads: expected 1 to {cores}, the cores here, found {args.threads}")
@@ -201,27 +195,9 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
 
 def _artifact(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> Path:
     """Return an artifact, or compile as ``modeld compile`` does with `--bind` and `--constant`."""
-    if len(paths) == 1 and kind_of(paths[0]) == "artifact":
+    if len(paths) == 1 and not is_onnx(paths[0]):
         return paths[0]
-    from runtime.device import choose_device
-    from scheduler.compile import CompileOptions, compile_driving, compile_plain
-    from scheduler.device.targets import AUTO, target_for
-    from scheduler.device.tuned_table import table_for
-    from scheduler.onnx_import import load_model
-
-    info, spec = choose_device(args.device).info, target_for(AUTO, args.device)
-    options: CompileOptions = {
-        "target": spec,
-        "tables": lambda _, context: table_for(context.spec.target, info.name, info.driver),
-    }
-    if len(paths) == 1:
-        model = with_constants(load_model(paths[0]), args.constant)
-        bind = parse_bindings(args.bind)
-        compiled = compile_plain(model, bind=bind, **options)
-    else:
-        compiled = compile_driving(paths, **options)
-    compiled.build(args.device).write(target)
-    return target
+    return compiled_here(paths, target, args.device, Changes(args.bind, args.constant), build=True)
 
 
 def _files_of_peers(
@@ -237,7 +213,8 @@ def _files_of_peers(
     from scheduler.onnx_import import load_model
 
     proto = onnx.ModelProto()
-    proto.CopyFrom(whole_model(with_constants(load_model(paths[0]), args.constant)))
+    bind = parse_bindings(args.bind)
+    proto.CopyFrom(whole_model(with_constants(load_model(paths[0]), args.constant, bind)[0]))
     for value in proto.graph.input:
         sizes = inputs[0][value.name].shape if value.name in inputs[0] else ()
         for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=False):
@@ -252,7 +229,7 @@ def _inputs(
     program: Program, paths: Sequence[Path], seed: int
 ) -> tuple[dict[str, NDArray[Any]], list[dict[str, NDArray[Any]]]]:
     """Return the inputs of our program, and those of each model for the peers."""
-    from tools.bench import make_inputs
+    from tools.lib.program_inputs import make_inputs
 
     own = make_inputs(program.entry_inputs(), seed)
     if len(paths) == 1:
@@ -299,7 +276,7 @@ def model_inputs(path: Path, seed: int) -> dict[str, NDArray[Any]]:
 
     from runtime.entry import TensorSpec
     from scheduler.onnx_import import load_model
-    from tools.bench import make_inputs
+    from tools.lib.program_inputs import make_inputs
 
     specs = []
     for value in load_model(path).inputs:

@@ -32,7 +32,7 @@ import numpy as np
 from cereal.cameras import open_cameras
 from cereal.msgq import wake
 from modeld.process_figures import FigureReader
-from tools.errors import ToolError, UsageError
+from tools.errors import ToolError
 from tools.lib.bench_publisher import MESSAGE_BYTES, PACE_NS, STACK, STAMP, STEADY_NS, STREAM
 from tools.lib.bench_publisher import open_bus as open_bench_bus
 from tools.lib.idle_daemon import idle_cpu_percent
@@ -67,8 +67,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: a file was named. ProcessError: the sender ended. ToolError: nothing arrived.
     """
-    if args.path:
-        raise UsageError(f"--bus: expected no file, found {args.path[0]}")
     wake.block()
     result = measure(args.seconds, args.model)
     if args.json:

@@ -92,10 +92,8 @@ def run(args: argparse.Namespace) -> int:
         UsageError: the arguments cannot work. ArtifactError, ArtifactMismatchError: not a driving
             artifact for that camera. ProcessError: a process ended. ToolError: nothing arrived.
     """
-    if args.model is None or args.path:
-        raise UsageError("--daemon: expected the artifact as --model driving.pkl and no other file")
-    if not (math.isfinite(args.daemon) and args.daemon >= 1):
-        raise UsageError(f"--daemon: expected 1 second or more, found {args.daemon:g}")
+    if args.model is None:
+        raise UsageError("--daemon: expected the artifact as --model driving.pkl, found none")
     size = camera_size(args.model, args.camera)
     if args.monitoring is not None:
         _check_monitoring(args.monitoring)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cereal.errors import LogError
 from cereal.log_reader import log_content, read_log, read_log_bytes
 from cereal.log_writer import LogWriter
 from cereal.schema import new_event
-from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.table import format_size
 
@@ -66,8 +66,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: more than one file was named. LogError: the file is no log.
     """
-    if len(args.path) > 1:
-        raise UsageError(f"--log: expected at most one file, found {len(args.path)}")
     if args.path:
         result = measure(args.path[0])
     else:
@@ -86,7 +84,7 @@ def measure(path: Path, passes: int = PASSES) -> dict[str, Any]:
     """Read a log a few times; return the object of ``--json``.
 
     Raises:
-        LogError: the file is no log.
+        LogError: the file is no log, or has no message.
     """
     ways: dict[str, Callable[[Path], Iterable[Any]]] = {
         "read": read_log,
@@ -102,6 +100,8 @@ def measure(path: Path, passes: int = PASSES) -> dict[str, Any]:
             seconds[way].append((time.perf_counter_ns() - start_ns) * 1e-9)
             if way == "read":
                 events = count
+    if not events:
+        raise LogError(f"{path}: expected a log with messages, found none that can be read")
     content_bytes = sum(map(len, log_content(path)))
     return {
         "events": events,

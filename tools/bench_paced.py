@@ -35,10 +35,10 @@ import runtime
 from modeld import realtime
 from modeld.config import RealtimeConfig
 from modeld.realtime import Effect
-from tools.bench import make_inputs
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child
+from tools.lib.program_inputs import inputs_for
 from tools.lib.table import format_table
 
 if TYPE_CHECKING:
@@ -68,17 +68,13 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: the arguments cannot work. ProcessError, ToolError: the other process failed.
     """
-    if len(args.path) != 1:
-        raise UsageError(f"bench: expected one artifact, found {len(args.path)} files")
-    if args.iters < 1:
-        raise UsageError(f"--iters: expected 1 or more, found {args.iters}")
     company = _company(args.beside)
     path = args.path[0]
     with ExitStack() as resources:
         program = resources.enter_context(runtime.load_program(path, args.device))
         effects = _ask(program, resources) if args.realtime else ()
         entry = args.entry or program.entries[0]
-        inputs = make_inputs(program.entry_inputs(entry), args.seed)
+        inputs = inputs_for(program.entry_inputs(entry), args.inputs, args.seed)
         model = ["--artifact", str(path), "--entry", entry]
         if args.device:
             model += ["--device", args.device]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import runtime
 from runtime.origin import short_origin
 from runtime.quantities import count_text
-from tools.bench import make_inputs
 from tools.lib.ceilings import CeilingProbe, Ceilings, describe
 from tools.lib.json_output import print_json
+from tools.lib.program_inputs import inputs_for
 from tools.lib.roofline import (
     FLAG_ROOFLINE,
     FLAG_SHARE,
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     device = runtime.choose_device(args.device)
     with runtime.load_program(args.path[0], device) as program:
         entry = args.entry or program.entries[0]
-        inputs = make_inputs(program.entry_inputs(entry), args.seed)
+        inputs = inputs_for(program.entry_inputs(entry), args.inputs, args.seed)
         probe = CeilingProbe(device)
         ceilings = probe.measure()
         iterations = min(args.iters, MAX_ITERATIONS)

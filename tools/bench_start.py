@@ -45,10 +45,8 @@ def run(args: argparse.Namespace) -> int:
         UsageError: the arguments cannot work. ArtifactError, ArtifactMismatchError: not a driving
             artifact for that camera. ProcessError: a process ended, or published nothing.
     """
-    if args.model is None or args.path:
-        raise UsageError("--start: expected the artifact as --model driving.pkl and no other file")
-    if args.start < 1:
-        raise UsageError(f"--start: expected 1 start or more, found {args.start}")
+    if args.model is None:
+        raise UsageError("--start: expected the artifact as --model driving.pkl, found none")
     result = measure(args.model, camera_size(args.model, args.camera), args.start, args.device)
     if args.json:
         print_json(result)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runtime.quantities import count_text
-from tools.bench import make_inputs
 from tools.errors import UsageError
 from tools.lib.blocks import FRAMES, PAUSE_S, compare
 from tools.lib.json_output import print_json
+from tools.lib.program_inputs import make_inputs
 
 if TYPE_CHECKING:
     import argparse
@@ -40,8 +40,6 @@ def run(args: argparse.Namespace) -> int:
         UsageError: the arguments cannot work, or the device records nothing.
         RuntimeFault: the artifact or the device is not right.
     """
-    if args.blocks < 1:
-        raise UsageError(f"--blocks: expected 1 or more, found {args.blocks}")
     result = measure(args.path[0], args.device, args.entry, args.blocks, args.seed)
     if args.json:
         print_json(result)

@@ -16,30 +16,17 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO, cast
 
-from tools.lib.help_text import HelpFormatter, epilog, split_docstring
+from tools.errors import ExitCode
+from tools.lib.help_text import HelpFormatter, epilog, nearest, split_docstring
 
 if TYPE_CHECKING:
     from types import FrameType
 
 logger = logging.getLogger(__name__)
 
-EXIT_UNEXPECTED = 1
-EXIT_MISSING_PACKAGE = 3
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, what shells report
-EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
-EXIT_TERMINATED = 143  # 128 + SIGTERM
-
-EXIT_CODES = """\
-exit codes:
-  0    done
-  1    a check failed, or an unexpected error
-  2    usage: an option, a configuration or an input array
-  3    no usable device, a kernel that does not build, or an optional package is missing
-  4    bad model, artifact, video or log; a device that fails
-  130  interrupted (SIGINT); 141: a closed pipe; 143: terminated (SIGTERM)
-"""
+EXIT_CODES = "exit codes:\n" + "".join(f"  {code:<4} {code.meaning}\n" for code in ExitCode)
 
 
 class Command(NamedTuple):
@@ -107,7 +94,24 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(2, f"modeld: error: {message}; see {self.prog} --help\n")
+        self.exit(ExitCode.USAGE, f"modeld: error: {message}; see {self.prog} --help\n")
+
+    def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
+        """End with what was not recognized, and the options that come nearest."""
+        near = [nearest(word.partition("=")[0], self._option_string_actions) for word in words]
+        self.error(f"unrecognized arguments: {' '.join(words)}{''.join(near)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = nearest(value, map(str, action.choices or ()))
+            error.message = f"unknown {value!r}{near}" if near else error.message
+            raise
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse itself takes no notice of a help text that cannot be written.
+        (file or sys.stderr).write(message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _leave_closed_directory()
     # The process is ours. What a signal could interrupt between here and its end is Python's own
     # shutdown, which would end in a traceback and the raw signal when all the work is done.
-    code = EXIT_INTERRUPTED
+    code: int = ExitCode.INTERRUPTED
     try:
         try:
             code = _run_command(sys.argv[1:])
@@ -152,10 +156,10 @@ def _run_command(argv: Sequence[str]) -> int:
         return _silence_broken_pipe()
     except KeyboardInterrupt:
         _print_error("interrupted")
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     except _Terminated:
         _print_error("terminated")
-        return EXIT_TERMINATED
+        return ExitCode.TERMINATED
     except Exception as error:  # noqa: BLE001 - the outermost frame: nothing may reach the user raw
         return _report(error, show_traceback=show_traceback)
     finally:
@@ -218,10 +222,10 @@ def _dispatch(arguments: list[str]) -> int:
     args, unknown = parser.parse_known_args(arguments)
     if unknown:  # the command's own usage, not that of the list of commands
         asked = parser if name not in COMMANDS else subparsers.choices[name]
-        asked.error(f"unrecognized arguments: {' '.join(unknown)}")
+        asked.refuse_unknown(unknown)
     if run is None:
         parser.print_help(sys.stderr)
-        return 2
+        return ExitCode.USAGE
     # The parser counts before and after the command apart.
     args.verbosity = _count_verbosity(arguments)
     _configure_logging(args.verbosity)
@@ -333,13 +337,13 @@ def _report(error: Exception, *, show_traceback: bool) -> int:
         stream = "output: " if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EIO) else ""
         where = f"{error.filename}: " if error.filename else stream
         _print_error(f"{where}{error.strerror or error}")
-        return EXIT_UNEXPECTED
+        return ExitCode.FAILED
     if isinstance(error, MemoryError):
         _print_error(f"out of memory: {error}; use a smaller model or a larger machine")
-        return EXIT_UNEXPECTED
+        return ExitCode.FAILED
     hint = "" if show_traceback else "; run again with -vv for the traceback"
     _print_error(f"unexpected {type(error).__name__}: {error}{hint}")
-    return EXIT_UNEXPECTED
+    return ExitCode.FAILED
 
 
 def _report_missing_module(error: ModuleNotFoundError) -> int:
@@ -351,7 +355,7 @@ def _report_missing_module(error: ModuleNotFoundError) -> int:
         else "is the installation complete?"
     )
     _print_error(f"this command needs the module {name!r}, which is not installed; {advice}")
-    return EXIT_MISSING_PACKAGE
+    return ExitCode.MACHINE
 
 
 def _silence_broken_pipe() -> int:
@@ -359,7 +363,7 @@ def _silence_broken_pipe() -> int:
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, cast("TextIO", sys.stdout).fileno())
     os.close(devnull)
-    return EXIT_BROKEN_PIPE
+    return ExitCode.CLOSED_PIPE
 
 
 def _print_error(message: str) -> None:

@@ -1,7 +1,8 @@
 """Which options of each command name files that it writes and reads: one table, checked at once.
 
 `tools.cli` calls `check_files` before a command does anything. A command with a new option that
-names a file gets it into its row here; a test compares the rows with the options.
+names a file gets it into its row here, with the role of what it reads; a test compares the rows
+with the options, and another feeds each of them what it must refuse.
 """
 
 from __future__ import annotations
@@ -9,13 +10,81 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from runtime.given_file import open_given
+from tools.errors import (
+    CompareError,
+    DriveError,
+    LabelsError,
+    TelemetryError,
+    UsageError,
+    VideoError,
+)
+from tools.lib.file_kind import NOUNS
+from tools.lib.named_file import GIB, MIB, Role, check_named
 from tools.lib.outputs import check_outputs, tree
 
 _MAY_BE_ONNX = b"\x08"  # field 1, ir_version, comes first
+
+_VIDEO: Final = frozenset({"video", "picture"})
+_TEXT: Final = frozenset({"text", "json"})
+# `runtime.artifact` reads no longer ones: a manifest, and 16 GiB of data.
+ARTIFACT: Final = Role(
+    "an artifact",
+    frozenset({"artifact"}),
+    max_bytes=17 * GIB,
+    advice="modeld compile makes one of ONNX files",
+)
+# The importer knows what else exporters write, and what to do about it; 2 GiB is protobuf's limit.
+ONNX: Final = Role("an ONNX model", frozenset(NOUNS) - {"log", "video"}, max_bytes=2 * GIB)
+LOG: Final = Role("an event log", frozenset({"log"}), advice="give an rlog, a qlog or a replay's")
+MODEL: Final = Role("an artifact or an ONNX model", ARTIFACT.kinds | ONNX.kinds, max_bytes=17 * GIB)
+MODEL_OR_LOG: Final = Role(
+    "an artifact, an ONNX model or an event log", frozenset({"artifact", "onnx", "log"})
+)
+LOG_OR_RESULT: Final = Role(
+    "an event log or a closed-loop result", LOG.kinds | {"json"}, advice=LOG.advice
+)
+VIDEO: Final = Role("a video", _VIDEO, VideoError)
+# Routes are named without being there, and a segment by its log.
+DRIVE: Final = Role(
+    "a segment, a route, a comma2k19 segment or a video",
+    _VIDEO | {"log"},
+    DriveError,
+    may_be_directory=True,
+    may_be_missing=True,
+)
+LOG_OR_DRIVE: Final = replace(DRIVE, noun="an event log, a segment or a route")
+MODEL_OR_DRIVE: Final = replace(DRIVE, noun="an artifact", kinds=DRIVE.kinds | ARTIFACT.kinds)
+TELEMETRY: Final = Role(
+    "a telemetry CSV or a comma2k19 segment",
+    frozenset({"text"}),
+    TelemetryError,
+    256 * MIB,
+    may_be_directory=True,
+)
+SEGMENT: Final = Role("the directory of a comma2k19 segment", error=TelemetryError)
+LABELS: Final = Role("a JSON file of labels", frozenset({"json"}), LabelsError, 64 * MIB)
+TRUTH: Final = Role(
+    "the truth of a rendered drive",
+    frozenset({"zip"}),
+    CompareError,
+    may_be_directory=True,
+    advice="modeld make-drive writes one into each segment",
+)
+ARRAYS: Final = Role("an .npz of named arrays", frozenset({"zip"}), UsageError)
+TOML: Final = Role("a TOML file", frozenset({"text"}), UsageError, MIB, may_be_empty=True)
+CAMERA: Final = replace(TOML, noun="a TOML or JSON file", kinds=_TEXT)
+GATES: Final = replace(TOML, noun="a text file of gates", max_bytes=64 << 10)
+PROGRAM: Final = Role("a program", frozenset({"program", "text"}), UsageError, may_be_missing=True)
+CHECKOUT: Final = Role("the directory of a checkout")
+PARAMS: Final = Role("the directory of parameters", error=UsageError)
+KEYS: Final = Role("a directory of keys", advice="make one: modeld keys DIRECTORY")
+STORE: Final = Role("a store of models", may_be_missing=True)
+REFERENCES: Final = Role("a directory of references", error=UsageError, may_be_missing=True)
 
 
 class More(NamedTuple):
@@ -60,6 +129,11 @@ def _regress(args: argparse.Namespace) -> More:
     return More(directories={"--reference": args.reference if args.update else None})
 
 
+def _models(args: argparse.Namespace) -> More:
+    changes = args.action not in ("list", "verify")
+    return More(directories={"--store": args.store if changes else None})
+
+
 def _demo(args: argparse.Namespace) -> More:
     return More({"page of --directory": args.directory / "report.html"})
 
@@ -68,6 +142,8 @@ def _run(args: argparse.Namespace) -> More:
     from modeld.config_sources import load_config
     from tools.lib.setting_options import settings_given
 
+    if args.config is not None:  # which is read here
+        check_named("--config ", args.config, TOML)
     config = load_config(args.config, os.environ, settings_given(args))
     names = ("model", "fallback_model", "models_dir", "params_dir", "bus_keys")
     return More(
@@ -84,67 +160,91 @@ class Files:
     Attributes:
         files: are written.
         directories: get files.
-        reads: files and directories that are read.
-        models: of these, those that may be ONNX files, with data in files beside them.
-        drives: what `open_drive` takes.
+        reads: files and directories that are read, and what they have to be.
         more: what no option names.
     """
 
     files: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    drives: tuple[str, ...] = ()
+    reads: Mapping[str, Role] = field(default_factory=dict)
     more: Callable[[argparse.Namespace], More] | None = None
 
 
+_BUS: Final = {"--bus-keys": KEYS}
 # Of `add_drive_arguments`.
-_DRIVE = ("--telemetry", "--camera")
+_DRIVE: Final = {"--telemetry": TELEMETRY, "--camera": CAMERA}
 COMMAND_FILES: Mapping[str, Files] = {
     "make-model": Files(directories=("directory",)),
-    "compile": Files(("--output", "--viz"), models=("model",), more=_compile),
-    "inspect": Files(("--output", "--viz"), reads=("--schema",), models=("file",)),
-    "exec": Files(("--outputs",), reads=("artifact", "--inputs")),
-    "selftest": Files(reads=("artifact",)),
-    "bench": Files(("--trace",), reads=("path", "--model", "--monitoring")),
+    "compile": Files(("--output", "--viz"), reads={"model": ONNX}, more=_compile),
+    "inspect": Files(("--output", "--viz"), reads={"file": MODEL_OR_LOG, "--schema": CHECKOUT}),
+    "exec": Files(("--outputs",), reads={"artifact": MODEL, "--inputs": ARRAYS}),
+    "selftest": Files(reads={"artifact": ARTIFACT}),
+    "bench": Files(
+        ("--trace",),
+        reads={
+            "path": MODEL_OR_LOG,
+            "--inputs": ARRAYS,
+            "--model": ARTIFACT,
+            "--monitoring": ARTIFACT,
+        },
+    ),
     "devices": Files(),
-    "doctor": Files(("--output",), reads=("artifact", "--store", "--bus-keys")),
+    "doctor": Files(("--output",), reads={"artifact": ARTIFACT, "--store": STORE, **_BUS}),
     "train": Files(directories=("directory", "--export"), more=_train),
-    "make-drive": Files(directories=("directory",), reads=("--telemetry",)),
+    "make-drive": Files(directories=("directory",), reads={"--telemetry": SEGMENT}),
     "replay": Files(
         ("--report", "--video", "--rerun"),
-        reads=("--monitoring", *_DRIVE),
         # The drive may stand behind --model.
-        drives=("drives", "--model"),
+        reads={"--monitoring": ARTIFACT, "drives": DRIVE, "--model": MODEL_OR_DRIVE, **_DRIVE},
         more=_replay,
     ),
-    "footage": Files(("--report",), reads=("clip", "--labels", "--model", "--telemetry")),
-    "compare": Files(("--html",), reads=("left", "right", "--tolerances", "--truth", "--gates")),
+    "footage": Files(
+        ("--report",),
+        reads={"clip": VIDEO, "--labels": LABELS, "--model": ARTIFACT, "--telemetry": TELEMETRY},
+    ),
+    "compare": Files(
+        ("--html",),
+        reads={
+            "left": LOG_OR_RESULT,
+            "right": LOG_OR_RESULT,
+            "--truth": TRUTH,
+            "--tolerances": TOML,
+            "--gates": GATES,
+        },
+    ),
     "regress": Files(
         ("--report",),
         ("--work",),
-        (
-            *("--model", "--monitoring", "--reference", "--baseline", "--bisect", "--tolerances"),
-            *("--gates", *_DRIVE),
-        ),
-        models=("--onnx",),
-        drives=("--drives",),
+        {
+            "--model": ARTIFACT,
+            "--monitoring": ARTIFACT,
+            "--baseline": ARTIFACT,
+            "--bisect": ARTIFACT,
+            "--onnx": ONNX,
+            "--drives": DRIVE,
+            "--reference": REFERENCES,
+            "--tolerances": TOML,
+            "--gates": GATES,
+            **_DRIVE,
+        },
         more=_regress,
     ),
-    "export": Files(("--mcap", "--video", "--rerun"), reads=("log", *_DRIVE), drives=("--drive",)),
-    "run": Files(reads=("--config",), more=_run),
-    "config": Files(reads=("--config",)),
-    "status": Files(reads=("--bus-keys",)),
-    "params": Files(reads=("--config", "--params")),
-    "models": Files(directories=("--store",), reads=("file", "--config")),
-    "install-unit": Files(directories=("--prefix",), reads=("--bin",)),
+    "export": Files(
+        ("--mcap", "--video", "--rerun"), reads={"log": LOG, "--drive": DRIVE, **_DRIVE}
+    ),
+    "run": Files(reads={"--config": TOML}, more=_run),
+    "config": Files(reads={"--config": TOML}),
+    "status": Files(reads=_BUS),
+    "params": Files(reads={"--config": TOML, "--params": PARAMS}),
+    "models": Files(reads={"file": ARTIFACT, "--config": TOML, "--store": STORE}, more=_models),
+    "install-unit": Files(directories=("--prefix",), reads={"--bin": PROGRAM}),
     "keys": Files(directories=("directory",)),
-    "subscribe": Files(("--output",), reads=("--bus-keys",)),
-    "bridge": Files(reads=("--bus-keys",)),
-    "view": Files(reads=("--bus-keys", *_DRIVE), drives=("log", "--drive")),
-    "play": Files(reads=("--bus-keys", *_DRIVE), drives=("drive",)),
-    "drive": Files(("--log", "--report", "--lines"), reads=("--model", "--gates")),
-    "demo": Files(directories=("--directory",), reads=("--model",), more=_demo),
+    "subscribe": Files(("--output",), reads=_BUS),
+    "bridge": Files(reads=_BUS),
+    "view": Files(reads={"log": LOG_OR_DRIVE, "--drive": DRIVE, **_DRIVE, **_BUS}),
+    "play": Files(reads={"drive": DRIVE, **_DRIVE, **_BUS}),
+    "drive": Files(("--log", "--report", "--lines"), reads={"--model": ARTIFACT, "--gates": GATES}),
+    "demo": Files(directories=("--directory",), reads={"--model": ARTIFACT}, more=_demo),
 }
 
 
@@ -156,12 +256,15 @@ def attribute(option: str) -> str:
 def check_files(args: argparse.Namespace, also: Mapping[str, Path] | None = None) -> None:
     """Refuse what a command was told to write where it would replace or mix with what it reads.
 
+    And what it was told to read that cannot be what it has to be; outputs come first.
+
     Args:
         args: of the command.
         also: further files that it writes, by what they are called in messages.
 
     Raises:
         UsageError: see `check_outputs`.
+        ToolError: the error of a `Role`.
     """
     row = COMMAND_FILES.get(args.command, Files())
     more = More() if row.more is None else row.more(args)
@@ -173,33 +276,42 @@ def check_files(args: argparse.Namespace, also: Mapping[str, Path] | None = None
         inputs = _inputs(args, row)
         inputs |= {name: [*tree(path)] for name, path in more.reads.items() if path is not None}
         check_outputs(files | dict(also or {}), inputs, directories)
+    for name, role in row.reads.items():
+        where = f"{name} " if name.startswith("-") else ""
+        for path in _paths(args, name):
+            check_named(where, path, role)
 
 
 def _inputs(args: argparse.Namespace, row: Files) -> dict[str, list[Path]]:
     """Return the files and directories that options name, by option."""
-    found = {
-        name: [one for path in _paths(args, name) for one in tree(path)]
-        for name in (*row.reads, *row.models)
-    }
-    for name in row.models:
-        found[name] += [one for path in _paths(args, name) for one in _data_beside(path)]
-    if row.drives:
-        from tools.drives.open_drive import DriveOptions, input_files
-
-        options = DriveOptions(data_dir=getattr(args, "data_dir", None))
-        for name in row.drives:
-            texts = [str(value) for value in _values(args, name)]
-            found[name] = [one for text in texts for one in input_files(text, options)]
+    found: dict[str, list[Path]] = {}
+    for name, role in row.reads.items():
+        if role in (DRIVE, LOG_OR_DRIVE, MODEL_OR_DRIVE):
+            found[name] = _of_drives(args, name)
+            continue
+        found[name] = [one for path in _paths(args, name) for one in tree(path)]
+        if role in (ONNX, MODEL_OR_LOG):
+            found[name] += [one for path in _paths(args, name) for one in _data_beside(path)]
     return found
+
+
+def _of_drives(args: argparse.Namespace, option: str) -> list[Path]:
+    """Return what is read of the drives that an option names."""
+    from tools.drives.open_drive import DriveOptions, input_files
+
+    options = DriveOptions(data_dir=getattr(args, "data_dir", None))
+    texts = [str(value) for value in _values(args, option)]
+    return [one for text in texts for one in input_files(text, options)]
 
 
 def _data_beside(path: Path) -> list[Path]:
     """Return the files that an ONNX model has its weights in."""
-    if not os.path.isfile(path):  # noqa: PTH113 - of any name, too long ones as well
+    try:
+        with open_given(path) as file:
+            if file.read(1) != _MAY_BE_ONNX:
+                return []
+    except OSError:
         return []
-    with path.open("rb") as file:
-        if file.read(1) != _MAY_BE_ONNX:
-            return []
     # Here: artifacts and logs are looked into without onnx.
     from scheduler.onnx_import.files.external import external_files
 

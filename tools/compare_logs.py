@@ -39,6 +39,7 @@ from tools.compare.page import write_comparison
 from tools.compare.tolerances import read_tolerances
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
+from tools.lib.number_options import whole
 from tools.lib.report_page import write_page
 
 # Endings of closed-loop results.
@@ -83,7 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--uncalibrated", action="store_true", help="also compare frames before the calibration"
     )
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="findings to print (20)")
+    parser.add_argument(
+        "--limit", type=whole("--limit"), default=20, metavar="N", help="findings to print (20)"
+    )
     parser.add_argument("--html", type=Path, metavar="OUT", help="also write a page with plots")
     parser.add_argument(
         "--truth",
@@ -102,8 +105,6 @@ def run(args: argparse.Namespace) -> int:
         LogError: a log that cannot be read.
         CompareError: nothing to compare.
     """
-    if args.limit < 1:
-        raise UsageError(f"--limit: expected at least 1 finding, found {args.limit}")
     is_result = [path.suffix == RESULT for path in (args.left, args.right)]
     if any(is_result):
         return _compare_results(args, all(is_result))

@@ -56,6 +56,7 @@ from tools.lib.describe_check import describe_check
 from tools.lib.describe_precision import describe_precision
 from tools.lib.describe_tuning import describe_tuning
 from tools.lib.json_output import print_json
+from tools.lib.number_options import above
 from tools.lib.progress_bar import counted
 from tools.lib.target_report import TargetReport, describe_target, target_report
 
@@ -126,10 +127,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tune",
-        type=float,
+        type=above("--tune", 0, MAX_TUNE_S),
         metavar="SECONDS",
-        help="measure other loops than the heuristics choose, for at most this long, and keep what "
-        "is faster for this device; say what it gave, kernel by kernel",
+        help="measure other loops than the heuristics choose, and keep what is faster for this "
+        "device; the search begins nothing new after this long, loading and compiling come on top",
     )
     parser.add_argument("--device", help="OpenCL device, as `modeld devices` names it")
     add_bind(parser)
@@ -188,8 +189,6 @@ def _tables(args: argparse.Namespace, found: list[Tuned]) -> Tables | None:
 
 
 def _compile(args: argparse.Namespace, flags: Flags, found: list[Tuned]) -> CompiledModel:
-    if args.tune is not None and not 0 < args.tune <= MAX_TUNE_S:
-        raise UsageError(f"--tune {args.tune:g}: expected more than 0, at most {MAX_TUNE_S} s")
     target = target_for(args.target, args.device)
     options: CompileOptions = {
         "precision": args.precision,
@@ -211,7 +210,7 @@ def _compile(args: argparse.Namespace, flags: Flags, found: list[Tuned]) -> Comp
                     f"{option} needs a whole driving or driver monitoring model; a plain model has "
                     f"no {option.removeprefix('--')}"
                 )
-        model = with_constants(models[0], args.constant)
+        model, bind = with_constants(models[0], args.constant, bind)
         compiled = compile_plain(model, bind=bind, **options)
         return replace(compiled, notes=(*compiled.notes, *_half_of_two(args, model)))
     if bind or args.constant:
@@ -269,7 +268,7 @@ def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
     elif kind == "monitoring":
         reports = [verify(compile_plain(models[0], **options), models[0], args.device)]
     else:
-        model = with_constants(models[0], args.constant)
+        model, _ = with_constants(models[0], args.constant, parse_bindings(args.bind))
         reports = [verify(compiled, model if args.constant else Path(args.model[0]), args.device)]
     failed = [f"{r.model}: {'; '.join(r.failures)}" for r in reports if r.failures]
     if failed:

@@ -53,6 +53,7 @@ from tools.closed_loop.trial import RUN_UP_S, make_trial
 from tools.errors import ToolError, UsageError
 from tools.lib.drive_log import OUTPUT_SERVICES, summarize
 from tools.lib.json_output import print_json
+from tools.lib.number_options import real, whole
 from tools.lib.progress_bar import progress_bar
 from tools.playback.model import check_frame, read_driving_artifact
 
@@ -110,8 +111,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--directory", type=Path, default=Path("build/demo"), help="for all files (build/demo)"
     )
     parser.add_argument("--model", type=Path, help="take this artifact instead of the trained one")
-    parser.add_argument("--frames", type=int, default=100, help="length of the drive (100)")
-    parser.add_argument("--rate-hz", type=float, help="camera rate (20, or as fast as it goes)")
+    parser.add_argument(
+        "--frames",
+        type=whole("--frames", 1, MOST_FRAMES),
+        default=100,
+        help="length of the drive (100)",
+    )
+    parser.add_argument(
+        "--rate-hz",
+        type=real("--rate-hz", 0.5, FULL_RATE_HZ),
+        help="camera rate (20, or as fast as it goes)",
+    )
     parser.add_argument("--camera-server", default="demo", help="name of the frame rings (demo)")
     parser.add_argument(
         "--bus",

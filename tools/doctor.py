@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import getpass
 import logging
-import math
 import os
 import platform
 import tempfile
@@ -43,6 +42,7 @@ from tools.checkup.scrub import Scrubber
 from tools.errors import UsageError
 from tools.lib.bus_options import add_bus_arguments
 from tools.lib.json_output import json_text, print_json
+from tools.lib.number_options import MOST_S, above
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     longest = ", ".join(f"{name} {limit:g}" for name, limit in LIMITS.items())
     parser.add_argument(
-        "--limit", type=float, metavar="S", help=f"seconds for each section ({longest})"
+        "--limit",
+        type=above("--limit", 0, MOST_S),
+        metavar="S",
+        help=f"seconds for each section ({longest})",
     )
     add_bus_arguments(parser)
 
@@ -80,8 +83,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: the limit is no time, or the output of no known kind.
     """
-    if args.limit is not None and not 0 < args.limit < math.inf:
-        raise UsageError(f"--limit: expected a positive number of seconds, found {args.limit}")
     if args.output is not None and args.output.suffix not in SUFFIXES:
         raise UsageError(
             f"--output: expected a file named {' or '.join(SUFFIXES)}, found {args.output.name}"

@@ -27,7 +27,6 @@ Example:
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -58,6 +57,7 @@ from tools.closed_loop.run import (
 from tools.closed_loop.scenario import SCENARIOS
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
+from tools.lib.number_options import above, real, seed, whole
 from tools.lib.table import format_table
 from tools.playback.model import check_frame, load_model, read_driving_artifact
 
@@ -69,11 +69,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--model", type=Path, metavar="PKL", help="driving artifact")
     parser.add_argument("--expert", action="store_true", help="a driver who knows the road")
-    parser.add_argument("--seed", type=int, default=0, help="of the first drive (0)")
+    parser.add_argument("--seed", type=seed(), default=0, help="of the first drive (0)")
     parser.add_argument(
-        "--drives", type=int, default=1, metavar="N", help="of each scenario, seed after seed (1)"
+        "--drives",
+        type=whole("--drives"),
+        default=1,
+        metavar="N",
+        help="of each scenario, seed after seed (1)",
     )
-    parser.add_argument("--km", type=float, help="length of each drive (2; by the scenario)")
+    parser.add_argument(
+        "--km",
+        type=above("--km", 0, MOST_KM),
+        help="length of each drive (2; by the scenario)",
+    )
     parser.add_argument(
         "--scenario",
         nargs="+",
@@ -91,7 +99,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of --live: name of the frame rings (one of its own)",
     )
     parser.add_argument(
-        "--rate-hz", type=float, help="of --live: frames a second; less is slow motion (20)"
+        "--rate-hz",
+        type=real("--rate-hz", 0.5, FULL_RATE_HZ),
+        help="of --live: frames a second; less is slow motion (20)",
     )
     parser.add_argument(
         "--fault", choices=[*FAULTS, "all"], metavar="NAME", help=f"{', '.join(FAULTS)}, or all"
@@ -106,7 +116,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="processes that drive, not --live (1)"
+        "--workers",
+        type=whole("--workers"),
+        default=1,
+        metavar="N",
+        help="processes that drive, not --live (1)",
     )
     group = parser.add_argument_group("gates, instead of clean drives")
     add_gates(group, "offset_p99_m <= 0.7")
@@ -140,12 +154,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _selection(args: argparse.Namespace) -> Selection:
-    if args.seed < 0:
-        raise UsageError(f"--seed: expected 0 or more, found {args.seed}")
-    if args.drives < 1:
-        raise UsageError(f"--drives: expected at least 1, found {args.drives}")
-    if args.km is not None and not 0.0 < args.km <= MOST_KM:
-        raise UsageError(f"--km: expected more than 0 and at most {MOST_KM:g}, found {args.km:g}")
     length_m = None if args.km is None else 1e3 * args.km
     return Selection(scenarios_named(args.scenario), args.seed, args.drives, length_m)
 
@@ -173,9 +181,6 @@ def _check(args: argparse.Namespace, gates: Sequence[Gate]) -> None:
         )
     if args.expert and args.log is not None:
         raise UsageError("--log: expected a model, found --expert, who says nothing")
-    rate_hz = args.rate_hz
-    if rate_hz is not None and not (math.isfinite(rate_hz) and 0.5 <= rate_hz <= FULL_RATE_HZ):
-        raise UsageError(f"--rate-hz: expected 0.5 to {FULL_RATE_HZ:g}, found {rate_hz:g}")
     if args.model is not None:
         artifact = read_driving_artifact(args.model)
         cameras = device_cameras() if args.live else cropped_cameras()
@@ -184,8 +189,6 @@ def _check(args: argparse.Namespace, gates: Sequence[Gate]) -> None:
 
 
 def _check_workers(args: argparse.Namespace) -> None:
-    if args.workers < 1:
-        raise UsageError(f"--workers: expected at least 1, found {args.workers}")
     if args.workers > 1 and (args.live or args.expert or args.log):
         other = "--live" if args.live else "--expert" if args.expert else "--log"
         raise UsageError(f"--workers: expected no {other}, found both; leave one out")

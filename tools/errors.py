@@ -1,4 +1,4 @@
-"""Errors of the command line tools.
+"""Exit codes of ``modeld``, and the errors of the command line tools.
 
 ::
 
@@ -17,7 +17,7 @@
     +-- DriveError               4  a drive that is missing, incomplete or of no known kind
     +-- TelemetryError           4  a telemetry file with missing or unreadable columns
     +-- ArtifactMismatchError    4  an artifact that was not compiled for this job
-    +-- InspectError             4  a file of no known kind
+    +-- FileKindError            4  a file that is missing, or of a kind that is not expected
     +-- CompareError             4  logs that have nothing to compare
     +-- LabelsError              4  labels that are damaged, or of another clip
 
@@ -27,13 +27,39 @@ is one line: where, expected, found, what to do next.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from enum import IntEnum
+from typing import ClassVar, Self
+
+
+class ExitCode(IntEnum):
+    """What ``modeld`` exits with; `meaning` is the line of ``--help`` and docs/commands.md.
+
+    Errors of the packages below have the same numbers; a test compares them with these.
+    """
+
+    meaning: str
+
+    def __new__(cls, number: int, meaning: str) -> Self:
+        """Make a member of a number and what it means."""
+        code = int.__new__(cls, number)
+        code._value_ = number
+        code.meaning = meaning
+        return code
+
+    DONE = 0, "done; the daemon: stopped by SIGTERM"
+    FAILED = 1, "a check failed, or an unexpected error"
+    USAGE = 2, "usage: an option, a configuration or an input array"
+    MACHINE = 3, "no usable device, a kernel that does not build, or a missing optional package"
+    INPUT = 4, "bad model, artifact, video or log; a device that fails"
+    INTERRUPTED = 130, "interrupted (SIGINT)"
+    CLOSED_PIPE = 141, "a closed pipe (SIGPIPE)"
+    TERMINATED = 143, "terminated (SIGTERM)"
 
 
 class ToolError(Exception):
     """A tool did its work and the result is not what it has to be."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[int] = ExitCode.FAILED
 
 
 class TrainingError(ToolError):
@@ -43,19 +69,19 @@ class TrainingError(ToolError):
 class UsageError(ToolError):
     """The arguments cannot work."""
 
-    exit_code: ClassVar[int] = 2
+    exit_code: ClassVar[int] = ExitCode.USAGE
 
 
 class MissingPackageError(ToolError):
     """A package of an optional extra is not installed."""
 
-    exit_code: ClassVar[int] = 3
+    exit_code: ClassVar[int] = ExitCode.MACHINE
 
 
 class PackagesError(ToolError):
     """Packages of Debian cannot be fetched on this machine."""
 
-    exit_code: ClassVar[int] = 3
+    exit_code: ClassVar[int] = ExitCode.MACHINE
 
 
 class PackageNotOfferedError(PackagesError):
@@ -73,7 +99,7 @@ class PackageDiskError(PackagesError):
 class ToolchainError(ToolError):
     """The compiler for Adreno cannot be made on this machine, or does not start."""
 
-    exit_code: ClassVar[int] = 3
+    exit_code: ClassVar[int] = ExitCode.MACHINE
 
 
 class ToolchainMissingError(ToolchainError):
@@ -83,7 +109,7 @@ class ToolchainMissingError(ToolchainError):
 class VideoError(ToolError):
     """A video is missing, or nothing in it can be read."""
 
-    exit_code: ClassVar[int] = 4
+    exit_code: ClassVar[int] = ExitCode.INPUT
 
 
 class PictureSizeError(VideoError):
@@ -93,34 +119,34 @@ class PictureSizeError(VideoError):
 class DriveError(ToolError):
     """A recorded drive is missing, incomplete, damaged or of no known kind."""
 
-    exit_code: ClassVar[int] = 4
+    exit_code: ClassVar[int] = ExitCode.INPUT
 
 
 class TelemetryError(ToolError):
     """A telemetry file has no usable columns or rows."""
 
-    exit_code: ClassVar[int] = 4
+    exit_code: ClassVar[int] = ExitCode.INPUT
 
 
 class ArtifactMismatchError(ToolError):
     """An artifact is sound but was compiled for something else."""
 
-    exit_code: ClassVar[int] = 4
+    exit_code: ClassVar[int] = ExitCode.INPUT
 
 
-class InspectError(ToolError):
-    """A file that is none of the kinds ``modeld inspect`` knows, or that cannot be read."""
+class FileKindError(ToolError):
+    """A file that was named is missing, is of another kind than expected, or cannot be read."""
 
-    exit_code: ClassVar[int] = 4
+    exit_code: ClassVar[int] = ExitCode.INPUT
 
 
 class CompareError(ToolError):
     """Two logs have no message in common that could be compared."""
 
-    exit_code: ClassVar[int] = 4
+    exit_code: ClassVar[int] = ExitCode.INPUT
 
 
 class LabelsError(ToolError):
     """Labelled frames that cannot be read, or that are of another clip."""
 
-    exit_code: ClassVar[int] = 4
+    exit_code: ClassVar[int] = ExitCode.INPUT

@@ -1,15 +1,21 @@
-"""``modeld exec``: run an artifact once on arrays from a file.
+"""``modeld exec``: run an artifact or an ONNX model once, on arrays of a file or on random ones.
 
 Example::
 
     modeld exec policy.pkl --inputs in.npz --outputs out.npz
+    modeld exec policy.pkl --random --seed 7
+    modeld exec policy.onnx --random --dump /attn/Softmax --outputs out.npz
 
-The input file holds one array per input, by name; ``modeld inspect`` shows names and shapes.
+The input file holds one array per input, by name; ``modeld inspect`` shows names and shapes. An
+ONNX model is compiled for the device first, into a directory that is deleted afterwards. --dump
+gives the values of its nodes beside the outputs: the model is compiled with these values as
+outputs, so kernels end there that otherwise compute more nodes at once, and last bits may differ.
 """
 
 from __future__ import annotations
 
-import zipfile
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +23,13 @@ import numpy as np
 
 from runtime.whole_file import whole_file
 from tools.errors import UsageError
+from tools.lib.bindings import add_bind
+from tools.lib.compiled_here import Changes, compiled_here, is_onnx
+from tools.lib.constants import add_constant
 from tools.lib.json_output import print_json
 from tools.lib.npz import write_npz
+from tools.lib.number_options import seed
+from tools.lib.program_inputs import inputs_for
 from tools.lib.table import format_table
 
 if TYPE_CHECKING:
@@ -27,34 +38,58 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from runtime.manifest import Manifest
+
+MOST_NAMED = 6  # nodes of a kernel in a message
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("artifact", type=Path, help="made by modeld compile")
     parser.add_argument(
-        "--inputs", type=Path, required=True, metavar="NPZ", help="one array per input, by name"
+        "artifact", type=Path, metavar="FILE", help="made by modeld compile, or an ONNX model"
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--inputs", type=Path, metavar="NPZ", help="one array per input, by name")
+    source.add_argument("--random", action="store_true", help="random inputs, as bench has them")
+    parser.add_argument("--seed", type=seed(), help="of the random inputs (0)")
+    parser.add_argument(
+        "--outputs", type=Path, metavar="NPZ", help="where the outputs go (nowhere)"
     )
     parser.add_argument(
-        "--outputs", type=Path, required=True, metavar="NPZ", help="where the outputs go"
+        "--dump",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="also the values of this node of an ONNX model; may be repeated",
     )
+    add_bind(parser)
+    add_constant(parser)
     parser.add_argument("--entry", help="entry point (the artifact's first)")
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run once and write the outputs.
+    """Run once, write the outputs and describe them.
 
     Raises:
-        UsageError: the input file cannot be read, or the output file cannot be written.
+        UsageError: options do not fit the file, the input file cannot be read, or the output file
+            cannot be written.
+        ModelError: the model cannot be compiled, or has no such node.
         RuntimeFault: the artifact, the device or an input is not right.
     """
     from runtime import load_program
 
-    inputs = _read_arrays(args.inputs)
-    with load_program(args.artifact, args.device) as program:
-        outputs = program.run(inputs, args.entry)
+    if args.seed is not None and not args.random:
+        raise UsageError("--seed: expected with --random only, found --inputs")
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="modeld-exec-"))
+        artifact = _artifact(args, Path(directory))
+        program = stack.enter_context(load_program(artifact, args.device))
+        specs = program.entry_inputs(args.entry)
+        outputs = program.run(inputs_for(specs, args.inputs, args.seed or 0), args.entry)
         run_ms = program.stats.last_run_ms
-    _write_arrays(args.outputs, outputs)
+    if args.outputs is not None:
+        _write_arrays(args.outputs, outputs)
     rows = [_describe(name, array) for name, array in outputs.items()]
     if args.json:
         print_json({"run_ms": run_ms, "outputs": rows})
@@ -64,22 +99,37 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        # numpy leaves a file open that it finds damaged; this one is ours to close.
-        with path.open("rb") as file:
-            # Without pickles: a file of arrays must not be able to run anything.
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise UsageError(f"{path}: expected an .npz of named arrays, found a single array")
-            return {name: np.asarray(archive[name], order="C") for name in archive.files}
-    except OSError as error:
-        raise UsageError(f"{path}: cannot read: {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        # numpy's own text advises to allow pickles, which is the last thing to do.
-        raise UsageError(
-            f"{path}: expected an .npz of plain arrays, as numpy.savez writes"
-        ) from error
+def _artifact(args: argparse.Namespace, directory: Path) -> Path:
+    """Return the artifact that was named, or one of the model that was named."""
+    path: Path = args.artifact
+    if is_onnx(path):
+        target = directory / f"{path.stem}.pkl"
+        changes = Changes(args.bind, args.constant, args.dump)
+        return compiled_here([path], target, args.device, changes)
+    for option in ("bind", "constant"):
+        if getattr(args, option):
+            raise UsageError(f"--{option}: expected an ONNX model, found the artifact {path}")
+    if args.dump:
+        from runtime.artifact import read_artifact
+
+        raise UsageError(_not_dumped(args, read_artifact(path).manifest))
+    return path
+
+
+def _not_dumped(args: argparse.Namespace, manifest: Manifest) -> str:
+    """Return which kernel computes a node that is to be dumped, and how to dump it."""
+    name = args.dump[0]
+    kernel = next((one for one in manifest.kernels if name in one.origin), None)
+    if kernel is None:
+        found = "no kernel that computes it"
+    else:
+        others = [node for node in kernel.origin if node != name]
+        shown = ", ".join(others[:MOST_NAMED]) + (", ..." if len(others) > MOST_NAMED else "")
+        found = f"it inside {kernel.name}" + (f", which also computes {shown}" if shown else "")
+    return (
+        f"--dump {name}: expected an ONNX model, found an artifact with {found}; give the model: "
+        f"modeld exec MODEL.onnx --dump {name}"
+    )
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

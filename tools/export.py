@@ -24,7 +24,6 @@ Example:
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from tools.drives.open_drive import open_drive
 from tools.errors import UsageError
 from tools.lib.dump_log import selections
 from tools.lib.json_output import print_json
+from tools.lib.number_options import MOST_HZ, above
 
 OUTPUTS = ("mcap", "video", "rerun")
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--picture-rate",
-        type=float,
+        type=above("--picture-rate", 0, MOST_HZ),
         default=5.0,
         metavar="HZ",
         help="with --mcap and --drive: at most this many pictures a second (5)",
@@ -81,10 +81,6 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(
                 f"--{name}: expected --drive beside it, found none; name the drive with the frames"
             )
-    if not (math.isfinite(args.picture_rate) and args.picture_rate > 0):
-        raise UsageError(
-            f"--picture-rate: expected a positive number, found {args.picture_rate:g}; 5 is usual"
-        )
     figures: dict[str, Any] = {"log": str(args.log)}
     with _progress(args) as on_event:
         if args.mcap:

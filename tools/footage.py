@@ -31,6 +31,7 @@ from tools.drives.video_drive import MODEL_HZ, VideoDrive, open_drive
 from tools.errors import UsageError
 from tools.lib.drive_log import summarize
 from tools.lib.json_output import print_json
+from tools.lib.number_options import MOST_HZ, above
 from tools.lib.picture import encode_jpeg
 from tools.lib.report_page import write_page
 from tools.lib.table import format_table
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rate",
-        type=float,
+        type=above("--rate", 0, MOST_HZ),
         default=MODEL_HZ,
         metavar="HZ",
         help="frames per second that the model sees (20)",

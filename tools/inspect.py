@@ -25,7 +25,6 @@ The kind of file is told from its first bytes, never from its name.
 from __future__ import annotations
 
 import importlib
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -35,6 +34,7 @@ from tools.errors import UsageError
 from tools.lib.bindings import add_bind, parse_bindings
 from tools.lib.file_kind import kind_of
 from tools.lib.json_output import print_json
+from tools.lib.number_options import MOST_S, above, real
 from tools.lib.table import Section, format_table, printable
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes",
         action="store_true",
-        help="every node of an ONNX model: operator, shape and type of its output, work",
+        help="every node of an ONNX model, with its output, work, inputs and attributes, and every "
+        "initializer",
     )
     add_bind(parser)
     parser.add_argument(
@@ -142,11 +143,13 @@ def _add_dump_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--from",
         dest="from_s",
-        type=float,
+        type=real("--from", 0, MOST_S),
         metavar="S",
         help="from this time on, in seconds of the drive: its first event but initData is at 0",
     )
-    group.add_argument("--to", dest="to_s", type=float, metavar="S", help="before this time")
+    group.add_argument(
+        "--to", dest="to_s", type=above("--to", 0, MOST_S), metavar="S", help="before this time"
+    )
     group.add_argument(
         "--format",
         choices=FORMATS,
@@ -165,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
     """Describe the file, or compare a checkout; return 1 if that has what we have not.
 
     Raises:
-        InspectError: the file cannot be read or is none of these kinds.
+        FileKindError: the file cannot be read or is none of these kinds.
         UsageError: an option that this kind of file does not have.
     """
     if args.schema is not None:
@@ -242,9 +245,10 @@ def _dump(args: argparse.Namespace, kind: str) -> int:
     for name in ("bind", "nodes", "schedule", "entry", "viz"):
         if getattr(args, name):
             raise UsageError(f"--{name} is not for logs; leave out --dump")
-    for option, seconds in (("--from", args.from_s), ("--to", args.to_s)):
-        if seconds is not None and not math.isfinite(seconds):
-            raise UsageError(f"{option}: expected a finite number of seconds, found {seconds}")
+    if None not in (args.from_s, args.to_s) and args.from_s >= args.to_s:
+        raise UsageError(
+            f"--to: expected more than the {args.from_s:g} s of --from, found {args.to_s:g}"
+        )
     ending = args.output.suffix.lstrip(".") if args.output else ""
     tally = dump(
         Request(

@@ -21,6 +21,7 @@ from pathlib import Path
 from runtime.quantities import count_text
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
+from tools.lib.number_options import above, seed, whole
 from tools.lib.progress_bar import progress_bar
 from tools.render.recorded_motion import recorded_motion, recording_digest
 from tools.render.spec import SENSOR_OF_DEVICE, SMALL, DriveSpec
@@ -37,9 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("directory", metavar="DIR", type=Path, help="gets the segments; made")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--minutes", type=float, help="length of the drive (1)")
-    length.add_argument("--seconds", type=float, help="the same in seconds")
-    parser.add_argument("--seed", type=int, default=0, help="of the road and all that moves (0)")
+    length.add_argument(
+        "--minutes",
+        type=above("--minutes", 0, MAX_SECONDS / 60),
+        help="length of the drive (1)",
+    )
+    length.add_argument(
+        "--seconds", type=above("--seconds", 0, MAX_SECONDS), help="the same in seconds"
+    )
+    parser.add_argument("--seed", type=seed(), default=0, help="of the road and all that moves (0)")
     parser.add_argument(
         "--device", choices=sorted(SENSOR_OF_DEVICE), default="mici", help="whose cameras (mici)"
     )
@@ -72,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers",
-        type=int,
+        type=whole("--workers"),
         default=os.cpu_count() or 1,
         help="most processes (one per processor)",
     )
@@ -82,8 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Render the drive and list what was written."""
     spec = parse_spec(args)
-    if args.workers < 1:
-        raise UsageError(f"--workers: expected at least 1, found {args.workers}")
     pictures = sum(
         len(spec.delivered(stream, segment))
         for stream in spec.streams
@@ -122,8 +127,6 @@ def parse_spec(args: argparse.Namespace) -> DriveSpec:
         UsageError: an option is out of range.
         ToolError: the telemetry cannot be used.
     """
-    if args.seed < 0:
-        raise UsageError(f"--seed: expected 0 or more, found {args.seed}")
     frames = _parse_length(args)
     telemetry_digest = ""
     if args.telemetry is not None:

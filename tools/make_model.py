@@ -19,6 +19,7 @@ from runtime.quantities import flops_text
 from runtime.whole_file import whole_file
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
+from tools.lib.number_options import seed
 
 if TYPE_CHECKING:
     import argparse
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--list-interfaces", action="store_true", help="name the revisions and write nothing"
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the weights; equal seeds give equal bytes"
+        "--seed", type=seed(), default=0, help="of the weights; equal seeds give equal bytes"
     )
 
 
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the models and list what was written.
 
     Raises:
-        UsageError: a negative seed, an unknown interface, or no directory that can be written to.
+        UsageError: an unknown interface, or no directory that can be written to.
     """
     if args.list_interfaces:
         return _list_interfaces(args.json)
@@ -87,8 +88,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("DIR: missing; name the directory that the files go to")
     if args.interface is not None and (args.benchmarks or args.model != "all"):
         raise UsageError("--interface: expected neither --model nor --benchmarks beside it")
-    if args.seed < 0:
-        raise UsageError(f"--seed: expected 0 or more, found {args.seed}")
     if args.interface is not None:
         written = write_interface(args.directory, args.interface, args.seed)
     else:

@@ -3,14 +3,17 @@
 Messages go onto the bus and frames into shared-memory rings, as a car and its cameras would send
 them. What the daemons publish themselves (modelV2, drivingModelData, cameraOdometry,
 driverStateV2) is left out, unless --allow names it; initData and carParams are always sent, the
-latter once a second, so that a daemon finds its car whenever it starts. Silences over 1 s are
-skipped. Stamps and frame ids are those of the recording; after a seek, and when a loop begins
-again, they go on as if the drive continued, so no daemon counts dropped frames. With --now they
-begin at the present.
+latter once a second, so that a daemon finds its car whenever it starts. A drive without carParams,
+such as a video, has the car of modeld run --demo. Silences over 1 s are skipped. Stamps and frame
+ids are those of the recording; after a seek, and when a loop begins again, they go on as if the
+drive continued, so no daemon counts dropped frames. With --now they begin at the present.
 
 On a terminal: space pauses, left and right (or , and .) seek 10 s, q ends. SIGTERM ends it too
-(exit code 0), and SIGINT (130). late is how long after its moment a frame was handed over. A daemon
-is started by itself: modeld run --model driving.pkl.
+(exit code 0), and SIGINT (130). late is how long after its moment a frame was handed over.
+
+The command that starts a daemon for the drive is printed first, with the bus, the cameras' address
+and the size and focal length of cameras that no device has. It names the artifact driving.pkl. Run
+it in another terminal; with --loop it may come at any time.
 
 Example:
   modeld play a2a0ccea32023010--2023-07-27--13-01-19--5 --loop
@@ -31,10 +34,12 @@ from modeld.config import environment_prefix
 from modeld.startup import StopSignals
 from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.open_drive import open_drive
-from tools.errors import UsageError
+from tools.errors import DriveError, UsageError
 from tools.lib.bus_options import add_bus_arguments, open_bus, stack_of
 from tools.lib.json_output import print_json
+from tools.lib.number_options import whole
 from tools.playback.player import Played, Player
+from tools.playback.player_daemon import daemon_commands, with_car
 from tools.playback.player_keys import Keys
 from tools.playback.player_options import add_play_arguments, play_options
 from tools.playback.player_outlet import OPENED_FIRST, BusOutlet
@@ -64,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--now", action="store_true", help="stamps begin now, not at the recording's time"
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="stop after N frames")
+    parser.add_argument("--limit", type=whole("--limit"), metavar="N", help="stop after N frames")
     parser.add_argument(
         "--driver-camera", action="store_true", help="the driver camera's frames, too"
     )
@@ -93,9 +98,18 @@ def run(args: argparse.Namespace) -> int:
         )
         stack.callback(outlet.close)
         clock = MonotonicClock()
-        player = Player(drive.info, read_yielding(drive), outlet, clock, options)
+        info = with_car(drive.info)
+        player = Player(info, read_yielding(drive), outlet, clock, options)
         played: list[Played] = []
-        player.on_frame = played.append
+        commands = daemon_commands(args, info)
+
+        def on_frame(one: Played) -> None:
+            # Not before there is a frame: without one the drive is refused.
+            if not (played or args.json or args.quiet):
+                print("\n  ".join(["a daemon for it:", *commands]), flush=True)
+            played.append(one)
+
+        player.on_frame = on_frame
         keys = stack.enter_context(Keys())
         show = not (args.json or args.quiet) and sys.stderr.isatty()
         console = Console(keys, played, show=show)
@@ -105,11 +119,10 @@ def run(args: argparse.Namespace) -> int:
                 player.run(stop.event, console.attend)
         exit_code = stop.exit_code
     name = drive.info.name
-    if options.first and not (played or stop.event.is_set()):
-        raise UsageError(
-            f"--start: expected a time within {name}, found no frame from {args.start:g} s on"
-        )
+    if not stop.event.is_set():
+        _check_played(player, options.first, name)
     report = {"drive": name, "speed": options.speed, **play_report(player.counts, played)}
+    report["daemons"] = commands
     if args.json:
         print_json(report)
     else:
@@ -117,6 +130,17 @@ def run(args: argparse.Namespace) -> int:
         print(f"{name}: frames: {frames or 'none'}  messages: {report['messages']}")
         print(late_text(report))
     return exit_code
+
+
+def _check_played(player: Player, first: int, name: str) -> None:
+    """Refuse a drive of which nothing was played to its end."""
+    if first and not player.counts.frames:
+        start_s = first / player.info.rate_hz
+        raise UsageError(
+            f"--start: expected a time within {name}, found no frame from {start_s:g} s on"
+        )
+    if not (player.counts.frames or player.counts.messages):
+        raise DriveError(f"{name}: expected frames or messages to play, found none")
 
 
 class Console:

@@ -49,6 +49,7 @@ from tools.drives.open_drive import DriveOptions
 from tools.drives.openpilot import segment_directories
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
+from tools.lib.number_options import whole
 from tools.playback.model import MONITORING, read_artifact_of, read_driving_artifact
 from tools.regress.bisect import bisect
 from tools.regress.cluster import parse_address, run_jobs_on_cluster
@@ -132,7 +133,7 @@ def _add_looking(parser: argparse.ArgumentParser) -> None:
 def _add_running(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs",
-        type=int,
+        type=whole("--jobs"),
         metavar="N",
         help="drives at a time, each in a process of its own (1 on a GPU; on a CPU 1 for each 4 "
         "processors: a single drive uses them all, another one fills its gaps only)",
@@ -222,8 +223,6 @@ def _check_arguments(args: argparse.Namespace) -> None:
     for name in ("model", "reference"):
         if getattr(args, name) is None:
             raise UsageError(f"--{name}: expected one, found none; only --bisect does without")
-    if args.jobs is not None and args.jobs < 1:
-        raise UsageError(f"--jobs: expected at least 1 process, found {args.jobs}")
     if args.update and not (args.reason or "").strip():
         raise UsageError(
             "--update: expected --reason TEXT, found none; say why the change is right, it is "

@@ -45,6 +45,7 @@ from tools.drives.drive import Drive, DriveInfo
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.errors import UsageError
 from tools.lib.json_output import json_text, print_json
+from tools.lib.number_options import whole
 from tools.lib.report import (
     MAX_PICTURES,
     MEASURED_TIMES,
@@ -102,7 +103,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rerun", type=Path, metavar="RRD", help="also write a rerun recording")
     add_drive_arguments(parser, may_split=True)
     add_live_arguments(parser)
-    parser.add_argument("--limit", type=int, metavar="N", help="stop after N frames of a drive")
+    parser.add_argument(
+        "--limit", type=whole("--limit"), metavar="N", help="stop after N frames of a drive"
+    )
     parser.add_argument("--fresh", action="store_true", help="do finished drives again, too")
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar on a terminal")
@@ -115,8 +118,6 @@ def run(args: argparse.Namespace) -> int:
         args.model, args.drives = args.model[:1], [str(path) for path in args.model[1:]]
     if not args.drives:
         raise UsageError("DRIVE: expected at least one drive, found none; name a video or segment")
-    if args.limit is not None and args.limit < 1:
-        raise UsageError(f"--limit: expected at least 1 frame, found {args.limit}")
     if not args.model and args.monitoring is None:
         raise UsageError("--model: expected a driving artifact, or --monitoring, found neither")
     options = replace(

@@ -16,19 +16,19 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import sys
 from collections import deque
 from contextlib import ExitStack
 from typing import Any
 
 from modeld.startup import StopSignals
-from tools.errors import ToolError, UsageError
+from tools.errors import ToolError
 from tools.lib.bus_options import add_bus_arguments, addresses_of, open_bus
 from tools.lib.health_ear import SERVICES, HealthEar
 from tools.lib.health_judge import Health, problems_of, quantile_ms, stages_since
 from tools.lib.health_text import Painter, health_text
 from tools.lib.json_output import print_json
+from tools.lib.number_options import MOST_S, above
 
 logger = logging.getLogger(__name__)
 
@@ -43,14 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_bus_arguments(parser)
     parser.add_argument("--watch", action="store_true", help="go on, once a second")
     parser.add_argument(
-        "--timeout", type=float, default=2.5, metavar="S", help="longest wait for a message (2.5)"
+        "--timeout",
+        type=above("--timeout", 0, MOST_S),
+        default=2.5,
+        metavar="S",
+        help="longest wait for a message (2.5)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Say how the daemons are."""
-    if not 0 < args.timeout < math.inf:
-        raise UsageError(f"--timeout: expected a positive number of seconds, found {args.timeout}")
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
         transport = open_bus(args)

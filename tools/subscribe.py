@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +40,7 @@ from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.lib.dump_log import json_line, selections
 from tools.lib.json_output import print_json
 from tools.lib.message_values import Selection
+from tools.lib.number_options import MOST_S, above, whole
 
 logger = logging.getLogger(__name__)
 
@@ -73,20 +73,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --json: only this field and what is in it, as in position.x or laneLines[1].y; "
         "may be repeated (all)",
     )
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="print each N-th (1)")
-    parser.add_argument("--count", type=int, metavar="N", help="stop after N messages")
-    parser.add_argument("--timeout", type=float, metavar="S", help="longest silence")
+    parser.add_argument(
+        "--every", type=whole("--every"), default=1, metavar="N", help="print each N-th (1)"
+    )
+    parser.add_argument("--count", type=whole("--count"), metavar="N", help="stop after N messages")
+    parser.add_argument(
+        "--timeout", type=above("--timeout", 0, MOST_S), metavar="S", help="longest silence"
+    )
     parser.add_argument("--output", type=Path, metavar="LOG", help="event log to write")
 
 
 def run(args: argparse.Namespace) -> int:
     """Follow the bus until told to stop."""
     printed = tuple(args.services) or OUTPUT_SERVICES
-    for option, value in (("--every", args.every), ("--count", args.count)):
-        if value is not None and value < 1:
-            raise UsageError(f"{option}: expected at least 1, found {value}")
-    if args.timeout is not None and not 0 < args.timeout < math.inf:
-        raise UsageError(f"--timeout: expected a positive number of seconds, found {args.timeout}")
     if args.field and not args.json:
         raise UsageError("--field needs --json")
     # Unknown names must fail here: a socket for them would stay silent for ever.

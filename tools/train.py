@@ -14,13 +14,13 @@ Example::
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
+from tools.lib.number_options import MOST_COUNT, MOST_S, MOST_SEED, real, whole
 from tools.training.options import DEFAULT_SLOTS, TrainingOptions, parse_seeds, share_cores
 from tools.training.recipe import RECIPE, recipe_of, resumed
 
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--eight-bits",
-        type=float,
+        type=real("--eight-bits", 0, MOST_S),
         metavar="N",
         help="instead of training, round the weights of the finished training in DIR to 8 bits, "
         "and let them follow what they were for N minutes (0: only round); writes DIR/eight-bits",
@@ -97,11 +97,20 @@ def _add(group: argparse._ActionsContainer, option: _Option) -> None:
     of_recipe = option.name.lstrip("-").replace("-", "_") in RECIPE
     group.add_argument(
         option.name,
-        type=type(default),
+        type=_type(option),
         default=None if of_recipe else default,
         metavar=option.metavar,
         help=f"{option.what} ({option.said}: {shown})",
     )
+
+
+def _type(option: _Option) -> Callable[[str], float | str]:
+    """Return the type of an option's values; `TrainingOptions.check` knows their bounds."""
+    if isinstance(option.default, str):
+        return str
+    if isinstance(option.default, int):
+        return whole(option.name, 0, MOST_SEED if option.name == "--seed" else MOST_COUNT)
+    return real(option.name, 0, MOST_S)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -174,8 +183,6 @@ def _checked(args: argparse.Namespace, recipe: Mapping[str, Any]) -> TrainingOpt
 def _eight_bits(args: argparse.Namespace) -> int:
     """Round and distil what is trained, export, report."""
     minutes = args.eight_bits
-    if not 0.0 <= minutes < math.inf:
-        raise UsageError(f"--eight-bits: expected minutes, 0 or more, found {minutes}")
     if args.resume:
         raise UsageError(
             "--eight-bits: expected no --resume, found it; a distillation begins with the finished "

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import sys
 import webbrowser
 from contextlib import ExitStack
@@ -33,6 +32,7 @@ from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.errors import UsageError
 from tools.lib.bus_options import add_bus_arguments
 from tools.lib.json_output import print_json
+from tools.lib.number_options import above, whole
 
 if TYPE_CHECKING:
     import socket
@@ -57,21 +57,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     page = parser.add_argument_group("page")
     page.add_argument("--host", default="127.0.0.1", help="address to serve on (127.0.0.1)")
-    page.add_argument("--port", type=int, default=PORT, help=f"0 takes any that is free ({PORT})")
+    page.add_argument(
+        "--port",
+        type=whole("--port", 0, 65535),
+        default=PORT,
+        help=f"0 takes any that is free ({PORT})",
+    )
     page.add_argument(
         "--expose", action="store_true", help="let other machines watch: with their --host"
     )
     page.add_argument("--open", action="store_true", help="open the page in a browser")
     page.add_argument(
         "--picture-rate",
-        type=float,
+        type=above("--picture-rate", 0, MAX_RATE_HZ),
         default=RATE_HZ,
         metavar="HZ",
         help=f"at most this many pictures a second ({RATE_HZ:g})",
     )
     page.add_argument(
         "--picture-width",
-        type=int,
+        type=whole("--picture-width", 64, MAX_WIDTH),
         default=WIDTH,
         metavar="PX",
         help=f"of the pictures, at most ({WIDTH})",
@@ -81,7 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; return 0 after SIGTERM, 130 after SIGINT."""
-    _check(args)
+    if args.drive is not None and args.log is None:
+        raise UsageError("--drive: expected a log beside it, found none; name the log of the drive")
     # Here, because they need the extra `view`: usage errors come first.
     from tools.live.serve import ServeOptions, live_session, log_session, serve
     from tools.live.server import Address, open_socket, url_of
@@ -114,23 +120,6 @@ def run(args: argparse.Namespace) -> int:
 
         asyncio.run(serve(session, address, listening, stop.event, on_ready))
         return stop.exit_code
-
-
-def _check(args: argparse.Namespace) -> None:
-    if not 0 <= args.port <= 65535:
-        raise UsageError(f"--port: expected 0 to 65535, found {args.port}; {PORT} is usual")
-    if not (math.isfinite(args.picture_rate) and 0 < args.picture_rate <= MAX_RATE_HZ):
-        raise UsageError(
-            f"--picture-rate: expected above 0 and at most {MAX_RATE_HZ:g}, found "
-            f"{args.picture_rate:g}; {RATE_HZ:g} is usual"
-        )
-    if not 64 <= args.picture_width <= MAX_WIDTH:
-        raise UsageError(
-            f"--picture-width: expected 64 to {MAX_WIDTH}, found {args.picture_width}; {WIDTH} is "
-            "usual"
-        )
-    if args.drive is not None and args.log is None:
-        raise UsageError("--drive: expected a log beside it, found none; name the log of the drive")
 
 
 if __name__ == "__main__":

@@ -38,14 +38,14 @@ class Binding:
         self._model = model
         self._sizes = sizes
         self._found: dict[str, int] = {}
-        open_names = self._open_names()
+        known = open_names(model)
         for name, size in sizes.items():
             if size < 0:
                 raise ModelError(f"{model.name}: {printable(name)}={size}: expected a size from 0")
-            if name not in open_names:
+            if name not in known:
                 raise ModelError(
                     f'{model.name}: no input has a dimension "{printable(name)}"; found '
-                    f"{sorted(open_names) or 'no symbolic dimensions'}"
+                    f"{sorted(known) or 'no symbolic dimensions'}"
                 )
 
     def free_inputs(
@@ -106,14 +106,15 @@ class Binding:
             )
         return sizes
 
-    def _open_names(self) -> set[str]:
-        names = set()
-        for value in self._model.inputs:
-            kind = value.type.tensor_type
-            for axis, dim in enumerate(kind.shape.dim):
-                if _size(dim) is None:
-                    names |= {dim.dim_param, f"{value.name}:{axis}"} - {""}
-        return names
+
+def open_names(model: OnnxModel) -> set[str]:
+    """Return the names of the dimensions of inputs that a model leaves open."""
+    names = set()
+    for value in model.inputs:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if declared_size(dim) is None:
+                names |= {dim.dim_param, f"{value.name}:{axis}"} - {""}
+    return names
 
 
 def declared(value: onnx.ValueInfoProto, where: str) -> tuple[Declared, DType]:
@@ -131,10 +132,10 @@ def declared(value: onnx.ValueInfoProto, where: str) -> tuple[Declared, DType]:
         raise ModelError(
             f"{where}: unsupported element type {type_name(kind.elem_type)}"
         ) from error
-    return [(str(dim.dim_param), _size(dim)) for dim in kind.shape.dim], dtype
+    return [(str(dim.dim_param), declared_size(dim)) for dim in kind.shape.dim], dtype
 
 
-def _size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
+def declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
     """Return a declared size, None if it is open; -1 is how some tools write "any"."""
     size = int(dim.dim_value) if dim.HasField("dim_value") else -1
     return size if size >= 0 else None

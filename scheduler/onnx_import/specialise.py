@@ -1,12 +1,13 @@
-"""A model with some of its inputs fixed: shapes, modes, sampling rates given as inputs.
+"""A model with some of its inputs fixed, or with more outputs.
 
 f(x, rate)   ->   f(x)   with rate an initializer: If on it takes one branch, shapes are known
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from scheduler.errors import ModelError
+from scheduler.onnx_import.binding import declared_size
 from scheduler.onnx_import.element_types import type_name
 from scheduler.onnx_import.files.load import OnnxModel
+from scheduler.onnx_import.support import node_label
 from scheduler.onnx_import.text import printable
 
 Array = NDArray[Any]
@@ -43,13 +46,14 @@ def specialise(model: OnnxModel, values: Mapping[str, Array]) -> OnnxModel:
     return replace(model, proto=proto, constants={**model.constants, **values})
 
 
-def parse_value(model: OnnxModel, name: str, numbers: list[str]) -> Array:
+def parse_value(model: OnnxModel, name: str, numbers: list[str], bound: Mapping[str, int]) -> Array:
     """Return the value of an input written as text.
 
     Args:
         model: whose input it is.
         name: of the input.
         numbers: one for all elements, or all elements row by row.
+        bound: sizes of symbolic dimensions, as for `import_model`.
 
     Raises:
         ModelError: there is no such input, or the numbers do not fit its type or shape.
@@ -59,7 +63,12 @@ def parse_value(model: OnnxModel, name: str, numbers: list[str]) -> Array:
     if not found:
         raise ModelError(f"{where} is not there; found {[v.name for v in model.inputs]}")
     kind = found[0].type.tensor_type
-    dims = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim]
+    shape = [
+        (size, label)
+        for axis, dim in enumerate(kind.shape.dim)
+        for size, label in [_size(dim, f"{name}:{axis}", bound)]
+    ]
+    dims = [-1 if size is None else size for size, _ in shape]
     try:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
         if dtype == np.bool_:
@@ -70,6 +79,54 @@ def parse_value(model: OnnxModel, name: str, numbers: list[str]) -> Array:
             return np.broadcast_to(flat.reshape(()), dims).copy()
         return flat.reshape(dims)
     except (KeyError, ValueError, OverflowError, TypeError) as error:
+        labels = [str(label if size is None else size) for size, label in shape]
+        free = next((label for size, label in shape if size is None), None)
+        hint = "" if free is None else f"; give its size with --bind {printable(free)}=SIZE"
         raise ModelError(
-            f"{where}: expected {type_name(kind.elem_type)}{dims}, found {','.join(numbers)[:60]}"
+            f"{where}: expected {type_name(kind.elem_type)}[{printable(', '.join(labels))}], "
+            f"found {','.join(numbers)[:60]}{hint}"
         ) from error
+
+
+def _size(
+    dim: onnx.TensorShapeProto.Dimension, place: str, bound: Mapping[str, int]
+) -> tuple[int | None, str]:
+    """Return the size of a dimension, None if it is open, and how `--bind` calls it."""
+    label = str(dim.dim_param) or place
+    size = declared_size(dim)
+    return bound.get(label, bound.get(place)) if size is None else size, label
+
+
+def with_outputs(model: OnnxModel, names: Sequence[str]) -> OnnxModel:
+    """Return a model that also gives the values of some nodes.
+
+    What is between kernels otherwise is stored then, so other nodes may be fused than without.
+
+    Args:
+        model: as it was read.
+        names: of nodes, as messages name them, or of values.
+
+    Raises:
+        ModelError: no node and no value that a node computes has such a name.
+    """
+    nodes = [(node_label(node), [*filter(None, node.output)]) for node in model.proto.graph.node]
+    values = {value for _, outputs in nodes for value in outputs}
+    wanted: list[str] = []
+    for name in names:
+        found = [one for label, outputs in nodes if label == name for one in outputs]
+        wanted += found or ([name] if name in values else [])
+        if not found and name not in values:
+            near = get_close_matches(name, [*(label for label, _ in nodes), *values], 3)
+            hint = f"is it {', '.join(near)}?" if near else "modeld inspect --nodes lists them"
+            raise ModelError(
+                f"{model.name}: expected the name of a node or of its output, found "
+                f"{printable(name)}; {hint}"
+            )
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    known = {value.name: value for value in proto.graph.value_info}
+    there = {value.name for value in proto.graph.output}
+    for value in dict.fromkeys(wanted):
+        if value not in there:
+            proto.graph.output.append(known.get(value, onnx.ValueInfoProto(name=value)))
+    return replace(model, proto=proto)

@@ -14,9 +14,11 @@ from typing import Any, Final
 
 import runtime
 from runtime.selftest import run_self_test
-from tools import bench, bench_paced
+from tools import bench_paced
 from tools.lib.blocks import FRAMES, compare, measure_rounds
 from tools.lib.json_output import print_json
+from tools.lib.program_inputs import make_inputs
+from tools.lib.run_times import measure
 
 # Runs back to back, and after each pause: fewer where they would take longer than so many seconds.
 ITERATIONS: Final = 50
@@ -40,7 +42,7 @@ def main() -> int:
         tests = [run_self_test(program) for program in programs]
         first = programs[0]
         entry = first.entries[0]
-        inputs = bench.make_inputs(first.entry_inputs(entry), 0)
+        inputs = make_inputs(first.entry_inputs(entry), 0)
         found: dict[str, Any] = {
             "device": first.stats.device,
             "self_test": {
@@ -50,11 +52,11 @@ def main() -> int:
                 "worst": str(tests[0].worst) if tests[0].worst is not None else "",
             },
         }
-        fitting = int(LONGEST_S * 1e3 / bench.measure(first, inputs, entry, 1)["median_ms"])
+        fitting = int(LONGEST_S * 1e3 / measure(first, inputs, entry, 1)["median_ms"])
         if len(programs) == 1:
             runs = max(LEAST_RUNS, min(ITERATIONS, fitting))
             paced = max(LEAST_RUNS, min(PACED_RUNS, fitting // len(bench_paced.PAUSES_MS)))
-            found["bench"] = bench.measure(first, inputs, entry, runs)
+            found["bench"] = measure(first, inputs, entry, runs)
             found["paced"] = bench_paced.measure(first, inputs, entry, paced)
         else:
             both = {

@@ -12,8 +12,8 @@ from cereal.schema import new_event
 from tests.runtime import tiny
 from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.tools.conftest import Modeld
-from tools.bench import make_inputs
 from tools.lib.file_kind import kind_of
+from tools.lib.program_inputs import make_inputs
 from tools.lib.table import format_table
 
 pytestmark = pytest.mark.opencl
@@ -96,10 +96,18 @@ def test_bench_has_the_documented_keys(
     trace = tmp_path / "trace.json"
     command = ["bench", artifact, "--iters", "7", "--profile", "--trace", trace]
     result = modeld(0, *command, "--json", *([] if load else ["--no-load"])).json
-    documented = "median_ms p99_ms min_ms kernels launches submissions bytes_moved gflops"
+    documented = "median_ms mean_ms p90_ms p95_ms p99_ms min_ms max_ms write_ms kernels_ms read_ms"
+    documented += (
+        " runs warm_up_runs seconds runs_per_s kernels launches submissions bytes_moved gflops"
+    )
     documented += " arena_peak_bytes load_warm_ms load_cold_ms rss_mib device"
     assert set(documented.split()) <= set(result)
-    assert 0 < result["min_ms"] <= result["median_ms"] <= result["p99_ms"]
+    ordered = [result[f"{name}_ms"] for name in ("min", "median", "p90", "p95", "p99", "max")]
+    assert ordered[0] > 0
+    assert ordered == sorted(ordered)
+    assert ordered[0] <= result["mean_ms"] <= ordered[-1]
+    assert min(result[f"{name}_ms"] for name in ("write", "kernels", "read")) > 0
+    assert (result["runs"], result["warm_up_runs"]) == (7, 5)
     # From the manifest: 4 flops and 16 bytes an item; 1 + 4 + 4 + 4 + 1 items.
     assert (result["kernels"], result["launches"], result["bytes_moved"]) == (5, 5, 14 * 16)
     assert result["submissions"] == 5
@@ -109,8 +117,9 @@ def test_bench_has_the_documented_keys(
         assert 0 < result["load_warm_ms"] < result["load_cold_ms"]
     assert [row["name"] for row in result["per_kernel"]][:2] == ["shift", "sum"]
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
-    assert result["trace_runs"] == 7  # as many as --iters says; each with its 5 launches
-    assert len(events) == 2 + 7 * (1 + 5)
+    # As many runs as --iters says, each with its 5 launches and the 4 phases of the host.
+    assert result["trace_runs"] == 7
+    assert len(events) == 3 + 7 * (1 + 5 + 4)
     assert {"/shift", "/sum"} <= {event["name"] for event in events}
 
 
@@ -122,13 +131,13 @@ def test_bench_shows_a_table_and_takes_an_entry(artifact: Path, modeld: Modeld) 
 
 
 def test_bench_refuses_what_cannot_work(artifact: Path, tmp_path: Path, modeld: Modeld) -> None:
-    modeld.refused(2, "--iters: expected 1", "bench", artifact, "--iters", "0")
+    modeld.refused(2, "--iters: expected a whole number", "bench", artifact, "--iters", "0")
     modeld.refused(2, "no entry 'x'", "bench", artifact, "--entry", "x")
     modeld.refused(3, "no OpenCL device matches", "bench", artifact, "--device", "no such")
-    modeld.refused(2, "expected one artifact, found 2", "bench", "--submission", artifact, artifact)
-    modeld.refused(2, "expected 1 or more", "bench", "--submission", artifact, "--blocks", "0")
+    modeld.refused(2, "expected one artifact, or", "bench", "--submission", artifact, artifact)
+    modeld.refused(2, "--blocks: expected", "bench", "--submission", artifact, "--blocks", "0")
     modeld.refused(2, "record", "bench", "--submission", artifact)
-    modeld.refused(4, "no such file", "bench", tmp_path / "no.pkl")
+    modeld.refused(4, "No such file", "bench", tmp_path / "no.pkl")
     artifact.write_bytes(artifact.read_bytes()[:-1])
     modeld.refused(4, "truncated", "bench", artifact)
 

@@ -5,6 +5,7 @@ import pytest
 
 from runtime.errors import RuntimeFault
 from runtime.manifest import parse_manifest
+from runtime.phases import PhasedRun
 from runtime.profile import Span, summarize
 from runtime.trace import MAX_EVENTS, trace_events, traceable_runs, write_trace
 from tests.runtime import tiny
@@ -39,17 +40,30 @@ def test_summarize_takes_medians_and_rates_by_hand() -> None:
 
 def test_trace_says_what_ran_in_microseconds_since_the_first_enqueue(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    trace = trace_events(SPANS, "a device", MANIFEST, "run")
+    # The host's clock is 500 ns behind the device's, and 9 000 ns before it in the second run.
+    runs = [
+        PhasedRun(0, 500, 1_200, 8_700, 9_000, tuple(SPANS[0])),
+        PhasedRun(19_500, 20_000, 20_600, 29_000, 29_100, tuple(SPANS[1])),
+    ]
+    trace = trace_events(runs, "a device", MANIFEST, "run")
     write_trace(path, trace)
     assert json.loads(path.read_text(encoding="utf-8")) == trace
     assert list(tmp_path.iterdir()) == [path]
-    device, thread, *events = trace["traceEvents"]
+    device, thread, host, *slices = trace["traceEvents"]
     assert device["args"] == {"name": "a device"}
-    assert thread["args"] == {"name": "tiny run"}
+    assert (thread["args"], host["args"]) == ({"name": "tiny run"}, {"name": "host"})
+    assert (thread["tid"], host["tid"]) == (1, 2)
+    events = [one for one in slices if one["tid"] == 1]
+    # Time 0 is when the first inputs were written: 500 ns before the first launch was queued.
     assert [(e["name"], e["cat"], e["ts"], e["dur"]) for e in events] == [
-        ("run 0", "run", 2.0, 6.0), ("/stem/{Conv,Relu}", "contract", 2.0, 2.0),
-        ("/sum", "sum", 4.0, 4.0), ("run 1", "run", 11.0, 8.0),
-        ("/stem/{Conv,Relu}", "contract", 11.0, 6.0), ("/sum", "sum", 17.0, 2.0),
+        ("run 0", "run", 2.5, 6.0), ("/stem/{Conv,Relu}", "contract", 2.5, 2.0),
+        ("/sum", "sum", 4.5, 4.0), ("run 1", "run", 11.5, 8.0),
+        ("/stem/{Conv,Relu}", "contract", 11.5, 6.0), ("/sum", "sum", 17.5, 2.0),
+    ]  # fmt: skip
+    assert [(e["name"], e["ts"], e["dur"]) for e in slices if e["tid"] == 2] == [
+        ("write inputs", 0.0, 0.5), ("queue launches", 0.5, 0.7), ("wait", 1.2, 7.5),
+        ("read outputs", 8.7, 0.3), ("write inputs", 10.0, 0.5), ("queue launches", 10.5, 0.6),
+        ("wait", 11.1, 8.4), ("read outputs", 19.5, 0.1),
     ]  # fmt: skip
     # Kernels of tiny: 4 operations and 16 bytes an item; 8 items in all, so 20 and 80 of a run.
     assert events[3]["args"] == {"run": 1, "launches": 2, "flops": 20, "bytes": 80}

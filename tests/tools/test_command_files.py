@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import importlib
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,50 +14,12 @@ from onnx import helper
 
 from modeld.config import SETTINGS
 from tests.scheduler.onnx_import.tiny_models import model_of, value
+from tests.tools.command_lines import PLACES, SIZES, TEXTS, named, options_of, outputs_of, words_of
 from tests.tools.conftest import Modeld
 from tools.cli import COMMANDS
 from tools.command_files import COMMAND_FILES, attribute
 
-# Options without type that name no file: names, addresses, numbers, figures.
-TEXTS = {
-    *("allow", "against", "beside", "bind", "block", "bus", "camera_server", "cluster", "constant"),
-    *("device", "drop", "entry", "field", "gate", "host", "ignore", "interface", "log_only"),
-    *("model", "models", "name", "publish", "reason", "rpy", "scenario", "service", "services"),
-    *("set", "source", "subscribe", "target", "user", "version"),
-}
-# Of a path, nothing is read or written there: where to look, or a name that is only written down.
-PLACES = {
-    ("install-unit", "config"),
-    ("install-unit", "store"),
-    *((name, "data_dir") for name in COMMANDS),
-}
-SIZES = {("compile", "camera"), ("bench", "camera")}
-# Options that `Files.more` looks at, by command, and what else has to be said for them.
-MORE = {"replay": ["--output"], "regress": ["--reference"]}
-SAID = {
-    "regress": ["--update", "--reason", "x"],
-    "models": ["add", "--name", "x", "--version", "1"],
-}
 LOG = "2023-07-27--13-01-19"
-
-
-def options_of(command: str, *chosen: str) -> Iterator[argparse.Action]:
-    """Yield what takes a value, also of the command's own commands: all, or those chosen."""
-    parser = argparse.ArgumentParser()
-    importlib.import_module(COMMANDS[command].module).add_arguments(parser)
-    parsers = [parser]
-    while parsers:
-        for action in parsers.pop()._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                parsers += [one for k, one in action.choices.items() if k in chosen or not chosen]
-            elif action.nargs != 0:
-                yield action
-
-
-def named(command: str) -> set[str]:
-    row = COMMAND_FILES[command]
-    options = (*row.files, *row.directories, *row.reads, *row.models, *row.drives)
-    return {attribute(option) for option in (*options, *MORE.get(command, ()))}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -71,9 +31,16 @@ def test_every_option_that_may_name_a_file_is_in_the_table(command: str) -> None
             continue
         if action.dest.startswith("setting:") or place in PLACES or action.dest in known:
             continue
-        assert action.type is None, f"{place}: a row of COMMAND_FILES says what is done with it"
-        assert action.dest in TEXTS, f"{place}: a file belongs into COMMAND_FILES, else TEXTS"
-    assert known <= {action.dest for action in options_of(command)}
+        is_text = action.type is None and action.dest in TEXTS
+        option = (action.option_strings or [action.dest])[-1]
+        assert is_text, (
+            f"modeld {command} {option} has no row. If it names what is read: add {option!r}: ROLE "
+            f"to reads of COMMAND_FILES[{command!r}] in tools/command_files.py, with a role from "
+            "there. What is written: to files, a directory that gets files: to directories. No "
+            "file at all: to TEXTS of tests/tools/command_lines.py, or to PLACES"
+        )
+    gone = known - {action.dest for action in options_of(command)}
+    assert not gone, f"modeld {command} has no {gone}: remove it from COMMAND_FILES"
 
 
 def test_every_setting_that_is_a_path_is_looked_at_by_run() -> None:
@@ -123,29 +90,6 @@ def state(place: Path) -> dict[str, object]:
     }
 
 
-def words_of(command: str, given: dict[str, str]) -> list[str]:
-    """Return a command line with these options, and all that are needed."""
-    words, positional = [], []
-    said = SAID.get(command, [])
-    for action in options_of(command, *said[:1]):
-        texts = [given[action.dest]] if action.dest in given else []
-        if not texts and (action.required and action.nargs != "*"):
-            texts = ["other" if action.choices is None else str(next(iter(action.choices)))]
-        if not texts:
-            continue
-        texts *= action.nargs if isinstance(action.nargs, int) else 1
-        if action.option_strings:
-            words += [action.option_strings[-1], *texts]
-        else:
-            positional += texts
-    return [command, *said, *positional, *words]
-
-
-def outputs_of(command: str) -> list[str]:
-    row = COMMAND_FILES[command]
-    return [*row.files, *row.directories, *MORE.get(command, [])]
-
-
 @pytest.mark.parametrize(
     ("command", "output"), [(name, output) for name in COMMANDS for output in outputs_of(name)]
 )
@@ -153,7 +97,7 @@ def test_no_output_is_an_input_or_lies_inside_one(
     world: Path, modeld: Modeld, command: str, output: str
 ) -> None:
     row, before = COMMAND_FILES[command], state(world)
-    for source in (*row.reads, *row.models, *row.drives):
+    for source in row.reads:
         if source == output:
             continue
         for read, written, text in (

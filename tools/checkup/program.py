@@ -111,9 +111,10 @@ def self_test(path: Path, device: str | None) -> Section:
 def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
     """Return the slowest kernels beside what the device could do, and the time of a frame."""
     import runtime
-    from tools.bench import make_inputs, measure
     from tools.lib.ceilings import CeilingProbe, describe
+    from tools.lib.program_inputs import make_inputs
     from tools.lib.roofline import make_kernels, make_rows, quietest, share_below, weight_bytes_of
+    from tools.lib.run_times import measure
 
     section = Section("kernels")
     opened = runtime.choose_device(device)

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from tools.drives.open_drive import DriveOptions
+from tools.lib.number_options import MOST_HZ, MOST_PX, above
 from tools.lib.telemetry import DEFAULT_SPEED_MPS, MAX_GAP_S
 from tools.lib.video_camera import read_video_camera
 
@@ -40,7 +41,11 @@ def add_drive_arguments(parser: argparse.ArgumentParser, *, may_split: bool = Fa
     group.add_argument(
         "--telemetry", type=Path, metavar="CSV|DIR", help="car state over time: CSV or comma2k19"
     )
-    group.add_argument("--focal-px", type=float, help="focal length in pixels (0.9 x width)")
+    group.add_argument(
+        "--focal-px",
+        type=above("--focal-px", 0, MOST_PX),
+        help="focal length in pixels (0.9 x width)",
+    )
     group.add_argument(
         "--camera",
         type=Path,
@@ -50,7 +55,7 @@ def add_drive_arguments(parser: argparse.ArgumentParser, *, may_split: bool = Fa
     )
     group.add_argument(
         "--rate",
-        type=float,
+        type=above("--rate", 0, MOST_HZ),
         metavar="HZ",
         help="take the frame nearest to each multiple of 1/HZ s; 20 is what models are trained on "
         "(every frame; of 40 frames/s or more the lowest rate of at least 20)",

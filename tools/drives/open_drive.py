@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from tools.drives.drive import Drive
 from tools.errors import DriveError
+from tools.lib.named_file import what_is_at
 from tools.lib.video_camera import VideoCamera
 
 KINDS = ("tools.drives.openpilot", "tools.drives.comma2k19", "tools.drives.video_drive")
@@ -103,5 +104,5 @@ def _expand(text: str, options: DriveOptions) -> tuple[Kind, list[str]]:
             return kind, drives
     raise DriveError(
         f"{text}: expected a segment directory, a route, a comma2k19 segment or a video file, "
-        "found none of them; check the path, and --data-dir for routes"
+        f"found {what_is_at(Path(text))}; check the path, and --data-dir for routes"
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError, UsageError
 from tools.lib.camera import stand_in_camera
 from tools.lib.drive_messages import MIN_INTERVAL_NS, DriveMessages, FrameClock, Mounting
+from tools.lib.file_kind import NOUNS
+from tools.lib.named_file import what_is_at
 from tools.lib.telemetry import Telemetry, constant_telemetry, read_telemetry
 from tools.lib.video import Video, VideoFrame, VideoInfo
 from tools.lib.video_camera import VideoCamera
@@ -118,7 +121,7 @@ class VideoDrive:
 
 def expand(text: str, options: DriveOptions) -> list[str] | None:  # noqa: ARG001 - of all kinds
     """Return the file itself; None for directories and what does not exist."""
-    return [text] if Path(text).is_file() else None
+    return [text] if os.path.isfile(text) else None  # noqa: PTH113 - of any name, too long ones
 
 
 def input_files(text: str, options: DriveOptions) -> list[Path]:
@@ -136,6 +139,11 @@ def open_drive(text: str, options: DriveOptions) -> VideoDrive:
     """
     path = Path(text)
     _check_rate(options.rate_hz)
+    if what_is_at(path) == NOUNS["log"]:
+        raise DriveError(
+            f"{path}: expected a segment, a route, a comma2k19 segment or a video, found an event "
+            "log by itself; name the directory that has its cameras' videos, too"
+        )
     with Video(path) as video:
         header = video.info
     known = options.camera or VideoCamera()

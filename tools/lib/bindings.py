@@ -37,8 +37,8 @@ def parse_bindings(texts: Sequence[str]) -> dict[str, int]:
         name, equals, number = text.rpartition("=")
         if not equals or not name or not (number.isascii() and number.isdigit()):
             raise UsageError(f"--bind {text}: expected NAME=SIZE, such as batch=1")
-        if len(number) > 10 or int(number) > MAX_SIZE:
-            raise UsageError(f"--bind {text}: expected a size of at most {MAX_SIZE}")
+        if len(number) > 10 or not 1 <= int(number) <= MAX_SIZE:
+            raise UsageError(f"--bind {text}: expected a size from 1 to {MAX_SIZE}")
         if name in sizes:
             raise UsageError(f"--bind {text}: {name} is bound already, to {sizes[name]}")
         sizes[name] = int(number)

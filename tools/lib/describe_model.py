@@ -20,6 +20,12 @@ from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
 from scheduler.onnx_import.report import Declared, ModelReport, NodeFacts, report
 from scheduler.onnx_import.text import printable
 from tools.lib.describe_interface import Recognised, interface_section, plain_rows
+from tools.lib.describe_nodes import (
+    initializer_facts,
+    initializer_table,
+    node_facts,
+    node_table,
+)
 from tools.lib.table import Section, format_size
 
 if TYPE_CHECKING:
@@ -37,7 +43,7 @@ def describe(
     Args:
         path: of the .onnx file.
         bind: sizes of symbolic dimensions, as for `import_model`.
-        nodes: whether to list every node.
+        nodes: whether to list every node and every initializer.
 
     Raises:
         ModelError: the file is not a sound ONNX model, or has no dimension that `bind` names.
@@ -60,8 +66,9 @@ def describe(
         *_activations(found),
     ]
     if nodes:
-        facts["nodes"] = [_node(node) for node in found.nodes]
-        sections.append(_node_table(found.nodes))
+        facts["nodes"] = node_facts(model, found.nodes)
+        facts["initializers"] = initializer_facts(model)
+        sections += [node_table(facts["nodes"]), initializer_table(facts["initializers"])]
     if found.notes:
         sections.append(Section("notes", ("note",), [(note,) for note in found.notes]))
     return facts, sections
@@ -222,21 +229,6 @@ def _activations(found: ModelReport) -> Iterator[Section]:
     if rows:
         header = ("node", "operator", "shape", "dtype", "size")
         yield Section("largest intermediates, before fusion", header, rows)
-
-
-def _node_table(nodes: Sequence[NodeFacts]) -> Section:
-    rows: list[tuple[object, ...]] = [
-        (
-            node.name,
-            node.op,
-            "?" if node.shape is None else _sizes(node.shape),
-            node.dtype or "?",
-            None if node.flops is None else node.flops / 1e6,
-            "known" if node.constant else "",
-        )
-        for node in nodes
-    ]
-    return Section("nodes", ("node", "operator", "shape", "dtype", "MFLOP", ""), rows)
 
 
 def _node(node: NodeFacts) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def describe(directory: Path) -> tuple[dict[str, Any], list[Section]]:
     """Return what a checkout has otherwise, for machines and for people.
 
     Raises:
-        InspectError: it is no checkout, or cannot be read.
+        FileKindError: it is no checkout, or cannot be read.
     """
     checkout = read_checkout(directory)
     walk = _Walk(layout_of(log.Event.schema), checkout.layout)

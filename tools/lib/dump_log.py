@@ -15,13 +15,12 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TextIO, cast
 
 import numpy as np
 
-from cereal.errors import MessageError
+from cereal.errors import LogError, MessageError
 from cereal.schema import log
 from cereal.services import member_of
 from runtime.quantities import count_text
@@ -29,6 +28,7 @@ from runtime.whole_file import whole_file
 from tools.errors import UsageError
 from tools.lib.drive_time import NS_PER_S, DriveTime
 from tools.lib.dump_columns import Columns, column_name, write_npz
+from tools.lib.help_text import nearest
 from tools.lib.json_output import json_text
 from tools.lib.log_events import read_log_events
 from tools.lib.message_values import (
@@ -146,11 +146,8 @@ def selections(
     names = tuple(dict.fromkeys(member_of(name) for name in services))
     for name in names:
         if name not in log.Event.schema.union_fields:
-            close = ", ".join(get_close_matches(name, log.Event.schema.union_fields))
-            raise UsageError(
-                f"--service {name}: expected a member of Event, found none of that name; "
-                + (f"is it {close}?" if close else "see cereal/log.capnp")
-            )
+            near = nearest(name, log.Event.schema.union_fields)
+            raise UsageError(f"--service: unknown service {name!r}{near}; see cereal/log.capnp")
     if not fields:
         return {}, names
     if not names:
@@ -179,9 +176,9 @@ def dump(request: Request, output: Path | None, kind: str) -> Tally:
         kind: ``jsonl``, ``csv`` or ``npz``, which needs a file.
 
     Raises:
-        LogError: the log cannot be read.
-        UsageError: a service or a field that does not exist, npz without a file, or too many
-            columns.
+        LogError: the log cannot be read, or has no message.
+        UsageError: a service or a field that does not exist, npz without a file, too many columns,
+            or nothing in the log is what was asked for.
     """
     tally = Tally()
     if kind == "npz":
@@ -198,6 +195,7 @@ def dump(request: Request, output: Path | None, kind: str) -> Tally:
                 for line in _each(request, tally, lambda row: row.json(request.data_as)):
                     stream.write(line + "\n")
                     tally.rows += 1
+                _check_not_empty(request, tally.rows)
     if tally.damaged:
         logger.warning(
             "%s: left out %s whose content is damaged",
@@ -205,6 +203,23 @@ def dump(request: Request, output: Path | None, kind: str) -> Tally:
             count_text(tally.damaged, "message"),
         )
     return tally
+
+
+def _check_not_empty(request: Request, rows: int) -> None:
+    """Refuse a selection that turned out empty."""
+    if rows:
+        return
+    if not request.services and request.from_s is None and request.to_s is None:
+        raise LogError(f"{request.path}: expected a log with messages, found none that can be read")
+    what = f"messages of {', '.join(request.services)}" if request.services else "messages"
+    if request.from_s is not None:
+        what += f" from {request.from_s:g} s on"
+    if request.to_s is not None:
+        what += f" before {request.to_s:g} s"
+    raise UsageError(
+        f"--dump: expected {what} in {request.path}, found none that can be "
+        "read; modeld inspect lists what it has"
+    )
 
 
 def _chosen(request: Request) -> Iterator[Row]:
@@ -237,6 +252,7 @@ def _survey(request: Request) -> Columns:
         request, Tally(), lambda row: (row.service, row.columns(request.data_as))
     ):
         columns.add(service, values)
+    _check_not_empty(request, sum(columns.rows.values()))
     return columns
 
 

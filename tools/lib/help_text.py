@@ -7,8 +7,10 @@ summary may begin with the command's name, which the usage line has already said
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import textwrap
+from collections.abc import Iterable
 
 _NAME = re.compile(r"^`+modeld [\w-]+`+: *")
 _EXAMPLE = re.compile(r"^Examples?:{1,2}\n\n?((?:[ \t]+\S.*\n?)+)", re.MULTILINE)
@@ -32,6 +34,12 @@ def epilog(examples: str, *more: str) -> str:
     title = "example:" if len(lines) == 1 else "examples:"
     shown = [f"{title}\n{textwrap.indent(examples, '  ')}"] if lines else []
     return "\n\n".join([*shown, *more])
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """Return " (did you mean ...?)" for what comes nearest to a word, "" where nothing does."""
+    found = difflib.get_close_matches(str(word), list(known), 1)
+    return f" (did you mean {found[0]}?)" if found else ""
 
 
 class HelpFormatter(argparse.HelpFormatter):

@@ -8,12 +8,15 @@ of `tools.command_files`.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.whole_file import NotAFileError, target_of
+from runtime.given_file import NotAFileError
+from runtime.whole_file import target_of
 from tools.errors import UsageError
+from tools.lib.named_file import what_is_at
 
 
 class _Place(NamedTuple):
@@ -41,14 +44,12 @@ def check_outputs(
 
     Raises:
         UsageError: a file has no name or no writable directory, is a directory or a device, or is
-            named twice; or an output is one of the inputs, or lies inside one.
+            named twice; a directory is something else, or can be neither written nor made; or an
+            output is one of the inputs, or lies inside one.
     """
     found = _places(inputs)
-    made = {
-        option: _check_input(option, path, found)
-        for option, path in (directories or {}).items()
-        if path is not None
-    }
+    given = {option: path for option, path in (directories or {}).items() if path is not None}
+    made = {option: _check_input(option, path, found) for option, path in given.items()}
     targets: dict[Path, str] = {}
     for option, path in files.items():
         if path is None:
@@ -61,6 +62,8 @@ def check_outputs(
                 "choose another name"
             )
         targets[target] = option
+    for option, path in given.items():
+        _check_directory(option, path)
 
 
 def tree(path: Path) -> Iterator[Path]:
@@ -110,6 +113,33 @@ def _place(path: Path) -> _Place | None:
     return _Place(status.st_dev, status.st_ino)
 
 
+def _check_directory(option: str, path: Path) -> None:
+    """Refuse what is no directory, and one that can be neither written nor made."""
+    there = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    try:
+        is_directory = stat.S_ISDIR(there.stat().st_mode)
+        _ = path.is_dir()  # a name that is too long
+    except OSError as error:
+        raise UsageError(
+            f"{option} {path}: expected a directory, found {what_is_at(path)}; choose another one"
+        ) from error
+    if not is_directory:
+        at = "" if there == path else f" at {there}"
+        raise UsageError(
+            f"{option} {path}: expected a directory, found {what_is_at(there)}{at}; choose another "
+            "one"
+        )
+    _check_writable(option, path, there)
+
+
+def _check_writable(option: str, path: Path, directory: Path) -> None:
+    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+        raise UsageError(
+            f"{option} {path}: expected a directory that can be written, found {directory}; "
+            "choose another one"
+        )
+
+
 def _check_place(option: str, path: Path, made: Iterable[Path]) -> None:
     if not path.name:
         raise UsageError(f"{option} {path}: expected the name of a file, found none; give one")
@@ -128,8 +158,4 @@ def _check_place(option: str, path: Path, made: Iterable[Path]) -> None:
             f"{option} {path}: expected its directory to exist, found none; "
             f"make it with: mkdir -p {target.parent}"
         )
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise UsageError(
-            f"{option} {path}: expected a directory that can be written, found {target.parent}; "
-            "choose another one"
-        )
+    _check_writable(option, path, target.parent)

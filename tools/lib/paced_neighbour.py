@@ -41,9 +41,9 @@ def main() -> int:
 def _run_model(args: argparse.Namespace, stop: StopSignals) -> None:
     # After the CPU was chosen: the driver's threads inherit it.
     import runtime
-    from tools.bench import make_inputs
     from tools.bench_paced import measure
     from tools.lib.json_output import print_json
+    from tools.lib.program_inputs import make_inputs
 
     with runtime.load_program(args.artifact, args.device) as program:
         entry = args.entry or program.entries[0]

@@ -19,7 +19,7 @@ from typing import Final, cast
 
 from cereal.schema_layout import SchemaLayout
 from runtime.own_process import own_command
-from tools.errors import InspectError
+from tools.errors import FileKindError
 
 # Where openpilot and sunnypilot keep these files, newest first; opendbc is a repository in theirs.
 _CEREAL: Final = ("openpilot/cereal", "cereal", ".")
@@ -79,14 +79,14 @@ def read_checkout(directory: Path) -> Checkout:
     """Read services.py, log.capnp and what it imports.
 
     Raises:
-        InspectError: they are not there, or are no such files.
+        FileKindError: they are not there, or are no such files.
     """
     for place in _CEREAL:
         home = directory / place
         if (home / "log.capnp").is_file() and (home / "services.py").is_file():
             layout = _load(home, [home, home / "include", *(directory / one for one in _MORE)])
             return Checkout(_read_services(home / "services.py"), layout)
-    raise InspectError(
+    raise FileKindError(
         f"{directory}: expected log.capnp and services.py in it, in cereal or in openpilot/cereal, "
         "found none; name the directory of a checkout"
     )
@@ -95,11 +95,11 @@ def read_checkout(directory: Path) -> Checkout:
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _MAX_BYTES:
-            raise InspectError(f"{path}: expected at most {_MAX_BYTES} bytes, found more")
+            raise FileKindError(f"{path}: expected at most {_MAX_BYTES} bytes, found more")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InspectError(f"{path}: expected a text file, found {reason}") from error
+        raise FileKindError(f"{path}: expected a text file, found {reason}") from error
 
 
 # --- the schema -----------------------------------------------------------------------------------
@@ -113,12 +113,12 @@ def _load(home: Path, places: list[Path]) -> SchemaLayout:
         if name in staged:
             continue
         if len(staged) == _MAX_FILES:
-            raise InspectError(f"{home}: expected at most {_MAX_FILES} schema files, found more")
+            raise FileKindError(f"{home}: expected at most {_MAX_FILES} schema files, found more")
         path = next((place / name for place in places if (place / name).is_file()), None)
         if name in _STUBS:
             staged[name] = _STUBS[name]
         elif path is None:
-            raise InspectError(
+            raise FileKindError(
                 f"{home / 'log.capnp'}: expected {name}, which it or one of its files imports, in "
                 f"{', '.join(str(place) for place in places)}, found none; is a submodule missing?"
             )
@@ -137,7 +137,7 @@ def _pieces(path: Path, text: str, imported: list[str]) -> Iterator[str]:
         yield text[end : token.start()]
         end, found = token.end(), token[0]
         if found == "embed":
-            raise InspectError(f"{path}: expected a schema by itself, found what embeds a file")
+            raise FileKindError(f"{path}: expected a schema by itself, found what embeds a file")
         if is_import and found.startswith('"'):
             name = found[1:-1].rsplit("/", 1)[-1]
             imported.append(name)
@@ -155,7 +155,7 @@ def _layout(home: Path, path: Path) -> SchemaLayout:
             command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise InspectError(
+        raise FileKindError(
             f"{home / 'log.capnp'}: expected a schema, found that reading it takes over "
             f"{_TIMEOUT_S} s"
         ) from error
@@ -163,7 +163,7 @@ def _layout(home: Path, path: Path) -> SchemaLayout:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         # Of what ends the process: the library ends it on some files.
         reason = re.sub(rf"\S*{re.escape(path.parent.name)}/|what\(\):", "", said[-1]).strip()
-        raise InspectError(f"{home / 'log.capnp'}: expected a schema, found {reason}")
+        raise FileKindError(f"{home / 'log.capnp'}: expected a schema, found {reason}")
     return cast("SchemaLayout", json.loads(done.stdout))
 
 
@@ -190,14 +190,14 @@ def _read_services(path: Path) -> dict[str, StackService]:
         names = _constants(module)
         table = _table(module)
         if table is None:
-            raise InspectError(f"{path}: expected a dictionary {' or '.join(_TABLES)}, found none")
+            raise FileKindError(f"{path}: expected a dictionary {' or '.join(_TABLES)}, found none")
         rows = {
             str(_value(key, names)): _row(value, names)
             for key, value in zip(table.keys, table.values, strict=True)
             if key is not None
         }
     except _NO_TABLE as error:
-        raise InspectError(
+        raise FileKindError(
             f"{path}: expected a table of services as literals, found {error}"
         ) from error
     has_queues = any(row.queue_bytes is not None for row in rows.values())

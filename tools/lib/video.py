@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from cereal.frames import FrameFormat
 from tools.errors import PictureSizeError, VideoError
+from tools.lib.named_file import what_is_at
 from tools.lib.video_decoder import Decoder
 from tools.lib.video_planes import UPRIGHT, Orientation, is_gray, nv12_planes, orientation_of
 
@@ -126,8 +127,9 @@ class Video:
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            found = "something that is no file" if path.exists() else "nothing"
-            raise VideoError(f"{path}: expected a video file, found {found}; check the path")
+            raise VideoError(
+                f"{path}: expected a video file, found {what_is_at(path)}; check the path"
+            )
         self._path, self.damage = path, ""
         self._decoder = Decoder(path)
         try:

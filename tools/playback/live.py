@@ -22,11 +22,8 @@ from typing import Any, Final
 
 from cereal.clock import MonotonicClock
 from cereal.transport import ZmqTransport
-from modeld.calibration import DeviceCameras, find_readouts
 from modeld.daemon import PUBLICATIONS
-from modeld.errors import CameraConfigError
 from modeld.health import HEALTH_SERVICES
-from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from runtime.quantities import count_text
 from tools.drives.drive import Drive, DriveInfo, FirstPart
 from tools.errors import UsageError
@@ -38,6 +35,7 @@ from tools.playback.live_listener import MODEL_SERVICE, Answer, Listener, LiveLo
 from tools.playback.model import check_paths, read_driving_artifact
 from tools.playback.outcome import Outcome
 from tools.playback.player import Played, Player, PlayOptions
+from tools.playback.player_daemon import camera_options
 from tools.playback.player_outlet import OPENED_FIRST, BusOutlet
 from tools.playback.player_report import late_text, play_report, spread
 from tools.playback.player_threads import punctual, read_yielding
@@ -202,47 +200,12 @@ def _daemon_arguments(
     arguments += ["--params", str(directory)]
     if info.car_params is None:
         arguments.append("--demo")
-    cameras = cameras_of(info)
-    if cameras is not None:
-        config = directory / "cameras.toml"
-        config.write_text(camera_config(cameras), encoding="utf-8")
-        arguments += ["--config", str(config)]
-    return arguments
+    return arguments + camera_options(info)
 
 
 def _common_arguments(job: LiveJob, model: Path, bus: str, server: str) -> list[str]:
     arguments = ["run", "--model", str(model), "--bus", bus, "--camera-server", server]
     return arguments if job.device is None else [*arguments, "--device", job.device]
-
-
-def cameras_of(info: DriveInfo) -> DeviceCameras | None:
-    """Return the cameras that the daemon is told of; None where it looks them up itself.
-
-    Of a recording without the pictures of its device's wide camera that is the road camera alone:
-    the daemon would miss the other one.
-    """
-    form = info.formats.get(ROAD_STREAM)
-    if info.cameras is not None or form is None or WIDE_STREAM in info.formats:
-        return info.cameras
-    try:
-        readouts = find_readouts(info.mounting.device_type, info.mounting.sensor)
-    except CameraConfigError:
-        return None
-    sizes = {(one.road.width, one.road.height): one.road for one in readouts if one.wide}
-    road = sizes.get((form.width, form.height))
-    return None if road is None else DeviceCameras(road, None)
-
-
-def camera_config(cameras: DeviceCameras) -> str:
-    """Return the tables of a configuration that say which cameras there are."""
-    named = {"road": cameras.road, "wide": cameras.wide}
-    return "".join(
-        f"[camera.{name}]\nwidth = {camera.width}\nheight = {camera.height}\n"
-        f"focal_px = {float(camera.focal_px)!r}\n"
-        + (f"focal_y_px = {float(camera.focal_y_px)!r}\n" if camera.focal_y_px else "")
-        for name, camera in named.items()
-        if camera is not None
-    )
 
 
 def _await_services(daemons: Sequence[Child], sockets: Sequence[Path]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 
 from tools.drives.drive import DriveInfo
 from tools.errors import UsageError
+from tools.lib.number_options import MOST_S, real
 from tools.playback.player import MAX_SPEED, MIN_SPEED, PlayOptions
 from tools.playback.player_outlet import ServiceFilter
 
@@ -15,11 +15,13 @@ def add_play_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup
     """Declare how a drive is played; not given is None."""
     parser.add_argument(
         "--speed",
-        type=float,
+        type=real("--speed", MIN_SPEED, MAX_SPEED),
         metavar="X",
         help=f"times the recorded pace, {MIN_SPEED:g} to {MAX_SPEED:g} (1)",
     )
-    parser.add_argument("--start", type=float, metavar="S", help="begin S seconds in (0)")
+    parser.add_argument(
+        "--start", type=real("--start", 0, MOST_S), metavar="S", help="begin S seconds in (0)"
+    )
     for option, what in (("--allow", "only these services"), ("--block", "not these services")):
         parser.add_argument(
             option,
@@ -39,12 +41,6 @@ def play_options(
     """
     speed = 1.0 if args.speed is None else args.speed
     start_s = 0.0 if args.start is None else args.start
-    if not MIN_SPEED <= speed <= MAX_SPEED:
-        raise UsageError(f"--speed: expected {MIN_SPEED:g} to {MAX_SPEED:g}, found {speed:g}")
-    if args.limit is not None and args.limit < 1:
-        raise UsageError(f"--limit: expected at least 1 frame, found {args.limit}")
-    if not (math.isfinite(start_s) and start_s >= 0.0):
-        raise UsageError(f"--start: expected 0 s or more, found {start_s:g}")
     first = round(start_s * info.rate_hz)
     if info.moments is not None and first >= info.moments:
         raise UsageError(

@@ -19,8 +19,8 @@ import numpy as np
 
 import runtime
 from runtime.device import DeviceInfo, choose_device
-from tools.bench import make_inputs
 from tools.lib.json_output import print_json
+from tools.lib.program_inputs import make_inputs
 from tools.regress.calibration_workload import CalibrationWorkload
 
 WARM_RUNS = 3

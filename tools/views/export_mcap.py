@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cereal.errors import MessageError
+from cereal.errors import LogError, MessageError
 from cereal.schema import DAMAGED
 from cereal.services import service_of_member
 from modeld.calibration import Camera
 from runtime.quantities import count_text
 from tools.drives.drive import Drive
-from tools.errors import UsageError
+from tools.errors import DriveError, UsageError
 from tools.lib.drive_time import NS_PER_S, DriveTime
 from tools.lib.log_events import read_log_events
 from tools.lib.message_values import message_to_plain
@@ -87,8 +87,9 @@ def export_mcap(log: Path, output: Path, options: McapOptions) -> Exported:
     A log that is cut off is exported up to there, with a warning.
 
     Raises:
-        LogError: it cannot be read or is no log.
-        ToolError: the drive cannot be read, or the file cannot be written.
+        LogError: it cannot be read, is no log, or has no message.
+        UsageError: it has no message of the members that were asked for.
+        ToolError: the drive cannot be read or is another one, or the file cannot be written.
     """
     found = Exported()
     try:
@@ -98,6 +99,7 @@ def export_mcap(log: Path, output: Path, options: McapOptions) -> Exported:
             views = _Views(file, options, follower) if options.with_views else None
             time = DriveTime()
             _write_all(log, file, views, options, found, time)
+            _check_not_empty(log, file, options)
             file.add_facts(
                 "modeld",
                 {
@@ -121,6 +123,23 @@ def export_mcap(log: Path, output: Path, options: McapOptions) -> Exported:
         if count:
             logger.warning("%s: left out %s %s", log, count_text(count, "message"), reason)
     return found
+
+
+def _check_not_empty(log: Path, file: McapFile, options: McapOptions) -> None:
+    """Refuse a file in which nothing of what was asked for would be."""
+    messages = sum(n for topic, n in file.counts.items() if topic not in VIEW_SCHEMAS)
+    if not messages and options.members:
+        raise UsageError(
+            f"--service: expected messages of {', '.join(options.members)} in {log}, found none; "
+            "modeld inspect lists what it has"
+        )
+    if not messages:
+        raise LogError(f"{log}: expected a log with messages, found none that can be read")
+    if options.drive is not None and options.with_views and not file.counts.get(PICTURE_TOPIC):
+        raise DriveError(
+            f"{log}: expected modelV2 messages of the frames of {options.drive.info.name}, found "
+            "none; name the drive that the log was made from"
+        )
 
 
 def _write_all(

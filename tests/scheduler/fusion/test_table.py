@@ -41,8 +41,11 @@ from tests.scheduler.support.programs import (
 from tests.scheduler.support.together import UNOPTIMIZED, Together
 
 PROGRAMS = [row for row in ROWS if not row.eager]
-# They write to their inputs, so that each is built alone, and have many kernels.
-BUILT_LONG = {"conv-norm-adam", "four-convs-sgd"}
+# The plans and the interpreter's values of all rows are quick. A theme is built as one program.
+BUILT = {
+    *(row.name for theme in ("joins", "products", "training") for row in THEMES[theme]),
+    *("add-in-place", "assign-from-each-other", "assign-reversed", "momentum", "pinned-then-plus"),
+} - {"conv-norm-adam", "four-convs-sgd"}  # they write to their inputs and have many kernels
 
 
 def rows(chosen: list[Row], slow: Collection[str] = ()) -> pytest.MarkDecorator:
@@ -120,7 +123,7 @@ def test_values_of_the_interpreter(row: Row) -> None:
 
 
 @pytest.mark.opencl
-@rows(ROWS, slow=BUILT_LONG)
+@rows(ROWS, slow={row.name for row in ROWS} - BUILT)
 def test_values_of_what_is_realized(row: Row, batch_of: Callable[[Row], Batch]) -> None:
     batch_of(row).check_realized(row)
 

@@ -122,7 +122,7 @@ GRAPHS: dict[str, Callable[[], Outputs]] = {
 }
 
 
-@pytest.fixture(scope="module", params=quick_cases(sorted(TABLE), "cpu", "webgpu"))
+@pytest.fixture(scope="module", params=quick_cases(sorted(TABLE), "webgpu"))
 def programs(request: pytest.FixtureRequest) -> Iterator[tuple[str, Together]]:
     """The graphs above, under the limits of a target."""
     context = limited(request.param)

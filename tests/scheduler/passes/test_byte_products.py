@@ -22,6 +22,7 @@ from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.passes.pass_check import EXAMPLES, for_all
 from tests.scheduler.support.programs import Array, load
+from tests.support.selection import quick_cases
 
 WITH_DOT4 = replace(SPECS["cpu"], dot4=True)
 Build = Callable[[Tensor], Tensor]
@@ -101,6 +102,8 @@ CONV: dict[str, tuple[tuple[int, ...], Build]] = {
     "integers-matrix": ((5, 12), lambda q: q.cast(dt.int32) @ whole(12, 6)),
 }
 
+QUICK = ("1x1", "groups-of-three", "depthwise", "zero-point-0", "two-values-of-ten", "integers")
+
 
 def around(q: Tensor) -> Tensor:
     """Depthwise, so that the taps of a window would be packed, with ones around the picture."""
@@ -128,7 +131,7 @@ def dots(root: Node) -> int:
 
 
 @pytest.mark.parametrize("kind", [dt.uint8, dt.int8], ids=str)
-@pytest.mark.parametrize("name", CONV)
+@pytest.mark.parametrize("name", quick_cases(CONV, *QUICK))
 def test_the_sums_are_those_of_the_numbers(name: str, kind: dt.DType) -> None:
     """Before and after the pass, and on the device: integers exactly, floats to the last places."""
     shape, build = CONV[name]

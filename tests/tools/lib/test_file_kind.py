@@ -12,7 +12,7 @@ from backports import zstd
 from cereal.log_codec import codec_of
 from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of
-from tools.errors import InspectError
+from tools.errors import FileKindError
 from tools.lib.file_kind import kind_of
 
 EVENT = event_of("carState", 5, vEgo=1.0)
@@ -43,7 +43,7 @@ def test_kinds_are_told_by_content(
     path.write_bytes(content)
     assert codec_of(content) == codec
     if kind is None:
-        with pytest.raises(InspectError, match="expected an artifact, an ONNX model or an event"):
+        with pytest.raises(FileKindError, match="expected an artifact, an ONNX model or an event"):
             kind_of(path)
     else:
         assert kind_of(path) == kind

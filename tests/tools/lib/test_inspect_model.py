@@ -88,6 +88,9 @@ def test_nodes_with_shapes_and_work(broken: Path, modeld: Modeld) -> None:
     assert gemm == {
         "name": "/gemm",
         "operator": "Gemm",
+        "inputs": ["x", "w"],
+        "outputs": ["a"],
+        "attributes": {},
         "shape": [1, 20],
         "dtype": "float32",
         "bytes": 80,
@@ -98,6 +101,41 @@ def test_nodes_with_shapes_and_work(broken: Path, modeld: Modeld) -> None:
     assert relu["flops"] == 20
     rows = [line.split() for line in modeld(0, "inspect", broken, "--nodes").out.splitlines()]
     assert ["/gemm", "Gemm", "1x20", "float32", "0.012"] in rows
+
+
+def test_attributes_and_initializers_are_bounded(tmp_path: Path, modeld: Modeld) -> None:
+    small = helper.make_tensor("v", TensorProto.FLOAT, (2,), [1.5, -2.0])
+    large = helper.make_tensor("v", TensorProto.FLOAT, (9,), range(9))
+    body = helper.make_graph([helper.make_node("Relu", ["x"], ["r"])], "then", [], [value("r", ())])
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[0, 0, 0, 0], auto_pad="VALID", group=1),
+        helper.make_node("Constant", [], ["k"], value=small),
+        helper.make_node("Constant", [], ["l"], value=large),
+        helper.make_node("Constant", [], ["m"], value_ints=list(range(9))),
+        helper.make_node("If", ["on"], ["i"], then_branch=body, else_branch=body),
+        helper.make_node("Elu", ["c"], ["y"], alpha=0.5),
+    ]
+    weights = {"w": np.arange(-4, 5, dtype=FLOAT).reshape(1, 1, 3, 3), "on": np.array(True)}
+    path = tmp_path / "a.onnx"
+    onnx.save(
+        model_of(nodes, [value("x", (1, 1, 4, 4))], [value("y", (1, 1, 2, 2))], weights), path
+    )
+    found = modeld(0, "inspect", "--json", path, "--nodes").json
+    assert [node["attributes"] for node in found["nodes"]] == [
+        {"auto_pad": "VALID", "group": 1, "pads": [0, 0, 0, 0]},
+        {"value": "float[2] [1.5, -2.0]"},
+        {"value": "float[9]"},
+        {"value_ints": "9 ints"},
+        {"else_branch": "graph of 1 node", "then_branch": "graph of 1 node"},
+        {"alpha": 0.5},
+    ]
+    kernel, switch = found["initializers"]
+    about = {"name": "w", "dtype": "float32", "shape": [1, 1, 3, 3], "bytes": 36}
+    assert kernel == {**about, "values": None, "min": -4.0, "max": 4.0}
+    assert (switch["shape"], switch["values"]) == ([], True)
+    text = modeld(0, "inspect", path, "--nodes").out
+    assert "auto_pad=VALID group=1 pads=[0, 0, 0, 0]" in text
+    assert "-4 to 4" in text
 
 
 def test_half_of_a_driving_model_is_named(tmp_path: Path, modeld: Modeld) -> None:

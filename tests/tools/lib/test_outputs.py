@@ -45,7 +45,7 @@ def test_new_and_existing_files_are_fine(tmp_path: Path) -> None:
         ("none/x", "expected its directory to exist, found none; make it with: mkdir -p"),
         ("file/x", "expected its directory to exist"),
         ("directory", "expected an ordinary file, found a directory"),
-        ("pipe", "expected an ordinary file, found a device, pipe or socket"),
+        ("pipe", "expected an ordinary file, found a FIFO"),
         ("x" * 300, "cannot be written: File name too long"),
         ("file", "the same, which would be lost"),
         ("link", "the same, which would be lost"),

@@ -17,21 +17,16 @@ import pytest
 from cereal.errors import LogError
 from cereal.log_reader import read_log
 from cereal.schema import new_event, read_event
-from modeld.calibration import Camera, DeviceCameras
-from modeld.config_sources import load_settings
 from tests.tools.conftest import MakeVideo, Modeld
 from tests.tools.playback.synthetic_drive import FIRST_ID, PERIOD_NS, START_NS, drive_to_play
 from tests.tools.tiny_driving import write_tiny_driving
 from tests.tools.waiting import wait_until
 from tools.errors import ArtifactMismatchError, DriveError, UsageError
 from tools.lib.drive_log import OUTPUT_SERVICES
-from tools.lib.drive_messages import Mounting
 from tools.playback.frame_table import frames_path, load_frames
 from tools.playback.live import (
     LiveJob,
     answer_problems,
-    camera_config,
-    cameras_of,
     live_report,
     replay_live,
 )
@@ -52,40 +47,6 @@ def played(number: int, clock_ms: float, *, gap: int = 0, continues: bool = True
 
 def answer(number: int, arrived_ms: float, *, valid: bool = True) -> Answer:
     return Answer(FIRST_ID + number, round(arrived_ms * MS), 0.025, 0.0, valid=valid)
-
-
-STATED = DeviceCameras(Camera(192, 128, 150.0), None)
-
-
-@pytest.mark.parametrize(
-    ("mounting", "size", "streams", "focal_px"),
-    [
-        (Mounting("tici", "ox03c10"), (1928, 1208), ("road",), 2648.0),
-        (Mounting("mici", "os04c10"), (1344, 760), ("road",), 1141.5),
-        (Mounting("tici", "ox03c10"), (1928, 1208), ("wideRoad", "road"), None),
-        (Mounting("tici", "ox03c10"), (1928, 1208), ("wideRoad",), None),
-        (Mounting("tici", "ox03c10"), (640, 480), ("road",), None),
-        (Mounting("neo", "unknown"), (1164, 874), ("road",), None),
-        (Mounting("tici", "a new one"), (1928, 1208), ("road",), None),
-    ],
-)
-def test_a_recording_without_the_wide_camera_is_one_of_the_road_camera(
-    mounting: Mounting, size: tuple[int, int], streams: tuple[str, ...], focal_px: float | None
-) -> None:
-    """None: the daemon looks the cameras up by what the recording says of its device."""
-    info = replace(drive_to_play(streams=streams, size=size).info, mounting=mounting, cameras=None)
-    expected = None if focal_px is None else DeviceCameras(Camera(*size, focal_px), None)
-    assert cameras_of(info) == expected
-    # A video has the cameras that it states.
-    assert cameras_of(replace(info, cameras=STATED)) == STATED
-
-
-@pytest.mark.parametrize("road", [Camera(192, 128, 150.25), Camera(240, 272, 216.0, 432.0)])
-def test_the_daemon_is_told_of_the_cameras_as_they_are(tmp_path: Path, road: Camera) -> None:
-    stated = DeviceCameras(road, Camera(192, 128, 75.0))
-    path = tmp_path / "modeld.toml"
-    path.write_text(camera_config(stated), encoding="utf-8")
-    assert load_settings(path).config.cameras == stated
 
 
 def test_intervals_are_compared_with_the_recorded_ones_at_the_speed() -> None:

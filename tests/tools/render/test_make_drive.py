@@ -235,9 +235,10 @@ def test_full_disk_is_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--seconds 0", "--seconds: expected 0.05 to 36000 s"),
-        ("--minutes nan", "--minutes: expected 0.05 to 36000 s"),
-        ("--seed -1", "--seed: expected 0 or more, found -1"),
+        ("--seconds 0", "--seconds: expected a number above 0 up to 36000, found 0"),
+        ("--minutes nan", "--minutes: expected a number above 0 up to 600, found nan"),
+        ("--seconds 0.01", "--seconds: expected 0.05 to 36000 s"),
+        ("--seed -1", "--seed: expected a whole number from 0"),
         ("--small --driver-camera", "--small: expected without --missing and --driver-camera"),
         ("--rpy 0,0", "--rpy: expected three angles"),
         ("--rpy 0,0.5,0", "--rpy: expected angles of at most 0.05, 0.15, 0.1 rad"),
@@ -246,7 +247,7 @@ def test_full_disk_is_one_line_and_leaves_nothing(
         ("--drop driver:3", "--drop: expected a frame number, or road, wide and one"),
         ("--drop wide:3 --missing wide", "--drop: expected a frame number, or road"),
         ("--seconds 1 --drop 20", "--drop: expected frames below 20, found 20"),
-        ("--workers 0", "--workers: expected at least 1"),
+        ("--workers 0", "--workers: expected a whole number from 1"),
         ("--telemetry nowhere", "nowhere: expected a comma2k19 segment"),
         ("--telemetry {}/poseless", "expected a segment with global_pose"),
     ],

@@ -65,7 +65,7 @@ def test_what_is_no_finished_training_is_one_line(tmp_path: Path, modeld: Modeld
     unfinished = f"expected a finished training, found 1 of {ROUNDS} rounds of drives"
     for code, said, *options in (
         (1, unfinished, 0),
-        (2, "--eight-bits: expected minutes, 0 or more, found -1.0", -1),
+        (2, "--eight-bits: expected a number from 0 up to 1e+07, found -1", -1),
         (2, "--eight-bits: expected no --resume", 0, "--resume"),
     ):
         modeld.refused(code, said, *train, "--eight-bits", *options)
