@@ -49,7 +49,7 @@ def main() -> None:
             start_ns = time.thread_time_ns()
             snapshot = reporter.report(time.monotonic_ns())
             reported_ns = time.thread_time_ns()
-            metrics_text(snapshot)
+            metrics_text(snapshot, 0.0)
             times["report"].append(reported_ns - start_ns)
             times["metrics"].append(time.thread_time_ns() - reported_ns)
             time.sleep(PAUSE_S)

@@ -51,6 +51,10 @@ struct ModeldHealth @0xb4e19c7d2f6a8350 {
   realtime @35 :List(Setting);        # what was asked of the system
   startProblems @36 :List(Text);      # models that were to be used and cannot be, since the start
 
+  # --- where the model came from
+  programSha256 @37 :Text;            # of its program, hexadecimal: the same in each artifact that holds it; empty: not known
+  lineage @38 :List(Note);            # as its artifact tells it
+
   struct Version {
     name @0 :Text;
     version @1 :Text;
@@ -59,6 +63,11 @@ struct ModeldHealth @0xb4e19c7d2f6a8350 {
   struct Checkpoint {
     role @0 :Text;                    # "vision", "policy", ...
     name @1 :Text;                    # what the model's exporter calls its weights
+  }
+
+  struct Note {
+    name @0 :Text;                    # "commit", "vision.producer", ...
+    value @1 :Text;
   }
 
   struct SelfTest {

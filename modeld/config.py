@@ -196,7 +196,11 @@ class Config:
     )
     demo: bool = field(
         default=False,
-        metadata=doc("Use a built-in car instead of waiting for carParams.", option="--demo"),
+        metadata=doc(
+            "Use a built-in car instead of waiting for carParams. Cameras are waited for all the "
+            "same; modeld demo has its own.",
+            option="--demo",
+        ),
     )
     bus_address: str = field(
         default="tcp://127.0.0.1",

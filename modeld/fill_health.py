@@ -32,6 +32,9 @@ def _fill_model(health: Any, snapshot: HealthSnapshot) -> None:
     health.phase = snapshot.phase
     health.model = _short(snapshot.model)
     health.modelSha256 = facts.sha256
+    health.programSha256 = facts.program_sha256
+    for item, (name, value) in _pairs(health, "lineage", facts.lineage.items()):
+        item.name, item.value = name, value
     for item, (role, name) in _pairs(health, "checkpoints", facts.checkpoints.items()):
         item.role, item.name = role, _short(name)
     health.isFallback = bool(snapshot.fallback)

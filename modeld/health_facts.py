@@ -38,6 +38,8 @@ def facts_of(
         kind=model.kind,
         model=str(model.path),
         sha256=model.sha256,
+        program_sha256=model.program_sha256,
+        lineage=model.program.manifest.lineage,
         checkpoints=_checkpoints(model),
         device=stats.device,
         driver=stats.driver,

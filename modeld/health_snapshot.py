@@ -45,6 +45,8 @@ class ServiceFacts:
         kind: Of the artifact, "driving" or "monitoring".
         model: Path of the model in use; without one, the health message has the loop's name of it.
         sha256: Of the artifact, hexadecimal.
+        program_sha256: Of its program, hexadecimal.
+        lineage: Where the model came from, as the artifact tells it.
         checkpoints: Name of each model's checkpoint, by role.
         device: The OpenCL device.
         driver: Its driver, with version.
@@ -59,6 +61,8 @@ class ServiceFacts:
     kind: str
     model: str = ""
     sha256: str = ""
+    program_sha256: str = ""
+    lineage: Mapping[str, str] = field(default_factory=dict)
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     device: str = ""
     driver: str = ""

@@ -57,12 +57,14 @@ class LoadedModel:
         program: Loaded, its state at reset; it holds what it needs of the artifact, so that the
             rest of its memory is given back.
         self_test: What came of its self-test.
+        program_sha256: Of what the artifact computes, hexadecimal.
     """
 
     path: Path
     sha256: str
     program: runtime.Program
     self_test: SelfTestFacts
+    program_sha256: str = ""
 
     @property
     def kind(self) -> str:
@@ -99,6 +101,8 @@ class Loader:
         resources: Closes the programs.
         on_build: Called before each program that has to be compiled, which takes seconds.
         on_load: Called before each artifact: it may be the last that the process does.
+        on_kind: Called with the kind of an artifact that is sound, before seconds are spent on its
+            program: whoever cannot have its services ends here.
     """
 
     config: Config
@@ -106,6 +110,7 @@ class Loader:
     resources: ExitStack
     on_build: Callable[[], None] = lambda: None
     on_load: Callable[[Path], None] = lambda _path: None
+    on_kind: Callable[[str], None] = lambda _kind: None
 
     def load(self, path: Path) -> LoadedModel:
         """Load an artifact and test it.
@@ -130,6 +135,7 @@ class Loader:
         except ModelInterfaceError as error:
             # The path is told here: the check knows metadata, but no file.
             raise ModelInterfaceError(f"{path}: {error}") from error
+        self.on_kind(artifact.manifest.kind)
         program = runtime.load_program(
             artifact,
             self.config.device,
@@ -148,7 +154,7 @@ class Loader:
         logger.info("loaded %s in %.2f s; %s", path, elapsed_s, report)
         result = TestResult.PASSED if report.runs else TestResult.NOT_DONE
         facts = SelfTestFacts(result, report.duration_ms, str(report))
-        return LoadedModel(path, artifact.sha256, program, facts)
+        return LoadedModel(path, artifact.sha256, program, facts, artifact.program_sha256)
 
 
 @dataclass(frozen=True, slots=True)

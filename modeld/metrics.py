@@ -8,6 +8,7 @@ that the files of driving and of driver monitoring can lie in one directory.
 import logging
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -45,7 +46,9 @@ class MetricsFile:
     def write(self, snapshot: HealthSnapshot) -> None:
         """Write the file; that it cannot be written is counted, and said when it begins."""
         try:
-            self._replace(metrics_text(snapshot).encode("utf-8", "replace"))
+            # By the wall clock, which a collector compares with its own.
+            text = metrics_text(snapshot, time.time_ns() * 1e-9)
+            self._replace(text.encode("utf-8", "replace"))
         except OSError as error:
             self.failures += 1
             if not self._is_failing:
@@ -77,10 +80,20 @@ class MetricsFile:
             return
 
 
-def metrics_text(snapshot: HealthSnapshot) -> str:
-    """Return the metrics of a snapshot, a line for each sample."""
+def metrics_text(snapshot: HealthSnapshot, written_s: float) -> str:
+    """Return the metrics of a snapshot, a line for each sample.
+
+    Args:
+        snapshot: How the daemon is.
+        written_s: When this is written, seconds since 1970 in UTC.
+    """
     daemon = (("daemon", snapshot.facts.kind),)
-    lines: list[str] = []
+    name = "modeld_written_timestamp_seconds"
+    lines = [
+        f"# HELP {name} When this was written; the file of a daemon that stopped stays.",
+        f"# TYPE {name} gauge",
+        f"{name}{_labels(daemon)} {_number(written_s)}",
+    ]
     for name, kind, meaning, samples in _families(snapshot):
         lines += (f"# HELP {name} {meaning}", f"# TYPE {name} {kind}")
         lines += [f"{name}{_labels(daemon + labels)} {_number(v)}" for labels, v in samples]
@@ -95,6 +108,7 @@ def _families(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, Samples
         ("version", next(iter(facts.versions.values()), "")),
         ("model", snapshot.model),
         ("sha256", facts.sha256),
+        ("program_sha256", facts.program_sha256),
         ("device", facts.device),
         ("driver", facts.driver),
     )

@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cereal.schema import new_event
+from cereal.schema import content, new_event, read_event
+from modeld.errors import InternalError
 from modeld.fill_message import FrameInfo, FrameVerdict, fill_frame, fill_model_v2, fill_outputs
 from modeld.parse_outputs import DrivingOutputs
 
@@ -28,6 +29,9 @@ class ModelMessage:
 
     Args:
         outputs: Of the parser, which rewrites its arrays in place. Of mixtures nothing is told.
+
+    Raises:
+        InternalError: `fill_outputs` computes a number, instead of copying one.
     """
 
     def __init__(self, outputs: DrivingOutputs) -> None:
@@ -38,6 +42,7 @@ class ModelMessage:
         }
         self._outputs = outputs
         # Views: what the parser writes is seen here.
+        self._named = arrays
         self._parts = [array.reshape(-1) for array in arrays.values()]
         self._numbers: NDArray[np.float32] = np.concatenate(self._parts)
         self._event = new_event("modelV2", mono_time_ns=0)
@@ -51,6 +56,38 @@ class ModelMessage:
         words = _words_of(self._event)
         self._places = np.flatnonzero((words >= _FIRST) & (words < first))
         self._sources = words[self._places].astype(np.intp) - _FIRST
+        for sign in (1, -1):
+            self._check(sign)
+
+    def _check(self, sign: int) -> None:
+        """Fill a message of known numbers in both ways, and compare them.
+
+        Args:
+            sign: Of the numbers, so that one that is only compared with a bound differs, too.
+
+        Raises:
+            InternalError: They differ: `fill_outputs` does more than to copy single numbers, so
+                that each message would have a number that was computed of stand-ins.
+        """
+        numbers = self._numbers.size
+        known = (sign * np.linspace(0.1, 0.9, numbers) ** 2).astype(np.float32)
+        words = _words_of(self._event)
+        words[self._places] = known[self._sources]
+        event, first = new_event("modelV2", mono_time_ns=0), 0
+        arrays: dict[str, Any] = {}
+        for name, array in self._named.items():
+            arrays[name] = known[first : first + array.size].reshape(array.shape)
+            first += array.size
+        fill_outputs(event, replace(self._outputs, **arrays))
+        both = (words.tobytes(), _words_of(event).tobytes())
+        if both[0] == both[1]:
+            return
+        found, wanted = (content(read_event(data)).to_dict() for data in both)
+        names = [name for name, value in wanted.items() if found.get(name) != value]
+        raise InternalError(
+            f"modelV2: {', '.join(names)}: expected copies of single outputs, found what "
+            "fill_outputs computes of them; compute it in fill_frame, this is a defect of modeld"
+        )
 
     def fill(
         self,

@@ -7,9 +7,9 @@ is selected, and what was before, stands in one small file (docs/formats/model-s
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +31,7 @@ from modeld.store_selection import (
     read_selection,
     write_selection,
 )
-from runtime.artifact import read_artifact
+from runtime.artifact import Artifact, read_artifact
 from runtime.errors import RuntimeFault
 from runtime.manifest import ABI
 
@@ -56,11 +56,17 @@ class Entry:
         directory: Its path.
         manifest: What is known of it; None where that is damaged.
         problem: What is wrong with it in one line; "" if it is sound.
+        sha256: Of the artifact, as its program says it; "" where it cannot be read.
+        program_sha256: Of its program, likewise.
+        lineage: Where it came from.
     """
 
     directory: Path
     manifest: StoreManifest | None
     problem: str
+    sha256: str = ""
+    program_sha256: str = ""
+    lineage: Mapping[str, str] = field(default_factory=dict)
 
 
 class ModelStore:
@@ -92,13 +98,15 @@ class ModelStore:
         for path in sorted(self.directory.iterdir()):
             if path.name.startswith(".") or path.name == SELECTION:
                 continue
-            manifest, problem = None, ""
+            manifest = None
             try:
                 manifest = self.manifest(_id_of(path))
-                self.verify(manifest.id)
+                artifact = self._read(manifest)
             except ModeldError as error:
-                problem = str(error)
-            found.append(Entry(path, manifest, problem))
+                found.append(Entry(path, manifest, str(error)))
+                continue
+            digests = (artifact.sha256, artifact.program_sha256)
+            found.append(Entry(path, manifest, "", *digests, artifact.manifest.lineage))
         return found
 
     def manifest(self, model: ModelId) -> StoreManifest:
@@ -130,8 +138,14 @@ class ModelStore:
         Raises:
             StoreError: it is damaged, was changed, or is for another runtime.
         """
-        manifest = self._verify_file(model)
-        path = self.path_of(model)
+        manifest = self.manifest(model)
+        self._read(manifest)
+        return manifest
+
+    def _read(self, manifest: StoreManifest) -> Artifact:
+        """Return the artifact of a model version after checking it, as `verify`."""
+        self._verify_file(manifest.id)
+        path = self.path_of(manifest.id)
         try:
             artifact = read_artifact(path)
         except RuntimeFault as error:
@@ -140,7 +154,7 @@ class ModelStore:
             raise StoreError(
                 f"{path}: expected kind {manifest.kind}, found {artifact.manifest.kind}"
             )
-        return manifest
+        return artifact
 
     def selection(self) -> dict[str, Selected]:
         """Return what is selected for each role.
@@ -288,6 +302,52 @@ class ModelStore:
             self._prove(before.previous, role, self_test)
             return self._switch(selection, role, Selected(before.previous, before.current))
 
+    def remove(self, model: ModelId, *, force: bool = False) -> None:
+        """Remove a model version; of a killed command all of it is there, or nothing that counts.
+
+        Args:
+            model: Which; it may be damaged.
+            force: Also if it was selected before, for roles that can then not go back.
+
+        Raises:
+            StoreError: it is not there, or is selected.
+        """
+        with self._changing():
+            place = self.directory / str(model)
+            if not place.is_symlink() and not place.exists():
+                raise StoreError(f"{place}: no such model; see modeld models list")
+            selection = self.selection()
+            current = [role for role, one in selection.items() if one.current == model]
+            before = [role for role, one in selection.items() if one.previous == model]
+            if current:
+                raise StoreError(
+                    f"{place}: expected a model that is not selected, but it is for "
+                    f"{', '.join(current)}; select another first"
+                )
+            if before and not force:
+                raise StoreError(
+                    f"{place}: expected a model that nobody goes back to, but it was selected "
+                    f"before for {', '.join(before)}; --force removes it nevertheless"
+                )
+            if before:
+                changed = {role: Selected(selection[role].current) for role in before}
+                write_selection(self.directory, {**selection, **changed})
+            # Under the hidden name the next command removes it, if this one is killed.
+            beside = self.directory / f".adding-{model}"
+            place.rename(beside)
+            store_files.sync_directory(self.directory)
+            _remove(beside)
+
+    def version_at(self, artifact: Path) -> ModelId | None:
+        """Return the model version that a path of an artifact names; None: none of this store."""
+        place = artifact.parent
+        if artifact.name != ARTIFACT or place.parent.resolve() != self.directory.resolve():
+            return None
+        try:
+            return _id_of(place)
+        except StoreError:
+            return None
+
     def _prove(self, model: ModelId, role: str, self_test: SelfTest) -> None:
         _check_kind(self.verify(model), role)
         self_test(self.path_of(model))
@@ -301,7 +361,8 @@ class ModelStore:
         if there != replace(new, added=there.added):
             raise StoreError(
                 f"{self.directory / str(model)}: expected the same artifact, found another one "
-                f"(sha256 {there.sha256[:12]}, new {new.sha256[:12]}); choose another version"
+                f"(file sha256 {there.file_sha256[:12]}, new {new.file_sha256[:12]}); choose "
+                "another version"
             )
         return there
 
@@ -316,10 +377,10 @@ class ModelStore:
             raise _unreadable(path, error) from error
         if size != manifest.size:
             raise StoreError(f"{path}: expected {manifest.size} bytes, found {size}; add it again")
-        if digest != manifest.sha256:
+        if digest != manifest.file_sha256:
             raise StoreError(
-                f"{path}: expected sha256 {manifest.sha256[:12]}, found {digest[:12]}: the file "
-                "was changed or is damaged; add it again"
+                f"{path}: expected file sha256 {manifest.file_sha256[:12]}, found "
+                f"{digest[:12]}: the file was changed or is damaged; add it again"
             )
         if manifest.minimum_abi > ABI:
             raise StoreError(

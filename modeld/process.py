@@ -22,7 +22,9 @@ from cereal.clock import MonotonicClock
 from cereal.errors import CerealError
 from cereal.lock_step import gates_of
 from cereal.msgq import wake
+from cereal.pubsub import PubMaster
 from cereal.transport import Transport
+from cereal.transport.msgq import Gates
 from modeld import daemon, monitoring
 from modeld.bus import open_bus
 from modeld.config import Config
@@ -202,6 +204,8 @@ class _Service:
         self._effects: tuple[Effect, ...] = ()
         self._problems: tuple[str, ...] = ()
         self._loading = ""
+        self._gates: Gates | None = None
+        self._place: tuple[Transport, PubMaster] | None = None
 
     def run(self) -> Ending:
         """Load, watch the loop, and close what was opened.
@@ -241,6 +245,7 @@ class _Service:
                 self._resources,
                 self._tell_build,
                 self._tell_load,
+                self._take_place,
             )
             with self._memory.loading() as unfinished:
                 before = Before(self._memory.fallback.read(), self._memory.model.read(), unfinished)
@@ -263,6 +268,26 @@ class _Service:
             self._memory.end_drive()
         return ending
 
+    def _take_place(self, kind: str) -> None:
+        """Open the bus, and take the place on it that two daemons of a kind cannot both have.
+
+        Raises:
+            CerealError: Another daemon has it: that is told before seconds go into loading.
+        """
+        if self._place is not None:
+            return
+        config, stop = self._config, self._stop
+        stack, prefix = config.bus_stack, config.prefix
+        if FAKE_VARIABLE in os.environ:
+            harness = os.environ.get(FAKE_PREFIX_VARIABLE, "")
+            self._gates = gates_of(harness, prefix, is_stopped=stop.event.is_set)
+        transport = open_bus(
+            config.addresses, stack, prefix=prefix, gates=self._gates, keys=config.bus_keys
+        )
+        self._resources.callback(transport.close)
+        claim = PubMaster((HEALTH_SERVICES[kind],), transport, MonotonicClock())
+        self._place = transport, claim
+
     def _tell_load(self, path: Path) -> None:
         """Remember which artifact is loaded now, and say so: it may take long, or never end."""
         self._memory.load(path)
@@ -275,16 +300,14 @@ class _Service:
 
     def _supervisor(self, models: Models) -> Supervisor:
         config, stop = self._config, self._stop
-        stack, prefix = config.bus_stack, config.prefix
-        gates = None
-        if FAKE_VARIABLE in os.environ:
-            harness = os.environ.get(FAKE_PREFIX_VARIABLE, "")
-            gates = gates_of(harness, prefix, is_stopped=stop.event.is_set)
-        transport = open_bus(
-            config.addresses, stack, prefix=prefix, gates=gates, keys=config.bus_keys
+        assert self._place is not None  # a model was loaded
+        transport, claim = self._place
+        # The reporter takes the place at once; it is made only now because of its thread, which
+        # inherits what was asked of the system for this process.
+        claim.close()
+        cameras = open_cameras(
+            config.camera_server, config.bus_stack, prefix=config.prefix, gates=self._gates
         )
-        self._resources.callback(transport.close)
-        cameras = open_cameras(config.camera_server, stack, prefix=prefix, gates=gates)
         self._resources.callback(cameras.close)
         state = LoopState(fallback=models.reason)
         fallback = None if models.fallback is None else models.fallback.program

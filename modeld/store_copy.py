@@ -39,7 +39,7 @@ def checked_copy(source: Path, target: Path, model: ModelId, now_s: float) -> St
         name=model.name,
         version=model.version,
         kind=artifact.manifest.kind,
-        sha256=sha256,
+        file_sha256=sha256,
         size=size,
         minimum_abi=artifact.manifest.raw["abi"],
         interface=name if isinstance(name, str) else "",

@@ -67,7 +67,7 @@ class StoreManifest:
         name: Of the model.
         version: Of the model.
         kind: Of the artifact, "driving" or "monitoring".
-        sha256: Of the whole artifact file, hexadecimal.
+        file_sha256: Of the whole artifact file, hexadecimal; `sha256` in the file.
         size: Of the file, bytes.
         minimum_abi: The least ABI of a runtime that can run it.
         interface: Of the model, for people.
@@ -77,7 +77,7 @@ class StoreManifest:
     name: str
     version: str
     kind: str
-    sha256: str
+    file_sha256: str
     size: int
     minimum_abi: int
     interface: str
@@ -88,14 +88,18 @@ class StoreManifest:
         """Name and version."""
         return ModelId(self.name, self.version)
 
+    def _content(self) -> dict[str, Any]:
+        names = {"file_sha256": "sha256"}
+        values = {names.get(name, name): value for name, value in asdict(self).items()}
+        return {"format": FORMAT, **values}
+
     def signed_bytes(self) -> bytes:
         """Return what a signature is made over: all fields but it, in one way of writing."""
-        content = {"format": FORMAT, **asdict(self)}
-        return json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")
+        return json.dumps(self._content(), sort_keys=True, separators=(",", ":")).encode("ascii")
 
     def file_bytes(self) -> bytes:
         """Return the content of the file."""
-        content = {"format": FORMAT, **asdict(self), "signature": ""}
+        content = {**self._content(), "signature": ""}
         return (json.dumps(content, indent=1) + "\n").encode("ascii")
 
 
@@ -132,8 +136,14 @@ def parse_manifest(data: bytes) -> StoreManifest:
     problems = problems or _value_problems(content)
     if problems:
         raise StoreError("; ".join(problems))
-    values = {name: content[name] for name in _TYPES if name not in ("format", "signature")}
-    return StoreManifest(**values)
+    names = {"sha256": "file_sha256"}
+    return StoreManifest(
+        **{
+            names.get(name, name): content[name]
+            for name in _TYPES
+            if name not in ("format", "signature")
+        }
+    )
 
 
 def plain_object(data: bytes) -> dict[str, Any]:

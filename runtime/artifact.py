@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from runtime.errors import ArtifactError
 from runtime.manifest import FORMAT, MAX_BYTES, Manifest, check_identity, parse_manifest
@@ -28,19 +28,32 @@ _ZERO_DIGEST: Final = "0" * 64
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
+class Digests(NamedTuple):
+    """What an artifact is known by, hexadecimal.
+
+    Attributes:
+        artifact: sha256 of the manifest, which holds the digest of the data; of this very file.
+        program: see `program_digest`; of all files that hold this program.
+    """
+
+    artifact: str
+    program: str
+
+
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """A checked artifact. `data` stays valid as long as the artifact (it keeps the memory)."""
 
     manifest: Manifest
     data: memoryview  # read-only bytes: weights and reset values, page aligned in the file
-    path: Path | None  # None: it was made in memory
+    path: Path | None  # None: it was made in memory, and has no digests
     sha256: str  # digest of the manifest, which itself holds the digest of the data
+    program_sha256: str  # see `program_digest`
 
 
 def write_artifact(
     path: str | os.PathLike[str], manifest: Mapping[str, Any], data: bytes | memoryview
-) -> str:
+) -> Digests:
     """Write an artifact atomically: the file appears complete or not at all.
 
     Args:
@@ -50,14 +63,14 @@ def write_artifact(
         data: weights and reset values; every offset in the manifest is relative to its start.
 
     Returns:
-        The hex digest of the manifest, which identifies the artifact.
+        Its digests, hexadecimal.
 
     Raises:
         ArtifactError: the manifest is not valid (nothing is written), the target is no ordinary
             file, or the disk refuses.
     """
     target = Path(path)
-    header, digest = _encode_header(manifest, data)
+    header, digests = _encode_header(manifest, data)
     padding = b"\0" * (-len(header) % PAGE)
     try:
         with whole_file(target) as file:
@@ -65,35 +78,52 @@ def write_artifact(
             file.write(data)
     except OSError as error:
         raise ArtifactError(f"{target}: cannot write: {error.strerror or error}") from error
-    return digest
+    return digests
 
 
-def _encode_header(manifest: Mapping[str, Any], data: bytes | memoryview) -> tuple[bytes, str]:
+def _encode_header(manifest: Mapping[str, Any], data: bytes | memoryview) -> tuple[bytes, Digests]:
     size = memoryview(data).nbytes
-    data_digest = hashlib.sha256(data).hexdigest()
-    unsigned = _with_digests(manifest, _ZERO_DIGEST, data_digest, size)
-    parse_manifest(unsigned)
+    known = {"manifest": _ZERO_DIGEST, "data": hashlib.sha256(data).hexdigest()}
+    parse_manifest(_with_digests(manifest, known, size))
     try:
-        digest = hashlib.sha256(encode(unsigned)).hexdigest()
-        header = encode(_with_digests(manifest, digest, data_digest, size))
+        known["program"] = program_digest(_with_digests(manifest, known, size))
+        unsigned = encode(_with_digests(manifest, known, size))
+        digest = hashlib.sha256(unsigned).hexdigest()
+        header = encode(_with_digests(manifest, {**known, "manifest": digest}, size))
     except PlainPickleError as error:
         raise ArtifactError(str(error)) from error
     if len(header) > MAX_HEADER_BYTES:
         raise ArtifactError(
             f"the manifest takes {len(header)} bytes, at most {MAX_HEADER_BYTES} allowed"
         )
-    return header, digest
+    return header, Digests(digest, known["program"])
 
 
 def _with_digests(
-    raw: Mapping[str, Any], manifest_sha256: str, data_sha256: str, data_size: int
+    raw: Mapping[str, Any], digests: Mapping[str, str], data_size: int
 ) -> dict[str, Any]:
     """Return a shallow copy of `raw` with `sha256` and `data_size` filled in."""
-    return {
-        **raw,
-        "data_size": data_size,
-        "sha256": {"manifest": manifest_sha256, "data": data_sha256},
-    }
+    return {**raw, "data_size": data_size, "sha256": dict(digests)}
+
+
+def program_digest(raw: Mapping[str, Any]) -> str:
+    """Return the sha256 of what an artifact computes, hexadecimal.
+
+    Two compilations of one model for one kind of device have the same, though a driver makes other
+    binaries each time: binaries are left out, with the device and driver that they are for, and so
+    is `lineage`, which says where a model came from and not what it does. The weights are in it.
+
+    Args:
+        raw: the manifest, with the digest of the data.
+
+    Raises:
+        PlainPickleError: it is no plain data.
+    """
+    program = {key: value for key, value in raw.items() if key != "lineage"}
+    program["programs"] = [{**one, "binary": b""} for one in raw["programs"]]
+    program["target"] = {**raw["target"], "device": "", "driver": ""}
+    program["sha256"] = {"data": raw["sha256"]["data"]}
+    return hashlib.sha256(encode(program)).hexdigest()
 
 
 def from_memory(manifest: Mapping[str, Any], data: bytes | memoryview) -> Artifact:
@@ -103,8 +133,8 @@ def from_memory(manifest: Mapping[str, Any], data: bytes | memoryview) -> Artifa
         ArtifactError: the manifest is not valid.
     """
     view = memoryview(data).cast("B").toreadonly()
-    raw = _with_digests(manifest, _ZERO_DIGEST, _ZERO_DIGEST, view.nbytes)
-    return Artifact(parse_manifest(raw), view, None, "")
+    raw = _with_digests(manifest, {"manifest": _ZERO_DIGEST, "data": _ZERO_DIGEST}, view.nbytes)
+    return Artifact(parse_manifest(raw), view, None, "", "")
 
 
 def read_artifact(path: str | os.PathLike[str]) -> Artifact:
@@ -157,6 +187,8 @@ def _read_copy(copy: PrivateCopy, path: Path) -> Artifact:
     check_identity(raw)
     digest = _check_manifest_digest(raw, memory[:header_size])
     manifest = parse_manifest(raw)
+    # Artifacts of versions that did not write it are known by the same one.
+    program = raw["sha256"].get("program") or program_digest(raw)
     start = header_size + (-header_size % PAGE)
     expected = start + manifest.data_size
     if copy.size != expected:
@@ -176,7 +208,7 @@ def _read_copy(copy: PrivateCopy, path: Path) -> Artifact:
             "the data does not match its sha256: the file is damaged, copy it again"
         )
     copy.protect()
-    return Artifact(manifest, memoryview(memory).toreadonly()[start:], path, digest)
+    return Artifact(manifest, memoryview(memory).toreadonly()[start:], path, digest, program)
 
 
 def _decode_header(copy: PrivateCopy) -> tuple[Any, int]:
@@ -214,9 +246,11 @@ def _check_manifest_digest(raw: dict[str, Any], header: bytes) -> str:
     digests = raw.get("sha256")
     if type(digests) is not dict or any(
         type(digests.get(key)) is not str or not _DIGEST.fullmatch(digests[key])
-        for key in ("manifest", "data")
+        for key in ("manifest", "data", *(["program"] if "program" in digests else []))
     ):
-        raise ArtifactError("manifest.sha256: expected the hex digests 'manifest' and 'data'")
+        raise ArtifactError(
+            "manifest.sha256: expected the hex digests 'manifest' and 'data', and maybe 'program'"
+        )
     digest: str = digests["manifest"]
     unsigned = header.replace(digest.encode(), _ZERO_DIGEST.encode())
     if hashlib.sha256(unsigned).hexdigest() != digest:
@@ -226,4 +260,13 @@ def _check_manifest_digest(raw: dict[str, Any], header: bytes) -> str:
     return digest
 
 
-__all__ = ["FORMAT", "Artifact", "from_memory", "is_artifact", "read_artifact", "write_artifact"]
+__all__ = [
+    "FORMAT",
+    "Artifact",
+    "Digests",
+    "from_memory",
+    "is_artifact",
+    "program_digest",
+    "read_artifact",
+    "write_artifact",
+]

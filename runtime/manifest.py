@@ -18,6 +18,7 @@ from runtime.code_facts import check_code
 from runtime.errors import ArtifactError
 from runtime.fields import Fields
 from runtime.image_spec import ImageSpec, parse_image
+from runtime.lineage import parse_lineage
 from runtime.megakernel_spec import MegakernelSpec, check_table, parse_function, parse_megakernel
 from runtime.selftest_spec import TestVector, parse_vectors
 
@@ -129,7 +130,7 @@ class EntrySpec:
 class Manifest:
     """A checked manifest; `raw` is the dictionary it was read from.
 
-    `self_test` is empty where the artifact has none.
+    `self_test` is empty where the artifact has none, `lineage` where it tells of none.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Manifest:
     entries: tuple[EntrySpec, ...]
     megakernel: MegakernelSpec | None
     self_test: tuple[TestVector, ...]
+    lineage: dict[str, str]
     data_size: int
     raw: dict[str, Any]
 
@@ -223,6 +225,7 @@ def parse_manifest(raw: object) -> Manifest:
         entries=_parse_entries(top.get("entries", dict), buffers, len(kernels)),
         megakernel=megakernel,
         self_test=(),
+        lineage=parse_lineage(top),
         data_size=data_size,
         raw=top.value,
     )

@@ -123,7 +123,9 @@ class DeviceMemory:
         if self._host is None or spec.image is not None or self.places[index] & IN_DATA:
             return None
         start = self.places[index]
-        return self._host[start : start + spec.size].view(spec.dtype).reshape(spec.shape)
+        # `size` may be larger: what is behind the array is padding.
+        array = self._host[start : start + spec.payload_bytes].view(spec.dtype)
+        return array.reshape(spec.shape)
 
     def _allocate_apart(self) -> None:
         spec: BufferSpec | None = None

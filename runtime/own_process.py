@@ -7,10 +7,20 @@ from typing import Final
 _STARTER: Final = Path(__file__).parent.parent / "modeld" / "own_packages.py"
 
 
-def own_command(module: str, *arguments: str) -> list[str]:
+def own_command(module: str, *arguments: str, tree: Path | None = None) -> list[str]:
     """Return the command that runs a module of ours, from where this one is.
 
     ``python -m`` would look in the working directory first and in PYTHONPATH next, and either may
     hold other packages of our names.
+
+    Args:
+        module: to run.
+        arguments: of it.
+        tree: another checkout whose module is meant; the interpreter is that of its ``.venv``,
+            where it has one.
     """
-    return [sys.executable, "-P", str(_STARTER), module, *arguments]
+    if tree is None:
+        return [sys.executable, "-P", str(_STARTER), module, *arguments]
+    own = tree.absolute() / ".venv" / "bin" / "python"
+    starter = tree.absolute() / "modeld" / _STARTER.name
+    return [str(own) if own.exists() else sys.executable, "-P", str(starter), module, *arguments]

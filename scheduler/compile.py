@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from runtime.artifact import write_artifact
+from runtime.artifact import Digests, write_artifact
 from runtime.cache_dir import cache_dir
 from runtime.device import choose_device
 from runtime.driving_interface import Interface
 from runtime.executor import build_binaries
+from runtime.lineage import fitted
 from runtime.monitoring_interface import ROLE
 from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import FAST, FP32, WIDE, CompileContext, context_for
@@ -33,6 +34,7 @@ from scheduler.onnx_import import (
     load_model,
 )
 from scheduler.onnx_import.binding import declared
+from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
 
 Progress = Callable[[str, int, int], None]
 # Returns the table of measured loops to use for entries and what they are compiled for; may measure
@@ -114,8 +116,8 @@ class CompiledModel:
         manifest = {**self.manifest, "programs": programs, "target": target}
         return replace(self, manifest=manifest)
 
-    def write(self, path: str | os.PathLike[str]) -> str:
-        """Write the artifact atomically and return its digest.
+    def write(self, path: str | os.PathLike[str]) -> Digests:
+        """Write the artifact atomically and return its digests.
 
         Raises:
             ArtifactError: the file cannot be written.
@@ -291,5 +293,21 @@ def _finish(
                 "checkpoint": props.get("model_checkpoint", ""),
             }
         )
+    lineage = fitted(_lineage_of(models))
+    if lineage:
+        emitted.manifest["lineage"] = lineage
     sources = tuple(models.values())
     return CompiledModel(emitted.manifest, emitted.data, emitted.arena_unplanned, sources=sources)
+
+
+def _lineage_of(models: Mapping[str, OnnxModel]) -> dict[str, str]:
+    """Return who made the models and what they say of themselves, by ``ROLE.NAME``."""
+    found: dict[str, str] = {}
+    for role, model in models.items():
+        proto = model.proto
+        maker = f"{proto.producer_name} {proto.producer_version}".strip()
+        for name, text in {**model.metadata_props, "producer": maker}.items():
+            # The checkpoint stands beside the file, and the slices are in the interface.
+            if name not in (CHECKPOINT_KEY, SLICES_KEY):
+                found[f"{role}.{name}"] = text
+    return found

@@ -39,14 +39,17 @@ ARTIFACT: Final = Role(
     advice="modeld compile makes one of ONNX files",
 )
 # The importer knows what else exporters write, and what to do about it; 2 GiB is protobuf's limit.
-ONNX: Final = Role("an ONNX model", frozenset(NOUNS) - {"log", "video"}, max_bytes=2 * GIB)
+ONNX: Final = Role("an ONNX model", frozenset(NOUNS) - {"log", "video", ""}, max_bytes=2 * GIB)
 LOG: Final = Role("an event log", frozenset({"log"}), advice="give an rlog, a qlog or a replay's")
 MODEL: Final = Role("an artifact or an ONNX model", ARTIFACT.kinds | ONNX.kinds, max_bytes=17 * GIB)
 MODEL_OR_LOG: Final = Role(
     "an artifact, an ONNX model or an event log", frozenset({"artifact", "onnx", "log"})
 )
 LOG_OR_RESULT: Final = Role(
-    "an event log or a closed-loop result", LOG.kinds | {"json"}, advice=LOG.advice
+    "an event log, a closed-loop result or a directory of logs",
+    LOG.kinds | {"json"},
+    may_be_directory=True,
+    advice=LOG.advice,
 )
 VIDEO: Final = Role("a video", _VIDEO, VideoError)
 # Routes are named without being there, and a segment by its log.
@@ -79,12 +82,17 @@ ARRAYS: Final = Role("an .npz of named arrays", frozenset({"zip"}), UsageError)
 TOML: Final = Role("a TOML file", frozenset({"text"}), UsageError, MIB, may_be_empty=True)
 CAMERA: Final = replace(TOML, noun="a TOML or JSON file", kinds=_TEXT)
 GATES: Final = replace(TOML, noun="a text file of gates", max_bytes=64 << 10)
-PROGRAM: Final = Role("a program", frozenset({"program", "text"}), UsageError, may_be_missing=True)
+PROGRAM: Final = Role(
+    "a program", frozenset({"program", "text"}), UsageError, GIB, may_be_missing=True
+)
 CHECKOUT: Final = Role("the directory of a checkout")
 PARAMS: Final = Role("the directory of parameters", error=UsageError)
 KEYS: Final = Role("a directory of keys", advice="make one: modeld keys DIRECTORY")
 STORE: Final = Role("a store of models", may_be_missing=True)
 REFERENCES: Final = Role("a directory of references", error=UsageError, may_be_missing=True)
+MODEL_OR_REFERENCES: Final = replace(
+    ARTIFACT, noun="an artifact or a directory of references", may_be_directory=True
+)
 
 
 class More(NamedTuple):
@@ -130,7 +138,7 @@ def _regress(args: argparse.Namespace) -> More:
 
 
 def _models(args: argparse.Namespace) -> More:
-    changes = args.action not in ("list", "verify")
+    changes = args.action not in ("list", "show", "verify")
     return More(directories={"--store": args.store if changes else None})
 
 
@@ -207,18 +215,21 @@ COMMAND_FILES: Mapping[str, Files] = {
         reads={
             "left": LOG_OR_RESULT,
             "right": LOG_OR_RESULT,
+            "more": LOG_OR_RESULT,
             "--truth": TRUTH,
             "--tolerances": TOML,
             "--gates": GATES,
         },
     ),
     "regress": Files(
-        ("--report",),
-        ("--work",),
+        ("--report", "--junit", "--markdown"),
+        ("--work", "--pictures"),
         {
             "--model": ARTIFACT,
             "--monitoring": ARTIFACT,
             "--baseline": ARTIFACT,
+            "--baseline-tree": CHECKOUT,
+            "--against": MODEL_OR_REFERENCES,
             "--bisect": ARTIFACT,
             "--onnx": ONNX,
             "--drives": DRIVE,
@@ -234,7 +245,7 @@ COMMAND_FILES: Mapping[str, Files] = {
     ),
     "run": Files(reads={"--config": TOML}, more=_run),
     "config": Files(reads={"--config": TOML}),
-    "status": Files(reads=_BUS),
+    "status": Files(reads={"--config": TOML, **_BUS}),
     "params": Files(reads={"--config": TOML, "--params": PARAMS}),
     "models": Files(reads={"file": ARTIFACT, "--config": TOML, "--store": STORE}, more=_models),
     "install-unit": Files(directories=("--prefix",), reads={"--bin": PROGRAM}),

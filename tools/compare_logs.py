@@ -15,11 +15,17 @@ ahead; with --truth also how far each log is from the truth of a rendered drive.
 conditions on these figures. Of two .json files, results of modeld drive, every number is compared,
 and gates name those.
 
+Of two directories, as modeld replay -o writes one for each model, the logs of the same name are
+compared, with one verdict; gates that begin with all. are about all of them as one. --table puts
+two or more directories, logs or results side by side, for choosing one; it judges nothing.
+
 Example:
   modeld compare reference.rlog.zst new.rlog.zst
   modeld compare a.zst b.zst --html differences.html
   modeld compare a.zst b.zst --bit-exact --service modelV2
   modeld compare fp32.zst fp16.zst --gates-only --gate 'lateral_2s_max_m < 0.05'
+  modeld compare o/old o/new --gates-only --gate 'all.lateral_2s_p99_m < 0.1'
+  modeld compare --table o/first o/second o/third --truth drives
   modeld compare before.json after.json --gates-only --gate 'offset_p99_m < 0.7'
   modeld compare a.zst b.zst --ignore frameDropPerc --ignore 'modelV2.leadsV3*'
 """
@@ -27,6 +33,7 @@ Example:
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from tools.behaviour.arguments import add_gate_arguments, gates_of
@@ -41,6 +48,9 @@ from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.number_options import whole
 from tools.lib.report_page import write_page
+from tools.regress.candidates import Candidates, Results, candidates_of, results_of
+from tools.regress.sets import SetComparison, compare_directories
+from tools.regress.whole import all_figure_names
 
 # Endings of closed-loop results.
 RESULT = ".json"
@@ -52,10 +62,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "left",
         metavar="LEFT",
         type=Path,
-        help="event log, the reference; raw, .zst or .bz2; or .json",
+        help="event log, the reference; raw, .zst or .bz2; or .json; or a directory of logs",
     )
     parser.add_argument(
         "right", metavar="RIGHT", type=Path, help="event log that is compared with it"
+    )
+    parser.add_argument(
+        "more", metavar="MORE", type=Path, nargs="*", help="further ones, with --table"
+    )
+    parser.add_argument(
+        "--table",
+        action="store_true",
+        help="put all of them side by side in a table: metres, times, sizes; LEFT is compared with",
     )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
@@ -92,7 +110,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--truth",
         type=Path,
         metavar="PATH",
-        help="truth.npz of the drive, or its directory: also say how far each log is from it",
+        help="truth.npz of the drive, its directory, or the directory of all drives: also "
+        "say how far each log is from it",
     )
     add_gate_arguments(parser)
 
@@ -105,6 +124,15 @@ def run(args: argparse.Namespace) -> int:
         LogError: a log that cannot be read.
         CompareError: nothing to compare.
     """
+    if args.table:
+        return _show_table(args)
+    if args.more:
+        raise UsageError(f"{args.more[0]}: expected two logs, found more; --table takes several")
+    is_directory = [path.is_dir() for path in (args.left, args.right)]
+    if any(is_directory) and not all(is_directory):
+        raise UsageError(
+            f"{args.right}: expected two directories of logs or two logs, found one of each"
+        )
     is_result = [path.suffix == RESULT for path in (args.left, args.right)]
     if any(is_result):
         return _compare_results(args, all(is_result))
@@ -113,10 +141,12 @@ def run(args: argparse.Namespace) -> int:
         all_services=args.all,
         tolerances=read_tolerances(args.tolerances, args.ignore, bit_exact=args.bit_exact),
         uncalibrated=args.uncalibrated,
-        gates=gates_of(args, figure_names()),
-        truth=None if args.truth is None else read_truth(args.truth),
+        gates=gates_of(args, all_figure_names() if all(is_directory) else figure_names()),
     )
-    comparison = compare_logs(args.left, args.right, options)
+    if all(is_directory):
+        return _compare_directories(args, options)
+    truth = None if args.truth is None else read_truth(args.truth)
+    comparison = compare_logs(args.left, args.right, replace(options, truth=truth))
     if args.html:
         write_comparison(args.html, comparison)
     if args.json:
@@ -126,6 +156,46 @@ def run(args: argparse.Namespace) -> int:
         if args.html:
             print(f"page: {args.html}")
     return 0 if comparison.passed else 1
+
+
+def _show(args: argparse.Namespace, found: SetComparison | Candidates | Results) -> None:
+    """Print and write what was found."""
+    if args.html:
+        write_page(args.html, [found.page()])
+    if args.json:
+        print_json({**found.to_json(), "html": str(args.html) if args.html else None})
+        return
+    print(found.text())
+    if args.html:
+        print(f"page: {args.html}")
+
+
+def _compare_directories(args: argparse.Namespace, options: CompareOptions) -> int:
+    """Compare two directories of logs; return 0 where all agree, 1 where one differs."""
+    comparison = compare_directories(args.left, args.right, options, args.truth)
+    _show(args, comparison)
+    return comparison.exit_code
+
+
+def _show_table(args: argparse.Namespace) -> int:
+    """Put models or results side by side; return 0."""
+    of_two = ("service", "all", "tolerances", "bit_exact", "uncalibrated", "gates_only")
+    given = [name for name in of_two if getattr(args, name)]
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise UsageError(f"{option}: expected no --table with it; a table judges nothing")
+    paths = [args.left, args.right, *args.more]
+    are_results = {path.suffix == RESULT for path in paths}
+    if are_results == {True}:
+        if args.gate or args.gates or args.truth:
+            raise UsageError("--gate: expected logs with it, found closed-loop results")
+        _show(args, results_of(paths, args.ignore))
+        return 0
+    if len(are_results) > 1:
+        raise UsageError(f"--table: expected logs or results ({RESULT}), found both")
+    gates = gates_of(args, all_figure_names())
+    _show(args, candidates_of(paths, gates, args.truth))
+    return 0
 
 
 def _compare_results(args: argparse.Namespace, are_both: bool) -> int:

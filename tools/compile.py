@@ -5,6 +5,7 @@ Example:
     modeld compile supercombo.onnx -o driving.pkl --interface supercombo-2026
     modeld compile --plain vision.onnx -o vision.pkl --no-binary --viz vision.html
     modeld compile --plain model.onnx -o model.pkl --bind batch=2 --verify
+    modeld compile vision.onnx policy.onnx -o driving.pkl --note commit=1a2b3c
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from tools.lib.describe_check import describe_check
 from tools.lib.describe_precision import describe_precision
 from tools.lib.describe_tuning import describe_tuning
 from tools.lib.json_output import print_json
+from tools.lib.lineage_notes import add_note, with_notes
 from tools.lib.number_options import above
 from tools.lib.progress_bar import counted
 from tools.lib.target_report import TargetReport, describe_target, target_report
@@ -135,6 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="OpenCL device, as `modeld devices` names it")
     add_bind(parser)
     add_constant(parser)
+    add_note(parser)
     parser.add_argument(
         "--verify",
         action="store_true",
@@ -318,15 +321,20 @@ def run(args: argparse.Namespace) -> int:
     flags = _flags(args)
     started = time.perf_counter()
     tuned: list[Tuned] = []
+    # What cannot be written is refused before minutes are spent on the rest.
+    with_notes({}, args.note)
     compiled = _compile(args, flags, tuned)
+    _keep_lineage(compiled.manifest, args.note)
     drawn = flags.viz_path(compiled.manifest["name"])
     scheduled_s = time.perf_counter() - started
     compiled = _tested(args, compiled, keep=flags.schedule_cache)
     checks = _verify(args, compiled) if args.verify else []
-    digest = compiled.write(args.output)
+    digests = compiled.write(args.output)
     report = {
         "output": str(args.output),
-        "sha256": digest,
+        "sha256": digests.artifact,
+        "program_sha256": digests.program,
+        "lineage": compiled.manifest.get("lineage", {}),
         "interface": compiled.manifest["metadata"].get("interface", {}).get("name"),
         **_sizes(compiled),
         "self_test_runs": len(compiled.manifest["self_test"].get("vectors", ())),
@@ -352,7 +360,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(report)
         return 0
     _print_sizes(report, compiled.manifest["metadata"].get("interface", {}).get("reason", ""))
-    for line in (*describe_precision(precision), *describe_check(checks)):
+    told = describe_precision(precision, in_full=args.verbosity > 0)
+    for line in (*told, *describe_check(checks)):
         print(f"  {line}")
     for text in map(describe_tuning, tuned):
         print(text)
@@ -360,6 +369,12 @@ def run(args: argparse.Namespace) -> int:
     if drawn is not None:
         print(f"  page: {drawn}")
     return 0
+
+
+def _keep_lineage(manifest: dict[str, Any], notes: Sequence[str]) -> None:
+    lineage = with_notes(manifest.get("lineage", {}), notes)
+    if lineage:
+        manifest["lineage"] = lineage
 
 
 def _compiled_cost(manifest: Mapping[str, Any]) -> EntryCost | None:
@@ -408,14 +423,15 @@ def _print_sizes(report: Mapping[str, Any], reason: str) -> None:
     print(
         f"{flops_text(report['flops'])}, {size_text(report['weight_bytes'])} of weights, ", end=""
     )
-    print(f"arena {size_text(report['arena_bytes'])} ", end="")
+    print(f"activations {size_text(report['arena_bytes'])} ", end="")
     unplanned = size_text(report["arena_unplanned_bytes"])
-    print(f"({unplanned} without reuse), {report['total_s']} s")
+    print(f"({unplanned} without buffer reuse), {report['total_s']} s")
     for name, launches in report["entries"].items():
         print(f"  {name}: {count_text(launches, 'launch')}")
     if report["halves"]:
         print(f"  halves of the model: {report['halves']}")
     if report["numerics"] != FAST:
         print(f"  numerics: {report['numerics']}")
+    print(f"  program {report['program_sha256'][:12]}, sha256 {report['sha256'][:12]}")
     if report["interface"]:
         print(f"  interface: {report['interface']}, {reason}")

@@ -3,7 +3,8 @@
 Writes modeld.service and dmonitoringmodeld.service, a file for systemd-sysusers and, where there is
 none yet, /etc/modeld/config.toml and /etc/modeld/dmonitoring.toml. Each file is replaced as a
 whole. A unit that somebody has changed since it was written is refused without --force; a
-configuration that is there is never touched. Starts nothing: the next commands are printed.
+configuration that is there is never touched. Starts nothing: the next commands are printed. A
+program that is not there, or that the sandbox of the units hides, is a warning.
 
 --runit is for a machine whose services are runit's: it writes directories in /etc/sv instead.
 
@@ -26,11 +27,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import logging
 import os
 import pwd
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -43,6 +45,9 @@ from modeld.model_store import DEFAULT_STORE
 from runtime.whole_file import whole_file
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
+from tools.lib.unit_paths import hidden_by, start_problem
+
+logger = logging.getLogger(__name__)
 
 # One line in front of what is written: by it an update knows that nobody has changed the rest.
 MARK = "# Written by modeld install-unit; sha256 of what follows: "
@@ -197,20 +202,41 @@ def run(args: argparse.Namespace) -> int:
     if args.runit:
         around = replace(around, service=RUNIT, makes_user=False)
     planned = plan(command, args.config, args.store, around)
+    warnings = list(_warnings(command, args, planned))
+    for warning in warnings:
+        logger.warning("%s", warning)
     if args.print:
         if args.json:
-            print_json({"files": {str(one.path): one.text for one in planned}})
+            files = {str(one.path): one.text for one in planned}
+            print_json({"files": files, "warnings": warnings})
         else:
             print("\n".join(f"# {one.path}\n{one.text}" for one in planned), end="")
         return 0
     done = write(planned, args.prefix, force=args.force)
     if args.json:
-        print_json({"files": {str(path): what for path, what in done.items()}})
+        files = {str(path): what for path, what in done.items()}
+        print_json({"files": files, "warnings": warnings})
         return 0
     for path, what in done.items():
         print(f"{path}: {what}")
     print(next_steps(args.prefix, command, args.config, around))
     return 0
+
+
+def _warnings(command: Path, args: argparse.Namespace, planned: Sequence[Planned]) -> Iterator[str]:
+    """Yield what the units cannot start or see; of another machine only what paths tell."""
+    settings = planned[0].text
+    hint = "install it elsewhere, such as in /opt/modeld, or name it with --bin"
+    if args.prefix == Path("/"):
+        problem = start_problem(command, settings)
+    else:
+        reason = hidden_by(command, settings)
+        problem = f"the unit does not see it: {reason}" if reason else ""
+    if problem:
+        yield f"ExecStart={command}: {problem}; {hint}"
+    for option, path in (("--config", args.config), ("--store", args.store)):
+        if reason := hidden_by(path, settings):
+            yield f"{option} {path}: the unit does not see it: {reason}; name another place"
 
 
 def surroundings(

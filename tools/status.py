@@ -4,31 +4,42 @@ They say it once a second; this waits for it, at most --timeout seconds. Exit co
 that was heard publishes valid messages, or waits for cameras or for the car, with its own model and
 without a fault in the last ten seconds. Exit code 1: one does not, or none was heard.
 
+With --config the settings of a daemon say where the bus is, and what is selected in the store of
+models is told beside what runs: after a select they differ until the daemon is told to reload.
+
 With --watch it goes on until it is stopped, and times of stages are those of the last ten seconds.
 With --json each answer is one object.
 
 Example:
   modeld status
   modeld status --bus ipc:///run/modeld --watch
+  modeld status --config /etc/modeld/config.toml
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections import deque
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
+from modeld.config import Config
+from modeld.config_sources import load_config
+from modeld.errors import StoreError
+from modeld.model_store import ModelStore
 from modeld.startup import StopSignals
 from tools.errors import ToolError
-from tools.lib.bus_options import add_bus_arguments, addresses_of, open_bus
+from tools.lib.bus_options import add_bus_arguments, addresses_of, open_bus, take_bus_of
 from tools.lib.health_ear import SERVICES, HealthEar
 from tools.lib.health_judge import Health, problems_of, quantile_ms, stages_since
 from tools.lib.health_text import Painter, health_text
 from tools.lib.json_output import print_json
 from tools.lib.number_options import MOST_S, above
+from tools.lib.running_models import comparison
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +52,12 @@ QUANTILES = {"p50": 0.5, "p99": 0.99}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_bus_arguments(parser)
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="TOML",
+        help="settings file of the daemon: its bus, unless an option names another, and its store",
+    )
     parser.add_argument("--watch", action="store_true", help="go on, once a second")
     parser.add_argument(
         "--timeout",
@@ -55,10 +72,14 @@ def run(args: argparse.Namespace) -> int:
     """Say how the daemons are."""
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
+        config = None
+        if args.config is not None:
+            config = load_config(args.config, os.environ, [])
+            take_bus_of(args, config)
         transport = open_bus(args)
         stack.callback(transport.close)
         ear = HealthEar(transport, stop.event)
-        show = _Show(args)
+        show = _Show(args, config)
         if args.watch:
             return _watch(ear, show, stop, args)
         heard = ear.listen(args.timeout)
@@ -95,8 +116,11 @@ def _silence(args: argparse.Namespace) -> str:
 class _Show:
     """Prints what was heard."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, config: Config | None) -> None:
         self._as_json = args.json
+        self._store: ModelStore | None = None
+        if config is not None and config.model is None and config.models_dir is not None:
+            self._store = ModelStore(config.models_dir)
         is_terminal = sys.stdout.isatty()
         self._clear = CLEAR if args.watch and is_terminal else ""
         self._painter = Painter(is_coloured=is_terminal)
@@ -104,6 +128,7 @@ class _Show:
     def print(self, heard: dict[str, Health], earlier: dict[str, Health]) -> int:
         """Print the state of each daemon; return 0 if all are healthy, else 1."""
         problems = {name: problems_of(health) for name, health in heard.items()}
+        models = self._models(heard)
         if self._as_json:
             print_json(
                 {
@@ -112,6 +137,7 @@ class _Show:
                         name: {
                             "problems": problems[name],
                             "stageTimes": _stage_times(health, earlier.get(name)),
+                            "models": models.get(name),
                             "health": health,
                         }
                         for name, health in heard.items()
@@ -120,11 +146,24 @@ class _Show:
             )
         else:
             texts = [
-                health_text(name, health, problems[name], earlier.get(name), self._painter)
+                health_text(
+                    name, health, problems[name], earlier.get(name), self._painter, models.get(name)
+                )
                 for name, health in heard.items()
             ]
             print(self._clear + "\n\n".join(texts), flush=True)
         return int(any(problems.values()))
+
+    def _models(self, heard: dict[str, Health]) -> dict[str, str]:
+        """Return what is selected and what runs, by service; what cannot be read is said."""
+        store = self._store
+        if store is None:
+            return {}
+        try:
+            selection = store.selection()
+        except StoreError as error:
+            return dict.fromkeys(heard, str(error))
+        return {name: comparison(store, selection, health) for name, health in heard.items()}
 
 
 def _stage_times(health: Health, earlier: Health | None) -> dict[str, Any]:

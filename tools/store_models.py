@@ -5,12 +5,16 @@ selected is what the daemon runs where its configuration names models_dir and no
 selected before is kept. Selecting and going back is done only while the car is parked: nobody on
 the bus says that it drives. The daemon takes what is selected when it is told to reload, or at its
 next start. Roles: driving, fallback (takes over where the driving model fails), monitoring.
+list, show and remove listen on the bus for what the daemons run. The sha256 is that of the artifact
+everywhere; artifacts of one program (a model that was compiled again) have that digest in common.
 
 Example:
   modeld models add driving.pkl --name example --version 1.2
   modeld models select example@1.2
   modeld models rollback --role driving
   modeld models list
+  modeld models show example@1.2
+  modeld models remove example@1.1
 """
 
 from __future__ import annotations
@@ -23,8 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cereal.address import Addresses, BusAddress
-from modeld.bus import open_bus
+from cereal.errors import CerealError
 from modeld.config import Config
 from modeld.config_sources import Given, load_config
 from modeld.errors import ModeldError, StoreError
@@ -35,7 +38,9 @@ from modeld.store_selection import ROLES, Selected
 from runtime.errors import RuntimeFault
 from tools.lib.bus_options import add_stack_arguments
 from tools.lib.json_output import print_json
-from tools.lib.table import format_size, format_table
+from tools.lib.lineage_notes import lineage_text
+from tools.lib.running_models import Run, open_transport, roles_of, running_models
+from tools.lib.table import format_size, format_table, printable
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +50,10 @@ _UNIT = {
     "monitoring": "dmonitoringmodeld",
 }
 _SHORT_DIGEST = 12
+_HEADER = (
+    *("model", "version", "kind", "sha256", "program", "size"),
+    *("added", "selected", "running", "sound"),
+)
 # Option -> the setting that it is.
 _SETTINGS = {
     "store": "models_dir",
@@ -58,7 +67,9 @@ _SETTINGS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and the options of each."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
-    _action(actions, "list", "show the models, what is selected, and whether they are sound")
+    listing = _action(actions, "list", "show the models, what is selected and runs, what is sound")
+    show = _action(actions, "show", "show all that is known of a model, and where it came from")
+    show.add_argument("model", metavar="NAME[@VERSION]", help="which")
     add = _action(actions, "add", "copy an artifact into the store, after checking and running it")
     add.add_argument("file", type=Path, help="driving or driver monitoring artifact")
     add.add_argument("--name", required=True, help="of the model: a-z 0-9 . _ -")
@@ -73,10 +84,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rollback.add_argument("--role", choices=ROLES, default="driving", help="of what (driving)")
     for changing in (select, rollback):
         changing.add_argument("--force", action="store_true", help="also while the car drives")
-        changing.add_argument(
+    remove = _action(actions, "remove", "remove a model that is neither selected nor runs")
+    remove.add_argument("model", metavar="NAME[@VERSION]", help="which")
+    remove.add_argument(
+        "--force", action="store_true", help="also one that runs, or that was selected before"
+    )
+    for hearing in (listing, show, remove, select, rollback):
+        hearing.add_argument(
             "--bus", metavar="ADDRESS", help="tcp://HOST or ipc:///DIRECTORY (tcp://127.0.0.1)"
         )
-        add_stack_arguments(changing)
+        add_stack_arguments(hearing)
     for running in (add, verify, select, rollback):
         running.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
 
@@ -86,7 +103,11 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.config, os.environ, _settings_given(args))
     store = ModelStore(config.models_dir or DEFAULT_STORE)
     if args.action == "list":
-        return _list(store, as_json=args.json)
+        return _list(store, _runs(store, config), as_json=args.json)
+    if args.action == "show":
+        return _show(store, args, config)
+    if args.action == "remove":
+        return _remove(store, args, config)
     if args.action == "verify":
         return _verify(store, args, config)
     if args.action == "add":
@@ -116,38 +137,91 @@ def _action(actions: Any, name: str, summary: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _list(store: ModelStore, *, as_json: bool) -> int:
+def _runs(store: ModelStore, config: Config) -> list[Run]:
+    """Return what runs; of a bus that cannot be opened nothing is known, and that is said."""
+    try:
+        return running_models(store, config)
+    except (CerealError, ModeldError) as error:
+        logger.warning("what runs is not known: %s", error)
+        return []
+
+
+def _list(store: ModelStore, runs: list[Run], *, as_json: bool) -> int:
     entries, selection = store.entries(), store.selection()
     unsound = [entry for entry in entries if entry.problem]
     if as_json:
         print_json(
             {
                 "store": str(store.directory),
-                "models": [_plain(entry, selection) for entry in entries],
+                "models": [_plain(entry, selection, runs) for entry in entries],
                 "selected": {role: _plain_selected(one) for role, one in selection.items()},
+                "running": {run.role: run.model for run in runs},
             }
         )
     elif entries:
-        header = ("model", "version", "kind", "sha256", "size", "added", "selected", "sound")
-        print(format_table(header, [_row(entry, selection) for entry in entries]))
+        print(format_table(_HEADER, [_row(entry, selection, runs) for entry in entries]))
     else:
         print(f"{store.directory}: no models; modeld models add adds one")
+    if not as_json:
+        for run in runs:
+            if not run.in_store:
+                print(f"{run.role} runs a model of another place: {printable(run.model)}")
     for entry in unsound:
         logger.error("%s", entry.problem)
     return StoreError.exit_code if unsound else 0
 
 
-def _row(entry: Entry, selection: dict[str, Selected]) -> tuple[object, ...]:
+def _row(entry: Entry, selection: dict[str, Selected], runs: list[Run]) -> tuple[object, ...]:
     sound = "no" if entry.problem else "yes"
     manifest = entry.manifest
     if manifest is None:
-        return (entry.directory.name, None, None, None, None, None, "", sound)
+        return (entry.directory.name, *[None] * 6, "", "", sound)
     marks = ", ".join(_marks(manifest.id, selection))
-    digest, size = manifest.sha256[:_SHORT_DIGEST], format_size(manifest.size)
+    digests = [digest[:_SHORT_DIGEST] for digest in (entry.sha256, entry.program_sha256)]
     return (
-        *(manifest.name, manifest.version, manifest.kind, digest, size, manifest.added),
-        *(marks, sound),
+        *(manifest.name, manifest.version, manifest.kind, *digests, format_size(manifest.size)),
+        *(manifest.added, marks, ", ".join(roles_of(str(manifest.id), runs)), sound),
     )
+
+
+def _show(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
+    model = store.find(args.model)
+    selection, runs = store.selection(), _runs(store, config)
+    entry = next(one for one in store.entries() if one.manifest and one.manifest.id == model)
+    facts = _plain(entry, selection, runs)
+    if args.json:
+        print_json({"store": str(store.directory), **facts})
+    else:
+        rows: list[tuple[object, ...]] = [
+            *((name.replace("_", " "), value) for name, value in facts["manifest"].items()),
+            ("sha256", entry.sha256),
+            ("program sha256", entry.program_sha256),
+            ("selected", ", ".join(_marks(model, selection))),
+            ("running", ", ".join(facts["running"])),
+            ("sound", "no" if entry.problem else "yes"),
+            *((f"lineage {name}", printable(value)) for name, value in entry.lineage.items()),
+        ]
+        print(format_table((str(model), ""), rows))
+    if entry.problem:
+        logger.error("%s", entry.problem)
+    return StoreError.exit_code if entry.problem else 0
+
+
+def _remove(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
+    # A damaged one is removed as well, so that its manifest is not asked for with a version.
+    model = ModelId.of(args.model) if "@" in args.model else store.find(args.model)
+    roles = roles_of(str(model), _runs(store, config))
+    if roles and not args.force:
+        raise StoreError(
+            f"{store.directory / str(model)}: expected a model that does not run, but it does for "
+            f"{', '.join(roles)}; tell its daemon to reload while parked, or use --force"
+        )
+    store.remove(model, force=args.force)
+    if args.json:
+        print_json({"store": str(store.directory), "removed": str(model)})
+    else:
+        print(f"{model}: removed")
+    return 0
 
 
 def _marks(model: ModelId, selection: dict[str, Selected]) -> list[str]:
@@ -160,13 +234,17 @@ def _marks(model: ModelId, selection: dict[str, Selected]) -> list[str]:
     return marks
 
 
-def _plain(entry: Entry, selection: dict[str, Selected]) -> dict[str, Any]:
+def _plain(entry: Entry, selection: dict[str, Selected], runs: list[Run]) -> dict[str, Any]:
     model = entry.manifest.id if entry.manifest else None
     return {
         "directory": entry.directory.name,
         "manifest": asdict(entry.manifest) if entry.manifest else None,
         "current": [role for role, one in selection.items() if model and one.current == model],
         "previous": [role for role, one in selection.items() if model and one.previous == model],
+        "running": roles_of(str(model), runs),
+        "sha256": entry.sha256 or None,
+        "program_sha256": entry.program_sha256 or None,
+        "lineage": dict(entry.lineage),
         "sound": not entry.problem,
         "problem": entry.problem or None,
     }
@@ -209,13 +287,36 @@ def _add(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
         now_s=datetime.now(UTC).timestamp(),
         self_test=_self_test(config),
     )
+    entries = [one for one in store.entries() if not one.problem]
+    (entry,) = (one for one in entries if one.manifest and one.manifest.id == manifest.id)
+    # Of what was compiled twice the binaries differ, and with them all digests but the program's.
+    alike = {
+        one.directory.name: one.sha256 == entry.sha256
+        for one in entries
+        if one is not entry and one.program_sha256 == entry.program_sha256
+    }
     if args.json:
-        print_json({"store": str(store.directory), "manifest": asdict(manifest)})
-    else:
-        print(
-            f"{manifest.id}: {manifest.kind}, {format_size(manifest.size)}, sha256 "
-            f"{manifest.sha256[:_SHORT_DIGEST]}; take it with: modeld models select {manifest.id}"
+        print_json(
+            {
+                "store": str(store.directory),
+                "manifest": asdict(manifest),
+                "sha256": entry.sha256,
+                "program_sha256": entry.program_sha256,
+                "lineage": dict(entry.lineage),
+                "same_artifact": [name for name, is_same in alike.items() if is_same],
+                "same_program": list(alike),
+            }
         )
+        return 0
+    print(
+        f"{manifest.id}: {manifest.kind}, {format_size(manifest.size)}, sha256 "
+        f"{entry.sha256[:_SHORT_DIGEST]}, program {entry.program_sha256[:_SHORT_DIGEST]}"
+    )
+    if entry.lineage:
+        print(f"lineage: {lineage_text(entry.lineage)}")
+    for name, is_same in alike.items():
+        print(f"the same {'artifact as' if is_same else 'program, compiled again, as'} {name}")
+    print(f"activate it with: modeld models select {manifest.id}")
     return 0
 
 
@@ -253,12 +354,9 @@ def _check_parked(config: Config, *, force: bool) -> None:
     Raises:
         StoreError: it does.
     """
-    there = [address for address in config.addresses if _is_there(address)]
-    if not there:
+    transport = open_transport(config)
+    if transport is None:
         return
-    # Who cannot be heard at the one is asked for at the other.
-    addresses = Addresses(*(one if one in there else there[0] for one in config.addresses))
-    transport = open_bus(addresses, config.bus_stack, prefix=config.prefix, keys=config.bus_keys)
     try:
         reason = why_not_parked(transport)
     finally:
@@ -267,13 +365,7 @@ def _check_parked(config: Config, *, force: bool) -> None:
         return
     if not force:
         raise StoreError(
-            f"{addresses}: expected a parked car, but {reason}; nothing was switched, park it or "
-            "use --force"
+            f"{config.addresses}: expected a parked car, but {reason}; nothing was switched, "
+            "park it or use --force"
         )
     logger.warning("switched although %s", reason)
-
-
-def _is_there(address: str) -> bool:
-    """Tell whether there may be a publisher: in a directory that nobody has made there is none."""
-    directory = BusAddress.parse(address).directory
-    return directory is None or directory.exists()

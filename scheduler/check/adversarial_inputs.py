@@ -59,7 +59,7 @@ class Kind(Enum):
 
     NORMAL = "standard normals"
     GRID = "whole numbers and halves"
-    EXTREME = "extremes"
+    EXTREME = "extreme values"
     INFINITE = "infinities"
 
 
@@ -147,7 +147,7 @@ def unsuited(
     if half:
         return "halves end at 65504"
     if any(map(_sums, nodes)):
-        return "where sums overflow depends on their order"
+        return "overflow depends on summation order"
     return ""
 
 

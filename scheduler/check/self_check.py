@@ -124,7 +124,7 @@ def verify(
         tuple(name for name in still if name not in stuck),
         tuple(failures),
         tuple(dict.fromkeys(run.kind.value for run in runs if run.kind is not Kind.NORMAL)),
-        tuple(f"{kind}: {why}" for kind, why in left_out.items()),
+        tuple(f"{kind} ({why})" for kind, why in left_out.items()),
         reason,
     )
 

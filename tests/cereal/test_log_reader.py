@@ -282,5 +282,6 @@ def test_missing_zstd_names_the_extra(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "backports", None)  # importing it fails
     uses: list[Callable[[Path], object]] = [times, LogWriter, GrowingLogWriter]
     for use in uses:
-        with pytest.raises(LogError, match=r"modeld\[replay\]"):
+        with pytest.raises(LogError, match=r"modeld\[replay\]") as raised:
             use(tmp_path / "rlog.zst")
+        assert raised.value.exit_code == 3

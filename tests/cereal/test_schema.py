@@ -99,9 +99,10 @@ LAYOUTS = """
     car.CarOutput 0xD817D6655115CA85 0 1 | car.RadarData 0x888AD6581CF0AACB 0 4
     car.RadarData.RadarPoint - 4 0
     # Our own, counted by hand from the ordinals and types.
-    health.ModeldHealth 0xB4E19C7D2F6A8350 15 17 | health.ModeldHealth.SelfTest - 1 1
+    health.ModeldHealth 0xB4E19C7D2F6A8350 15 19 | health.ModeldHealth.SelfTest - 1 1
     health.ModeldHealth.Fault - 2 1 | health.ModeldHealth.Stage - 1 2
     health.ModeldHealth.Temperature - 1 1 | health.ModeldHealth.Setting - 1 3
+    health.ModeldHealth.Note - 0 2
 """
 
 

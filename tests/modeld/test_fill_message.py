@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,12 +17,14 @@ from modeld.actions import Action
 from modeld.confidence import Confidence
 from modeld.constants import T_IDXS, X_IDXS
 from modeld.desire import LaneChangeDirection, LaneChangeState
+from modeld.errors import InternalError
 from modeld.fill_message import (
     FrameInfo,
     FrameVerdict,
     fill_camera_odometry,
     fill_driving_model_data,
     fill_model_v2,
+    fill_outputs,
     path_coefficients,
 )
 from modeld.model_message import ModelMessage
@@ -332,3 +335,32 @@ def test_raw_vectors_come_along_and_nothing_grows_or_warns() -> None:
         warnings.simplefilter("error")
         sizes = {len(message.fill(number, FRAME, VERDICT)) for number in range(200)}
     assert len(sizes) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "compute"),
+    [
+        ("meta.engagedProb", lambda outputs: outputs.meta[0] - outputs.meta[1]),
+        ("meta.engagedProb", lambda outputs: 2 * outputs.meta[0]),
+        ("meta.engagedProb", lambda outputs: outputs.meta.max()),
+        ("meta.hardBrakePredicted", lambda outputs: outputs.meta[1] > 0.5),
+        ("meta.hardBrakePredicted", lambda outputs: outputs.meta[1] < 0.5),
+        ("timestampEof", lambda outputs: int(outputs.plan[0, 0])),
+    ],
+    ids=["difference", "product", "choice", "above", "below", "integer"],
+)
+def test_a_number_that_is_computed_of_outputs_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, field: str, compute: Callable[[DrivingOutputs], Any]
+) -> None:
+    def fill(event: Any, outputs: DrivingOutputs) -> None:
+        fill_outputs(event, outputs)
+        *path, name = field.split(".")
+        value = compute(outputs)
+        builder = event.modelV2
+        for step in path:
+            builder = getattr(builder, step)
+        setattr(builder, name, value.item() if isinstance(value, np.generic) else value)
+
+    monkeypatch.setattr("modeld.model_message.fill_outputs", fill)
+    with pytest.raises(InternalError, match=f"modelV2: {field.split('.')[0]}: expected copies"):
+        ModelMessage(make_outputs())

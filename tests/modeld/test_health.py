@@ -33,6 +33,8 @@ FACTS = ServiceFacts(
     "driving",
     model="driving.pkl",
     sha256="ab" * 32,
+    program_sha256="cd" * 32,
+    lineage={"commit": "1a2b3c", "vision.producer": "pytorch 2.3"},
     checkpoints={"vision": "big/1", "policy": "small/2"},
     device="a device",
     driver="a driver 1.2",
@@ -91,6 +93,11 @@ def test_facts_are_in_the_message_and_nothing_has_happened_yet(line: Line) -> No
         "phase": "starting",
         "model": "driving.pkl",
         "modelSha256": "ab" * 32,
+        "programSha256": "cd" * 32,
+        "lineage.0.name": "commit",
+        "lineage.0.value": "1a2b3c",
+        "lineage.1.name": "vision.producer",
+        "lineage.1.value": "pytorch 2.3",
         "checkpoints.0.role": "vision",
         "checkpoints.0.name": "big/1",
         "checkpoints.1.role": "policy",
@@ -306,10 +313,13 @@ def test_facts_of_a_model(kind: str, name: str, checkpoints: dict[str, str] | No
     path = small_artifacts() / f"{name}.pkl"
     artifact = runtime.read_artifact(path)
     with runtime.load_program(artifact) as program:
-        facts = facts_of(LoadedModel(path, artifact.sha256, program, SelfTestFacts()), started_ns=7)
+        digests = (artifact.sha256, program, SelfTestFacts(), artifact.program_sha256)
+        facts = facts_of(LoadedModel(path, *digests), started_ns=7)
         assert (facts.device, facts.driver) == (program.stats.device, program.stats.driver)
     assert (facts.kind, facts.model, facts.started_ns) == (kind, str(path), 7)
     assert (len(facts.sha256), facts.sha256) == (64, artifact.sha256)
+    assert (len(facts.program_sha256), facts.program_sha256) == (64, artifact.program_sha256)
+    assert facts.lineage == artifact.manifest.lineage
     assert facts.checkpoints == (checkpoints or facts.checkpoints)
     assert len(facts.checkpoints) == (2 if checkpoints else 1)
     assert facts.driver

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import runtime
+from cereal.errors import TransportError
 from modeld.config import Config
 from modeld.drive_memory import DriveMemory
 from modeld.driving_model import check_interface, try_driving
@@ -210,7 +211,7 @@ def test_the_model_of_a_drive_is_checked_before_it_is_loaded_again(tmp_path: Pat
     models = load(Before(model=str(begun)), loaded.append, models_dir=store.directory)
     assert (models.first.path, models.is_remembered) == (selected, False)
     assert loaded == [selected]
-    assert any("expected sha256" in text or "bytes, found" in text for text in models.problems)
+    assert any("expected file sha256" in text or "bytes, found" in text for text in models.problems)
 
 
 def test_the_model_before_the_selected_one_is_checked_before_it_is_loaded(tmp_path: Path) -> None:
@@ -235,3 +236,18 @@ def test_a_selected_model_whose_loading_did_not_end_gives_way_to_the_one_before(
     (problem,) = models.problems
     assert problem in caplog.text
     assert problem.startswith(f"model not usable, the one before is taken: {selected}: ")
+
+
+def test_whose_place_on_the_bus_is_taken_loads_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write(tmp_path / name) for name in ("a.pkl", "b.pkl")]
+    monkeypatch.setattr(runtime, "load_program", lambda *_a, **_k: pytest.fail("it was loaded"))
+
+    def refuse(kind: str) -> None:
+        raise TransportError(f"{kind}: expected one publisher")
+
+    config = Config(model=paths[0], fallback_model=paths[1])
+    loader = Loader(config, KINDS, ExitStack(), on_kind=refuse)
+    with pytest.raises(TransportError, match="driving: expected one"):
+        load_models(loader, Before())

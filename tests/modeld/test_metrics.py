@@ -99,6 +99,7 @@ def test_counters_gauges_and_their_types() -> None:
     facts = ServiceFacts(
         "driving",
         sha256="abc",
+        program_sha256="def",
         device="a device",
         driver="a driver",
         self_test=SelfTestFacts(TestResult.PASSED, 12.5),
@@ -106,12 +107,13 @@ def test_counters_gauges_and_their_types() -> None:
         versions={"modeld": "1.2", "python": "3"},
         started_ns=5 * NS_PER_S,
     )
-    samples, types = parse(metrics_text(snapshot(state, facts)))
-    labels = {"version": "1.2", "model": "m.pkl", "sha256": "abc"}
+    samples, types = parse(metrics_text(snapshot(state, facts), 1.8e9))
+    labels = {"version": "1.2", "model": "m.pkl", "sha256": "abc", "program_sha256": "def"}
     for name, expected, more in (
         ("info", 1, {**labels, "device": "a device", "driver": "a driver"}),
         ("phase", 1, {"phase": "running"}),
         ("phase", 0, {"phase": "starting"}),
+        ("written_timestamp_seconds", 1.8e9, {}),
         ("uptime_seconds", 15, {}),
         ("fallback", 0, {}),
         ("self_test_passed", 1, {}),
@@ -147,7 +149,7 @@ def test_stages_are_cumulative_histograms_in_seconds() -> None:
     for milliseconds in (0.25, 20.0, 20.5, 5000.0):
         state.stages.begin(0)
         state.stages.mark("model", int(milliseconds * NS_PER_MS))
-    samples, _ = parse(metrics_text(snapshot(state)))
+    samples, _ = parse(metrics_text(snapshot(state), 0.0))
     buckets = {
         dict(labels)["le"]: count
         for (name, labels), count in samples.items()
@@ -164,7 +166,7 @@ def test_stages_are_cumulative_histograms_in_seconds() -> None:
 
 def test_labels_hold_any_text_and_what_is_not_known_is_left_out() -> None:
     name = 'C:\\models\\"big"\nü'
-    samples, _ = parse(metrics_text(snapshot(LoopState(model=name))))
+    samples, _ = parse(metrics_text(snapshot(LoopState(model=name)), 0.0))
     [info] = [dict(labels) for name, labels in samples if name == "modeld_info"]
     assert info["model"] == name
     names = {name for name, _ in samples}
@@ -173,7 +175,7 @@ def test_labels_hold_any_text_and_what_is_not_known_is_left_out() -> None:
 
 def test_of_sensors_of_one_name_the_hottest_counts() -> None:
     both = (Temperature("nvme", 40.0), Temperature("nvme", 50.0), Temperature("nvme", 45.0))
-    samples, _ = parse(metrics_text(replace(snapshot(), temperatures=both)))
+    samples, _ = parse(metrics_text(replace(snapshot(), temperatures=both), 0.0))
     assert value(samples, "temperature_celsius", sensor="nvme") == 50
 
 
@@ -202,6 +204,9 @@ def test_the_file_is_replaced_whole_and_readable_for_all(file: MetricsFile, path
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o644
+    # Of a daemon that stopped the file stays, and says since when.
+    samples, _ = parse(path.read_text(encoding="utf-8"))
+    assert abs(value(samples, "written_timestamp_seconds") - path.stat().st_mtime) < 1
     stop = threading.Event()
 
     def write() -> None:

@@ -91,7 +91,7 @@ def test_what_is_added_is_the_artifact_and_a_manifest(store: Store, artifacts: P
         name="a",
         version="1",
         kind="driving",
-        sha256=hashlib.sha256(content).hexdigest(),
+        file_sha256=hashlib.sha256(content).hexdigest(),
         size=len(content),
         minimum_abi=1,
         interface="split-2025",
@@ -146,6 +146,38 @@ def test_adding_the_same_again_changes_nothing_and_another_is_refused(
     with pytest.raises(StoreError, match=r"found another one .* choose another version"):
         store.put(artifacts / "b.pkl", A)
     assert store.names() == WHOLE
+
+
+def test_entries_have_the_digests_of_the_artifacts(store: Store, artifacts: Path) -> None:
+    artifact = read_artifact(artifacts / "a.pkl")
+    entry = store.entries()[0]
+    assert (entry.sha256, entry.program_sha256) == (artifact.sha256, artifact.program_sha256)
+    assert entry.sha256 != store.manifest(A).file_sha256
+
+
+def test_what_is_removed_is_neither_selected_nor_gone_back_to(store: Store) -> None:
+    with pytest.raises(StoreError, match=r"b@1: expected a model that is not selected, .* driving"):
+        store.remove(B, force=True)
+    with pytest.raises(StoreError, match=r"a@1: .* selected before for driving; --force"):
+        store.remove(A)
+    assert store.names() == WHOLE
+    store.remove(M)
+    assert store.names() == [name for name in WHOLE if name != "m@1"]
+    store.remove(A, force=True)
+    assert store.names() == [".lock", "b@1", "selection.json"]
+    assert store.selection() == {"driving": Selected(B)}
+    with pytest.raises(StoreError, match="a@1: no such model"):
+        store.remove(A)
+
+
+def test_a_damaged_version_is_removed_and_a_path_names_its_version(store: Store) -> None:
+    store.damage(lambda _data: b"{}", M, "manifest.json")
+    assert store.version_at(store.path_of(M)) == M
+    assert store.version_at(store.path_of(M).with_name("other.pkl")) is None
+    assert store.version_at(store.directory.parent / "m@1" / "artifact.pkl") is None
+    store.remove(M)
+    assert store.version_at(store.path_of(M)) == M
+    assert "m@1" not in store.names()
 
 
 # How the file is made, of a sound one and of one that is neither driving nor monitoring.
@@ -210,7 +242,7 @@ def changed(**changes: Any) -> Change:
         (changed(added="yesterday"), "added: expected a time"),
         (changed(signature="abc"), "checks no signatures"),
         (changed(minimum_abi=2), "expected a minimum ABI of at most 1, found 2; update modeld"),
-        (changed(sha256="0" * 64), "expected sha256 000000000000, found"),
+        (changed(sha256="0" * 64), "expected file sha256 000000000000, found"),
         (lambda _data: b"[" * 60_000, "expected a JSON object"),
         (lambda _data: b"[]", "expected a JSON object"),
         (lambda _data: b'{"format": 1, "format": 1}', "a key that stands twice"),
@@ -337,7 +369,7 @@ def test_a_damaged_selected_model_gives_way_to_the_one_before(store: Store, capl
     found, problems = candidates(store.directory, "driving")
     assert found == [store.path_of(A)]
     assert len(problems) == 1
-    assert "b@1/artifact.pkl: expected sha256" in caplog.text
+    assert "b@1/artifact.pkl: expected file sha256" in caplog.text
     store.damage(flip_last, A)
     said = r"b@1.*; .*a@1.*add it again, or choose another"
     with pytest.raises(StoreError, match=said) as caught:
@@ -357,7 +389,7 @@ def test_what_a_daemon_loads_is_checked_to_its_last_byte(store: Store) -> None:
         with pytest.raises(StoreError, match=text):
             store.check(path, role)
     store.damage(flip_last)
-    with pytest.raises(StoreError, match="expected sha256"):
+    with pytest.raises(StoreError, match="expected file sha256"):
         store.check(store.path_of(A), "driving")
 
 

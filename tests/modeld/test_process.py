@@ -53,6 +53,19 @@ def test_stops_while_starting(start: Callable[..., DaemonProcess], phase: str) -
     assert process.said()[-2:] == ["stopped while starting", "stopping"]
 
 
+def test_a_second_daemon_is_refused_before_it_loads_its_model(
+    start: Callable[..., DaemonProcess],
+) -> None:
+    first = start("--demo")
+    first.wait_for("waiting for camera")
+    second = start("--demo")
+    assert second.wait_exit(DEADLINE_S) == 4
+    said = second.said()
+    assert "expected one publisher" in said[-1] or "Address already in use" in said[-1]
+    assert not [line for line in said if line.startswith("loaded ")]
+    assert first.stop_by(signal.SIGTERM) == 0
+
+
 def test_takes_the_car_of_the_parameter_and_publishes(
     start: Callable[..., DaemonProcess], tmp_path: Path
 ) -> None:

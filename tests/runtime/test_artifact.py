@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from runtime.artifact import from_memory, read_artifact, write_artifact
 from runtime.errors import ArtifactError
+from runtime.lineage import fitted
 from runtime.plainpickle import encode
 from tests.runtime import tiny
 
@@ -40,6 +41,56 @@ def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     first, second = tiny.write(tmp_path / "a.pkl"), tiny.write(tmp_path / "b.pkl")
     assert first.read_bytes() == second.read_bytes()
     assert tiny.write(tmp_path / "c.pkl", name="other").read_bytes() != first.read_bytes()
+
+
+def test_the_digest_of_the_program_is_of_what_it_computes(tmp_path: Path) -> None:
+    path = tmp_path / "a.pkl"
+    target = {**tiny.manifest()["target"], "device": "another", "driver": "9.9"}
+    binaries = [{**one, "binary": b"made just now"} for one in tiny.manifest()["programs"]]
+    same: list[dict[str, Any]] = [
+        {},
+        {"programs": binaries, "target": target},
+        {"lineage": {"commit": "0123abc"}},
+    ]
+    found = [read_artifact(tiny.write(path, **changes)) for changes in same]
+    assert len({one.program_sha256 for one in found}) == 1
+    assert len({one.sha256 for one in found}) == 3
+    # What it computes is of the manifest, and of the weights.
+    others = [write_artifact(path, tiny.manifest(kind="driving"), tiny.data_blob())]
+    others.append(write_artifact(path, tiny.manifest(), tiny.data_blob()[:-1] + b"\x01"))
+    assert len({found[0].program_sha256, *(one.program for one in others)}) == 3
+    assert read_artifact(path).program_sha256 == others[1].program
+
+
+def test_an_artifact_without_the_digest_of_its_program_has_the_same(artifact: Path) -> None:
+    found, content = read_artifact(artifact), artifact.read_bytes()
+    manifest = pickle.loads(content)
+    # As versions before wrote it, which in turn read what is written now.
+    del manifest["sha256"]["program"]
+    manifest["sha256"]["manifest"] = "0" * 64
+    manifest["sha256"]["manifest"] = hashlib.sha256(encode(manifest)).hexdigest()
+    artifact.write_bytes(encode(manifest).ljust(4096, b"\0") + content[4096:])
+    older = read_artifact(artifact)
+    assert older.program_sha256 == found.program_sha256
+    assert older.sha256 != found.sha256
+
+
+def test_lineage_of_others_is_made_to_fit() -> None:
+    facts = {
+        "b": "1",
+        "a": "x" * 201,
+        "c": "",
+        "d=": "1",
+        "n" * 97: "1",
+        "e": "two\nlines",
+        "f": "2",
+    }
+    assert fitted(facts, 3) == {
+        "a": "(201 characters, sha256 84a0678c90937f5d)",
+        "b": "1",
+        "e": "(9 characters, sha256 edc8c1284585d703)",
+    }
+    assert parsed({"lineage": fitted({str(n): "v" for n in range(99)})}).lineage["0"] == "v"
 
 
 def test_written_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
@@ -237,6 +288,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({f"{WEIGHT}/image": [2, 1]}, "2x1 texels of float32 take 32 bytes, size is 16"),
     ({f"{WEIGHT}/image": [1]}, "expected width and height"),
+    ({"lineage": []}, "lineage: expected dict, found list"),
+    ({"lineage": {"commit": 1}}, "lineage: expected str, found int"),
+    ({"lineage": {"commit": "a\nb"}}, "lineage: expected at most 200 printable characters"),
+    ({"lineage": {"c": "a" * 201}}, "lineage: expected at most 200 printable characters"),
+    ({"lineage": {"a=b": "1"}}, "lineage: expected a name of 1 to 96 printable"),
+    ({"lineage": {"": "1"}}, "lineage: expected a name of 1 to 96 printable"),
+    ({"lineage": {str(n): "" for n in range(65)}}, "lineage: 65 entries, at most 64"),
     ({f"{WEIGHT}/image": [1, 65537]}, r"65537 is outside 1\.\.65536"),
     (
         {"buffers/+": tiny.buffer("t", "image", "float32", 4)},
@@ -256,6 +314,7 @@ RIGHT: list[dict[str, Any]] = [
     {"kernels/0/name": "_" + "a" * 255},
     {"kernels/0/global": [2**40, 1, 1]},
     {"entries/run/inputs": [], "entries/run/launches": []},
+    {"lineage": {"k" * 96: "v" * 200, **{str(n): "" for n in range(63)}}},
 ]
 
 

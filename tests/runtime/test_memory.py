@@ -65,6 +65,22 @@ def test_results_do_not_depend_on_views_and_replay(monkeypatch: pytest.MonkeyPat
     assert all(one == found[0] for one in found[1:])
 
 
+@pytest.mark.parametrize("info", [{}, APART], ids=["views", "commands"])
+def test_padding_behind_arrays_changes_nothing(info: dict[str, Any]) -> None:
+    plain, padded = tiny.megakernel_manifest(), tiny.megakernel_manifest()
+    for buffer in padded["buffers"]:
+        if buffer["kind"] in ("input", "output", "state"):
+            buffer["size"] += 12
+    found = []
+    for raw in (plain, padded):
+        with tiny.on_cpu(raw, **info) as program:
+            inputs: dict[str, Array] = {"x": BASE, "frame": np.arange(100, dtype=np.uint8)}
+            runs = [{k: v.tolist() for k, v in program.run(inputs).items()} for _ in range(3)]
+            found.append((runs, program.state("queue").tolist()))
+    assert found[0] == found[1]
+    assert found[0][0][0]["y"] == [12.0, 24.0, 36.0, 48.0]
+
+
 def test_inputs_may_be_reused_after_a_run(program: Program) -> None:
     inputs = tiny.inputs()
     y = program.run(inputs)["y"]

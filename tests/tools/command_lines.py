@@ -13,8 +13,19 @@ from tools.command_files import COMMAND_FILES, attribute
 TEXTS = {
     *("allow", "against", "beside", "bind", "block", "bus", "camera_server", "cluster", "constant"),
     *("device", "drop", "entry", "field", "gate", "host", "ignore", "interface", "log_only"),
-    *("model", "models", "name", "publish", "reason", "rpy", "scenario", "service", "services"),
-    *("set", "source", "subscribe", "target", "user", "version"),
+    *(
+        "model",
+        "models",
+        "name",
+        "note",
+        "publish",
+        "reason",
+        "rpy",
+        "scenario",
+        "service",
+        "services",
+    ),
+    *("picture_url", "set", "shard", "source", "subscribe", "target", "user", "version"),
 }
 # Of a path, nothing is read or written there: where to look, or a name that is only written down.
 PLACES = {
@@ -34,6 +45,7 @@ SAID = {
 BESIDE = {
     "bench": ["path"],
     "export": ["mcap"],
+    "install-unit": ["prefix"],
     "regress": ["model", "reference", "drives"],
     "replay": ["drives", "model"],
     "view": ["log"],

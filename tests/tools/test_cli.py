@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import logging
 import os
@@ -18,6 +19,7 @@ import pytest
 from tests.other_user import STRANGER, needs_root, process_of
 from tests.tools.conftest import Modeld
 from tools import cli
+from tools.errors import ExitCode
 from tools.lib.help_text import epilog, split_docstring
 
 
@@ -211,6 +213,7 @@ INTERRUPTED = """
 import atexit, os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from tools import cli
+from tools.errors import ExitCode
 interrupt = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["modeld", "--version"]
 {before}
@@ -277,3 +280,38 @@ def test_what_a_command_does_not_know_shows_that_commands_usage(modeld: Modeld) 
     error = modeld(2, "devices", "extra", "--more").err
     assert error.split()[:3] == ["usage:", "modeld", "devices"]  # in any width
     assert "unrecognized arguments: extra --more; see modeld devices --help" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["insepct", "x"], "unknown 'insepct' (did you mean inspect?)"),
+        (["make-model", "d", "--model", "visoin"], "(did you mean vision?)"),
+        (["--helpp"], "(did you mean --help?); see modeld --help"),
+        (["devices", "--jsno"], "(did you mean --json?); see modeld devices --help"),
+    ],
+)
+def test_what_is_not_known_is_answered_with_the_nearest(
+    modeld: Modeld, words: list[str], near: str
+) -> None:
+    assert near in modeld(2, *words).err
+
+
+@pytest.mark.parametrize("words", ["--help", "devices --help", "--version"])
+def test_help_that_cannot_be_written_is_no_success(words: str) -> None:
+    done = _run("sh", "-c", f"{sys.executable} -m tools.cli {words} >/dev/full")
+    assert (done.returncode, done.stderr) == (1, "modeld: error: output: " + os.strerror(28) + "\n")
+
+
+def test_one_table_has_all_exit_codes() -> None:
+    documented = (Path(__file__).parents[2] / "docs/commands.md").read_text(encoding="utf-8")
+    assert "".join(f"| {code} | {code.meaning} |\n" for code in ExitCode) in documented
+    assert all(f"  {code:<4} {code.meaning}\n" in cli.EXIT_CODES for code in ExitCode)
+    modules = ("cereal", "runtime", "scheduler", "modeld", "tools")
+    found = {
+        error.exit_code
+        for module in modules
+        for error in vars(importlib.import_module(f"{module}.errors")).values()
+        if isinstance(error, type) and hasattr(error, "exit_code")
+    }
+    assert found == {ExitCode.FAILED, ExitCode.USAGE, ExitCode.MACHINE, ExitCode.INPUT}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,3 +159,45 @@ def test_a_pair_that_the_daemon_cannot_use_is_refused_when_compiling(
         "head pose: expected 12 values, is missing",
     ):
         assert problem in line
+
+
+def test_notes_say_where_a_model_came_from_and_change_no_program(
+    tmp_path: Path, compiled: Compile
+) -> None:
+    path, proto = tmp_path / "m.onnx", mixer({"x": (1, 8)}, 4)
+    proto.producer_name, proto.producer_version = "an exporter", "2.3"
+    onnx.helper.set_model_props(proto, {"trained_on": "drives", "a": "x" * 999})
+    onnx.save(proto, path)
+    plain = compiled(path, "--plain").json
+    said = compiled(path, "--plain", "--note", "commit=1a2b3c", "--note", "data=a = b").json
+    artifact = read_artifact(tmp_path / "out.pkl")
+    digest = hashlib.sha256(b"x" * 999).hexdigest()[:16]
+    from_file = {
+        "model.a": f"(999 characters, sha256 {digest})",
+        "model.producer": "an exporter 2.3",
+        "model.trained_on": "drives",
+    }
+    assert plain["lineage"] == from_file
+    assert said["lineage"] == {"commit": "1a2b3c", "data": "a = b", **from_file}
+    assert artifact.manifest.lineage == said["lineage"]
+    assert (artifact.sha256, artifact.program_sha256) == (said["sha256"], said["program_sha256"])
+    assert said["program_sha256"] == plain["program_sha256"]
+    assert said["sha256"] != plain["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("notes", "text"),
+    [
+        (["commit"], "--note commit: expected NAME=VALUE, such as commit=1a2b3c"),
+        (["=x"], "--note =x: expected a name of 1 to 96 printable characters, found ''"),
+        (["a=1", "a=2"], "--note a=2: a is given already, as 1"),
+        (["a=b\nc"], "--note a=b?c: expected at most 200 printable characters"),
+        (["a=" + "x" * 201], "expected at most 200 printable characters"),
+        ([f"n{n}=1" for n in range(65)], "--note: expected at most 64, found 65"),
+    ],
+    ids=["no value", "no name", "twice", "two lines", "long", "many"],
+)
+def test_notes_that_cannot_be_kept_are_refused_before_anything_is_compiled(
+    notes: list[str], text: str, refused: Refuse
+) -> None:
+    refused(2, text, "--plain", "none.onnx", *(word for note in notes for word in ("--note", note)))

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from modeld.config_sources import load_config
 from tests.tools.conftest import Modeld, Said
 from tools import install_unit
 from tools.install_unit import DAEMONS
+from tools.lib import unit_paths
+from tools.lib.unit_paths import start_problem
 
 BIN = Path(sys.prefix) / "bin/modeld"
 UNITS = tuple(f"etc/systemd/system/{daemon.name}.service" for daemon in DAEMONS)
@@ -126,6 +129,62 @@ def test_print_writes_nothing(tmp_path: Path, install: Install) -> None:
     assert list(tmp_path.iterdir()) == []
     for path, text in install("--print", "--json").json["files"].items():
         assert f"# {path}\n{text}" in printed
+
+
+# --- what units cannot start ------------------------------------------------------------------
+
+SANDBOX = "ProtectHome=yes\nPrivateTmp=yes\n"
+
+
+def test_a_program_that_the_sandbox_hides_is_a_warning(tmp_path: Path, install: Install) -> None:
+    place = ("--config", "/run/user/0/modeld", "--store", "/home/me/models")
+    said = install("--bin", "/root/.venv/bin/modeld", *place).err.splitlines()
+    assert [line.partition("; ")[0].partition(": the unit does not see it: ") for line in said] == [
+        (
+            "W tools.install_unit: ExecStart=/root/.venv/bin/modeld",
+            SEES_NOT,
+            "ProtectHome=yes hides /root",
+        ),
+        (
+            "W tools.install_unit: --config /run/user/0/modeld",
+            SEES_NOT,
+            "ProtectHome=yes hides /run/user",
+        ),
+        ("W tools.install_unit: --store /home/me/models", SEES_NOT, "ProtectHome=yes hides /home"),
+    ]
+    found = install("--bin", "/root/.venv/bin/modeld", *place, "--json").json["warnings"]
+    assert len(found) == 3
+    assert "PrivateTmp=yes hides /tmp" in install("--bin", "/tmp/x").err  # noqa: S108
+    assert install("--bin", "/rooted/modeld").err == ""
+    # Nothing is hidden where runit starts it, and homes can be read beside openpilot.
+    assert install("--runit", "--bin", "/root/modeld").err == ""
+    beside = ("--beside-openpilot", "--user", "comma", "--bin", "/tmp/modeld")  # noqa: S108 - none is written
+    assert install("--prefix", tmp_path / "b", *beside).err == ""
+
+
+SEES_NOT = ": the unit does not see it: "
+
+
+def test_what_a_program_needs_to_start_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit_paths, "HIDDEN", {"ProtectHome=yes": (tmp_path / "home",)})
+    python, command = tmp_path / "home/python", tmp_path / "opt/bin/modeld"
+    for path in (python, command):
+        path.parent.mkdir(parents=True)
+    problem = partial(start_problem, command, SANDBOX)
+    assert problem() == "expected a program, found none"
+    command.write_text(f"#!{command.parent}/python -P\n", encoding="utf-8")
+    assert problem() == "expected a program, found a file that may not be run"
+    command.chmod(0o755)
+    assert problem() == f"expected a program, {command.parent}/python, which it needs: found none"
+    # As of an environment that was made with an interpreter of one's own.
+    python.write_bytes(b"\x7fELF")
+    python.chmod(0o755)
+    (command.parent / "python").symlink_to(python)
+    reason = f"ProtectHome=yes hides {tmp_path}/home"
+    assert problem() == f"the unit does not see {python}, which it needs: {reason}"
+    assert start_problem(command, "ProtectHome=read-only\n") == ""
 
 
 # --- beside openpilot -------------------------------------------------------------------------

@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from modeld.health_snapshot import ServiceFacts
+from modeld.loop_state import LoopState, Phase
+from runtime.artifact import read_artifact as artifact_of
+from runtime.artifact import write_artifact
+from tests.modeld.bench import eventually
 from tests.other_user import (
     OWN_GROUP,
     STRANGER,
@@ -19,6 +24,7 @@ from tests.other_user import (
 )
 from tests.tools.conftest import Modeld, Said
 from tests.tools.messages import event_of, repeating
+from tests.tools.test_status import health_event
 from tests.tools.tiny_driving import write_tiny_driving
 
 __all__ = ["open_directory"]
@@ -63,7 +69,7 @@ def test_a_model_is_added_selected_and_taken_back(
 ) -> None:
     first, _ = add_both(models, artifacts)
     assert first.out.startswith("ex@1: driving, ")
-    assert first.out.endswith("take it with: modeld models select ex@1\n")
+    assert first.out.endswith("\nactivate it with: modeld models select ex@1\n")
     assert models(0, "select", "ex@1").out.splitlines() == [
         "driving: ex@1 (nothing before)",
         "the daemon takes it at its next start, or with: systemctl reload modeld",
@@ -76,12 +82,67 @@ def test_a_model_is_added_selected_and_taken_back(
     assert all(one["sound"] and one["problem"] is None for one in found["models"])
     assert models(0, "rollback", "--json").json["current"] == "ex@1"
     rows = [row.split() for row in models(0, "list").out.splitlines()]
-    assert " ".join(rows[0]) == "model version kind sha256 size added selected sound"
+    assert (
+        " ".join(rows[0]) == "model version kind sha256 program size added selected running sound"
+    )
     assert rows[1][:3] == ["ex", "1", "driving"]
     assert rows[1][-2:] == ["driving", "yes"]
     assert rows[2][-3:] == ["driving", "before", "yes"]
+    assert rows[1][3] == artifact_of(artifacts[0]).sha256[:12]
+    assert rows[1][4] == artifact_of(artifacts[0]).program_sha256[:12]
     models(0, "select", "ex@2", "--role", "fallback")
     assert models(0, "verify", "--run", "--json").json["problems"] == {"ex@1": None, "ex@2": None}
+
+
+@pytest.mark.opencl
+def test_the_same_again_under_another_version_is_said(
+    artifacts: tuple[Path, Path], models: Models, tmp_path: Path
+) -> None:
+    source = artifact_of(artifacts[0])
+    noted, raw = tmp_path / "noted.pkl", {**source.manifest.raw, "lineage": {"commit": "1a2b3c"}}
+    write_artifact(noted, raw, bytes(source.data))
+    models(0, "add", artifacts[0], "--name", "ex", "--version", "1")
+    assert (
+        "\nthe same artifact as ex@1\n"
+        in models(0, "add", artifacts[0], "--name", "ex", "--version", "2").out
+    )
+    third = models(0, "add", noted, "--name", "ex", "--version", "3").out
+    assert "\nlineage: commit=1a2b3c\n" in third
+    assert "\nthe same program, compiled again, as ex@1\n" in third
+    shown = models(0, "show", "ex@3").out
+    assert re.search(r"^lineage commit +1a2b3c$", shown, re.MULTILINE)
+    assert artifact_of(noted).sha256 in shown
+    assert models(0, "show", "ex@3", "--json").json["lineage"] == {"commit": "1a2b3c"}
+
+
+@pytest.mark.slow
+@pytest.mark.opencl
+def test_what_runs_is_said_and_not_removed(
+    artifacts: tuple[Path, Path], models: Models, modeld: Modeld, place: list[str], tmp_path: Path
+) -> None:
+    add_both(models, artifacts)
+    (tmp_path / "store/selection.json").write_text(
+        '{"driving": {"current": "ex@2", "previous": ""}}', encoding="utf-8"
+    )
+    config = Path(place[-1])
+    config.write_text(
+        config.read_text("utf-8") + f'models_dir = "{tmp_path}/store"\n', encoding="utf-8"
+    )
+    facts = ServiceFacts("driving", model=str(tmp_path / "store/ex@1/artifact.pkl"))
+    state = LoopState(phase=Phase.WAITING_CAR)
+    with repeating(f"ipc://{tmp_path}/bus", ("modeldHealth", health_event(state, facts))):
+        eventually(lambda: any((tmp_path / "bus").iterdir()))
+        rows = [row.split() for row in models(0, "list").out.splitlines()]
+        assert [row[-2:] for row in rows[1:]] == [["driving", "yes"]] * 2
+        refusal = models(4, "remove", "ex@1").err
+        assert "expected a model that does not run, but it does for driving" in refusal
+        said = modeld(0, "status", "--config", config).out
+        assert "\n  store      selected ex@2, running ex@1\n" in said
+        found = modeld(0, "status", "--config", config, "--json").json["daemons"]["modeldHealth"]
+        assert found["models"] == "selected ex@2, running ex@1"
+    assert models(4, "remove", "ex@2").err.count("is not selected") == 1
+    assert models(0, "remove", "ex@1").out == "ex@1: removed\n"
+    assert not (tmp_path / "store/ex@1").exists()
 
 
 @pytest.mark.opencl
@@ -95,10 +156,10 @@ def test_damage_is_one_line_for_each_model(
     for action in ("list", "verify"):
         lines = models(4, action).err.splitlines()
         assert len(lines) == 2
-        assert all("expected sha256" in one for one in lines)
+        assert all("expected file sha256" in one for one in lines)
     errors = models(4, "select", "ex@1").err
     assert errors.count("\n") == 1
-    assert "ex@1/artifact.pkl: expected sha256" in errors
+    assert "ex@1/artifact.pkl: expected file sha256" in errors
 
 
 @pytest.mark.slow
@@ -172,10 +233,11 @@ def test_a_bus_that_nobody_made_is_that_of_a_parked_car(tmp_path: Path, models: 
     ("words", "text"),
     [
         ([], "the following arguments are required: ACTION"),
-        (["remove"], "invalid choice: 'remove'"),
+        (["rename"], "invalid choice: 'rename'"),
+        (["remove"], "the following arguments are required: NAME[@VERSION]"),
         (["select", "ex", "--role", "x"], "invalid choice: 'x'"),
     ],
-    ids=["no action", "unknown action", "unknown role"],
+    ids=["no action", "unknown action", "no model", "unknown role"],
 )
 def test_wrong_words_show_the_usage(modeld: Modeld, words: list[str], text: str) -> None:
     usage, _, error = modeld(2, "models", *words).err.partition("modeld: error: ")

@@ -109,6 +109,8 @@ ROWS = [
     (2, f"{REGRESS} --reason x", "--reason: expected --update"),
     (2, f"{REGRESS} --jobs 0", "--jobs: expected a whole number from 1"),
     (2, f"{REGRESS} --no-timing --baseline x.pkl", "--baseline: expected the timing gate"),
+    (2, f"{REGRESS} --baseline-tree .", "--baseline-tree: expected --baseline and the timing gate"),
+    (2, f"{REGRESS} --baseline x.pkl --baseline-tree docs", "--baseline-tree: expected a checkout"),
     (2, f"{REGRESS} --report nowhere/x.html", "expected its directory to exist"),
     (2, f"{BISECT} --model x.pkl", "--bisect: expected no --model"),
     (2, f"{BISECT} --update", "--bisect: expected neither --update"),
@@ -220,7 +222,7 @@ ROWS = [
     (4, "models select ex --store none", "expected a store of models, found none"),
     (4, "models select ../ex --store none", "name: expected 1 to 64"),
     (4, "models add good.pkl --name X --version / --store none", "found 'X'; version: expected"),
-    (4, "models add no.pkl --name x --version 1 --store bus", "expected an artifact, found no such"),
+    (4, "models add no.pkl --name x --version 1 --store bus", "an artifact, found no such"),
     (4, "selftest cut.pkl", "the file is truncated"),
 ]  # fmt: skip
 

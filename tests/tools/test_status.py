@@ -20,12 +20,20 @@ from cereal.transport.memory import MemoryTransport
 from modeld.health import HEALTH_SERVICES, HealthReporter
 from modeld.health_snapshot import SelfTestFacts, ServiceFacts, TestResult
 from modeld.loop_state import Fault, LoopState, Phase
+from modeld.model_store import ModelStore
 from modeld.realtime import Effect
+from modeld.store_manifest import ModelId
+from modeld.store_selection import Selected
+from runtime.artifact import from_memory
+from runtime.device import choose_device
+from tests.runtime import tiny
 from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of, repeating
 from tools.lib.health_judge import problems_of, quantile_ms, stages_since
 from tools.lib.health_text import Painter, duration_text, health_text
 from tools.lib.message_values import to_plain
+from tools.lib.running_models import comparison
+from tools.regress.environment import describe_environment
 
 NS_PER_S = 1_000_000_000
 NOW_NS = 100 * NS_PER_S
@@ -169,6 +177,8 @@ def test_text_is_for_a_person() -> None:
     facts = ServiceFacts(
         "monitoring",
         sha256="0123456789abcdef" * 4,
+        program_sha256="fedcba9876543210" * 4,
+        lineage={"commit": "1a2b3c", "vision.producer": "pytorch 2.3"},
         realtime=(Effect("cpus", "7", effective=True), Effect("priority", "5", False, "refused")),
         versions={"modeld": "1.2"},
         started_ns=FACTS.started_ns,
@@ -180,7 +190,9 @@ def test_text_is_for_a_person() -> None:
     lines = {line[:11].strip(): line for line in text.splitlines() if line[2] != " "}
     assert text.startswith("monitoring: NOT HEALTHY\n  faults in the last 10 s: noFrame 1\n")
     assert "running, up 1 min 05 s" in lines["doing"]
-    assert "m.pkl, sha256 0123456789ab" in lines["model"]
+    assert "m.pkl, sha256 0123456789ab, program fedcba987654" in lines["model"]
+    assert lines["lineage"].endswith("commit=1a2b3c, vision.producer=pytorch 2.3")
+    assert "store" not in lines
     assert lines["histories"].endswith("full after 12 more runs")
     assert "40 published, 40 valid, 0 dropped" in lines["frames"]
     # 22 ms lie in the bucket from 20 to 25.
@@ -272,3 +284,22 @@ def test_watching_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
     # From the second on, times are those since the first: no frame.
     times = [one["daemons"]["modeldHealth"]["stageTimes"]["model"]["p50"] for one in objects]
     assert times == [pytest.approx(22.5), None, None, None]
+
+
+def test_what_is_selected_is_told_of_the_role_that_runs(tmp_path: Path) -> None:
+    store, before = ModelStore(tmp_path), health(LoopState())
+    selection = {"driving": Selected(ModelId("a", "2"))}
+    of_store = {**before, "model": f"{tmp_path}/a@1/artifact.pkl"}
+    assert comparison(store, selection, of_store) == "selected a@2, running a@1"
+    elsewhere = {**before, "model": "/b@1/artifact.pkl"}
+    assert comparison(store, selection, elsewhere) == "selected a@2, running /b@1/artifact.pkl"
+    fallback = {**of_store, "isFallback": True}
+    assert comparison(store, selection, fallback) == "nothing selected for fallback, running a@1"
+
+
+@pytest.mark.opencl
+def test_a_reference_says_where_its_model_came_from() -> None:
+    raw = tiny.manifest(lineage={"commit": "1a2b3c"})
+    manifest = from_memory(raw, tiny.data_blob()).manifest
+    found = describe_environment(choose_device(None).info, manifest)
+    assert found["lineage commit"] == "1a2b3c"

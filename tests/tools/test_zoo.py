@@ -22,8 +22,10 @@ from tools.lib.named_file import Role
 # Of the kinds that a role takes, the one that comes first is the sample.
 SAMPLES = ("artifact", "onnx", "video", "log", "zip", "text", "json")
 CUT = ("artifact", "onnx", "zip")
-# It says in its report what is wrong with an artifact.
-REPORTS = {"doctor"}
+# These say in their reports what is wrong with an artifact or a drive.
+REPORTS = {"doctor": 1, "regress": 4}
+# Files that are judged after another one, which is sound and yet not what it should be.
+JUDGED_LATER = {("footage", "clip")}
 
 
 class Zoo(NamedTuple):
@@ -50,7 +52,8 @@ def line(command: str, option: str, name: str) -> list[str]:
     """Return a command line that names something, with all else as it should be."""
     reads = COMMAND_FILES[command].reads.items()
     others = {attribute(one): sample(role) for one, role in reads}
-    others |= {"from": "msgq:a", "to": "msgq:b", "mcap": "new"}
+    others |= {"from": "msgq:a", "to": "msgq:b"}
+    others |= {attribute(one): "new" for one in outputs_of(command)}
     given = {beside: others.get(beside, "new") for beside in BESIDE.get(command, ())}
     return words_of(command, given | {attribute(option): name}, others)
 
@@ -74,7 +77,8 @@ def said_of(beast: Beast, role: Role) -> str | None:
 
 def is_reached(command: str, option: str) -> bool:
     """Tell whether a command line of `line` makes the command read what this names."""
-    return not option.startswith("-") or attribute(option) in BESIDE.get(command, ())
+    is_given = not option.startswith("-") or attribute(option) in BESIDE.get(command, ())
+    return is_given and (command, option) not in JUDGED_LATER
 
 
 def judged(outcome: Outcome, beast: Beast, role: Role) -> str:
@@ -82,7 +86,7 @@ def judged(outcome: Outcome, beast: Beast, role: Role) -> str:
     said = said_of(beast, role)
     if said:
         return outcome.check(role.error.exit_code, f"{beast.name}: expected ", said)
-    if outcome.words[0] in REPORTS and (outcome.code, outcome.err) == (1, ""):
+    if (outcome.code, outcome.err) == (REPORTS.get(outcome.words[0]), ""):
         return ""
     return outcome.check(role.error.exit_code, f"{beast.name}: ", beast.said)
 
@@ -145,7 +149,7 @@ def test_what_cannot_be_written_is_one_line(zoo: Zoo, command: str) -> None:
             if name == "a-directory" and option == "--output" and command == "replay":
                 continue
             lines.append(line(command, option, name))
-            expected.append((f"{option} {name}: ", said))
+            expected.append((name, said))
     outcomes = feed(lines, zoo.place)
     faults = [one.check(2, *said) for one, said in zip(outcomes, expected, strict=True)]
     closed = [line(command, option, "/nobody-may-write-here") for option in outputs_of(command)]

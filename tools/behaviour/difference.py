@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,3 +212,59 @@ def figure_names() -> tuple[str, ...]:
             names += [f"{ERROR}{name}_{statistic}{unit}" for statistic in STATISTICS]
             names.append(f"{ERROR}{name}_missed_frames")
     return tuple(names)
+
+
+class Sides(NamedTuple):
+    """One drive as both models had it, for judging several drives as one.
+
+    Attributes:
+        left: the reference.
+        right: what is compared with it.
+        truth: what a perfect model would have wanted; None where nobody knows.
+    """
+
+    left: Behaviour
+    right: Behaviour
+    truth: Behaviour | None = None
+
+
+# Frame ids are uint32; those of a pool are the drive's number above them.
+_DRIVE: Final = 1 << 32
+
+
+def pooled(drives: Sequence[Sides]) -> tuple[Row, ...]:
+    """Compare several drives as if they were one: each frame counts once, whatever its drive.
+
+    Args:
+        drives: both sides of each; frames before a drive's first valid one are left out.
+
+    Returns:
+        A row for each quantity, whose worst frame `worst_of_pool` takes apart.
+    """
+    if not drives:
+        return ()
+    true = [(number, one.truth) for number, one in enumerate(drives) if one.truth is not None]
+    return difference(
+        _joined([(number, _calibrated(one.left)) for number, one in enumerate(drives)]),
+        _joined([(number, one.right) for number, one in enumerate(drives)]),
+        _joined(true) if true else None,
+        uncalibrated=True,
+    )
+
+
+def worst_of_pool(row: Row) -> tuple[int, int]:
+    """Return the number of the drive and the frame id of a pooled row's worst frame; -1 without."""
+    return (-1, -1) if row.spread.frame < 0 else divmod(row.spread.frame, _DRIVE)
+
+
+def _calibrated(behaviour: Behaviour) -> Behaviour:
+    first = _first_valid(behaviour)
+    return Behaviour(behaviour.frame_ids[first:], behaviour.valid[first:], behaviour.values[first:])
+
+
+def _joined(parts: Sequence[tuple[int, Behaviour]]) -> Behaviour:
+    return Behaviour(
+        np.concatenate([part.frame_ids + number * _DRIVE for number, part in parts]),
+        np.concatenate([part.valid for _, part in parts]),
+        np.concatenate([part.values for _, part in parts]),
+    )

@@ -150,7 +150,7 @@ def compare_results(
         CompareError: a file is no such result.
         UsageError: a gate names a figure that neither has.
     """
-    sides = [_chosen(read_result(path), ignore) for path in (left, right)]
+    sides = [chosen_figures(read_result(path), ignore) for path in (left, right)]
     rows = tuple(
         ResultRow(name, sides[0].get(name, math.nan), sides[1].get(name, math.nan))
         for name in {**sides[0], **sides[1]}
@@ -166,7 +166,8 @@ def compare_results(
     return ResultComparison(str(left), str(right), rows, verdicts, gates.decide)
 
 
-def _chosen(figures: Mapping[str, float], ignore: Sequence[str]) -> dict[str, float]:
+def chosen_figures(figures: Mapping[str, float], ignore: Sequence[str] = ()) -> dict[str, float]:
+    """Return figures without those that each run measures anew, and those that are ignored."""
     patterns = [*MEASURED, *ignore, *(f"*.{pattern}" for pattern in ignore)]
     return {
         name: value

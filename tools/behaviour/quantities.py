@@ -106,8 +106,7 @@ def _edge(edge: int, distance_m: float) -> OfModel:
 
 
 def _border(name: str, index: int, distance_m: float) -> OfTruth:
-    place = place_of(X_IDXS, distance_m)
-    return lambda truth: _columns(getattr(truth, name)[:, index], place)
+    return lambda truth: _columns(getattr(truth, name)[:, index], place_of(truth.x_m, distance_m))
 
 
 def _lead_prob(model: Any, _speed: float) -> float:
@@ -156,7 +155,7 @@ class _Planned(NamedTuple):
             self.unit,
             f"planned {self.meaning} after {time_s:g} s",
             lambda model, _speed: _between(getattr(getattr(model, self.curve), self.axis), place),
-            lambda truth: _columns(self.truth(truth), place),
+            lambda truth: _columns(self.truth(truth), place_of(truth.t_s, time_s)),
         )
 
 

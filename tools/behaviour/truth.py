@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.constants import T_IDXS, X_IDXS
+from modeld.constants import T_IDXS
 from tools.errors import CompareError
 
 Floats = NDArray[np.float64]
@@ -33,6 +33,7 @@ _ROWS: Final[dict[str, tuple[int, ...]]] = {
     "path_speed_mps": (_POINTS,),
     "path_yaw_rad": (_POINTS,),
 }
+_GRIDS: Final = ("t_s", "x_m")
 # A day at 20 Hz; no array of a file may ask for more memory than its rows have.
 _MAX_FRAMES: Final = 24 * 3600 * 20
 
@@ -43,18 +44,23 @@ class Truth:
 
     Attributes:
         frame_id: (n,) int64.
+        t_s: (33,) times of the path, rising from 0. They are the file's own: where the code's
+            times are not these, its messages are compared with the truth all the same.
+        x_m: (33,) distances of lines and edges likewise.
         speed_mps: (n,) of the car.
         acceleration_mps2: (n,) of the car.
         curvature_1pm: (n,) of its path, positive to the right.
-        lane_line_y_m: (n, 4, 33) at the distances `X_IDXS`.
+        lane_line_y_m: (n, 4, 33) at the distances ``x_m``.
         road_edge_y_m: (n, 2, 33) likewise.
         lead_xyv: (n, 3) rear of the car ahead: x, y, speed.
-        path_xy_m: (n, 33, 2) where the camera will be at the times `T_IDXS`.
+        path_xy_m: (n, 33, 2) where the camera will be at the times ``t_s``.
         path_speed_mps: (n, 33) its speed there.
         path_yaw_rad: (n, 33) its heading there, relative to now.
     """
 
     frame_id: NDArray[np.int64]
+    t_s: Floats
+    x_m: Floats
     speed_mps: Floats
     acceleration_mps2: Floats
     curvature_1pm: Floats
@@ -86,9 +92,21 @@ def read_truth(path: Path) -> Truth:
 
 
 def joined(parts: list[Truth]) -> Truth:
-    """Return the truth of several segments as one."""
+    """Return the truth of several segments as one.
+
+    Raises:
+        CompareError: they have not the same times and distances.
+    """
+    first = parts[0]
+    for name in _GRIDS:
+        if any(not np.array_equal(getattr(part, name), getattr(first, name)) for part in parts):
+            raise CompareError(
+                f"{FILE_NAME}: expected the same {name} in all segments of a drive, found others; "
+                "judge segments of different renderers apart"
+            )
     names = ("frame_id", *_ROWS)
-    return Truth(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in names})
+    rows = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Truth(t_s=first.t_s, x_m=first.x_m, **rows)
 
 
 def _files_in(path: Path) -> list[Path]:
@@ -100,18 +118,22 @@ def _read(path: Path) -> Truth:
     try:
         # numpy would leave a damaged file open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as members:
-            arrays = {name: members[name] for name in ("frame_id", "t_s", "x_m", *_ROWS)}
+            arrays = {name: members[name] for name in ("frame_id", *_GRIDS, *_ROWS)}
     except KeyError as error:
         raise _damaged(path, f"no key {error.args[0]}") from error
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
-    for name, grid in (("t_s", T_IDXS), ("x_m", X_IDXS)):
-        if arrays[name].shape != grid.shape or not np.allclose(arrays[name], grid):
-            raise _damaged(path, f"{name} that are not those of the model's outputs")
+    for name in _GRIDS:
+        grid = arrays[name]
+        if grid.shape != (_POINTS,) or grid.dtype.kind != "f":
+            raise _damaged(path, f"{name} of {grid.dtype}{list(grid.shape)}")
+        if grid[0] != 0.0 or not np.isfinite(grid).all() or (np.diff(grid) <= 0.0).any():
+            raise _damaged(path, f"{name} that does not rise from 0")
     ids = arrays["frame_id"]
     if ids.ndim != 1 or ids.dtype != np.int64 or ids.size > _MAX_FRAMES:
         raise _damaged(path, f"frame_id of {ids.dtype}{list(ids.shape)}")
     columns: dict[str, Any] = {"frame_id": ids}
+    columns |= {name: arrays[name].astype(np.float64) for name in _GRIDS}
     for name, shape in _ROWS.items():
         found = arrays[name]
         if found.shape != (ids.size, *shape) or found.dtype.kind != "f":

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from tools.behaviour.behaviour import Behaviour, true_behaviour
-from tools.behaviour.difference import Row, difference, figures_of
+from tools.behaviour.difference import Row, Sides, difference, figures_of
 from tools.behaviour.gates import Gates, GateVerdict, judge
 from tools.behaviour.quantities import QUANTITIES
-from tools.behaviour.truth import Truth
 
 # Facts of the frame and its messages: no precision and no target changes them, so that no gate
 # stands in for them. Fields below the service, and those of the Event itself.
@@ -80,25 +78,15 @@ class BehaviourVerdict:
         }
 
 
-def judge_behaviour(
-    left: Behaviour,
-    right: Behaviour,
-    gates: Gates,
-    truth: Truth | None = None,
-    *,
-    uncalibrated: bool = False,
-) -> BehaviourVerdict:
+def judge_behaviour(sides: Sides, gates: Gates, *, uncalibrated: bool = False) -> BehaviourVerdict:
     """Compare two behaviours and judge the difference.
 
     Args:
-        left: the reference.
-        right: what is compared with it.
+        sides: both, and the truth where it is known.
         gates: what has to hold.
-        truth: of the drive, where it is known.
         uncalibrated: also compare frames before the first valid one.
     """
-    true = None if truth is None else true_behaviour(truth)
-    rows = difference(left, right, true, uncalibrated=uncalibrated)
+    rows = difference(*sides, uncalibrated=uncalibrated)
     return BehaviourVerdict(rows, judge(figures_of(rows), gates.all), gates.decide)
 
 

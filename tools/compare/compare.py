@@ -16,7 +16,8 @@ from cereal.log_reader import read_log_bytes
 from cereal.schema import log
 from cereal.services import members_of
 from runtime.quantities import count_text
-from tools.behaviour.behaviour import BehaviourReader
+from tools.behaviour.behaviour import BehaviourReader, true_behaviour
+from tools.behaviour.difference import Sides
 from tools.behaviour.gates import Gates
 from tools.behaviour.truth import Truth
 from tools.behaviour.verdict import judge_behaviour
@@ -83,14 +84,11 @@ def compare_logs(left: Path, right: Path, options: CompareOptions | None = None)
         # Both behaviours are noted while the logs are read, which is once.
         logs = sides[0].watch(logs[0]), sides[1].watch(logs[1])
     comparison = compare_events(*logs, options, (str(left), str(right)))
-    behaviour = judge_behaviour(
-        sides[0].behaviour(),
-        sides[1].behaviour(),
-        options.gates,
-        options.truth,
-        uncalibrated=options.uncalibrated,
-    )
-    return replace(comparison, warnings=(*texts, *comparison.warnings), behaviour=behaviour)
+    true = None if options.truth is None else true_behaviour(options.truth)
+    both = Sides(sides[0].behaviour(), sides[1].behaviour(), true)
+    behaviour = judge_behaviour(both, options.gates, uncalibrated=options.uncalibrated)
+    warnings = (*texts, *comparison.warnings)
+    return replace(comparison, warnings=warnings, behaviour=behaviour, sides=both)
 
 
 def compare_events(

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.behaviour.difference import Sides
 from tools.behaviour.verdict import BehaviourVerdict
 from tools.lib.drive_time import DriveTime
 
@@ -126,6 +127,8 @@ class Comparison:
         series: of every numeric field that differs at all, for plots.
         behaviour: what the difference does to the drive, and gates on it.
         times: of both logs.
+        sides: what both models wanted, frame by frame, for judging several drives as one; None
+            where nobody noted it.
     """
 
     left: str
@@ -139,6 +142,7 @@ class Comparison:
     series: Sequence[FieldSeries] = ()
     behaviour: BehaviourVerdict = field(default_factory=BehaviourVerdict)
     times: tuple[DriveTime, DriveTime] = field(default_factory=lambda: (DriveTime(), DriveTime()))
+    sides: Sides | None = field(default=None, repr=False)
 
     @property
     def passed(self) -> bool:

@@ -13,8 +13,9 @@ from cereal.services import HashName
 from cereal.stacks import DEFAULT_STACK, STACKS, Stack
 from cereal.transport import Transport
 from modeld import bus
-from modeld.config import environment_prefix
+from modeld.config import Config, environment_prefix
 
+DEFAULT_BUS: Final = "tcp://127.0.0.1"
 # What the command does itself, and then what it is told of the daemons.
 _HEARS: Final = {
     "--subscribe": "where to listen (that of --bus)",
@@ -45,7 +46,7 @@ def add_bus_arguments(parser: argparse.ArgumentParser, *, sends: bool = False) -
     """Declare the bus of a command that listens, or of one that sends what the daemons hear."""
     parser.add_argument(
         "--bus",
-        default="tcp://127.0.0.1",
+        default=DEFAULT_BUS,
         metavar="ADDRESS",
         help="tcp://HOST, tcp://HOST:+N with all ports moved by N, ipc:///DIRECTORY, or msgq: for "
         "rings in shared memory (tcp://127.0.0.1)",
@@ -60,6 +61,16 @@ def add_bus_arguments(parser: argparse.ArgumentParser, *, sends: bool = False) -
     )
     parser.set_defaults(sends=sends)
     add_stack_arguments(parser)
+
+
+def take_bus_of(args: argparse.Namespace, config: Config) -> None:
+    """Let the settings of a daemon say what no option of `add_bus_arguments` did."""
+    named = args.subscribe or args.publish or args.bus != DEFAULT_BUS
+    if not named:
+        args.publish, args.subscribe = config.addresses
+    args.stack = args.stack or config.stack
+    args.port_hash = args.port_hash or config.port_hash
+    args.bus_keys = args.bus_keys or config.bus_keys
 
 
 def stack_of(args: argparse.Namespace) -> Stack:

@@ -9,7 +9,7 @@ from runtime.artifact import Artifact, read_artifact
 from runtime.driving_interface import Interface
 from runtime.quantities import count_text, flops_column
 from tools.lib.describe_interface import interface_facts, interface_section, stored_interface
-from tools.lib.table import Section, format_size
+from tools.lib.table import Section, format_size, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +31,8 @@ def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
         "name": manifest.name,
         "artifact_kind": manifest.kind,
         "sha256": artifact.sha256,
+        "program_sha256": artifact.program_sha256,
+        "lineage": manifest.lineage,
         "models": manifest.raw["models"],
         "metadata": manifest.metadata,
         "target": manifest.raw["target"],
@@ -71,6 +73,7 @@ def _sections(artifact: Artifact) -> list[Section]:
         ("name", manifest.name),
         ("kind", manifest.kind),
         ("sha256", artifact.sha256),
+        ("program sha256", artifact.program_sha256),
         ("compiled for", f"{manifest.target.name}: {manifest.target.device or 'any device'}"),
         ("driver", manifest.target.driver or "any"),
         *((n, manifest.metadata[n]) for n in ("halves", "numerics") if n in manifest.metadata),
@@ -84,6 +87,7 @@ def _sections(artifact: Artifact) -> list[Section]:
         (model.role, f"{model.file}, checkpoint {model.checkpoint or 'unknown'}")
         for model in manifest.models
     ]
+    overview += [(f"lineage {name}", printable(it)) for name, it in manifest.lineage.items()]
     problem = _problem(manifest)
     if problem:
         overview.append(("cannot drive", problem))

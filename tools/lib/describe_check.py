@@ -44,7 +44,7 @@ def _lines(reports: Sequence[Report]) -> Iterator[str]:
         if report.reason:
             yield f"  {report.reason}"
         if report.left_out:
-            yield f"  not tried: {'; '.join(report.left_out)}"
+            yield f"  skipped: {'; '.join(report.left_out)}"
         yield from (f"  {failure}" for failure in report.failures)
 
 

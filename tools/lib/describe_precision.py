@@ -8,11 +8,12 @@ from typing import Any
 from runtime.quantities import count_text, size_text
 
 
-def describe_precision(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def describe_precision(entries: Mapping[str, Mapping[str, Any]], *, in_full: bool) -> Iterator[str]:
     """Yield lines about the largest entry; none where no half storage was asked for.
 
     Args:
         entries: by entry name, as `scheduler.passes.precision.PrecisionReport.plain` gives them.
+        in_full: name each value that stays float32, and say why.
     """
     if not entries:
         return
@@ -23,13 +24,14 @@ def describe_precision(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[str
         ("intermediate", values, "value_bytes"),
     ):
         before, after = report[key]
-        share = after / before if before else 1.0
-        sizes = f"{size_text(before)} -> {size_text(after)} ({share:.0%})"
-        yield f"{name}: as halves {count_text(count, what)}: {sizes}"
+        if count:
+            sizes = f"{size_text(before)} -> {size_text(after)} ({after / before:.0%})"
+            yield f"{name}: {count_text(count, what)} stored as fp16: {sizes}"
     if report.get("eight_bits"):
         yield f"{name}: {count_text(report['eight_bits'], 'weight')} of them as 8 bits, exactly"
     biases = count_text(report["biases"], "bias or scale", "biases and scales")
-    yield f"stay float32: {biases}{', and:' if report['kept'] else ''}"
-    for kept in report["kept"]:
+    others = f", {count_text(len(report['kept']), 'other value')}" if report["kept"] else ""
+    yield f"stay float32: {biases}{others}{'' if in_full or not others else ' (-v names them)'}"
+    for kept in report["kept"] if in_full else ():
         shape = "x".join(map(str, kept["shape"]))
         yield f"  {kept['what']} {kept['name']} ({shape}): {kept['reason']}"

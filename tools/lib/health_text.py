@@ -33,6 +33,7 @@ def health_text(
     problems: Sequence[str],
     earlier: Health | None,
     painter: Painter,
+    models: str | None = None,
 ) -> str:
     """Return the state of one daemon, several lines.
 
@@ -42,6 +43,7 @@ def health_text(
         problems: What is wrong.
         earlier: What it said before, for times of stages since then; None: since its start.
         painter: Colours.
+        models: What is selected in the store, and what runs; None: not known.
     """
     state = painter.paint("healthy", BOLD, GREEN)
     if problems:
@@ -52,6 +54,8 @@ def health_text(
         _row("doing", f"{health['phase']}, up {duration_text(health['uptime'])}, process "
                       f"{health['processId']}"),
         _row("model", _model(health)),
+        *([] if models is None else [_row("store", printable(models))]),
+        *_lineage(health),
         _row("device", _joined(health["device"], health["driver"])),
         _row("self-test", _self_test(health)),
     ]  # fmt: skip
@@ -97,7 +101,14 @@ def _model(health: Health) -> str:
     digest = health["modelSha256"][:_SHA_DIGITS]
     checkpoints = [f"{one['role']} {one['name']}" for one in health["checkpoints"]]
     fallback = "the FALLBACK" if health["isFallback"] else ""
-    return _joined(health["model"], fallback, digest and f"sha256 {digest}", *checkpoints)
+    program = health["programSha256"][:_SHA_DIGITS]
+    digests = (digest and f"sha256 {digest}", program and f"program {program}")
+    return _joined(health["model"], fallback, *digests, *checkpoints)
+
+
+def _lineage(health: Health) -> list[str]:
+    notes = [f"{note['name']}={note['value']}" for note in health["lineage"]]
+    return [_row("lineage", _joined(*notes))] if notes else []
 
 
 def _self_test(health: Health) -> str:

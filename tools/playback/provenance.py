@@ -91,6 +91,7 @@ def write_provenance(asked: Asked, info: DriveInfo, model: Path, outcome: Outcom
         "log_bytes": outcome.log.stat().st_size,
         "drive": {"name": info.name, "kind": info.kind, "facts": dict(info.facts)},
         "model": model.name,
+        "artifact_bytes": model.stat().st_size,
         "frames": int(outcome.frames.frame_id.size),
         "wall_s": round(outcome.wall_s, 3),
         "peak_rss_bytes": outcome.peak_rss_bytes,

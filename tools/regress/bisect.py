@@ -8,14 +8,12 @@ without their binaries.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from modeld.config import Config
@@ -23,39 +21,27 @@ from modeld.daemon import StepResult
 from runtime import load_program
 from runtime.artifact import Artifact
 from runtime.device import Device, choose_device
-from runtime.manifest import BufferSpec, Manifest
 from runtime.quantities import count_text
 from tools.drives.drive import Moment
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.errors import UsageError
 from tools.lib.wrapped_program import WrappedProgram
 from tools.playback.model import check_fits, read_driving_artifact
+from tools.regress.artifact_facts import (
+    CAUSES,
+    Cause,
+    Fact,
+    code_facts,
+    driver_facts,
+    fits,
+    model_facts,
+    weight_facts,
+)
 from tools.regress.launch_values import ROUNDING, Difference, compare_arrays
 
 Array = NDArray[Any]
-Cause = Literal["weights", "graph", "code generation", "driver"]
-CAUSES: Final[tuple[Cause, ...]] = ("weights", "graph", "code generation", "driver")
-
 # After the first frame in which A and B differ, as many are played to see how far they go.
 FRAMES_AFTER: Final = 20
-SHOWN: Final = 4
-# What the compiler puts before the models and between them is named so.
-FRAME_PROGRAM: Final = ("warp/", "queue/", "vision/")
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """One thing that the manifests say.
-
-    Attributes:
-        about: which cause it is about.
-        differs: whether it speaks for it.
-        text: one line.
-    """
-
-    about: Cause
-    differs: bool
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,173 +117,10 @@ def bisect(
     sides = read_driving_artifact(artifacts[0]), read_driving_artifact(artifacts[1])
     opened = choose_device(device)
     manifests = sides[0].manifest, sides[1].manifest
-    facts = [*model_facts(*manifests), *_weight_facts(*sides), *code_facts(*manifests)]
-    facts += _driver_facts(*manifests)
+    facts = [*model_facts(*manifests), *weight_facts(*sides), *code_facts(*manifests)]
+    facts += driver_facts(*manifests)
     experiments = _experiment(sides, artifacts[0], drive, options, opened)
     return _conclude(facts, experiments)
-
-
-def model_facts(a: Manifest, b: Manifest) -> list[Fact]:
-    """Return what the models and their nodes say."""
-    facts = []
-    theirs = {model.role: model for model in b.models}
-    left, right = _nodes(a), _nodes(b)
-    changed = False
-    for model in a.models:
-        other = theirs.get(model.role)
-        if other is not None and other.sha256 != model.sha256:
-            changed = True
-            text = f"{model.role} model: {model.sha256[:12]} in A, {other.sha256[:12]} in B"
-            facts.append(Fact("graph" if left != right else "weights", True, text))
-    for gone, side in ((left - right, "A"), (right - left, "B")):
-        if gone:
-            shown = ", ".join(sorted(gone)[:SHOWN])
-            more = f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else ""
-            # Of the same files the same nodes come: one that no kernel names was folded.
-            ours = any(name.startswith(FRAME_PROGRAM) for name in gone)
-            folded = "" if changed or ours else "; the models are the same, so it was folded"
-            text = f"nodes that only kernels of {side} name: {shown}{more}{folded}"
-            facts.append(Fact("graph", changed or ours, text))
-    one, other = (_computing(side.metadata.get("interface", {})) for side in (a, b))
-    if left == right:
-        facts.append(Fact("graph", False, f"{count_text(len(left), 'node')}, of the same names"))
-    return [
-        *facts,
-        *(
-            Fact("graph", True, f"interface: {key} differs")
-            for key in sorted({*one, *other})
-            if one.get(key) != other.get(key)
-        ),
-    ]
-
-
-def _computing(value: Any) -> Any:
-    """Return metadata without what computes nothing: names of checkpoints, and reasons."""
-    if isinstance(value, Mapping):
-        silent = ("checkpoint", "reason")
-        return {key: _computing(item) for key, item in value.items() if key not in silent}
-    return [_computing(item) for item in value] if isinstance(value, list) else value
-
-
-def _nodes(manifest: Manifest) -> frozenset[str]:
-    return frozenset(name for kernel in manifest.kernels for name in kernel.origin)
-
-
-def _weights(artifact: Artifact) -> list[tuple[BufferSpec, str]]:
-    found = []
-    for spec in artifact.manifest.buffers:
-        if spec.kind == "weight":
-            raw = artifact.data[spec.offset : spec.offset + spec.size]
-            found.append((spec, hashlib.sha256(raw).hexdigest()))
-    return found
-
-
-def _weight_facts(a: Artifact, b: Artifact) -> list[Fact]:
-    left, right = _weights(a), _weights(b)
-    if _fits(a, b):
-        differing = [
-            (spec, other)
-            for (spec, one), (other, two) in zip(left, right, strict=True)
-            if one != two
-        ]
-        if not differing:
-            return [Fact("weights", False, f"{count_text(len(left), 'weight')}, all the same")]
-        spec, other = differing[0]
-        apart = compare_arrays(_array(a, spec), _array(b, other))
-        nodes = ", ".join(_readers(a.manifest, spec)[:SHOWN])
-        return [
-            Fact(
-                "weights",
-                True,
-                f"{len(differing)} of {count_text(len(left), 'weight')} differ, first {spec.name} "
-                f"{spec.dtype}{list(spec.shape)} of {nodes}: {apart.text}",
-            )
-        ]
-    only = len(np.setdiff1d(_values(a), _values(b))), len(np.setdiff1d(_values(b), _values(a)))
-    text = (
-        f"{len(left)} weights in A, {len(right)} in B, packed otherwise; of their values {only[0]} "
-        f"are in A only, {only[1]} in B only"
-    )
-    return [Fact("weights", any(only), text)]
-
-
-def _values(artifact: Artifact) -> Array:
-    """Return the different values of all weights of floating point; tables of indices are code."""
-    specs = [spec for spec, _ in _weights(artifact) if spec.dtype.startswith("float")]
-    arrays = [_array(artifact, spec).astype(np.float32) for spec in specs]
-    return np.unique(np.concatenate(arrays)) if arrays else np.zeros(0, np.float32)
-
-
-def _array(artifact: Artifact, spec: BufferSpec) -> Array:
-    raw = artifact.data[spec.offset : spec.offset + spec.payload_bytes]
-    return np.frombuffer(raw, spec.dtype)
-
-
-def _readers(manifest: Manifest, spec: BufferSpec) -> list[str]:
-    index = manifest.buffers.index(spec)
-    return [name for kernel in manifest.kernels if index in kernel.args for name in kernel.origin]
-
-
-def _fits(a: Artifact, b: Artifact) -> bool:
-    """Whether the kernels of one find the weights of the other where they look for their own."""
-    return [(s.name, s.kind, s.dtype, s.shape, s.offset, s.size) for s in a.manifest.buffers] == [
-        (s.name, s.kind, s.dtype, s.shape, s.offset, s.size) for s in b.manifest.buffers
-    ]
-
-
-def code_facts(a: Manifest, b: Manifest) -> list[Fact]:
-    """Return what kernels and options say."""
-    facts = []
-    left, right = _texts(a), _texts(b)
-    gone, new = left.keys() - right.keys(), right.keys() - left.keys()
-    if gone or new:
-        shown = ", ".join(f"{name} ({', '.join(right[name][:2])})" for name in sorted(new)[:SHOWN])
-        text = f"{len(gone)} of {len(left)} kernels of A have another text in B"
-        facts.append(Fact("code generation", True, f"{text}: {shown}" if shown else text))
-    for entry in a.entries:
-        other = b.entry(entry.name)
-        count = 0 if other is None else len(other.launches)
-        if count != len(entry.launches):
-            text = f"{entry.name}: {len(entry.launches)} launches in A, {count} in B"
-            facts.append(Fact("code generation", True, text))
-    for what in ("name", "options"):
-        one, two = getattr(a.target, what), getattr(b.target, what)
-        if one != two:
-            text = f"compiled for {what} {one or 'none'} in A, {two or 'none'} in B"
-            facts.append(Fact("code generation", True, text))
-    if bool(a.metadata.get("precision")) != bool(b.metadata.get("precision")):
-        facts.append(Fact("code generation", True, "one stores halves, the other does not"))
-    if not facts:
-        text = f"{count_text(len(left), 'kernel')}, all of the same text"
-        facts.append(Fact("code generation", False, text))
-    return facts
-
-
-def _texts(manifest: Manifest) -> dict[str, tuple[str, ...]]:
-    """Return kernels by name, which is made of their text, with their nodes."""
-    return {kernel.name: kernel.origin for kernel in manifest.kernels}
-
-
-def _driver_facts(a: Manifest, b: Manifest) -> list[Fact]:
-    facts = []
-    for what in ("device", "driver"):
-        one, two = getattr(a.target, what), getattr(b.target, what)
-        if one != two:
-            text = f"binaries were made by {what} {one or 'none'} for A, {two or 'none'} for B"
-            facts.append(Fact("driver", True, text))
-    same = [
-        (one.binary, two.binary)
-        for one, two in zip(a.programs, b.programs, strict=False)
-        if one.source == two.source
-    ]
-    differing = sum(one != two for one, two in same)
-    if differing:
-        facts.append(
-            Fact("driver", True, f"{differing} of {len(same)} binaries of the same source differ")
-        )
-    if not facts:
-        facts.append(Fact("driver", False, "binaries were made by the same device and driver"))
-    return facts
 
 
 class _Several(WrappedProgram):
@@ -342,7 +165,7 @@ def _variants(a: Artifact, b: Artifact) -> tuple[dict[str, Artifact], dict[str, 
     """Return the artifacts that are run, and which of them are compared."""
     programs = {"A": a, "B": b}
     pairs = {"A and B": ("A", "B")}
-    if _fits(a, b):
+    if fits(a, b):
         programs["A with B's weights"] = replace(a, data=b.data)
         pairs["A and A with B's weights"] = ("A", "A with B's weights")
         pairs["B and A with B's weights"] = ("B", "A with B's weights")

@@ -75,17 +75,32 @@ def describe_environment(info: DeviceInfo, manifest: Manifest) -> dict[str, str]
         **{name: _version(name) for name in PACKAGES},
         "compiled for": f"{manifest.target.name} ({manifest.target.device})",
         "compiler options": manifest.target.options or "none",
+        **{f"lineage {name}": value for name, value in manifest.lineage.items()},
     }
 
 
-def describe_checkout(directory: Path = ROOT) -> dict[str, str]:
-    """Return commit and state of the checkout that runs; empty where it is none."""
+def describe_checkout(directory: Path) -> dict[str, str]:
+    """Return commit and state of the user's repository, and of ours where modeld is a checkout.
+
+    Args:
+        directory: of the references, in the user's repository; may be missing still.
+    """
+    place = directory.absolute()
+    facts = _commit(next(one for one in (place, *place.parents) if one.is_dir()))
+    # An installed package may lie inside the user's repository, whose commit is not ours.
+    ours = _commit(ROOT, " of modeld") if (ROOT / ".git").exists() else {}
+    is_one = ours.get("commit of modeld") == facts.get("commit")
+    return facts if is_one else facts | ours
+
+
+def _commit(directory: Path, whose: str = "") -> dict[str, str]:
     commit = _git(directory, "rev-parse", "HEAD")
     if not commit:
         return {}
     # A change that is not committed makes the commit's name a half-truth: say so.
     status = _git(directory, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "modified": "unknown" if status is None else str(bool(status))}
+    modified = "unknown" if status is None else str(bool(status))
+    return {f"commit{whose}": commit, f"modified{whose}": modified}
 
 
 def who() -> str:

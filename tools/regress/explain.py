@@ -32,9 +32,10 @@ from tools.regress.launch_values import (
     difference,
 )
 from tools.regress.lockstep import Case, play_until
+from tools.regress.program_facts import kernel_texts
 from tools.regress.verdict import DriveVerdict
 
-Cause = Literal["input", "frames", "kernel", "after", "unknown"]
+Cause = Literal["input", "frames", "kernel", "after", "speed", "unknown"]
 
 SHOWN_NODES: Final = 6
 # Stands for a frame after the end of every drive; and any difference exceeds this.
@@ -320,7 +321,8 @@ def _reason(
     found: Found, ours: LoadedModel, theirs: LoadedModel, case: Case, suspects: Sequence[Value]
 ) -> str:
     value, other = found.value, found.other
-    if value.kernel != other.kernel:
+    texts = [kernel_texts(model.artifact.manifest) for model in (ours, theirs)]
+    if texts[0].get(value.kernel) != texts[1].get(other.kernel):
         return f"its source differs: {other.kernel} before, {value.kernel} now"
     launches = value.launch, other.launch
     changed = _changed_weights((ours, theirs), case.entry, launches)

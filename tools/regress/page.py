@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.quantities import count_text, size_text
+from runtime.quantities import size_text
 from tools.behaviour.describe import TITLE, behaviour_part
 from tools.compare.findings import Comparison, FieldSeries
 from tools.errors import ToolError
-from tools.lib.report_page import tiles_section, whole_page, write_page
+from tools.lib.report_page import table_part, tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Margins, padded_range
 from tools.regress.environment import differing
 from tools.regress.frame_changes import Change
@@ -24,7 +24,10 @@ from tools.regress.packing import unpack
 from tools.regress.pictures import draw, plans_of, take_shots
 from tools.regress.reference import Histogram, histogram
 from tools.regress.run import Plan, RunVerdict, TimingOutcome
+from tools.regress.summary import conclusion
 from tools.regress.verdict import DriveVerdict
+from tools.regress.whole import TITLE as WHOLE
+from tools.regress.whole import gate_word
 
 # More only make the page longer: the JSON has everything.
 MAX_CHANGES = 40
@@ -61,23 +64,16 @@ def render(plan: Plan, verdict: RunVerdict) -> str:
     told = [drive for drive in verdict.drives if drive.changes or drive.meant]
     held = [drive for drive in verdict.drives if drive.behaviour.gates and drive not in told]
     sections = [
-        f"<header><h1>{escape(title)}</h1><p>{escape(_summary(verdict))}</p></header>",
+        f"<header><h1>{escape(title)}</h1><p>{escape(conclusion(verdict))}</p></header>",
         _tiles(verdict),
         _table(verdict),
+        _whole(verdict),
         *(_drive(plan, drive, number < MAX_PICTURED_DRIVES) for number, drive in enumerate(told)),
         *(_gates(drive) for drive in held),
         _timing(verdict),
         _environment(verdict),
     ]
     return whole_page(title, sections, MORE_STYLE)
-
-
-def _summary(verdict: RunVerdict) -> str:
-    if verdict.is_update:
-        return f"Accepted: {count_text(len(verdict.accepted), 'reference')} written."
-    if verdict.exit_code == 0:
-        return "Nothing changed beyond what is allowed."
-    return "Something changed. Accept it with --update --reason TEXT if it is meant to be so."
 
 
 def _tiles(verdict: RunVerdict) -> str:
@@ -117,6 +113,21 @@ def _table(verdict: RunVerdict) -> str:
     return (
         f"<section><h2>Drives</h2><table><tr>{head}</tr>{''.join(rows)}</table>{accepted}</section>"
     )
+
+
+def _whole(verdict: RunVerdict) -> str:
+    """Return the section of all drives as one; "" where they were not judged so."""
+    whole, sides = verdict.whole, (verdict.against or "reference", "now")
+    if not whole.rows and not whole.gates:
+        return ""
+    header, rows = whole.table(sides)
+    gates = [(gate_word(gate), gate.text) for gate in whole.gates]
+    parts = [
+        table_part(("", "gate"), gates) if gates else "",
+        table_part(header, rows),
+        table_part(("cost", *sides, "change"), whole.cost_rows()),
+    ]
+    return f"<section><h2>{WHOLE}</h2>{''.join(parts)}</section>"
 
 
 def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
@@ -234,7 +245,7 @@ def _timing(verdict: RunVerdict) -> str:
 
 
 def _timing_row(timing: TimingOutcome) -> str:
-    state = "passed" if timing.verdict.passed else "changed"
+    state = timing.status
     detail = ""
     if timing.result is not None:
         ratio = timing.result.ratio
@@ -242,9 +253,10 @@ def _timing_row(timing: TimingOutcome) -> str:
             f"; {ratio.mean:.3f} times the calibration workload ({ratio.low:.3f} to "
             f"{ratio.high:.3f}), {timing.result.model_ms:.1f} ms on one core"
         )
+    text = "<br>".join(map(escape, (timing.verdict.text + detail, *timing.verdict.lines)))
     return (
-        f'<tr><td class="{state}">{state}</td><td>{escape(timing.entry)}</td>'
-        f"<td>{escape(timing.verdict.text + detail)}</td></tr>"
+        f'<tr><td class="{state.split()[-1]}">{state}</td><td>{escape(timing.entry)}</td>'
+        f"<td>{text}</td></tr>"
     )
 
 

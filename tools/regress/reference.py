@@ -273,19 +273,20 @@ class ReferenceStore:
 
     def all(self) -> list[Reference]:
         """Return the references of the directory that can be read, by name of the file."""
-        return self._read(f"*{ENDING}")
+        return [reference for _, reference in self.files()]
 
-    def of_drive(self, identity: str) -> list[Reference]:
-        """Return those of one drive, of any model and device."""
-        found = self._read(f"*.{identity[:SHORT]}.*{ENDING}")
-        return [reference for reference in found if reference.key.drive == identity]
-
-    def _read(self, pattern: str) -> list[Reference]:
+    def files(self, pattern: str = f"*{ENDING}") -> list[tuple[Path, Reference]]:
+        """Return them with their files."""
         found = []
         for path in sorted(self.directory.glob(pattern)):
             with contextlib.suppress(OSError, ReferenceFormatError):
-                found.append(from_bytes(path.read_bytes(), path))
+                found.append((path, from_bytes(path.read_bytes(), path)))
         return found
+
+    def of_drive(self, identity: str) -> list[Reference]:
+        """Return those of one drive, of any model and device."""
+        found = self.files(f"*.{identity[:SHORT]}.*{ENDING}")
+        return [reference for _, reference in found if reference.key.drive == identity]
 
     def write(self, reference: Reference) -> Path:
         """Write a reference in the place of that with its key; whole, or not at all.
@@ -339,7 +340,7 @@ class ReferenceStore:
 
 def _explain(key: ReferenceKey, drive_name: str, found: list[Reference], directory: Path) -> str:
     """Return which part of the key differs from the nearest reference, and what there is."""
-    advice = "write one with: --update --reason TEXT"
+    advice = "write a first one with: --update --reason TEXT"
     if not found:
         return f"{drive_name}: expected a reference in {directory}, found none at all; {advice}"
 
@@ -366,13 +367,17 @@ def _explain(key: ReferenceKey, drive_name: str, found: list[Reference], directo
             f"{drive_name}: expected its reference in {directory} under its own name, found it in "
             f"another file; rename that to {file_name(key, nearest.drive.name)}"
         )
+    if "model" in differences(nearest):
+        advice = "judge one model against the other with: --against OLD.pkl"
+    else:
+        advice = f"if it is meant to be another one, {advice}"
     parts = []
     for name in differences(nearest):
         theirs, ours = (_short(getattr(one, name)) for one in (nearest.key, key))
         parts.append(f"{_WHAT[name]} {theirs} instead of {ours}")
     return (
         f"{drive_name}: expected a reference with the same key in {directory}, found one with "
-        f"{' and '.join(parts)}; if that is what you want to compare, {advice}"
+        f"{' and '.join(parts)}; {advice}"
     )
 
 

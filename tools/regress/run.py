@@ -14,14 +14,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from runtime.artifact import Artifact
 from runtime.device import DeviceInfo
+from runtime.errors import RuntimeFault
 from runtime.manifest import Manifest
 from runtime.quantities import count_text
-from tools.drives.open_drive import DriveOptions, expand_drives
+from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
+from tools.regress.accept import accept_drive, accept_timing
+from tools.regress.against import Against, KeptReferences, PlayedReference
+from tools.regress.drive_list import Shard, single_drives
 from tools.regress.environment import (
     code_digest,
     describe_checkout,
@@ -32,16 +36,20 @@ from tools.regress.environment import (
     who,
 )
 from tools.regress.job import Job, JobResult
-from tools.regress.packing import unpack
 from tools.regress.pool import OnResult, WorkDirectory
-from tools.regress.reference import Reference, ReferenceStore, make_reference
-from tools.regress.timing import LIMIT, TimingResult, TimingVerdict, judge_timing, measure_timing
+from tools.regress.reference import ReferenceStore
+from tools.regress.timing import StoredTiming, TimingResult, TimingVerdict, judge_timing
+from tools.regress.timing_frames import sample_frames, write_frames
 from tools.regress.timing_process import timed_device
-from tools.regress.timing_reference import StoredTiming, TimingReferences
-from tools.regress.verdict import Comparing, DriveVerdict, failed, judge
+from tools.regress.timing_reference import TimingReferences
+from tools.regress.timing_sides import Measurement, Side, measure_timing
+from tools.regress.verdict import Comparing, DriveVerdict, References, failed, judge
+from tools.regress.whole import Costs, WholeVerdict, costs_of, judge_whole, of_drives
 
 # A program occupies all processors by itself; a second process fills the gaps between its launches.
 PROCESSORS_OF_A_JOB: Final = 4
+# A fact of a reference.
+ARTIFACT_BYTES: Final = "artifact bytes"
 # The entry whose time is judged; "prepare" runs on dropped frames only.
 RUN_ENTRY: Final = "run"
 
@@ -64,9 +72,12 @@ class Plan:
         how: logs are compared.
         timing: the gate is asked for.
         baseline: artifact whose times are the reference; None: the stored ones are.
+        baseline_tree: checkout whose runtime runs the baseline; None: this one.
         reason: why what changed is accepted; None: nothing is accepted.
         command: the command line, for provenance.
         monitoring: path of a driver monitoring artifact beside it, and it, checked; None: none.
+        against: another model in the place of references; None: references are of this one.
+        shard: only its drives are run; None: all.
     """
 
     texts: Sequence[str]
@@ -79,9 +90,12 @@ class Plan:
     how: Comparing
     timing: bool = True
     baseline: Path | None = None
+    baseline_tree: Path | None = None
     reason: str | None = None
     command: str = ""
     monitoring: tuple[Path, Artifact] | None = None
+    against: Against | None = None
+    shard: Shard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +114,19 @@ class TimingOutcome:
     result: TimingResult | None = None
     reference: StoredTiming | None = None
 
+    @property
+    def status(self) -> Literal["passed", "changed", "not judged", "failed"]:
+        """``not judged``: there is nothing to compare with; ``failed``: nothing was measured."""
+        if self.result is None:
+            return "failed"
+        if not self.verdict.passed:
+            return "changed"
+        return "passed" if self.verdict.slower is not None else "not judged"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"status": self.status, **asdict(self)}
+
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
@@ -111,6 +138,8 @@ class RunVerdict:
         accepted: one line for each reference that was written.
         environment: of this run.
         model: facts of the artifact.
+        whole: on all drives as one.
+        against: name of the other model that this one was judged against; "" for references.
     """
 
     drives: tuple[DriveVerdict, ...]
@@ -119,6 +148,8 @@ class RunVerdict:
     environment: Mapping[str, str] = field(default_factory=dict)
     model: Mapping[str, str] = field(default_factory=dict)
     is_update: bool = False
+    whole: WholeVerdict = field(default_factory=WholeVerdict)
+    against: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -130,7 +161,7 @@ class RunVerdict:
             return 0
         changed = any(drive.status == "changed" for drive in self.drives)
         slower = any(not timing.verdict.passed for timing in self.timings)
-        return 1 if changed or slower else 0
+        return 1 if changed or slower or not self.whole.holds else 0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -140,7 +171,9 @@ class RunVerdict:
             "model": dict(self.model),
             "environment": dict(self.environment),
             "drives": [drive.to_json() for drive in self.drives],
-            "timing": [asdict(timing) for timing in self.timings],
+            "timing": [timing.to_json() for timing in self.timings],
+            "against": self.against or None,
+            "whole": self.whole.to_json(),
             "accepted": list(self.accepted),
         }
 
@@ -160,11 +193,12 @@ def regress(plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnRes
     provenance = _provenance(plan)
     holding = plan.store.lock() if plan.reason is not None else contextlib.nullcontext()
     with holding:
-        verdicts, accepted = _judge_drives(plan, run_jobs, work, on_result)
+        verdicts, accepted, others = _judge_drives(plan, run_jobs, work, on_result)
         timings = _judge_timings(plan, verdicts) if plan.timing else []
         if plan.reason is not None:
             for timing in timings:
-                accepted += _accept_timing(plan, timing, provenance)
+                judged = timing.verdict, timing.result, timing.reference
+                accepted += accept_timing(_timings(plan), timing.entry, judged, provenance)
     return RunVerdict(
         tuple(verdicts),
         tuple(timings),
@@ -178,6 +212,8 @@ def regress(plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnRes
             **_monitoring_facts(plan),
         },
         is_update=plan.reason is not None,
+        whole=_judge_whole(plan, verdicts, others),
+        against=plan.against.path.name if plan.against else "",
     )
 
 
@@ -227,19 +263,72 @@ def work_directory(path: Path | None) -> Iterator[WorkDirectory]:
 
 def _judge_drives(
     plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnResult
-) -> tuple[list[DriveVerdict], list[str]]:
+) -> tuple[list[DriveVerdict], list[str], list[JobResult]]:
+    """Return verdicts, lines about what was written, and what the other model gave."""
     jobs, failures = _make_jobs(plan)
-    results = run_jobs([job for _, job in jobs], work, on_result)
+    own = [job for _, job in jobs]
+    found = run_jobs([*own, *_jobs_of_the_other(plan, own)], work, on_result)
+    results, others = found[: len(jobs)], found[len(jobs) :]
     verdicts: dict[int, DriveVerdict] = dict(failures)
     accepted: list[str] = []
     provenance = _provenance(plan)
-    for (position, job), result in zip(jobs, results, strict=True):
-        verdict = judge(job.drive, result, plan.store, plan.how)
+    how = plan.how._replace(gates=of_drives(plan.how.gates))
+    for number, ((position, job), result) in enumerate(zip(jobs, results, strict=True)):
+        references = _references(plan, others[number : number + 1], provenance)
+        verdict = judge(job.drive, result, references, how)
         if plan.reason is not None and not result.error:
-            verdict, line = _accept(plan.store, verdict, result, provenance)
+            verdict, line = accept_drive(plan.store, verdict, result, provenance)
             accepted += line
         verdicts[position] = verdict
-    return [verdicts[position] for position in sorted(verdicts)], accepted
+    return [verdicts[position] for position in sorted(verdicts)], accepted, others
+
+
+def _references(
+    plan: Plan, other: Sequence[JobResult], provenance: Mapping[str, str]
+) -> References:
+    """Return where the reference of a drive comes from; `other` is what the other model gave."""
+    if plan.against is None:
+        return plan.store
+    if plan.against.artifact is None:
+        return KeptReferences(plan.store)
+    facts = {**provenance, "artifact": plan.against.artifact.sha256}
+    return PlayedReference(other[0], plan.against.path.name, facts)
+
+
+def _jobs_of_the_other(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
+    """Return the same jobs for the other model; after all of ours, so that each loads once."""
+    other = plan.against
+    if other is None or other.artifact is None:
+        return []
+    sha256 = other.artifact.sha256
+    return [replace(job, artifact=other.path, artifact_sha256=sha256) for job in jobs]
+
+
+def _judge_whole(
+    plan: Plan, verdicts: Sequence[DriveVerdict], others: Sequence[JobResult]
+) -> WholeVerdict:
+    """Judge all drives as one, where they are compared with another model or gates ask for it."""
+    asks = len(of_drives(plan.how.gates).all) < len(plan.how.gates.all)
+    judged = [one for one in verdicts if one.comparison and one.comparison.sides]
+    if not judged or not (asks or plan.against):
+        return WholeVerdict()
+    names = [one.name for one in judged]
+    sides = {
+        one.name if names.count(one.name) == 1 else one.text: one.comparison.sides
+        for one in judged
+        if one.comparison and one.comparison.sides
+    }
+    now = _costs_of(plan.model, [one.result for one in judged if one.result])
+    kept = {one.reference.provenance.get(ARTIFACT_BYTES) for one in judged if one.reference}
+    # Of times, references keep too little: those of other machines say nothing, too.
+    before = costs_of([], int(kept.pop() or 0) or None) if len(kept) == 1 else Costs()
+    if plan.against and others:
+        before = _costs_of(plan.against.path, others)
+    return judge_whole(sides, (before, now), plan.how.gates)
+
+
+def _costs_of(path: Path, results: Sequence[JobResult]) -> Costs:
+    return costs_of([one.measured.execution_s for one in results], path.stat().st_size)
 
 
 def _make_jobs(plan: Plan) -> tuple[list[tuple[int, Job]], list[tuple[int, DriveVerdict]]]:
@@ -247,19 +336,16 @@ def _make_jobs(plan: Plan) -> tuple[list[tuple[int, Job]], list[tuple[int, Drive
     jobs: list[tuple[int, Job]] = []
     failures: list[tuple[int, DriveVerdict]] = []
     code = code_digest()
-    for text in plan.texts:
-        place = len(jobs) + len(failures)
-        try:
-            drives = expand_drives([text], plan.options)
-        except ToolError as error:
-            failures.append((place, failed(text, str(error), error.exit_code)))
+    drives = single_drives(plan.texts, plan.options, plan.shard)
+    for place, (drive, error) in enumerate(drives):
+        if error is not None:
+            failures.append((place, failed(drive, str(error), error.exit_code)))
             continue
-        for drive in drives:
-            job = Job(drive, plan.options, plan.model, plan.artifact.sha256, code, plan.device)
-            if plan.monitoring is not None:
-                path, beside = plan.monitoring
-                job = replace(job, monitoring=path, monitoring_sha256=beside.sha256)
-            jobs.append((len(jobs) + len(failures), job))
+        job = Job(drive, plan.options, plan.model, plan.artifact.sha256, code, plan.device)
+        if plan.monitoring is not None:
+            path, beside = plan.monitoring
+            job = replace(job, monitoring=path, monitoring_sha256=beside.sha256)
+        jobs.append((place, job))
     return jobs, failures
 
 
@@ -267,8 +353,9 @@ def _provenance(plan: Plan) -> dict[str, str]:
     environment = describe_environment(plan.info, plan.artifact.manifest)
     facts = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        **describe_checkout(),
+        **describe_checkout(plan.store.directory),
         "artifact": plan.artifact.sha256,
+        ARTIFACT_BYTES: str(plan.model.stat().st_size),
         "command": plan.command,
     }
     if plan.reason is not None:
@@ -276,109 +363,43 @@ def _provenance(plan: Plan) -> dict[str, str]:
     return {**facts, **environment}
 
 
-def _accept(
-    store: ReferenceStore,
-    verdict: DriveVerdict,
-    result: JobResult,
-    provenance: Mapping[str, str],
-) -> tuple[DriveVerdict, list[str]]:
-    """Write a reference where it says something new; return the verdict and a line about it."""
-    assert result.drive is not None
-    name, old = result.drive.name, verdict.reference
-    if old is not None and (old.digest, old.launches, old.program) == (
-        result.digest,
-        result.launches,
-        result.program,
-    ):
-        return verdict, []
-    reference = make_reference(result, provenance)
-    frames = unpack(result.outputs).frames
-    if not frames.valid.any():
-        text = (
-            f"{name}: expected frames with valid outputs, found none; such a drive is no reference"
-        )
-        return failed(verdict.text, text, 1, result), []
-    others = _other_models(store, reference)
-    path = store.write(reference)
-    line = f"{path.name}: {_what_was_accepted(verdict)}{others}"
-    if verdict.status == "failed":
-        # There was no reference to judge by; now there is one.
-        count = len(frames.frame_id)
-        verdict = DriveVerdict(
-            verdict.text, "passed", count, identical=True, result=result, reference=reference
-        )
-    return verdict, [line]
-
-
-def _what_was_accepted(verdict: DriveVerdict) -> str:
-    if verdict.status == "failed":
-        return "new"
-    if verdict.changes:
-        more = f", and {len(verdict.changes) - 1} more" if len(verdict.changes) > 1 else ""
-        return f"accepted: {verdict.changes[0].text}{more}"
-    return "accepted: differences within the tolerances"
-
-
-def _other_models(store: ReferenceStore, reference: Reference) -> str:
-    """Name the references of the same drive that another model left behind."""
-    stale = [
-        other.file_name
-        for other in store.of_drive(reference.key.drive)
-        if other.key.model != reference.key.model
-    ]
-    return f"; of other models remain {', '.join(stale)}" if stale else ""
-
-
 def _judge_timings(plan: Plan, verdicts: Sequence[DriveVerdict]) -> list[TimingOutcome]:
-    entries = {
-        name: None
-        for verdict in verdicts
-        if verdict.result
-        for name in verdict.result.launches
-        if name == RUN_ENTRY
-    }
-    return [_judge_timing(plan, entry) for entry in entries]
+    # The speed is the program's, not a drive's: one shard measures it, also one without drives.
+    is_here = any(one.result and one.result.launches for one in verdicts)
+    if plan.shard is not None:
+        is_here = plan.shard.index == 1
+    entries = [entry.name for entry in plan.artifact.manifest.entries if entry.name == RUN_ENTRY]
+    others = {one.reference.key.model for one in verdicts if one.reference and one.another_model}
+    model = others.pop() if len(others) == 1 else model_hash(plan.artifact.manifest)
+    return [_judge_timing(plan, entry, model, verdicts) for entry in entries if is_here]
 
 
-def _judge_timing(plan: Plan, entry: str) -> TimingOutcome:
+def _judge_timing(
+    plan: Plan, entry: str, model: str, verdicts: Sequence[DriveVerdict]
+) -> TimingOutcome:
+    """Measure an entry; `model` is the one whose stored times it is judged by."""
+    drives = [
+        (verdict.text, verdict.name) for verdict in verdicts if verdict.result and not verdict.error
+    ]
     try:
-        stored = _timings(plan).find(timed_device(plan.info), entry)
-        result = measure_timing(
-            plan.model,
-            entry=entry,
-            device=plan.device,
-            baseline=plan.baseline,
-            reference=stored.ratio.mean if stored is not None else None,
-        )
-    except ToolError as error:
+        references = TimingReferences(plan.store.directory, model, device_class(plan.info))
+        stored = references.find(timed_device(plan.info), entry)
+        with tempfile.TemporaryDirectory(prefix="modeld-regress-frames-") as place:
+            path = Path(place) / "frames.npz"
+            write_frames(path, sample_frames(drives, plan.options, plan.model, plan.device, entry))
+            baseline = None if plan.baseline is None else Side(plan.baseline, plan.baseline_tree)
+            result = measure_timing(
+                Measurement(Side(plan.model), baseline, entry, plan.device, path),
+                stored,
+                # They are kept with the reference.
+                with_kernels=plan.reason is not None,
+            )
+    except (ToolError, RuntimeFault) as error:
         return TimingOutcome(entry, TimingVerdict(False, None, str(error)))
-    verdict = judge_timing(
-        result,
-        stored.ratio if stored is not None else None,
-        waiting=stored.waiting if stored is not None else None,
-    )
-    return TimingOutcome(entry, verdict, result, stored)
+    return TimingOutcome(entry, judge_timing(result, stored), result, stored)
 
 
 def _timings(plan: Plan) -> TimingReferences:
     return TimingReferences(
         plan.store.directory, model_hash(plan.artifact.manifest), device_class(plan.info)
     )
-
-
-def _accept_timing(plan: Plan, timing: TimingOutcome, provenance: Mapping[str, str]) -> list[str]:
-    """Write what was measured where there was nothing, or where it is another speed.
-
-    What is within the limit leaves the reference as it is: accepted time and again, a program
-    could become slower without end.
-    """
-    if timing.result is None:
-        return []
-    slower = timing.verdict.slower
-    is_same = timing.verdict.passed and slower is not None and slower > -LIMIT
-    if timing.reference is not None and is_same:
-        return []
-    references = _timings(plan)
-    references.write(timing.entry, timing.result, provenance)
-    what = "new" if timing.reference is None else f"accepted: {timing.verdict.text}"
-    return [f"{references.path.name}: {timing.entry}: {what}"]

@@ -1,44 +1,51 @@
-"""The timing gate compares a model's speed with its reference, also on a busy machine.
+"""The timing gate's decision: whether a model is slower than its reference, also on a busy machine.
 
 Absolute times say nothing on a shared machine. What is compared is the ratio of the model's time to
-that of a fixed workload (``calibration_workload``), both in one process, run by run in alternation,
-on one core and by processor time. Where memory pages lie differs from process to process and moves
-the ratio by 2 %, so several processes are started and their spread decides how sure one may be: the
-gate fails only if the whole confidence interval lies beyond the limit, and asks for more processes
-while the limit lies inside it.
+that of a fixed workload (``calibration_workload``), run by run in alternation, on one core and by
+processor time. Where memory pages lie differs from process to process and moves the ratio by 2 %,
+so several processes are started and their spread decides how sure one may be: the gate fails only
+if a whole confidence interval lies beyond the limit, and asks for more processes while the limit
+lies inside one. It looks at all recorded frames of the drives together, and at each by itself.
 
 A reference ratio holds for one device. Where CI's machines differ, give a baseline: the artifact of
-the other side is then measured in the same processes, and the ratio of the two decides.
+the other side is then measured by turns with the model, and the ratio of the two decides.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev, variance
+from typing import Final
 
-from runtime.own_process import own_command
-from tools.errors import ToolError
-from tools.lib.driver_threads import thread_setting
+from tools.regress.kernel_times import KernelChange, LaunchTime, describe_kernels, slower_kernels
 
 # Half of the 10 % that must be noticed; four times the spread of a mean of four processes.
-LIMIT = 0.05
-MIN_PROCESSES = 4
-MAX_PROCESSES = 12
-RUNS = 40
-TIMEOUT_S = 600.0
+LIMIT: Final = 0.05
+MIN_PROCESSES: Final = 4
+MAX_PROCESSES: Final = 12
 # Share of the time spent waiting for something else than a processor; a reference's own is below
 # 1 % on a CPU.
-WAITING_LIMIT = 0.05
+WAITING_LIMIT: Final = 0.05
 
-# Quantiles of Student's t, 97.5 % one-sided by degrees of freedom from 1 (any table of it).
-STUDENT_T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
+# Quantiles of Student's t by degrees of freedom from 1 (any table of it): 97.5 %.
+STUDENT_T: Final = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
+# For one of up to eight that are all looked at, so that together they err no more often:
+# 1 - 2.5 % / 8. Of the degrees of freedom between, the fewer ones hold.
+STUDENT_T_OF_EIGHT: Final = {
+    1: 101.9,
+    2: 12.59,
+    3: 6.895,
+    4: 5.261,
+    5: 4.526,
+    6: 4.115,
+    7: 3.855,
+    14: 3.214,
+    21: 3.038,
+    35: 2.91,
+    77: 2.812,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,37 @@ class Interval:
     low: float
     high: float
     samples: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameTiming:
+    """What was measured of one frame of a drive.
+
+    Attributes:
+        name: of the drive, and id of the frame.
+        ratio: as of `TimingResult`.
+        to_baseline: as of `TimingResult`.
+    """
+
+    name: str
+    ratio: Interval
+    to_baseline: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Kernels one by one, where they were timed.
+
+    Attributes:
+        frame: that was run.
+        changes: pieces of work on both sides, that which lost most first; empty where only one
+            side is known.
+        launches: of the model, in times of the calibration workload instead of ms.
+    """
+
+    frame: str
+    changes: tuple[KernelChange, ...]
+    launches: tuple[LaunchTime, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +101,10 @@ class TimingResult:
         model_ms: median over the processes; for people.
         waiting: share of the undisturbed runs that was no processor time; None where nearly all
             runs were disturbed, or time is wall time anyway.
+        frames: each of them.
+        baseline_ms: as `model_ms`; None without a baseline.
+        baseline_waiting: as `waiting`.
+        kernels: None where they were not timed.
     """
 
     device: str
@@ -71,6 +113,33 @@ class TimingResult:
     to_baseline: Interval | None
     model_ms: float
     waiting: float | None
+    frames: tuple[FrameTiming, ...] = ()
+    baseline_ms: float | None = None
+    baseline_waiting: float | None = None
+    kernels: Kernels | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTiming:
+    """One measurement that was accepted.
+
+    Attributes:
+        ratio: time of the model over that of the calibration workload.
+        clock: as in `TimingResult`.
+        model_ms: for people.
+        waiting: as in `TimingResult`.
+        provenance: date, commit, reason, environment.
+        frames: ratio by name of the frame.
+        launches: as in `Kernels`.
+    """
+
+    ratio: Interval
+    clock: str
+    model_ms: float
+    waiting: float | None
+    provenance: Mapping[str, str]
+    frames: Mapping[str, Interval] = field(default_factory=dict)
+    launches: tuple[LaunchTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +148,50 @@ class TimingVerdict:
 
     Attributes:
         passed: whether the gate is open.
-        slower: by how much the model is slower than its reference, 0.1 = 10 %; None: no reference.
+        slower: by how much the model is slower than its reference, 0.1 = 10 %, over all frames;
+            None: no reference.
         text: one line for people.
+        lines: what became slower: kernels with their ONNX nodes, or what runs them.
+        slower_kernels: of these; empty where no kernel is to blame, or none was timed.
+        worst: name of the frame that lost most; "" of the whole.
+        is_open: more processes may still change the decision.
     """
 
     passed: bool
     slower: float | None
     text: str
+    lines: tuple[str, ...] = ()
+    slower_kernels: tuple[KernelChange, ...] = ()
+    worst: str = ""
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The whole (no name), or one frame, beside its reference."""
+
+    name: str
+    measured: Interval
+    base: Interval
+
+    @property
+    def slower(self) -> float:
+        return self.measured.mean / self.base.mean - 1.0
+
+    @property
+    def spread(self) -> float:
+        return (self.measured.high - self.measured.low) / 2.0 / self.base.mean
+
+    @property
+    def fails(self) -> bool:
+        # Both sides were measured: the uncertainty of the reference counts as well.
+        base_half = (self.base.high - self.base.low) / 2.0 / self.base.mean
+        is_sure = self.slower - math.hypot(self.spread, base_half) > 0.0
+        return is_sure and self.slower - self.spread > LIMIT
+
+    @property
+    def is_open(self) -> bool:
+        return self.slower - self.spread <= LIMIT < self.slower + self.spread
 
 
 def interval(samples: Sequence[float]) -> Interval:
@@ -96,115 +202,100 @@ def interval(samples: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half, tuple(samples))
 
 
-def measure_timing(
-    artifact: Path,
-    *,
-    entry: str | None = None,
-    device: str | None = None,
-    baseline: Path | None = None,
-    reference: float | None = None,
-    runs: int = RUNS,
-) -> TimingResult:
-    """Measure an artifact in at least ``MIN_PROCESSES`` processes, one after the other.
+def frame_intervals(samples: Sequence[Sequence[float]]) -> list[Interval]:
+    """Return mean and confidence interval of each frame, of up to eight that are all looked at.
+
+    What a process does to all of its frames alike is the whole's uncertainty. Beside that each
+    frame scatters for itself, and all of them as much: so their scatter is known from all together,
+    by more values than one frame has.
 
     Args:
-        artifact: what is measured.
-        entry: of the artifact; None: its first one.
-        device: OpenCL device; None: the best.
-        baseline: another artifact with that entry, measured beside it.
-        reference: ratio that the result will be judged by: measuring goes on, up to
-            ``MAX_PROCESSES``, while the interval leaves open on which side of the limit it lies.
-        runs: of the model, in each process.
-
-    Raises:
-        ToolError: a process failed.
+        samples: by process and frame; at least two processes.
     """
-    base = 1.0 if baseline is not None else reference
-
-    def is_decided(found: Sequence[dict[str, Any]]) -> bool:
-        values = [_decisive(one) for one in found]
-        between = interval(values)
-        return base is None or not between.low <= base * (1.0 + LIMIT) <= between.high
-
-    found = _gather(lambda: _run_process(artifact, entry, device, baseline, runs), is_decided)
-    waits = [float(one["waiting"]) for one in found if one["waiting"] is not None]
-    ratios = [float(one["ratio"]) for one in found]
-    return TimingResult(
-        device=str(found[0]["device"]),
-        clock=str(found[0]["clock"]),
-        ratio=interval(ratios),
-        to_baseline=interval([_decisive(one) for one in found]) if baseline is not None else None,
-        model_ms=sorted(float(one["model_ms"]) for one in found)[len(found) // 2],
-        waiting=min(waits) if waits else None,
-    )
+    whole = interval([fmean(one) for one in samples])
+    shares = [[value / fmean(one) for value in one] for one in samples]
+    by_frame = list(zip(*shares, strict=True))
+    count = len(samples)
+    scatter = math.sqrt(fmean(variance(one) for one in by_frame))
+    # The shares of one process sum to a constant.
+    freedom = (count - 1) * (len(by_frame) - 1)
+    t = min(t for least, t in STUDENT_T_OF_EIGHT.items() if least <= max(freedom, 1))
+    found = []
+    for number, shares_of_one in enumerate(by_frame):
+        mean = whole.mean * fmean(shares_of_one)
+        own = whole.mean * t * scatter / math.sqrt(count)
+        half = math.hypot(own, (whole.high - whole.low) / 2.0)
+        values = tuple(one[number] for one in samples)
+        found.append(Interval(mean, mean - half, mean + half, values))
+    return found
 
 
-def judge_timing(
-    result: TimingResult, reference: Interval | None, *, waiting: float | None = None
-) -> TimingVerdict:
+def judge_timing(result: TimingResult, stored: StoredTiming | None) -> TimingVerdict:
     """Decide.
 
     Args:
         result: what was measured now.
-        reference: ratio of the reference on this device; unused with a baseline, whose ratio is 1.
-        waiting: `TimingResult.waiting` of the reference.
+        stored: the reference on this device; unused with a baseline, whose ratio is 1.
     """
-    measured, base = result.ratio, reference
-    if result.to_baseline is not None:
-        measured, base = result.to_baseline, Interval(1.0, 1.0, 1.0, ())
-    if base is None:
+    parts = _parts(result, stored)
+    if not parts:
         return TimingVerdict(True, None, f"timing: no reference for {result.device}; not judged")
-    slower = measured.mean / base.mean - 1.0
-    spread = (measured.high - measured.low) / 2.0 / base.mean
-    text = f"timing: {slower:+.1%} (+-{spread:.1%}, {len(measured.samples)} processes)"
-    # Both sides were measured: the uncertainty of the reference counts as well.
-    base_half = (base.high - base.low) / 2.0 / base.mean
-    if slower - math.hypot(spread, base_half) > 0.0 and slower - spread > LIMIT:
-        return TimingVerdict(False, slower, f"{text}: slower than the limit of {LIMIT:.0%}")
-    if result.waiting is not None and result.waiting - (waiting or 0.0) > WAITING_LIMIT:
-        text = (
-            f"{text}: {result.waiting:.0%} of the time is spent waiting, {waiting or 0:.0%} before"
+    whole, frames = parts[0], parts[1:]
+    count = len(whole.measured.samples)
+    text = f"timing: {whole.slower:+.1%} (+-{whole.spread:.1%}, {count} processes)"
+    failing = [part for part in frames if part.fails]
+    worst = max(failing or frames, key=lambda part: part.slower, default=whole)
+    is_open = any(part.is_open for part in parts)
+    if whole.fails:
+        text += f": slower than the limit of {LIMIT:.0%}"
+    elif failing:
+        text += (
+            f": {len(failing)} of {len(frames)} frames slower than the limit of {LIMIT:.0%}, at "
+            f"the worst {worst.name}: {worst.slower:+.1%} (+-{worst.spread:.1%})"
         )
-        return TimingVerdict(False, slower, text)
-    if slower + spread > LIMIT:
-        return TimingVerdict(True, slower, f"{text}: too noisy to rule out {LIMIT:.0%}")
-    return TimingVerdict(True, slower, text)
+    if whole.fails or failing:
+        lines, kernels = _to_blame(result, worst)
+        return TimingVerdict(False, whole.slower, text, lines, kernels, worst.name)
+    before = result.baseline_waiting if result.to_baseline else stored and stored.waiting
+    if result.waiting is not None and result.waiting - (before or 0.0) > WAITING_LIMIT:
+        text = (
+            f"{text}: {result.waiting:.0%} of the time is spent waiting, {before or 0:.0%} before"
+        )
+        return TimingVerdict(False, whole.slower, text)
+    if whole.slower + whole.spread > LIMIT:
+        text += f": too noisy to rule out {LIMIT:.0%}"
+    elif is_open:
+        text += f": too noisy to rule out {LIMIT:.0%} of {worst.name}"
+    return TimingVerdict(True, whole.slower, text, is_open=is_open)
 
 
-def _decisive(found: dict[str, Any]) -> float:
-    if found["baseline_ratio"] is None:
-        return float(found["ratio"])
-    return float(found["ratio"]) / float(found["baseline_ratio"])
+def _parts(result: TimingResult, stored: StoredTiming | None) -> list[_Part]:
+    """Return the whole and each frame that both sides have, [] without a reference."""
+    if result.to_baseline is not None:
+        one = Interval(1.0, 1.0, 1.0, ())
+        frames = ((frame.name, frame.to_baseline, one) for frame in result.frames)
+        known = [_Part(name, ratio, base) for name, ratio, base in frames if ratio is not None]
+        return [_Part("", result.to_baseline, one), *known]
+    if stored is None:
+        return []
+    return [
+        _Part("", result.ratio, stored.ratio),
+        *(
+            _Part(frame.name, frame.ratio, stored.frames[frame.name])
+            for frame in result.frames
+            if frame.name in stored.frames
+        ),
+    ]
 
 
-def _gather(
-    run: Callable[[], dict[str, Any]], is_decided: Callable[[Sequence[dict[str, Any]]], bool]
-) -> list[dict[str, Any]]:
-    found = [run() for _ in range(MIN_PROCESSES)]
-    while len(found) < MAX_PROCESSES and not is_decided(found):
-        found.append(run())
-    return found
-
-
-def _run_process(
-    artifact: Path, entry: str | None, device: str | None, baseline: Path | None, runs: int
-) -> dict[str, Any]:
-    command = own_command("tools.regress.timing_process", "--artifact", str(artifact))
-    command += ["--runs", str(runs)]
-    for option, value in (("--entry", entry), ("--device", device), ("--baseline", baseline)):
-        if value is not None:
-            command += [option, str(value)]
-    environment = os.environ | thread_setting(1)
-    done = subprocess.run(  # noqa: S603 - our own module, no shell
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=TIMEOUT_S,
-    )
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ToolError(f"timing of {artifact}: expected a measurement, found: {reason}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def _to_blame(
+    result: TimingResult, worst: _Part
+) -> tuple[tuple[str, ...], tuple[KernelChange, ...]]:
+    if result.kernels is None:
+        return (), ()
+    changes = result.kernels.changes
+    if not changes:
+        text = "kernels were not compared: --baseline ARTIFACT knows what they took before"
+        return (text,), ()
+    lost_ms = result.model_ms * (1.0 - 1.0 / (1.0 + worst.slower))
+    return tuple(describe_kernels(changes, lost_ms)), tuple(slower_kernels(changes, lost_ms))

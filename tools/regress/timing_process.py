@@ -1,8 +1,17 @@
-"""One process of the timing gate: runs of a model and of the calibration workload in alternation.
+"""One side of the timing gate: a program that is timed run by run, as often as it is asked to.
 
-Started by ``tools.regress.timing`` with one worker thread of PoCL; prints one JSON object. On a CPU
-the clock is the processor time of this process, so another process that takes the core costs
-nothing; elsewhere it is the time until the device has finished.
+Started by ``tools.regress.timing_sides`` with one worker thread of PoCL, once for each side, and
+each side by its own installation: the checkout that a baseline belongs to starts its own copy of
+this module. So what is said between the two is versioned: whoever changes `PROTOCOL`'s meaning, the
+recorded frames' file or the calibration workload raises the number.
+
+Reads requests from stdin, a line each, and answers each with a line of JSON::
+
+    time FRAME               one run, by number, and the calibration workload
+    profile FRAME RUNS       each launch of a frame by itself
+
+On a CPU the clock is the processor time of this process, so another process that takes the core
+costs nothing; elsewhere it is the time until the device has finished.
 """
 
 from __future__ import annotations
@@ -11,19 +20,21 @@ import argparse
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any, Final, NamedTuple
 
 import runtime
-from runtime.device import DeviceInfo, choose_device
+from runtime.device import Device, DeviceInfo, choose_device
+from runtime.stepping import Stepper
 from tools.lib.json_output import print_json
 from tools.lib.program_inputs import make_inputs
 from tools.regress.calibration_workload import CalibrationWorkload
+from tools.regress.timing_frames import TimedFrame, read_frames
 
-WARM_RUNS = 3
+PROTOCOL: Final = 2
+# What stands for a frame where none was recorded.
+RANDOM: Final = "random inputs"
 
 
 class Timed(NamedTuple):
@@ -40,44 +51,70 @@ class Timed(NamedTuple):
     disturbed: bool
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Alternate calibration, model and, where there is one, baseline; return the ratios.
+class TimedProgram:
+    """A loaded program and the frames that it runs.
 
-    Each run of a model is divided by the mean of the calibrations just before and after it.
+    Args:
+        program: loaded.
+        device: that it runs on.
+        entry: of it.
+        frames: recorded; states that the program has, too, are set before each run.
     """
-    device = choose_device(args.device)
-    calibration = CalibrationWorkload(device)
-    is_cpu = device.info.kind == "cpu"
-    models = {"model": args.artifact} | ({"baseline": args.baseline} if args.baseline else {})
-    programs = {name: runtime.load_program(path, args.device) for name, path in models.items()}
-    runs = {name: _runner(program, args.entry) for name, program in programs.items()}
-    for _ in range(WARM_RUNS):
-        for run in (calibration.run, *runs.values()):
-            run()
-    ratios: dict[str, list[float]] = {name: [] for name in runs}
-    waits: list[float] = []
-    before = _timed(calibration.run, is_cpu=is_cpu)
-    busy_ms = []
-    for _ in range(args.runs):
-        for name, run in runs.items():
-            found = _timed(run, is_cpu=is_cpu)
-            after = _timed(calibration.run, is_cpu=is_cpu)
-            ratios[name].append(2.0 * found.busy_ms / (before.busy_ms + after.busy_ms))
-            before = after
-            if name == "model":
-                busy_ms.append(found.busy_ms)
-                if not found.disturbed:
-                    waits.append(1.0 - found.busy_ms / found.wall_ms)
-    for program in programs.values():
-        program.close()
-    return {
-        "device": timed_device(device.info),
-        "clock": "processor" if is_cpu else "wall",
-        "ratio": float(np.median(ratios["model"])),
-        "baseline_ratio": float(np.median(ratios["baseline"])) if args.baseline else None,
-        "model_ms": float(np.median(busy_ms)),
-        "waiting": float(np.median(waits)) if len(waits) * 4 >= args.runs else None,
-    }
+
+    def __init__(
+        self, program: runtime.Program, device: Device, entry: str, frames: Sequence[TimedFrame]
+    ) -> None:
+        self._program, self._entry = program, entry
+        self._stepper = Stepper(program)
+        sizes = {name: state.nbytes for name, state in self._stepper.states().items()}
+        self._frames = [
+            frame._replace(
+                states={n: s for n, s in frame.states.items() if sizes.get(n) == s.nbytes}
+            )
+            for frame in frames
+        ]
+        self._calibration = CalibrationWorkload(device)
+        self._is_cpu = device.info.kind == "cpu"
+
+    def hello(self) -> dict[str, Any]:
+        """Run each frame once, and return what this side is."""
+        for number in range(len(self._frames)):
+            self._prepared(number)()
+        return {
+            "protocol": PROTOCOL,
+            "device": timed_device(self._program.device),
+            "clock": "processor" if self._is_cpu else "wall",
+            "frames": [frame.name for frame in self._frames],
+        }
+
+    def time(self, number: int) -> dict[str, Any]:
+        """Run a frame between two calibrations, and divide it by their mean."""
+        run = self._prepared(number)
+        before = _timed(self._calibration.run, is_cpu=self._is_cpu)
+        one = _timed(run, is_cpu=self._is_cpu)
+        after = _timed(self._calibration.run, is_cpu=self._is_cpu)
+        return {
+            "ratio": 2.0 * one.busy_ms / (before.busy_ms + after.busy_ms),
+            "ms": one.busy_ms,
+            "waiting": None if one.disturbed else 1.0 - one.busy_ms / one.wall_ms,
+        }
+
+    def profile(self, number: int, runs: int) -> dict[str, Any]:
+        """Return the median time of each launch of a frame, and the calibration's."""
+        frame = self._frames[number]
+        self._stepper.set_states(frame.states)
+        before = _timed(self._calibration.run, is_cpu=self._is_cpu)
+        times = self._program.profile(frame.inputs, self._entry, runs)
+        after = _timed(self._calibration.run, is_cpu=self._is_cpu)
+        launches = [[time.name, list(time.origin), time.median_ms] for time in times]
+        calibration_ms = (before.busy_ms + after.busy_ms) / 2.0
+        return {"launches": launches, "calibration_ms": calibration_ms}
+
+    def _prepared(self, number: int) -> Callable[[], object]:
+        """Set the states of a frame; return what runs it."""
+        frame = self._frames[number]
+        self._stepper.set_states(frame.states)
+        return lambda: self._program.run(frame.inputs, self._entry)
 
 
 def timed_device(info: DeviceInfo) -> str:
@@ -94,12 +131,6 @@ def _processor() -> str:
     return ", ".join(f"{name} {values[name]}" for name in wanted if name in values)
 
 
-def _runner(program: runtime.Program, entry: str | None) -> Callable[[], object]:
-    chosen = entry or program.entries[0]
-    inputs = make_inputs(program.entry_inputs(chosen), 0)
-    return lambda: program.run(inputs, chosen)
-
-
 def _timed(run: Callable[[], object], *, is_cpu: bool) -> Timed:
     switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     busy_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
@@ -111,16 +142,30 @@ def _timed(run: Callable[[], object], *, is_cpu: bool) -> Timed:
 
 
 def main() -> int:
-    """Measure and print; errors end the process with a line on stderr."""
-    parser = argparse.ArgumentParser(description="one process of the timing gate")
+    """Answer requests until there are no more; errors end the process with a line on stderr."""
+    parser = argparse.ArgumentParser(description="one side of the timing gate")
+    parser.add_argument("--protocol", type=int, required=True)
     parser.add_argument("--artifact", type=Path, required=True)
-    parser.add_argument("--baseline", type=Path)
     parser.add_argument("--entry")
     parser.add_argument("--device")
-    parser.add_argument("--runs", type=int, required=True)
+    parser.add_argument("--frames", type=Path)
     args = parser.parse_args()
+    if args.protocol != PROTOCOL:
+        parser.error(f"--protocol: expected {PROTOCOL}, found {args.protocol}")
     try:
-        print_json(measure(args))
+        device = choose_device(args.device)
+        with runtime.load_program(args.artifact, device) as program:
+            entry = args.entry or program.entries[0]
+            frames = [] if args.frames is None else read_frames(args.frames)
+            if not frames:
+                frames = [TimedFrame(RANDOM, make_inputs(program.entry_inputs(entry), 0), {})]
+            timed = TimedProgram(program, device, entry, frames)
+            print_json(timed.hello())
+            answers: Mapping[str, Callable[..., dict[str, Any]]]
+            answers = {"time": timed.time, "profile": timed.profile}
+            for line in sys.stdin:
+                what, *numbers = line.split()
+                print_json(answers[what](*map(int, numbers)))
     except runtime.RuntimeFault as error:
         sys.exit(f"timing process: {error}")
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,30 +16,13 @@ from runtime.whole_file import whole_file
 from tools.errors import ToolError
 from tools.lib.json_output import json_text
 from tools.regress.errors import ReferenceFormatError
+from tools.regress.kernel_times import LaunchTime
 from tools.regress.reference import SHORT
-from tools.regress.timing import Interval, TimingResult
+from tools.regress.timing import Interval, StoredTiming, TimingResult
 
-FORMAT: Final = 1
+# 1 held no frames and no launches: what it measured were random inputs.
+FORMAT: Final = 2
 ENDING: Final = ".timing.json"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTiming:
-    """One measurement.
-
-    Attributes:
-        ratio: time of the model over that of the calibration workload.
-        clock: as in `TimingResult`.
-        model_ms: for people.
-        waiting: as in `TimingResult`.
-        provenance: date, commit, reason, environment.
-    """
-
-    ratio: Interval
-    clock: str
-    model_ms: float
-    waiting: float | None
-    provenance: Mapping[str, str]
 
 
 class TimingReferences:
@@ -65,9 +48,16 @@ class TimingReferences:
         if kept is None:
             return None
         try:
-            ratio = Interval(**{**kept["ratio"], "samples": tuple(kept["ratio"]["samples"])})
-            return StoredTiming(**{**kept, "ratio": ratio})
-        except (KeyError, TypeError) as error:
+            read = {
+                "ratio": _interval(kept["ratio"]),
+                "frames": {name: _interval(value) for name, value in kept["frames"].items()},
+                "launches": tuple(
+                    LaunchTime(str(kernel), tuple(nodes), float(ratio))
+                    for kernel, nodes, ratio in kept["launches"]
+                ),
+            }
+            return StoredTiming(**{**kept, **read})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._damaged(f"{type(error).__name__}: {error}") from error
 
     def devices(self) -> list[str]:
@@ -81,7 +71,13 @@ class TimingReferences:
             ToolError: it cannot be written.
         """
         stored = StoredTiming(
-            result.ratio, result.clock, result.model_ms, result.waiting, dict(provenance)
+            result.ratio,
+            result.clock,
+            result.model_ms,
+            result.waiting,
+            dict(provenance),
+            {frame.name: frame.ratio for frame in result.frames},
+            result.kernels.launches if result.kernels is not None else (),
         )
         self._found.setdefault(result.device, {})[entry] = asdict(stored)
         content = {
@@ -122,3 +118,7 @@ class TimingReferences:
             f"{self.path}: expected timings of references, found {how}; get it again from the "
             "repository, or delete it and write it anew with --update"
         )
+
+
+def _interval(kept: Mapping[str, Any]) -> Interval:
+    return Interval(**{**kept, "samples": tuple(kept["samples"])})

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.quantities import count_text
-from tools.behaviour.behaviour import behaviour_of
+from tools.behaviour.behaviour import Behaviour, behaviour_of, true_behaviour
+from tools.behaviour.difference import Sides
 from tools.behaviour.gates import Gates
 from tools.behaviour.truth import Truth
 from tools.behaviour.verdict import BehaviourVerdict, judge_behaviour
 from tools.compare.findings import Comparison, Finding
-from tools.errors import ToolError
+from tools.errors import CompareError, ToolError
 from tools.playback.outcome import FrameTable
 from tools.regress.environment import STRICT
 from tools.regress.frame_changes import (
@@ -31,11 +32,13 @@ from tools.regress.frame_changes import (
 from tools.regress.job import JobResult, Launches
 from tools.regress.packing import Packed, unpack
 from tools.regress.program_facts import ProgramFacts
-from tools.regress.reference import Reference, ReferenceStore, key_of
+from tools.regress.reference import Reference, ReferenceKey, key_of
 
 Status = Literal["passed", "changed", "failed"]
 # What a program of another precision, target or compiler has by right; gates may stand in for it.
 PROGRAM_KINDS: Final[tuple[ChangeKind, ...]] = ("weights", "launches")
+# What the lane change machine makes of a model's own answers: with another model it may differ.
+ANSWERED_INPUT: Final = "desire"
 
 # Changes in the text of one drive; all of them are in the report and in the JSON.
 SHOWN_CHANGES = 8
@@ -52,13 +55,27 @@ class Comparing(NamedTuple):
         compare: takes the Events of the reference, and the new ones.
         bit_exact: every bit of every message counts.
         gates: on what changes do to the drive.
-        truth_of: the truth of a drive, by what the user called it; None where nobody knows it.
+        truth_of: the truth of a drive, by what the user called it; None where nobody knows it;
+            raises `CompareError`.
+        another_model: the reference is of another model, whose numbers are others by right.
     """
 
     compare: Callable[[Sequence[bytes], Sequence[bytes]], Comparison]
     bit_exact: bool = False
     gates: Gates = Gates()
     truth_of: Callable[[str], Truth | None] = _no_truth
+    another_model: bool = False
+
+
+class References(Protocol):
+    """Where the reference of a drive comes from."""
+
+    def find(self, key: ReferenceKey, drive_name: str) -> Reference:
+        """Return the reference for what was run.
+
+        Raises:
+            ToolError: there is none; says why.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +95,7 @@ class DriveVerdict:
         exit_code: that belongs to it.
         result: what came of the run.
         reference: what it was compared with.
+        another_model: that is of another model.
     """
 
     text: str
@@ -91,6 +109,7 @@ class DriveVerdict:
     exit_code: int = 0
     result: JobResult | None = field(default=None, repr=False)
     reference: Reference | None = field(default=None, repr=False)
+    another_model: bool = False
 
     @property
     def name(self) -> str:
@@ -108,6 +127,8 @@ class DriveVerdict:
         text = f"{count}, {'identical' if self.identical else 'within tolerance'}"
         gates = self.behaviour.gates
         held = f"{count_text(len(gates), 'gate')} held" if gates else ""
+        if self.another_model:
+            return ", ".join(one for one in (f"{count}, another model", held) if one)
         if self.meant:
             return f"{count}, {held}, which stand in for {count_text(len(self.meant), 'change')}"
         return f"{text}, {held}" if held else text
@@ -165,49 +186,39 @@ def failed(text: str, error: str, exit_code: int, result: JobResult | None = Non
     return DriveVerdict(text, "failed", error=error, exit_code=exit_code, result=result)
 
 
-def judge(text: str, result: JobResult, store: ReferenceStore, how: Comparing) -> DriveVerdict:
+def judge(text: str, result: JobResult, references: References, how: Comparing) -> DriveVerdict:
     """Return the verdict on one drive.
 
     Args:
         text: what the user called it.
         result: what came of it.
-        store: where its reference is.
+        references: where its reference comes from.
         how: they are compared.
     """
     if result.error or result.drive is None:
         return failed(text, result.error, result.exit_code, result)
     try:
-        reference = store.find(key_of(result), result.drive.name)
+        reference = references.find(key_of(result), result.drive.name)
         before, now = unpack(reference.outputs), unpack(result.outputs)
         messages = messages_to_compare(before, now)
-        behaviour = judge_behaviour(
-            behaviour_of(before.messages, result.speeds_mps),
-            behaviour_of(messages, result.speeds_mps),
-            how.gates,
-            how.truth_of(text),
-        )
-        comparison = replace(how.compare(before.messages, messages), behaviour=behaviour)
+        sides, notes = _sides(text, result, before.messages, messages, how)
+        comparison = how.compare(before.messages, messages)
     except ToolError as error:
         return failed(text, str(error), error.exit_code, result)
-    causes = _causes(before.frames, now.frames)
-    if before.frames.driver is not None and now.frames.driver is not None:
-        for one in _causes(before.frames.driver, now.frames.driver):
-            causes.append(replace(one, text=f"driver camera: {one.text}"))
-    # With strict numerics the bytes of the results say all, on whatever device they were computed.
-    is_strict = result.device_class == STRICT
-    bits = strict_changes(before.frames, now.frames) if is_strict else []
-    program = [
-        *weight_changes(reference.program, result.program),
-        *launch_changes(reference.launches, result.launches),
-    ]
-    program = [] if is_strict else program
+    behaviour = judge_behaviour(sides, how.gates)
+    notes += comparison.warnings
+    comparison = replace(comparison, behaviour=behaviour, warnings=notes, sides=sides)
     failing = comparison.failing
     outputs = output_changes(failing)
     stood_in = output_changes([one for one in comparison.findings if one not in failing])
-    changes = [*causes, *([] if behaviour.decide else program), *bits, *outputs]
-    changes += gate_changes(behaviour)
-    if how.bit_exact:
-        changes += bit_changes(before, now)
+    program = _program_changes(reference, result, how)
+    changes = [
+        *_causes(reference, result, before.frames, now.frames, how),
+        *([] if behaviour.decide else program),
+        *outputs,
+        *gate_changes(behaviour),
+        *(bit_changes(before, now) if how.bit_exact else ()),
+    ]
     return DriveVerdict(
         text,
         "changed" if changes else "passed",
@@ -219,7 +230,58 @@ def judge(text: str, result: JobResult, store: ReferenceStore, how: Comparing) -
         comparison=comparison,
         result=result,
         reference=reference,
+        another_model=how.another_model,
     )
+
+
+def _sides(
+    text: str, result: JobResult, before: Sequence[bytes], now: Sequence[bytes], how: Comparing
+) -> tuple[Sides, list[str]]:
+    """Return what both models wanted, and notes: a truth of no use costs the errors alone."""
+    truth: Behaviour | None = None
+    notes = []
+    try:
+        found = how.truth_of(text)
+        truth = None if found is None else true_behaviour(found)
+    except CompareError as error:
+        notes.append(f"compared without the truth: {error}")
+    left, right = (behaviour_of(messages, result.speeds_mps) for messages in (before, now))
+    return Sides(left, right, truth), notes
+
+
+def _program_changes(reference: Reference, result: JobResult, how: Comparing) -> list[Change]:
+    """Return what differs about the programs; gates may stand in for it."""
+    # With strict numerics the bytes of the results say all, on whatever device they were computed.
+    if result.device_class == STRICT and not how.another_model:
+        return []
+    # Another model has other weights by right.
+    weights = [] if how.another_model else weight_changes(reference.program, result.program)
+    return [*weights, *launch_changes(reference.launches, result.launches)]
+
+
+def _causes(
+    reference: Reference, result: JobResult, before: FrameTable, now: FrameTable, how: Comparing
+) -> list[Change]:
+    """Return what was otherwise before the program ran, and bytes that a strict one has to give."""
+    if how.another_model:
+        is_same = reference.key.interface == result.interface
+        before, now = (_with_shared_inputs(table, is_same) for table in (before, now))
+    causes = [*input_changes(before, now), *frame_changes(before, now)]
+    if before.driver is not None and now.driver is not None:
+        driver = before.driver, now.driver
+        causes += [
+            replace(one, text=f"driver camera: {one.text}")
+            for one in (*input_changes(*driver), *frame_changes(*driver))
+        ]
+    is_strict = result.device_class == STRICT and not how.another_model
+    return [*causes, *(strict_changes(before, now) if is_strict else ())]
+
+
+def _with_shared_inputs(table: FrameTable, is_same_interface: bool) -> FrameTable:
+    """Return a table with the inputs that two models have to have alike."""
+    crc = table.input_crc if is_same_interface else {}
+    shared = {name: column for name, column in crc.items() if name != ANSWERED_INPUT}
+    return replace(table, input_crc=shared)
 
 
 def messages_to_compare(before: Packed, now: Packed) -> list[bytes]:
@@ -234,10 +296,6 @@ def messages_to_compare(before: Packed, now: Packed) -> list[bytes]:
         if is_same and before.digests[index] == now.digests[index]:
             messages[index] = before.messages[index]
     return messages
-
-
-def _causes(before: FrameTable, now: FrameTable) -> list[Change]:
-    return [*input_changes(before, now), *frame_changes(before, now)]
 
 
 def weight_changes(before: ProgramFacts, now: ProgramFacts) -> list[Change]:

@@ -70,10 +70,22 @@ def test_weights_and_intermediates_are_halves_and_nothing_else() -> None:
     assert stored == [dt.float16, dt.float32]  # the output keeps its type
     inputs = [n for n in toposort(plan.outputs.values()) if n.op is Op.BUFFER]
     assert {n.dtype for n in inputs if n.arg.kind == "input"} == {dt.float32}
-    lines = list(describe_precision({"run": report(plan).plain()}))
-    assert lines[0].startswith("run: as halves 2 weights: 32.2 KiB -> 16.2 KiB")
+    lines = list(describe_precision({"run": report(plan).plain()}, in_full=False))
+    assert lines[0].startswith("run: 2 weights stored as fp16: 32.2 KiB -> 16.2 KiB")
     assert lines[2] == "stay float32: 1 bias or scale"
-    assert list(describe_precision({})) == []
+    assert list(describe_precision({}, in_full=True)) == []
+
+
+def test_what_stays_float32_is_one_line_unless_it_is_asked_for() -> None:
+    kept = [
+        {"what": "weight", "name": f"w{n}", "shape": [2, 3], "reason": "it decides"} for n in "ab"
+    ]
+    nothing = {"halves": [0, 0], "weight_bytes": [0, 0], "value_bytes": [8, 8]}
+    plain = {"run": {**nothing, "biases": 3, "kept": kept}}
+    short = "stay float32: 3 biases and scales, 2 other values"
+    assert list(describe_precision(plain, in_full=False)) == [f"{short} (-v names them)"]
+    wanted = [short, "  weight wa (2x3): it decides", "  weight wb (2x3): it decides"]
+    assert list(describe_precision(plain, in_full=True)) == wanted
 
 
 def test_without_it_nothing_changes() -> None:
@@ -253,7 +265,7 @@ def test_they_are_kept_with_half_storage_only_and_in_as_many_launches() -> None:
     assert len(plan.launches) == len(plain.launches)
     assert (report(plan).halves[0], report(plan).eight_bits) == (2, 1)
     assert report(plan).weight_bytes == (4 * (256 * 192 + 192 * 64), 256 * 192 + 2 * 192 * 64)
-    lines = describe_precision({"run": report(plan).plain()})
+    lines = describe_precision({"run": report(plan).plain()}, in_full=False)
     assert "run: 1 weight of them as 8 bits, exactly" in lines
     inputs = {"x": np.random.default_rng(2).normal(size=(1, 256)).astype(np.float32)}
     wanted = interpreted(plan, inputs)["y"]

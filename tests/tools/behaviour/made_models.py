@@ -74,6 +74,8 @@ def made_truth(frames: int) -> Truth:
 
     return Truth(
         frame_id=np.arange(frames, dtype=np.int64),
+        t_s=T_IDXS,
+        x_m=X_IDXS,
         speed_mps=rows(20.0),
         acceleration_mps2=rows(-0.5),
         curvature_1pm=rows(0.002),

@@ -113,8 +113,7 @@ def test_truth_and_messages_that_say_the_same_are_the_same() -> None:
 def write(path: Path, first: int = 0, **changes: Any) -> Path:
     truth = made_truth(4)
     columns: dict[str, Any] = asdict(truth)
-    columns |= {"frame_id": truth.frame_id + first, "t_s": T_IDXS, "x_m": X_IDXS}
-    columns |= changes
+    columns |= {"frame_id": truth.frame_id + first, **changes}
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, **{name: value for name, value in columns.items() if value is not None})
     return path
@@ -139,13 +138,35 @@ def test_a_file_a_segment_and_a_route(tmp_path: Path) -> None:
             read_truth(path)
 
 
+def test_the_truth_is_read_at_its_own_times_and_distances(tmp_path: Path) -> None:
+    """A fault of the code's own times must not make the truth useless, which has the others."""
+    linear_s = np.linspace(0.0, 10.0, 33)
+    path = np.stack([20.0 * linear_s, 0.3 * linear_s], axis=1)
+    write(
+        tmp_path / "truth.npz",
+        t_s=linear_s,
+        path_xy_m=np.repeat(path[None], 4, 0),
+        x_m=np.linspace(0.0, 320.0, 33),
+    )
+    found = true_behaviour(read_truth(tmp_path))
+    assert value(found, "lateral_2s") == pytest.approx(0.6)
+    # The rows are those of X_IDXS; at 10 m the second of them counts.
+    assert value(found, "right_line_10m") == pytest.approx(1.8 + 0.01 * X_IDXS[1])
+    write(tmp_path / "route" / "a" / "truth.npz")
+    write(tmp_path / "route" / "b" / "truth.npz", t_s=linear_s)
+    with pytest.raises(CompareError, match="expected the same t_s in all segments"):
+        read_truth(tmp_path / "route")
+
+
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
         ({"lead_xyv": None}, "no key lead_xyv"),
         ({"speed_mps": np.zeros(3)}, r"speed_mps of float64\[3\]"),
         ({"speed_mps": np.zeros(4, np.int64)}, r"speed_mps of int64\[4\]"),
-        ({"t_s": T_IDXS + 1.0}, "t_s that are not those of the model"),
+        ({"t_s": T_IDXS + 1.0}, "t_s that does not rise from 0"),
+        ({"x_m": np.zeros(33)}, "x_m that does not rise from 0"),
+        ({"x_m": np.arange(30.0)}, r"x_m of float64\[30\]"),
         ({"frame_id": np.zeros(4)}, r"frame_id of float64\[4\]"),
         ({"path_yaw_rad": np.array([{}], object)}, "found ValueError"),
     ],

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from cereal.schema import log, read_event
-from modeld.constants import T_IDXS, X_IDXS
 from tests.tools.behaviour.made_models import Made, car_state, made_truth, message
 from tests.tools.compare.made_logs import Change, drive, move_lines, unchanged, write_pair
 from tests.tools.conftest import Modeld, Said
@@ -242,7 +241,7 @@ def test_gates_never_stand_in_for_what_no_precision_changes(in_metres: Compare, 
 
 def test_errors_against_the_truth(in_metres: Compare, tmp_path: Path) -> None:
     truth = tmp_path / "truth.npz"
-    np.savez(truth, **asdict(made_truth(MADE)), t_s=T_IDXS, x_m=X_IDXS)
+    np.savez(truth, **asdict(made_truth(MADE)))
     gate = ["--gate", "error.lateral_2s_max_m < 0.03", "--gates-only"]
     lines = in_metres(0, MOVED, "--truth", truth, *gate).out.splitlines()
     found = {line.split()[0]: line.split() for line in lines if line}

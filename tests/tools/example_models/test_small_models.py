@@ -31,7 +31,9 @@ def test_a_small_model_is_counted_in_small_units_and_traced_by_its_nodes(
     out, trace = tmp_path / "tiny.pkl", tmp_path / "trace.json"
     compile_it = ("compile", "--plain", model, "-o", out, "--no-binary")
     text = modeld(0, *compile_it).out
-    assert ": 1 kernel, 4 FLOP, 0 B of weights, arena 0 B (0 B without reuse), " in text
+    assert (
+        ": 1 kernel, 4 FLOP, 0 B of weights, activations 0 B (0 B without buffer reuse), " in text
+    )
     assert "  run: 1 launch\n" in text
     assert modeld(0, *compile_it, "--json").json["flops"] == 4
     for options in ([], ["--schedule"]):

@@ -239,7 +239,10 @@ def test_an_artifact_says_what_else_its_assumed_interface_could_be(
         modeld(0, "inspect", "--json", bad).json["problem"]
         == "head pose: expected 12 values, is missing"
     )
-    assert "cannot drive  head pose: expected 12 values" in modeld(0, "inspect", bad).out
+    words = " ".join(modeld(0, "inspect", bad).out.split())
+    assert "cannot drive head pose: expected 12 values" in words
+    assert f"program sha256 {read_artifact(bad).program_sha256}" in words
+    assert "lineage vision.producer " in words
 
 
 def test_names_from_the_model_cannot_reach_the_terminal_raw(tmp_path: Path, modeld: Modeld) -> None:

@@ -21,6 +21,7 @@ from tests.tools.regress.planted import FRAMES, Planted, add_to_weight
 pytestmark = pytest.mark.opencl
 
 NODE = "/stages.1/blocks.0/mlp.fc2/Conv"
+READ_BACKWARDS = "bias[%d - i] + mode[i] * (light"
 SAME_WEIGHTS = "A's kernels with B's weights answer like B, bit by bit"
 
 
@@ -50,6 +51,35 @@ def test_a_hand_written_artifact_is_itself_and_differs_by_its_weights(
     bias, mode = tiny_driving._vision_weights()
     moved = edited_tiny(tmp_path / "moved.pkl", _vision_weights=lambda: (bias + 0.5, mode))
     found = bisected(modeld, regress, moved, 1)
+    assert found["causes"] == ["weights"]
+    assert SAME_WEIGHTS in found["conclusion"]
+
+
+def test_a_kernel_that_reads_the_same_weights_in_another_order_is_code_generation(
+    regress: Regress, modeld: Modeld, tmp_path: Path
+) -> None:
+    # The kernel keeps its name, so it is its text that says what changed.
+    last = tiny_driving.VISION.width - 1
+    source = tiny_driving.SOURCE.replace("bias[i] + mode[i] * (light", READ_BACKWARDS % last)
+    bias, mode = tiny_driving._vision_weights()
+    moved = edited_tiny(
+        tmp_path / "moved.pkl",
+        SOURCE=source.replace("(light +", "(1.5f * light +"),
+        _vision_weights=lambda: (bias[::-1], mode),
+    )
+    found = bisected(modeld, regress, moved, 1)
+    assert found["causes"] == ["code generation"]
+    said = " ".join(texts(found, differing=True))
+    assert "1 of 4 weights hold the same values in another order, first vision_bias" in said
+    assert "1 of 3 kernels of A have another text in B: vision" in said
+
+
+def test_weights_of_another_order_for_the_same_kernel_are_weights(
+    regress: Regress, modeld: Modeld, tmp_path: Path
+) -> None:
+    bias, mode = tiny_driving._vision_weights()
+    turned = edited_tiny(tmp_path / "turned.pkl", _vision_weights=lambda: (bias[::-1], mode))
+    found = bisected(modeld, regress, turned, 1)
     assert found["causes"] == ["weights"]
     assert SAME_WEIGHTS in found["conclusion"]
 

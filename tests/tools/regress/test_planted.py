@@ -145,7 +145,17 @@ TINY = {
         only=r"action\.desiredCurvature",
     ),
 }
+LINEAR_S = np.linspace(0.0, 10.0, 33)
+
+
+def linear_times(patch: Patch) -> None:
+    """Plans are said to be of other times, which are those of the truth no more."""
+    patch.setattr("modeld.fill_message._T_LIST", LINEAR_S.tolist())
+    patch.setattr("tools.behaviour.truth.T_IDXS", LINEAR_S)
+
+
 COMPILED = {
+    "times of another kind": Row(linear_times, (r"^outputs: modelV2\.position\.t: value",)),
     "a desire edge lost on a drop": Row(
         wrap(DrivingModel, "prepare", prepare_without_desire),
         (

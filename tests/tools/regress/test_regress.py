@@ -32,12 +32,15 @@ from tools.playback.outcome import FrameTable
 from tools.regress import job as regress_job
 from tools.regress import run as regress_run
 from tools.regress.frame_changes import frame_changes
+from tools.regress.kernel_times import KernelChange, LaunchTime
 from tools.regress.packing import FieldRule
 from tools.regress.quantize import Scale
 from tools.regress.reference import ReferenceStore
 from tools.regress.rules import rule_of
-from tools.regress.timing import Interval, TimingResult
+from tools.regress.timing import FrameTiming, Interval, Kernels, StoredTiming, TimingResult
+from tools.regress.timing_frames import read_frames
 from tools.regress.timing_process import timed_device
+from tools.regress.timing_sides import Measurement
 from tools.regress_drives import _run_jobs
 
 pytestmark = pytest.mark.opencl
@@ -85,7 +88,7 @@ def test_moved_weights_are_caught_named_and_accepted(regress: Regress, tmp_path:
     said = regress(1, "--report", report, model=model).out
     assert re.search(r"modelV2\.laneLines\[\]\.y: value in 9 frames from 0 on", said)
     assert "input" not in said
-    assert "accept it with --update --reason TEXT" in said
+    assert "1 of 1 drive changed. If intended, accept with `modeld regress ... --update" in said
     page = Page(report)
     assert "script" not in page.seen
     assert all(link.startswith(("data:", "#")) for link in page.links)
@@ -213,32 +216,52 @@ def test_references_that_are_not_written(
 def test_the_timing_gate_fails_for_a_slower_program_and_does_not_creep(
     regress: Regress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[float | None] = []
+    given: list[StoredTiming | None] = []
+    change = KernelChange(("k5",), ("k5",), ("/b/Conv",), 2.0, 32.0)
+    launches = (LaunchTime("k5", ("/b/Conv",), 0.25),)
 
     def timed(ratio: float, code: int, *more: object) -> str:
         """Let the timing gate measure a ratio; return what is said of it."""
 
-        def measure(_artifact: Path, **options: Any) -> TimingResult:
-            given.append(options["reference"])
-            assert options["entry"] == "run"
+        def measure(what: Measurement, stored: StoredTiming | None, **_: Any) -> TimingResult:
+            given.append(stored)
+            assert what.entry == "run"
+            assert what.frames is not None
+            # Of the drive itself, with what the program was given.
+            assert read_frames(what.frames)[0].name.endswith("frame 0")
             device = timed_device(choose_device().info)
             spread = Interval(ratio, 0.995 * ratio, 1.005 * ratio, (ratio,) * 4)
-            return TimingResult(device, "processor", spread, None, 25.0, 0.0)
+            frames = (FrameTiming("drive frame 0", spread, None),)
+            kernels = Kernels("drive frame 0", (change,), launches)
+            return TimingResult(
+                device, "processor", spread, None, 25.0, 0.0, frames, kernels=kernels
+            )
 
         monkeypatch.setattr(regress_run, "measure_timing", measure)
         return regress(code, *more, timing="").out
 
-    assert "not judged" in timed(7.0, 0)
+    said = timed(7.0, 0)
+    assert "not judged  run  timing: no reference" in said
+    assert "passed      drive.mkv" in said
+    assert "1 drive passed; its speed was not judged" in said
     assert "timing.json: run: new" in timed(7.0, 0, "--update", "--reason", "times")
     stored = regress.files()
-    said = timed(7.7, 1)
+    page = tmp_path / "slower.html"
+    said = timed(7.7, 1, "--explain", "--report", page)
     assert "+10.0%" in said
+    named = "slower kernel: k5, nodes /b/Conv: 2.000 ms before, 32.000 ms now"
+    assert f"why the speed of run changed:\n  {named}" in said
+    assert f"\n        {named}" in said
+    assert named in page.read_text()
     assert "the program is slower" in said
     # Within the limit: the gate is open, and the reference stays what it was.
     timed(7.2, 0, "--update", "--reason", "slower")
     assert regress.files() == stored
     said = timed(7.7, 0, "--update", "--reason", "a larger model")
-    assert given[-1] == 7.0
+    assert given[-1] is not None
+    assert given[-1].ratio.mean == 7.0
+    assert given[-1].frames["drive frame 0"] == given[-1].ratio
+    assert given[-1].launches == launches
     assert "accepted: timing: +10.0%" in said
     timed(7.7, 0, "--report", tmp_path / "out.html")
     assert "7.700 times the calibration workload" in (tmp_path / "out.html").read_text()

@@ -1,0 +1,66 @@
+"""What a unit of the daemon cannot see or start: paths that its sandbox hides, or that are none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+# What systemd hides from a unit, by the setting that does it.
+HIDDEN = {
+    "ProtectHome=yes": (Path("/home"), Path("/root"), Path("/run/user")),
+    "PrivateTmp=yes": (Path("/tmp"), Path("/var/tmp")),  # noqa: S108 - none is written to
+}
+# Of a script that is run by a script, and so on.
+MAX_STEPS = 8
+_SHEBANG_BYTES = 256
+
+
+def hidden_by(path: Path, settings: str) -> str:
+    """Return what hides a path from a unit, as "ProtectHome=yes hides /home"; "" if nothing does.
+
+    Args:
+        path: absolute.
+        settings: lines of the unit.
+    """
+    for setting, places in HIDDEN.items():
+        for place in places:
+            if setting in settings.splitlines() and path.is_relative_to(place):
+                return f"{setting} hides {place}"
+    return ""
+
+
+def what_starts(command: Path) -> Iterator[Path]:
+    """Yield a program, the file that its links lead to, and the same of what runs its script."""
+    for _ in range(MAX_STEPS):
+        yield command
+        resolved = command.resolve()
+        if resolved != command:
+            yield resolved
+        interpreter = _interpreter(resolved)
+        if interpreter is None:
+            return
+        command = interpreter
+
+
+def start_problem(command: Path, settings: str) -> str:
+    """Return why a unit cannot start a program of this machine, in a phrase; "" if it can."""
+    for path in what_starts(command):
+        what = "" if path == command else f" {path}, which it needs:"
+        if reason := hidden_by(path, settings):
+            return f"the unit does not see{what or ' it:'} {reason}"
+        if not path.is_file():
+            return f"expected a program,{what} found none"
+        if not os.access(path, os.X_OK):
+            return f"expected a program,{what} found a file that may not be run"
+    return ""
+
+
+def _interpreter(path: Path) -> Path | None:
+    try:
+        with path.open("rb") as file:
+            line = file.read(_SHEBANG_BYTES).partition(b"\n")[0]
+    except OSError:
+        return None
+    words = line.removeprefix(b"#!").split()
+    return Path(os.fsdecode(words[0])) if line.startswith(b"#!") and words else None
