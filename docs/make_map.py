@@ -22,7 +22,8 @@ Written by `make map` from the first line of every module's docstring; change it
 """
 DECISIONS_HEAD = """# Decisions
 
-One page each: context, decision, consequences. Written by `make map` from the titles.
+One page each: context, decision, consequences. Missing numbers were merged into the smallest one
+on their subject. Written by `make map` from the titles.
 
 """
 

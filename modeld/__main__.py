@@ -1,7 +1,7 @@
 """The ``modeld`` command and ``python -m modeld``: our packages first, then ``tools.cli``.
 
 It stands in the one package of ours whose name nobody else has, and names the module that it runs
-instead of importing it: that lies above (ADR 0130).
+instead of importing it: that lies above (ADR 0001).
 """
 
 import importlib

@@ -1,6 +1,6 @@
 """The driving command read out of the outputs: curvature, acceleration and whether to stop.
 
-Which outputs, and the constants, are the interface's `ActionRule` (see ADR 0025). Formulas:
+Which outputs, and the constants, are the interface's `ActionRule` (see ADR 0021). Formulas:
 openpilot, 2024-2026.
 """
 

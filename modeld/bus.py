@@ -1,7 +1,7 @@
 """The bus as the daemons see it: what they say is at one address, all that they hear at another.
 
 An address belongs to services and not to a direction, so that whoever listens to the daemons, or
-plays the car to them, is told the same two addresses and finds everything (ADR 0119).
+plays the car to them, is told the same two addresses and finds everything (ADR 0092).
 """
 
 from pathlib import Path

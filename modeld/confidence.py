@@ -48,7 +48,7 @@ def independent_disengagements(meta: NDArray[np.float32]) -> NDArray[np.float64]
 
     Returns:
         (5,) float64. Where a disengagement is certain before the slice begins the quotient is
-        undefined and 1 is returned: doubt must not look like confidence (see ADR 0079).
+        undefined and 1 is returned: doubt must not look like confidence (see ADR 0021).
     """
     causes, layout = meta.astype(np.float64), META_LAYOUTS[meta.size]
     survival = (

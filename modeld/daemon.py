@@ -307,7 +307,7 @@ class Daemon:
                 self._give_up(error)
 
     def _expect_wide(self) -> None:
-        """Miss the wide camera from when the device is known to have one, see ADR 0081."""
+        """Miss the wide camera from when the device is known to have one, see ADR 0020."""
         if self._late_wide is not None and self.calibration.has_wide:
             self._sync.expect_extra(self._late_wide)
             self.calibration.expect_extra()
@@ -377,7 +377,7 @@ class Daemon:
 def start(
     config: Config, service: ServiceParts, stop: threading.Event, resources: ExitStack
 ) -> Daemon | None:
-    """Connect to cameras and car, in order of what fails first (see ADR 0026).
+    """Connect to cameras and car, in order of what fails first (see ADR 0020).
 
     Args:
         config: Settings.

@@ -2,8 +2,8 @@
 
 The interface says which one a model was trained with. Both run after inference at 20 Hz, so a
 desire reaches the model one frame later. Figures: openpilot, 2023-2026. The keep-left and
-keep-right pulses of older models are not sent (see ADR 0024); other deliberate differences: ADR
-0079.
+keep-right pulses of older models are not sent. This and other deliberate
+differences: ADR 0021.
 """
 
 from dataclasses import dataclass
@@ -138,7 +138,7 @@ def _desire_to(direction: LaneChangeDirection) -> Desire:
 class FadingLaneChange:
     """Machine A, until 2025: the old lane's lines fade out, then back in.
 
-    The side is known from the first armed frame on, as in its last revisions (see ADR 0079).
+    The side is known from the first armed frame on, as in its last revisions (see ADR 0021).
 
     Attributes:
         state: Phase of the manoeuvre, published in the messages.

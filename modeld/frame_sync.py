@@ -2,7 +2,7 @@
 
 The main camera sets the pace and delivers only its newest frame; the extra camera delivers every
 frame, and catches up. Rules and figures: openpilot modeld, 2022-2026; what is retained between
-calls, and the bound on receiving, is ADR 0020; what happens without the extra camera ADR 0081.
+calls, and the bound on receiving, is ADR 0020; what happens without the extra camera ADR 0020.
 """
 
 from dataclasses import dataclass, field

@@ -142,7 +142,7 @@ class BusInputs:
 
 
 def action_times(lateral_delay_s: float, car: CarParameters, rule: ActionRule) -> ActionTimes:
-    """Return the times at which the plan is read out (see ADR 0025).
+    """Return the times at which the plan is read out (see ADR 0021).
 
     The smoothing filters delay the command like an actuator does, and the model's answer is of
     some age when it is applied: `rule.frame_delay_s`.

@@ -1,6 +1,6 @@
 """A camera that is not there when the loop starts: looked for once a second, then read.
 
-A look opens a file or asks a socket, as a reader does anyhow whose camera is gone; see ADR 0081.
+A look opens a file or asks a socket, as a reader does anyhow whose camera is gone; see ADR 0020.
 """
 
 import time

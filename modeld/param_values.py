@@ -1,6 +1,6 @@
 """The parameters of the stack that concern a driving model: their keys, and what values may be.
 
-Which of them the daemon uses, and why it leaves the others alone, is in ADR 0131.
+Which of them the daemon uses, and why it leaves the others alone, is in ADR 0082.
 """
 
 import math

@@ -1,6 +1,6 @@
 """What the loop takes from the parameters of the stack while it runs, and what it does not.
 
-See ADR 0131. Nothing that is wrong with a parameter ends the loop.
+See ADR 0082. Nothing that is wrong with a parameter ends the loop.
 """
 
 import logging

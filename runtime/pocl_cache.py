@@ -8,7 +8,7 @@ PoCL checks nothing that it reads back: a truncated `program.bc` or `.so`, left 
 lost power supply, aborts the process, and the next one. So PoCL never meets files of another
 process. What is worth keeping of a program is packed, stored with a digest (`EntryStore`), and
 unpacked where a later process builds the same. Directories of processes that were killed are
-removed by the next one: their locks can be taken. See ADR 0057.
+removed by the next one: their locks can be taken. See ADR 0003.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ record behind a `cl_device_id`, in the word after the target triple. Both compil
 What is read and written here goes through the kernel (`/proc/self/mem`), so a wrong address is an
 error and never a fault, and nothing is written unless the record is the one that was examined: the
 driver's version is in `_TRIPLE_AT`, and the words hold the triple and the name that the driver
-itself reports. The decision is ADR 0054.
+itself reports. The decision is ADR 0003.
 """
 
 import ctypes

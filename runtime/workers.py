@@ -4,7 +4,7 @@ A driver for CPUs has one thread for each of them. When they are woken together 
 system often puts two on the same CPU, and they take turns there for a whole frame although another
 CPU is idle. Each on CPUs of its own cannot meet the others; but it cannot give way either, to a
 process that takes its CPU. So they are set apart, it is watched how long they wait for a CPU, and
-where they wait the system places them again. See ADR 0061 for what was measured.
+where they wait the system places them again. See ADR 0003 for what was measured.
 
 Called by `runtime.device`, which owns the threads, and once a run by `runtime.program`.
 """

@@ -1,6 +1,6 @@
 """Keys of the bus between machines: CURVE of ZeroMQ, which encrypts and says who speaks.
 
-A directory has the keys of one machine (docs/formats/bus.md, ADR 0130): `own.key_secret`, which
+A directory has the keys of one machine (docs/formats/bus.md, ADR 0092): `own.key_secret`, which
 only its owner may read, `own.key` for others, `peers/*.key` of the machines that may listen here,
 and `server.key` of the one that is listened to. pyzmq makes, reads and checks them.
 """

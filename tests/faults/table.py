@@ -15,7 +15,6 @@ COLUMNS = (
     "Resumes within",
     "Logged",
     "Exit code",
-    "systemd",
     "Test",
 )
 _SPAN = re.compile(r"`([^`]+)`")
@@ -63,7 +62,7 @@ def rows() -> dict[str, Row]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("|") or len(cells) != len(COLUMNS) or not _SPAN.search(cells[-1]):
             continue
-        fault, meanwhile, within, logged, code, _, test = cells
+        fault, meanwhile, within, logged, code, test = cells
         words = meanwhile.partition(";")[0]
         (name,) = _SPAN.findall(test)
         assert name not in found, f"{name} has two rows"

@@ -1,7 +1,7 @@
 """A model in halves publishes what the same model in float32 does, whose weights are halves.
 
 Both read and return float32, so all that could differ are roundings in between, of which wide
-halves (docs/adr/0121-wide-halves.md) have none. What is allowed are the regression's tolerances.
+halves (docs/adr/0045-half-precision.md) have none. What is allowed are the regression's tolerances.
 """
 
 import re

@@ -4,7 +4,7 @@ What deterministic replay does in one process is done here as in the car: frames
 messages over ZeroMQ, a daemon that does not know where they come from. The first frame is offered
 until the daemon has answered it, so that a drive is heard from its first frame on; a daemon that
 misses one later is a finding. The log has what was played and what the daemon said, the latter
-stamped with the time of the drive at which it was said. Reasons: docs/adr/0067-live-playing.md.
+stamped with the time of the drive at which it was said. Reasons: docs/adr/0013-replay.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A frame is handed over immediately before the camera state that announces it, as in the car, and an
 extra camera's frame before the road camera's. Everything is due at an absolute time; what is late
 is sent at once, and frames after a late one keep a distance, because a burst of frames would make a
-daemon drop some that no camera dropped. Pauses, seeks and loops: docs/adr/0067-live-playing.md.
+daemon drop some that no camera dropped. Pauses, seeks and loops: docs/adr/0013-replay.md.
 """
 
 from __future__ import annotations

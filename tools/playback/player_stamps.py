@@ -4,7 +4,7 @@ Up to the first jump everything is as it was recorded, byte by byte. A loop or a
 ids and stamps jump: back, and the daemon would pair no frames until the old time is reached
 again; forth, and it would count the frames in between as dropped. So from then on both are
 moved by an offset: the frame after the jump has the id after the last one, and starts one period
-after it. Reasons: docs/adr/0067-live-playing.md.
+after it. Reasons: docs/adr/0013-replay.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Nothing is patched: ``modeld.daemon.Daemon`` and ``modeld.monitoring.Monitoring`` get a memory
 transport, a manual clock and frame sources that are filled by hand. Called by
 ``tools.playback.run_drive``; knows nothing of files. What is visible to a frame, and how outputs
-are stamped: ADR 0066.
+are stamped: ADR 0013.
 """
 
 from __future__ import annotations

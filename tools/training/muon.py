@@ -22,7 +22,7 @@ MOMENTUM = 0.95
 _ROUNDS = 5
 _A, _B, _C = 3.4445, -4.775, 2.0315
 # Root of the mean square of a step, in units of the rate. Adam's is 0.2 (Liu and others); 0.4 and
-# 0.8 learnt alike, and faster (ADR 0108).
+# 0.8 learnt alike, and faster (ADR 0098).
 _STEP = 0.6
 # A weight with fewer rows or columns has no directions to speak of.
 _LEAST_WIDTH = 8

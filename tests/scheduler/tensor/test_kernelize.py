@@ -98,7 +98,7 @@ def test_a_chain_of_sums_is_one_kernel_here_and_two_if_the_inner_is_pinned() -> 
     outer = inner.sum(0)
     outer.kernelize()
     assert base(outer).op is Op.ASSIGN
-    assert base(inner).op is Op.REDUCE  # one kernel computes both sums: see ADR 0033
+    assert base(inner).op is Op.REDUCE  # one kernel computes both sums: see ADR 0032
     again = Tensor(x).sum(1)
     last = again.sum(0)
     again.kernelize()

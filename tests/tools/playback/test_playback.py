@@ -206,7 +206,7 @@ def test_missing_wide_frame_pairs_as_live(run: Run) -> None:
 
 
 def test_wide_camera_that_is_lost_for_a_while(run: Run) -> None:
-    """Three moments are waited for, then the road camera goes on alone, invalid (ADR 0081)."""
+    """Three moments are waited for, then the road camera goes on alone, invalid (ADR 0020)."""
     back = 3 + KEPT_MOMENTS + 4
     away = frozenset((index, "wideRoad") for index in range(3, back))
     outcome, models = run(SyntheticDrive(20, streams=("road", "wideRoad"), missing=away))

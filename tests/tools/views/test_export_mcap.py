@@ -97,7 +97,7 @@ def whole(value: Any) -> Any:
 
 
 def refusals(schema: dict[str, Any], where: str = "") -> Iterator[str]:
-    """Yield what a viewer would refuse all of a channel for: see ADR 0073."""
+    """Yield what a viewer would refuse all of a channel for: see ADR 0062."""
     kind = schema.get("type")
     if kind == "object":
         if "properties" not in schema:
