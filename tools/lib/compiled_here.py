@@ -36,7 +36,7 @@ def is_onnx(path: Path) -> bool:
     """Tell whether a file is an ONNX model.
 
     Raises:
-        InspectError: it cannot be read, or is of no known kind.
+        FileKindError: it cannot be read, or is of no known kind.
     """
     return kind_of(path) == "onnx"
 

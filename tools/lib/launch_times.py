@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler.debug.viz import LaunchTimes
-from tools.errors import InspectError
+from tools.errors import FileKindError
 
 # A launch is some 300 bytes; no entry has more than some thousands.
 MAX_BYTES: Final = 64 << 20
@@ -24,25 +24,25 @@ def load_times(path: Path, manifest: Mapping[str, Any]) -> dict[str, LaunchTimes
         manifest: of the artifact, whose kernels have to be the ones that were measured.
 
     Raises:
-        InspectError: the file cannot be read, holds no times, or those of other kernels.
+        FileKindError: the file cannot be read, holds no times, or those of other kernels.
     """
     found = _read(path)
     entry, rows = found.get("entry"), found.get("per_kernel")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InspectError(f"--times {path}: expected times by kernel, found none; {_ADVICE}")
+        raise FileKindError(f"--times {path}: expected times by kernel, found none; {_ADVICE}")
     if entry not in manifest["entries"]:
         names = ", ".join(manifest["entries"])
-        raise InspectError(f"--times {path}: expected an entry of {names}, found {entry!r}")
+        raise FileKindError(f"--times {path}: expected an entry of {names}, found {entry!r}")
     kernels = [manifest["kernels"][at]["name"] for at in manifest["entries"][entry]["launches"]]
     measured = [row.get("name") for row in rows]
     if measured != kernels:
-        raise InspectError(
+        raise FileKindError(
             f"--times {path}: expected the {len(kernels)} launches of {manifest['name']}, found "
             f"{len(measured)} of other kernels; measure this artifact"
         )
     times = [row.get("median_ms") for row in rows]
     if not all(isinstance(ms, int | float) and math.isfinite(ms) and ms >= 0 for ms in times):
-        raise InspectError(f"--times {path}: expected median_ms of each launch; {_ADVICE}")
+        raise FileKindError(f"--times {path}: expected median_ms of each launch; {_ADVICE}")
     device = found.get("device")
     where = device if isinstance(device, str) and device else "a device without a name"
     return {str(entry): LaunchTimes(tuple(map(float, times)), where)}
@@ -54,7 +54,7 @@ def _read(path: Path) -> dict[str, Any]:
             text = file.read(MAX_BYTES + 1)
     except OSError as error:
         reason = error.strerror or error
-        raise InspectError(
+        raise FileKindError(
             f"--times {path}: expected a readable file, found {reason}; {_ADVICE}"
         ) from error
     try:
@@ -62,5 +62,5 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise InspectError(f"--times {path}: expected one JSON object; {_ADVICE}")
+        raise FileKindError(f"--times {path}: expected one JSON object; {_ADVICE}")
     return found

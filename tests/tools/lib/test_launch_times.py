@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tools.errors import InspectError
+from tools.errors import FileKindError
 from tools.lib.launch_times import load_times
 
 MANIFEST: dict[str, Any] = {
@@ -49,7 +49,7 @@ def test_times_are_those_of_the_launches_in_their_order(tmp_path: Path) -> None:
 def test_what_is_no_profile_of_this_artifact_is_one_line(
     tmp_path: Path, changes: dict[str, object], said: str
 ) -> None:
-    with pytest.raises(InspectError) as raised:
+    with pytest.raises(FileKindError) as raised:
         load_times(written(tmp_path, **changes), MANIFEST)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -59,7 +59,7 @@ def test_what_is_no_profile_of_this_artifact_is_one_line(
 def test_what_is_no_object_is_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "profile.json"
     path.write_text(text)
-    with pytest.raises(InspectError, match="expected one JSON object; make it with"):
+    with pytest.raises(FileKindError, match="expected one JSON object; make it with"):
         load_times(path, MANIFEST)
-    with pytest.raises(InspectError, match="expected a readable file, found No such file"):
+    with pytest.raises(FileKindError, match="expected a readable file, found No such file"):
         load_times(tmp_path / "none.json", MANIFEST)

@@ -373,10 +373,11 @@ def test_ten_percent_more_work_fails_and_the_same_passes_beside_a_busy_process(
         try:
             same = measure_timing(Measurement(Side(model)), reference)
             assert judge_timing(same, reference).passed
-            for _ in range(3):
-                found = measure_timing(Measurement(Side(slower)), reference)
+            found = measure_timing(Measurement(Side(slower)), reference)
+            for _ in range(2):
                 if "too noisy" not in judge_timing(found, reference).text:
                     break
+                found = measure_timing(Measurement(Side(slower)), reference)
         finally:
             busy.kill()
     verdict = judge_timing(found, reference)
