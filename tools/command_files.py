@@ -60,6 +60,8 @@ DRIVE: Final = Role(
     may_be_directory=True,
     may_be_missing=True,
 )
+# One that cannot be read is one verdict of several.
+DRIVES: Final = replace(DRIVE, kinds=frozenset(NOUNS))
 LOG_OR_DRIVE: Final = replace(DRIVE, noun="an event log, a segment or a route")
 MODEL_OR_DRIVE: Final = replace(DRIVE, noun="an artifact", kinds=DRIVE.kinds | ARTIFACT.kinds)
 TELEMETRY: Final = Role(
@@ -91,7 +93,12 @@ CHECKOUT: Final = Role("the directory of a checkout")
 PARAMS: Final = Role("the directory of parameters", error=UsageError)
 KEYS: Final = Role("a directory of keys", advice="make one: modeld keys DIRECTORY")
 STORE: Final = Role("a store of models", may_be_missing=True)
-HISTORY: Final = Role("a directory of a history", error=UsageError)
+HISTORY: Final = Role(
+    "a history",
+    error=UsageError,
+    may_be_directory=True,
+    advice="modeld bench, compare, drive and regress write one with --history",
+)
 REFERENCES: Final = Role("a directory of references", error=UsageError, may_be_missing=True)
 MODEL_OR_REFERENCES: Final = replace(
     ARTIFACT, noun="an artifact or a directory of references", may_be_directory=True
@@ -242,7 +249,7 @@ COMMAND_FILES: Mapping[str, Files] = {
             "--against": MODEL_OR_REFERENCES,
             "--bisect": ARTIFACT,
             "--onnx": ONNX,
-            "--drives": DRIVE,
+            "--drives": DRIVES,
             "--reference": REFERENCES,
             "--tolerances": TOML,
             "--gates": GATES,

@@ -67,7 +67,7 @@ def graph() -> Graph:
         ("docs/training.md", "tests/test_docs.py", CLOCK),
         (".ci/run", "tests/test_docs.py", CLOCK),
         # A package's `__init__` runs before its modules; a conftest before the tests below it.
-        ("cereal/__init__.py", CLOCK, INTERP),
+        ("tools/world/__init__.py", "tests/tools/world/test_truth.py", CLOCK),
         ("tests/modeld/conftest.py", "tests/modeld/test_desire.py", CLOCK),
     ],
 )  # fmt: skip

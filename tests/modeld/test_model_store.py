@@ -188,7 +188,10 @@ def test_a_damaged_version_is_removed_and_a_path_names_its_version(store: Store)
         (lambda path, _: path, "no.pkl: cannot be read: No such file"),
         (lambda path, _: path.touch(), "no.pkl: the file is empty"),
         (lambda path, _: path.write_bytes(b"junk" * 100), "no.pkl: not a modeld artifact"),
-        (lambda path, _: path.mkdir(), "no.pkl: cannot be read: Is a directory"),
+        (
+            lambda path, _: path.mkdir(),
+            "no.pkl: cannot be read: expected an ordinary file, found a directory",
+        ),
         (
             lambda path, sound: path.write_bytes(flip_last(sound.read_bytes())),
             r"no\.pkl: the data does not match its sha256",

@@ -137,7 +137,7 @@ def test_bench_refuses_what_cannot_work(artifact: Path, tmp_path: Path, modeld: 
     modeld.refused(2, "expected one artifact, or", "bench", "--submission", artifact, artifact)
     modeld.refused(2, "--blocks: expected", "bench", "--submission", artifact, "--blocks", "0")
     modeld.refused(2, "record", "bench", "--submission", artifact)
-    modeld.refused(4, "No such file", "bench", tmp_path / "no.pkl")
+    modeld.refused(4, "no such file", "bench", tmp_path / "no.pkl")
     artifact.write_bytes(artifact.read_bytes()[:-1])
     modeld.refused(4, "truncated", "bench", artifact)
 

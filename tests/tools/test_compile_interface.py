@@ -198,6 +198,8 @@ def test_notes_say_where_a_model_came_from_and_change_no_program(
     ids=["no value", "no name", "twice", "two lines", "long", "many"],
 )
 def test_notes_that_cannot_be_kept_are_refused_before_anything_is_compiled(
-    notes: list[str], text: str, refused: Refuse
+    notes: list[str], text: str, refused: Refuse, tmp_path: Path
 ) -> None:
-    refused(2, text, "--plain", "none.onnx", *(word for note in notes for word in ("--note", note)))
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"\x08\x08\x12\x00, as a model begins")
+    refused(2, text, "--plain", model, *(word for note in notes for word in ("--note", note)))

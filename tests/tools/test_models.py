@@ -233,7 +233,7 @@ def test_a_bus_that_nobody_made_is_that_of_a_parked_car(tmp_path: Path, models: 
     ("words", "text"),
     [
         ([], "the following arguments are required: ACTION"),
-        (["rename"], "invalid choice: 'rename'"),
+        (["rename"], "unknown 'rename'"),
         (["remove"], "the following arguments are required: NAME[@VERSION]"),
         (["select", "ex", "--role", "x"], "invalid choice: 'x'"),
     ],

@@ -9,6 +9,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -84,10 +85,10 @@ ROWS = [
     (2, f"{EXPORT} --mcap a.rlog", "would be lost"),
     (2, f"{EXPORT} --mcap out --no-views --service carSate", "(did you mean carState?)"),
     (4, "export text --mcap out", "text"),
-    (4, "export empty.rlog --mcap out", "expected a log with messages, found none"),
+    (4, "export empty.rlog --mcap out", "expected an event log, found an empty file"),
     (2, f"{EXPORT} --mcap out --service can", "--service: expected messages of can in a.rlog"),
     (4, f"{EXPORT} --mcap out --drive VIDEO", "name the drive that the log was made from"),
-    (4, "bench --log empty.rlog", "expected a log with messages, found none"),
+    (4, "bench --log empty.rlog", "or an event log, found an empty file"),
     (2, f"{LOGS} --service noSuch", "noSuch"),
     (4, f"{LOGS} --service carState", "found none in a.rlog"),
     (2, f"{LOGS} --limit 0", "--limit"),
@@ -110,7 +111,7 @@ ROWS = [
     (2, f"{REGRESS} --jobs 0", "--jobs: expected a whole number from 1"),
     (2, f"{REGRESS} --no-timing --baseline x.pkl", "--baseline: expected the timing gate"),
     (2, f"{REGRESS} --baseline-tree .", "--baseline-tree: expected --baseline and the timing gate"),
-    (2, f"{REGRESS} --baseline x.pkl --baseline-tree docs", "--baseline-tree: expected a checkout"),
+    (2, f"{REGRESS} --baseline x.pkl --baseline-tree bus", "--baseline-tree: expected a checkout"),
     (2, f"{REGRESS} --report nowhere/x.html", "expected its directory to exist"),
     (2, f"{BISECT} --model x.pkl", "--bisect: expected no --model"),
     (2, f"{BISECT} --update", "--bisect: expected neither --update"),
@@ -125,7 +126,7 @@ ROWS = [
     (2, f"{DUMP} --from 900 --output o.csv", "expected messages from 900 s on in a.rlog, found"),
     (2, f"{DUMP} --service can --output o.npz", "expected messages of can in a.rlog, found none"),
     (2, f"{DUMP} --service can", "expected messages of can in a.rlog, found none"),
-    (4, "inspect empty.rlog --dump --output o.csv", "it begins with nothing"),
+    (4, "inspect empty.rlog --dump --output o.csv", "found an empty file"),
     (2, f"{DUMP} --nodes", "--nodes is not for logs"),
     (2, f"{DUMP} --output nowhere/out.csv", "expected its directory to exist"),
     (2, f"{DUMP} --output a.rlog", "would be lost"),
@@ -148,8 +149,8 @@ ROWS = [
     (2, "compile relu.onnx -o relu.onnx", "would be lost"),
     (2, "compile relu.onnx -o o.pkl --bind n=0", "--bind n=0: expected a size from 1 to"),
     (2, "exec relu.onnx --outputs o.npz", "expected --inputs NPZ or --random, found neither"),
-    (2, "exec relu.onnx --random --inputs text", "--random, found both"),
-    (2, "exec good.pkl --inputs text --seed 1", "--seed: expected with --random only"),
+    (2, "exec relu.onnx --random --inputs in.npz", "--random, found both"),
+    (2, "exec good.pkl --inputs in.npz --seed 1", "--seed: expected with --random only"),
     (2, "exec good.pkl --random --bind n=1", "--bind: expected an ONNX model"),
     (4, "exec relu.onnx --random --dump relu", "expected the name of a node or of its output"),
     (2, "exec plain.pkl --random --dump /sum", "found an artifact with it inside sum;"),
@@ -174,7 +175,7 @@ ROWS = [
     (2, "bench relu.onnx good.pkl", "found 2 files"),
     (2, "bench --bus --trace t.json", "--trace: expected with bench FILE only, found --bus"),
     (2, "bench relu.onnx --threads 2", "--threads: expected with --against only, found bench FILE"),
-    (2, "bench relu.onnx --inputs text", "text: expected an .npz of plain arrays"),
+    (2, "bench relu.onnx --inputs text", "text: expected an .npz of named arrays"),
     (2, "bench relu.onnx --duration nan", "--duration: expected a number above 0"),
     (2, "bench relu.onnx --seed -1", "--seed: expected a whole number from 0"),
     (2, "bench relu.onnx --iters 1e9", "--iters: expected a whole number from 1"),
@@ -246,6 +247,7 @@ def place(tmp_path: Path, tiny_model: Path, video: Path) -> Path:
     (tmp_path / "a.rlog.bz2").write_bytes(b"BZh9" + bytes(60))
     (tmp_path / "bus").mkdir()
     (tmp_path / "empty.rlog").write_bytes(b"")
+    np.savez(tmp_path / "in.npz", x=np.zeros(4, np.float32))
     (tmp_path / "text").write_bytes(b"this is no log at all, whatever it says\n" * 9)
     return tmp_path
 

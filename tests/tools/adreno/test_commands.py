@@ -83,7 +83,7 @@ def test_what_cannot_be_described_is_refused(
     for arguments, code, message in (
         ([str(path), "--adreno"], 3, "expected the compiler for Adreno"),
         ([str(path), "--adreno", "--viz", "x.html"], 2, "--viz needs --schedule"),
-        ([str(path), "--adreno", "650"], 2, "invalid choice: 650"),
+        ([str(path), "--adreno", "650"], 2, "unknown 650 (did you mean 660?)"),
     ):
         try:
             found = main(["inspect", *arguments])

@@ -180,13 +180,17 @@ def test_what_is_no_model_for_it_is_told(tmp_path: Path, modeld: Modeld) -> None
         ("--model x.pkl --live --rate-hz 99", "--rate-hz: expected a number from 0.5 up to 20"),
         ("--expert --log x.rlog", "--log: expected a model"),
         ("--expert --gate ofset_p99_m<1", "did you mean offset_p99_m"),
-        ("--expert --gates none.gates", "expected a file of gates"),
+        ("--expert --gates none.gates", "expected a text file of gates"),
         ("--expert --workers 0", "--workers: expected a whole number from 1"),
         ("--model x.pkl --workers 2 --live", "--workers: expected no --live, found both"),
         ("--model x.pkl --workers 2 --log x.rlog", "--workers: expected no --log, found both"),
     ],
 )
-def test_options_that_cannot_work(modeld: Modeld, options: str, said: str) -> None:
+def test_options_that_cannot_work(
+    modeld: Modeld, options: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.pkl").write_bytes(b"\x80\x05, as an artifact begins")
     modeld.refused(2, said, "drive", *options.split())
 
 

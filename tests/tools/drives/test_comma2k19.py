@@ -447,5 +447,5 @@ def test_every_kind_is_found_by_what_is_typed(segment: Path, make_video: MakeVid
     assert open_any_drive(str(segment), options).info.kind == "comma2k19"
     assert expand_drives([str(segment.parent), str(segment)], options) == [str(segment)] * 2
     assert open_any_drive(str(make_video()), options).info.kind == "video"
-    with pytest.raises(DriveError, match="found none of them; check the path"):
+    with pytest.raises(DriveError, match="found no such file; check the path"):
         open_any_drive(str(segment / "none.mp4"), options)

@@ -190,7 +190,7 @@ def _with_index_first(path: Path, flags: str = "faststart") -> Path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "expected a video file, found nothing"),
+        (None, "expected a video file, found no such file"),
         (b"", "cannot be opened"),
         (b"no video" * 99, "cannot be opened"),
     ],

@@ -265,7 +265,7 @@ def test_the_timing_gate_fails_for_a_slower_program_and_does_not_creep(
     assert "+10.0%" in said
     named = "slower kernel: k5, nodes /b/Conv: 2.000 ms before, 32.000 ms now"
     assert f"why the speed of run changed:\n  {named}" in said
-    assert f"\n        {named}" in said
+    assert f"\n         {named}" in said
     assert named in page.read_text()
     assert "the program is slower" in said
     # Within the limit: the gate is open, and the reference stays what it was.

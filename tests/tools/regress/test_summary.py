@@ -119,7 +119,7 @@ def test_error_lines_are_workflow_commands() -> None:
     assert found == [
         "::error title=modeld regress%3A a::left | <b> %25%0A @all (and 1 more)",
         "::error title=modeld regress%3A c?::could not be judged: no reference",
-        "::error title=modeld regress%3A Over all drives::all.x < 1: 2, does not hold",
+        "::error title=modeld regress%3A Over all drives::all.x < 1: 2",
         "::error title=modeld regress%3A speed of run::timing: +10.0%25",
     ]
     assert error_lines(verdict(PASSED, timing=NOT_JUDGED)) == []

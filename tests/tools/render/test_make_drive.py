@@ -248,7 +248,7 @@ def test_full_disk_is_one_line_and_leaves_nothing(
         ("--drop wide:3 --missing wide", "--drop: expected a frame number, or road"),
         ("--seconds 1 --drop 20", "--drop: expected frames below 20, found 20"),
         ("--workers 0", "--workers: expected a whole number from 1"),
-        ("--telemetry nowhere", "nowhere: expected a comma2k19 segment"),
+        ("--telemetry nowhere", "nowhere: expected the directory of a comma2k19 segment"),
         ("--telemetry {}/poseless", "expected a segment with global_pose"),
     ],
 )
@@ -270,7 +270,7 @@ def test_options_that_cannot_work_write_nothing(
 def test_directory_that_cannot_be_made_is_named(tmp_path: Path, modeld: Modeld) -> None:
     (tmp_path / "file").write_text("")
     target = tmp_path / "file/drives"
-    modeld.refused(2, "cannot be made", "make-drive", target, "--seconds", 0.1)
+    modeld.refused(2, "found an empty file at", "make-drive", target, "--seconds", 0.1)
 
 
 def children(process: subprocess.Popen[str]) -> list[int]:
