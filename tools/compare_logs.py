@@ -44,7 +44,7 @@ from tools.compare.compare import CompareOptions, compare_logs
 from tools.compare.describe import describe_json, describe_text
 from tools.compare.page import write_comparison
 from tools.compare.tolerances import read_tolerances
-from tools.errors import UsageError
+from tools.errors import CompareError, UsageError
 from tools.lib.history import add_history, note_run
 from tools.lib.json_output import print_json
 from tools.lib.number_options import whole
@@ -132,8 +132,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.more[0]}: expected two logs, found more; --table takes several")
     is_directory = [path.is_dir() for path in (args.left, args.right)]
     if any(is_directory) and not all(is_directory):
-        raise UsageError(
-            f"{args.right}: expected two directories of logs or two logs, found one of each"
+        directory, log = sorted((args.left, args.right), key=Path.is_file)
+        raise CompareError(
+            f"{directory}: expected a log beside {log}, found a directory; name two of a kind"
         )
     is_result = [path.suffix == RESULT for path in (args.left, args.right)]
     if any(is_result):

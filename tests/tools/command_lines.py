@@ -56,6 +56,7 @@ SAID = {
 # What a command needs beside what it requires, to come as far as to its files.
 BESIDE = {
     "bench": ["path"],
+    "exec": ["inputs"],
     "export": ["mcap"],
     "install-unit": ["prefix"],
     # Without one, that of the machine would be written.

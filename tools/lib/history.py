@@ -172,8 +172,8 @@ def read_history(directory: Path) -> tuple[list[Run], list[str]]:
                         damaged.append(f"{path}:{number}: left out: {error}")
     except OSError as error:
         raise UsageError(
-            f"{path}: expected a history, found: {error.strerror or error}; modeld bench, compare, "
-            "drive and regress write one with --history"
+            f"{directory}: expected a history, found for {path.name}: {error.strerror or error}; "
+            "modeld bench, compare, drive and regress write one with --history"
         ) from error
     if count > MAX_DAMAGED:
         damaged.append(f"{path}: {count - MAX_DAMAGED} more damaged lines are left out")
