@@ -86,10 +86,10 @@ def is_reached(command: str, option: str) -> bool:
 def judged(outcome: Outcome, beast: Beast, role: Role) -> str:
     """Return what is wrong with an outcome, "" where nothing is."""
     said = said_of(beast, role)
-    if said:
-        return outcome.check(role.error.exit_code, f"{beast.name}: expected ", said)
     if (outcome.code, outcome.err) == (REPORTS.get(outcome.words[0]), ""):
         return ""
+    if said:
+        return outcome.check(role.error.exit_code, f"{beast.name}: expected ", said)
     return outcome.check(role.error.exit_code, f"{beast.name}: ", beast.said)
 
 
