@@ -150,6 +150,8 @@ class StandIn:
         status = str(abs(code))
         prevented = self._unit["RestartPreventExitStatus"][-1].split()
         again = self._wanted and status not in prevented
+        # Before the end is shown: whoever waits for it may start the service at once.
+        self._wanted = again
         self._process = None
         self._say(f"main process ended with {code}")
         result = "success" if code == 0 else "signal" if code < 0 else "exit-code"
@@ -162,7 +164,6 @@ class StandIn:
         subprocess.run(
             ["/bin/sh", "-c", script], env={**self._environment, "EXIT_STATUS": status}, check=False
         )
-        self._wanted = again
         if again:
             time.sleep(self._one("RestartSec", seconds))
             self.shown["NRestarts"] = str(int(self.shown["NRestarts"]) + 1)
