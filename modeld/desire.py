@@ -2,8 +2,8 @@
 
 The interface says which one a model was trained with. Both run after inference at 20 Hz, so a
 desire reaches the model one frame later. Figures: openpilot, 2023-2026. The keep-left and
-keep-right pulses of older models are not sent. This and other deliberate
-differences: ADR 0021.
+keep-right pulses of older models are not sent. ADR 0021 has this and other deliberate
+differences.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ from typing import Final
 GIT_TIMEOUT_S: Final = 10.0
 
 
-def describe_checkout(directory: Path) -> dict[str, str]:
+def commit_of(directory: Path) -> dict[str, str]:
     """Return commit and state of the checkout that a directory is in; empty where it is in none."""
     commit = ask_git(directory, "rev-parse", "HEAD")
     if not commit:

@@ -20,8 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from runtime.given_file import open_given
 from tools.errors import UsageError
-from tools.lib.checkout import describe_checkout
+from tools.lib.checkout import commit_of
 from tools.lib.json_output import json_text
 
 FILE_NAME: Final = "figures.jsonl"
@@ -94,7 +95,7 @@ def note_run(
     """
     if args.history is None:
         return
-    checkout = describe_checkout(Path.cwd())
+    checkout = commit_of(Path.cwd())
     numbers = {
         name[:MAX_TEXT]: float(value)
         for name, value in figures.items()
@@ -162,7 +163,7 @@ def read_history(directory: Path) -> tuple[list[Run], list[str]]:
     damaged: list[str] = []
     count = 0
     try:
-        with path.open("rb") as file:
+        with open_given(path) as file:
             for number, line in enumerate(_lines(file), 1):
                 try:
                     runs.append(_run_of(line))

@@ -7,7 +7,6 @@ import hashlib
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -15,13 +14,13 @@ from typing import Final
 
 from runtime.device import DeviceInfo
 from runtime.manifest import Manifest, is_strict
+from tools.lib.checkout import ask_git, commit_of
 
 # Packages whose version may move an output or a time.
 PACKAGES: Final = ("modeld", "numpy", "pyopencl", "pocl-binary-distribution", "av", "pycapnp")
 # Files whose content decides what a drive's messages are.
 CODE_PACKAGES: Final = ("cereal", "runtime", "modeld", "tools")
 CODE_ENDINGS: Final = (".py", ".capnp")
-GIT_TIMEOUT_S: Final = 10.0
 ROOT: Final = Path(__file__).parents[2]
 # The class of references of programs with strict numerics.
 STRICT: Final = "strict"
@@ -94,18 +93,12 @@ def describe_checkout(directory: Path) -> dict[str, str]:
 
 
 def _commit(directory: Path, whose: str = "") -> dict[str, str]:
-    commit = _git(directory, "rev-parse", "HEAD")
-    if not commit:
-        return {}
-    # A change that is not committed makes the commit's name a half-truth: say so.
-    status = _git(directory, "status", "--porcelain", "--untracked-files=no")
-    modified = "unknown" if status is None else str(bool(status))
-    return {f"commit{whose}": commit, f"modified{whose}": modified}
+    return {f"{name}{whose}": value for name, value in commit_of(directory).items()}
 
 
 def who() -> str:
     """Return the name under which commits are made here, else the login name."""
-    name = _git(Path.cwd(), "config", "user.name")
+    name = ask_git(Path.cwd(), "config", "user.name")
     if name:
         return name
     try:
@@ -147,17 +140,3 @@ def _processor() -> str:
         return platform.processor() or "unknown"
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return found[1].strip() if found else platform.processor() or "unknown"
-
-
-def _git(directory: Path, *arguments: str) -> str | None:
-    """Return what git says, None where there is no git, no checkout, or no answer."""
-    try:
-        done = subprocess.run(  # noqa: S603 - fixed arguments, no shell
-            ["git", "-C", str(directory), *arguments],  # noqa: S607 - the user's own git
-            capture_output=True,
-            timeout=GIT_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None

@@ -15,7 +15,7 @@ import numpy as np
 
 from runtime.quantities import count_text, size_text
 from tools.behaviour.describe import TITLE, behaviour_part
-from tools.behaviour.headline import gates_sentence, path_sentence, worst_frame
+from tools.behaviour.headline import gates_sentence, path_sentence
 from tools.compare.findings import Comparison, FieldSeries
 from tools.errors import ToolError
 from tools.lib.report_page import folded, table_part, tiles_section, whole_page, write_page
@@ -23,9 +23,11 @@ from tools.lib.svg import Chart, Margins, padded_range
 from tools.regress.environment import differing
 from tools.regress.frame_changes import Change
 from tools.regress.packing import unpack
+from tools.regress.picture_files import worst_frames
 from tools.regress.pictures import draw, plans_of, take_shots
 from tools.regress.reference import Histogram, histogram
 from tools.regress.run import Plan, RunVerdict, TimingOutcome
+from tools.regress.summary import conclusion
 from tools.regress.verdict import DriveVerdict
 from tools.regress.whole import TITLE as WHOLE
 from tools.regress.whole import gate_word
@@ -81,31 +83,14 @@ def render(plan: Plan, verdict: RunVerdict) -> str:
 
 
 def _summary(verdict: RunVerdict) -> str:
-    """Return what came of the run, what that does to the drive, and what to do, as paragraphs."""
-    total = count_text(len(verdict.drives), "drive")
+    """Return the conclusion, and what the change does to the drive, as paragraphs."""
     rows = [row for drive in verdict.drives for row in drive.behaviour.rows]
     gates = [gate for drive in verdict.drives for gate in drive.behaviour.gates]
-    unjudged = [drive for drive in verdict.drives if drive.status == "failed"]
-    changed = sum(drive.status == "changed" for drive in verdict.drives)
-    slower = [timing.entry for timing in verdict.timings if timing.status == "changed"]
-    said = []
-    if unjudged:
-        text = f"{len(unjudged)} of {total} could not be judged: {unjudged[0].error}"
-        said.append(("lead unsure", text))
-    if changed:
-        said.append(("lead bad", f"{changed} of {total} changed."))
-    if slower:
-        said.append(("lead bad", f"The timing gate fails: {', '.join(slower)}."))
-    if verdict.is_update:
-        written = count_text(len(verdict.accepted), "reference")
-        said.append(("lead good", f"Accepted: {written} written."))
-    elif not said:
-        said.append(("lead good", f"{total} passed: nothing changed beyond what is allowed."))
+    errors = [drive.error for drive in verdict.drives if drive.status == "failed"]
+    css = "unsure" if errors else "bad" if verdict.exit_code else "good"
+    said = [(f"lead {css}", conclusion(verdict)), *(("", error) for error in errors[:1])]
     metres = " ".join(filter(None, (path_sentence(rows), gates_sentence(gates))))
     said += [("lead", metres)] if metres else []
-    if (changed or slower) and not verdict.is_update:
-        advice = 'run the same command with --update --reason "..."'
-        said.append(("", f"If this is intended, accept it: {advice}."))
     return "".join(f'<p class="{css}">{escape(text)}</p>' for css, text in said)
 
 
@@ -244,13 +229,7 @@ def _pictures(plan: Plan, drive: DriveVerdict) -> str:
         return ""
     before, now = unpack(drive.reference.outputs), unpack(drive.result.outputs)
     plans_before, plans_now = plans_of(before), plans_of(now)
-    frames = [
-        # Where the path moves most comes before where the field does that is most beyond its own.
-        worst_frame(drive.behaviour.rows),
-        *(finding.worst_frame for finding in drive.comparison.findings),
-    ]
-    known = list(dict.fromkeys(frame for frame in frames if frame >= 0))[:MAX_PICTURES]
-    wanted = known or [one.first_frame for one in drive.changes if one.first_frame >= 0][:1]
+    wanted = worst_frames(drive, MAX_PICTURES)
     try:
         shots = take_shots(drive.text, plan.options, now, wanted)
     except ToolError as error:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.whole_file import whole_file
+from tools.behaviour.headline import worst_frame
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError, UsageError
 from tools.lib.picture import encode_jpeg
@@ -49,7 +50,7 @@ def write_pictures(
         assert drive.result is not None
         before, now = unpack(drive.reference.outputs), unpack(drive.result.outputs)
         try:
-            shots = take_shots(drive.text, options, now, worst_frames(drive))
+            shots = take_shots(drive.text, options, now, worst_frames(drive, MAX_OF_A_DRIVE))
         except ToolError:
             continue
         plans = plans_of(before), plans_of(now)
@@ -63,16 +64,20 @@ def write_pictures(
     return found
 
 
-def worst_frames(drive: DriveVerdict) -> list[int]:
-    """Return the frames that are worth a look: of failed gates, of the path, of fields."""
+def worst_frames(drive: DriveVerdict, most: int) -> list[int]:
+    """Return the ids of frames that are worth a look: where gates fail, the path moves, fields do.
+
+    Args:
+        drive: judged.
+        most: how many.
+    """
     frames = [change.first_frame for change in drive.changes if change.kind == "gate"]
-    frames += [
-        row.spread.frame for row in drive.behaviour.differing if row.quantity.startswith("lateral")
-    ]
+    # Where the path moves most comes before where the field does that is most beyond its own.
+    frames.append(worst_frame(drive.behaviour.rows))
     if drive.comparison is not None:
         frames += [finding.worst_frame for finding in drive.comparison.findings]
     frames += [change.first_frame for change in drive.changes]
-    return list(dict.fromkeys(frame for frame in frames if frame >= 0))[:MAX_OF_A_DRIVE]
+    return list(dict.fromkeys(frame for frame in frames if frame >= 0))[:most]
 
 
 def _painted(shot: Shot, plans: Sequence[NDArray[np.float64] | None]) -> bytes:

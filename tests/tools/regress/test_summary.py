@@ -6,6 +6,7 @@ import os
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tools import regress_drives
 from tools.behaviour.gates import GateVerdict
 from tools.drives.open_drive import DriveOptions
 from tools.errors import CompareError
+from tools.regress import page
 from tools.regress.drive_list import Shard, parse_shard, single_drives
 from tools.regress.frame_changes import Change
 from tools.regress.reference import ReferenceStore
@@ -45,37 +47,43 @@ def verdict(*drives: DriveVerdict, timing: TimingOutcome | None = None, **more: 
     return RunVerdict(drives, (timing,) if timing else (), **more)
 
 
-@pytest.mark.parametrize(
-    ("found", "code", "text"),
-    [
-        (verdict(PASSED), 0, "1 drive passed"),
-        (verdict(PASSED, timing=NOT_JUDGED), 0, "1 drive passed; its speed was not judged"),
-        (
-            verdict(CHANGED, CHANGED),
-            1,
-            f"2 of 2 drives changed. {ACCEPT}",
-        ),
-        (verdict(PASSED, FAILED), 4, "1 of 2 drives could not be judged"),
-        (verdict(CHANGED, FAILED), 4, "1 of 2 drives could not be judged; 1 changed"),
-        (
-            verdict(PASSED, timing=SLOWER),
-            1,
-            f"the program is slower. {ACCEPT}",
-        ),
-        (
-            verdict(PASSED, timing=NOT_MEASURED),
-            1,
-            "the speed could not be measured. Look at what is said of it, and run again.",
-        ),
-        (
-            verdict(PASSED, whole=NOT_HELD, against="old.pkl"),
-            1,
-            "1 gate over all drives not held. "
-            + ACCEPT.replace("--update", "--reference DIR --update"),
-        ),
-        (verdict(), 0, "no drive in this shard"),
-    ],
-)
+CONCLUSIONS = [
+    (verdict(PASSED), 0, "1 drive passed"),
+    (verdict(PASSED, timing=NOT_JUDGED), 0, "1 drive passed; its speed was not judged"),
+    (
+        verdict(CHANGED, CHANGED),
+        1,
+        f"2 of 2 drives changed. {ACCEPT}",
+    ),
+    (verdict(PASSED, FAILED), 4, "1 of 2 drives could not be judged"),
+    (verdict(CHANGED, FAILED), 4, "1 of 2 drives could not be judged; 1 changed"),
+    (
+        verdict(PASSED, timing=SLOWER),
+        1,
+        f"the program is slower. {ACCEPT}",
+    ),
+    (
+        verdict(PASSED, timing=NOT_MEASURED),
+        1,
+        "the speed could not be measured. Look at what is said of it, and run again.",
+    ),
+    (
+        verdict(PASSED, whole=NOT_HELD, against="old.pkl"),
+        1,
+        "1 gate over all drives not held. "
+        + ACCEPT.replace("--update", "--reference DIR --update"),
+    ),
+    (verdict(), 0, "no drive in this shard"),
+]
+
+
+@pytest.mark.parametrize(("found", "code", "text"), CONCLUSIONS)
+def test_the_head_of_the_page_is_the_conclusion(found: RunVerdict, code: int, text: str) -> None:
+    css = {0: "good", 1: "bad", 4: "unsure"}[code]
+    assert page._summary(found).startswith(f'<p class="lead {css}">{escape(text)}</p>')
+
+
+@pytest.mark.parametrize(("found", "code", "text"), CONCLUSIONS)
 def test_the_conclusion_says_what_to_do_where_something_changed(
     found: RunVerdict, code: int, text: str
 ) -> None:
