@@ -20,6 +20,7 @@ from cereal.msgq.layout import (
 from cereal.msgq.reader import RingReader
 from cereal.msgq.writer import RingWriter
 from tests.cereal.interleave import Explorer, Process
+from tests.support.selection import quick_cases
 
 SIZE = 56  # three messages of 8 bytes, and the end of a ring
 WRITER, READER = 7 << 32, 9 << 32
@@ -81,7 +82,7 @@ def header(*, readers: int = 0, at: int = 0) -> list[int]:
     return words
 
 
-@pytest.mark.parametrize("conflate", [False, True])
+@pytest.mark.parametrize("conflate", quick_cases([False, True], False))
 def test_a_reader_that_is_overtaken_reads_whole_messages_or_none(conflate: bool) -> None:
     explorer = Explorer(SIZE, [writes(1, 2, 3, 4, 5), reads(2, conflate=conflate)])
     ends = {reading for _, reading in explorer.outcomes(header(readers=1))}
@@ -128,6 +129,7 @@ def pushed_out(memory: Memory) -> tuple[int, int]:
     return readers[0]._slot, readers[1]._slot
 
 
+@pytest.mark.slow
 def test_the_sixteenth_reader_sends_the_others_to_register_anew() -> None:
     sixteenth = reads(1, uid=99 << 32, slot=-1)
     found = Explorer(SIZE, [writes(1), sixteenth, reads(1)]).outcomes(header(readers=15))
@@ -141,7 +143,7 @@ def test_a_writer_that_begins_anew_misleads_nobody() -> None:
     assert {reading.last for _, reading in found} == {0, 1, 2}
 
 
-@pytest.mark.parametrize("conflate", [False, True])
+@pytest.mark.parametrize("conflate", quick_cases([False, True], True))
 def test_stores_that_others_see_late_change_nothing(conflate: bool) -> None:
     explorer = Explorer(SIZE, [writes(1, 2, 3, 4), reads(2, conflate=conflate)], buffered=True)
     last = {reading.last for _, reading in explorer.outcomes(header(readers=1))}

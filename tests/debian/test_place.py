@@ -26,7 +26,10 @@ NO_APT = "os.geteuid = lambda: 0; os.environ |= {'PATH': '/nowhere', 'PIP_NO_IND
     [
         (USER, "aarch64", 3, "aarch64: expected root, who may mount, found user"),
         (OTHER, "aarch64", 3, "aarch64: expected a machine of x86_64 or aarch64, found riscv64"),
-        (NO_APT, "aarch64", 3, "apt-get: expected it in PATH, found none"),
+        pytest.param(
+            *(NO_APT, "aarch64", 3, "apt-get: expected it in PATH, found none"),
+            marks=pytest.mark.slow,
+        ),
         ("pass", "aarch64 nonsense", 2, "no stage nonsense; there are artifacts, freedreno, "),
         ("pass", "nonsense", 2, "invalid choice: 'nonsense'"),
     ],

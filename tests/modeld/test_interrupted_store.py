@@ -30,6 +30,7 @@ from modeld.store_manifest import ModelId
 from modeld.store_removal import remove
 from modeld.store_selection import Selected
 from tests.modeld.bench import small_artifacts
+from tests.support.selection import quick_cases
 
 ROOT = Path(__file__).parents[2]
 A, B, C = (ModelId.of(text) for text in ("a@1", "b@1", "c@1"))
@@ -135,9 +136,7 @@ def test_of_two_commands_one_waits_for_the_other(store: ModelStore) -> None:
 
 
 @pytest.mark.parametrize("how", [pytest.param("kill", marks=pytest.mark.slow), "fail"])
-@pytest.mark.parametrize(
-    "action", ["add", "select", "rollback", pytest.param("remove", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("action", quick_cases(["add", "select", "rollback", "remove"], "add"))
 def test_a_command_that_is_interrupted_anywhere_leaves_the_old_or_the_new(
     store: ModelStore, action: str, how: str
 ) -> None:

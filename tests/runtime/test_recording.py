@@ -16,10 +16,10 @@ import pytest
 
 from runtime.linker import find_zig
 
-pytestmark = pytest.mark.opencl
+# Kernels are built without any cache.
+pytestmark = [pytest.mark.opencl, pytest.mark.slow, pytest.mark.alone]
 
 SUITE = Path(__file__).parents[1] / "recordings"
-SLOW = [pytest.mark.slow, pytest.mark.alone]
 
 
 def compiler() -> list[str]:
@@ -30,7 +30,7 @@ def compiler() -> list[str]:
     return [found] if found else [str(zig), "cc"]
 
 
-@pytest.mark.parametrize("tests", ["test_recorded.py", pytest.param("test_faults.py", marks=SLOW)])
+@pytest.mark.parametrize("tests", ["test_recorded.py", "test_faults.py"])
 def test_recordings_under_a_layer(tests: str, tmp_path: Path) -> None:
     layer = tmp_path / "layer.so"
     warnings = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")

@@ -29,6 +29,9 @@ from tools.example_models import BUILDERS, ExampleModel, build_example
 from tools.example_models.interface import policy_slices, t_idxs, vision_slices, x_idxs
 from tools.make_model import BENCHMARKS, MODELS
 
+# All of them are written; `tests/tools/example_models` has quick tests of single ones.
+pytestmark = pytest.mark.slow
+
 golden = golden_text.golden  # the fixture
 Array = NDArray[Any]
 Written = dict[str, ExampleModel]

@@ -103,7 +103,9 @@ def images_of(made: Emitted) -> list[list[int]]:
     return [b["image"] for b in made.manifest["buffers"] if b["kind"] == "image"]
 
 
-@pytest.mark.parametrize("target", [name for name in SPECS if name != "cpu"])
+@pytest.mark.parametrize(
+    "target", quick_cases([name for name in SPECS if name != "cpu"], "adreno", "gpu", "cpu-neon")
+)
 def test_every_target_computes_the_same(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME_CHECK", "1")  # intermediates start as NaN, images too
     outputs = network()

@@ -23,6 +23,7 @@ from scheduler.ir.index import leaves
 from tests.scheduler.fusion.plain import Plain
 from tests.scheduler.support.programs import Array, plan_for, plan_of
 from tests.scheduler.support.together import UNOPTIMIZED, Together
+from tests.support.selection import quick_cases
 
 N = 20
 STATES = {"s": (N, N), "t": (N, N), "u": (N, N), "r": (N, 1), "j": (N, 2 * N)}
@@ -313,7 +314,7 @@ def plan(build: Build) -> Schedule:
     return plan_of({f"o{i}": t for i, t in enumerate(outputs)}, [*writes.values()])
 
 
-@pytest.fixture(scope="module", params=["", "5"])
+@pytest.fixture(scope="module", params=quick_cases(["", "5"], "5"))
 def programs(request: pytest.FixtureRequest) -> Iterator[Together]:
     """The programs, with as many buffers in a launch as there are, and with few."""
     with pytest.MonkeyPatch.context() as patch:

@@ -17,6 +17,7 @@ from scheduler.ir.verify import verify
 from scheduler.passes.merge_assign import merge_assign
 from tests.scheduler.support.programs import Array, load
 from tests.scheduler.tensor.eager import equal, t, zeros
+from tests.support.selection import quick_cases
 
 pytestmark = pytest.mark.opencl
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
@@ -155,7 +156,7 @@ KINDS: dict[str, Callable[[], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick_cases(KINDS, "computed", "view"))
 def test_a_part_is_replaced(kind: str) -> None:
     """By a number and by an array, for each key; all of them are realized as one program."""
     made: dict[str, tuple[Tensor, Tensor, Array]] = {}

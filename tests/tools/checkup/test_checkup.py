@@ -124,6 +124,7 @@ def test_daemons_are_seen_by_their_command(tmp_path: Path) -> None:
     assert sorted(surroundings.daemon_processes(root)) == [7, 8]
 
 
+@pytest.mark.slow
 def test_a_bus_on_which_nobody_speaks_is_said_to_be_elsewhere(tmp_path: Path) -> None:
     root = system(tmp_path, {"proc/7/cmdline": "python\0modeld\0run\0"}) / "proc"
     names = ("publish", "subscribe", "bus_keys", "stack", "port_hash")

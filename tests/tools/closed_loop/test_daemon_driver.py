@@ -128,6 +128,7 @@ def test_the_oracle_recovers_through_the_daemon(blind: LoadedModel, seed: int) -
 
 
 @pytest.mark.usefixtures("grey")
+@pytest.mark.slow
 def test_the_oracle_changes_lanes_when_the_machine_of_the_daemon_does(blind: LoadedModel) -> None:
     oracle = OracleDrive(blind, "lane-change", 0, 300.0)
     assert oracle.stays()
@@ -162,9 +163,10 @@ def test_a_planted_fault_changes_the_way(blind: LoadedModel) -> None:
     assert ways[0][-1] > ways[1][-1] + 0.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "drives", "length_m"),
-    [("lane-keeping", 1, 5.0), pytest.param("recovery", 2, 30.0, marks=pytest.mark.slow)],
+    [("lane-keeping", 1, 5.0), ("recovery", 2, 30.0)],
 )
 def test_two_runs_are_the_same_byte_by_byte(
     blind: LoadedModel, name: str, drives: int, length_m: float

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.tools.world.roads import body_on
 from tools.world.expert import Expert
@@ -73,6 +74,7 @@ def digests_of_pictures() -> str:
     return "".join(lines)
 
 
+@pytest.mark.slow
 def test_bits_are_the_kept_ones_with_fewer_instructions_too(
     golden: Callable[[str, str], None],
 ) -> None:
