@@ -14,12 +14,12 @@ from statistics import quantiles
 
 from cereal.clock import MonotonicClock
 from cereal.transport import ZmqTransport
-from modeld.health import HealthReporter
-from modeld.health_facts import versions
-from modeld.health_snapshot import ServiceFacts
-from modeld.loop_state import LoopState, Phase
-from modeld.metrics import metrics_text
-from modeld.realtime import Effect
+from modeld.health.metrics import metrics_text
+from modeld.health.reporter import HealthReporter
+from modeld.health.snapshot import ServiceFacts
+from modeld.model.model_facts import versions
+from modeld.service.realtime import Effect
+from modeld.state.loop_state import LoopState, Phase
 
 REPORTS = 300
 PAUSE_S = 0.02

@@ -12,7 +12,7 @@ from cereal.stacks import Stack
 from cereal.transport import Transport
 from cereal.transport.msgq import Gates
 from cereal.transport.opening import open_transport
-from modeld.health import HEALTH_SERVICES
+from modeld.health.reporter import HEALTH_SERVICES
 
 DAEMON_SERVICES: Final = (
     *("modelV2", "drivingModelData", "cameraOdometry", "driverStateV2"),

@@ -16,34 +16,33 @@ from cereal.cameras import CameraSource
 from cereal.clock import Clock, MonotonicClock
 from cereal.pubsub import PubMaster, SubMaster
 from cereal.transport import Transport
-from modeld.actions import rule_in_force
-from modeld.bus_reader import BusReader
-from modeld.calibration import Calibration, CameraPlan, sizes_of
-from modeld.config import Config
-from modeld.desire import LaneChangeMachine
-from modeld.driving_model import DrivingModel, DrivingProgram, ModelInputs, ModelResult
-from modeld.drop_filter import DropFilter
-from modeld.episodes import Episodes
 from modeld.errors import CameraConfigError, CameraSizeError
-from modeld.fill_message import (
+from modeld.frames.frame_judge import DropFilter
+from modeld.frames.frame_sync import FramePair, FrameSync
+from modeld.frames.loop_log import LoopLog
+from modeld.frames.sync_log import SyncLog
+from modeld.judgement import Judgement
+from modeld.model.driving_model import DrivingModel, DrivingProgram, ModelInputs, ModelResult
+from modeld.model.model_session import ModelSession
+from modeld.outputs.actions import rule_in_force
+from modeld.outputs.fill_message import (
     FrameInfo,
     FrameVerdict,
     fill_camera_odometry,
     fill_driving_model_data,
 )
-from modeld.frame_sync import FramePair, FrameSync
-from modeld.inputs import DEMO_CAR, SUBSCRIPTIONS, BusInputs
-from modeld.judgement import Judgement
-from modeld.loop_log import LoopLog
-from modeld.loop_state import Fault, LoopState, Phase
-from modeld.model_session import ModelSession
-from modeld.param_watch import PERIOD_MS, CarWatch, UserDelay, tell_differences
-from modeld.params import Params
-from modeld.run_guard import RunGuard
-from modeld.service_parts import ServiceParts
+from modeld.service.config import Config
 from modeld.startup import wait_for_cameras, wait_for_car
-from modeld.sync_log import SyncLog
-from modeld.validity import Freshness
+from modeld.state.episodes import Episodes
+from modeld.state.loop_state import Fault, LoopState, Phase, RunGuard
+from modeld.state.service_parts import ServiceParts
+from modeld.vehicle.bus_reader import BusReader
+from modeld.vehicle.calibration import Calibration, CameraPlan, sizes_of
+from modeld.vehicle.desire import LaneChangeMachine
+from modeld.vehicle.inputs import DEMO_CAR, SUBSCRIPTIONS, BusInputs
+from modeld.vehicle.param_watch import PERIOD_MS, CarWatch, UserDelay, tell_differences
+from modeld.vehicle.params import Params
+from modeld.vehicle.validity import Freshness
 from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)

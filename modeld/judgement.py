@@ -4,14 +4,14 @@ import logging
 from typing import Final
 
 from cereal.pubsub import SubMaster
-from modeld.calibration import Calibration
-from modeld.calibration_input import CalibrationInput
-from modeld.driving_model import ModelResult
-from modeld.episodes import Episodes
-from modeld.frame_judge import MOVING_MPS, FrameJudge
-from modeld.frame_sync import FramePair
-from modeld.inputs import BusInputs
-from modeld.validity import Freshness, Reason, ValidityLog
+from modeld.frames.frame_judge import MOVING_MPS, FrameJudge
+from modeld.frames.frame_sync import FramePair
+from modeld.model.driving_model import ModelResult
+from modeld.state.episodes import Episodes
+from modeld.vehicle.calibration import Calibration
+from modeld.vehicle.calibration_input import CalibrationInput
+from modeld.vehicle.inputs import BusInputs
+from modeld.vehicle.validity import Freshness, Reason, ValidityLog
 
 # Records of the loop keep the name that they have had.
 logger: Final = logging.getLogger("modeld.daemon")

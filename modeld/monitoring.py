@@ -24,26 +24,25 @@ from cereal.frames import Frame, FrameFormat
 from cereal.pubsub import PubMaster, SubMaster
 from cereal.schema import reading
 from cereal.transport import Transport
-from modeld.bus_reader import GarbageWatch
-from modeld.calibration import ANGLE_COUNT, read_angles
-from modeld.calibration_input import CALIBRATION_REFUSED
-from modeld.camera_input import CameraInput
-from modeld.config import Config
-from modeld.driver_camera import driver_transform, find_driver_camera
-from modeld.episodes import Episodes
 from modeld.errors import CameraSizeError, ModelInterfaceError
-from modeld.fill_driver_state import MonitoringFrame, fill_driver_state
-from modeld.frame_judge import FrameJudge
+from modeld.frames.camera_input import CameraInput
+from modeld.frames.frame_judge import FrameJudge
+from modeld.frames.loop_log import LoopLog
+from modeld.frames.sync_log import NS_PER_MS, no_frame
 from modeld.judgement import NOT_FINITE, OVERWRITTEN
-from modeld.loop_log import LoopLog
-from modeld.loop_state import LoopState, Phase
-from modeld.monitoring_outputs import MonitoringOutputs, MonitoringParser, nobody
-from modeld.parse_outputs import check_vector
-from modeld.run_guard import RunGuard
-from modeld.service_parts import ServiceParts
+from modeld.outputs.fill_driver_state import MonitoringFrame, fill_driver_state
+from modeld.outputs.monitoring_outputs import MonitoringOutputs, MonitoringParser, nobody
+from modeld.outputs.parse_outputs import check_vector
+from modeld.service.config import Config
 from modeld.startup import wait_for_driver_camera
-from modeld.sync_log import NS_PER_MS, no_frame
-from modeld.validity import Reason, ValidityLog
+from modeld.state.episodes import Episodes
+from modeld.state.loop_state import LoopState, Phase, RunGuard
+from modeld.state.service_parts import ServiceParts
+from modeld.vehicle.bus_reader import GarbageWatch
+from modeld.vehicle.calibration import ANGLE_COUNT, read_angles
+from modeld.vehicle.calibration_input import CALIBRATION_REFUSED
+from modeld.vehicle.driver_camera import driver_transform, find_driver_camera
+from modeld.vehicle.validity import Reason, ValidityLog
 from runtime.errors import ArtifactError
 from runtime.monitoring_interface import MonitoringInterface, parse_monitoring_interface
 

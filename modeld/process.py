@@ -27,19 +27,18 @@ from cereal.transport import Transport
 from cereal.transport.msgq import Gates
 from modeld import daemon, monitoring
 from modeld.bus import open_bus
-from modeld.config import Config
-from modeld.config_sources import changed_settings
-from modeld.drive_memory import DriveMemory, state_directory
-from modeld.driving_model import check_interface, try_driving
 from modeld.errors import InternalError, ModeldError
-from modeld.health import HEALTH_SERVICES, HealthReporter
-from modeld.health_facts import facts_of
-from modeld.health_snapshot import ServiceFacts
-from modeld.load_models import Before, LoadedModel, Loader, ModelKind, Models, load_models
-from modeld.loop_state import LoopState
-from modeld.metrics import MetricsFile
-from modeld.notify import Notifier
-from modeld.realtime import (
+from modeld.health.metrics import MetricsFile
+from modeld.health.reporter import HEALTH_SERVICES, HealthReporter
+from modeld.health.side_reports import CameraReport, DriveKeeper, RoadState
+from modeld.health.snapshot import ServiceFacts
+from modeld.model.driving_model import check_interface, try_driving
+from modeld.model.load_models import Before, LoadedModel, Loader, ModelKind, Models, load_models
+from modeld.model.model_facts import facts_of
+from modeld.service.config import Config
+from modeld.service.config_sources import changed_settings
+from modeld.service.notify import Notifier
+from modeld.service.realtime import (
     Effect,
     apply_to_loop,
     apply_to_process,
@@ -47,9 +46,7 @@ from modeld.realtime import (
     awake,
     newest,
 )
-from modeld.service_log import ServiceLog
-from modeld.service_parts import ServiceParts
-from modeld.side_reports import CameraReport, DriveKeeper, RoadState
+from modeld.service.service_log import ServiceLog
 from modeld.startup import (
     DRIVER_STREAM,
     ROAD_STREAM,
@@ -58,6 +55,9 @@ from modeld.startup import (
     StopSignals,
     check_open_files,
 )
+from modeld.state.drive_memory import DriveMemory, state_directory
+from modeld.state.loop_state import LoopState
+from modeld.state.service_parts import ServiceParts
 from modeld.supervisor import Ending, Loop, Supervisor
 from runtime.errors import RuntimeFault
 

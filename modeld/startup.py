@@ -18,14 +18,14 @@ from cereal.cameras import CameraServer, CameraSource
 from cereal.errors import FrameError, MessageError
 from cereal.schema import content, member_name, read_event, reading
 from cereal.transport import Subscriber, Transport
-from modeld.episodes import NS_PER_S, Episodes, Kind
 from modeld.errors import ModeldError
-from modeld.inputs import CarParameters, read_car_parameters
-from modeld.late_camera import LateCamera
-from modeld.loop_state import Phase
-from modeld.param_values import CAR
-from modeld.params import Params
-from modeld.side_reports import why_unusable
+from modeld.frames.late_camera import LateCamera
+from modeld.health.side_reports import why_unusable
+from modeld.state.episodes import NS_PER_S, Episodes, Kind
+from modeld.state.loop_state import Phase
+from modeld.vehicle.inputs import CarParameters, read_car_parameters
+from modeld.vehicle.param_values import CAR
+from modeld.vehicle.params import Params
 
 logger = logging.getLogger(__name__)
 

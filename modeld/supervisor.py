@@ -13,10 +13,9 @@ from enum import Enum
 from typing import Final, Protocol
 
 from modeld.errors import RunAbandonedError, RunTimeoutError
-from modeld.loop_state import Fault, LoopState, Phase
-from modeld.notify import Notifier
-from modeld.run_guard import RunGuard
+from modeld.service.notify import Notifier
 from modeld.startup import StopSignals
+from modeld.state.loop_state import Fault, LoopState, Phase, RunGuard
 
 logger = logging.getLogger(__name__)
 

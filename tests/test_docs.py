@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from modeld.config import SETTINGS
-from modeld.config_sources import OTHER_VARIABLES
+from modeld.service.config import SETTINGS
+from modeld.service.config_sources import OTHER_VARIABLES
 from scheduler.device.spec import SPECS
 from scheduler.kernelize import realize
 from tests.scheduler.onnx_import.onnx_models import parsed

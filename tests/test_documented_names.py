@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from modeld.config import SETTINGS
+from modeld.service.config import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("cereal", "runtime", "scheduler", "modeld", "tools")
@@ -171,7 +171,7 @@ def problems(document: str) -> Iterator[str]:
             ours = span.split("/")[0] in FOLDERS or span.endswith((".py", ".capnp"))
             if ours and missing_file(span):
                 yield f"`{span}`: no such file"
-        elif span in SETTINGS:  # realtime.priority is no member of modeld/realtime.py
+        elif span in SETTINGS:  # realtime.priority is no member of modeld/service/realtime.py
             continue
         elif (dotted := DOTTED.match(span)) and (missing := missing_member(dotted[1])):
             yield f"`{span}`: {missing}"

@@ -31,7 +31,7 @@ import numpy as np
 
 from cereal.cameras import open_cameras
 from cereal.msgq import wake
-from modeld.process_figures import FigureReader
+from modeld.service.process_figures import FigureReader
 from tools.errors import ToolError
 from tools.lib.bench_publisher import MESSAGE_BYTES, PACE_NS, STACK, STAMP, STEADY_NS, STREAM
 from tools.lib.bench_publisher import open_bus as open_bench_bus

@@ -24,11 +24,11 @@ import runtime
 from cereal.clock import MonotonicClock
 from cereal.frames import FrameRingReader
 from cereal.transport import ZmqTransport
-from modeld import realtime
-from modeld.calibration import Camera, DeviceCameras
-from modeld.config import Config
 from modeld.daemon import Daemon
+from modeld.service import realtime
+from modeld.service.config import Config
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
+from modeld.vehicle.calibration import Camera, DeviceCameras
 from tools.bench_daemon import FOCAL_PER_WIDTH, RATE_HZ, camera_size
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import runtime
-from modeld import realtime
-from modeld.config import RealtimeConfig
-from modeld.realtime import Effect
+from modeld.service import realtime
+from modeld.service.config import RealtimeConfig
+from modeld.service.realtime import Effect
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child

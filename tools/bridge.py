@@ -26,7 +26,7 @@ from cereal.msgq import wake
 from cereal.services import RENAMED_2026, SERVICES, service
 from cereal.stacks import DEFAULT_STACK, STACKS, Stack
 from modeld.bus import open_bus
-from modeld.config import environment_prefix
+from modeld.service.config import environment_prefix
 from modeld.startup import StopSignals
 from tools.errors import UsageError
 from tools.lib.bus_bridge import Bridge

@@ -158,7 +158,7 @@ def _demo(args: argparse.Namespace) -> More:
 
 
 def _run(args: argparse.Namespace) -> More:
-    from modeld.config_sources import load_config
+    from modeld.service.config_sources import load_config
     from tools.lib.setting_options import settings_given
 
     if args.config is not None:  # which is read here

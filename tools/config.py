@@ -16,9 +16,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from modeld.config_sample import sample_config
-from modeld.config_sources import load_settings
-from modeld.settings import shown
+from modeld.service.config_sources import load_settings, sample_config
+from modeld.service.settings import shown
 from tools.lib.json_output import print_json
 from tools.lib.setting_options import add_setting_arguments, settings_given
 

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from modeld.model_store import DEFAULT_STORE
+from modeld.store.model_store import DEFAULT_STORE
 from runtime.whole_file import whole_file
 from tools.checkup.apart import run_apart
 from tools.checkup.findings import Section, Verdict

@@ -39,9 +39,9 @@ from pathlib import Path
 from typing import Any
 
 from cereal.stacks import STACKS
-from modeld.config import Config
-from modeld.config_sample import sample_config
-from modeld.model_store import DEFAULT_STORE
+from modeld.service.config import Config
+from modeld.service.config_sources import sample_config
+from modeld.store.model_store import DEFAULT_STORE
 from runtime.whole_file import whole_file
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json

@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from cereal.stacks import STACKS
-from modeld.config_sources import Given, load_config
 from modeld.errors import ParameterError
-from modeld.inputs import CarParameters
-from modeld.model_bundle import ModelBundle
-from modeld.param_values import (
+from modeld.service.config_sources import Given, load_config
+from modeld.vehicle.inputs import CarParameters
+from modeld.vehicle.param_values import (
     BUNDLE,
     CALIBRATION,
     CAMERA_OFFSET,
@@ -36,10 +35,11 @@ from modeld.param_values import (
     OWN_DELAY,
     PARAMETERS,
     USES_OWN_DELAY,
+    ModelBundle,
     StoredCalibration,
     StoredDelay,
 )
-from modeld.params import Params
+from modeld.vehicle.params import Params
 from tools.errors import ToolError
 from tools.lib.json_output import print_json
 from tools.lib.table import format_table, printable

@@ -30,7 +30,7 @@ from dataclasses import replace
 from typing import Final
 
 from cereal.clock import MonotonicClock
-from modeld.config import environment_prefix
+from modeld.service.config import environment_prefix
 from modeld.startup import StopSignals
 from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.open_drive import open_drive

@@ -27,9 +27,9 @@ import logging
 import os
 
 from modeld import process
-from modeld.config import Config
-from modeld.config_sources import load_config
-from modeld.service_log import ServiceLog
+from modeld.service.config import Config
+from modeld.service.config_sources import load_config
+from modeld.service.service_log import ServiceLog
 from tools.lib.json_output import print_json
 from tools.lib.setting_options import add_setting_arguments, settings_given
 

@@ -27,11 +27,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from modeld.config import Config
-from modeld.config_sources import load_config
 from modeld.errors import StoreError
-from modeld.model_store import ModelStore
+from modeld.service.config import Config
+from modeld.service.config_sources import load_config
 from modeld.startup import StopSignals
+from modeld.store.model_store import ModelStore
 from tools.errors import ToolError
 from tools.lib.bus_options import add_bus_arguments, addresses_of, open_bus, take_bus_of
 from tools.lib.health_ear import SERVICES, HealthEar

@@ -28,18 +28,18 @@ from pathlib import Path
 from typing import Any
 
 from cereal.errors import CerealError
-from modeld.config import Config
-from modeld.config_sources import Given, load_config
 from modeld.errors import ModeldError, StoreError
-from modeld.model_store import DEFAULT_STORE, ModelStore, SelfTest
-from modeld.parked import why_not_parked
-from modeld.store_manifest import Entry, ModelId
-from modeld.store_removal import remove
-from modeld.store_selection import ROLES, Selected
+from modeld.service.config import Config
+from modeld.service.config_sources import Given, load_config
+from modeld.store.manifest import Entry, ModelId
+from modeld.store.model_store import DEFAULT_STORE, ModelStore, SelfTest
+from modeld.store.removal import remove
+from modeld.store.selection import ROLES, Selected
 from runtime.errors import RuntimeFault
 from tools.lib.bus_options import add_stack_arguments
 from tools.lib.json_output import print_json
 from tools.lib.lineage_notes import lineage_text
+from tools.lib.parked import why_not_parked
 from tools.lib.running_models import Run, open_transport, roles_of, running_models
 from tools.lib.table import format_size, format_table, printable
 

@@ -32,7 +32,7 @@ from cereal.schema import content, member_name, read_event, reading
 from cereal.services import member_of, service
 from cereal.transport import Transport
 from cereal.transport.base import Subscriber
-from modeld.health import HEALTH_SERVICES
+from modeld.health.reporter import HEALTH_SERVICES
 from modeld.startup import StopSignals
 from tools.errors import ToolError, UsageError
 from tools.lib.bus_options import add_bus_arguments, open_bus

@@ -1,7 +1,7 @@
 """What each file of the tree depends on, and so which test files a changed file reaches.
 
-    cereal/log.capnp  <  cereal/schema.py  <  modeld/fill_message.py  <  test_fill_message.py
-                 named in a text      imported                   imported
+    cereal/log.capnp < cereal/schema.py < modeld/outputs/fill_message.py < test_fill_message.py
+                named in a text     imported                          imported
 
 Imports, also those inside functions, come from grimp, the library below import-linter. A file also
 depends on what its texts name: a module that it starts (`"tools.check"`), a file (`"log.capnp"`),

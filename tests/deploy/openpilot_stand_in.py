@@ -17,7 +17,7 @@ from cereal.frame_format import nv12_unpadded
 from cereal.schema import new_event
 from cereal.transport import MsgqTransport
 from cereal.visionipc.server import VisionIpcServer
-from modeld.config import Config
+from modeld.service.config import Config
 from modeld.startup import ROAD_STREAM, WIDE_STREAM, StopSignals
 from tools.lib.camera_process import CarBus
 from tools.lib.drive_messages import READOUT_NS, FrameTimes, Mounting

@@ -24,7 +24,7 @@ from cereal.msgq.writer import RingWriter
 from cereal.schema import read_event
 from cereal.stacks import DEFAULT_STACK
 from cereal.transport import MsgqTransport, Subscriber, Transport, ZmqTransport
-from modeld.inputs import SUBSCRIPTIONS
+from modeld.vehicle.inputs import SUBSCRIPTIONS
 from tests.cereal.shared import own_rings
 from tests.faults.cameras import PERIOD_NS, READOUT_NS, STREAMS
 from tests.faults.table import Row

@@ -20,11 +20,11 @@ from cereal.frames import (
 from cereal.pubsub import PubMaster
 from cereal.schema import new_event, read_event
 from cereal.transport import MemoryTransport
-from modeld.calibration import Camera, DeviceCameras
-from modeld.config import Config
 from modeld.daemon import PUBLICATIONS, Daemon, StepResult
-from modeld.inputs import SUBSCRIPTIONS
-from modeld.late_camera import LateCamera
+from modeld.frames.late_camera import LateCamera
+from modeld.service.config import Config
+from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.inputs import SUBSCRIPTIONS
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
 from tests.support.built import built
 from tests.support.waiting import until

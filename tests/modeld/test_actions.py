@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from modeld.actions import (
+from modeld.constants import T_IDXS
+from modeld.frames.frame_judge import DropFilter
+from modeld.outputs.actions import (
     Action,
     ActionFilter,
     acceleration_from_plan,
@@ -15,10 +17,8 @@ from modeld.actions import (
     rule_in_force,
     smooth,
 )
-from modeld.constants import T_IDXS
-from modeld.drop_filter import DropFilter
-from modeld.inputs import ActionTimes
-from modeld.parse_outputs import DrivingOutputs, OutputParser
+from modeld.outputs.parse_outputs import DrivingOutputs, OutputParser
+from modeld.vehicle.inputs import ActionTimes
 from tests.modeld.fake_program import SPLIT_ACTION, make_interface, with_heads
 
 Plan = NDArray[np.float32]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # no stubs for one file
 
-from modeld.health_snapshot import ServiceFacts
-from modeld.loop_state import LoopState, Phase
-from modeld.metrics import metrics_text
-from modeld.realtime import Effect
+from modeld.health.metrics import metrics_text
+from modeld.health.snapshot import ServiceFacts
+from modeld.service.realtime import Effect
+from modeld.state.loop_state import LoopState, Phase
 from tests.modeld.test_metrics import parse, snapshot
 
 PLACE = Path(__file__).parents[2] / "docs/monitoring"

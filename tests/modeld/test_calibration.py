@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from cereal.errors import MessageError
-from modeld import calibration as calibration_module
-from modeld.calibration import (
+from modeld.errors import CameraConfigError
+from modeld.vehicle import calibration as calibration_module
+from modeld.vehicle.calibration import (
     Calibration,
     Camera,
     CameraPlan,
@@ -22,8 +23,7 @@ from modeld.calibration import (
     find_readouts,
     read_angles,
 )
-from modeld.errors import CameraConfigError
-from modeld.view_geometry import (
+from modeld.vehicle.view_geometry import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
     inverse_pinhole,

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from modeld.calibration import Camera, DeviceCameras
-from modeld.config import SETTINGS, Config, RealtimeConfig
-from modeld.config_sample import sample_config
-from modeld.config_sources import (
+from modeld.errors import ConfigError
+from modeld.service.config import SETTINGS, Config, RealtimeConfig
+from modeld.service.config_sources import (
     OTHER_VARIABLES,
     Given,
     changed_settings,
     load_config,
     load_settings,
+    sample_config,
 )
-from modeld.errors import ConfigError
+from modeld.vehicle.calibration import Camera, DeviceCameras
 from tests.modeld.bench import Patch
 
 # A table that is not closed.

@@ -11,13 +11,13 @@ from cereal.clock import ManualClock
 from cereal.frames import Frame, MemoryFrameSource
 from cereal.pubsub import PubMaster
 from cereal.transport import MemoryTransport
-from modeld.config import Config
 from modeld.daemon import PUBLICATIONS, Daemon, StepResult
 from modeld.errors import CameraConfigError
-from modeld.inputs import DEMO_CAR
-from modeld.loop_state import Fault, LoopState, Phase
-from modeld.param_watch import CarWatch
-from modeld.params import Params
+from modeld.service.config import Config
+from modeld.state.loop_state import Fault, LoopState, Phase
+from modeld.vehicle.inputs import DEMO_CAR
+from modeld.vehicle.param_watch import CarWatch
+from modeld.vehicle.params import Params
 from tests.modeld.bench import (
     CAMERAS,
     MS,

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from modeld.desire import FadingLaneChange, TimedLaneChange
-from modeld.driving_model import check_interface
-from modeld.inputs import CarParameters
+from modeld.model.driving_model import check_interface
+from modeld.vehicle.desire import FadingLaneChange, TimedLaneChange
+from modeld.vehicle.inputs import CarParameters
 from runtime.driving_interface import ImageRule, Interface
 from scheduler.driving.derive import derive, example_parts
 from scheduler.driving.revisions import load_revisions

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from modeld.desire import (
+from modeld.vehicle.desire import (
     Desire,
     FadingLaneChange,
     LaneChangeDirection,

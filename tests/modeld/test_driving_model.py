@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cereal.frames import Frame, FrameFormat
-from modeld.driving_model import DrivingModel, ModelInputs
 from modeld.errors import CameraSizeError, ModelInterfaceError
-from modeld.frame_sync import FramePair
+from modeld.frames.frame_sync import FramePair
+from modeld.model.driving_model import DrivingModel, ModelInputs
 from runtime.driving_interface import HistoryRule, ImageRule, ModelPart
 from tests.modeld.bench import Patch, frame_of
 from tests.modeld.fake_program import TICI, FakeProgram, make_interface

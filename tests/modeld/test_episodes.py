@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from cereal.clock import ManualClock
-from modeld.episodes import NS_PER_S, Episodes, Kind
-from modeld.loop_state import Fault, LoopState
+from modeld.state.episodes import NS_PER_S, Episodes, Kind
+from modeld.state.loop_state import Fault, LoopState
 from tests.modeld.bench import Log
 
 MS = 1_000_000

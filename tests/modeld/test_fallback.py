@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modeld.drive_memory import DriveMemory, state_directory
-from modeld.loop_state import Fault, LoopState
-from modeld.side_reports import DriveKeeper
+from modeld.health.side_reports import DriveKeeper
+from modeld.state.drive_memory import DriveMemory, state_directory
+from modeld.state.loop_state import Fault, LoopState
 from runtime.errors import RuntimeFault
 from tests.modeld.bench import Bench, Log, Patch
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface

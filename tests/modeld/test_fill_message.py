@@ -13,12 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from cereal.schema import new_event, read_event
-from modeld.actions import Action
-from modeld.confidence import Confidence
 from modeld.constants import T_IDXS, X_IDXS
-from modeld.desire import LaneChangeDirection, LaneChangeState
 from modeld.errors import InternalError
-from modeld.fill_message import (
+from modeld.outputs.actions import Action
+from modeld.outputs.confidence import Confidence
+from modeld.outputs.fill_message import (
     FrameInfo,
     FrameVerdict,
     fill_camera_odometry,
@@ -27,8 +26,9 @@ from modeld.fill_message import (
     fill_outputs,
     path_coefficients,
 )
-from modeld.model_message import ModelMessage
-from modeld.parse_outputs import DrivingOutputs
+from modeld.outputs.model_message import ModelMessage
+from modeld.outputs.parse_outputs import DrivingOutputs
+from modeld.vehicle.desire import LaneChangeDirection, LaneChangeState
 from tests.modeld.bench import check_fields
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -361,6 +361,6 @@ def test_a_number_that_is_computed_of_outputs_is_refused_at_the_start(
             builder = getattr(builder, step)
         setattr(builder, name, value.item() if isinstance(value, np.generic) else value)
 
-    monkeypatch.setattr("modeld.model_message.fill_outputs", fill)
+    monkeypatch.setattr("modeld.outputs.model_message.fill_outputs", fill)
     with pytest.raises(InternalError, match=f"modelV2: {field.split('.')[0]}: expected copies"):
         ModelMessage(make_outputs())

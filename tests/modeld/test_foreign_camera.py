@@ -13,8 +13,8 @@ IMPORTS = """
 import logging, threading
 from cereal.clock import MonotonicClock
 from cereal.cameras import RingCameras
-from modeld.episodes import Episodes
-from modeld.loop_state import LoopState
+from modeld.state.episodes import Episodes
+from modeld.state.loop_state import LoopState
 from modeld.startup import wait_for_cameras, wait_for_driver_camera
 """
 WAIT = """

@@ -5,8 +5,8 @@ import pytest
 
 from cereal.clock import ManualClock
 from cereal.frames import Frame
-from modeld.frame_judge import FROZEN_FRAMES, FrameJudge
-from modeld.loop_state import Fault
+from modeld.frames.frame_judge import FROZEN_FRAMES, FrameJudge
+from modeld.state.loop_state import Fault
 from tests.modeld.bench import MS
 from tests.modeld.conftest import make_episodes
 from tests.modeld.fake_program import SMALL

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from cereal.frames import Frame, FrameRingReader, FrameRingWriter, MemoryFrameSource
-from modeld.frame_sync import FramePair
-from modeld.loop_state import Fault
-from modeld.sync_log import MAX_RECEIVES
+from modeld.frames.frame_sync import FramePair
+from modeld.frames.sync_log import MAX_RECEIVES
+from modeld.state.loop_state import Fault
 from tests.modeld.bench import MS, Log, frame_of
 from tests.modeld.conftest import make_sync
 from tests.modeld.fake_program import SMALL

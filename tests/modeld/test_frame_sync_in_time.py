@@ -7,8 +7,8 @@ import pytest
 
 from cereal.clock import ManualClock
 from cereal.frames import Frame, FrameFormat
-from modeld.frame_sync import EXTRA_WAIT_MS, LOST_AFTER_MS, FramePair
-from modeld.loop_state import Fault
+from modeld.frames.frame_sync import EXTRA_WAIT_MS, LOST_AFTER_MS, FramePair
+from modeld.state.loop_state import Fault
 from tests.modeld.bench import MS, Log
 from tests.modeld.conftest import make_sync
 from tests.modeld.fake_program import SMALL

@@ -16,16 +16,16 @@ from cereal.clock import ManualClock
 from cereal.errors import TransportError
 from cereal.schema import content, member_name, read_event
 from cereal.transport.memory import MemoryTransport
-from modeld import health as health_module
-from modeld.health import HEALTH_SERVICES, HealthReporter
-from modeld.health_facts import facts_of, versions
-from modeld.health_snapshot import SelfTestFacts, ServiceFacts, TestResult
-from modeld.load_models import LoadedModel
-from modeld.loop_state import Fault, LoopState, Phase
-from modeld.metrics import MetricsFile
-from modeld.process_figures import Temperature
-from modeld.realtime import Effect
-from modeld.stages import BOUNDS_MS, NS_PER_MS
+from modeld.health import reporter as health_module
+from modeld.health.metrics import MetricsFile
+from modeld.health.reporter import HEALTH_SERVICES, HealthReporter
+from modeld.health.snapshot import SelfTestFacts, ServiceFacts, TestResult
+from modeld.model.load_models import LoadedModel
+from modeld.model.model_facts import facts_of, versions
+from modeld.service.process_figures import Temperature
+from modeld.service.realtime import Effect
+from modeld.state.loop_state import Fault, LoopState, Phase
+from modeld.state.stages import BOUNDS_MS, NS_PER_MS
 from tests.modeld.bench import Patch, check_fields, eventually, small_artifacts
 
 NS_PER_S = 1_000_000_000

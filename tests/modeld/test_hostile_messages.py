@@ -10,11 +10,11 @@ import pytest
 from cereal.clock import ManualClock
 from cereal.pubsub import SubMaster
 from cereal.transport import MemoryTransport
-from modeld.bus_reader import BusReader
-from modeld.episodes import Episodes
-from modeld.inputs import SUBSCRIPTIONS
-from modeld.loop_state import LoopState
-from modeld.validity import Freshness
+from modeld.state.episodes import Episodes
+from modeld.state.loop_state import LoopState
+from modeld.vehicle.bus_reader import BusReader
+from modeld.vehicle.inputs import SUBSCRIPTIONS
+from modeld.vehicle.validity import Freshness
 from tests.support.hostile import HostileMessages, own_memory_mib
 
 MESSAGES = 200_000

@@ -7,8 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modeld.inputs import DEMO_CAR, CarParameters, DesirePulse, action_times, read_car_parameters
-from modeld.validity import Reason
+from modeld.vehicle.inputs import (
+    DEMO_CAR,
+    CarParameters,
+    DesirePulse,
+    action_times,
+    read_car_parameters,
+)
+from modeld.vehicle.validity import Reason
 from tests.modeld.bench import car_event
 from tests.modeld.fake_program import SPLIT_ACTION
 

@@ -9,13 +9,13 @@ import pytest
 
 import runtime
 from cereal.errors import TransportError
-from modeld.config import Config
-from modeld.drive_memory import DriveMemory
-from modeld.driving_model import check_interface, try_driving
 from modeld.errors import ModelInterfaceError, StoreError
-from modeld.load_models import Before, Loader, ModelKind, Models, load_models
-from modeld.model_store import ModelStore
-from modeld.store_manifest import ModelId
+from modeld.model.driving_model import check_interface, try_driving
+from modeld.model.load_models import Before, Loader, ModelKind, Models, load_models
+from modeld.service.config import Config
+from modeld.state.drive_memory import DriveMemory
+from modeld.store.manifest import ModelId
+from modeld.store.model_store import ModelStore
 from runtime.errors import ArtifactError
 from tests.modeld.bench import Log
 from tests.modeld.fake_program import SMALL

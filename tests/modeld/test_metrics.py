@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from modeld.health_snapshot import (
+from modeld.health.metrics import MetricsFile, metrics_text
+from modeld.health.snapshot import (
     Earlier,
     HealthSnapshot,
     SelfTestFacts,
@@ -19,9 +20,7 @@ from modeld.health_snapshot import (
     TestResult,
     take_snapshot,
 )
-from modeld.loop_state import Fault, LoopState, Phase
-from modeld.metrics import MetricsFile, metrics_text
-from modeld.process_figures import (
+from modeld.service.process_figures import (
     MOST_TEMPERATURES,
     FigureReader,
     Figures,
@@ -29,8 +28,9 @@ from modeld.process_figures import (
     find_sensors,
     read_temperatures,
 )
-from modeld.realtime import Effect
-from modeld.stages import BOUNDS_MS, NS_PER_MS
+from modeld.service.realtime import Effect
+from modeld.state.loop_state import Fault, LoopState, Phase
+from modeld.state.stages import BOUNDS_MS, NS_PER_MS
 from tests.cereal.shared import largest_file
 from tests.modeld.bench import Log, eventually
 from tests.modeld.test_health import Line

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from modeld.errors import ModelInterfaceError, StoreError
-from modeld.model_store import ModelStore, candidates
-from modeld.store_manifest import ModelId, StoreManifest, parse_manifest
-from modeld.store_removal import remove, version_at
-from modeld.store_selection import Selected
+from modeld.store.manifest import ModelId, StoreManifest, parse_manifest
+from modeld.store.model_store import ModelStore, candidates
+from modeld.store.removal import remove, version_at
+from modeld.store.selection import Selected
 from runtime.artifact import read_artifact
 from tests.cereal.shared import largest_file
 from tests.modeld.bench import Log, small_artifacts

@@ -12,11 +12,11 @@ from cereal.frames import Frame, FrameFormat, nv12_format
 from cereal.pubsub import PubMaster
 from cereal.schema import read_event
 from cereal.transport import MemoryTransport
-from modeld.config import Config
-from modeld.driver_camera import driver_transform, find_driver_camera
 from modeld.errors import ModelInterfaceError
-from modeld.loop_state import Fault
 from modeld.monitoring import Monitoring, MonitoringStep, try_monitoring
+from modeld.service.config import Config
+from modeld.state.loop_state import Fault
+from modeld.vehicle.driver_camera import driver_transform, find_driver_camera
 from tests.modeld.bench import Log
 from tests.modeld.fake_program import TICI
 from tests.modeld.monitoring_program import METADATA_2025, MonitoringProgram

@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from cereal.schema import new_event
-from modeld.fill_driver_state import MonitoringFrame, fill_driver_state
-from modeld.monitoring_outputs import MonitoringOutputs, MonitoringParser, nobody
+from modeld.outputs.fill_driver_state import MonitoringFrame, fill_driver_state
+from modeld.outputs.monitoring_outputs import MonitoringOutputs, MonitoringParser, nobody
 from runtime.errors import ArtifactError
 from runtime.monitoring_interface import parse_monitoring_interface
 from tests.modeld.monitoring_program import METADATA_2025, METADATA_2026, metadata, slices_2026

@@ -11,8 +11,8 @@ import pytest
 
 from cereal.schema import new_event
 from cereal.transport import MemoryTransport, ZmqTransport
-from modeld.notify import Notifier
-from modeld.parked import why_not_parked
+from modeld.service.notify import Notifier
+from tools.lib.parked import why_not_parked
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -12,8 +12,8 @@ import pytest
 
 from cereal.schema import new_event
 from modeld.errors import ParameterError
-from modeld.inputs import CarParameters
-from modeld.param_values import (
+from modeld.vehicle.inputs import CarParameters
+from modeld.vehicle.param_values import (
     BUNDLE,
     CALIBRATION,
     CAMERA_OFFSET,
@@ -27,8 +27,8 @@ from modeld.param_values import (
     StoredCalibration,
     StoredDelay,
 )
-from modeld.param_watch import CarWatch, UserDelay, tell_differences
-from modeld.params import LIMIT_BYTES, Parameter, Params
+from modeld.vehicle.param_watch import CarWatch, UserDelay, tell_differences
+from modeld.vehicle.params import LIMIT_BYTES, Parameter, Params
 from runtime.manifest import ModelSource
 from tests.modeld.bench import Log, Patch, car_event, car_parameter
 from tests.modeld.fake_program import SPLIT_ACTION

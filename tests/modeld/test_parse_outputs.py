@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from modeld.errors import ModelInterfaceError
-from modeld.parse_outputs import (
+from modeld.outputs.parse_outputs import (
     HEADS,
     DrivingOutputs,
     OutputParser,

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from modeld.realtime import Effect, awake, cpus_of, newest
+from modeld.service.realtime import Effect, awake, cpus_of, newest
 from runtime import choose_device
 
 # Applies each of several settings as the daemon does, in a process forked for it; says what came
 # of them and what the system knows.
 CHILD = """
 import gc, json, os, sys, threading
-from modeld.config import RealtimeConfig
-from modeld.realtime import apply_to_loop, apply_to_process
+from modeld.service.config import RealtimeConfig
+from modeld.service.realtime import apply_to_loop, apply_to_process
 
 def apply(settings):
     effects, found = list(apply_to_process(settings)), {}
@@ -155,8 +155,8 @@ def test_another_user_needs_two_capabilities_and_no_more() -> None:
 # The same of a driver that computes on threads of this process.
 DEVICE_CHILD = """
 import json, sys
-from modeld.config import RealtimeConfig
-from modeld.realtime import apply_to_program
+from modeld.service.config import RealtimeConfig
+from modeld.service.realtime import apply_to_program
 from tests.runtime import tiny
 
 with tiny.load(sys.argv[1]) as program:

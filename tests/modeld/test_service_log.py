@@ -17,13 +17,12 @@ from typing import Any, TextIO
 import pytest
 
 from cereal.clock import ManualClock
-from modeld import service_log
-from modeld.episodes import NS_PER_S, Episodes, Kind
-from modeld.log_format import MAX_MESSAGE, entry_of
-from modeld.log_limit import MOST, PERIOD_NS
-from modeld.loop_state import LoopState
-from modeld.service_log import CAPACITY, CLOSE_S, RESERVED, ServiceLog
-from modeld.sync_log import EXTRA_LOST
+from modeld.frames.sync_log import EXTRA_LOST
+from modeld.service import service_log
+from modeld.service.log_format import MAX_MESSAGE, MOST, PERIOD_NS, entry_of
+from modeld.service.service_log import CAPACITY, CLOSE_S, RESERVED, ServiceLog
+from modeld.state.episodes import NS_PER_S, Episodes, Kind
+from modeld.state.loop_state import LoopState
 from tests.cereal.shared import largest_file
 from tests.modeld.bench import Patch, eventually
 
@@ -211,8 +210,10 @@ def test_warnings_and_ended_threads_are_records(file: LogFile) -> None:
         thread.start()
         thread.join()
     first, second = file.lines()
-    assert re.search(r" W modeld\.service_log: UserWarning: take care \(.*:\d+\)$", first)
-    assert " E modeld.service_log: thread 'loop' ended by an exception: KeyError: " in second
+    assert re.search(r" W modeld\.service\.service_log: UserWarning: take care \(.*:\d+\)$", first)
+    assert (
+        " E modeld.service.service_log: thread 'loop' ended by an exception: KeyError: " in second
+    )
 
 
 def test_what_was_installed_before_is_restored() -> None:
@@ -353,7 +354,7 @@ def test_a_stream_that_takes_nothing_loses_records_and_nothing_else(what: str) -
 
 STUCK = """
 import logging
-from modeld.service_log import ServiceLog
+from modeld.service.service_log import ServiceLog
 with ServiceLog():
     for n in range(5000): logging.getLogger('x').error(f'{n}' + 'x' * 100)
 """

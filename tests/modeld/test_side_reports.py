@@ -8,9 +8,9 @@ import pytest
 from cereal.cameras import RingCameras
 from cereal.schema import new_event
 from modeld.errors import ModeldError
-from modeld.loop_state import LoopState, Phase
-from modeld.side_reports import CameraReport, RoadState
+from modeld.health.side_reports import CameraReport, RoadState
 from modeld.startup import check_open_files
+from modeld.state.loop_state import LoopState, Phase
 from tests.modeld.bench import Car, Log, Patch
 
 NS_PER_S = 1_000_000_000
@@ -95,42 +95,42 @@ def test_too_few_open_files_are_refused(limit: int, enough: bool, monkeypatch: P
 @pytest.mark.parametrize(
     ("module", "name", "value"),
     [
-        ("config", "LONGEST_WAIT_MS", 800),
-        ("frame_judge", "FROZEN_FRAMES", 20),
-        ("frame_judge", "MOVING_MPS", 1.0),
-        ("frame_judge", "SAMPLES", 256),
-        ("frame_sync", "EXTRA_WAIT_MS", 100),
-        ("frame_sync", "LOST_AFTER_MS", 300),
-        ("frame_sync", "RETURN_PAIRS", 4),
-        ("frame_sync", "RETURN_WAIT_MS", 40),
-        ("health", "_SENSOR_REPORTS", 10),
-        ("load_models", "SELF_TEST_RUNS", 3),
-        ("log_format", "MAX_FRAMES", 6),
-        ("log_format", "MAX_MESSAGE", 3000),
-        ("log_limit", "MAX_KINDS", 512),
-        ("log_limit", "MOST", 10),
-        ("log_limit", "PERIOD_NS", 10 * NS_PER_S),
-        ("model_store", "LOCK_WAIT_S", 30.0),
-        ("notify", "READY_WAIT_S", 2.0),
-        ("params", "LIMIT_BYTES", 1 << 20),
-        ("parked", "ANSWER_S", 1.6),
-        ("process", "BUILD_S", 60.0),
-        ("process_figures", "MOST_TEMPERATURES", 16),
-        ("realtime", "STACK_BYTES", 256 << 10),
-        ("realtime", "SWITCH_INTERVAL_S", 0.0005),
-        ("service_log", "CAPACITY", 1024),
-        ("service_log", "CHUNK_BYTES", 4096),
-        ("service_log", "CLOSE_S", 1.0),
-        ("service_log", "RESERVED", 256),
-        ("startup", "POLL_S", 0.1),
-        ("supervisor", "IDLE_TICK_S", 0.1),
-        ("supervisor", "JOIN_S", 3.0),
-        ("supervisor", "LONGEST_PATIENCE_NS", 3 * NS_PER_S // 2),
-        ("supervisor", "PARKED_NS", 5 * NS_PER_S),
-        ("supervisor", "PROGRESS_NS", NS_PER_S),
-        ("supervisor", "TICK_S", 0.025),
-        ("sync_log", "MAX_RECEIVES", 60),
+        ("modeld.service.config", "LONGEST_WAIT_MS", 800),
+        ("modeld.frames.frame_judge", "FROZEN_FRAMES", 20),
+        ("modeld.frames.frame_judge", "MOVING_MPS", 1.0),
+        ("modeld.frames.frame_judge", "SAMPLES", 256),
+        ("modeld.frames.frame_sync", "EXTRA_WAIT_MS", 100),
+        ("modeld.frames.frame_sync", "LOST_AFTER_MS", 300),
+        ("modeld.frames.frame_sync", "RETURN_PAIRS", 4),
+        ("modeld.frames.frame_sync", "RETURN_WAIT_MS", 40),
+        ("modeld.health.reporter", "_SENSOR_REPORTS", 10),
+        ("modeld.model.load_models", "SELF_TEST_RUNS", 3),
+        ("modeld.service.log_format", "MAX_FRAMES", 6),
+        ("modeld.service.log_format", "MAX_MESSAGE", 3000),
+        ("modeld.service.log_format", "MAX_KINDS", 512),
+        ("modeld.service.log_format", "MOST", 10),
+        ("modeld.service.log_format", "PERIOD_NS", 10 * NS_PER_S),
+        ("modeld.store.model_store", "LOCK_WAIT_S", 30.0),
+        ("modeld.service.notify", "READY_WAIT_S", 2.0),
+        ("modeld.vehicle.params", "LIMIT_BYTES", 1 << 20),
+        ("tools.lib.parked", "ANSWER_S", 1.6),
+        ("modeld.process", "BUILD_S", 60.0),
+        ("modeld.service.process_figures", "MOST_TEMPERATURES", 16),
+        ("modeld.service.realtime", "STACK_BYTES", 256 << 10),
+        ("modeld.service.realtime", "SWITCH_INTERVAL_S", 0.0005),
+        ("modeld.service.service_log", "CAPACITY", 1024),
+        ("modeld.service.service_log", "CHUNK_BYTES", 4096),
+        ("modeld.service.service_log", "CLOSE_S", 1.0),
+        ("modeld.service.service_log", "RESERVED", 256),
+        ("modeld.startup", "POLL_S", 0.1),
+        ("modeld.supervisor", "IDLE_TICK_S", 0.1),
+        ("modeld.supervisor", "JOIN_S", 3.0),
+        ("modeld.supervisor", "LONGEST_PATIENCE_NS", 3 * NS_PER_S // 2),
+        ("modeld.supervisor", "PARKED_NS", 5 * NS_PER_S),
+        ("modeld.supervisor", "PROGRESS_NS", NS_PER_S),
+        ("modeld.supervisor", "TICK_S", 0.025),
+        ("modeld.frames.sync_log", "MAX_RECEIVES", 60),
     ],
 )
 def test_limits_are_those_that_were_decided(module: str, name: str, value: float) -> None:
-    assert getattr(importlib.import_module(f"modeld.{module}"), name) == value
+    assert getattr(importlib.import_module(module), name) == value

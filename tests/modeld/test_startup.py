@@ -19,13 +19,9 @@ from cereal.schema import new_event
 from cereal.transport import MemoryTransport
 from cereal.visionipc import VisionIpcCameras, VisionIpcServer
 from modeld import process, startup
-from modeld.config import Config
-from modeld.episodes import Episodes
 from modeld.errors import ConfigError, InternalError, ModelInterfaceError
-from modeld.inputs import CarParameters
-from modeld.loop_state import Phase
-from modeld.params import Params
 from modeld.process import run
+from modeld.service.config import Config
 from modeld.startup import (
     StopRequested,
     StopSignals,
@@ -33,6 +29,10 @@ from modeld.startup import (
     wait_for_car,
     wait_for_driver_camera,
 )
+from modeld.state.episodes import Episodes
+from modeld.state.loop_state import Phase
+from modeld.vehicle.inputs import CarParameters
+from modeld.vehicle.params import Params
 from tests.modeld.bench import Log, Patch, car_event, car_parameter
 from tests.modeld.conftest import make_episodes
 from tests.modeld.fake_program import SMALL

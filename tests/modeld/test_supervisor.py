@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 import modeld
-from modeld.config import LONGEST_WAIT_MS
 from modeld.errors import RunTimeoutError
-from modeld.frame_sync import EXTRA_WAIT_MS
-from modeld.loop_state import Fault, LoopState, Phase
-from modeld.notify import Notifier
-from modeld.run_guard import RunGuard
+from modeld.frames.frame_sync import EXTRA_WAIT_MS
+from modeld.service.config import LONGEST_WAIT_MS
+from modeld.service.notify import Notifier
+from modeld.state.loop_state import Fault, LoopState, Phase, RunGuard
 from modeld.supervisor import (
     LONGEST_PATIENCE_NS,
     NS_PER_S,

@@ -13,9 +13,9 @@ import pytest
 from cereal.frames import FrameFormat, nv12_format
 from cereal.schema import new_event
 from modeld.daemon import StepResult
-from modeld.inputs import SUBSCRIPTIONS, read_car_parameters
-from modeld.loop_state import Fault, LoopState
-from modeld.validity import INPUTS, Reason, ValidityLog
+from modeld.state.loop_state import Fault, LoopState
+from modeld.vehicle.inputs import SUBSCRIPTIONS, read_car_parameters
+from modeld.vehicle.validity import INPUTS, Reason, ValidityLog
 from tests.modeld.bench import MS, Bench, Log, car_event, frame_of
 from tests.modeld.fake_program import SMALL, TICI, FakeProgram
 

@@ -4,10 +4,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from modeld.loop_state import LoopState, Phase
-from modeld.notify import Notifier
-from modeld.run_guard import RunGuard
+from modeld.service.notify import Notifier
 from modeld.startup import StopSignals
+from modeld.state.loop_state import LoopState, Phase, RunGuard
 from modeld.supervisor import Supervisor
 from tests.modeld.bench import eventually
 

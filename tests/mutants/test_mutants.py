@@ -134,7 +134,7 @@ def test_a_fault_that_keeps_a_conftest_from_being_imported_is_caught(tree: Path)
 
 
 def test_near_and_quick_tests_are_run_first() -> None:
-    fault = Fault("modeld/frame_sync.py", 0, 1, "2", 1, None, "constant")
+    fault = Fault("modeld/frames/frame_sync.py", 0, 1, "2", 1, None, "constant")
     seconds = {
         "tests/tools/test_cli.py::test_a": 0.1,
         "tests/modeld/test_desire.py::test_b": 3.0,

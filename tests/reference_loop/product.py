@@ -6,10 +6,10 @@ import numpy as np
 
 from cereal.frames import Frame, FrameFormat, MemoryFrameSource
 from cereal.schema import new_event
-from modeld.calibration import Camera, DeviceCameras
-from modeld.config import Config
 from modeld.daemon import PUBLICATIONS, Daemon
-from modeld.inputs import read_car_parameters
+from modeld.service.config import Config
+from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.inputs import read_car_parameters
 from runtime.program import Program
 from tests.modeld import bench
 from tests.reference_loop.drive import Drive

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from modeld.config import SETTINGS
+from modeld.service.config import SETTINGS
 from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.command_lines import PLACES, SIZES, TEXTS, named, options_of, outputs_of, words_of
 from tests.tools.conftest import Modeld

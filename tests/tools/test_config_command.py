@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from modeld.config import SETTINGS, Config
-from modeld.config_sample import sample_config
-from modeld.config_sources import load_config
+from modeld.service.config import SETTINGS, Config
+from modeld.service.config_sources import load_config, sample_config
 from tests.tools.conftest import Modeld
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [DIWE] [\w.]+: .+")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from modeld.config_sources import load_config
+from modeld.service.config_sources import load_config
 from tests.tools.conftest import Modeld, Said
 from tools import install_unit
 from tools.install_unit import DAEMONS

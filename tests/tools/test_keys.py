@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 from cereal.transport import ZmqTransport
 from cereal.transport.curve import CurveKeys
-from modeld.config_sources import load_config
+from modeld.service.config_sources import load_config
 from tests.cereal.shared import free_address, model_event
 from tests.tools.conftest import Modeld
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from modeld.health_snapshot import ServiceFacts
-from modeld.loop_state import LoopState, Phase
+from modeld.health.snapshot import ServiceFacts
+from modeld.state.loop_state import LoopState, Phase
 from runtime.artifact import read_artifact as artifact_of
 from runtime.artifact import write_artifact
 from tests.modeld.bench import eventually
@@ -213,7 +213,7 @@ print(why_not_parked(transport, 0.1), flush=True)
         open_directory,
         user=STRANGER,
         group=OWN_GROUP,
-        imports="from modeld.parked import why_not_parked",
+        imports="from tools.lib.parked import why_not_parked",
     ) as child:
         assert line(child) == "ready"
         with repeating(f"ipc://{open_directory}", ("deviceState", driving)):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.calibration import Camera
+from modeld.vehicle.calibration import Camera
 from tools.behaviour.road_plane import RoadPlane
 from tools.errors import LabelsError, UsageError
 from tools.lib.camera import stand_in_camera

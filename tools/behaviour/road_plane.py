@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.calibration import Camera
-from modeld.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
+from modeld.vehicle.calibration import Camera
+from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tools.lib.camera import project
 
 Floats = NDArray[np.float64]

@@ -36,7 +36,7 @@ def artifact(given: Path | None, store: Path, device: str | None, place: Path) -
         place: a directory for the example.
     """
     from modeld.errors import ModeldError
-    from modeld.model_store import candidates
+    from modeld.store.model_store import candidates
 
     section = Section("artifact")
     if given is not None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from cereal.frames import Frame, FrameFormat, nv12_format
-from modeld.calibration import Camera, DeviceCameras, find_cameras
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
+from modeld.vehicle.calibration import Camera, DeviceCameras, find_cameras
 from tools.closed_loop.messages import DEVICE, ENDED_BEFORE_NS, EXPOSED_BEFORE_NS, SENSOR
 from tools.closed_loop.simulation import Simulation
 from tools.closed_loop.trial import Trial

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.calibration import Camera
+from modeld.vehicle.calibration import Camera
 from tools.closed_loop.cameras import device_cameras
 from tools.closed_loop.scenes import Scene
 from tools.closed_loop.simulation import FRAME_S

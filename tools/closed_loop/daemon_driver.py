@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cereal.schema import read_event
-from modeld.actions import Action
-from modeld.calibration import DeviceCameras
-from modeld.config import Config
-from modeld.driving_model import DrivingProgram
+from modeld.model.driving_model import DrivingProgram
+from modeld.outputs.actions import Action
+from modeld.service.config import Config
+from modeld.vehicle.calibration import DeviceCameras
 from tools.closed_loop.cameras import Cameras, Disturb, cropped_cameras, formats
 from tools.closed_loop.messages import DEVICE, SENSOR, CarMessages, Falsify, camera_message
 from tools.closed_loop.simulation import FRAME_S, TICKS_PER_FRAME, Simulation

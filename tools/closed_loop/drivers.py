@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from modeld.actions import Action
+from modeld.outputs.actions import Action
 from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation, Track
 from tools.world.car import TICK_S
 from tools.world.expert import Expert, command

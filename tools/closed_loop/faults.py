@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.driving_model import DrivingProgram
+from modeld.model.driving_model import DrivingProgram
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from tools.closed_loop.cameras import Pictures
 from tools.closed_loop.daemon_driver import Disturbance

@@ -22,7 +22,7 @@ import numpy as np
 from cereal.clock import MonotonicClock
 from cereal.errors import FrameError, TransportError
 from cereal.schema import content, read_event
-from modeld.config import LONGEST_WAIT_MS
+from modeld.service.config import LONGEST_WAIT_MS
 from tools.closed_loop.cameras import Cameras, device_cameras
 from tools.closed_loop.daemon_driver import action_in, ignore
 from tools.closed_loop.live_bus import LiveBus, Record

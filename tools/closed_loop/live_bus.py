@@ -9,7 +9,7 @@ from typing import Final
 from cereal.frames import Frame
 from cereal.transport import ZmqTransport
 from modeld.daemon import PUBLICATIONS
-from modeld.inputs import SUBSCRIPTIONS
+from modeld.vehicle.inputs import SUBSCRIPTIONS
 from tools.closed_loop.cameras import device_cameras, formats
 from tools.drives.drive import Message
 from tools.lib.camera_process import make_rings

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from modeld.calibration import DeviceCameras
-from modeld.driving_model import DrivingProgram
+from modeld.model.driving_model import DrivingProgram
+from modeld.vehicle.calibration import DeviceCameras
 from tools.closed_loop.cameras import cropped_cameras
 from tools.closed_loop.daemon_driver import (
     FRAME_NS,

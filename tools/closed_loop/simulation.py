@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from modeld.actions import Action
+from modeld.outputs.actions import Action
 from tools.closed_loop.run_up import RunUp
 from tools.closed_loop.trial import RUN_UP_S, Trial
 from tools.world.body import FRONT_M, LENGTH_M, WIDTH_M, Body

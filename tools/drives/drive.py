@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from cereal.frames import Frame, FrameFormat
-from modeld.calibration import DeviceCameras
+from modeld.vehicle.calibration import DeviceCameras
 from tools.errors import PictureSizeError
 from tools.lib.drive_messages import Mounting
 
@@ -76,7 +76,7 @@ class DriveInfo:
             files, options. The key of references.
         formats: layout of the frames by stream; only streams that have frames.
         cameras: what the frames were filmed with; None where `deviceState` and `roadCameraState`
-            of the drive name a device of `modeld.calibration.DEVICE_CAMERAS`.
+            of the drive name a device of `modeld.vehicle.calibration.DEVICE_CAMERAS`.
         mounting: first calibration of the drive, for pictures with overlays.
         moments: how many there are, that behind the last frame included; None where only decoding
             tells.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.frame_sync import PAIRING_WINDOW_NS
+from modeld.frames.frame_sync import PAIRING_WINDOW_NS
 from tools.drives.encode_index import FRAME, NO_PICTURE
 from tools.drives.thinned_states import Rows
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.frames import FrameFormat, nv12_format
-from modeld.calibration import Camera, DeviceCameras, find_cameras
 from modeld.errors import CameraConfigError
+from modeld.vehicle.calibration import Camera, DeviceCameras, find_cameras
 from tools.drives.hevc_frames import MAX_PICTURES
 from tools.errors import DriveError, MissingPackageError, VideoError
 from tools.lib.drive_messages import Mounting

@@ -26,7 +26,7 @@ from cereal.frames import FrameRingWriter, nv12_format
 from cereal.stacks import STACKS
 from cereal.transport.opening import open_transport
 from cereal.visionipc.server import VisionIpcServer
-from modeld.process_figures import FigureReader
+from modeld.service.process_figures import FigureReader
 from modeld.startup import StopSignals
 from tools.lib.json_output import json_text
 

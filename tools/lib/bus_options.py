@@ -13,7 +13,7 @@ from cereal.services import HashName
 from cereal.stacks import DEFAULT_STACK, STACKS, Stack
 from cereal.transport import Transport
 from modeld import bus
-from modeld.config import Config, environment_prefix
+from modeld.service.config import Config, environment_prefix
 
 DEFAULT_BUS: Final = "tcp://127.0.0.1"
 # What the command does itself, and then what it is told of the daemons.

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.calibration import Camera
-from modeld.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
+from modeld.vehicle.calibration import Camera
+from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tools.errors import UsageError
 
 # A video carries no calibration. 0.9 widths is a horizontal field of view of

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.frame_format import FrameFormat, nv12_format
-from modeld.calibration import find_cameras
-from modeld.driver_camera import VIEW_INTRINSICS
-from modeld.view_geometry import (
+from modeld.vehicle.calibration import find_cameras
+from modeld.vehicle.driver_camera import VIEW_INTRINSICS
+from modeld.vehicle.view_geometry import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
     pinhole_matrix,

@@ -11,7 +11,7 @@ from cereal.errors import MessageError
 from cereal.schema import content, member_name, read_event
 from cereal.transport import Transport
 from cereal.transport.base import Subscriber
-from modeld.health import HEALTH_SERVICES
+from modeld.health.reporter import HEALTH_SERVICES
 from tools.lib.health_judge import Health
 from tools.lib.message_values import to_plain
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modeld.loop_state import REFUSED, Fault, Phase
+from modeld.state.loop_state import REFUSED, Fault, Phase
 
 Health = Mapping[str, Any]
 """A ModeldHealth as nested plain values, by the names of health.capnp."""

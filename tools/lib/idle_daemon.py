@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cereal.frames import FrameRingWriter, nv12_format
 from cereal.visionipc.server import VisionIpcServer
-from modeld.health import HEALTH_SERVICES
+from modeld.health.reporter import HEALTH_SERVICES
 from tools.lib.bench_publisher import BUFFERS, FRAME_SIZE, STACK, open_bus
 from tools.lib.processes import Child, ProcessError
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import runtime
 from modeld.errors import ModelInterfaceError
-from modeld.model_store import SelfTest
 from modeld.process import KINDS
+from modeld.store.model_store import SelfTest
 from runtime.selftest import self_test as self_test_program
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.calibration import Camera
+from modeld.vehicle.calibration import Camera
 from runtime.manifest import Manifest
 from runtime.quantities import count_text
 from tools.lib.camera import project

@@ -11,10 +11,10 @@ from threading import Event
 from cereal.address import Addresses, BusAddress
 from cereal.transport import Transport
 from modeld.bus import open_bus
-from modeld.config import Config
-from modeld.model_store import ModelStore
-from modeld.store_removal import version_at
-from modeld.store_selection import Selected
+from modeld.service.config import Config
+from modeld.store.model_store import ModelStore
+from modeld.store.removal import version_at
+from modeld.store.selection import Selected
 from tools.lib.health_ear import SERVICES, HealthEar
 from tools.lib.health_judge import Health
 

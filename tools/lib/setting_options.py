@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from modeld.config import SETTINGS
-from modeld.config_sources import Given
-from modeld.settings import Setting
+from modeld.service.config import SETTINGS
+from modeld.service.config_sources import Given
+from modeld.service.settings import Setting
 
 
 def add_setting_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from modeld.validity import ANGLES
+from modeld.vehicle.validity import ANGLES
 from tools.errors import UsageError
 from tools.lib.camera import DEFAULT_HEIGHT_M
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from modeld.driving_model import DrivingProgram
+    from modeld.model.driving_model import DrivingProgram
     from runtime.entry import TensorSpec
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.calibration import Camera, DeviceCameras, find_readouts
 from modeld.errors import CameraConfigError
-from modeld.view_geometry import rot_from_euler
+from modeld.vehicle.calibration import Camera, DeviceCameras, find_readouts
+from modeld.vehicle.view_geometry import rot_from_euler
 from tools.lib.camera import stand_in_camera
 from tools.live.newest import Surroundings
 from tools.views.answer import Rpy

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cereal.errors import MessageError
 from cereal.schema import enumerant_name, member_name, reading
-from modeld.health import HEALTH_SERVICES
+from modeld.health.reporter import HEALTH_SERVICES
 from tools.lib.health_judge import Health
 from tools.lib.message_values import to_plain
 from tools.views.answer import Answer, AnswerReader, Rpy

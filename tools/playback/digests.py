@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.driving_model import DrivingProgram
+from modeld.model.driving_model import DrivingProgram
 from modeld.monitoring import MonitoringProgram
 from tools.lib.wrapped_program import WrappedProgram
 from tools.playback.outcome import INPUT_NAMES, OUTPUTS

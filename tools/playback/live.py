@@ -23,7 +23,7 @@ from typing import Any, Final
 from cereal.clock import MonotonicClock
 from cereal.transport import ZmqTransport
 from modeld.daemon import PUBLICATIONS
-from modeld.health import HEALTH_SERVICES
+from modeld.health.reporter import HEALTH_SERVICES
 from runtime.quantities import count_text
 from tools.drives.drive import Drive, DriveInfo, FirstPart
 from tools.errors import UsageError

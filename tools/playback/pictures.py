@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from modeld.calibration import Camera, find_cameras
 from modeld.daemon import StepResult
 from modeld.errors import CameraConfigError
+from modeld.vehicle.calibration import Camera, find_cameras
 from runtime.whole_file import whole_file
 from tools.drives.drive import DriveInfo, Moment
 from tools.lib.npz import write_npz

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Final
 
 from cereal.schema import new_event
-from modeld.calibration import DeviceCameras, find_readouts
 from modeld.errors import CameraConfigError
-from modeld.inputs import DEMO_CAR
 from modeld.startup import DRIVER_STREAM, ROAD_STREAM, WIDE_STREAM
+from modeld.vehicle.calibration import DeviceCameras, find_readouts
+from modeld.vehicle.inputs import DEMO_CAR
 from tools.drives.drive import DriveInfo
 from tools.lib.bus_options import addresses_of
 from tools.lib.drive_messages import START_NS

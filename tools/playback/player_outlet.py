@@ -16,7 +16,7 @@ from cereal.services import SERVICES, service_of_member
 from cereal.stacks import DEFAULT_STACK, Stack
 from cereal.transport.base import Publisher, Transport
 from modeld.bus import DAEMON_SERVICES
-from modeld.inputs import SUBSCRIPTIONS
+from modeld.vehicle.inputs import SUBSCRIPTIONS
 from tools.errors import DriveError, ToolError, UsageError
 
 # Without them nobody can make sense of the rest; no filter takes them away.

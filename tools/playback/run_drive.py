@@ -15,10 +15,10 @@ from pathlib import Path
 
 from cereal.errors import LogError
 from cereal.log_writer import LogWriter
-from modeld.config import Config
 from modeld.daemon import StepResult
-from modeld.driving_model import DrivingProgram
+from modeld.model.driving_model import DrivingProgram
 from modeld.monitoring import MonitoringProgram, MonitoringStep
+from modeld.service.config import Config
 from runtime.manifest import is_strict
 from tools.drives.drive import Drive, FirstPart, Moment
 from tools.playback.digests import DigestingProgram

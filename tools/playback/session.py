@@ -17,10 +17,8 @@ from cereal.frames import DEFAULT_SLOTS, Frame, FrameFormat, MemoryFrameSource
 from cereal.schema import read_event
 from cereal.services import members_of
 from cereal.transport import MemoryTransport, Publisher
-from modeld.config import Config
 from modeld.daemon import PUBLICATIONS, Daemon, StepResult
-from modeld.driving_model import DrivingProgram
-from modeld.inputs import DEMO_CAR, SUBSCRIPTIONS, CarParameters, read_car_parameters
+from modeld.model.driving_model import DrivingProgram
 from modeld.monitoring import (
     PUBLICATION,
     Monitoring,
@@ -28,7 +26,9 @@ from modeld.monitoring import (
     MonitoringStep,
     try_monitoring,
 )
+from modeld.service.config import Config
 from modeld.startup import DRIVER_STREAM, ROAD_STREAM, WIDE_STREAM
+from modeld.vehicle.inputs import DEMO_CAR, SUBSCRIPTIONS, CarParameters, read_car_parameters
 from tools.drives.drive import DriveInfo, Message, Moment
 
 # Outputs are stamped this long after what they were made from, so that the log does not depend on

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from modeld.config import Config
 from modeld.daemon import StepResult
+from modeld.service.config import Config
 from runtime import load_program
 from runtime.artifact import Artifact
 from runtime.device import Device, choose_device

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from cereal.errors import CerealError
 from cereal.schema import member_name, read_event
-from modeld.config import Config
 from modeld.errors import ModeldError
+from modeld.service.config import Config
 from runtime.device import choose_device
 from runtime.driving_interface import parse_interface
 from runtime.errors import RuntimeFault

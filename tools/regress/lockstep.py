@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.config import Config
 from modeld.daemon import StepResult
+from modeld.service.config import Config
 from runtime.program import Program
 from runtime.stepping import Stepper
 from tools.drives.drive import Moment

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from cereal.frames import Frame
 from cereal.schema import read_event
-from modeld.calibration import Camera, find_cameras
 from modeld.errors import ModeldError
+from modeld.vehicle.calibration import Camera, find_cameras
 from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.lib.camera import project

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.config import Config
 from modeld.daemon import StepResult
+from modeld.service.config import Config
 from runtime.program import Program
 from runtime.stepping import Stepper
 from runtime.whole_file import whole_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from modeld.calibration import Camera
+from modeld.vehicle.calibration import Camera
 from tools.render.world import TICKS_PER_S
 from tools.world.curves import Floats, random_walk, through_knots
 from tools.world.sky import Picture

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from modeld.calibration import Camera
+from modeld.vehicle.calibration import Camera
 from tools.world.sky import Picture
 from tools.world.view import Bytes
 

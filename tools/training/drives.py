@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.actions import acceleration_from_plan, curvature_from_plan, smooth
 from modeld.constants import (
     DESIRE_LENGTH,
     DT_MODEL_S,
@@ -24,7 +23,8 @@ from modeld.constants import (
     PLAN_VELOCITY,
     T_IDXS,
 )
-from modeld.desire import Desire
+from modeld.outputs.actions import acceleration_from_plan, curvature_from_plan, smooth
+from modeld.vehicle.desire import Desire
 from tools.training.heads import POLICY_HEADS, ROW_S, Singles, target_of
 from tools.training.leads import random_lead
 from tools.training.mirror import Bytes

@@ -2,7 +2,7 @@
 
 A *target* is one flat float32 vector per sample: of each head what is true, in the head's own
 units, NaN where there is no truth. An *output* has twice as many values for heads with deviations:
-means, then logarithms of standard deviations, as `modeld.parse_outputs` reads them.
+means, then logarithms of standard deviations, as `modeld.outputs.parse_outputs` reads them.
 """
 
 from __future__ import annotations

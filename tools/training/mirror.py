@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.desire import Desire
+from modeld.vehicle.desire import Desire
 from tools.training.heads import Head, Singles
 
 Bytes = NDArray[np.uint8]

@@ -16,16 +16,17 @@ from modeld.constants import (
     DESIRE_LENGTH,
     DESIRE_PREDICTION_STEPS,
     DISENGAGE_HORIZONS_S,
+    ENGAGED,
     LEAD_COUNT,
     LEAD_PROB_T_S,
     LEAD_STEPS,
     LEAD_T_S,
     LEAD_WIDTH,
+    META_LAYOUTS,
     T_IDXS,
     X_IDXS,
 )
-from modeld.desire import Desire
-from modeld.meta_layout import ENGAGED, META_LAYOUTS
+from modeld.vehicle.desire import Desire
 from tools.world.body import Body
 from tools.world.curves import Floats
 from tools.world.expert import LEFT, Plan
@@ -69,7 +70,7 @@ class Truth:
         wide_from_device_euler: (3,) both cameras look the same way.
         desire_state: (8,) what the car does, one of eight is 1.
         desire_pred: (4, 8) the same in 2, 4, 6, 8 s.
-        meta: (55,) in the columns of ``modeld.meta_layout``.
+        meta: (55,) in the columns of ``modeld.constants``.
         for_curves: (1,) the acceleration that the curves ahead allow or ask for, m/s^2; no head of
             the model has it.
     """
@@ -105,8 +106,8 @@ def truth_of(
         body: the car.
         vehicles: the other cars.
         plan: what the expert would do from here.
-        desire: what the car does as a member of ``modeld.desire.Desire``; 0 takes it from the
-            plan.
+        desire: what the car does as a member of ``modeld.vehicle.desire.Desire``; 0 takes it from
+            the plan.
         height_m: of the camera over the road.
     """
     doing = desire or _desire_of(plan)

@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from cereal.schema import new_event, read_event
-from modeld.actions import Action
-from modeld.calibration import Camera, DeviceCameras
 from modeld.constants import IDX_COUNT, PLAN_WIDTH, T_IDXS
-from modeld.driving_model import DrivingProgram
-from modeld.view_geometry import MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS, warp_matrix
+from modeld.model.driving_model import DrivingProgram
+from modeld.outputs.actions import Action
+from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.view_geometry import MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS, warp_matrix
 from tests.support.selection import quick_cases
 from tests.tools.tiny_driving import INTERFACE
 from tools.closed_loop.cameras import cropped_cameras

@@ -21,11 +21,11 @@ from cereal.clock import MonotonicClock
 from cereal.frames import FrameRingWriter, nv12_format
 from cereal.schema import new_event
 from cereal.transport import ZmqTransport
-from modeld.calibration import find_cameras
 from modeld.constants import X_IDXS
-from modeld.health import HealthReporter
-from modeld.health_snapshot import ServiceFacts
-from modeld.loop_state import Fault, LoopState, Phase
+from modeld.health.reporter import HealthReporter
+from modeld.health.snapshot import ServiceFacts
+from modeld.state.loop_state import Fault, LoopState, Phase
+from modeld.vehicle.calibration import find_cameras
 
 CAMERA = find_cameras("mici", "os04c10").road
 LAYOUT = nv12_format(CAMERA.width, CAMERA.height)

@@ -19,9 +19,9 @@ from cereal.log_writer import LogWriter
 from cereal.schema import new_event, read_event
 from cereal.transport.memory import MemoryTransport
 from modeld.constants import X_IDXS
-from modeld.health import HealthReporter
-from modeld.health_snapshot import ServiceFacts
-from modeld.loop_state import LoopState, Phase
+from modeld.health.reporter import HealthReporter
+from modeld.health.snapshot import ServiceFacts
+from modeld.state.loop_state import LoopState, Phase
 from tests.tools.conftest import MakeVideo
 from tests.tools.drives.segments import GOP, plain, shown, write_segment
 from tests.tools.live.speaker import MS, drive_log, unpacked, write_log

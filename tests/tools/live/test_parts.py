@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from cereal.schema import new_event, read_event
-from modeld.calibration import Camera, DeviceCameras
 from modeld.constants import X_IDXS
-from modeld.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
+from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tests.tools.live.speaker import ANSWERS, CAMERA, DEVICE, MS, message, unpacked
 from tests.tools.messages import damaged
 from tools.errors import UsageError

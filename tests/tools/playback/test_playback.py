@@ -17,7 +17,7 @@ from cereal.frames import Frame, nv12_format
 from cereal.log_reader import read_log, read_log_bytes
 from cereal.log_writer import LogWriter
 from cereal.schema import new_event, read_event
-from modeld.inputs import DEMO_CAR
+from modeld.vehicle.inputs import DEMO_CAR
 from tests.tools.conftest import SIZE
 from tests.tools.messages import event_of
 from tests.tools.playback.synthetic_drive import START_NS, SyntheticDrive, brightness

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cereal.frames import Frame, MemoryFrameSource, nv12_format
 from cereal.schema import read_event
-from modeld.drop_filter import DropFilter
+from modeld.frames.frame_judge import DropFilter
 from tests.modeld.conftest import make_sync
 from tests.tools.messages import event_of
 from tests.tools.playback.synthetic_drive import (

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modeld.bus_reader import BusReader
-from modeld.confidence import ConfidenceFilter
-from modeld.driving_model import DrivingModel, ModelInputs
-from modeld.fill_message import fill_outputs
-from modeld.inputs import BusInputs, DesirePulse
-from modeld.model_session import ModelSession
+from modeld.model.driving_model import DrivingModel, ModelInputs
+from modeld.model.model_session import ModelSession
+from modeld.outputs.confidence import ConfidenceFilter
+from modeld.outputs.fill_message import fill_outputs
+from modeld.vehicle.bus_reader import BusReader
+from modeld.vehicle.inputs import BusInputs, DesirePulse
 from tests.support.selection import quick_cases
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, Modeld
@@ -133,7 +133,7 @@ TINY = {
         r"^(?!input: input (?!desire))",
     ),
     "a field zeroed": Row(
-        lambda patch: patch.setattr("modeld.model_message.fill_outputs", zero_a_field),
+        lambda patch: patch.setattr("modeld.outputs.model_message.fill_outputs", zero_a_field),
         only=rf"^outputs: modelV2\.laneLineProbs: value in {FRAMES} frames from 0 on",
     ),
     "confidence of another frame": Row(
@@ -150,7 +150,7 @@ LINEAR_S = np.linspace(0.0, 10.0, 33)
 
 def linear_times(patch: Patch) -> None:
     """Plans are said to be of other times, which are those of the truth no more."""
-    patch.setattr("modeld.fill_message._T_LIST", LINEAR_S.tolist())
+    patch.setattr("modeld.outputs.fill_message._T_LIST", LINEAR_S.tolist())
     patch.setattr("tools.behaviour.truth.T_IDXS", LINEAR_S)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from modeld.fill_message import fill_camera_odometry
+from modeld.outputs.fill_message import fill_camera_odometry
 from runtime.driving_interface import HistoryRule
 from scheduler.driving import program, warp
 from scheduler.driving.memory import push, rows_seen

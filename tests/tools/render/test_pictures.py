@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from modeld.calibration import Camera
 from modeld.constants import X_IDXS
+from modeld.vehicle.calibration import Camera
 from tools.lib.camera import project
 from tools.render.driver_painter import DriverPainter
 from tools.render.painter import DRIVE_SCENERY, DrivePainter

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from modeld.actions import at
 from modeld.constants import T_IDXS
+from modeld.outputs.actions import at
 from tests.support.selection import quick_cases
 from tests.tools.world.roads import (
     Driven,

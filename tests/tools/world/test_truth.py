@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from modeld.constants import T_IDXS, X_IDXS
-from modeld.desire import Desire
-from modeld.meta_layout import ENGAGED, META_LAYOUTS
+from modeld.constants import ENGAGED, META_LAYOUTS, T_IDXS, X_IDXS
+from modeld.vehicle.desire import Desire
 from tests.tools.world.roads import (
     body_on,
     car,

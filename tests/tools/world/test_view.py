@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from modeld.calibration import Camera
-from modeld.view_geometry import (
+from modeld.vehicle.calibration import Camera
+from modeld.vehicle.view_geometry import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
     rot_from_euler,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from modeld.actions import acceleration_from_plan, curvature_from_plan
 from modeld.constants import T_IDXS
-from modeld.desire import Desire
+from modeld.outputs.actions import acceleration_from_plan, curvature_from_plan
+from modeld.vehicle.desire import Desire
 from tools.training.commanding import NEXT, CommandLoss, accelerations, times_learnt, turns
 from tools.training.drives import DriveRecord
 from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, POLICY_HEADS, Singles, size_of

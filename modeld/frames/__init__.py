@@ -1,0 +1,1 @@
+"""Frames of the cameras: received, paired, judged and handed to the model."""

@@ -1,0 +1,172 @@
+"""Judges the frames of one camera by what came before: ids, stamps, and whether the picture moves.
+
+What a frame holds by itself is judged by ``modeld.frames.camera_input``, and how two cameras belong
+together by ``modeld.frames.frame_sync``. Reasons: ADR 0022.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from cereal.frames import Frame
+from modeld.constants import DT_MODEL_S
+from modeld.state.episodes import NS_PER_S, Episodes, Kind
+from modeld.state.loop_state import Fault
+from modeld.vehicle.validity import Reason
+
+# A picture of a moving car, or of a driver, is never the same for a second: sensors have noise.
+FROZEN_FRAMES: Final = 20
+# Bytes of luma that are compared, spread evenly over the picture.
+SAMPLES: Final = 256
+# Below this speed a rendered picture may stand still; a real camera's never does.
+MOVING_MPS: Final = 1.0
+# Stamps and clock may part by so much from one frame to the next; a hiccup is shorter.
+JUMP_NS: Final = NS_PER_S
+
+_IDS: Final = Kind("frame ids", fault=Fault.FRAME_IDS_BACK, quiet_ns=2 * NS_PER_S)
+_STAMPS: Final = Kind("frame stamps", fault=Fault.FRAME_STAMPS, quiet_ns=2 * NS_PER_S)
+_FROZEN: Final = Kind(
+    "frozen picture", over="pictures change again", unit="frames", fault=Fault.FRAME_FROZEN
+)
+
+
+@dataclass(slots=True)
+class FrameJudge:
+    """Looks at each frame that is used, once and in order.
+
+    Attributes:
+        camera: "road", "wide" or "driver", for messages.
+        episodes: Takes what is wrong.
+        hold: For how many frames the model sees the image of a frame, its own included; so long one
+            of a wrong moment marks.
+        is_timed: Stamps go with the loop's clock; False where time does not run evenly.
+        restarted: The last frame came from before the one before it: histories of the model are
+            of another time.
+        reasons: Why messages made with the last frame are not valid.
+    """
+
+    camera: str
+    episodes: Episodes
+    hold: int = 1
+    is_timed: bool = True
+    restarted: bool = False
+    reasons: tuple[Reason, ...] = ()
+    _last: tuple[int, int, int] | None = None
+    _held: Reason | None = None
+    _left: int = 0
+    _samples: bytes = b""
+    _same: int = 0
+    _same_since_ns: int = 0
+
+    def look(self, frame: Frame, now_ns: int, *, moving: bool) -> None:
+        """Take the next frame; sets `restarted` and `reasons`.
+
+        Args:
+            frame: It; its data are read in a few places.
+            now_ns: Time of the loop's clock.
+            moving: Its picture must change.
+        """
+        self.restarted = False
+        if self._last is not None:
+            self._compare(frame, now_ns, *self._last)
+        self._last = (frame.frame_id, frame.timestamp_sof_ns, now_ns)
+        self._sample(frame, now_ns)
+        reasons: tuple[Reason, ...] = ()
+        if self._left > 0 and self._held is not None:
+            self._left -= 1
+            reasons = (self._held,)
+        if moving and self._same >= FROZEN_FRAMES:
+            same_s = (now_ns - self._same_since_ns) / NS_PER_S
+            text = f"{self.camera} camera: the same picture since {same_s:.1f} s"
+            self.episodes.happen(_FROZEN, f"{text}, up to frame {frame.frame_id}")
+            reasons = (*reasons, Reason(f"{self.camera} frozen", text))
+        self.reasons = reasons
+
+    def _compare(
+        self, frame: Frame, now_ns: int, last_id: int, last_sof: int, last_ns: int
+    ) -> None:
+        """Compare id and stamp with those of the frame before."""
+        frame_id, sof_ns = frame.frame_id, frame.timestamp_sof_ns
+        if frame_id <= last_id:
+            self.restarted = frame_id < last_id
+            what = f"go back from {last_id} to" if self.restarted else "stand still at"
+            self._wrong(_IDS, f"ids {what} {frame_id}")
+            # A camera that starts again has stamps of its own, too.
+            return
+        step_ns, passed_ns = sof_ns - last_sof, now_ns - last_ns
+        if step_ns < 0:
+            self.restarted = True
+            self._wrong(
+                _STAMPS, f"frame {frame_id} starts {-step_ns / NS_PER_S:.1f} s before the last"
+            )
+        elif self.is_timed and abs(step_ns - passed_ns) > JUMP_NS and passed_ns >= 0:
+            off_s = (step_ns - passed_ns) / NS_PER_S
+            what = "ahead of" if off_s > 0 else "behind"
+            self._wrong(_STAMPS, f"frame {frame_id} starts {abs(off_s):.1f} s {what} its time")
+
+    def _wrong(self, kind: Kind, text: str) -> None:
+        text = f"{self.camera} camera: {text}"
+        self.episodes.happen(kind, text)
+        self._held, self._left = Reason(f"{self.camera} {kind.name}", text), self.hold
+
+    def _sample(self, frame: Frame, now_ns: int) -> None:
+        """Count frames in a row with the same bytes where they are looked at."""
+        luma = frame.data[: frame.format.stride * frame.format.height]
+        samples = luma[:: max(1, luma.size // SAMPLES) | 1].tobytes()
+        if samples == self._samples:
+            self._same += 1
+            return
+        self._samples, self._same, self._same_since_ns = samples, 0, now_ns
+
+
+# --- Counting frames that the daemon never saw, and the smoothed share it reports -------------
+#
+# Constants: openpilot modeld, 2023-2025 (unchanged).
+
+FILTER_TIME_CONSTANT_S: Final = 10.0
+FILTER_ALPHA: Final = DT_MODEL_S / (FILTER_TIME_CONSTANT_S + DT_MODEL_S)
+# One long gap must not keep the filter high for minutes.
+MAX_COUNTED_DROPS: Final = 10
+# Start-up drops frames while buffers fill; they are not the lag that consumers look for.
+WARM_UP_FRAMES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class DropStatus:
+    """Dropped frames at one iteration.
+
+    Attributes:
+        dropped: Frame ids missing between the previous frame and this one.
+        percent: Smoothed share of dropped frames, 0..100.
+    """
+
+    dropped: int
+    percent: float
+
+
+@dataclass(slots=True)
+class DropFilter:
+    """First-order filter over the number of dropped frames per iteration.
+
+    Attributes:
+        filtered: Smoothed drops per iteration.
+        last_frame_id: Id of the previous main frame; None before the first (see ADR 0020).
+        iterations: Frames seen so far.
+    """
+
+    filtered: float = 0.0
+    last_frame_id: int | None = None
+    iterations: int = 0
+
+    def update(self, frame_id: int) -> DropStatus:
+        """Take the id of a new main frame.
+
+        A camera that restarts and counts from zero again has dropped nothing.
+        """
+        last = frame_id - 1 if self.last_frame_id is None else self.last_frame_id
+        dropped = max(0, frame_id - last - 1)
+        self.last_frame_id = frame_id
+        self.filtered += FILTER_ALPHA * (min(dropped, MAX_COUNTED_DROPS) - self.filtered)
+        if self.iterations < WARM_UP_FRAMES:
+            self.filtered = 0.0
+        self.iterations += 1
+        return DropStatus(dropped, 100.0 * self.filtered / (1.0 + self.filtered))

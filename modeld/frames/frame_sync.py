@@ -1,0 +1,316 @@
+"""Pairs the frames of two cameras by their start-of-frame time stamps.
+
+The main camera sets the pace and delivers only its newest frame; the extra camera delivers every
+frame, and catches up. Rules and figures: openpilot modeld, 2022-2026; what is retained between
+calls, and the bound on receiving, is ADR 0020; what happens without the extra camera ADR 0020.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from cereal.cameras import CameraSource
+from cereal.frames import Frame
+from modeld.frames.sync_log import MAX_RECEIVES, NS_PER_MS, SyncLog, UnpairedRun
+
+# Half a frame period at 20 Hz: closer than that and two frames belong to one moment.
+PAIRING_WINDOW_NS: Final = 25_000_000
+# Cameras of one device are triggered together, within 2 ms; beyond this something is wrong.
+SYNC_WARNING_NS: Final = 10_000_000
+# One wait for the extra camera, and how long it may fail to pair in all: 6 frames at 20 Hz. Then it
+# takes up to 2 frames more until messages go out: others give up when none has come for 0.5 s.
+EXTRA_WAIT_MS: Final = 100
+LOST_AFTER_MS: Final = 300
+# While it is lost, how long to wait for a partner that is due: the main camera must not lose frames
+# by it.
+RETURN_WAIT_MS: Final = 40
+# Main frames in a row that must have a partner before an extra camera that sent in vain counts as
+# back. One of 10 or 15 Hz has a frame for every second, or 3 of 4: it stays lost, as pairing it
+# costs main frames.
+RETURN_PAIRS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FramePair:
+    """The frames of one moment; the same frame twice with a single camera.
+
+    Attributes:
+        main: Frame of the camera that sets the pace.
+        extra: Frame of the second view.
+        lacks_extra: The extra camera is lost; ``extra`` is the main frame in its place.
+        apart: The extra frame starts a pairing window or more after the main frame: they show
+            two moments.
+    """
+
+    main: Frame
+    extra: Frame
+    lacks_extra: bool = False
+    apart: bool = False
+
+
+@dataclass(slots=True)
+class FrameSync:
+    """Pairs frames.
+
+    Attributes:
+        main: Source of the frames that pace the loop; should conflate.
+        extra: Source of the second view, must not conflate; None with a single camera.
+        log: Takes what goes wrong.
+        timeout_ms: Longest wait for one frame. One call waits at most once for each camera, for
+            the extra one at most EXTRA_WAIT_MS.
+    """
+
+    main: CameraSource
+    extra: CameraSource | None
+    log: SyncLog
+    timeout_ms: int = 100
+    _main_frame: Frame | None = None
+    _extra_sof_ns: int | None = None
+    # After time went back: frames of the extra camera beyond this are of the time before.
+    _stale_after_ns: int | None = None
+    # Pairs of one moment in a row since one of two moments or since the extra camera was lost: few
+    # of them mend nothing.
+    _good_pairs: int = RETURN_PAIRS
+    # Time that went by since the last pair of one moment: waiting for the extra camera, or, after a
+    # pair of two moments, for the main camera to pass it.
+    _missed_ns: int = 0
+    _is_lost: bool = False
+    # While it is lost: stamp of its last frame, time between its last two, main frames in a row
+    # with a partner, and how many of these it takes.
+    _seen_sof_ns: int | None = None
+    _seen_period_ns: int | None = None
+    _returned: int = 0
+    _pairs_needed: int = RETURN_PAIRS
+    _main_run: UnpairedRun = field(default_factory=UnpairedRun)
+    _extra_run: UnpairedRun = field(default_factory=UnpairedRun)
+
+    def receive(self) -> FramePair | None:
+        """Wait for the next pair.
+
+        Returns:
+            None when a camera delivered nothing within the timeout, or nothing that pairs yet.
+        """
+        main = self._next_main()
+        if main is None:
+            return None
+        if self.extra is None:
+            self._extra_sof_ns = main.timestamp_sof_ns
+            return FramePair(main, main)
+        extra: Frame | None = None
+        if self._is_lost:
+            extra = self._returned_extra(self.extra, main)
+        elif self._missed_ns < LOST_AFTER_MS * NS_PER_MS:
+            extra = self._next_extra(self.extra, main)
+        if extra is None:
+            return self._without_extra(main)
+        # The stamps are starts of frame: both sensors should begin within the warning's limit.
+        gap_ns = abs(main.timestamp_sof_ns - extra.timestamp_sof_ns)
+        apart = gap_ns >= PAIRING_WINDOW_NS
+        self._good_pairs = 0 if apart else self._good_pairs + 1
+        if self._good_pairs >= RETURN_PAIRS:
+            self._missed_ns = 0
+        if gap_ns > SYNC_WARNING_NS:
+            self.log.out_of_sync(main, extra, gap_ns)
+        return FramePair(main, extra, apart=apart)
+
+    def expect_extra(self, source: CameraSource) -> None:
+        """Go on from a single camera as if the extra one had been lost while it was silent."""
+        self.extra = source
+        self._is_lost, self._pairs_needed, self._good_pairs = True, 1, 0
+        # A reader that is made from now on has no frames of a time before.
+        self._stale_after_ns = None
+        self.log.missing()
+
+    def is_intact(self) -> bool:
+        """Tell whether the last pair was not overwritten while it was used."""
+        if not self.main.is_intact():
+            return False
+        return self.extra is None or self._is_lost or self.extra.is_intact()
+
+    def _next_main(self) -> Frame | None:
+        """Receive until the main frame is newer than the previous extra frame.
+
+        Also returns one that is not, when that has taken so long that the extra camera is lost.
+        """
+        wait_ms = self.timeout_ms
+        # The number of frames is bounded, so that cameras that never pair do not stop the loop.
+        for _ in range(MAX_RECEIVES):
+            # A main frame that is ahead already waited for its partner in the call before.
+            if self._main_is_ahead():
+                break
+            frame = self.main.receive(wait_ms)
+            if frame is None:
+                if wait_ms > 0:
+                    self.log.no_main_frame(wait_ms)
+                return None
+            # Only one wait in a call, so that a stop is noticed between two.
+            wait_ms = 0
+            before_ns = self._main_frame.timestamp_sof_ns if self._main_frame else None
+            self.log.main_frame()
+            if before_ns == frame.timestamp_sof_ns:
+                self.log.same_start(frame)
+            self._notice_restart(frame)
+            self._main_frame = frame
+            if self._good_pairs == 0 and not self._is_lost:
+                self._missed_ns += _elapsed_ns(before_ns, frame.timestamp_sof_ns)
+                if self._missed_ns >= LOST_AFTER_MS * NS_PER_MS:
+                    break
+            # The first frame of the run is kept, as its stamps show whether they are nanoseconds
+            # at all.
+            if not self._main_is_ahead() and self._main_run.add(frame):
+                is_time = self.log.unpaired(self._main_run, frame, self._extra_sof_ns, of_main=True)
+                # One wrong stamp must not stop pairing until real time reaches it. Stamps that are
+                # no time at all can only be waited out.
+                if is_time:
+                    self._extra_sof_ns = None
+                return None
+        self._main_run.clear()
+        return self._main_frame
+
+    def _main_is_ahead(self) -> bool:
+        if self._main_frame is None or self._extra_sof_ns is None:
+            return self._main_frame is not None
+        return self._main_frame.timestamp_sof_ns >= self._extra_sof_ns + PAIRING_WINDOW_NS
+
+    def _notice_restart(self, frame: Frame) -> None:
+        """Forget the extra frame's stamp when the main camera's time goes back, see ADR 0020.
+
+        A new writer of the rings, as a second drive that is played, begins at its own time.
+        """
+        before, extra_ns = self._main_frame, self._extra_sof_ns
+        if before is None or extra_ns is None:
+            return
+        sof_ns = frame.timestamp_sof_ns
+        # A jump back inside the pairing window may be jitter, and needs no new start.
+        if sof_ns < before.timestamp_sof_ns and sof_ns + PAIRING_WINDOW_NS <= extra_ns:
+            self.log.time_back(before, frame)
+            self._extra_sof_ns, self._stale_after_ns = None, extra_ns
+
+    def _is_stale(self, extra: Frame) -> bool:
+        """Tell whether a frame was left in the extra camera's ring when time went back."""
+        after_ns = self._stale_after_ns
+        if after_ns is not None and extra.timestamp_sof_ns > after_ns:
+            return True
+        # The first frame that is not from before ends the search: later ones are new for certain.
+        self._stale_after_ns = None
+        return False
+
+    def _next_extra(self, source: CameraSource, main: Frame) -> Frame | None:
+        """Receive until the extra frame has caught up with the main frame; waits at most once."""
+        wait_ms = min(self.timeout_ms, EXTRA_WAIT_MS)
+        waited = False
+        for _ in range(MAX_RECEIVES):
+            frame = source.receive(0)
+            before_ns = self._extra_sof_ns
+            if frame is None:
+                # The next call goes on with the same main frame.
+                if waited:
+                    return None
+                waited = True
+                frame = source.receive(wait_ms)
+                if frame is None:
+                    self._missed_ns += wait_ms * NS_PER_MS
+                    self.log.no_extra_frame(wait_ms)
+                    return None
+            elif not waited:
+                # It lay there already: to catch up takes no time.
+                before_ns = frame.timestamp_sof_ns
+            if self._is_stale(frame):
+                # Stamps of another time do not say how long it was waited for.
+                self._missed_ns += wait_ms * NS_PER_MS if waited else 0
+                continue
+            self._extra_sof_ns = frame.timestamp_sof_ns
+            # The extra camera does not conflate, so older frames are read until one has caught up.
+            if main.timestamp_sof_ns < frame.timestamp_sof_ns + PAIRING_WINDOW_NS:
+                self._extra_run.clear()
+                return frame
+            self._missed_ns += _elapsed_ns(before_ns, frame.timestamp_sof_ns)
+            if self._extra_run.add(frame):
+                self.log.unpaired(self._extra_run, frame, main.timestamp_sof_ns, of_main=False)
+                self._missed_ns = LOST_AFTER_MS * NS_PER_MS
+                return None
+        return None
+
+    def _without_extra(self, main: Frame) -> FramePair | None:
+        """Return the main frame alone if the extra camera is lost, else None: it may be late."""
+        if not self._is_lost:
+            if self._missed_ns < LOST_AFTER_MS * NS_PER_MS:
+                return None
+            main = self._newest_main(main)
+            self.log.lost(main, self._missed_ns, self._extra_sof_ns)
+            # After silence the first pair ends it; a camera that sent in vain must show more.
+            was_silent = self._good_pairs >= RETURN_PAIRS and self._extra_run.count == 0
+            self._pairs_needed = 1 if was_silent else RETURN_PAIRS
+            self._is_lost, self._good_pairs, self._missed_ns = True, 0, 0
+            self._returned, self._seen_sof_ns, self._seen_period_ns = 0, None, None
+            self._extra_run.clear()
+        self.log.without_extra()
+        # As with a single camera: the next main frame must be a new moment.
+        self._extra_sof_ns = main.timestamp_sof_ns
+        return FramePair(main, main, lacks_extra=True)
+
+    def _newest_main(self, main: Frame) -> Frame:
+        """Return the newest of the frames that came while the extra camera was waited for.
+
+        One receive gives it, as the main source conflates. In lock step, more would take the frames
+        of steps to come.
+        """
+        newer = self.main.receive(0)
+        if newer is None:
+            return main
+        self._notice_restart(newer)
+        self._main_frame = newer
+        return newer
+
+    def _returned_extra(self, source: CameraSource, main: Frame) -> Frame | None:
+        """Return the partner of a main frame once the lost extra camera counts as back."""
+        frame = self._partner(source, main)
+        self._returned = 0 if frame is None else self._returned + 1
+        if frame is None or self._returned < self._pairs_needed:
+            return None
+        self._is_lost = False
+        self.log.extra_back()
+        self._extra_sof_ns = frame.timestamp_sof_ns
+        return frame
+
+    def _partner(self, source: CameraSource, main: Frame) -> Frame | None:
+        """Take what has come of a lost extra camera; wait, once, only for a partner that is due."""
+        waited = False
+        for _ in range(MAX_RECEIVES):
+            frame = source.receive(0)
+            if frame is None:
+                if waited or not self._is_partner_due(main):
+                    return None
+                waited = True
+                frame = source.receive(RETURN_WAIT_MS)
+            if frame is None:
+                return None
+            if self._is_stale(frame):
+                continue
+            sof_ns, seen_ns = frame.timestamp_sof_ns, self._seen_sof_ns
+            self._seen_sof_ns = sof_ns
+            self._seen_period_ns = None if seen_ns is None else sof_ns - seen_ns
+            if abs(main.timestamp_sof_ns - sof_ns) < PAIRING_WINDOW_NS:
+                return frame
+        return None
+
+    def _is_partner_due(self, main: Frame) -> bool:
+        """Tell whether the next frame of a lost extra camera can be the main frame's partner."""
+        if self._seen_sof_ns is None:
+            return False
+        gap_ns = main.timestamp_sof_ns - self._seen_sof_ns
+        if not 0 < gap_ns < EXTRA_WAIT_MS * NS_PER_MS:
+            return False
+        # By its own rate, once two frames have shown it.
+        period_ns = gap_ns if self._seen_period_ns is None else self._seen_period_ns
+        return abs(gap_ns - period_ns) < PAIRING_WINDOW_NS
+
+
+def _elapsed_ns(before_ns: int | None, sof_ns: int) -> int:
+    """Return the time between two frames by their stamps, bounded by one wait.
+
+    Stamps that are missing, or go back, tell nothing: then it is the bound.
+    """
+    bound_ns = EXTRA_WAIT_MS * NS_PER_MS
+    if before_ns is None or sof_ns < before_ns:
+        return bound_ns
+    return min(sof_ns - before_ns, bound_ns)

@@ -1,0 +1,182 @@
+"""Says once a second how the daemon is: a message on the bus, and a file of metrics.
+
+Called by the thread that watches the loop, never by the loop. What may take its time (the file of
+metrics, sensors) is done by one more thread, so that a disk that hangs does not stop the watching.
+"""
+
+import logging
+import threading
+from collections import deque
+from typing import Final
+
+from cereal.clock import Clock
+from cereal.pubsub import PubMaster
+from cereal.transport import Transport
+from modeld.health.fill import fill_health
+from modeld.health.metrics import MetricsFile
+from modeld.health.snapshot import Earlier, HealthSnapshot, ServiceFacts, take_snapshot
+from modeld.service.process_figures import (
+    FigureReader,
+    Temperature,
+    find_sensors,
+    read_temperatures,
+)
+from modeld.state.loop_state import Fault, LoopState
+
+logger = logging.getLogger(__name__)
+
+HEALTH_SERVICES: Final = {"driving": "modeldHealth", "monitoring": "dmonitoringmodeldHealth"}
+"""Kind of the artifact -> the service on which its daemon says how it is."""
+
+# Reports that "recent" covers: ten seconds.
+_RECENT_REPORTS: Final = 10
+_RECENT_NS: Final = 10_000_000_000
+# Reports from one reading of the sensors to the next: temperatures change in tens of seconds.
+_SENSOR_REPORTS: Final = 10
+_JOIN_S: Final = 1.0
+
+
+class HealthReporter:
+    """Publishes the health of a daemon.
+
+    Attributes:
+        facts: What does not change while a model is in use; replace them with the model.
+        state: Of the loop; replace it with the loop.
+    """
+
+    def __init__(
+        self,
+        facts: ServiceFacts,
+        state: LoopState,
+        transport: Transport,
+        clock: Clock,
+        service: str,
+        metrics: MetricsFile | None = None,
+    ) -> None:
+        """Open the service; from then on the reporter belongs to the calling thread.
+
+        Args:
+            facts: What does not change.
+            state: Of the loop.
+            transport: The bus.
+            clock: Stamps the messages.
+            service: One of `HEALTH_SERVICES`.
+            metrics: The file that is written beside; None: none is.
+
+        Raises:
+            TransportError: The service has another publisher.
+        """
+        self.facts = facts
+        self.state = state
+        self._service = service
+        self._publications = PubMaster((service,), transport, clock)
+        self._figures = FigureReader()
+        self._metrics = metrics
+        self._aside = _Aside(metrics)
+        self._earlier: deque[Earlier] = deque(maxlen=_RECENT_REPORTS)
+
+    def report(self, now_ns: int, log_lost: int = 0) -> HealthSnapshot:
+        """Publish how the daemon is now. Never blocks, and does not raise for what it looks at.
+
+        Args:
+            now_ns: The time of `time.monotonic_ns`, as the stamps of the state have it.
+            log_lost: Records that the log lost so far, beside those that the loop counted.
+        """
+        snapshot = self._snapshot(now_ns, log_lost)
+        event = self._publications.new(self._service)
+        event.valid = True
+        fill_health(getattr(event, self._service), snapshot)
+        self._publications.send(self._service, event)
+        self._aside.offer(snapshot)
+        return snapshot
+
+    def close(self) -> None:
+        """Give up the place on the bus, after the last metrics have been written."""
+        self._aside.close()
+        self._figures.close()
+        self._publications.close()
+
+    def _snapshot(self, now_ns: int, log_lost: int) -> HealthSnapshot:
+        if not self._earlier:
+            # What happened while starting is recent, as far as it can be.
+            self._earlier.append(Earlier(max(self.facts.started_ns, now_ns - _RECENT_NS)))
+        snapshot = take_snapshot(
+            self.facts,
+            self.state,
+            now_ns,
+            self._earlier[0],
+            {Fault.LOG_LOST: log_lost, Fault.METRICS_LOST: self._aside.lost},
+            (self._figures.read(), self._aside.temperatures),
+        )
+        counts = {fault.name: fault.count for fault in snapshot.faults}
+        self._earlier.append(Earlier(now_ns, snapshot.published, counts))
+        return snapshot
+
+
+class _Aside:
+    """A thread for what may take its time; it is given the newest snapshot, and may miss some.
+
+    Attributes:
+        temperatures: What the sensors said last.
+    """
+
+    def __init__(self, metrics: MetricsFile | None) -> None:
+        self.temperatures: tuple[Temperature, ...] = ()
+        self._metrics = metrics
+        self._late = 0
+        # Of one place, since its operations need no lock.
+        self._offered: deque[HealthSnapshot] = deque(maxlen=1)
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = threading.Thread(
+            target=self._run, name="modeld-files", daemon=True
+        )
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            logger.warning("neither metrics nor temperatures: %s", error)
+            self._thread = None
+
+    @property
+    def lost(self) -> int:
+        """Snapshots that did not get into the file of metrics."""
+        return self._late + (self._metrics.failures if self._metrics is not None else 0)
+
+    def offer(self, snapshot: HealthSnapshot) -> None:
+        """Hand over a snapshot; one that the thread has not come to is replaced."""
+        if self._offered and self._metrics is not None:
+            if self._late == 0:
+                logger.warning("%s: the file before is still being written", self._metrics.path)
+            self._late += 1
+        self._offered.append(snapshot)
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the thread after its last snapshot; one that hangs is left behind."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        try:
+            sensors = find_sensors()
+        except OSError:
+            sensors = ()
+        if not sensors and self._metrics is None:
+            return
+        reports = 0
+        stopping = False
+        while not stopping:
+            self._wake.wait()
+            self._wake.clear()
+            # Looked at before the snapshot: none is offered after it has been set.
+            stopping = self._stopping
+            if not self._offered:
+                continue
+            snapshot = self._offered.popleft()
+            if self._metrics is not None:
+                self._metrics.write(snapshot)
+            if reports % _SENSOR_REPORTS == 0:
+                self.temperatures = read_temperatures(sensors)
+            reports += 1

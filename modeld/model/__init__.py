@@ -1,0 +1,1 @@
+"""Models as the loop uses them: loaded from artifacts, run, and replaced."""

@@ -1,0 +1,347 @@
+"""Loads the models of the process: the one that is asked for, and the one that can take over.
+
+A model that cannot be loaded, or fails its self-test, is given up here; if there is a fallback
+model, the process starts with that (ADR 0087).
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import runtime
+from modeld.errors import (
+    ConfigError,
+    ModeldError,
+    ModelInterfaceError,
+    NothingSelectedError,
+    StoreError,
+)
+from modeld.health.snapshot import SelfTestFacts, TestResult
+from modeld.service.config import Config
+from modeld.store.model_store import ModelStore, candidates
+from runtime.errors import RuntimeFault
+from runtime.selftest import self_test
+
+logger = logging.getLogger(__name__)
+
+# No start takes longer than three frames by it; `modeld selftest` does all of them.
+SELF_TEST_RUNS: Final = 3
+_UNFINISHED: Final = "the start before did not come to the end of loading the model"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKind:
+    """What is asked of artifacts of one kind.
+
+    Attributes:
+        check: Refuses metadata that the loop cannot use; raises ModelInterfaceError.
+        try_out: Runs a program once as the loop does, as a first run is slow; raises
+            ModelInterfaceError where its outputs are not those of the metadata.
+    """
+
+    check: Callable[[Mapping[str, Any]], object]
+    try_out: Callable[[runtime.Program], object]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A program that has passed its self-test.
+
+    Attributes:
+        path: Of the artifact.
+        sha256: Of the artifact, hexadecimal.
+        program: Loaded, its state at reset; it holds what it needs of the artifact, so that the
+            rest of its memory is given back.
+        self_test: What came of its self-test.
+        program_sha256: Of what the artifact computes, hexadecimal.
+    """
+
+    path: Path
+    sha256: str
+    program: runtime.Program
+    self_test: SelfTestFacts
+    program_sha256: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the artifact."""
+        return self.program.manifest.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What the process runs.
+
+    Attributes:
+        first: The model to begin with.
+        fallback: The one that takes over; None where there is none, or it is `first` already.
+        reason: Why `first` is the fallback model; "" if it is the one that was asked for.
+        problems: Models that were to be used and cannot be, one line each.
+        is_remembered: `first` continues a drive, and is not what would be chosen now.
+    """
+
+    first: LoadedModel
+    fallback: LoadedModel | None
+    reason: str
+    problems: tuple[str, ...] = ()
+    is_remembered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """How artifacts are loaded.
+
+    Attributes:
+        config: Settings.
+        kinds: Of artifacts that can be run.
+        resources: Closes the programs.
+        on_build: Called before each program that has to be compiled, which takes seconds.
+        on_load: Called before each artifact: it may be the last that the process does.
+        on_kind: Called with the kind of an artifact that is sound, before seconds are spent on its
+            program: whoever cannot have its services ends here.
+    """
+
+    config: Config
+    kinds: Mapping[str, ModelKind]
+    resources: ExitStack
+    on_build: Callable[[], None] = lambda: None
+    on_load: Callable[[Path], None] = lambda _path: None
+    on_kind: Callable[[str], None] = lambda _kind: None
+
+    def load(self, path: Path) -> LoadedModel:
+        """Load an artifact and test it.
+
+        Raises:
+            ModelInterfaceError: It is not one that can be run here. RuntimeFault: it is damaged,
+                its kernels do not build, or it fails its self-test on this device.
+        """
+        logger.info("loading %s", path)
+        self.on_load(path)
+        start_ns = time.perf_counter_ns()
+        artifact = runtime.read_artifact(path)
+        kind = self.kinds.get(artifact.manifest.kind)
+        if kind is None:
+            raise ModelInterfaceError(
+                f"{path}: expected an artifact of kind {' or '.join(self.kinds)}, got "
+                f"{artifact.manifest.kind!r}; compile the model without --plain"
+            )
+        # Before its kernels are built and cameras are waited for, which may never come.
+        try:
+            kind.check(artifact.manifest.metadata)
+        except ModelInterfaceError as error:
+            # The path is told here: the check knows metadata, but no file.
+            raise ModelInterfaceError(f"{path}: {error}") from error
+        self.on_kind(artifact.manifest.kind)
+        program = runtime.load_program(
+            artifact,
+            self.config.device,
+            priority=self.config.realtime.gpu_priority,
+            on_build=self.on_build,
+        )
+        try:
+            report = self_test(program, limit=SELF_TEST_RUNS)
+            kind.try_out(program)
+        except (ModeldError, RuntimeFault):
+            # Another model may take its place, and needs the memory.
+            program.close()
+            raise
+        self.resources.callback(program.close)
+        elapsed_s = (time.perf_counter_ns() - start_ns) * 1e-9
+        logger.info("loaded %s in %.2f s; %s", path, elapsed_s, report)
+        result = TestResult.PASSED if report.runs else TestResult.NOT_DONE
+        facts = SelfTestFacts(result, report.duration_ms, str(report))
+        return LoadedModel(path, artifact.sha256, program, facts, artifact.program_sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is remembered of processes before this one, "" where there is nothing.
+
+    Attributes:
+        fallback: Why this drive goes on with the fallback model.
+        model: The artifact that this drive began with.
+        unfinished: The artifact whose loading the start before did not end.
+    """
+
+    fallback: str = ""
+    model: str = ""
+    unfinished: str = ""
+
+
+def load_models(loader: Loader, before: Before) -> Models:
+    """Load both models.
+
+    Args:
+        loader: Loads one.
+        before: What is remembered.
+
+    Raises:
+        ModeldError: Neither can be used; likewise RuntimeFault. The error is of the model that was
+            asked for.
+    """
+    problems: list[str] = []
+    safe_path, reason = _fallback_of(loader.config, before, problems)
+    if not reason or safe_path is None:
+        return _load_both(loader, before, safe_path, problems)
+    logger.warning("this drive goes on with the fallback model: %s", reason)
+    try:
+        return _go_on(_load_fallback(loader, safe_path), before, reason, problems)
+    except (ModeldError, RuntimeFault) as error:
+        _note(problems, "fallback model not usable, the other one is tried", error)
+    # Better the model that failed before than none at all.
+    models = _load_both(loader, before, None, problems)
+    try:
+        # The device has taken a model: it was away before, maybe, and has come back meanwhile.
+        safe = _load_fallback(loader, safe_path, models.first.kind)
+    except (ModeldError, RuntimeFault) as error:
+        logger.error("fallback model not usable, going on without one: %s", error)  # noqa: TRY400 -- the text says all
+        return models
+    models.first.program.close()
+    return _go_on(safe, before, reason, problems)
+
+
+def _fallback_of(config: Config, before: Before, problems: list[str]) -> tuple[Path | None, str]:
+    """Return the fallback model's artifact, None to go without, and why to begin with it, or ""."""
+    path = _fallback_path(config, problems)
+    if before.unfinished and before.unfinished == str(path):
+        # It may hang the device, so nothing would come up with it, whatever the first model does.
+        problem = f"fallback model not usable: {_UNFINISHED}; going on without one"
+        logger.error("%s", problem)
+        problems.append(problem)
+        return None, before.fallback
+    return path, before.fallback or (_UNFINISHED if before.unfinished else "")
+
+
+def _load_both(
+    loader: Loader, before: Before, fallback_path: Path | None, problems: list[str]
+) -> Models:
+    """Load the model that is asked for and the one that can take over, or that one alone."""
+    try:
+        paths = _model_paths(loader.config, problems)
+        kept = _kept_path(loader.config, before.model)
+        tried = paths if kept is None else [kept, *(path for path in paths if path != kept)]
+        tried = _finished(tried, before.unfinished, problems)
+        # Of those of a store the selected one is known to be what was added.
+        first = _first_of(tried, loader, problems, checked=paths[0])
+    except (ModeldError, RuntimeFault) as error:
+        if fallback_path is None:
+            raise
+        _note(problems, "model not usable, the fallback model is taken", error)
+        try:
+            return Models(_load_fallback(loader, fallback_path), None, str(error), tuple(problems))
+        except (ModeldError, RuntimeFault) as second:
+            _note(problems, "fallback model not usable either", second)
+            raise error from second
+    stand_in = None
+    if fallback_path is not None:
+        try:
+            stand_in = _load_fallback(loader, fallback_path, first.kind)
+        except (ModeldError, RuntimeFault) as error:
+            # Better to drive without a net than not at all.
+            _note(problems, "fallback model not usable, going on without one", error)
+    continues = first.path == kept != paths[0]
+    return Models(first, stand_in, "", tuple(problems), is_remembered=continues)
+
+
+def _go_on(safe: LoadedModel, before: Before, reason: str, problems: list[str]) -> Models:
+    """Return the fallback model as the one that a drive goes on with."""
+    return Models(safe, None, reason, tuple(problems), is_remembered=bool(before.fallback))
+
+
+def _note(problems: list[str], what: str, error: Exception) -> None:
+    """Log a model that cannot be used, and note it for the health message."""
+    logger.error("%s: %s", what, error)
+    problems.append(f"{what}: {error}")
+
+
+def _load_fallback(loader: Loader, path: Path, kind: str = "driving") -> LoadedModel:
+    """Load the fallback model.
+
+    Raises:
+        ModelInterfaceError: It is not of the kind of the model that it stands in for.
+    """
+    fallback = loader.load(path)
+    if fallback.kind != kind:
+        raise ModelInterfaceError(
+            f"{path}: expected an artifact of kind {kind!r}, as the model that it stands in for, "
+            f"got {fallback.kind!r}; choose another fallback_model"
+        )
+    return fallback
+
+
+def _model_paths(config: Config, problems: list[str]) -> Sequence[Path]:
+    """Return the artifacts to try, in order.
+
+    Raises:
+        ConfigError: No model is configured. StoreError: The store has none that can be run.
+    """
+    if config.model is not None:
+        return (config.model,)
+    if config.models_dir is not None:
+        paths, found = candidates(config.models_dir, config.role)
+        problems += [f"model of the store not usable: {text}" for text in found]
+        return paths
+    raise ConfigError(
+        "model: expected the path of an artifact, or a store with a selected one, got neither; use "
+        "--model, or models_dir in the configuration"
+    )
+
+
+def _kept_path(config: Config, kept: str) -> Path | None:
+    """Return the artifact of the store that the drive began with, if it is still there."""
+    if not kept or config.model is not None or config.models_dir is None:
+        return None
+    path = Path(kept)
+    return path if path.is_relative_to(config.models_dir) and path.is_file() else None
+
+
+def _finished(paths: Sequence[Path], unfinished: str, problems: list[str]) -> Sequence[Path]:
+    """Return the artifacts to try without the one whose loading did not end, if others are left."""
+    left = [path for path in paths if str(path) != unfinished]
+    if not left or len(left) == len(paths):
+        # What hung once may come up now, and is all there is.
+        return paths
+    problem = f"model not usable, the one before is taken: {unfinished}: {_UNFINISHED}"
+    logger.error("%s", problem)
+    problems.append(problem)
+    return left
+
+
+def _fallback_path(config: Config, problems: list[str]) -> Path | None:
+    """Return the artifact of the fallback model: configured, else selected in the store."""
+    if config.fallback_model is not None:
+        return config.fallback_model
+    if config.model is not None or config.models_dir is None or config.role != "driving":
+        return None
+    try:
+        paths, found = candidates(config.models_dir, "fallback")
+        problems += [f"fallback model of the store not usable: {text}" for text in found]
+        return paths[0]
+    except NothingSelectedError:
+        return None
+    except StoreError as error:
+        _note(problems, "fallback model not usable, going on without one", error)
+        return None
+
+
+def _first_of(
+    paths: Sequence[Path], loader: Loader, problems: list[str], checked: Path
+) -> LoadedModel:
+    """Load the first of some artifacts that can be used; `checked` needs no check by the store."""
+
+    def load(path: Path) -> LoadedModel:
+        models_dir = loader.config.models_dir
+        if path != checked and models_dir is not None:
+            ModelStore(models_dir).check(path, loader.config.role)
+        return loader.load(path)
+
+    for path in paths[:-1]:
+        try:
+            return load(path)
+        except (ModeldError, RuntimeFault) as error:
+            _note(problems, "model not usable, the one before is taken", error)
+    return load(paths[-1])

@@ -1,0 +1,1 @@
+"""Raw output vectors parsed into distributions, and the messages filled from them."""

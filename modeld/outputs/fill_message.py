@@ -1,0 +1,325 @@
+"""Fills the three messages of a frame from the parsed outputs.
+
+The only module with the messages' camelCase names. Lists are assigned whole from python lists: one
+``tolist`` per array and one assignment per field cost less than a pass over the elements. Lists
+that never change are kept as messages have them, and copied.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.schema import log
+from modeld.constants import (
+    DISENGAGE_HORIZONS_S,
+    ENGAGED,
+    LANE_LINE_COUNT,
+    LEAD_COUNT,
+    LEAD_PROB_T_S,
+    LEAD_T_S,
+    META_LAYOUTS,
+    PLAN_ACCELERATION,
+    PLAN_ORIENTATION,
+    PLAN_ORIENTATION_RATE,
+    PLAN_POSITION,
+    PLAN_VELOCITY,
+    ROAD_EDGE_COUNT,
+    T_IDXS,
+    X_IDXS,
+)
+from modeld.outputs.actions import Action
+from modeld.outputs.confidence import Confidence
+from modeld.outputs.parse_outputs import DrivingOutputs
+from modeld.vehicle.desire import LaneChangeDirection, LaneChangeState
+
+PATH_DEGREE: Final = 4
+
+
+def _message_list(values: Sequence[float]) -> Any:
+    """Return a reader of a List(Float32), the kind of all lists here: any field of it will do."""
+    return log.XYZTData.new_message(t=list(values)).as_reader().t
+
+
+_T_LIST: Final = _message_list(T_IDXS.tolist())
+_X_LIST: Final = _message_list(X_IDXS.tolist())
+_LEAD_T: Final = _message_list(LEAD_T_S)
+_HORIZONS: Final = _message_list(DISENGAGE_HORIZONS_S)
+
+_PLAN_FIELDS: Final = (
+    ("position", PLAN_POSITION),
+    ("velocity", PLAN_VELOCITY),
+    ("acceleration", PLAN_ACCELERATION),
+    ("orientation", PLAN_ORIENTATION),
+    ("orientationRate", PLAN_ORIENTATION_RATE),
+)
+# Message field, and the layout's attribute.
+_DISENGAGE_FIELDS: Final = (
+    ("brakeDisengageProbs", "brake_disengage"),
+    ("gasDisengageProbs", "gas_disengage"),
+    ("steerOverrideProbs", "steer_override"),
+    ("brake3MetersPerSecondSquaredProbs", "hard_brake_3"),
+    ("brake4MetersPerSecondSquaredProbs", "hard_brake_4"),
+    ("brake5MetersPerSecondSquaredProbs", "hard_brake_5"),
+    ("gasPressProbs", "gas_press"),
+    ("brakePressProbs", "brake_press"),
+)
+_LEAD_FIELDS: Final = (("x", "xStd"), ("y", "yStd"), ("v", "vStd"), ("a", "aStd"))
+
+
+def _path_solver() -> NDArray[np.float64]:
+    """Return the (5, 33) matrix from samples at ``T_IDXS`` to polynomial coefficients.
+
+    The least-squares fit is linear and its times never change, so it is solved once. Columns are
+    scaled to unit length first: t^4 reaches 10^4.
+    """
+    powers = T_IDXS[:, None] ** np.arange(PATH_DEGREE + 1)
+    scale = np.sqrt((powers**2).sum(axis=0))
+    solver: NDArray[np.float64] = np.linalg.pinv(powers / scale) / scale[:, None]
+    return solver
+
+
+_PATH_SOLVER: Final = _path_solver()
+
+
+@dataclass(frozen=True, slots=True)
+class FrameInfo:
+    """About the frame and the run, not what the model saw.
+
+    Attributes:
+        frame_id: Id of the main frame.
+        frame_id_extra: Id of the extra frame.
+        frame_age: Frames by which the camera daemon is ahead of the main frame.
+        frame_drop_percent: Smoothed share of dropped frames.
+        dropped: Frames dropped just before this one.
+        timestamp_eof_ns: End of the main frame's exposure and readout.
+        execution_time_s: Of the model, from inputs ready to outputs parsed.
+        valid: The outputs are finite, and rest on a calibration, on frames of all cameras that
+            there were at the start, and on images none of which was overwritten.
+        big: The model is the large one of its generation.
+    """
+
+    frame_id: int
+    frame_id_extra: int
+    frame_age: int
+    frame_drop_percent: float
+    dropped: int
+    timestamp_eof_ns: int
+    execution_time_s: float
+    valid: bool
+    big: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FrameVerdict:
+    """What the daemon itself concludes from the outputs of this and earlier frames."""
+
+    action: Action
+    confidence: Confidence
+    hard_brake_predicted: bool
+    lane_change_state: LaneChangeState
+    lane_change_direction: LaneChangeDirection
+
+
+def fill_model_v2(
+    event: Any,
+    outputs: DrivingOutputs,
+    frame: FrameInfo,
+    verdict: FrameVerdict,
+    raw_predictions: bytes | None = None,
+) -> None:
+    """Fill a ``modelV2`` event.
+
+    Args:
+        event: Builder of an Event whose ``modelV2`` has been initialised.
+        outputs: Parsed outputs of the frame.
+        frame: About the frame.
+        verdict: Conclusions of the daemon.
+        raw_predictions: All raw vectors as float32 bytes, for debugging.
+    """
+    if raw_predictions is not None:
+        event.modelV2.rawPredictions = raw_predictions
+    fill_outputs(event, outputs)
+    fill_frame(event, frame, verdict)
+
+
+def fill_outputs(event: Any, outputs: DrivingOutputs) -> None:
+    """Fill what a ``modelV2`` event has of the outputs: copies of single numbers, no more.
+
+    Args:
+        event: Builder of an Event whose ``modelV2`` has been initialised.
+        outputs: Parsed outputs of the frame.
+    """
+    model = event.modelV2
+    _fill_plan(model, outputs)
+    _fill_temporal_pose(model, outputs)
+    _fill_lines(model, outputs)
+    _fill_leads(model, outputs)
+    _fill_meta(model.meta, outputs)
+
+
+def fill_frame(event: Any, frame: FrameInfo, verdict: FrameVerdict) -> None:
+    """Fill all the rest, which has no lists: once more of the same event takes no more room.
+
+    Args:
+        event: Builder of an Event whose ``modelV2`` has been initialised.
+        frame: About the frame.
+        verdict: Conclusions of the daemon.
+    """
+    event.valid = frame.valid
+    model = event.modelV2
+    model.frameId = frame.frame_id
+    model.frameIdExtra = frame.frame_id_extra
+    model.frameAge = frame.frame_age
+    model.frameDropPerc = frame.frame_drop_percent
+    model.timestampEof = frame.timestamp_eof_ns
+    model.modelExecutionTime = frame.execution_time_s
+    model.big = frame.big
+    model.confidence = int(verdict.confidence)
+    meta = model.meta
+    meta.hardBrakePredicted = verdict.hard_brake_predicted
+    meta.laneChangeState = int(verdict.lane_change_state)
+    meta.laneChangeDirection = int(verdict.lane_change_direction)
+    _fill_action(model.action, verdict.action)
+
+
+def _fill_plan(model: Any, outputs: DrivingOutputs) -> None:
+    columns = outputs.plan.T.tolist()
+    for name, where in _PLAN_FIELDS:
+        curve = model.init(name)
+        curve.t = _T_LIST
+        curve.x, curve.y, curve.z = columns[where]
+    stds = outputs.plan_stds[:, PLAN_POSITION].T.tolist()
+    position = model.position
+    position.xStd, position.yStd, position.zStd = stds
+
+
+def _fill_temporal_pose(model: Any, outputs: DrivingOutputs) -> None:
+    """Fill the pose of models until April 2025; those after leave it empty."""
+    if outputs.sim_pose is None or outputs.sim_pose_stds is None:
+        return
+    pose, stds = outputs.sim_pose.tolist(), outputs.sim_pose_stds.tolist()
+    temporal = model.init("temporalPose")
+    temporal.trans, temporal.rot = pose[:3], pose[3:]
+    temporal.transStd, temporal.rotStd = stds[:3], stds[3:]
+
+
+def _fill_lines(model: Any, outputs: DrivingOutputs) -> None:
+    _fill_curves(model.init("laneLines", LANE_LINE_COUNT), outputs.lane_lines)
+    model.laneLineStds = outputs.lane_lines_stds[:, 0, 0].tolist()
+    model.laneLineProbs = outputs.lane_lines_prob[1::2].tolist()
+    _fill_curves(model.init("roadEdges", ROAD_EDGE_COUNT), outputs.road_edges)
+    model.roadEdgeStds = outputs.road_edges_stds[:, 0, 0].tolist()
+
+
+def _fill_curves(curves: Any, points: NDArray[np.float32]) -> None:
+    """Fill y and z at ``X_IDXS``; lines have no time."""
+    for curve, (lateral, height) in zip(curves, points.transpose(0, 2, 1).tolist(), strict=True):
+        curve.x = _X_LIST
+        curve.y = lateral
+        curve.z = height
+
+
+def _fill_leads(model: Any, outputs: DrivingOutputs) -> None:
+    leads = model.init("leadsV3", LEAD_COUNT)
+    values = outputs.lead.transpose(0, 2, 1).tolist()
+    stds = outputs.lead_stds.transpose(0, 2, 1).tolist()
+    probabilities = outputs.lead_prob.tolist()
+    for index, lead in enumerate(leads):
+        lead.prob = probabilities[index]
+        lead.probTime = LEAD_PROB_T_S[index]
+        lead.t = _LEAD_T
+        for (name, std_name), value, std in zip(
+            _LEAD_FIELDS, values[index], stds[index], strict=True
+        ):
+            setattr(lead, name, value)
+            setattr(lead, std_name, std)
+
+
+def _fill_meta(meta: Any, outputs: DrivingOutputs) -> None:
+    probabilities, layout = outputs.meta.tolist(), META_LAYOUTS[outputs.meta.size]
+    meta.engagedProb = probabilities[ENGAGED]
+    meta.desireState = outputs.desire_state.tolist()
+    meta.desirePrediction = outputs.desire_pred.reshape(-1).tolist()
+    disengage = meta.init("disengagePredictions")
+    disengage.t = _HORIZONS
+    for name, kind in _DISENGAGE_FIELDS:
+        where = getattr(layout, kind)
+        # Lists that a generation does not have stay empty.
+        if where is not None:
+            setattr(disengage, name, probabilities[where])
+
+
+def _fill_action(builder: Any, action: Action) -> None:
+    builder.desiredCurvature = action.curvature_1pm
+    builder.desiredAcceleration = action.acceleration_mps2
+    builder.shouldStop = action.should_stop
+
+
+def path_coefficients(plan: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the degree-4 least-squares fit of the planned position over time.
+
+    Args:
+        plan: (33, 15) float32.
+
+    Returns:
+        (3, 5) float64, rows x, y, z in metres, ascending powers of seconds.
+    """
+    positions = plan[:, PLAN_POSITION].astype(np.float64)
+    return (_PATH_SOLVER @ positions).T
+
+
+def fill_driving_model_data(
+    event: Any, outputs: DrivingOutputs, frame: FrameInfo, verdict: FrameVerdict
+) -> None:
+    """Fill a ``drivingModelData`` event: modelV2 in brief, for logs that keep everything.
+
+    Args:
+        event: Builder of an Event whose ``drivingModelData`` has been initialised.
+        outputs: Parsed outputs of the frame.
+        frame: About the frame.
+        verdict: Conclusions of the daemon.
+    """
+    event.valid = frame.valid
+    data = event.drivingModelData
+    data.frameId = frame.frame_id
+    data.frameIdExtra = frame.frame_id_extra
+    data.frameDropPerc = frame.frame_drop_percent
+    data.modelExecutionTime = frame.execution_time_s
+    data.big = frame.big
+    _fill_action(data.action, verdict.action)
+    data.meta.laneChangeState = int(verdict.lane_change_state)
+    data.meta.laneChangeDirection = int(verdict.lane_change_direction)
+    # Of the four lines the inner two bound the lane; of the two numbers each, the second counts.
+    lines = data.laneLineMeta
+    lines.leftY = float(outputs.lane_lines[1, 0, 0])
+    lines.rightY = float(outputs.lane_lines[2, 0, 0])
+    lines.leftProb = float(outputs.lane_lines_prob[3])
+    lines.rightProb = float(outputs.lane_lines_prob[5])
+    path = data.path
+    path.xCoefficients, path.yCoefficients, path.zCoefficients = path_coefficients(
+        outputs.plan
+    ).tolist()
+
+
+def fill_camera_odometry(event: Any, outputs: DrivingOutputs, frame: FrameInfo) -> None:
+    """Fill a ``cameraOdometry`` event: motion between frames, so a gap makes it invalid.
+
+    Args:
+        event: Builder of an Event whose ``cameraOdometry`` has been initialised.
+        outputs: Parsed outputs of the frame.
+        frame: About the frame.
+    """
+    event.valid = frame.valid and frame.dropped < 1
+    odometry = event.cameraOdometry
+    odometry.frameId = frame.frame_id
+    odometry.timestampEof = frame.timestamp_eof_ns
+    pose, stds = outputs.pose.tolist(), outputs.pose_stds.tolist()
+    odometry.trans, odometry.rot = pose[:3], pose[3:]
+    odometry.transStd, odometry.rotStd = stds[:3], stds[3:]
+    odometry.wideFromDeviceEuler = outputs.wide_from_device_euler.tolist()
+    odometry.wideFromDeviceEulerStd = outputs.wide_from_device_euler_stds.tolist()
+    odometry.roadTransformTrans = outputs.road_transform[:3].tolist()
+    odometry.roadTransformTransStd = outputs.road_transform_stds[:3].tolist()

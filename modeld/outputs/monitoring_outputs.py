@@ -1,0 +1,124 @@
+"""Reads the output vector of a driver monitoring model: faces of both seats, and the wheel.
+
+Where heads lie, and how deviations are written, is data of the artifact; heads that a model does
+not have are None, and their fields stay empty. docs/formats/monitoring-models.md has the heads.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.outputs.parse_outputs import safe_exp, sigmoid
+from runtime.monitoring_interface import FACE_WIDTH, SEATS, MonitoringInterface
+
+Array = NDArray[np.float32]
+_AXES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DriverOutputs:
+    """What the model says of the person on one seat, if there is one.
+
+    Attributes:
+        orientation: (3,) pitch, yaw, roll of the face, rad.
+        orientation_stds: (3,) rad.
+        position: (3,) x and y of the face from the middle of the image as shares of it, and size.
+        position_stds: (3,).
+        probabilities: head without its seat, such as "left_eye_prob" -> (n,), each in 0..1.
+    """
+
+    orientation: Array
+    orientation_stds: Array
+    position: Array
+    position_stds: Array
+    probabilities: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringOutputs:
+    """The outputs of one frame.
+
+    Attributes:
+        left, right: the person on the left and on the right seat.
+        wheel_on_right: probability that the steering wheel is on the right.
+        poor_vision: probability that the camera sees little; None where the model has no such head.
+    """
+
+    left: DriverOutputs
+    right: DriverOutputs
+    wheel_on_right: float
+    poor_vision: float | None
+
+
+class MonitoringParser:
+    """Parses the raw vectors of one artifact.
+
+    Args:
+        interface: of the artifact; its heads were checked when it was read.
+    """
+
+    def __init__(self, interface: MonitoringInterface) -> None:
+        self._slices = {
+            name: slice(start, stop) for name, (start, stop) in interface.model.slices.items()
+        }
+        self._clip = interface.stds == "clipped"
+
+    def parse(self, raw: Array) -> MonitoringOutputs:
+        """Read a raw vector.
+
+        Args:
+            raw: (1, width) or (width,) float32, finite; not written to.
+
+        Returns:
+            Its values; deviations may be infinite where they are not clipped.
+        """
+        flat = raw.reshape(-1)
+        left, right = (self._driver(flat, f"_{seat}") for seat in SEATS)
+        poor = self._slices.get("poor_vision")
+        return MonitoringOutputs(
+            left,
+            right,
+            wheel_on_right=float(_sigmoid(flat[self._slices["wheel_on_right"]])[0]),
+            poor_vision=None if poor is None else float(_sigmoid(flat[poor])[0]),
+        )
+
+    def _driver(self, flat: Array, ending: str) -> DriverOutputs:
+        face = flat[self._slices[f"face_descs{ending}"]]
+        means, logarithms = face[: FACE_WIDTH // 2], face[FACE_WIDTH // 2 :]
+        stds = self._stds(logarithms)
+        probabilities = {
+            name.removesuffix(ending): _sigmoid(flat[where])
+            for name, where in self._slices.items()
+            if name.endswith(f"_prob{ending}")
+        }
+        return DriverOutputs(
+            orientation=means[:_AXES].copy(),
+            orientation_stds=stds[:_AXES],
+            position=means[_AXES:].copy(),
+            position_stds=stds[_AXES:],
+            probabilities=probabilities,
+        )
+
+    def _stds(self, logarithms: Array) -> Array:
+        stds = np.empty_like(logarithms)
+        if self._clip:
+            safe_exp(logarithms, stds)
+            return stds
+        # Models of 2025 say so, and consumers compare with thresholds, which infinity exceeds.
+        with np.errstate(over="ignore"):
+            return np.exp(logarithms, out=stds)
+
+
+def _sigmoid(logits: Array) -> Array:
+    found = np.empty_like(logits)
+    sigmoid(logits, found)
+    return found
+
+
+def nobody() -> MonitoringOutputs:
+    """Return outputs of empty seats: what is published when the model gave nothing usable."""
+    zeros = np.zeros(_AXES, np.float32)
+    empty = DriverOutputs(zeros, zeros, zeros, zeros, {})
+    return MonitoringOutputs(empty, empty, wheel_on_right=0.0, poor_vision=None)

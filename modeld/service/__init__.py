@@ -1,0 +1,1 @@
+"""The daemon as a service: settings, log, notification, real-time scheduling."""

@@ -1,0 +1,408 @@
+"""Settings of the daemon, one field each with its bounds and what it does.
+
+What a field says of itself is all there is: ``modeld.service.config_sources`` reads files,
+variables and options by it, ``modeld.service.config_sources`` writes the sample file. Example of a
+file::
+
+    model = "/usr/share/modeld/driving.pkl"
+    publish_address = "ipc:///run/modeld"
+    stack = "openpilot-2026"
+
+    [realtime]
+    priority = 54
+
+    [camera.road]        # a camera that the device table does not know
+    width = 960
+    height = 540
+    focal_px = 800.0
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from cereal.address import Addresses
+from cereal.services import HashName
+from cereal.stacks import DEFAULT_STACK, STACKS, Stack
+from modeld.errors import ConfigError
+from modeld.service.service_log import FORMATS, LEVELS
+from modeld.service.settings import Setting, address_form, camera_form, cpu_list, doc, settings_of
+from modeld.vehicle.calibration import DeviceCameras
+
+RAW_PREDICTIONS_VARIABLE: Final = "SEND_RAW_PRED"
+SIMULATION_VARIABLE: Final = "SIMULATION"
+_NO: Final = ("", "0")  # in a variable of the stack
+# For a frame or a run. The unit's watchdog acts after 2 s without progress: a loop without cameras
+# must go round once a second, and two runs that hang must be known before.
+LONGEST_WAIT_MS: Final = 800
+
+
+def environment_prefix() -> str:
+    """Return what keeps several stacks on one machine apart, "" where nothing does."""
+    return os.environ.get("OPENPILOT_PREFIX", "")
+
+
+@dataclass(frozen=True, slots=True)
+class RealtimeConfig:
+    """What the process asks of the system; each is optional, and whether it took effect is said."""
+
+    cpus: str | None = field(
+        default=None,
+        metadata=doc(
+            "CPUs of the loop, as 7 or 0-3,6; without, the system chooses.",
+            check=cpu_list,
+            example="4-7",
+            option="--cpus LIST",
+        ),
+    )
+    priority: int = field(
+        default=0,
+        metadata=doc(
+            "Priority of SCHED_FIFO for the loop, 1 to 99; 0 leaves the ordinary scheduler.",
+            bounds=(0, 99),
+            option="--priority N",
+        ),
+    )
+    lock_memory: bool = field(
+        default=False, metadata=doc("Keep all pages in memory.", option="--lock-memory")
+    )
+    freeze_gc: bool = field(
+        default=True, metadata=doc("No cyclic garbage collection while the loop runs.")
+    )
+    gpu_priority: str | None = field(
+        default=None,
+        metadata=doc(
+            "Priority of the model's work on the device, where its driver knows such; without, the "
+            "driver's own.",
+            choices=("high", "medium", "low"),
+            example="high",
+            option="--gpu-priority HINT",
+        ),
+    )
+    keep_awake: bool = field(
+        default=False,
+        metadata=doc(
+            "No CPU of the machine sleeps deeper than it wakes from at once; costs power.",
+            option="--keep-awake",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CameraTable:
+    """A camera as the file describes it, which takes the first three."""
+
+    width: int | None = field(
+        default=None, metadata=doc("Width of the picture, pixels.", bounds=(2, 16384), example=960)
+    )
+    height: int | None = field(
+        default=None, metadata=doc("Height of the picture, pixels.", bounds=(2, 16384), example=540)
+    )
+    focal_px: float | None = field(
+        default=None, metadata=doc("Focal length, pixels.", bounds=(1.0, 100_000.0), example=800.0)
+    )
+    focal_y_px: float | None = field(
+        default=None,
+        metadata=doc(
+            "The same down a column; without, pixels are square.",
+            bounds=(1.0, 100_000.0),
+            example=800.0,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Settings; every instance has been checked.
+
+    Attributes:
+        cameras: Cameras to use instead of looking up the device; None looks up. The tables
+            ``[camera.road]`` and ``[camera.wide]`` of a file.
+        realtime: What the process asks of the system.
+    """
+
+    model: Path | None = field(
+        default=None,
+        metadata=doc(
+            "The driving or driver monitoring artifact; without, the selected one of models_dir.",
+            example="/var/lib/modeld/driving.pkl",
+            option="--model FILE",
+        ),
+    )
+    fallback_model: Path | None = field(
+        default=None,
+        metadata=doc(
+            "A small driving artifact that takes over for the rest of the drive when model fails.",
+            example="/var/lib/modeld/small.pkl",
+            option="--fallback-model FILE",
+        ),
+    )
+    models_dir: Path | None = field(
+        default=None,
+        metadata=doc(
+            "Store of models; its selected one is run where model is not given.",
+            example="/var/lib/modeld/models",
+            option="--models-dir DIRECTORY",
+        ),
+    )
+    role: str = field(
+        default="driving",
+        metadata=doc(
+            "Which of the store's selected models is run.",
+            choices=("driving", "monitoring"),
+            option="--role ROLE",
+        ),
+    )
+    state_dir: Path | None = field(
+        default=None,
+        metadata=doc(
+            "Where it is kept, over restarts, that a drive goes on with the fallback model.",
+            example="/run/modeld",
+            option="--state-dir DIRECTORY",
+        ),
+    )
+    device: str | None = field(
+        default=None,
+        metadata=doc(
+            "OpenCL device, by a part of its name, see modeld devices; without, the best.",
+            example="pocl",
+            option="--device NAME",
+        ),
+    )
+    run_timeout_ms: int = field(
+        default=300,
+        metadata=doc(
+            "Longest run of a model, before the fallback model takes over or the process starts "
+            "anew.",
+            bounds=(50, LONGEST_WAIT_MS),
+            option="--run-timeout-ms MS",
+        ),
+    )
+    non_finite_limit: int = field(
+        default=3,
+        metadata=doc(
+            "Runs in a row whose outputs are not finite, before the fallback model takes over.",
+            bounds=(1, 100),
+        ),
+    )
+    demo: bool = field(
+        default=False,
+        metadata=doc(
+            "Use a built-in car instead of waiting for carParams. Cameras are waited for all the "
+            "same; modeld demo has its own.",
+            option="--demo",
+        ),
+    )
+    bus_address: str = field(
+        default="tcp://127.0.0.1",
+        metadata=doc(
+            "Where the bus is: tcp://HOST, tcp://HOST:+N with all ports moved by N, "
+            "ipc:///DIRECTORY, or msgq: for the rings of the stack in shared memory "
+            "(msgq:PREFIX for those of another OPENPILOT_PREFIX).",
+            check=address_form,
+            option="--bus ADDRESS",
+            covers=("publish_address", "subscribe_address"),
+        ),
+    )
+    publish_address: str | None = field(
+        default=None,
+        metadata=doc(
+            "Where this process publishes, such as beside a bridge that has the ports of all "
+            "services; without, bus_address.",
+            check=address_form,
+            example="tcp://127.0.0.1:+1000",
+            option="--publish ADDRESS",
+        ),
+    )
+    subscribe_address: str | None = field(
+        default=None,
+        metadata=doc(
+            "Where it subscribes, such as to the bridge of a device; without, bus_address.",
+            check=address_form,
+            example="tcp://192.168.0.10",
+            option="--subscribe ADDRESS",
+        ),
+    )
+    bus_keys: Path | None = field(
+        default=None,
+        metadata=doc(
+            "Directory of keys for addresses of other machines, as modeld keys makes them; "
+            "without, what leaves the machine is neither encrypted nor authenticated.",
+            example="/etc/modeld/keys",
+            option="--bus-keys DIRECTORY",
+        ),
+    )
+    stack: str = field(
+        default=DEFAULT_STACK.name,
+        metadata=doc(
+            "The stack on the other end of the bus: names of messages, ports, paths.",
+            choices=tuple(STACKS),
+            option="--stack NAME",
+        ),
+    )
+    port_hash: HashName | None = field(
+        default=None,
+        metadata=doc(
+            "Hash that gives TCP ports, murmur before November 2024; without, the stack's. An "
+            "address may have one of its own: tcp://HOST:murmur, tcp://HOST:murmur+1000.",
+            example="fnv1a",
+            option="--port-hash NAME",
+        ),
+    )
+    params_dir: Path | None = field(
+        default=None,
+        metadata=doc(
+            "Directory of the stack's parameters, for CarParams; without, by the stack's rule.",
+            example="/data/params/d",
+            option="--params DIRECTORY",
+        ),
+    )
+    camera_server: str = field(
+        default="camerad",
+        metadata=doc(
+            "Where the camera daemon's frames are: NAME of its frame rings, visionipc:NAME with "
+            "packets on msgq, or visionipc+zmq:NAME.",
+            check=camera_form,
+            option="--camera-server ADDRESS",
+        ),
+    )
+    cameras: DeviceCameras | None = None
+    frame_timeout_ms: int = field(
+        default=100,
+        metadata=doc(
+            "Longest wait for one frame; also how fast a stop is noticed.",
+            bounds=(1, LONGEST_WAIT_MS),
+        ),
+    )
+    lat_smooth_s: float | None = field(
+        default=None,
+        metadata=doc(
+            "Time constant of the curvature filter, 0 turns it off; without, the model's.",
+            bounds=(0.0, 5.0),
+            example=0.1,
+        ),
+    )
+    long_smooth_s: float | None = field(
+        default=None,
+        metadata=doc(
+            "Time constant of the acceleration filter, 0 turns it off; without, the model's.",
+            bounds=(0.0, 5.0),
+            example=0.3,
+        ),
+    )
+    send_raw_predictions: bool = field(
+        default_factory=lambda: os.environ.get(RAW_PREDICTIONS_VARIABLE, "") not in _NO,
+        metadata=doc(
+            "Put the raw output vectors into modelV2 or driverStateV2; without, where the variable "
+            "SEND_RAW_PRED asks for it."
+        ),
+    )
+    simulation: bool = field(
+        default_factory=lambda: os.environ.get(SIMULATION_VARIABLE, "") not in _NO,
+        metadata=doc(
+            "Time does not run evenly, as in a simulator: services that fall silent and stamps of "
+            "frames are not judged by the clock; without, where the variable SIMULATION says so."
+        ),
+    )
+    log_format: str = field(
+        default="text",
+        metadata=doc(
+            "Lines of the log: for people and the journal, or one JSON object each.",
+            choices=FORMATS,
+            option="--log-format FORMAT",
+        ),
+    )
+    log_level: str = field(
+        default="info",
+        metadata=doc(
+            "The least that is logged; -v is debug, -q is error.",
+            choices=tuple(LEVELS),
+            option="--log-level LEVEL",
+        ),
+    )
+    log_tracebacks: bool = field(
+        default=False,
+        metadata=doc("Exceptions in text take several lines, as in Python; -vv does so, too."),
+    )
+    metrics_file: Path | None = field(
+        default=None,
+        metadata=doc(
+            "Where figures are written once a second, in Prometheus' text format.",
+            example="/run/modeld/metrics.prom",
+            option="--metrics-file FILE",
+        ),
+    )
+    realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
+
+    def __post_init__(self) -> None:
+        """Check what one field cannot know of another, and each field by itself.
+
+        Raises:
+            ConfigError: Values that cannot be used, all of them.
+        """
+        problems: list[str] = []
+        for key, value in self.values().items():
+            try:
+                if value != SETTINGS[key].default:
+                    SETTINGS[key].checked(value)
+            except ValueError as error:
+                problems.append(f"{key}: {error}")
+        if self.fallback_model is not None and self.fallback_model == self.model:
+            problems.append("fallback_model: expected another artifact than model, got the same")
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    def values(self) -> dict[str, Any]:
+        """Return the value of every setting by its key, as in ``SETTINGS``."""
+        return {key: _value(self, key.split(".")) for key in SETTINGS}
+
+    @property
+    def bus_stack(self) -> Stack:
+        """The row of the stack, with the hash of ports that is in force."""
+        stack = STACKS[self.stack]
+        return stack if self.port_hash is None else replace(stack, hash_name=self.port_hash)
+
+    @property
+    def addresses(self) -> Addresses:
+        """The addresses of the bus that are in force."""
+        bus = self.bus_address
+        return Addresses(self.publish_address or bus, self.subscribe_address or bus)
+
+    @property
+    def prefix(self) -> str:
+        """As `environment_prefix`."""
+        return environment_prefix()
+
+    def parameters(self) -> Path:
+        """Return the directory of the stack's parameters; without one given, by environment."""
+        if self.params_dir is not None:
+            return self.params_dir
+        # A user of a container may have no home; then only another directory can be meant.
+        return self.bus_stack.params_dir(
+            Path(os.path.expanduser("~")),  # noqa: PTH111 -- Path.home() raises where there is none
+            root=os.environ.get("PARAMS_ROOT", ""),
+            prefix=self.prefix,
+        )
+
+
+def _all_settings() -> dict[str, Setting]:
+    found = settings_of(Config)
+    realtime = {key: found.pop(key) for key in list(found) if "." in key}
+    for name in ("road", "wide"):
+        found |= settings_of(CameraTable, f"camera.{name}.")
+    return found | realtime
+
+
+# All settings by key; those of tables last, as a file has them.
+SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(_all_settings())
+
+
+def _value(config: Config, path: list[str]) -> Any:
+    value: Any = config
+    # The table of a file is singular.
+    for name in ("cameras" if name == "camera" else name for name in path):
+        value = None if value is None else getattr(value, name)
+    return value

@@ -1,0 +1,291 @@
+"""What the process asks of the system for steady frames: CPUs, priority, memory, no collector.
+
+Each is optional and none is an error when it is refused: a daemon that is a little late drives
+better than one that does not start. Whether each took effect is an `Effect`, for the log and for
+the health message. Linux and glibc; where a call does not exist, that is the reason.
+
+`apply_to_process` and `apply_to_program` are called once by the main thread, when the model has
+been loaded: memory that is in use by then is locked, and objects that exist are left alone by the
+collector. `apply_to_loop` is the first act of the loop's thread. Threads of the driver exist by
+then, so they do not inherit the loop's CPUs: `runtime.workers` places them. See ADR 0094 for what
+each is good for.
+"""
+
+import ctypes
+import errno
+import gc
+import os
+import resource
+import struct
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import runtime
+from modeld.service.config import RealtimeConfig
+
+# The supervisor shares the interpreter with the loop. Whoever wants it waits for so long until it
+# is asked to give way: 5 ms by default, a tenth of a frame. Shorter costs nothing here, as the two
+# seldom want it at the same time.
+SWITCH_INTERVAL_S: Final = 0.000_5
+# Of the loop's stack, in use from the first frame on: deeper than any call of the frame path.
+STACK_BYTES: Final = 256 * 1024
+
+# <sys/mman.h>, Linux on every architecture that we build for.
+_MCL_CURRENT: Final = 1
+_MCL_FUTURE: Final = 2
+_MCL_ONFAULT: Final = 4
+_MADV_POPULATE_WRITE: Final = 23  # since Linux 5.14
+# <malloc.h>, glibc.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+# Blocks up to so many bytes come from memory that is kept; the largest that glibc takes.
+_KEPT_BLOCK_BYTES: Final = 32 * 1024 * 1024
+_KEPT_HEAP_BYTES: Final = 256 * 1024 * 1024
+
+_CAP_IPC_LOCK: Final = 14  # <linux/capability.h>
+_STATUS: Final = Path("/proc/self/status")
+_LATENCY: Final = Path("/dev/cpu_dma_latency")
+_RT_RUNTIME: Final = Path("/proc/sys/kernel/sched_rt_runtime_us")
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What was asked of the system, and whether it came.
+
+    Attributes:
+        name: Of the setting in ``[realtime]``.
+        wanted: Its value, as text.
+        effective: Whether it took effect.
+        reason: Why not, and what to do; "" if it did.
+    """
+
+    name: str
+    wanted: str
+    effective: bool
+    reason: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.name} {self.wanted}"
+        return text if self.effective else f"{text} without effect: {self.reason}"
+
+
+def apply_to_process(settings: RealtimeConfig) -> tuple[Effect, ...]:
+    """Ask for what concerns all threads; call when the model is loaded, before the loop starts."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    effects = []
+    if settings.lock_memory:
+        effects.append(_lock_memory())
+    if settings.freeze_gc:
+        # What is collected now need not be looked at again; cycles of the loop are rare and small.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        effects.append(Effect("freeze_gc", "true", effective=True))
+    return tuple(effects)
+
+
+def apply_to_loop(settings: RealtimeConfig) -> tuple[Effect, ...]:
+    """Ask for what concerns the calling thread alone."""
+    effects = []
+    # The main thread's stack is not all there to be touched; it grows, and is locked as it does.
+    if settings.lock_memory and threading.current_thread() is not threading.main_thread():
+        effects.append(_touch_stack())
+    if settings.cpus is not None:
+        effects.append(_stay_on(settings.cpus))
+    if settings.priority > 0:
+        effects.append(_run_first(settings.priority))
+    return tuple(effects)
+
+
+def apply_to_program(settings: RealtimeConfig, program: runtime.Program) -> tuple[Effect, ...]:
+    """Ask for what concerns the device's work: its queue, and the threads of a driver for CPUs.
+
+    Args:
+        settings: What is wanted.
+        program: Loaded with ``gpu_priority``.
+    """
+    effects = []
+    if settings.gpu_priority is not None:
+        refusal = program.priority_refusal
+        effects.append(Effect("gpu_priority", settings.gpu_priority, not refusal, refusal))
+    if settings.priority > 0 and program.workers is not None:
+        # On a CPU the model is computed by these: the loop's own priority alone would not help it.
+        name, wanted = "priority of the device's threads", str(settings.priority)
+        try:
+            program.workers.run_first(settings.priority)
+            effects.append(Effect(name, wanted, effective=True))
+        except OSError as error:
+            reason = _refused_first(error, settings.priority)
+            effects.append(Effect(name, wanted, effective=False, reason=reason))
+    return tuple(effects)
+
+
+def newest(effects: Sequence[Effect]) -> tuple[Effect, ...]:
+    """Return the last effect of each name: of a loop's second thread the same is asked again."""
+    return tuple({effect.name: effect for effect in effects}.values())
+
+
+@contextmanager
+def awake(*, wanted: bool = True) -> Iterator[tuple[Effect, ...]]:
+    """Within, no CPU of the machine goes idle deeper than it wakes from at once.
+
+    Costs power: on a virtual machine an idle CPU counts as busy for its host. The system takes the
+    request back when the process ends, however it ends.
+    """
+    if not wanted:
+        yield ()
+        return
+    name = "keep_awake"
+    try:
+        request = os.open(_LATENCY, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as error:
+        reason = f"{_LATENCY}: {_text(error)}: let the service write it (group, udev, DeviceAllow)"
+        yield (Effect(name, "true", effective=False, reason=reason),)
+        return
+    try:
+        # Microseconds, a 32-bit number in the machine's order (Linux: pm_qos_interface).
+        os.write(request, struct.pack("=i", 0))
+        yield (Effect(name, "true", effective=True),)
+    finally:
+        os.close(request)
+
+
+@contextmanager
+def collector_restored() -> Iterator[None]:
+    """Put the collector and the switch interval back at the end, for a process that goes on."""
+    interval_s, enabled = sys.getswitchinterval(), gc.isenabled()
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval_s)
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
+
+
+def cpus_of(text: str) -> frozenset[int]:
+    """Return the CPUs of a list as in "7" or "0-3,6".
+
+    Raises:
+        ValueError: it is no such list.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()):
+            raise ValueError(f"expected CPUs as in 7 or 0-3,6, found {text!r}")
+        numbers = range(int(first), int(last or first) + 1)
+        if not numbers:
+            raise ValueError(f"expected the smaller CPU first, found {text!r}")
+        found.update(numbers)
+    return frozenset(found)
+
+
+def _stay_on(cpus: str) -> Effect:
+    try:
+        wanted = cpus_of(cpus)
+        missing = wanted - os.sched_getaffinity(0)
+        # The system drops silently what a process may not use.
+        if missing:
+            names = ",".join(map(str, sorted(missing)))
+            reason = (
+                f"CPU {names} is not this process's; expected some of "
+                f"{','.join(map(str, sorted(os.sched_getaffinity(0))))}: change cpus or the unit's "
+                "CPUAffinity"
+            )
+            return Effect("cpus", cpus, effective=False, reason=reason)
+        os.sched_setaffinity(0, wanted)
+    except (OSError, ValueError) as error:
+        return Effect("cpus", cpus, effective=False, reason=_text(error))
+    return Effect("cpus", cpus, effective=True)
+
+
+def _run_first(priority: int) -> Effect:
+    name, wanted = "priority", str(priority)
+    try:
+        # A thread or process that the loop starts does not inherit it.
+        policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(0, policy, os.sched_param(priority))
+    except OSError as error:
+        return Effect(name, wanted, effective=False, reason=_refused_first(error, priority))
+    return Effect(name, wanted, effective=True)
+
+
+def _refused_first(error: OSError, priority: int) -> str:
+    if error.errno != errno.EPERM:
+        return _text(error)
+    limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
+    if limit != resource.RLIM_INFINITY and limit < priority:
+        return f"RLIMIT_RTPRIO is {limit}: set the unit's LimitRTPRIO={priority}"
+    runtime_us = _read(_RT_RUNTIME)
+    return (
+        "the system gives this process no real-time: check the control group's cpu.rt_runtime_us "
+        f"and {_RT_RUNTIME} ({runtime_us})"
+    )
+
+
+def _lock_memory() -> Effect:
+    name, wanted = "lock_memory", "true"
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    # With a limit, each later allocation beyond it would fail: an error at some frame.
+    if limit != resource.RLIM_INFINITY and not _may_lock():
+        reason = f"RLIMIT_MEMLOCK is {limit} bytes: set the unit's LimitMEMLOCK=infinity"
+        return Effect(name, wanted, effective=False, reason=reason)
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Memory that is given back to the system and taken again costs a page fault for each page.
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_HEAP_BYTES)
+    # Pages are locked when they are first used, not all at once: the driver's compiler alone is
+    # larger than everything else, and is not used any more.
+    if libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) != 0:
+        error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return Effect(name, wanted, effective=False, reason=f"mlockall: {_text(error)}")
+    return Effect(name, wanted, effective=True)
+
+
+def _may_lock() -> bool:
+    """Tell whether limits of locked memory do not count for this process."""
+    for line in _read(_STATUS).splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1)
+    return False
+
+
+def _touch_stack() -> Effect:
+    """Have the system provide the part of this thread's stack that frames use."""
+    name, wanted = "lock_memory of the stack", "true"
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "pthread_getattr_np"):
+        return Effect(name, wanted, effective=False, reason="the C library tells no stack")
+    # pthread_attr_t has 64 bytes or fewer on 64-bit Linux.
+    attributes = ctypes.create_string_buffer(128)
+    lowest, size = ctypes.c_void_p(), ctypes.c_size_t()
+    libc.pthread_self.restype = ctypes.c_void_p
+    libc.pthread_getattr_np(ctypes.c_void_p(libc.pthread_self()), attributes)
+    libc.pthread_attr_getstack(attributes, ctypes.byref(lowest), ctypes.byref(size))
+    libc.pthread_attr_destroy(attributes)
+    page = resource.getpagesize()
+    length = min(STACK_BYTES, size.value) // page * page
+    # Stacks grow downwards, so what is used first lies at the end.
+    start = ((lowest.value or 0) + size.value - length) // page * page
+    if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_POPULATE_WRITE) != 0:
+        error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return Effect(name, wanted, effective=False, reason=f"madvise: {_text(error)}")
+    return Effect(name, wanted, effective=True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        return _text(error)
+
+
+def _text(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

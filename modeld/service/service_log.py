@@ -1,0 +1,317 @@
+"""Log of the service: one line a record on stderr, written by a thread that nobody waits for.
+
+A record costs the loop its text and a place in a bounded queue. Where the other end of stderr does
+not read, or its disk is full, records are lost and counted; the number is said when it works again
+(see docs/adr/0089-service-log-and-settings.md).
+"""
+
+import logging
+import os
+import queue
+import select
+import sys
+import threading
+import time
+import warnings
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Final, Protocol, Self, TextIO
+
+from cereal.clock import Clock, MonotonicClock
+from modeld.service.log_format import (
+    Entry,
+    Format,
+    JsonFormat,
+    Kind,
+    RateLimit,
+    TextFormat,
+    entry_of,
+    journal_reads,
+)
+
+logger: Final = logging.getLogger(__name__)
+
+# Records that wait: at most MAX_MESSAGE characters each, so a few MB where stderr is stuck.
+CAPACITY: Final = 1024
+# Of those, what only warnings and errors may take.
+RESERVED: Final = 256
+# The least that a pipe which is ready takes at once: a page (pipe(7), PIPE_BUF).
+CHUNK_BYTES: Final = 4096
+# Longest wait for a pipe, until the writer looks whether it should end.
+POLL_MS: Final = 100
+# How often the writer looks for the end of a period, or for a disk that has room
+# again.
+TICK_S: Final = 0.5
+# Longest wait for the writer at the end.
+CLOSE_S: Final = 1.0
+
+LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+FORMATS: Final = ("text", "json")
+
+
+class _Output(Protocol):
+    """Where lines go."""
+
+    def write(self, data: bytes) -> int:
+        """Write what can be written at once; return the number of bytes, 0 where it has to wait.
+
+        Raises:
+            OSError: it cannot be written.
+            ValueError: likewise, as the stream was closed.
+        """
+
+
+class _Descriptor:
+    """A file descriptor, without a buffer and without a lock that the end of Python waits for."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._poll = select.poll()
+        self._poll.register(number, select.POLLOUT)
+
+    def write(self, data: bytes) -> int:
+        # Ready, or in error, which the write then says. The descriptor itself must not be made
+        # non-blocking: other processes share it.
+        if not self._poll.poll(POLL_MS):
+            return 0
+        return os.write(self._number, data[:CHUNK_BYTES])
+
+
+class _Stream:
+    """A stream that is no file, as in a test."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, data: bytes) -> int:
+        self._stream.write(data.decode())
+        self._stream.flush()
+        return len(data)
+
+
+class _Writer(threading.Thread):
+    """Takes entries from the queue and writes them."""
+
+    def __init__(self, output: _Output, form: Format, clock: Clock) -> None:
+        super().__init__(name="log", daemon=True)
+        self._output = output
+        self._form = form
+        self._clock = clock
+        self._limit = RateLimit()
+        # Its put never waits, and a signal handler that logs may interrupt one that logs.
+        self._queue: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
+        self._lock = threading.RLock()
+        self._deadline_ns: int | None = None
+        self._midline = False
+        self._said = 0
+        self._dropped = 0
+        self._failed = 0
+
+    @property
+    def lost(self) -> int:
+        """Number of records that were not and will not be written."""
+        return self._dropped + self._failed
+
+    def put(self, kind: Kind, entry: Entry) -> None:
+        """Queue an entry, or count it; never waits for the writing."""
+        with self._lock:
+            admitted: Entry | None = entry
+            if entry.level > logging.DEBUG:
+                admitted = self._limit.admit(kind, entry, self._clock.now_ns())
+            if admitted is None:
+                return
+            room = CAPACITY if entry.level >= logging.WARNING else CAPACITY - RESERVED
+            if self._queue.qsize() < room:
+                self._queue.put(admitted)
+            else:
+                self._dropped += 1
+
+    def close(self) -> None:
+        """Write what is queued, for at most ``CLOSE_S``."""
+        self._deadline_ns = time.monotonic_ns() + int(CLOSE_S * 1e9)
+        self._queue.put(None)
+        # A write may hang in the system for ever; then the thread is left behind.
+        self.join(CLOSE_S)
+
+    def run(self) -> None:
+        """Write entries until the end."""
+        ended = False
+        while not ended and not self._expired():
+            try:
+                entry = self._queue.get(timeout=TICK_S)
+            except queue.Empty:
+                self._write_rest(self._clock.now_ns())
+                continue
+            if entry is None:
+                ended = True
+                self._write_rest(None)
+            else:
+                self._write(entry)
+                if self._queue.empty():
+                    self._say_lost()
+
+    def _write_rest(self, now_ns: int | None) -> None:
+        """Write what was suppressed until then, and how many records are lost."""
+        with self._lock:
+            over = self._limit.ended(now_ns)
+        for entry in over:
+            self._write(entry)
+        self._say_lost()
+
+    def _write(self, entry: Entry) -> None:
+        if not self._try(entry):
+            self._failed += 1
+
+    def _say_lost(self) -> None:
+        lost = self.lost
+        if lost > self._said:
+            text = f"{lost - self._said} log records lost: they could not be written in time"
+            now_s = datetime.now(UTC).timestamp()
+            if self._try(Entry(now_s, logging.WARNING, __name__, text)):
+                self._said = lost
+
+    def _try(self, entry: Entry) -> bool:
+        """Write the lines of an entry; return whether all of it was."""
+        try:
+            data = "".join(f"{line}\n" for line in self._form.lines(entry)).encode()
+            if self._midline:
+                # After a line that a full disk has cut off.
+                data = b"\n" + data
+            while data and not self._expired():
+                count = self._output.write(data)
+                if count:
+                    self._midline = data[count - 1 : count] != b"\n"
+                    data = data[count:]
+        except Exception:  # noqa: BLE001 -- a thread that ends would take all later records along
+            return False
+        return not data
+
+    def _expired(self) -> bool:
+        return self._deadline_ns is not None and time.monotonic_ns() > self._deadline_ns
+
+
+class _Handler(logging.Handler):
+    """Hands records to the writer.
+
+    One place that writes records of several kinds names them: ``extra={"kind": name}``.
+    """
+
+    def __init__(self, writer: _Writer) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        name = str(getattr(record, "kind", ""))
+        kind = (record.pathname, record.lineno, str(record.msg), name)
+        self._writer.put(kind, entry_of(record))
+
+    def close(self) -> None:
+        """Write what waits; also called by ``logging.shutdown``, before a process ends at once."""
+        self._writer.close()
+        super().close()
+
+
+class ServiceLog:
+    """The log of a process that serves, while it is entered.
+
+    Takes the place of what wrote to stderr on the root logger, and of the places where Python
+    itself writes there: warnings, threads that end by an exception, exceptions of destructors.
+
+    Args:
+        format: One of ``FORMATS``.
+        level: One of ``LEVELS``: the least that is shown.
+        stream: Where lines go; None: stderr. What has a descriptor is written by it, past the
+            buffer of the stream.
+        tracebacks: Show exceptions in several lines, as Python does; only in text. Without, their
+            innermost calls stand in the line of the record.
+        clock: Measures the periods of the rate limit.
+    """
+
+    def __init__(
+        self,
+        *,
+        format: str = "text",  # noqa: A002 -- what it is called everywhere
+        level: str = "info",
+        stream: TextIO | None = None,
+        tracebacks: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._level = LEVELS[level]
+        self._stream = sys.stderr if stream is None else stream
+        output, journal = _output_of(self._stream)
+        form = JsonFormat(journal) if format == "json" else TextFormat(journal, tracebacks)
+        self._writer = _Writer(output, form, clock or MonotonicClock())
+        self._restore = ExitStack()
+
+    @property
+    def lost(self) -> int:
+        """Number of records that could not be written so far; those suppressed do not count."""
+        return self._writer.lost
+
+    def __enter__(self) -> Self:
+        root = logging.getLogger()
+        self._restore.callback(root.setLevel, root.level)
+        # Others of the root logger stay: a program that embeds the daemon may have some.
+        for other in [h for h in root.handlers if getattr(h, "stream", None) is self._stream]:
+            root.removeHandler(other)
+            self._restore.callback(root.addHandler, other)
+        self._restore.callback(setattr, warnings, "showwarning", warnings.showwarning)
+        self._restore.callback(setattr, threading, "excepthook", threading.excepthook)
+        self._restore.callback(setattr, sys, "unraisablehook", sys.unraisablehook)
+        handler = _Handler(self._writer)
+        self._writer.start()
+        # In reverse at the end: no new records, then those that wait are written.
+        self._restore.callback(handler.close)
+        self._restore.callback(root.removeHandler, handler)
+        root.addHandler(handler)
+        root.setLevel(self._level)
+        warnings.showwarning = _log_warning
+        threading.excepthook = _log_thread_end
+        sys.unraisablehook = _log_unraisable
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._restore.close()
+
+
+def _output_of(stream: TextIO) -> tuple[_Output, bool]:
+    """Return how to write to a stream, and whether the journal reads it."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        return _Stream(stream), False
+    return _Descriptor(number), journal_reads(number)
+
+
+def _log_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    del file, line
+    logger.warning("%s: %s (%s:%d)", category.__name__, message, filename, lineno)
+
+
+def _log_thread_end(ended: threading.ExceptHookArgs) -> None:
+    if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
+        name = "" if ended.thread is None else ended.thread.name
+        logger.error("thread %r ended by an exception", name, exc_info=ended.exc_value)
+
+
+def _log_unraisable(found: "sys.UnraisableHookArgs") -> None:
+    where = found.err_msg or "exception ignored"
+    logger.error("%s in %r", where, found.object, exc_info=found.exc_value)

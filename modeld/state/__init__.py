@@ -1,0 +1,1 @@
+"""State that the loop thread writes and other threads read."""

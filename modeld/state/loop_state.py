@@ -1,0 +1,157 @@
+"""What a loop tells of itself: written by the loop's thread alone, read by others at any time.
+
+Each field is one object that is replaced whole, so a reader sees an old or a new value and needs no
+lock. Stamps are ns of ``time.monotonic_ns``, whatever clock stamps the messages; 0 is never.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from modeld.errors import RunAbandonedError
+from modeld.state.stages import StageTimes
+
+# For so long a refusal holds without another one: then no frames come any more.
+_LATELY_NS: Final = 1_000_000_000
+# How a refusal begins, in the log, the status line and the health message.
+REFUSED: Final = "frames not used"
+
+
+class Phase(StrEnum):
+    """What a loop is doing."""
+
+    STARTING = "starting"
+    WAITING_CAMERA = "waiting for cameras"
+    WAITING_CAR = "waiting for the car"
+    RUNNING = "running"
+
+
+class Fault(StrEnum):
+    """Kinds of faults that are counted; names as in docs/faults.md, in health and in metrics."""
+
+    DEVICE_ERROR = "deviceError"
+    RUN_TIMEOUT = "runTimeout"
+    NOT_FINITE = "notFinite"
+    FRAME_OVERWRITTEN = "frameOverwritten"
+    FRAME_REFUSED = "frameRefused"
+    FRAME_IDS_BACK = "frameIdsBack"
+    FRAME_STAMPS = "frameStamps"
+    FRAME_FROZEN = "frameFrozen"
+    FRAMES_DROPPED = "framesDropped"
+    NO_FRAME = "noFrame"
+    CAMERA_LOST = "cameraLost"
+    INPUT_REJECTED = "inputRejected"
+    MESSAGE_REJECTED = "messageRejected"
+    LOG_LOST = "logLost"
+    METRICS_LOST = "metricsLost"
+
+
+@dataclass(slots=True)
+class LoopState:
+    """The progress of a loop.
+
+    Attributes:
+        phase: What it does.
+        iterated_ns: When it last came back from waiting for a frame, with or without one.
+        awaiting_ns: When the first usable frame came of those for which nothing has been published;
+            0 if there is none.
+        running_ns: When the model's present run began; 0 while it is not running.
+        published_ns: When the last messages went out.
+        frame_id: Of the last frame used.
+        frames: Frames used.
+        published: Frames for which messages went out.
+        valid: Of these, how many were valid.
+        dropped: Frames missing between those used.
+        refused: When frames came last that cannot be used, and why; they count as none.
+        reasons: Why the last messages were not valid, for a person; empty if they were.
+        warm_up_left: Runs until the model's histories are full.
+        model: Name of the model in use.
+        fallback: Why the fallback model is in use; "" while the primary one is.
+        problems: Models that were to be used, and that the loop has found to be of no use.
+        faults: How often each kind of fault has been seen.
+        stages: Times by stage.
+    """
+
+    phase: Phase = Phase.STARTING
+    iterated_ns: int = 0
+    awaiting_ns: int = 0
+    running_ns: int = 0
+    published_ns: int = 0
+    frame_id: int = 0
+    frames: int = 0
+    published: int = 0
+    valid: int = 0
+    dropped: int = 0
+    refused: tuple[int, str] = (0, "")
+    reasons: tuple[str, ...] = ()
+    warm_up_left: int = 0
+    model: str = ""
+    fallback: str = ""
+    problems: tuple[str, ...] = ()
+    faults: dict[Fault, int] = field(default_factory=lambda: dict.fromkeys(Fault, 0))
+    stages: StageTimes = field(default_factory=StageTimes)
+
+    def refusal(self, now_ns: int) -> str:
+        """Return why the frames that come now are not used; "" if they are, or none come."""
+        refused_ns, why = self.refused
+        used_ns = max(self.published_ns, self.awaiting_ns)
+        is_now = refused_ns > used_ns and now_ns - refused_ns <= _LATELY_NS
+        return f"{REFUSED}: {why}" if is_now else ""
+
+    def count(self, fault: Fault, times: int = 1) -> None:
+        """Count a fault."""
+        self.faults[fault] += times
+
+
+# ----------------------------------------------------------------------------------------------
+# Marks when the model runs, so that another thread can give up a run that does not come back.
+#
+# A run lies in calls of the driver that nothing can interrupt. It is not ended, it is left behind:
+# its thread learns so when the call returns, if it ever does, and touches nothing any more
+# (ADR 0086).
+
+
+class RunGuard:
+    """The present run of a loop's model.
+
+    Args:
+        state: Of the loop; ``running_ns`` is kept here.
+    """
+
+    def __init__(self, state: LoopState) -> None:
+        self._state = state
+        self._turn = 0
+        # Held for a comparison and an assignment only: neither side ever waits for the other.
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around a run.
+
+        Raises:
+            RunAbandonedError: The run was given up; its thread must end.
+        """
+        turn = self._turn
+        self._state.running_ns = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            with self._lock:
+                abandoned = self._turn != turn
+                if not abandoned:
+                    self._state.running_ns = 0
+            if abandoned:
+                raise RunAbandonedError
+
+    def abandon(self, began_ns: int) -> bool:
+        """Give up the run that began then; False if it has come to its end meanwhile."""
+        with self._lock:
+            if began_ns == 0 or self._state.running_ns != began_ns:
+                return False
+            self._turn += 1
+            self._state.running_ns = 0
+            return True

@@ -1,0 +1,1 @@
+"""A store of model versions on disk: files, manifests, selection."""

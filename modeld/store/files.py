@@ -1,0 +1,206 @@
+"""Files of a store of models: whole or not there, on the disk before they count, locked."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from modeld.errors import StoreError
+from modeld.store.manifest import ModelId, StoreManifest, parse_manifest
+from runtime.artifact import read_artifact
+from runtime.errors import RuntimeFault
+from runtime.given_file import open_given
+
+# Others read; only the owner writes: what lies here is run.
+DIRECTORY_MODE: Final = 0o755
+FILE_MODE: Final = 0o644
+_WRITABLE_BY_OTHERS: Final = 0o022
+_PIECE_BYTES: Final = 1 << 20
+_LOCK: Final = ".lock"
+_POLL_S: Final = 0.05
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, with their modes whatever the umask is; keep one."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(DIRECTORY_MODE)
+        path.chmod(DIRECTORY_MODE)
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Put the names of a directory on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all that is in it, or another file; links are not followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that is not there yet, and put it on the disk."""
+    with os.fdopen(os.open(path, _NEW, FILE_MODE), "wb") as file:
+        os.fchmod(file.fileno(), FILE_MODE)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a small file in one step: after a crash it has the old or the new content.
+
+    The caller holds the lock of the store, and has removed what a killed command left.
+    """
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        write_new(beside, data)
+        beside.rename(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def copy_new(source: Path, target: Path) -> tuple[str, int]:
+    """Copy a file to a new one and put it on the disk.
+
+    Returns:
+        SHA-256 (hexadecimal) and size (bytes) of what was copied.
+    """
+    digest, size = hashlib.sha256(), 0
+    with open_given(source) as given, os.fdopen(os.open(target, _NEW, FILE_MODE), "wb") as copy:
+        os.fchmod(copy.fileno(), FILE_MODE)
+        while piece := given.read(_PIECE_BYTES):
+            digest.update(piece)
+            copy.write(piece)
+            size += len(piece)
+        copy.flush()
+        os.fsync(copy.fileno())
+    return digest.hexdigest(), size
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Return the content of an ordinary file, at most `limit` + 1 bytes; links are not followed."""
+    # Not blocking: a pipe in its place would be waited for.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise StoreError(f"{path.name}: expected an ordinary file; remove it")
+        return file.read(limit + 1)
+
+
+def check_mode(path: Path) -> None:
+    """Refuse what others than its owner may write: they could choose what this process runs.
+
+    Raises:
+        StoreError: it is so, or not there.
+    """
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise StoreError(f"{path}: expected it, got {error.strerror}") from error
+    if stat.S_ISLNK(status.st_mode):
+        raise StoreError(f"{path}: expected no symbolic link; remove it")
+    if status.st_mode & _WRITABLE_BY_OTHERS:
+        raise StoreError(
+            f"{path}: expected to be writable by its owner only, found mode "
+            f"{stat.S_IMODE(status.st_mode):04o}; see that its content is yours, then chmod go-w"
+        )
+
+
+@contextlib.contextmanager
+def locked(store: Path, wait_s: float) -> Iterator[None]:
+    """Hold the lock of a store: of two commands one waits for the other.
+
+    Raises:
+        StoreError: another command holds it for longer than `wait_s`.
+        OSError: the lock cannot be made.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(store / _LOCK, flags, 0o600)
+    try:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise StoreError(
+                        f"{store}: expected its lock within {wait_s:g} s, but another command "
+                        "holds it; try again when that is done"
+                    ) from error
+                time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# --- Copies an artifact into a store of models, and says what it is ---------------------------
+
+
+def checked_copy(source: Path, target: Path, model: ModelId, now_s: float) -> StoreManifest:
+    """Copy an artifact and return its manifest; the copy is what is checked.
+
+    Args:
+        source: The artifact.
+        target: A file that is not there yet.
+        model: What the manifest calls it.
+        now_s: The time, seconds since 1970 in UTC.
+
+    Raises:
+        StoreError: it is no sound artifact of a kind that a daemon runs.
+        OSError: the target cannot be written.
+    """
+    try:
+        sha256, size = copy_new(source, target)
+    except OSError as error:
+        if error.filename != str(source):
+            raise
+        raise StoreError(f"{source}: cannot be read: {error.strerror}") from error
+    try:
+        artifact = read_artifact(target)
+    except RuntimeFault as error:
+        raise StoreError(str(error).replace(str(target), str(source))) from error
+    interface = artifact.manifest.metadata.get("interface")
+    name = interface.get("name", "") if isinstance(interface, dict) else ""
+    manifest = StoreManifest(
+        name=model.name,
+        version=model.version,
+        kind=artifact.manifest.kind,
+        file_sha256=sha256,
+        size=size,
+        minimum_abi=artifact.manifest.raw["abi"],
+        interface=name if isinstance(name, str) else "",
+        added=datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+    try:
+        # As the next reader will: what it would refuse is not added.
+        return parse_manifest(manifest.file_bytes())
+    except StoreError as error:
+        raise StoreError(f"{source}: {error}") from error

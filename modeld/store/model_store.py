@@ -1,0 +1,383 @@
+"""A store of models: a directory with a directory for each model version, and what is selected.
+
+What is added is made beside and renamed, so that a killed command leaves nothing that counts; what
+is selected, and what was before, stands in one small file (docs/formats/model-store.md, ADR 0091).
+"""
+
+import logging
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from modeld.errors import ModeldError, NothingSelectedError, StoreError
+from modeld.store import files
+from modeld.store.files import checked_copy
+from modeld.store.manifest import (
+    MAX_MANIFEST_BYTES,
+    Entry,
+    ModelId,
+    StoreManifest,
+    parse_manifest,
+    word_problems,
+)
+from modeld.store.selection import (
+    ROLES,
+    SELECTION,
+    Selected,
+    checked_role,
+    read_selection,
+    write_selection,
+)
+from runtime.artifact import Artifact, read_artifact
+from runtime.errors import RuntimeFault
+from runtime.manifest import ABI
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_STORE: Final = Path("/var/lib/modeld/models")
+ARTIFACT: Final = "artifact.pkl"
+MANIFEST: Final = "manifest.json"
+_UNFINISHED: Final = re.compile(r"\.adding-.*|\..*\.new")
+# A self-test and a copy of a large model take seconds.
+LOCK_WAIT_S: Final = 30.0
+
+# Runs an artifact on the device; raises ModeldError or RuntimeFault.
+SelfTest = Callable[[Path], None]
+
+
+class ModelStore:
+    """The models of one directory.
+
+    Args:
+        directory: Of the store; `add` makes it.
+        lock_wait_s: How long a command waits for another one.
+    """
+
+    def __init__(self, directory: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
+        self.directory = directory
+        self._lock_wait_s = lock_wait_s
+
+    def path_of(self, model: ModelId) -> Path:
+        """Return where the artifact of a model version lies."""
+        return self.directory / str(model) / ARTIFACT
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """Return what the store holds, by name, each checked to its last byte.
+
+        Raises:
+            StoreError: there is no such store.
+        """
+        self._check_store()
+        found = []
+        for path in sorted(self.directory.iterdir()):
+            if path.name.startswith(".") or path.name == SELECTION:
+                continue
+            manifest = None
+            try:
+                manifest = self.manifest(_id_of(path))
+                artifact = self._read(manifest)
+            except ModeldError as error:
+                found.append(Entry(path, manifest, str(error)))
+                continue
+            digests = (artifact.sha256, artifact.program_sha256)
+            found.append(Entry(path, manifest, "", *digests, artifact.manifest.lineage))
+        return found
+
+    def manifest(self, model: ModelId) -> StoreManifest:
+        """Return what is known of a model version; its artifact is not looked at.
+
+        Raises:
+            StoreError: it is not there, or its manifest is damaged or another's.
+        """
+        place = self.directory / str(model)
+        if not place.is_dir():
+            raise StoreError(f"{place}: no such model; see modeld models list")
+        for path in (place, place / MANIFEST):
+            files.check_mode(path)
+        try:
+            manifest = parse_manifest(files.read_bounded(place / MANIFEST, MAX_MANIFEST_BYTES))
+        except StoreError as error:
+            raise StoreError(f"{place / MANIFEST}: {error}") from error
+        except OSError as error:
+            raise _unreadable(place / MANIFEST, error) from error
+        if manifest.id != model:
+            raise StoreError(f"{place / MANIFEST}: expected {model}, found {manifest.id}")
+        return manifest
+
+    def verify(self, model: ModelId) -> StoreManifest:
+        """Check a model version to its last byte; nothing runs.
+
+        Raises:
+            StoreError: it is damaged, was changed, or is for another runtime.
+        """
+        manifest = self.manifest(model)
+        self._read(manifest)
+        return manifest
+
+    def _read(self, manifest: StoreManifest) -> Artifact:
+        """Return the artifact of a model version after checking it, as `verify`."""
+        self._verify_file(manifest.id)
+        path = self.path_of(manifest.id)
+        try:
+            artifact = read_artifact(path)
+        except RuntimeFault as error:
+            raise StoreError(str(error)) from error
+        if artifact.manifest.kind != manifest.kind:
+            raise StoreError(
+                f"{path}: expected kind {manifest.kind}, found {artifact.manifest.kind}"
+            )
+        return artifact
+
+    def selection(self) -> dict[str, Selected]:
+        """Return what is selected for each role.
+
+        Raises:
+            StoreError: there is no such store, or the file is damaged.
+        """
+        self._check_store()
+        return read_selection(self.directory)
+
+    def find(self, text: str) -> ModelId:
+        """Return the model version that NAME or NAME@VERSION means.
+
+        Raises:
+            StoreError: there is none, or several versions have the name.
+        """
+        if "@" in text:
+            model = ModelId.of(text)
+            self.manifest(model)
+            return model
+        problems = word_problems("name", text)
+        if problems:
+            raise StoreError("; ".join(problems))
+        self._check_store()
+        places = sorted(path.name for path in self.directory.glob(f"{text}@*"))
+        if len(places) == 1:
+            return _id_of(self.directory / places[0])
+        found = f"several: {', '.join(places)}" if places else "none; see modeld models list"
+        raise StoreError(f"{self.directory}: expected one version of {text!r}, found {found}")
+
+    def candidates(self, role: str) -> tuple[list[Path], list[str]]:
+        """Return the artifacts that a daemon may run for a role, the best first.
+
+        The selected one, checked to its last byte, then the one before it, which `check` is for if
+        it is needed. One that is damaged is left out, and a line in the log says so.
+
+        Returns:
+            The artifacts, and what is wrong with the others.
+
+        Raises:
+            StoreError: nothing usable is selected.
+        """
+        selected = self.selection().get(checked_role(role), Selected())
+        if selected.current is None:
+            raise NothingSelectedError(
+                f"{self.directory}: expected a model selected for {role}, found none; choose one "
+                f"with modeld models select NAME --role {role}"
+            )
+        found: list[Path] = []
+        problems: list[str] = []
+        for model in (selected.current, selected.previous):
+            if model is None:
+                continue
+            try:
+                # The second one is taken only where the first fails, and is checked then.
+                manifest = self.manifest(model) if found else self._verify_file(model)
+                _check_kind(manifest, role)
+            except ModeldError as error:
+                logger.error("model of the store not usable: %s", error)  # noqa: TRY400 -- the message is for a user
+                problems.append(str(error))
+            else:
+                found.append(self.path_of(model))
+        if not found:
+            raise StoreError(
+                f"{'; '.join(problems)}; add it again, or choose another with modeld models select"
+            )
+        return found, problems
+
+    def check(self, path: Path, role: str) -> None:
+        """Check an artifact to its last byte, before a daemon loads it for a role.
+
+        Raises:
+            StoreError: it is damaged, was changed, is of another kind, or is none of this store.
+        """
+        model = _id_of(path.parent)
+        if path != self.path_of(model):
+            raise StoreError(f"{path}: expected {self.path_of(model)}; remove it")
+        _check_kind(self._verify_file(model), role)
+
+    # --- changing -----------------------------------------------------------------------------
+
+    def add(
+        self, source: Path, model: ModelId, *, now_s: float, self_test: SelfTest
+    ) -> StoreManifest:
+        """Copy an artifact into the store, check it and run its self-test.
+
+        Args:
+            source: The artifact.
+            model: Its name and version; ids of different content are refused.
+            now_s: The time, seconds since 1970 in UTC.
+            self_test: Runs the copy on the device.
+
+        Raises:
+            StoreError: it cannot be added; likewise RuntimeFault and what `self_test` raises.
+                Nothing is left.
+        """
+        with self.changing(make=True):
+            beside = self.directory / f".adding-{model}"
+            place = self.directory / str(model)
+            beside.mkdir(files.DIRECTORY_MODE)
+            try:
+                beside.chmod(files.DIRECTORY_MODE)
+                manifest = checked_copy(source, beside / ARTIFACT, model, now_s)
+                if place.is_symlink() or place.exists():
+                    return self._already_there(model, manifest)
+                self_test(beside / ARTIFACT)
+                files.write_new(beside / MANIFEST, manifest.file_bytes())
+                files.sync_directory(beside)
+                beside.rename(place)
+                files.sync_directory(self.directory)
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
+        return manifest
+
+    def select(self, model: ModelId, role: str, *, self_test: SelfTest) -> Selected:
+        """Make a model version the one that a role runs, after checking and running it.
+
+        Raises:
+            StoreError: it is damaged or of another kind; likewise what `self_test` raises. What was
+                selected stays so.
+        """
+        with self.changing():
+            selection = self.selection()
+            before = selection.get(checked_role(role), Selected())
+            self._prove(model, role, self_test)
+            if before.current == model:
+                return before
+            return self._switch(selection, role, Selected(model, before.current))
+
+    def rollback(self, role: str, *, self_test: SelfTest) -> Selected:
+        """Make the model version before the selected one the selected one, and the other way round.
+
+        Raises:
+            StoreError: there is none, or it is damaged; likewise what `self_test` raises. What was
+                selected stays so.
+        """
+        with self.changing():
+            selection = self.selection()
+            before = selection.get(checked_role(role), Selected())
+            if before.previous is None:
+                raise StoreError(
+                    f"{self.directory}: expected a model before the selected one of {role}, found "
+                    "none; choose one with modeld models select"
+                )
+            self._prove(before.previous, role, self_test)
+            return self._switch(selection, role, Selected(before.previous, before.current))
+
+    def _prove(self, model: ModelId, role: str, self_test: SelfTest) -> None:
+        _check_kind(self.verify(model), role)
+        self_test(self.path_of(model))
+
+    def _switch(self, selection: dict[str, Selected], role: str, new: Selected) -> Selected:
+        write_selection(self.directory, {**selection, role: new})
+        return new
+
+    def _already_there(self, model: ModelId, new: StoreManifest) -> StoreManifest:
+        there = self.verify(model)
+        if there != replace(new, added=there.added):
+            raise StoreError(
+                f"{self.directory / str(model)}: expected the same artifact, found another one "
+                f"(file sha256 {there.file_sha256[:12]}, new {new.file_sha256[:12]}); choose "
+                "another version"
+            )
+        return there
+
+    def _verify_file(self, model: ModelId) -> StoreManifest:
+        """Compare the artifact's file with the manifest, and the manifest with this runtime."""
+        manifest, path = self.manifest(model), self.path_of(model)
+        files.check_mode(path)
+        try:
+            size = path.stat().st_size
+            digest = files.digest_of(path) if size == manifest.size else ""
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if size != manifest.size:
+            raise StoreError(f"{path}: expected {manifest.size} bytes, found {size}; add it again")
+        if digest != manifest.file_sha256:
+            raise StoreError(
+                f"{path}: expected file sha256 {manifest.file_sha256[:12]}, found "
+                f"{digest[:12]}: the file was changed or is damaged; add it again"
+            )
+        if manifest.minimum_abi > ABI:
+            raise StoreError(
+                f"{path}: expected a minimum ABI of at most {ABI}, found {manifest.minimum_abi}; "
+                "update modeld"
+            )
+        return manifest
+
+    def _check_store(self) -> None:
+        try:
+            is_there = self.directory.is_dir()
+        except OSError as error:
+            # Of a directory above it that is closed to this user, for one.
+            raise StoreError(
+                f"{self.directory}: expected a store of models, got {error.strerror}; let this "
+                "process look into the directories above it, or correct models_dir"
+            ) from error
+        if not is_there:
+            raise StoreError(
+                f"{self.directory}: expected a store of models, found none; modeld models add "
+                "makes it, --store names another"
+            )
+        files.check_mode(self.directory)
+
+    @contextmanager
+    def changing(self, *, make: bool = False) -> Iterator[None]:
+        """Hold the lock of the store, without what a killed command left."""
+        try:
+            if make:
+                files.make_directory(self.directory)
+            self._check_store()
+            with files.locked(self.directory, self._lock_wait_s):
+                # Who made it holds no lock any more.
+                for path in sorted(self.directory.iterdir()):
+                    if _UNFINISHED.fullmatch(path.name):
+                        logger.info("%s: removed, a killed command left it", path)
+                        files.remove_tree(path)
+                yield
+        except OSError as error:
+            raise StoreError(
+                f"{error.filename or self.directory}: cannot be changed: {error.strerror}; "
+                "correct that, and see modeld models list for what is there"
+            ) from error
+
+
+def candidates(models_dir: Path, role: str) -> tuple[list[Path], list[str]]:
+    """Return the artifacts that a daemon may run for a role; see `ModelStore.candidates`."""
+    return ModelStore(models_dir).candidates(role)
+
+
+def _check_kind(manifest: StoreManifest, role: str) -> None:
+    if manifest.kind != ROLES[role]:
+        raise StoreError(
+            f"{manifest.id}: expected a model of kind {ROLES[role]} for {role}, found "
+            f"{manifest.kind}; choose another"
+        )
+
+
+def _id_of(place: Path) -> ModelId:
+    """Return the id that a directory of the store is named by."""
+    try:
+        return ModelId.of(place.name)
+    except StoreError as error:
+        raise StoreError(f"{place}: {error}; remove it, it is no model of this store") from error
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path}: cannot be read: {error.strerror}; add the model again")

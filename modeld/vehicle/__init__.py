@@ -1,0 +1,1 @@
+"""The vehicle's state: messages, parameters, calibration, and what makes them valid."""

@@ -1,0 +1,174 @@
+"""Reads each message of the vehicle once and checks it by the rules of ``validity``.
+
+A value that cannot be counts as zero, and is said; what makes messages not valid goes with what was
+read, as reasons.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from modeld.state.episodes import NS_PER_S, Episodes, Kind
+from modeld.state.loop_state import Fault
+from modeld.vehicle.desire import VehicleState
+from modeld.vehicle.inputs import BusInputs
+from modeld.vehicle.param_watch import UserDelay
+from modeld.vehicle.validity import (
+    LATERAL_ACTIVE,
+    LATERAL_DELAY,
+    SPEED,
+    TORQUE,
+    Freshness,
+    InputRule,
+    Reason,
+    Received,
+    silence,
+)
+
+
+class MessageSource(Received, Protocol):
+    """The part of ``cereal.pubsub.SubMaster`` that is read here."""
+
+    @property
+    def rejected(self) -> Mapping[str, int]:
+        """How many were no message of the service, by service."""
+
+    @property
+    def rejected_why(self) -> Mapping[str, str]:
+        """What was wrong with the last of them, by service."""
+
+    @property
+    def frame(self) -> int:
+        """Number of updates so far, from 0."""
+
+    def __getitem__(self, service: str) -> Any:
+        """Return the newest message of a service, default-initialised before the first."""
+
+
+# Services of 1 Hz and more say it again before it counts as over.
+_QUIET_NS: Final = 2 * NS_PER_S
+
+
+class BusReader:
+    """Reads the newest messages, each once; those never received have their schema defaults.
+
+    Args:
+        messages: The bus.
+        episodes: Takes what cannot be used.
+        clip_speed: Speeds below 0 count as 0, as `ActionRule.clip_speed`.
+        freshness: Of the services; brought up to date by `read`.
+        user_delay: Where the lateral delay is a user's; None: what the stack measures.
+
+    Attributes:
+        clip_speed: As given; another model may want it otherwise.
+    """
+
+    def __init__(
+        self,
+        messages: MessageSource,
+        episodes: Episodes,
+        *,
+        freshness: Freshness,
+        clip_speed: bool = True,
+        user_delay: UserDelay | None = None,
+    ) -> None:
+        self._messages = messages
+        self._episodes = episodes
+        self.clip_speed = clip_speed
+        self._freshness = freshness
+        self._user_delay = user_delay
+        self._car = VehicleState()
+        self._lateral_active = False
+        self._is_rhd = False
+        self._delay_s = 0.0
+        self._road_frame_id = 0
+        self._broken: dict[InputRule, Reason] = {}
+        self._garbage = GarbageWatch(messages, episodes)
+
+    def read(self, now_ns: int) -> BusInputs:
+        """Return what holds now.
+
+        Args:
+            now_ns: Time of the loop's clock.
+        """
+        messages, updated = self._messages, self._messages.updated
+        self._garbage.look()
+        if updated["carControl"]:
+            self._lateral_active = messages["carControl"].latActive
+        if updated["carState"]:
+            self._take_car(messages["carState"])
+        if updated["driverMonitoringState"]:
+            self._is_rhd = messages["driverMonitoringState"].isRHD
+        if updated["liveDelay"]:
+            self._delay_s = self._checked(LATERAL_DELAY, messages["liveDelay"].lateralDelay)
+        if updated["roadCameraState"]:
+            self._road_frame_id = messages["roadCameraState"].frameId
+        vehicle, reasons = self._car, tuple(self._broken.values())
+        active = self._lateral_active
+        freshness = self._freshness
+        freshness.update(now_ns)
+        active = active and not freshness.silent_for_s(LATERAL_ACTIVE, now_ns)
+        silent_s = freshness.silent_for_s(SPEED, now_ns)
+        if silent_s:
+            # The speed is the best that is known; nobody is known to want anything.
+            vehicle = VehicleState(v_ego_mps=vehicle.v_ego_mps)
+            reasons = (*reasons, silence(SPEED, silent_s))
+        if vehicle.lateral_active is not active:
+            vehicle = replace(vehicle, lateral_active=active)
+        delay_s = self._delay_s
+        if self._user_delay is not None:
+            delay_s = self._user_delay.update(delay_s, messages.frame)
+        return BusInputs(vehicle, self._is_rhd, delay_s, self._road_frame_id, reasons)
+
+    def _take_car(self, car: Any) -> None:
+        speed_mps = self._checked(SPEED, car.vEgo)
+        self._car = VehicleState(
+            v_ego_mps=max(0.0, speed_mps) if self.clip_speed else speed_mps,
+            left_blinker=car.leftBlinker,
+            right_blinker=car.rightBlinker,
+            steering_pressed=car.steeringPressed,
+            steering_torque=self._checked(TORQUE, car.steeringTorque),
+            left_blindspot=car.leftBlindspot,
+            right_blindspot=car.rightBlindspot,
+            lateral_active=self._lateral_active,
+        )
+
+    def _checked(self, rule: InputRule, value: float) -> float:
+        """Return a value that the rule allows: itself or 0."""
+        if rule.allows(value):
+            if self._broken:
+                self._broken.pop(rule, None)
+            return value
+        name, text = f"{rule.service}.{rule.field}", rule.describe(value)
+        kind = Kind(f"{name} out of bounds", fault=Fault.INPUT_REJECTED, quiet_ns=_QUIET_NS)
+        self._episodes.happen(kind, f"{text}; it counts as 0")
+        if rule.marks:
+            self._broken[rule] = Reason(kind.name, text)
+        return 0.0
+
+
+class GarbageWatch:
+    """Says which service sends what is no message of it.
+
+    Args:
+        messages: The bus.
+        episodes: Takes it.
+    """
+
+    def __init__(self, messages: MessageSource, episodes: Episodes) -> None:
+        self._messages = messages
+        self._episodes = episodes
+        self._known = dict(messages.rejected)
+
+    def look(self) -> None:
+        """Look at what has been rejected since the last look; once after each update."""
+        messages = self._messages
+        if messages.rejected == self._known:
+            return
+        for name, count in messages.rejected.items():
+            if count != self._known[name]:
+                self._known[name] = count
+                kind = Kind(f"garbage {name}", fault=Fault.MESSAGE_REJECTED, quiet_ns=_QUIET_NS)
+                self._episodes.happen(
+                    kind, f"{name}: message rejected: {messages.rejected_why[name]}"
+                )

@@ -1,0 +1,370 @@
+"""Keeps the matrices that cut the model's view out of a frame, from the calibrated angles.
+
+Frames of reference are those of `modeld.vehicle.view_geometry`. Camera figures: openpilot's
+published device table, 2024-2026.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.errors import MessageError
+from cereal.frames import FrameFormat
+from cereal.schema import reading
+from modeld.errors import CameraConfigError
+from modeld.vehicle.validity import ANGLES
+from modeld.vehicle.view_geometry import (
+    MED_MODEL_INTRINSICS,
+    SBIG_MODEL_INTRINSICS,
+    pinhole_matrix,
+    warp_matrix,
+)
+
+ANGLE_COUNT: Final = len(ANGLES)
+
+
+@dataclass(frozen=True, slots=True)
+class Camera:
+    """A camera whose principal point is the middle of its picture.
+
+    Attributes:
+        width: Picture width in pixels.
+        height: Picture height in pixels.
+        focal_px: Focal length in pixels.
+        focal_y_px: In pixels of a column, where pixels are not square; None where they are.
+    """
+
+    width: int
+    height: int
+    focal_px: float
+    focal_y_px: float | None = None
+
+    @property
+    def pixel_aspect(self) -> float:
+        """Width of a pixel over its height."""
+        return 1.0 if self.focal_y_px is None else self.focal_y_px / self.focal_px
+
+    @property
+    def intrinsics(self) -> NDArray[np.float64]:
+        """3x3 float64 matrix from view coordinates to pixels."""
+        return pinhole_matrix(self.focal_px, self.width / 2, self.height / 2, self.focal_y_px)
+
+    def scaled(self, width: int, height: int) -> "Camera":
+        """Return the camera of these pictures scaled to another size, each axis by itself."""
+        focal_y_px = self.focal_px if self.focal_y_px is None else self.focal_y_px
+        return Camera(
+            width,
+            height,
+            self.focal_px * width / self.width,
+            focal_y_px * height / self.height,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCameras:
+    """The outward cameras of a device; ``wide`` is None where there is only one."""
+
+    road: Camera
+    wide: Camera | None
+
+
+_AR_OX: Final = DeviceCameras(Camera(1928, 1208, 2648.0), Camera(1928, 1208, 567.0))
+_OS: Final = DeviceCameras(Camera(1344, 760, 1522.0 * 3 / 4), Camera(1344, 760, 567.0 * 3 / 4))
+# The same sensor unbinned, as in 2024.
+_OS_FULL: Final = DeviceCameras(
+    Camera(2688, 1520, 2648.0 * 2 / 3), Camera(2688, 1520, 567.0 * 3 / 2)
+)
+_NEO: Final = DeviceCameras(Camera(1164, 874, 910.0), None)
+
+
+def _camera_table() -> Mapping[tuple[str, str], DeviceCameras]:
+    table = {
+        (device, sensor): _AR_OX
+        for device in ("tici", "tizi", "mici")
+        for sensor in ("ar0231", "ox03c10")
+    }
+    table |= {(device, "os04c10"): _OS for device in ("tici", "tizi", "mici")}
+    # Logs of early software name the sensor or the device "unknown".
+    for key in (
+        ("tici", "unknown"),
+        ("unknown", "ar0231"),
+        ("unknown", "ox03c10"),
+        ("pc", "unknown"),
+    ):
+        table[key] = _AR_OX
+    table["neo", "unknown"] = _NEO
+    return MappingProxyType(table)
+
+
+DEVICE_CAMERAS: Final = _camera_table()
+
+# Sensor -> its other readouts; frames tell by their size which one it is.
+_OTHER_READOUTS: Final[Mapping[str, tuple[DeviceCameras, ...]]] = MappingProxyType(
+    {"os04c10": (_OS_FULL,)}
+)
+
+
+def find_cameras(device_type: str, sensor: str) -> DeviceCameras:
+    """Look up the cameras of a device, with the readout that its sensor has today.
+
+    Args:
+        device_type: ``deviceState.deviceType`` as text.
+        sensor: ``roadCameraState.sensor`` as text.
+
+    Raises:
+        CameraConfigError: The pair is not in the table.
+    """
+    cameras = DEVICE_CAMERAS.get((device_type, sensor))
+    if cameras is None:
+        known = ", ".join(sorted(f"{device}/{name}" for device, name in DEVICE_CAMERAS))
+        raise CameraConfigError(
+            f"camera table: no cameras for device {device_type!r} with sensor {sensor!r}, "
+            f"known are {known}; set [camera.road] in the configuration"
+        )
+    return cameras
+
+
+def find_readouts(device_type: str, sensor: str) -> tuple[DeviceCameras, ...]:
+    """Look up the cameras of a device with each readout that its sensor has had, newest first.
+
+    Raises:
+        CameraConfigError: The pair is not in the table.
+    """
+    return (find_cameras(device_type, sensor), *_OTHER_READOUTS.get(sensor, ()))
+
+
+def read_angles(rpy_rad: Sequence[float]) -> NDArray[np.float32]:
+    """Return ``liveCalibration.rpyCalib``, (3,) float32, roll, pitch, yaw in rad.
+
+    Args:
+        rpy_rad: The list as the message has it; one of a wrong length is not read, as a damaged
+            message may claim millions.
+
+    Raises:
+        MessageError: It is not three finite angles within the bounds of `validity.ANGLES`.
+    """
+    length = len(rpy_rad)
+    if length != ANGLE_COUNT:
+        raise MessageError(
+            f"liveCalibration.rpyCalib: expected {ANGLE_COUNT} finite angles, got {length} values; "
+            "mend the calibration process"
+        )
+    with reading("liveCalibration.rpyCalib"):
+        angles = np.asarray(list(rpy_rad), np.float32)
+    if not np.isfinite(angles).all():
+        raise MessageError(
+            f"liveCalibration.rpyCalib: expected {ANGLE_COUNT} finite angles, got {angles}; mend "
+            "the calibration process"
+        )
+    for rule, angle in zip(ANGLES, angles.tolist(), strict=True):
+        if not rule.allows(angle):
+            raise MessageError(f"{rule.describe(angle)}; mend the calibration process")
+    return angles
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSizes:
+    """(width, height) in pixels of the frames that arrive, and whether the extra ones do.
+
+    Attributes:
+        main: Of the main frames.
+        extra: Of the extra frames; the main frames' if there are none.
+        lacks_extra: The extra camera is lost, the main frame stands in its place.
+    """
+
+    main: tuple[int, int]
+    extra: tuple[int, int]
+    lacks_extra: bool = False
+
+
+def sizes_of(main: FrameFormat, extra: FrameFormat, *, lacks_extra: bool = False) -> FrameSizes:
+    """Return the sizes of frames of two formats."""
+    return FrameSizes((main.width, main.height), (extra.width, extra.height), lacks_extra)
+
+
+@dataclass(frozen=True, slots=True)
+class CameraPlan:
+    """Which cameras feed the two model views.
+
+    Attributes:
+        main_is_wide: The only camera is the wide one.
+        single: Main and extra frame come from one camera.
+        override: Cameras from the configuration, used instead of the device table.
+    """
+
+    main_is_wide: bool
+    single: bool
+    override: DeviceCameras | None = None
+
+    def views(self, readouts: Sequence[DeviceCameras], sizes: FrameSizes) -> tuple[Camera, Camera]:
+        """Return the cameras behind the main and the extra frame (see ADR 0021).
+
+        Args:
+            readouts: What the device's cameras may be; road and wide camera are chosen by the
+                size of their frames, each by itself.
+            sizes: Of the frames.
+
+        Raises:
+            CameraConfigError: A wide frame arrives but the device has no wide camera, or frames
+                have a size that the camera does not have.
+        """
+        main = _camera_of_size(
+            "main", [one.wide if self.main_is_wide else one.road for one in readouts], sizes.main
+        )
+        if self.single:
+            return main, main
+        # Also while its frames are missing: a device without one has nothing to come back.
+        wide = [one.wide for one in readouts]
+        if sizes.lacks_extra and any(wide):
+            return main, main
+        return main, _camera_of_size("extra", wide, sizes.extra)
+
+
+def _camera_of_size(name: str, cameras: Sequence[Camera | None], size: tuple[int, int]) -> Camera:
+    known = [camera for camera in cameras if camera is not None]
+    if not known:
+        raise CameraConfigError(
+            "cameras: a wide stream is connected but the device is known to have only a road "
+            "camera; set [camera.wide] in the configuration"
+        )
+    for camera in known:
+        if (camera.width, camera.height) == size:
+            return camera
+    expected = " or ".join(f"{camera.width}x{camera.height}" for camera in known)
+    table = "camera.road" if name == "main" else "camera.wide"
+    raise CameraConfigError(
+        f"{name} camera: expected frames of {expected} for this device and sensor, got "
+        f"{size[0]}x{size[1]}; set [{table}] in the configuration"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """A calibration that could be used: angles in rad, and of which device."""
+
+    euler_rad: tuple[float, ...]
+    device_type: str
+    sensor: str
+
+
+@dataclass(slots=True)
+class Calibration:
+    """The two warp matrices, kept up to date from calibration messages and sizes of frames.
+
+    Attributes:
+        plan: Which cameras feed the views.
+        sizes: Of the frames that the matrices are for.
+        seen: A usable calibration has arrived, and the matrices fit the frames.
+        main_transform: (3, 3) float32, medmodel pixels to main camera pixels; zeros until seen.
+        extra_transform: (3, 3) float32, sbigmodel pixels to extra camera pixels; zeros until seen.
+        refused: Why the newest calibration, or the last one with these frames, is not used; "".
+    """
+
+    plan: CameraPlan
+    sizes: FrameSizes
+    seen: bool = False
+    refused: str = ""
+    main_transform: NDArray[np.float32] = field(
+        default_factory=lambda: np.zeros((3, 3), np.float32)
+    )
+    extra_transform: NDArray[np.float32] = field(
+        default_factory=lambda: np.zeros((3, 3), np.float32)
+    )
+    _accepted: _Accepted | None = None
+    _checked: FrameSizes | None = None
+
+    @property
+    def needs_device(self) -> bool:
+        """Whether the device type and sensor must be known first."""
+        return self.plan.override is None
+
+    @property
+    def has_wide(self) -> bool:
+        """Whether a wide camera is known to be there, by configuration or device table."""
+        override, accepted = self.plan.override, self._accepted
+        if override is not None:
+            return override.wide is not None
+        return accepted is not None and any(
+            one.wide for one in find_readouts(accepted.device_type, accepted.sensor)
+        )
+
+    def expect_extra(self) -> None:
+        """Take note that a single camera should not be one: the extra camera is lost from now."""
+        self.plan = replace(self.plan, single=False)
+        # The matrices stay, as both views are still of the main camera.
+        self.sizes, self._checked = replace(self.sizes, lacks_extra=True), None
+
+    def update(self, rpy_rad: Sequence[float], device_type: str, sensor: str) -> None:
+        """Take one calibration message; writes the transforms in place.
+
+        A message that cannot be used changes no matrix, and `refused` says why until a good one
+        comes: meanwhile everything published is marked invalid (see ADR 0022).
+
+        Args:
+            rpy_rad: ``liveCalibration.rpyCalib``, roll, pitch, yaw in rad.
+            device_type: ``deviceState.deviceType`` as text; unused with configured cameras.
+            sensor: ``roadCameraState.sensor`` as text; unused with configured cameras.
+        """
+        try:
+            accepted = _Accepted(tuple(read_angles(rpy_rad).tolist()), device_type, sensor)
+            # Most calibrations repeat the one before.
+            if not self.seen or accepted != self._accepted:
+                self._compute(accepted)
+        except (MessageError, CameraConfigError) as error:
+            self.refused = str(error)
+            return
+        self._accepted, self.refused = accepted, ""
+
+    def fit(self, sizes: FrameSizes) -> None:
+        """Follow frames of another size, or an extra camera that is lost or back.
+
+        The last angles hold for the new frames where the device has such a camera. Else the
+        matrices are zeros, and nothing is seen, until a calibration comes that fits.
+        """
+        if sizes == self.sizes:
+            return
+        self.sizes = sizes
+        if self._accepted is None:
+            return
+        was_seen = self.seen
+        try:
+            self._compute(self._accepted)
+            if not was_seen:
+                self.refused = ""
+        except CameraConfigError as error:
+            self.seen = False
+            self.main_transform.fill(0.0)
+            self.extra_transform.fill(0.0)
+            self.refused = str(error)
+
+    def check(self, sizes: FrameSizes) -> None:
+        """Tell whether frames are of the configured cameras; any are where none is configured.
+
+        Raises:
+            CameraConfigError: They are not: these frames cannot be used.
+        """
+        override = self.plan.override
+        if override is not None and sizes != self._checked:
+            self.plan.views((override,), sizes)
+            self._checked = sizes
+
+    def _compute(self, calibration: _Accepted) -> None:
+        """Write both matrices.
+
+        Raises:
+            CameraConfigError: The frames are not of this device's cameras; nothing is changed.
+        """
+        override = self.plan.override
+        if override is not None:
+            readouts: tuple[DeviceCameras, ...] = (override,)
+        else:
+            readouts = find_readouts(calibration.device_type, calibration.sensor)
+        main, extra = self.plan.views(readouts, self.sizes)
+        euler = calibration.euler_rad
+        self.main_transform[...] = warp_matrix(euler, main.intrinsics, MED_MODEL_INTRINSICS)
+        self.extra_transform[...] = warp_matrix(euler, extra.intrinsics, SBIG_MODEL_INTRINSICS)
+        self.seen = True

@@ -1,0 +1,340 @@
+"""What every input may be, what is done when it is not, and why messages are not valid.
+
+`INPUTS` is the whole table, as data; ``docs/inputs.md`` says it for people. A violation never ends
+the daemon: the value is replaced, and where the row says so the messages are marked not valid, with
+a reason. See ADR 0022.
+"""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from cereal.services import service
+from modeld.state.episodes import NS_PER_S, SHORTEST_NS
+from modeld.state.loop_state import LoopState
+
+# Others take a service as gone when its newest message is older than so many periods.
+ALIVE_PERIODS: Final = 10
+# The loop looks at 20 Hz, so a service of 100 Hz is not judged finer than ten of its frames.
+SHORTEST_SILENCE_S: Final = 0.5
+
+
+class Reason(NamedTuple):
+    """Why messages are not valid.
+
+    Attributes:
+        kind: Stays the same while the reason does.
+        text: For a person; may hold a duration.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class InputRule:
+    """One field of one service.
+
+    Attributes:
+        service: Name.
+        field: Name, with the index in a list.
+        bounds: Lowest and highest value that is believed; None: any.
+        unit: Of the bounds.
+        source: Of the bounds.
+        unseen: What holds before the first message.
+        instead: What is used in place of a value out of bounds, and after too long a silence.
+        silent_s: For how long a service that has spoken may be silent, s; None: for ever.
+        marks: A value out of bounds makes messages not valid.
+        silence_marks: So does too long a silence.
+    """
+
+    service: str
+    field: str
+    bounds: tuple[float, float] | None
+    unit: str
+    source: str
+    unseen: str
+    instead: str
+    silent_s: float | None = None
+    marks: bool = False
+    silence_marks: bool = False
+
+    def allows(self, value: float) -> bool:
+        """Tell whether a value is finite and within the bounds."""
+        if self.bounds is None:
+            return True
+        low, high = self.bounds
+        return math.isfinite(value) and low <= value <= high
+
+    def describe(self, value: float) -> str:
+        """Say that a value is out of bounds."""
+        low, high = self.bounds or (0.0, 0.0)
+        return (
+            f"{self.service}.{self.field}: expected {low:g} to {high:g} {self.unit}, "
+            f"found {value:g}"
+        )
+
+
+def silence_s(name: str) -> float:
+    """Return for how long a service may be silent: ten of its periods, or of the loop's."""
+    return max(ALIVE_PERIODS / service(name).frequency_hz, SHORTEST_SILENCE_S)
+
+
+def _angle(index: int, name: str, low: float, high: float, source: str) -> InputRule:
+    return InputRule(
+        "liveCalibration",
+        f"rpyCalib[{index}]",
+        (low, high),
+        "rad",
+        f"{name}: {source}",
+        unseen="matrices are zeros, messages not valid",
+        instead="the last calibration that could be used",
+        silent_s=silence_s("liveCalibration"),
+        marks=True,
+        silence_marks=True,
+    )
+
+
+# Beyond the limits of openpilot's calibration (its newest device included, 2026), which clips what
+# it publishes: other mountings of other software.
+_MARGIN_RAD: Final = 0.05
+ANGLES: Final = (
+    _angle(0, "roll", -0.1, 0.1, "openpilot sets 0; twice the margin"),
+    _angle(1, "pitch", -0.1431 - _MARGIN_RAD, 0.22236 + _MARGIN_RAD,
+           "openpilot's limits of 2026 and 0.05 rad"),
+    _angle(2, "yaw", -0.06912 - _MARGIN_RAD, 0.06912 + _MARGIN_RAD,
+           "openpilot's limits and 0.05 rad"),
+)  # fmt: skip
+CALIBRATION_STATUS: Final = InputRule(
+    "liveCalibration",
+    "calStatus",
+    None,
+    "",
+    "not `invalid`: the device is mounted beyond the limits",
+    unseen="messages not valid",
+    instead="angles are used all the same: calibration is measured through them",
+    marks=True,
+)
+SPEED: Final = InputRule(
+    "carState",
+    "vEgo",
+    (-20.0, 100.0),
+    "m/s",
+    "no car reverses or drives faster",
+    unseen="0, as openpilot",
+    instead="0 out of bounds; the last one in silence",
+    silent_s=silence_s("carState"),
+    marks=True,
+    silence_marks=True,
+)
+TORQUE: Final = InputRule(
+    "carState",
+    "steeringTorque",
+    (-1e6, 1e6),
+    "of the car",
+    "finite; the unit differs from car to car",
+    unseen="0",
+    instead="0: nobody steers",
+)
+SWITCHES: Final = InputRule(
+    "carState",
+    "leftBlinker, rightBlinker, steeringPressed, leftBlindspot, rightBlindspot",
+    None,
+    "",
+    "any",
+    unseen="off",
+    instead="off after silence",
+    silent_s=silence_s("carState"),
+)
+LATERAL_ACTIVE: Final = InputRule(
+    "carControl",
+    "latActive",
+    None,
+    "",
+    "any",
+    unseen="not active",
+    instead="not active after silence: no lane change begins or goes on",
+    silent_s=silence_s("carControl"),
+)
+LATERAL_DELAY: Final = InputRule(
+    "liveDelay",
+    "lateralDelay",
+    (0.0, 2.0),
+    "s",
+    "no steering is slower; 5 s is the end of what a user may set",
+    unseen="0, as openpilot",
+    instead="0 out of bounds; the last one in silence, as it is learnt over minutes",
+    marks=True,
+)
+DRIVER_SIDE: Final = InputRule(
+    "driverMonitoringState",
+    "isRHD",
+    None,
+    "",
+    "any",
+    unseen="left-hand drive, as openpilot",
+    instead="the last one: the wheel does not change its side",
+)
+DEVICE: Final = InputRule(
+    "deviceState",
+    "deviceType",
+    None,
+    "",
+    "of the table of cameras, with the sensor; unused with configured cameras",
+    unseen="calibrations are not used, messages not valid",
+    instead="the last one",
+)
+SENSOR: Final = InputRule(
+    "roadCameraState",
+    "sensor",
+    None,
+    "",
+    "of the table of cameras, with the device; unused with configured cameras",
+    unseen="calibrations are not used, messages not valid",
+    instead="the last one",
+)
+ANNOUNCED: Final = InputRule(
+    "roadCameraState",
+    "frameId",
+    None,
+    "",
+    "any",
+    unseen="`frameAge` is 0",
+    instead="`frameAge` is 0 where it is behind the frame in use",
+)
+
+
+def _actuator(field: str) -> InputRule:
+    return InputRule(
+        "carParams",
+        field,
+        (0.0, 5.0),
+        "s",
+        "the end of what a user may set of a delay; no actuator is slower",
+        unseen="the car is waited for",
+        instead="0 out of bounds, as long as the process drives this car",
+        marks=True,
+    )
+
+
+LONGITUDINAL_ACTUATOR: Final = _actuator("longitudinalActuatorDelay")
+STEER_ACTUATOR: Final = _actuator("steerActuatorDelay")
+INPUTS: Final = (
+    *ANGLES,
+    CALIBRATION_STATUS,
+    SPEED,
+    TORQUE,
+    SWITCHES,
+    LATERAL_ACTIVE,
+    LATERAL_DELAY,
+    DRIVER_SIDE,
+    DEVICE,
+    SENSOR,
+    ANNOUNCED,
+    LONGITUDINAL_ACTUATOR,
+    STEER_ACTUATOR,
+)
+
+
+class Received(Protocol):
+    """The part of ``cereal.pubsub.SubMaster`` that tells when messages came."""
+
+    @property
+    def seen(self) -> Mapping[str, bool]:
+        """Whether there has been one, by service."""
+
+    @property
+    def updated(self) -> Mapping[str, bool]:
+        """Whether one came with the last update, by service."""
+
+    @property
+    def mono_time_ns(self) -> Mapping[str, int]:
+        """The sender's stamp of the newest, by service; 0 where it sets none."""
+
+
+class Freshness:
+    """Since when services that have spoken say nothing new.
+
+    A message with the stamp of the one before is none: its sender repeats itself.
+
+    Args:
+        messages: The bus.
+        enabled: False where time runs unevenly: then no service is ever silent.
+    """
+
+    def __init__(self, messages: Received, *, enabled: bool = True) -> None:
+        self._messages = messages
+        # Stamp of the newest message, and when it came, by service.
+        self._heard: dict[str, tuple[int, int]] = {}
+        watched = {rule.service for rule in INPUTS if rule.silent_s is not None}
+        self._services = sorted(watched & set(messages.seen)) if enabled else []
+
+    def update(self, now_ns: int) -> None:
+        """Look at what came with the last update of the bus; once for each frame.
+
+        Args:
+            now_ns: Time of the loop's clock.
+        """
+        messages = self._messages
+        for name in self._services:
+            if messages.updated[name]:
+                stamp_ns, before = messages.mono_time_ns[name], self._heard.get(name)
+                if before is None or stamp_ns != before[0] or stamp_ns == 0:
+                    self._heard[name] = (stamp_ns, now_ns)
+
+    def silent_for_s(self, rule: InputRule, now_ns: int) -> float:
+        """Return for how long a service has been silent beyond its limit, s, else 0."""
+        heard = self._heard.get(rule.service)
+        if heard is None or rule.silent_s is None:
+            return 0.0
+        age_s = (now_ns - heard[1]) / NS_PER_S
+        return age_s if age_s >= rule.silent_s else 0.0
+
+
+def silence(rule: InputRule, age_s: float) -> Reason:
+    """Return the reason that a service is silent, for so long."""
+    return Reason(f"no {rule.service}", f"no {rule.service} since {age_s:.1f} s")
+
+
+@dataclass(slots=True)
+class ValidityLog:
+    """Says on each change why messages are not valid, and keeps the reasons for others.
+
+    Attributes:
+        logger: Where the lines go: one for each change of kinds, at most one a second.
+        state: Holds the texts of the last messages.
+    """
+
+    logger: logging.Logger
+    state: LoopState
+    _said: frozenset[str] | None = None
+    _said_ns: int | None = None
+    _since_ns: int = 0
+    _good_ns: int = 0
+
+    def update(self, reasons: Sequence[Reason], now_ns: int) -> None:
+        """Take the reasons of the messages that go out now; none if they are valid."""
+        if reasons:
+            self.state.reasons = tuple(reason.text for reason in reasons)
+        elif self.state.reasons or self._said is None:
+            self.state.reasons, self._good_ns = (), now_ns
+        elif not self._said:
+            return
+        kinds = frozenset(reason.kind for reason in reasons)
+        is_early = self._said_ns is not None and 0 <= now_ns - self._said_ns < SHORTEST_NS
+        if kinds == self._said or is_early:
+            return
+        if kinds:
+            if not self._said:
+                self._since_ns = now_ns
+            self.logger.warning("not valid: %s", "; ".join(self.state.reasons))
+        elif self._said is None:
+            self._said = kinds
+            self.logger.info("valid")
+            return
+        else:
+            lasted_s = (self._good_ns - self._since_ns) / NS_PER_S
+            self.logger.warning("valid again after %.1f s", lasted_s)
+        self._said, self._said_ns = kinds, now_ns
