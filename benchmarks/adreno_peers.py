@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.adreno_launches import GPU, Launch, Totals, totals
-from runtime.artifact import read_artifact
+from runtime.format.artifact import read_artifact
 from runtime.own_process import own_command
 from tools.adreno.build import Failure, build
 from tools.adreno.sources import kernel_sources

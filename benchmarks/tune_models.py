@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from runtime.device import Device, choose_device
+from runtime.opencl.device import Device, choose_device
 from scheduler.cache.schedules import EntryGraph
 from scheduler.compile import compile_driving, compile_plain
 from scheduler.context import CompileContext

@@ -44,7 +44,7 @@ from modeld.vehicle.calibration_input import CALIBRATION_REFUSED
 from modeld.vehicle.driver_camera import driver_transform, find_driver_camera
 from modeld.vehicle.validity import Reason, ValidityLog
 from runtime.errors import ArtifactError
-from runtime.monitoring_interface import MonitoringInterface, parse_monitoring_interface
+from runtime.format.monitoring_interface import MonitoringInterface, parse_monitoring_interface
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ pyopencl; `load_program` does. See docs/formats/artifact.md for the file it read
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from runtime.artifact import Artifact, read_artifact, write_artifact
 from runtime.errors import (
     ArtifactError,
     BuildError,
@@ -16,30 +15,30 @@ from runtime.errors import (
     RuntimeFault,
     SelfTestError,
 )
+from runtime.format.artifact import Artifact, read_artifact, write_artifact
 
 if TYPE_CHECKING:
-    from runtime.device import Device, DeviceInfo, choose_device, list_devices
-    from runtime.entry import TensorSpec
-    from runtime.executor import Program, build_binaries, load_program, run_once
-    from runtime.profile import KernelTime
-    from runtime.selftest import SelfTestReport, self_test
-    from runtime.stats import ProgramStats
+    from runtime.opencl.device import Device, DeviceInfo, choose_device, list_devices
+    from runtime.run.entry import TensorSpec
+    from runtime.run.executor import Program, build_binaries, load_program, run_once
+    from runtime.run.profile import KernelTime, ProgramStats
+    from runtime.run.selftest import SelfTestReport, self_test
 
 # Resolved on first use, so that a command which needs no device does not load pyopencl.
 _LAZY = {
-    "Device": "runtime.device",
-    "DeviceInfo": "runtime.device",
-    "KernelTime": "runtime.profile",
-    "Program": "runtime.executor",
-    "ProgramStats": "runtime.stats",
-    "SelfTestReport": "runtime.selftest",
-    "TensorSpec": "runtime.entry",
-    "build_binaries": "runtime.executor",
-    "choose_device": "runtime.device",
-    "list_devices": "runtime.device",
-    "load_program": "runtime.executor",
-    "run_once": "runtime.executor",
-    "self_test": "runtime.selftest",
+    "Device": "runtime.opencl.device",
+    "DeviceInfo": "runtime.opencl.device",
+    "KernelTime": "runtime.run.profile",
+    "Program": "runtime.run.executor",
+    "ProgramStats": "runtime.run.profile",
+    "SelfTestReport": "runtime.run.selftest",
+    "TensorSpec": "runtime.run.entry",
+    "build_binaries": "runtime.run.executor",
+    "choose_device": "runtime.opencl.device",
+    "list_devices": "runtime.opencl.device",
+    "load_program": "runtime.run.executor",
+    "run_once": "runtime.run.executor",
+    "self_test": "runtime.run.selftest",
 }
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from runtime.artifact import Digests, write_artifact
-from runtime.cache_dir import cache_dir
-from runtime.device import choose_device
-from runtime.driving_interface import Interface
-from runtime.executor import build_binaries
-from runtime.lineage import fitted
-from runtime.monitoring_interface import ROLE
+from runtime.files.cache_dir import cache_dir
+from runtime.format.artifact import Digests, write_artifact
+from runtime.format.driving_interface import Interface
+from runtime.format.lineage import fitted
+from runtime.format.monitoring_interface import ROLE
+from runtime.opencl.device import choose_device
+from runtime.run.executor import build_binaries
 from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import FAST, FP32, WIDE, CompileContext, context_for
 from scheduler.device.spec import DeviceSpec

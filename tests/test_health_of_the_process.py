@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.artifact import read_artifact
+from runtime.format.artifact import read_artifact
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
 

@@ -92,7 +92,7 @@ def test_processes_that_a_command_starts_have_our_packages(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["tune"]["kernels"][0]["state"] == "searched"
     assert out.exists()
-    probe = run(*own_command("runtime.probe", "0:0"), path=(foreign,), cwd=foreign)
+    probe = run(*own_command("runtime.opencl.probe", "0:0"), path=(foreign,), cwd=foreign)
     assert json.loads(probe.stdout)["problem"] == "", probe.stderr
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cache_dir import cache_dir
+from runtime.files.cache_dir import cache_dir
 from tests.session_cache import CACHE, SESSION, SessionCache
 
 ROOT = Path(__file__).parent.parent
@@ -25,7 +25,7 @@ def test_caches_are_those_of_the_session() -> None:
     users = Path.home() / ".cache"
     assert not cache_dir().is_relative_to(users)
     assert os.environ["XDG_CACHE_HOME"] == str(SESSION.user)
-    opencl = pytest.importorskip("runtime.opencl")
+    opencl = pytest.importorskip("runtime.opencl.binding")
     assert not opencl.pocl_directory.path.is_relative_to(users)
     assert not opencl.pocl_directory.path.is_relative_to(SESSION.user)
 

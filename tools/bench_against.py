@@ -274,7 +274,7 @@ def model_inputs(path: Path, seed: int) -> dict[str, NDArray[Any]]:
     import numpy as np
     import onnx
 
-    from runtime.entry import TensorSpec
+    from runtime.run.entry import TensorSpec
     from scheduler.onnx_import import load_model
     from tools.lib.program_inputs import make_inputs
 

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import runtime
-from runtime.artifact import read_artifact
+from runtime.format.artifact import read_artifact
 from runtime.origin import short_origin
 from runtime.own_process import own_command
 from runtime.quantities import count_text, flops_text
-from runtime.trace import MAX_EVENTS
 from tools.errors import ToolError
 from tools.lib.history import note_run
 from tools.lib.json_output import print_json
 from tools.lib.program_inputs import inputs_for
 from tools.lib.run_times import PERCENTILES, measure
 from tools.lib.table import format_size, format_table
+from tools.lib.trace import MAX_EVENTS
 
 if TYPE_CHECKING:
     import argparse
@@ -88,8 +88,7 @@ def _write_trace(
     wanted: int,
 ) -> int:
     """Trace as many runs as were measured, within the trace's bounds; return how many."""
-    from runtime.phases import phased_runs
-    from runtime.trace import trace_events, traceable_runs, write_trace
+    from tools.lib.trace import phased_runs, trace_events, traceable_runs, write_trace
 
     spec = program.manifest.entry(entry)
     assert spec is not None  # it has been measured

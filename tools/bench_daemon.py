@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cereal.transport import ZmqTransport
-from runtime.artifact import read_artifact
+from runtime.format.artifact import read_artifact
 from runtime.quantities import count_text
 from tools.compile import parse_camera
 from tools.errors import ArtifactMismatchError, ToolError, UsageError

@@ -74,7 +74,7 @@ def measure(
         UsageError: the device records nothing, or the entry is one launch.
     """
     from runtime import load_program
-    from runtime.device import choose_device
+    from runtime.opencl.device import choose_device
 
     recording = choose_device(device)
     support = recording.info.recording

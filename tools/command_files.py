@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from runtime.given_file import open_given
+from runtime.files.given_file import open_given
 from tools.errors import (
     CompareError,
     DriveError,
@@ -31,7 +31,7 @@ _MAY_BE_ONNX = b"\x08"  # field 1, ir_version, comes first
 
 _VIDEO: Final = frozenset({"video", "picture"})
 _TEXT: Final = frozenset({"text", "json"})
-# `runtime.artifact` reads no longer ones: a manifest, and 16 GiB of data.
+# `runtime.format.artifact` reads no longer ones: a manifest, and 16 GiB of data.
 ARTIFACT: Final = Role(
     "an artifact",
     frozenset({"artifact"}),

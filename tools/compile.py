@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from cereal.frames import FrameFormat, nv12_format
-from runtime.device import choose_device
 from runtime.errors import SelfTestError
+from runtime.opencl.device import choose_device
 from runtime.quantities import count_text, flops_text, size_text
 from scheduler.cache.schedules import EntryGraph
 from scheduler.check.driving import verify_driving

@@ -17,7 +17,7 @@ from tools.lib.table import format_size, format_table
 if TYPE_CHECKING:
     import argparse
 
-    from runtime.device import DeviceInfo
+    from runtime.opencl.device import DeviceInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         NoDeviceError: none is usable; those that are not are listed with the reason first.
     """
     # pyopencl is slow to load; `--help` must not need it.
-    from runtime.device import choose_device, list_devices
+    from runtime.opencl.device import choose_device, list_devices
 
     devices = list_devices()
     usable = [info for info in devices if not info.problem]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runtime.whole_file import whole_file
+from runtime.files.whole_file import whole_file
 from tools.errors import UsageError
 from tools.lib.bindings import add_bind
 from tools.lib.compiled_here import Changes, compiled_here, is_onnx
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from runtime.manifest import Manifest
+    from runtime.format.manifest import Manifest
 
 MOST_NAMED = 6  # nodes of a kernel in a message
 
@@ -112,7 +112,7 @@ def _artifact(args: argparse.Namespace, directory: Path) -> Path:
         if getattr(args, option):
             raise UsageError(f"--{option}: expected an ONNX model, found the artifact {path}")
     if args.dump:
-        from runtime.artifact import read_artifact
+        from runtime.format.artifact import read_artifact
 
         raise UsageError(_not_dumped(args, read_artifact(path).manifest))
     return path

@@ -314,7 +314,7 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
 
 def _adreno(args: argparse.Namespace, kind: str) -> int:
     # Here: only this looks at what a compiler for a GPU makes.
-    from runtime.artifact import read_artifact
+    from runtime.format.artifact import read_artifact
     from tools.adreno.report import lines, plain, sections
 
     if args.viz is not None:

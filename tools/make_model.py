@@ -15,8 +15,8 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.files.whole_file import whole_file
 from runtime.quantities import flops_text
-from runtime.whole_file import whole_file
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.number_options import seed

@@ -36,9 +36,9 @@ from typing import Any
 
 from cereal.errors import CerealError
 from modeld.errors import ModeldError
-from runtime.artifact import Artifact
-from runtime.device import choose_device
 from runtime.errors import RuntimeFault
+from runtime.format.artifact import Artifact
+from runtime.opencl.device import choose_device
 from runtime.quantities import count_text
 from scheduler.errors import SchedulerError
 from tools.behaviour.arguments import gates_of

@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from cereal.frames import STREAMS
+from runtime.files.whole_file import whole_file
 from runtime.quantities import count_text
-from runtime.whole_file import whole_file
 from tools.command_files import check_files
 from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.drive import Drive, DriveInfo

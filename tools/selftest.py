@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         RuntimeFault: the artifact or the device is not right.
     """
     from runtime import load_program
-    from runtime.selftest import ADVICE, run_self_test
+    from runtime.run.selftest import ADVICE, run_self_test
 
     with load_program(args.artifact, args.device) as program:
         report = run_self_test(program)

@@ -18,11 +18,11 @@ from modeld.frames.camera_input import CameraInput
 from modeld.frames.frame_sync import FramePair
 from modeld.outputs.model_message import ModelMessage
 from modeld.outputs.parse_outputs import DrivingOutputs, OutputParser, check_heads, check_vector
-from runtime.driving_interface import DESIRE_WIDTH, HOST_INPUTS, Interface, parse_interface
 from runtime.errors import ArtifactError
+from runtime.format.driving_interface import DESIRE_WIDTH, HOST_INPUTS, Interface, parse_interface
 
 if TYPE_CHECKING:
-    from runtime.entry import TensorSpec
+    from runtime.run.entry import TensorSpec
 
 RUN: Final = "run"
 PREPARE: Final = "prepare"

@@ -24,7 +24,7 @@ from modeld.health.snapshot import SelfTestFacts, TestResult
 from modeld.service.config import Config
 from modeld.store.model_store import ModelStore, candidates
 from runtime.errors import RuntimeFault
-from runtime.selftest import self_test
+from runtime.run.selftest import self_test
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import pyopencl
 from modeld.health.snapshot import ServiceFacts
 from modeld.model.load_models import LoadedModel
 from modeld.service.realtime import Effect
-from runtime.driving_interface import parse_interface
-from runtime.monitoring_interface import parse_monitoring_interface
+from runtime.format.driving_interface import parse_interface
+from runtime.format.monitoring_interface import parse_monitoring_interface
 
 _PACKAGE: Final = "modeld"
 

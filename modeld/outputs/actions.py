@@ -23,7 +23,7 @@ from modeld.constants import (
 )
 from modeld.outputs.parse_outputs import DrivingOutputs
 from modeld.vehicle.inputs import ActionTimes
-from runtime.driving_interface import ActionRule
+from runtime.format.driving_interface import ActionRule
 
 # Below this speed both points of the planned speed mean "stand still".
 STOPPING_SPEED_MPS: Final = 0.05

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.outputs.parse_outputs import safe_exp, sigmoid
-from runtime.monitoring_interface import FACE_WIDTH, SEATS, MonitoringInterface
+from runtime.format.monitoring_interface import FACE_WIDTH, SEATS, MonitoringInterface
 
 Array = NDArray[np.float32]
 _AXES = 3

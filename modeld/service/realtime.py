@@ -7,8 +7,8 @@ the health message. Linux and glibc; where a call does not exist, that is the re
 `apply_to_process` and `apply_to_program` are called once by the main thread, when the model has
 been loaded: memory that is in use by then is locked, and objects that exist are left alone by the
 collector. `apply_to_loop` is the first act of the loop's thread. Threads of the driver exist by
-then, so they do not inherit the loop's CPUs: `runtime.workers` places them. See ADR 0094 for what
-each is good for.
+then, so they do not inherit the loop's CPUs: `runtime.opencl.workers` places them. See ADR 0094 for
+what each is good for.
 """
 
 import ctypes

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from cereal.address import ADDRESS_FORM, BusAddress
 from cereal.cameras import CAMERA_FORM, CameraAddress
 from cereal.errors import FrameError, TransportError
-from runtime.number_text import float_of, int_of
+from runtime.quantities import float_of, int_of
 
 _DOC: Final = "doc"
 _TRUE: Final = ("1", "true", "yes", "on")

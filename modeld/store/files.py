@@ -14,9 +14,9 @@ from typing import Final
 
 from modeld.errors import StoreError
 from modeld.store.manifest import ModelId, StoreManifest, parse_manifest
-from runtime.artifact import read_artifact
 from runtime.errors import RuntimeFault
-from runtime.given_file import open_given
+from runtime.files.given_file import open_given
+from runtime.format.artifact import read_artifact
 
 # Others read; only the owner writes: what lies here is run.
 DIRECTORY_MODE: Final = 0o755

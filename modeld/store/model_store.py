@@ -32,9 +32,9 @@ from modeld.store.selection import (
     read_selection,
     write_selection,
 )
-from runtime.artifact import Artifact, read_artifact
 from runtime.errors import RuntimeFault
-from runtime.manifest import ABI
+from runtime.format.artifact import Artifact, read_artifact
+from runtime.format.manifest import ABI
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from modeld.constants import DESIRE_LENGTH
 from modeld.vehicle.desire import VehicleState
 from modeld.vehicle.validity import LONGITUDINAL_ACTUATOR, STEER_ACTUATOR, Reason
-from runtime.driving_interface import ActionRule
+from runtime.format.driving_interface import ActionRule
 
 SUBSCRIPTIONS: Final = (
     "deviceState",

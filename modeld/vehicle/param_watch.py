@@ -11,8 +11,8 @@ from typing import Final
 from modeld.vehicle.inputs import CarParameters
 from modeld.vehicle.param_values import BUNDLE, CAMERA_OFFSET, CAR, OWN_DELAY, USES_OWN_DELAY
 from modeld.vehicle.params import Params
-from runtime.driving_interface import ActionRule
-from runtime.manifest import ModelSource
+from runtime.format.driving_interface import ActionRule
+from runtime.format.manifest import ModelSource
 
 logger = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
-from runtime.entry_store import EntryStore
-from runtime.manifest import ABI, FORMAT
-from runtime.plainpickle import PlainPickleError, decode, encode
+from runtime.files.entry_store import EntryStore
+from runtime.format.manifest import ABI, FORMAT
+from runtime.format.plainpickle import PlainPickleError, decode, encode
 from scheduler.context import CompileContext, Stages
 from scheduler.debug.log import report
 from scheduler.emit.artifact import Emitted, emit

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.artifact import from_memory
-from runtime.device import Device, choose_device
-from runtime.driving_interface import parse_interface
-from runtime.entry import TensorSpec
-from runtime.executor import Program
-from runtime.program_cache import shared_cache
+from runtime.format.artifact import from_memory
+from runtime.format.driving_interface import parse_interface
+from runtime.opencl.device import Device, choose_device
+from runtime.opencl.program_cache import shared_cache
+from runtime.run.entry import TensorSpec
+from runtime.run.executor import Program
 from scheduler.check.runs import copied
 from scheduler.check.self_check import Array, Arrays, Report, Seen, different, round_trip, verify
 from scheduler.compile import CompiledModel, CompileOptions, compile_plain, driving_sizes

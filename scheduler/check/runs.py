@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.artifact import from_memory
-from runtime.device import Device
-from runtime.executor import Program
-from runtime.program_cache import shared_cache
+from runtime.format.artifact import from_memory
+from runtime.opencl.device import Device
+from runtime.opencl.program_cache import shared_cache
+from runtime.run.executor import Program
 from scheduler.check.adversarial_inputs import Kind, sets_of, unsuited
 from scheduler.check.arbitration import Arbiter, Dispute
 from scheduler.check.outputs import OutputCheck, Rounding, check_output, check_parts

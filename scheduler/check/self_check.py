@@ -15,8 +15,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runtime.device import Device, choose_device
-from runtime.executor import load_program
+from runtime.opencl.device import Device, choose_device
+from runtime.run.executor import load_program
 from scheduler.check.adversarial_inputs import Kind
 from scheduler.check.arbitration import Arbiter
 from scheduler.check.model_rounding import rounding_of

@@ -4,7 +4,7 @@
 
 The interpreter shares nothing with what is tested: no pass, no kernel, no driver. It needs 0.5 s
 for a run of the driving models, so what it gave is kept beside the cached schedules. The runtime
-compares (`runtime.selftest`).
+compares (`runtime.run.selftest`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.cache_dir import cache_dir
-from runtime.entry_store import EntryStore
-from runtime.plainpickle import PlainPickleError, decode, encode
-from runtime.selftest_inputs import Port, seeded_inputs, seeded_states
-from runtime.selftest_spec import (
-    RULE,
-    ExpectedValues,
-    TestVector,
-    plain_self_test,
-    positions,
-)
+from runtime.files.cache_dir import cache_dir
+from runtime.files.entry_store import EntryStore
+from runtime.format.plainpickle import PlainPickleError, decode, encode
+from runtime.format.specs import RULE, ExpectedValues, TestVector, plain_self_test, positions
+from runtime.run.selftest import Port, seeded_inputs, seeded_states
 from scheduler.cache.schedules import EntryGraph, compiler_version
 from scheduler.check.model_rounding import rounding_of
 from scheduler.check.outputs import Rounding, tolerance_of

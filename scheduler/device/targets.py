@@ -11,16 +11,16 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from runtime.device import Device, DeviceInfo, choose_device
 from runtime.errors import NoDeviceError
+from runtime.opencl.device import Device, DeviceInfo, choose_device
 from scheduler.device.spec import DEFAULT, SPECS, DeviceSpec
 from scheduler.errors import SchedulerError
 
 AUTO: Final = "auto"
 # What `--target` offers; the other rows are found by `auto`.
 TARGETS: Final = (AUTO, "cpu", "gpu", "adreno", "freedreno")
-# Rows of CPUs by what the driver's compiler generates, see `runtime.probe.Finding`. AVX without
-# multiply-adds has the lanes and registers of AVX2, which is what a row decides by.
+# Rows of CPUs by what the driver's compiler generates, see `runtime.opencl.probe.Finding`. AVX
+# without multiply-adds has the lanes and registers of AVX2, which is what a row decides by.
 _ROWS_OF_SIMD: Final = {
     "avx512": "cpu",
     "avx512_vnni": "cpu",

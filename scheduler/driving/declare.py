@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.driving_interface import (
+from runtime.format.driving_interface import (
     DROP_POLICIES,
     IMAGE_MODES,
     LANE_CHANGE_MACHINES,
@@ -24,7 +24,7 @@ from runtime.driving_interface import (
     STOP_RULES,
     ActionRule,
 )
-from runtime.monitoring_interface import STD_RULES
+from runtime.format.monitoring_interface import STD_RULES
 from scheduler.errors import ModelError
 
 # Key -> the words it may have, or its type; a float in 0..10 may also be written as an int.

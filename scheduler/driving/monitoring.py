@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from runtime.driving_interface import ModelPart
-from runtime.monitoring_interface import (
+from runtime.format.driving_interface import ModelPart
+from runtime.format.monitoring_interface import (
     HEADS,
     ROLE,
     VIEW_HEIGHT,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.manifest import ABI, FORMAT
+from runtime.format.manifest import ABI, FORMAT
 from scheduler.context import FAST
 from scheduler.device.spec import DEFAULT
 from scheduler.emit.arena import Arena

@@ -7,7 +7,7 @@
 
 A launch with work costs about 20 us on a CPU (PoCL 3.0, 2 cores): waking the workers. What a record
 is (function, work-items, arguments) the runtime writes into a table when it loads the
-artifact; see runtime/megakernel.py for the layout of the table and of the counters.
+artifact; see runtime/run/megakernel.py for the layout of the table and of the counters.
 
 No work-group relies on another one running: it waits only for tasks that another one *took*, and
 who takes a task is running. A work-group that starts late finds nothing left to take; one alone

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from onnx import checker, helper, shape_inference
 from onnx.backend.base import Backend, BackendRep
 
-from runtime.device import Device, DeviceInfo, choose_device, list_devices
 from runtime.errors import NoDeviceError
+from runtime.opencl.device import Device, DeviceInfo, choose_device, list_devices
 from scheduler.errors import ModelError, SchedulerError
 from scheduler.onnx_backend.arrays import check_types, named_arrays
 from scheduler.onnx_backend.program import ModelProgram, compile_for

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from runtime.artifact import from_memory
-from runtime.device import Device
-from runtime.executor import Program
-from runtime.program_cache import shared_cache
+from runtime.format.artifact import from_memory
+from runtime.opencl.device import Device
+from runtime.opencl.program_cache import shared_cache
+from runtime.run.executor import Program
 from scheduler.cache.schedules import EntryGraph, compile_entries
 from scheduler.context import context_for
 from scheduler.device.targets import spec_of_device

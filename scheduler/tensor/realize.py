@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime import Program, choose_device
-from runtime.artifact import from_memory
-from runtime.program_cache import shared_cache
+from runtime.format.artifact import from_memory
+from runtime.opencl.program_cache import shared_cache
 from scheduler.context import CompileContext, context_for
 from scheduler.device.targets import spec_of_device
 from scheduler.errors import ModelError

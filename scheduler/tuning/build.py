@@ -17,11 +17,10 @@ from typing import Final
 
 import numpy as np
 
-from runtime.compiler_output import build
-from runtime.device import Device, choose_device
 from runtime.errors import RuntimeFault
-from runtime.opencl import cl
-from runtime.program_cache import binary_of
+from runtime.opencl.binding import cl
+from runtime.opencl.device import Device, choose_device
+from runtime.opencl.program_cache import binary_of, build
 from scheduler.emit.megakernel import KERNEL_NAME
 
 logger = logging.getLogger(__name__)

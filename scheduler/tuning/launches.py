@@ -17,12 +17,12 @@ from typing import Final
 
 import numpy as np
 
-from runtime.compiler_output import build
-from runtime.device import Device
 from runtime.errors import first_line
-from runtime.image_spec import TEXEL, ImageSpec
-from runtime.images import make_image, poison_image
-from runtime.opencl import cl
+from runtime.format.specs import TEXEL, ImageSpec
+from runtime.opencl.binding import cl
+from runtime.opencl.device import Device
+from runtime.opencl.program_cache import build
+from runtime.run.memory import make_image, poison_image
 from scheduler.errors import LoweringError
 from scheduler.ir.node import Node, is_weight
 from scheduler.loops.images import Image

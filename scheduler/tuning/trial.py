@@ -18,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.megakernel_spec import RECORD_WORDS
-from runtime.opencl import cl
+from runtime.format.specs import RECORD_WORDS
+from runtime.opencl.binding import cl
 from scheduler.emit.megakernel import KERNEL_NAME, Function, megakernel_source
 from scheduler.ir.node import Node, is_weight
 from scheduler.loops.pack import PackedWeight
@@ -173,7 +173,7 @@ class Trial(Turns):
         words = [self._place(job, node) for node in code.storage]
         for argument in code.arguments:
             if isinstance(argument, PackedWeight):
-                # The lowest bit says that a place is in the data, see `runtime.memory.IN_DATA`.
+                # The lowest bit says that a place is in the data, see `runtime.run.memory.IN_DATA`.
                 words.append(self._data.put(argument.data) + 1)
             else:
                 words.append(self._place(job, argument))

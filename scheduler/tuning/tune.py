@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-from runtime.device import Device
+from runtime.opencl.device import Device
 from scheduler.cache.schedules import EntryGraph
 from scheduler.context import CompileContext
 from scheduler.device import tuned_table

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runtime.artifact import read_artifact
-from runtime.whole_file import whole_file
+from runtime.files.whole_file import whole_file
+from runtime.format.artifact import read_artifact
 from tests.acceptance.page import Done, markdown, page
 from tests.acceptance.plan import RANDOM_INTERFACE, Run, Sizes, chosen, runs_of
 from tools.lib.json_output import json_text

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from runtime.cache_dir import cache_dir
-from runtime.device import choose_device, list_devices
-from runtime.pocl_cpu import VNNI
+from runtime.files.cache_dir import cache_dir
+from runtime.opencl.device import choose_device, list_devices
+from runtime.opencl.pocl import VNNI
 from scheduler.device.targets import spec_of_device
 from tests.conditions.forced import MEMORY_BYTES, ODD_NAME, SHM, SHM_BYTES
 from tests.scheduler.onnx_import.onnx_models import parsed

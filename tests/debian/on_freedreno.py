@@ -13,10 +13,10 @@ import sys
 from collections import Counter
 
 import runtime
-from runtime import probe
 from runtime.errors import SelfTestError
-from runtime.opencl import cl
-from runtime.selftest import self_test
+from runtime.opencl import probe
+from runtime.opencl.binding import cl
+from runtime.run.selftest import self_test
 from scheduler.device.targets import target_for
 
 

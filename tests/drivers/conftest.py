@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.device import choose_device
+from runtime.opencl.device import choose_device
 
 
 class Reports:

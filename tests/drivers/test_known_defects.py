@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.device import choose_device
-from runtime.opencl import cl
+from runtime.opencl.binding import cl
+from runtime.opencl.device import choose_device
 from tests.drivers.conftest import Reports
 
 pytestmark = pytest.mark.opencl

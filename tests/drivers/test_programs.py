@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.device import choose_device
+from runtime.opencl.device import choose_device
 from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS, DeviceSpec
 from scheduler.device.targets import spec_of_device

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
-from runtime.executor import Program, load_program
+from runtime.format.artifact import from_memory
+from runtime.opencl.device import choose_device
+from runtime.run.executor import Program, load_program
 from scheduler.context import CompileContext
 from tests.drivers.cases import CASES, Feed
 from tests.drivers.test_programs import row_of

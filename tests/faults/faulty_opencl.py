@@ -143,9 +143,10 @@ def failing(
 
 def install(control: Control) -> None:
     """Wrap what the executor calls, in this process."""
-    from runtime import entry, program, steps
-    from runtime.opencl import cl
-    from runtime.recording_api import RecordingError
+    from runtime.opencl import steps
+    from runtime.opencl.binding import cl
+    from runtime.opencl.recording_api import RecordingError
+    from runtime.run import entry, program
 
     # What was ordered for the run that this thread is in.
     run = threading.local()

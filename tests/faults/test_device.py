@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import runtime
-from runtime.selftest_inputs import Port, seeded_inputs, seeded_states
-from runtime.selftest_spec import ExpectedValues, TestVector, plain_self_test, positions
+from runtime.format.specs import ExpectedValues, TestVector, plain_self_test, positions
+from runtime.run.selftest import Port, seeded_inputs, seeded_states
 from tests.faults.checks import check_fallback_alone, check_logged, check_resumed
 from tests.faults.faulty_opencl import Control, Mode
 from tests.faults.table import Row

@@ -15,10 +15,10 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
-from runtime.executor import Program
-from runtime.program_cache import ProgramCache
+from runtime.format.artifact import from_memory
+from runtime.opencl.device import choose_device
+from runtime.opencl.program_cache import ProgramCache
+from runtime.run.executor import Program
 from scheduler.context import HALVES, CompileContext
 from scheduler.device.spec import SPECS, with_buffers
 from scheduler.emit import artifact as emit

@@ -18,8 +18,8 @@ import sys
 import time
 from pathlib import Path
 
+from runtime.files.whole_file import whole_file
 from runtime.own_process import own_command
-from runtime.whole_file import whole_file
 from tests.gpu import plan, stages
 from tests.gpu.report import failures, markdown
 from tools.checkup.scrub import Scrubber

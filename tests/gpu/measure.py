@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import runtime
-from runtime.selftest import run_self_test
+from runtime.run.selftest import run_self_test
 from tools import bench_paced
 from tools.lib.blocks import FRAMES, compare, measure_rounds
 from tools.lib.json_output import print_json

@@ -8,8 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.frames import nv12_format
-from runtime.driving_interface import ActionRule, HistoryRule, ImageRule, Interface, ModelPart
-from runtime.entry import TensorSpec
+from runtime.format.driving_interface import (
+    ActionRule,
+    HistoryRule,
+    ImageRule,
+    Interface,
+    ModelPart,
+)
+from runtime.run.entry import TensorSpec
 
 # Small enough to fill many frames; their cameras come from the configuration.
 SMALL, TICI = nv12_format(64, 32), nv12_format(1928, 1208)

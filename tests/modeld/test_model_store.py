@@ -18,7 +18,7 @@ from modeld.store.manifest import ModelId, StoreManifest, parse_manifest
 from modeld.store.model_store import ModelStore, candidates
 from modeld.store.removal import remove, version_at
 from modeld.store.selection import Selected
-from runtime.artifact import read_artifact
+from runtime.format.artifact import read_artifact
 from tests.cereal.shared import largest_file
 from tests.modeld.bench import Log, small_artifacts
 

@@ -29,7 +29,7 @@ from modeld.vehicle.param_values import (
 )
 from modeld.vehicle.param_watch import CarWatch, UserDelay, tell_differences
 from modeld.vehicle.params import LIMIT_BYTES, Parameter, Params
-from runtime.manifest import ModelSource
+from runtime.format.manifest import ModelSource
 from tests.modeld.bench import Log, Patch, car_event, car_parameter
 from tests.modeld.fake_program import SPLIT_ACTION
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.device import Device, choose_device
+from runtime.opencl.device import Device, choose_device
 
 KIND = "MODELD_TEST_RECORDINGS"
 CHANGING = ("qcom", "khr", "khr-linked")  # arguments of recordings can change

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.artifact import from_memory
-from runtime.device import Device
 from runtime.errors import RuntimeFault
-from runtime.executor import Program, load_program
-from runtime.opencl import cl
-from runtime.recording import recorder_of
-from runtime.recording_api import RecordingError
-from runtime.steps import Launch
+from runtime.format.artifact import from_memory
+from runtime.opencl.binding import cl
+from runtime.opencl.device import Device
+from runtime.opencl.recording import recorder_of
+from runtime.opencl.recording_api import RecordingError
+from runtime.opencl.steps import Launch
+from runtime.run.executor import Program, load_program
 from tests.recordings.conftest import CHANGING, KIND, Layer
 from tests.runtime import tiny
 from tools.cli import main

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runtime import load_program
-from runtime.program import Program
+from runtime.run.program import Program
 from tests.reference_loop.drive import Drive, make_drive, pictures_of_the_clip
 from tests.reference_loop.warps import Picture
 from tests.scheduler.support.revisions import models_of, revision_artifact

@@ -10,7 +10,7 @@ from modeld.daemon import PUBLICATIONS, Daemon
 from modeld.service.config import Config
 from modeld.vehicle.calibration import Camera, DeviceCameras
 from modeld.vehicle.inputs import read_car_parameters
-from runtime.program import Program
+from runtime.run.program import Program
 from tests.modeld import bench
 from tests.reference_loop.drive import Drive
 from tests.reference_loop.loop import Car, Moment

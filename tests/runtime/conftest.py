@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.executor import Program, load_program
+from runtime.run.executor import Program, load_program
 from tests.runtime import tiny
 
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.artifact import from_memory, read_artifact, write_artifact
 from runtime.errors import ArtifactError
-from runtime.lineage import fitted
-from runtime.plainpickle import encode
+from runtime.format.artifact import from_memory, read_artifact, write_artifact
+from runtime.format.lineage import fitted
+from runtime.format.plainpickle import encode
 from tests.runtime import tiny
 
 

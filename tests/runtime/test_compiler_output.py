@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from runtime.compiler_output import _without_counts, build
-from runtime.device import choose_device
-from runtime.opencl import cl
+from runtime.opencl.binding import cl
+from runtime.opencl.device import choose_device
+from runtime.opencl.program_cache import _without_counts, build
 
 pytestmark = pytest.mark.opencl
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cache_dir import cache_dir
-from runtime.device import _rank, choose_device, list_devices
 from runtime.errors import NoDeviceError
-from runtime.linker import ensure_linker
-from runtime.queue import PRIORITIES, PRIORITY_EXTENSION, open_first_queue
+from runtime.files.cache_dir import cache_dir
+from runtime.opencl.device import _rank, choose_device, list_devices
+from runtime.opencl.pocl import ensure_linker
+from runtime.opencl.queue import PRIORITIES, PRIORITY_EXTENSION, open_first_queue
 from tests.runtime.children import EXPECTED, RUN, run_bare
 
 pytestmark = pytest.mark.opencl
@@ -142,7 +142,7 @@ def test_cache_directory_of_no_use_is_replaced_by_a_temporary_one(
     wanted = tmp_path / "file" / why
     if why == "full":
         free = shutil.disk_usage(tmp_path).free
-        monkeypatch.setattr("runtime.cache_dir.MIN_FREE_BYTES", free + (1 << 40))
+        monkeypatch.setattr("runtime.files.cache_dir.MIN_FREE_BYTES", free + (1 << 40))
     else:
         (tmp_path / "file").touch()
     monkeypatch.setenv("MODELD_CACHE_DIR", str(wanted))

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
 from runtime.errors import ArtifactError, BuildError, InputError, RuntimeFault
-from runtime.executor import Program, load_program, run_once
-from runtime.program_cache import ProgramCache
+from runtime.format.artifact import from_memory
+from runtime.opencl.device import choose_device
+from runtime.opencl.program_cache import ProgramCache
+from runtime.run.executor import Program, load_program, run_once
 from tests.runtime import tiny
 
 pytestmark = pytest.mark.opencl

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.artifact import read_artifact
 from runtime.errors import ArtifactError
-from runtime.given_file import NotAFileError, open_given, read_given
+from runtime.files.given_file import NotAFileError, open_given, read_given
+from runtime.format.artifact import read_artifact
 
 
 def test_what_is_no_file_is_neither_waited_for_nor_read(tmp_path: Path) -> None:

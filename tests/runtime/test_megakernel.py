@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
 from runtime.errors import ArtifactError, RuntimeFault
-from runtime.executor import Program, build_binaries, load_program
-from runtime.opencl import cl
-from runtime.program_cache import ProgramCache
+from runtime.format.artifact import from_memory
+from runtime.opencl.binding import cl
+from runtime.opencl.device import choose_device
+from runtime.opencl.program_cache import ProgramCache
+from runtime.run.executor import Program, build_binaries, load_program
 from tests.runtime import tiny
 
 OPENCL = pytest.mark.opencl

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
 from runtime.errors import ArtifactError, InputError, RuntimeFault
-from runtime.executor import Program
-from runtime.image_spec import ImageSpec
-from runtime.images import check_images
-from runtime.program_cache import shared_cache
+from runtime.format.artifact import from_memory
+from runtime.format.specs import ImageSpec
+from runtime.opencl.device import choose_device
+from runtime.opencl.program_cache import shared_cache
+from runtime.run.executor import Program
+from runtime.run.memory import check_images
 from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import DEFAULT_CONTEXT
 from scheduler.errors import ModelError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.plainpickle import MAX_DEPTH, PlainPickleError, decode, encode
+from runtime.format.plainpickle import MAX_DEPTH, PlainPickleError, decode, encode
 
 scalars = (
     st.none()

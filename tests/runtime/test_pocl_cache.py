@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.device import choose_device
-from runtime.plainpickle import encode
-from runtime.pocl_cache import PoclDirectory, base_of
+from runtime.format.plainpickle import encode
+from runtime.opencl.device import choose_device
+from runtime.opencl.pocl_cache import PoclDirectory, base_of
 from tests.runtime.children import DAMAGE, EXPECTED, RUN, run, start
 
 pytestmark = pytest.mark.opencl
@@ -48,7 +48,7 @@ def test_damaged_files_are_named_and_made_again(filled: Path, tmp_path: Path, ki
 
 WAIT = """
 import os, time
-import runtime.opencl
+import runtime.opencl.binding
 print(os.environ["POCL_CACHE_DIR"], flush=True)
 time.sleep(60)
 """
@@ -73,7 +73,7 @@ def test_directories_of_killed_processes_are_removed(tmp_path: Path) -> None:
 
 CHILD = f"""
 import os, subprocess, sys
-import runtime.opencl
+import runtime.opencl.binding
 first = os.environ["POCL_CACHE_DIR"]
 # While this process has one thread only: a child of a process with more may not run Python.
 if os.fork() == 0:
@@ -81,7 +81,7 @@ if os.fork() == 0:
 os.wait()
 assert os.path.exists(first)
 {RUN}
-child = "import os, runtime.opencl; print(os.environ['POCL_CACHE_DIR'])"
+child = "import os, runtime.opencl.binding; print(os.environ['POCL_CACHE_DIR'])"
 told = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout.strip()
 assert os.path.dirname(told) == os.path.dirname(first) == os.environ["BASE"], told
 assert told != first
@@ -118,7 +118,7 @@ def test_removed_directory_is_made_again(tmp_path: Path, caplog: pytest.LogCaptu
 def test_cache_that_is_emptied_while_a_process_runs_is_made_again(tmp_path: Path) -> None:
     empty = (
         "import os, shutil\n"
-        "from runtime.device import choose_device\n"
+        "from runtime.opencl.device import choose_device\n"
         "choose_device()\n"
         "shutil.rmtree(os.environ['MODELD_CACHE_DIR'])\n"
     )

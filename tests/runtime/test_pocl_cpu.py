@@ -11,10 +11,10 @@ from typing import Any, cast
 import pyopencl
 import pytest
 
-from runtime import pocl_cpu, probe
-from runtime.device import choose_device
-from runtime.opencl import cl
-from runtime.pocl_cpu import cpu_flags, level_of, name_in_force, rename
+from runtime.opencl import pocl, probe
+from runtime.opencl.binding import cl
+from runtime.opencl.device import choose_device
+from runtime.opencl.pocl import cpu_flags, level_of, name_in_force, rename
 from tests.runtime.children import run_bare
 
 pytestmark = pytest.mark.opencl
@@ -42,7 +42,7 @@ NEEDS_RECORD = pytest.mark.usefixtures("handle")
 # A PoCL whose record cannot be written, with a name that its compiler refuses.
 HELPLESS = """
 from runtime import pocl_cpu
-from runtime.opencl import cl
+from runtime.opencl.binding import cl
 for platform in cl.get_platforms():
     for device in platform.get_devices():
         pocl_cpu.rename(device, "generic")
@@ -61,7 +61,7 @@ def run(cache: Path, code: str, **environment: str) -> tuple[int, str, str]:
 def handle() -> cl.Device:
     """A device whose record is the one that was examined."""
     found = choose_device().handle
-    if platform.machine() != "x86_64" or found.driver_version.strip() not in pocl_cpu._TRIPLE_AT:
+    if platform.machine() != "x86_64" or found.driver_version.strip() not in pocl._TRIPLE_AT:
         pytest.skip("needs the PoCL of the pocl extra, on x86-64")
     assert name_in_force(found) is not None
     return found
@@ -113,7 +113,7 @@ def test_name_that_was_asked_for_stays_where_clang_knows_it(tmp_path: Path) -> N
 
 @NEEDS_RECORD
 def test_compiler_uses_what_the_cpu_has() -> None:
-    if pocl_cpu.forced_name():
+    if pocl.forced_name():
         pytest.skip("the name of the CPU was asked for")
     wanted = probe._OF_LEVEL.get(level_of(cpu_flags()))
     assert wanted in (None, choose_device().info.simd)
@@ -134,7 +134,7 @@ def test_where_the_name_cannot_be_replaced_one_line_says_what_to_install(tmp_pat
 
 @NEEDS_RECORD
 def test_variable_is_refused_on_a_driver_it_is_not_for(tmp_path: Path) -> None:
-    other = "from runtime import pocl_cpu; pocl_cpu._TRIPLE_AT.clear()" + REPORT
+    other = "from runtime.opencl import pocl; pocl._TRIPLE_AT.clear()" + REPORT
     code, _, err = run(tmp_path, other, MODELD_POCL_CPU="generic")
     assert code == 3
     assert "MODELD_POCL_CPU is not for this driver; unset it" in err

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.artifact import MAX_HEADER_BYTES, read_artifact, write_artifact
-from runtime.device import choose_device
 from runtime.errors import ArtifactError
-from runtime.private_copy import CHUNK_BYTES, FileChangedError, PrivateCopy
-from runtime.program import Program
-from runtime.program_cache import ProgramCache
+from runtime.files.given_file import CHUNK_BYTES, FileChangedError, PrivateCopy
+from runtime.format.artifact import MAX_HEADER_BYTES, read_artifact, write_artifact
+from runtime.opencl.device import choose_device
+from runtime.opencl.program_cache import ProgramCache
+from runtime.run.program import Program
 from tests.runtime import tiny
 
 # Loads an artifact, says so, waits to be told, runs it and prints the outputs.

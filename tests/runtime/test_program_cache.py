@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
-from runtime.entry_store import EntryStore
-from runtime.executor import Program, build_binaries, load_program
-from runtime.program_cache import ProgramCache, cache_key
+from runtime.files.entry_store import EntryStore
+from runtime.format.artifact import from_memory
+from runtime.opencl.device import choose_device
+from runtime.opencl.program_cache import ProgramCache, cache_key
+from runtime.run.executor import Program, build_binaries, load_program
 from tests.runtime import tiny
 from tests.runtime.children import DAMAGE, LinkCounter, run, start
 
@@ -209,7 +209,7 @@ def test_binary_the_driver_refuses_is_built_from_source(
 
 
 def test_programs_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.program_cache._MAX_IN_MEMORY", 1)
+    monkeypatch.setattr("runtime.opencl.program_cache._MAX_IN_MEMORY", 1)
     device = choose_device()
     cache = ProgramCache(device)
     with Program(from_memory(tiny.manifest(), tiny.data_blob()), device, cache) as program:

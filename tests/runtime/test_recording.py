@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.linker import find_zig
+from runtime.opencl.pocl import find_zig
 
 # Kernels are built without any cache.
 pytestmark = [pytest.mark.opencl, pytest.mark.slow, pytest.mark.alone]

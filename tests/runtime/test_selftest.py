@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.artifact import from_memory, read_artifact, write_artifact
-from runtime.device import choose_device
 from runtime.errors import ArtifactError, InputError, SelfTestError
-from runtime.executor import build_binaries, load_program
-from runtime.program import Program
-from runtime.selftest import run_self_test, self_test
-from runtime.selftest_inputs import Port, seeded_inputs, seeded_states
-from runtime.selftest_spec import MAX_VALUES, ExpectedValues, TestVector, plain_self_test, positions
+from runtime.format.artifact import from_memory, read_artifact, write_artifact
+from runtime.format.specs import MAX_VALUES, ExpectedValues, TestVector, plain_self_test, positions
+from runtime.opencl.device import choose_device
+from runtime.run.executor import build_binaries, load_program
+from runtime.run.program import Program
+from runtime.run.selftest import Port, run_self_test, seeded_inputs, seeded_states, self_test
 from tests.runtime import tiny
 
 SEED = 7

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import pytest
 
-from runtime.workers import Candidates, Governor, Workers, deal, starting, workers_of
+from runtime.opencl.workers import Candidates, Governor, Workers, deal, starting, workers_of
 from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.support.built import built
 from tools.cli import main
@@ -33,8 +33,8 @@ PROGRAM = """
 import json, os, subprocess, sys
 import numpy as np
 from runtime import load_program
-from runtime.workers import starting
-from runtime.device import choose_device
+from runtime.opencl.workers import starting
+from runtime.opencl.device import choose_device
 MOST = 2000
 device, started = starting(lambda: choose_device("cpu"))
 with load_program(sys.argv[1], device) as program:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from runtime.artifact import from_memory, write_artifact
-from runtime.device import choose_device
-from runtime.executor import Program, load_program
-from runtime.program_cache import shared_cache
+from runtime.format.artifact import from_memory, write_artifact
+from runtime.opencl.device import choose_device
+from runtime.opencl.program_cache import shared_cache
+from runtime.run.executor import Program, load_program
 from scheduler.emit.megakernel import Function, megakernel_source
 from scheduler.render.kernel_code import KernelCode, Needs, Parameter
 from scheduler.tensor.tensor import Tensor

@@ -20,10 +20,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
-from runtime.executor import Program
-from runtime.program_cache import shared_cache
+from runtime.format.artifact import from_memory
+from runtime.opencl.device import choose_device
+from runtime.opencl.program_cache import shared_cache
+from runtime.run.executor import Program
 from scheduler.compile import compile_plain
 from scheduler.context import STRICT
 from scheduler.device.spec import SPECS

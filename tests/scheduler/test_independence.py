@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.plainpickle import encode
+from runtime.format.plainpickle import encode
 from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS
 from scheduler.flags import Flags

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runtime import pocl_cpu
-from runtime.device import choose_device
+from runtime.opencl import pocl
+from runtime.opencl.device import choose_device
 from scheduler.context import FAST, STRICT, CompileContext, context_for
 from scheduler.device.spec import SPECS
 from scheduler.errors import SchedulerError
@@ -50,7 +50,7 @@ def elsewhere(processor: str, program: str) -> str:
     """Return the digest of a program on a processor that this one can be taken for."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.scheduler.strict_digests", program, "cpu-avx2"],
-        env={**os.environ, pocl_cpu.FORCED_NAME: processor},
+        env={**os.environ, pocl.FORCED_NAME: processor},
         capture_output=True,
         text=True,
         check=True,
@@ -60,8 +60,8 @@ def elsewhere(processor: str, program: str) -> str:
 
 def levels() -> list[str]:
     """Return the processors with multiply-adds that this machine can stand for."""
-    known = ["x86-64-v3", "x86-64-v4", pocl_cpu.VNNI]
-    level = pocl_cpu.level_of(pocl_cpu.cpu_flags())
+    known = ["x86-64-v3", "x86-64-v4", pocl.VNNI]
+    level = pocl.level_of(pocl.cpu_flags())
     return known[: known.index(level) + 1] if level in known else []
 
 
@@ -226,7 +226,7 @@ def test_the_order_follows_from_the_graph(name: str) -> None:
 
 @pytest.mark.opencl
 def test_processors_with_multiply_add() -> None:
-    info = replace(choose_device(None).info, platform=pocl_cpu.POCL)
+    info = replace(choose_device(None).info, platform=pocl.POCL)
     names = ("sse", "avx", "unknown", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "neon")
     assert [replace(info, simd=name).fuses for name in names] == [False] * 3 + [True] * 5
     assert not replace(info, platform="another").fuses

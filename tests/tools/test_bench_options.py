@@ -12,13 +12,13 @@ from onnx import helper
 
 from runtime import load_program
 from runtime.errors import InputError
-from runtime.phases import phased_runs
 from tests.runtime import tiny
 from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.conftest import Modeld
 from tools import bench
 from tools.errors import UsageError
 from tools.lib.run_times import measure
+from tools.lib.trace import phased_runs
 
 OPTIONS = sorted({name for mode in bench.MODES.values() for name in mode.takes.split()})
 

@@ -10,8 +10,8 @@ import pytest
 
 from modeld.health.snapshot import ServiceFacts
 from modeld.state.loop_state import LoopState, Phase
-from runtime.artifact import read_artifact as artifact_of
-from runtime.artifact import write_artifact
+from runtime.format.artifact import read_artifact as artifact_of
+from runtime.format.artifact import write_artifact
 from tests.modeld.bench import eventually
 from tests.other_user import (
     OWN_GROUP,

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from runtime.artifact import read_artifact, write_artifact
+from runtime.format.artifact import read_artifact, write_artifact
 from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.conftest import Modeld
 

@@ -24,8 +24,8 @@ from modeld.state.loop_state import Fault, LoopState, Phase
 from modeld.store.manifest import ModelId
 from modeld.store.model_store import ModelStore
 from modeld.store.selection import Selected
-from runtime.artifact import from_memory
-from runtime.device import choose_device
+from runtime.format.artifact import from_memory
+from runtime.opencl.device import choose_device
 from tests.runtime import tiny
 from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of, repeating

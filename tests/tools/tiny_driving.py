@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.frames import nv12_format
-from runtime.artifact import write_artifact
-from runtime.driving_interface import Interface
+from runtime.format.artifact import write_artifact
+from runtime.format.driving_interface import Interface
 from scheduler.driving.derive import derive, example_parts
 from scheduler.driving.revisions import load_revisions
 

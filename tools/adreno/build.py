@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from runtime.cache_dir import write_whole
+from runtime.files.cache_dir import write_whole
 from tools.adreno.sources import Source
 from tools.adreno.statistics import KernelCode, condensed, read_log
 from tools.adreno.toolchain import Toolchain, problem_in, request

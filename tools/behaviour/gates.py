@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from runtime.number_text import float_of
+from runtime.quantities import float_of
 from tools.errors import UsageError
 
 ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {

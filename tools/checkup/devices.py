@@ -16,8 +16,8 @@ def devices(device: str | None, root: Path = Path("/")) -> Section:
         device: as for `modeld devices`; None for the one that is taken without an option.
         root: of the file system.
     """
-    from runtime.device import choose_device, list_devices
     from runtime.errors import NoDeviceError
+    from runtime.opencl.device import choose_device, list_devices
     from scheduler.device.targets import spec_of_device
 
     section = Section("devices")

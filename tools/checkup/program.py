@@ -90,7 +90,7 @@ def make_example(place: Path, device: str | None) -> Path:
 def self_test(path: Path, device: str | None) -> Section:
     """Return whether the device computes what the model means."""
     from runtime import load_program
-    from runtime.selftest import ADVICE, run_self_test
+    from runtime.run.selftest import ADVICE, run_self_test
 
     section = Section("self-test")
     with load_program(path, device) as program:

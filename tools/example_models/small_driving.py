@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 
-from runtime.driving_interface import ModelPart
+from runtime.format.driving_interface import ModelPart
 from tools.example_models.graph import ConvSpec, GraphBuilder, Value
 from tools.example_models.heads import head
 from tools.example_models.history import Histories, is_state

@@ -21,7 +21,7 @@ from runtime.quantities import count_text
 
 if TYPE_CHECKING:
     from runtime import Device
-    from runtime.opencl import cl
+    from runtime.opencl.binding import cl
 
 # Two multiply-add units with a latency of 4 need 8 chains; 12 fit into 16 or 32 registers.
 CHAINS = 12
@@ -123,7 +123,7 @@ class CeilingProbe:
         caches: tuple[int, int] | None = None,
         target_ns: int = TARGET_NS,
     ) -> None:
-        from runtime.opencl import cl
+        from runtime.opencl.binding import cl
         from scheduler.device.targets import spec_of_device
 
         info = device.info

@@ -89,7 +89,7 @@ def compiled_here(
 
 def options_here(device: str | None) -> CompileOptions:
     """Return the options of a compilation for a device of this machine, with its table of loops."""
-    from runtime.device import choose_device
+    from runtime.opencl.device import choose_device
     from scheduler.device.targets import AUTO, target_for
     from scheduler.device.tuned_table import table_for
 

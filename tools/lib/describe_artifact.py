@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from runtime.artifact import Artifact, read_artifact
-from runtime.driving_interface import Interface
+from runtime.format.artifact import Artifact, read_artifact
+from runtime.format.driving_interface import Interface
 from runtime.quantities import count_text, flops_column
 from tools.lib.describe_interface import interface_facts, interface_section, stored_interface
 from tools.lib.table import Section, format_size, printable
@@ -14,7 +14,7 @@ from tools.lib.table import Section, format_size, printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from runtime.manifest import BufferSpec, EntrySpec, Manifest
+    from runtime.format.manifest import BufferSpec, EntrySpec, Manifest
 
 SHOWN_KERNELS = 20
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from runtime.driving_interface import HistoryRule, Interface, ModelPart, parse_interface
-from runtime.monitoring_interface import MonitoringInterface, parse_monitoring_interface
+from runtime.format.driving_interface import HistoryRule, Interface, ModelPart, parse_interface
+from runtime.format.monitoring_interface import MonitoringInterface, parse_monitoring_interface
 from tools.lib.table import Section
 
 Recognised = Interface | MonitoringInterface

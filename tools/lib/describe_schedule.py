@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runtime.artifact import read_artifact
+from runtime.format.artifact import read_artifact
 from runtime.quantities import flops_column
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
 from scheduler.debug.kernel_text import facts, header, rows

@@ -23,8 +23,8 @@ import numpy as np
 from cereal.errors import LogError, MessageError
 from cereal.schema import log
 from cereal.services import member_of
+from runtime.files.whole_file import whole_file
 from runtime.quantities import count_text
-from runtime.whole_file import whole_file
 from tools.errors import UsageError
 from tools.lib.drive_time import NS_PER_S, DriveTime
 from tools.lib.dump_columns import Columns, column_name, write_npz

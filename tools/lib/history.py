@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from runtime.given_file import open_given
+from runtime.files.given_file import open_given
 from tools.errors import UsageError
 from tools.lib.checkout import commit_of
 from tools.lib.json_output import json_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runtime.lineage import MAX_ENTRIES, MAX_VALUE, fitted, lineage_problem
+from runtime.format.lineage import MAX_ENTRIES, MAX_VALUE, fitted, lineage_problem
 from tools.errors import UsageError
 from tools.lib.table import printable
 

@@ -8,7 +8,7 @@ import runtime
 from modeld.errors import ModelInterfaceError
 from modeld.process import KINDS
 from modeld.store.model_store import SelfTest
-from runtime.selftest import self_test as self_test_program
+from runtime.run.selftest import self_test as self_test_program
 
 
 def self_test_on(device: str | None) -> SelfTest:

@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.given_file import what_is
+from runtime.files.given_file import what_is
 from runtime.quantities import size_text
 from tools.errors import FileKindError, ToolError
 from tools.lib.file_kind import SURE, described, kind_of_start, start_of

@@ -1,8 +1,8 @@
 """Checks of the files a command is to write, before it does minutes of work for them.
 
-Every writer of ours makes a file beside the target and renames it (`runtime.whole_file`), which
-replaces what has that name: an input of the same command. What a command reads and writes is a row
-of `tools.command_files`.
+Every writer of ours makes a file beside the target and renames it (`runtime.files.whole_file`),
+which replaces what has that name: an input of the same command. What a command reads and writes is
+a row of `tools.command_files`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.given_file import NotAFileError
-from runtime.whole_file import target_of
+from runtime.files.given_file import NotAFileError
+from runtime.files.whole_file import target_of
 from tools.errors import UsageError
 from tools.lib.named_file import what_is_at
 

@@ -227,7 +227,7 @@ def _openvino_variant(path: Path, inputs: Arrays, threads: int, *, pin: bool) ->
 
 def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
     """Its OpenCL device, kernels recorded once and replayed (TinyJit), without kernel search."""
-    from runtime.opencl import cl  # tinygrad finds PoCL only after pyopencl has loaded it
+    from runtime.opencl.binding import cl  # tinygrad finds PoCL only after pyopencl has loaded it
 
     cl.get_platforms()
     libraries = sorted((Path(cl.__file__).parent / ".libs").glob("libOpenCL*"))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.vehicle.calibration import Camera
-from runtime.manifest import Manifest
+from runtime.format.manifest import Manifest
 from runtime.quantities import count_text
 from tools.lib.camera import project
 from tools.lib.drive_log import OUTPUT_SERVICES, Curve, Curves, DriveLog

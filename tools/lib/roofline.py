@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runtime.manifest import Manifest
-from runtime.profile import KernelTime
+from runtime.format.manifest import Manifest
+from runtime.run.profile import KernelTime
 from tools.lib.ceilings import Ceilings
 
 # What is worth a reason in writing: a kernel over this share of the frame and below this part of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from runtime.phases import phased_runs
+from tools.lib.trace import phased_runs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.number_text import float_of
-from runtime.quantities import count_text
+from runtime.quantities import count_text, float_of
 from tools.errors import TelemetryError
 
 logger = logging.getLogger(__name__)

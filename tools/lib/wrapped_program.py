@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from modeld.model.driving_model import DrivingProgram
-    from runtime.entry import TensorSpec
+    from runtime.run.entry import TensorSpec
 
 
 class WrappedProgram:

@@ -10,9 +10,9 @@ from pathlib import Path
 from cereal.frame_format import FrameFormat
 from modeld.startup import DRIVER_STREAM
 from runtime import load_program
-from runtime.artifact import Artifact, read_artifact
-from runtime.device import choose_device
-from runtime.program import Program
+from runtime.format.artifact import Artifact, read_artifact
+from runtime.opencl.device import choose_device
+from runtime.run.program import Program
 from tools.drives.drive import DriveInfo
 from tools.errors import ArtifactMismatchError
 from tools.playback.session import DAEMON_STREAMS, Programs

@@ -19,7 +19,7 @@ from modeld.daemon import StepResult
 from modeld.model.driving_model import DrivingProgram
 from modeld.monitoring import MonitoringProgram, MonitoringStep
 from modeld.service.config import Config
-from runtime.manifest import is_strict
+from runtime.format.manifest import is_strict
 from tools.drives.drive import Drive, FirstPart, Moment
 from tools.playback.digests import DigestingProgram
 from tools.playback.frame_table import FrameRows, frames_path, save_frames

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.artifact import Artifact
+from runtime.format.artifact import Artifact
 from tools.playback.model import read_driving_artifact
 from tools.regress.errors import RegressionReferenceError
 from tools.regress.job import JobResult

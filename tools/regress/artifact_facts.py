@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.artifact import Artifact
-from runtime.manifest import BufferSpec, Manifest
+from runtime.format.artifact import Artifact
+from runtime.format.manifest import BufferSpec, Manifest
 from runtime.quantities import count_text
 from tools.regress.kernel_times import Groups
 from tools.regress.launch_values import Difference, compare_arrays

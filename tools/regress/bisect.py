@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from modeld.daemon import StepResult
 from modeld.service.config import Config
 from runtime import load_program
-from runtime.artifact import Artifact
-from runtime.device import Device, choose_device
+from runtime.format.artifact import Artifact
+from runtime.opencl.device import Device, choose_device
 from runtime.quantities import count_text
 from tools.drives.drive import Moment
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive

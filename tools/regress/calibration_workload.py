@@ -60,7 +60,7 @@ class CalibrationWorkload:
     """
 
     def __init__(self, device: Device) -> None:
-        from runtime.opencl import cl
+        from runtime.opencl.binding import cl
 
         self._queue = cl.CommandQueue(device.context)
         sizes = {"CHAINS": CHAINS, "WIDTH": WIDTH, "IMAGE_WIDTH": IMAGE_WIDTH}

@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from runtime.device import DeviceInfo
-from runtime.manifest import Manifest, is_strict
+from runtime.format.manifest import Manifest, is_strict
+from runtime.opencl.device import DeviceInfo
 from tools.lib.checkout import ask_git, commit_of
 
 # Packages whose version may move an output or a time.

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from runtime.manifest import BufferSpec
+from runtime.format.manifest import BufferSpec
 from runtime.quantities import count_text
 from scheduler.debug.kernel_table import KernelTable
 from tools.drives.open_drive import DriveOptions

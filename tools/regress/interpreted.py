@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.manifest import Manifest
+from runtime.format.manifest import Manifest
 from tools.errors import ToolError
 from tools.regress.launch_values import Value
 
@@ -91,7 +91,7 @@ def interpret(
 
 
 def _graph_of(models: Sequence[Any], manifest: Manifest, entry: str) -> EntryGraph:
-    from runtime.driving_interface import parse_interface
+    from runtime.format.driving_interface import parse_interface
     from scheduler.driving.program import driving_entries
 
     interface = parse_interface(manifest.metadata["interface"])

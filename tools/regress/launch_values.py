@@ -17,10 +17,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.manifest import Manifest
-from runtime.program import Program
-from runtime.stepping import Stepper
+from runtime.format.manifest import Manifest
+from runtime.run.program import Program
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
+from tools.regress.stepping import Stepper
 
 Array = NDArray[Any]
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from modeld.daemon import StepResult
 from modeld.service.config import Config
-from runtime.program import Program
-from runtime.stepping import Stepper
+from runtime.run.program import Program
 from tools.drives.drive import Moment
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.lib.wrapped_program import WrappedProgram
 from tools.playback.model import LoadedModel, check_fits
 from tools.regress.launch_values import Difference, compare_arrays
+from tools.regress.stepping import Stepper
 
 Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.whole_file import whole_file
+from runtime.files.whole_file import whole_file
 from tools.behaviour.headline import worst_frame
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError, UsageError

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from cereal.errors import CerealError
-from runtime.whole_file import whole_file
+from runtime.files.whole_file import whole_file
 from tools.drives.open_drive import open_drive
 from tools.errors import ToolError
 from tools.lib.crew import follow_parent, interrupts_later

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from runtime.artifact import Artifact
-from runtime.manifest import Manifest
+from runtime.format.artifact import Artifact
+from runtime.format.manifest import Manifest
 
 # A function or a kernel begins at the start of a line, with all of what it takes, and ends there.
 _KERNEL: Final = re.compile(r"^__kernel\b[^{]*?\bvoid\s+(\w+)\s*\([^{]*\{.*?^\}", re.M | re.S)

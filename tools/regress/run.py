@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from runtime.artifact import Artifact
-from runtime.device import DeviceInfo
 from runtime.errors import RuntimeFault
-from runtime.manifest import Manifest
+from runtime.format.artifact import Artifact
+from runtime.format.manifest import Manifest
+from runtime.opencl.device import DeviceInfo
 from runtime.quantities import count_text
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError

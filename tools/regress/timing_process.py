@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import runtime
-from runtime.device import Device, DeviceInfo, choose_device
-from runtime.stepping import Stepper
+from runtime.opencl.device import Device, DeviceInfo, choose_device
 from tools.lib.json_output import print_json
 from tools.lib.program_inputs import make_inputs
 from tools.regress.calibration_workload import CalibrationWorkload
+from tools.regress.stepping import Stepper
 from tools.regress.timing_frames import TimedFrame, read_frames
 
 PROTOCOL: Final = 2

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.constants import T_IDXS, X_IDXS
-from runtime.whole_file import whole_file
+from runtime.files.whole_file import whole_file
 from tools.lib.npz import write_npz
 from tools.render.spec import FRAME_NS, SMALL, DriveSpec
 from tools.render.world import (

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runtime.whole_file import whole_file
+from runtime.files.whole_file import whole_file
 from tools.lib.json_output import json_text
 from tools.views.message_schema import message_text
 

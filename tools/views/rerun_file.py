@@ -16,7 +16,7 @@ import numpy as np
 
 from cereal.frames import Frame
 from modeld.vehicle.calibration import Camera
-from runtime.whole_file import whole_file
+from runtime.files.whole_file import whole_file
 from tools.drives.drive import Drive
 from tools.errors import UsageError
 from tools.lib.picture import encode_jpeg, jpeg_size

@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 import pytest
 
-from runtime.entry_store import EntryStore
-from runtime.plainpickle import encode
+from runtime.files.entry_store import EntryStore
+from runtime.format.plainpickle import encode
 from scheduler import Tensor
 from scheduler.cache import schedules as schedule_cache
 from scheduler.cache.schedules import EntryGraph, Lru, ScheduleCache

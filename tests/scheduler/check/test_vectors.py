@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.artifact import from_memory, read_artifact, write_artifact
-from runtime.device import choose_device
-from runtime.executor import Program, load_program
-from runtime.program_cache import shared_cache
-from runtime.selftest import SelfTestReport, run_self_test, self_test
-from runtime.stepping import Stepper
+from runtime.format.artifact import from_memory, read_artifact, write_artifact
+from runtime.opencl.device import choose_device
+from runtime.opencl.program_cache import shared_cache
+from runtime.run.executor import Program, load_program
+from runtime.run.selftest import SelfTestReport, run_self_test, self_test
 from scheduler.cache.schedules import EntryGraph
 from scheduler.check import vectors
 from scheduler.check.vectors import with_self_test
@@ -30,6 +29,7 @@ from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.scheduler.support.revisions import models_of, revision_artifact
 from tests.support.built import interface_models
 from tests.support.selection import quick_cases
+from tools.regress.stepping import Stepper
 
 
 def report_of(compiled: CompiledModel) -> SelfTestReport:

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
 from runtime.errors import ArtifactError
-from runtime.images import check_image_arguments
+from runtime.format.artifact import from_memory
+from runtime.opencl.device import choose_device
+from runtime.run.memory import check_image_arguments
 from scheduler import CustomKernel, custom_kernel
 from scheduler.context import CompileContext
 from scheduler.debug.kernel_table import source_of

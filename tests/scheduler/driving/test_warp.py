@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cereal.frame_format import FrameFormat, nv12_format, nv12_unpadded
-from runtime.executor import Program
+from runtime.run.executor import Program
 from scheduler.driving.warp import luma_image, model_image
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
-from runtime.executor import Program
-from runtime.program_cache import shared_cache
+from runtime.format.artifact import from_memory
+from runtime.opencl.device import choose_device
+from runtime.opencl.program_cache import shared_cache
+from runtime.run.executor import Program
 from scheduler import CustomKernel, custom_kernel
 from scheduler.emit.artifact import Emitted, emit
 from scheduler.ir import dtype as dt

@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from runtime.device import choose_device
+from runtime.opencl.device import choose_device
 from scheduler.device.targets import spec_of_device
 from scheduler.emit.schedule import Schedule
 from scheduler.ir import dtype as dt

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from runtime.device import choose_device
+from runtime.opencl.device import choose_device
 from scheduler.context import context_for
 from scheduler.device.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, parse_choice
 from scheduler.device.spec import SPECS

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runtime.artifact import from_memory
-from runtime.device import Device, choose_device
-from runtime.executor import Program
-from runtime.program_cache import shared_cache
+from runtime.format.artifact import from_memory
+from runtime.opencl.device import Device, choose_device
+from runtime.opencl.program_cache import shared_cache
+from runtime.run.executor import Program
 from scheduler.compile import compile_plain
 from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS, DeviceSpec

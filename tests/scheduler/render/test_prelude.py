@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.device import choose_device
-from runtime.opencl import cl
+from runtime.opencl.binding import cl
+from runtime.opencl.device import choose_device
 from scheduler.device.targets import spec_of_device
 from scheduler.ir.interp import dot4
 from scheduler.render.prelude.prelude import BOUNDS, GELU_BOUND, prelude

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.artifact import from_memory
-from runtime.device import choose_device
-from runtime.executor import Program
-from runtime.program_cache import shared_cache
+from runtime.format.artifact import from_memory
+from runtime.opencl.device import choose_device
+from runtime.opencl.program_cache import shared_cache
+from runtime.run.executor import Program
 from scheduler.context import CompileContext, context_for
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
 from scheduler.emit.artifact import Emitted, emit

@@ -9,7 +9,7 @@ from typing import Final, Self
 import numpy as np
 
 from runtime.errors import RuntimeFault
-from runtime.executor import Program
+from runtime.run.executor import Program
 from scheduler.emit.artifact import emit
 from scheduler.emit.schedule import Schedule
 from scheduler.errors import SchedulerError

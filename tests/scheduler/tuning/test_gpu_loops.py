@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.device import choose_device
-from runtime.executor import load_program
+from runtime.opencl.device import choose_device
+from runtime.run.executor import load_program
 from scheduler.cache.schedules import EntryGraph
 from scheduler.context import CompileContext
 from scheduler.device import tuned_table

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.device import choose_device
+from runtime.opencl.device import choose_device
 from scheduler.cache import schedules as schedule_cache
 from scheduler.cache.schedules import EntryGraph
 from scheduler.context import DEFAULT_CONTEXT, context_for

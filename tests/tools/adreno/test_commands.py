@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runtime.artifact import write_artifact
+from runtime.format.artifact import write_artifact
 from scheduler.context import CompileContext
 from scheduler.debug.viz import page
 from scheduler.device.spec import SPECS

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.all_models import Row, kernel_lines, means, table
 from runtime import choose_device
-from runtime.profile import KernelTime
+from runtime.run.profile import KernelTime
 from tools.bench_roofline import explain_excess
 from tools.lib.blocks import compare, max_relative_error, measure_rounds
 from tools.lib.ceilings import (

@@ -14,9 +14,8 @@ import pytest
 
 from cereal.errors import LogError
 from cereal.log_writer import LogWriter
-from runtime.artifact import write_artifact
-from runtime.trace import write_trace
-from runtime.whole_file import target_of, whole_file
+from runtime.files.whole_file import target_of, whole_file
+from runtime.format.artifact import write_artifact
 from scheduler.debug.viz import write_page
 from scheduler.emit.artifact import emit
 from scheduler.ir import dtype as dt
@@ -29,6 +28,7 @@ from tests.tools.messages import event_of
 from tools import exec as exec_command
 from tools.errors import UsageError
 from tools.lib.outputs import check_outputs
+from tools.lib.trace import write_trace
 from tools.make_model import write_models
 
 

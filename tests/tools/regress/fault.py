@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from runtime.artifact import read_artifact, write_artifact
+from runtime.format.artifact import read_artifact, write_artifact
 
 
 def plant(source: Path, target: Path, node: str, constants: tuple[str, str]) -> str:

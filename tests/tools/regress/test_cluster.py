@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from runtime.artifact import read_artifact
+from runtime.format.artifact import read_artifact
 from tests.tools.conftest import MakeVideo
 from tools.drives.open_drive import DriveOptions
 from tools.errors import UsageError

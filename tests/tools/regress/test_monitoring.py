@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cereal.schema import log
-from runtime.artifact import read_artifact, write_artifact
+from runtime.format.artifact import read_artifact, write_artifact
 from tests.tools.conftest import Modeld
 from tests.tools.driver_drive import driver_segment, driving_model, small_monitoring
 from tests.tools.regress.conftest import changes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.device import choose_device
+from runtime.opencl.device import choose_device
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo, Modeld
 from tests.tools.films import cut

@@ -19,7 +19,7 @@ import onnx
 import pytest
 
 from modeld.own_packages import PACKAGES
-from runtime.artifact import read_artifact, write_artifact
+from runtime.format.artifact import read_artifact, write_artifact
 from runtime.own_process import own_command
 from tests.scheduler.onnx_import.onnx_models import parsed
 from tools.cli import main

@@ -1,0 +1,1 @@
+"""Files that others name or that we write: opened safely, written whole, cached."""

@@ -1,0 +1,153 @@
+"""A directory of cached entries: bounded, private, safe with several processes, checked on read.
+
+    store.put(key, payload)    ->    <directory>/<key>: magic, digest of key and payload, payload
+
+An entry is written beside its place and renamed, so a reader sees a whole file or none. One that is
+damaged, or belongs to another key, is removed. The oldest used go first when there is too much.
+Used by the caches of probes, programs, kernels, schedules and self-tests.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Final
+
+from runtime.files.cache_dir import NEW, write_whole
+
+logger = logging.getLogger(__name__)
+
+# Bounds of one cache, of which a user has five.
+MAX_BYTES: Final = 1 << 30
+MAX_FILES: Final = 4096
+
+_MAGIC: Final = b"modeldsc"
+# A temporary file this much older than the newest entry was left by a process that died.
+_STALE_NS: Final = 3600 * 10**9
+
+
+class EntryStore:
+    """Bytes by key on disk; nothing in it is needed, so no failure of the disk is an error.
+
+    Args:
+        directory: made private (0700) if it is missing; not used if others can write to it.
+        what: one entry, as messages name it.
+        max_bytes, max_files: bounds on everything in it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        what: str,
+        max_bytes: int = MAX_BYTES,
+        max_files: int = MAX_FILES,
+    ) -> None:
+        self.directory = directory
+        self.what = what
+        self.max_bytes = max_bytes
+        self.max_files = max_files
+
+    def get(self, key: str) -> bytes | None:
+        """Return the payload of an entry and mark it used; None if there is none of use."""
+        path = self.directory / key
+        if not self._is_private():
+            return None
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            logger.warning(
+                "%s: cannot read the cached %s (%s); making it again", path, self.what, error
+            )
+            self.remove(key)
+            return None
+        payload = content[len(_MAGIC) + 32 :]
+        if content[: len(_MAGIC) + 32] != _header(key, payload):
+            logger.warning("%s: the cached %s is damaged; making it again", path, self.what)
+            self.remove(key)
+            return None
+        try:
+            os.utime(path)  # last use; file systems are often mounted without access times
+        except OSError:
+            logger.debug("%s: gone or read-only", path)
+        return payload
+
+    def put(self, key: str, payload: bytes) -> None:
+        """Write an entry and remove the oldest beyond the bounds; a too large one is left out."""
+        if len(payload) + len(_MAGIC) + 32 > self.max_bytes:
+            return
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._is_private():
+                return
+            write_whole(self.directory / key, _header(key, payload) + payload)
+            self._evict()
+        except OSError as error:
+            logger.warning("%s: cannot cache a %s: %s", self.directory, self.what, error)
+
+    def remove(self, key: str) -> None:
+        """Remove an entry, if it is there, or a directory that stands in its place."""
+        path = self.directory / key
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("%s: cannot remove a cached %s: %s", path, self.what, error)
+
+    def _is_private(self) -> bool:
+        """Whether only this user can write here: an entry is code that the device will run."""
+        try:
+            found = self.directory.stat()
+        except OSError:
+            return False
+        if found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return True
+        _warn_shared(self.directory, self.what)
+        return False
+
+    def _evict(self) -> None:
+        entries: list[tuple[int, str, int]] = []
+        unfinished: list[tuple[int, str, int]] = []
+        with os.scandir(self.directory) as found:
+            for entry in found:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # another process removed it
+                kind = unfinished if entry.name.startswith(NEW) else entries
+                kind.append((status.st_mtime_ns, entry.name, status.st_size))
+        newest = max((e[0] for e in entries), default=0)
+        for modified, name, _ in unfinished:
+            if modified < newest - _STALE_NS:
+                self.remove(name)
+        entries.sort()
+        total, count = sum(e[2] for e in entries), len(entries)
+        for _, name, size in entries:
+            if total <= self.max_bytes and count <= self.max_files:
+                break
+            self.remove(name)
+            total, count = total - size, count - 1
+
+
+@functools.lru_cache(maxsize=8)
+def _warn_shared(directory: Path, what: str) -> None:
+    """Say it once, not for every entry."""
+    logger.warning(
+        "%s: another user owns it or can write to it, so no %s is cached there; expected mode 0700",
+        directory,
+        what,
+    )
+
+
+def _header(key: str, payload: bytes) -> bytes:
+    digest = hashlib.sha256(key.encode())
+    digest.update(payload)
+    return _MAGIC + digest.digest()

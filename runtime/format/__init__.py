@@ -1,0 +1,1 @@
+"""The artifact's format, typed and checked; needs no device."""

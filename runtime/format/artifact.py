@@ -1,0 +1,272 @@
+"""The artifact file: written by the compiler, read by the runtime; both sides are here.
+
+Layout: a protocol 5 pickle of plain data (the manifest), zeros up to the next page, then the data
+(weights and reset values). All of it is read into memory of the process, checked there, and used
+from there, so nothing depends on the file any more. The format is described in
+docs/formats/artifact.md. Uses no device and imports no pyopencl.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from runtime.errors import ArtifactError
+from runtime.files.given_file import FileChangedError, PrivateCopy
+from runtime.files.whole_file import whole_file
+from runtime.format.manifest import FORMAT, MAX_BYTES, Manifest, check_identity, parse_manifest
+from runtime.format.plainpickle import PlainPickleError, decode, encode
+
+PAGE: Final = 4096
+MAX_HEADER_BYTES: Final = 64 << 20
+# Most manifests are shorter (2 MB for the driving models); only longer ones wait for the rest.
+_USUAL_HEADER_BYTES: Final = 4 << 20
+_ZERO_DIGEST: Final = "0" * 64
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class Digests(NamedTuple):
+    """What an artifact is known by, hexadecimal.
+
+    Attributes:
+        artifact: sha256 of the manifest, which holds the digest of the data; of this very file.
+        program: see `program_digest`; of all files that hold this program.
+    """
+
+    artifact: str
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A checked artifact. `data` stays valid as long as the artifact (it keeps the memory)."""
+
+    manifest: Manifest
+    data: memoryview  # read-only bytes: weights and reset values, page aligned in the file
+    path: Path | None  # None: it was made in memory, and has no digests
+    sha256: str  # digest of the manifest, which itself holds the digest of the data
+    program_sha256: str  # see `program_digest`
+
+
+def write_artifact(
+    path: str | os.PathLike[str], manifest: Mapping[str, Any], data: bytes | memoryview
+) -> Digests:
+    """Write an artifact atomically: the file appears complete or not at all.
+
+    Args:
+        path: where to; an existing file is replaced, a symbolic link is followed.
+        manifest: the manifest (docs/formats/artifact.md) of builtin types; `sha256` and
+            `data_size` are filled in here, values already there are ignored.
+        data: weights and reset values; every offset in the manifest is relative to its start.
+
+    Returns:
+        Its digests, hexadecimal.
+
+    Raises:
+        ArtifactError: the manifest is not valid (nothing is written), the target is no ordinary
+            file, or the disk refuses.
+    """
+    target = Path(path)
+    header, digests = _encode_header(manifest, data)
+    padding = b"\0" * (-len(header) % PAGE)
+    try:
+        with whole_file(target) as file:
+            file.write(header + padding)
+            file.write(data)
+    except OSError as error:
+        raise ArtifactError(f"{target}: cannot write: {error.strerror or error}") from error
+    return digests
+
+
+def _encode_header(manifest: Mapping[str, Any], data: bytes | memoryview) -> tuple[bytes, Digests]:
+    size = memoryview(data).nbytes
+    known = {"manifest": _ZERO_DIGEST, "data": hashlib.sha256(data).hexdigest()}
+    parse_manifest(_with_digests(manifest, known, size))
+    try:
+        known["program"] = program_digest(_with_digests(manifest, known, size))
+        unsigned = encode(_with_digests(manifest, known, size))
+        digest = hashlib.sha256(unsigned).hexdigest()
+        header = encode(_with_digests(manifest, {**known, "manifest": digest}, size))
+    except PlainPickleError as error:
+        raise ArtifactError(str(error)) from error
+    if len(header) > MAX_HEADER_BYTES:
+        raise ArtifactError(
+            f"the manifest takes {len(header)} bytes, at most {MAX_HEADER_BYTES} allowed"
+        )
+    return header, Digests(digest, known["program"])
+
+
+def _with_digests(
+    raw: Mapping[str, Any], digests: Mapping[str, str], data_size: int
+) -> dict[str, Any]:
+    """Return a shallow copy of `raw` with `sha256` and `data_size` filled in."""
+    return {**raw, "data_size": data_size, "sha256": dict(digests)}
+
+
+def program_digest(raw: Mapping[str, Any]) -> str:
+    """Return the sha256 of what an artifact computes, hexadecimal.
+
+    Two compilations of one model for one kind of device have the same, though a driver makes other
+    binaries each time: binaries are left out, with the device and driver that they are for, and so
+    is `lineage`, which says where a model came from and not what it does. The weights are in it.
+
+    Args:
+        raw: the manifest, with the digest of the data.
+
+    Raises:
+        PlainPickleError: it is no plain data.
+    """
+    program = {key: value for key, value in raw.items() if key != "lineage"}
+    program["programs"] = [{**one, "binary": b""} for one in raw["programs"]]
+    program["target"] = {**raw["target"], "device": "", "driver": ""}
+    program["sha256"] = {"data": raw["sha256"]["data"]}
+    return hashlib.sha256(encode(program)).hexdigest()
+
+
+def from_memory(manifest: Mapping[str, Any], data: bytes | memoryview) -> Artifact:
+    """Return an artifact that never was a file; `sha256` and `data_size` are filled in.
+
+    Raises:
+        ArtifactError: the manifest is not valid.
+    """
+    view = memoryview(data).cast("B").toreadonly()
+    raw = _with_digests(manifest, {"manifest": _ZERO_DIGEST, "data": _ZERO_DIGEST}, view.nbytes)
+    return Artifact(parse_manifest(raw), view, None, "", "")
+
+
+def read_artifact(path: str | os.PathLike[str]) -> Artifact:
+    """Read and check an artifact file: structure, every range, and both digests.
+
+    What is checked is a private copy, and nobody can write to it: whatever happens to the file
+    while it is read or afterwards, the artifact is what its digests say, or is refused.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The artifact; its data is a read-only view of the copy.
+
+    Raises:
+        ArtifactError: one line that names the file and the first thing that is wrong.
+    """
+    where = Path(path)
+    try:
+        with PrivateCopy(where, MAX_HEADER_BYTES + MAX_BYTES) as copy:
+            return _read_copy(copy, where)
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{where}: no such file; expected an artifact made by `modeld compile`"
+        ) from None
+    except FileChangedError:
+        raise ArtifactError(
+            f"{where}: the file became shorter while it was read; copy it beside its place and "
+            "rename it"
+        ) from None
+    except OSError as error:
+        raise ArtifactError(f"{where}: cannot read: {error.strerror or error}") from error
+    except (ArtifactError, PlainPickleError) as error:
+        # No view of the copy outlives a failure, so its memory is given back at once.
+        raise ArtifactError(f"{where}: {error}") from None
+
+
+def is_artifact(start: bytes) -> bool:
+    """Tell whether a file that begins with `start` (64 bytes suffice) may be an artifact."""
+    return start[:2] == b"\x80\x05"
+
+
+def _read_copy(copy: PrivateCopy, path: Path) -> Artifact:
+    if copy.size == 0:
+        raise ArtifactError("the file is empty, expected an artifact")
+    if copy.size > MAX_HEADER_BYTES + MAX_BYTES:
+        raise ArtifactError(f"{copy.size} bytes is too large for an artifact")
+    raw, header_size = _decode_header(copy)
+    memory = copy.memory
+    check_identity(raw)
+    digest = _check_manifest_digest(raw, memory[:header_size])
+    manifest = parse_manifest(raw)
+    # Artifacts of versions that did not write it are known by the same one.
+    program = raw["sha256"].get("program") or program_digest(raw)
+    start = header_size + (-header_size % PAGE)
+    expected = start + manifest.data_size
+    if copy.size != expected:
+        problem = "truncated" if copy.size < expected else "followed by other data"
+        raise ArtifactError(
+            f"the file is {problem}: {copy.size} bytes, expected {expected}; copy it again"
+        )
+    copy.wait(start)
+    if any(memory[header_size:start]):
+        raise ArtifactError("the padding after the manifest is not zero: the file is damaged")
+    found = hashlib.sha256()
+    with memoryview(memory) as view:
+        for first, last in copy.pieces(start):
+            found.update(view[first:last])
+    if found.hexdigest() != raw["sha256"]["data"]:
+        raise ArtifactError(
+            "the data does not match its sha256: the file is damaged, copy it again"
+        )
+    copy.protect()
+    return Artifact(manifest, memoryview(memory).toreadonly()[start:], path, digest, program)
+
+
+def _decode_header(copy: PrivateCopy) -> tuple[Any, int]:
+    """Return the manifest and its bytes; it is decoded before all of the file is there.
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    usual = min(copy.size, _USUAL_HEADER_BYTES)
+    copy.wait(usual)
+    if not is_artifact(copy.memory[:64]):
+        raise ArtifactError(
+            "not a modeld artifact (it does not start with a protocol 5 pickle); modeld compile "
+            "makes one of ONNX files"
+        )
+    try:
+        try:
+            return decode(copy.memory, usual)
+        except PlainPickleError:
+            longest = min(copy.size, MAX_HEADER_BYTES)
+            if longest == usual:
+                raise
+            copy.wait(longest)
+            return decode(copy.memory, longest)
+    except PlainPickleError as error:
+        raise ArtifactError(f"the manifest is damaged or not plain data: {error}") from None
+
+
+def _check_manifest_digest(raw: dict[str, Any], header: bytes) -> str:
+    """Return the manifest's digest after comparing it.
+
+    It is computed over the header with the digest's own hex text replaced by zeros, which is what
+    the writer hashed; a text of 64 hex digits occurs a second time only by forgery.
+    """
+    digests = raw.get("sha256")
+    if type(digests) is not dict or any(
+        type(digests.get(key)) is not str or not _DIGEST.fullmatch(digests[key])
+        for key in ("manifest", "data", *(["program"] if "program" in digests else []))
+    ):
+        raise ArtifactError(
+            "manifest.sha256: expected the hex digests 'manifest' and 'data', and maybe 'program'"
+        )
+    digest: str = digests["manifest"]
+    unsigned = header.replace(digest.encode(), _ZERO_DIGEST.encode())
+    if hashlib.sha256(unsigned).hexdigest() != digest:
+        raise ArtifactError(
+            "the manifest does not match its sha256: the file is damaged, copy it again"
+        )
+    return digest
+
+
+__all__ = [
+    "FORMAT",
+    "Artifact",
+    "Digests",
+    "from_memory",
+    "is_artifact",
+    "program_digest",
+    "read_artifact",
+    "write_artifact",
+]

@@ -1,0 +1,280 @@
+"""OpenCL discovery: what devices there are, which one is taken, and the environment they need.
+
+The only module that looks at platforms. Called by the executor, by `modeld devices` and by the
+compiler.
+"""
+
+import functools
+import os
+import re
+import resource
+import warnings
+from dataclasses import dataclass, replace
+from typing import Final
+
+from runtime.errors import NoDeviceError, first_line
+from runtime.opencl.binding import cl
+from runtime.opencl.pocl import MISSING, POCL, WHEEL_VERSION, ensure_linker
+from runtime.opencl.probe import UNKNOWN, examine
+from runtime.opencl.recording import Support, support_of
+from runtime.opencl.workers import Candidates, Workers, starting
+
+# PyPI has PoCL for one kind of processor only; elsewhere it comes from the distribution.
+_WITH_WHEEL: Final = "x86_64"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What is known of one OpenCL device without opening it."""
+
+    index: str  # "platform:device", also accepted by choose_device
+    platform: str
+    name: str
+    driver: str  # everything a compiled binary depends on besides the name
+    kind: str  # "gpu", "cpu" or "other"
+    version: str
+    compute_units: int
+    clock_mhz: int
+    global_mem_bytes: int
+    max_alloc_bytes: int
+    local_mem_bytes: int
+    max_work_group_size: int
+    base_align_bytes: int
+    unified_memory: bool
+    images: bool
+    half_arithmetic: bool
+    extensions: tuple[str, ...]
+    problem: str  # why it cannot be used; empty if it can
+    simd: str = UNKNOWN  # what its compiler generates code for, see `runtime.opencl.probe.Finding`
+    vector_width: int = 1  # float32 elements of a vector, as the driver says
+    cpu: str = ""  # the name by which PoCL's compiler knows the CPU
+    max_image: tuple[int, int] = (0, 0)  # texels of a two-dimensional image: width, height
+    max_image_args: tuple[int, int] = (0, 0)  # images that one kernel may read, and write
+    recording: Support | None = None  # how launches are recorded to run as one command
+
+    @property
+    def is_pocl(self) -> bool:
+        """Whether this is a PoCL device."""
+        return self.platform == POCL
+
+    @property
+    def max_buffer_args(self) -> int | None:
+        """Buffers of one kernel beyond which the driver ends the process.
+
+        freedreno of Mesa 25.0.7 has a table of 16 and no check; None where nothing is known.
+        """
+        is_freedreno = self.platform == "rusticl" and self.name.startswith("FD")
+        return 16 if is_freedreno else None
+
+    @property
+    def fuses(self) -> bool:
+        """Whether it is a CPU on which kernels multiply and add with one rounding, by PoCL."""
+        return self.is_pocl and self.simd.startswith(_FUSING)
+
+
+# AVX alone has no multiply-add; all processors that have AVX2 do.
+_FUSING: Final = ("avx2", "avx512", "neon")
+
+
+@dataclass(frozen=True, eq=False)
+class Device:
+    """An opened device: its description and an OpenCL context shared by all programs on it."""
+
+    info: DeviceInfo
+    handle: cl.Device
+    context: cl.Context
+    candidates: Candidates | None = None  # threads of which some may be its workers
+
+    def workers(self) -> Workers | None:
+        """Return the threads that can be placed, when kernels have run; None if there are none."""
+        return None if self.candidates is None else self.candidates.workers()
+
+
+def list_devices() -> list[DeviceInfo]:
+    """Describe every OpenCL device, in the order `choose_device(None)` prefers them.
+
+    Devices that cannot be used are listed too, with the reason in `problem`. On a machine without
+    any OpenCL platform the list is empty.
+    """
+    found = [_examined(info, handle) for info, handle in _discover()]
+    return sorted(found, key=lambda info: bool(info.problem))
+
+
+def choose_device(name: str | None = None) -> Device:
+    """Open one device; the same device is opened once and shared.
+
+    Args:
+        name: None or "auto" (a GPU, else a CPU), "gpu", "cpu", an index "platform:device" as
+            `modeld devices` prints it, "pocl", or a part of the device's or platform's name.
+
+    Raises:
+        NoDeviceError: nothing matches, or what matches cannot be used; says which there are.
+    """
+    found = _discover()
+    if not found:
+        raise NoDeviceError(f"no OpenCL device on this machine; {_hint()}")
+    matching = [(info, handle) for info, handle in found if _matches(info, name or "auto")]
+    if not matching:
+        names = ", ".join(f"{info.index} {info.name}" for info, _ in found)
+        raise NoDeviceError(f"no OpenCL device matches {name!r}; there are: {names}")
+    problems = []
+    for found_info, handle in matching:
+        info = _examined(found_info, handle)
+        if not info.problem:
+            return _open(info, handle)
+        problems.append(f"{info.name}: {info.problem}")
+    raise NoDeviceError(problems[0])
+
+
+@functools.lru_cache(maxsize=64)
+def _examined(info: DeviceInfo, handle: cl.Device) -> DeviceInfo:
+    """Return the description with what a first kernel told; each device is tried once."""
+    if info.problem:
+        return info
+    found = examine(handle, info.index)
+    driver = info.driver
+    if found.cpu and not driver.endswith(f"-{found.cpu}"):
+        driver += f"; compiles for {found.cpu}"
+    return replace(info, driver=driver, problem=found.problem, simd=found.simd, cpu=found.cpu)
+
+
+@functools.lru_cache(maxsize=8)
+def _open(info: DeviceInfo, handle: cl.Device) -> Device:
+    try:
+        context = cl.Context([handle])
+    except cl.Error as error:
+        raise NoDeviceError(f"{info.name}: cannot be opened: {first_line(error)}") from error
+    # Which of the two starts the threads depends on the loader and on what is installed.
+    threads = (*_platforms()[1], *_devices_of(handle.platform)[1])
+    return Device(info, handle, context, Candidates(threads, info.compute_units))
+
+
+def _hint() -> str:
+    """Say what to do where no device is found: a driver that does not fit into memory is none."""
+    machine = os.uname().machine
+    hint = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
+    if machine != _WITH_WHEEL:
+        hint = (
+            "install an OpenCL driver, such as Debian's PoCL (apt-get install pocl-opencl-icd); "
+            f"the `pocl` extra has none for {machine}"
+        )
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return hint
+    return (
+        f"{hint}; or allow this process more than {limit >> 20} MiB of memory "
+        "(LimitAS of the unit, or `ulimit -v`), into which a driver may not fit"
+    )
+
+
+def _matches(info: DeviceInfo, name: str) -> bool:
+    wanted = name.lower()
+    if wanted == "auto":
+        return True
+    if wanted in ("gpu", "cpu"):
+        return info.kind == wanted
+    if wanted == "pocl":
+        return info.is_pocl
+    if re.fullmatch(r"\d+:\d+", wanted):
+        return info.index == wanted
+    return wanted in info.name.lower() or wanted in info.platform.lower()
+
+
+@functools.lru_cache(maxsize=1)
+def _platforms() -> tuple[tuple[cl.Platform, ...], tuple[int, ...]]:
+    """Return all platforms, and the threads that their drivers started meanwhile."""
+    try:
+        platforms, threads = starting(cl.get_platforms)
+        return tuple(platforms), threads
+    except cl.Error as error:  # PLATFORM_NOT_FOUND_KHR: the loader has no driver at all
+        if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
+            return (), ()
+        raise NoDeviceError(
+            f"the OpenCL platforms cannot be listed: {first_line(error)}"
+        ) from error
+
+
+@functools.lru_cache(maxsize=8)
+def _devices_of(platform: cl.Platform) -> tuple[tuple[cl.Device, ...], tuple[int, ...]]:
+    """Return the devices of a platform, and the threads that its driver started for them."""
+    try:
+        devices, threads = starting(platform.get_devices)
+    except cl.Error:  # a platform may have no device at all, which is no fault
+        return (), ()
+    return tuple(devices), threads
+
+
+def _discover() -> list[tuple[DeviceInfo, cl.Device]]:
+    """Return all devices with their descriptions, preferred first: GPUs, CPUs (PoCL's), others."""
+    found = []
+    for number, platform in enumerate(_platforms()[0]):
+        for index, handle in enumerate(_devices_of(platform)[0]):
+            found.append((_describe(f"{number}:{index}", platform, handle), handle))
+    found.sort(key=lambda item: _rank(item[0]))
+    return found
+
+
+def _rank(info: DeviceInfo) -> tuple[bool, int, int]:
+    """Return what devices are sorted by.
+
+    PoCL is what CPUs are measured with; of several the one that comes with us, so that a machine
+    where somebody installs another one goes on as it was.
+    """
+    kind = {"gpu": 0, "cpu": 1}.get(info.kind, 2)
+    ours = info.is_pocl and f"; {WHEEL_VERSION}; " in info.driver
+    return bool(info.problem), kind, 0 if ours or info.kind != "cpu" else 1 if info.is_pocl else 2
+
+
+def _describe(index: str, platform: cl.Platform, handle: cl.Device) -> DeviceInfo:
+    extensions = tuple(sorted(set(handle.extensions.split())))
+    # The device version names the CPU that PoCL found: two machines with the same marketing name
+    # may differ in AVX-512, and a binary of one would crash the other.
+    driver = f"{platform.version.strip()}; {handle.driver_version}; {handle.version.strip()}"
+    return DeviceInfo(
+        index=index,
+        platform=platform.name.strip(),
+        name=handle.name.strip(),
+        driver=driver,
+        kind=_kind_of(handle),
+        version=handle.version.strip(),
+        compute_units=handle.max_compute_units,
+        clock_mhz=handle.max_clock_frequency,
+        global_mem_bytes=handle.global_mem_size,
+        max_alloc_bytes=handle.max_mem_alloc_size,
+        local_mem_bytes=handle.local_mem_size,
+        max_work_group_size=handle.max_work_group_size,
+        base_align_bytes=handle.mem_base_addr_align // 8,
+        unified_memory=_unified_memory(handle),
+        images=bool(handle.image_support),
+        half_arithmetic="cl_khr_fp16" in extensions,
+        extensions=extensions,
+        problem=_problem_of(platform.name.strip(), handle),
+        vector_width=handle.native_vector_width_float,
+        max_image=(handle.image2d_max_width, handle.image2d_max_height),
+        max_image_args=(handle.max_read_image_args, handle.max_write_image_args),
+        recording=support_of(handle),
+    )
+
+
+def _kind_of(handle: cl.Device) -> str:
+    if handle.type & cl.device_type.GPU:
+        return "gpu"
+    return "cpu" if handle.type & cl.device_type.CPU else "other"
+
+
+def _unified_memory(handle: cl.Device) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # OpenCL 2.0 renamed, drivers keep it
+        return bool(handle.host_unified_memory)
+
+
+def _problem_of(platform: str, handle: cl.Device) -> str:
+    if platform == POCL and not ensure_linker():
+        return MISSING
+    if not handle.available:
+        return "the driver says it is not available"
+    if not handle.compiler_available:
+        return "the driver has no compiler"
+    if not handle.endian_little:
+        return "it is big endian, artifacts are little endian"
+    return ""

@@ -1,0 +1,1 @@
+"""A loaded program and its runs: memory, entry points, launches, self-test."""

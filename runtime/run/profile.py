@@ -1,0 +1,110 @@
+"""The statistics of a program: sizes from the manifest, load time, and counters of runs."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runtime.format.manifest import Manifest
+
+
+@dataclass(slots=True)
+class ProgramStats:
+    """Facts about a loaded program, and counters that `run` keeps."""
+
+    device: str
+    driver: str
+    kernels: int  # distinct kernel functions
+    launches: dict[str, int]  # per entry
+    arena_bytes: int
+    weight_bytes: int
+    state_bytes: int
+    load_ms: float
+    built_from_source: int  # programs that were neither in the artifact nor in the cache
+    runs: int = 0
+    last_run_ms: float = 0.0
+
+
+def make_stats(
+    manifest: Manifest, device: str, driver: str, built_from_source: int
+) -> ProgramStats:
+    """Return the stats of a program that was just loaded; `load_ms` is still to be filled in."""
+    sizes = dict.fromkeys(("weight", "state"), 0)
+    for buffer in manifest.buffers:
+        if buffer.kind in sizes:
+            sizes[buffer.kind] += buffer.size
+    return ProgramStats(
+        device=device,
+        driver=driver,
+        kernels=len({(kernel.program, kernel.name) for kernel in manifest.kernels}),
+        launches={entry.name: len(entry.launches) for entry in manifest.entries},
+        arena_bytes=manifest.arena_size,
+        weight_bytes=sizes["weight"],
+        state_bytes=sizes["state"],
+        load_ms=0.0,
+        built_from_source=built_from_source,
+    )
+
+
+# --- The measurements of a profiled run: one span per launch, and sums per kernel -------------
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One launch on the device's own clock, in ns since an arbitrary start."""
+
+    launch: int  # position in the entry's launch list
+    name: str
+    queued_ns: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One launch of an entry over all profiled iterations."""
+
+    launch: int
+    name: str
+    origin: tuple[str, ...]  # the ONNX nodes the kernel computes
+    median_ms: float
+    min_ms: float
+    flops: int
+    bytes_moved: int
+
+    @property
+    def gflops(self) -> float:
+        """Arithmetic rate at the median time, in GFLOP/s."""
+        return self.flops / (self.median_ms * 1e6) if self.median_ms > 0 else 0.0
+
+    @property
+    def gbytes_per_s(self) -> float:
+        """Memory rate at the median time, in GB/s, counting each buffer's bytes once."""
+        return self.bytes_moved / (self.median_ms * 1e6) if self.median_ms > 0 else 0.0
+
+
+def summarize(
+    iterations: Sequence[Sequence[Span]], work: Sequence[tuple[tuple[str, ...], int, int]]
+) -> list[KernelTime]:
+    """Reduce the spans of several iterations to one time per launch.
+
+    Args:
+        iterations: for each iteration, the spans of all launches in launch order.
+        work: for each launch, its origin, flops and bytes.
+    """
+    times = []
+    for spans, (origin, flops, bytes_moved) in zip(
+        zip(*iterations, strict=True), work, strict=True
+    ):
+        milliseconds = [(span.end_ns - span.start_ns) / 1e6 for span in spans]
+        times.append(
+            KernelTime(
+                launch=spans[0].launch,
+                name=spans[0].name,
+                origin=origin,
+                median_ms=statistics.median(milliseconds),
+                min_ms=min(milliseconds),
+                flops=flops,
+                bytes_moved=bytes_moved,
+            )
+        )
+    return times

@@ -1,0 +1,387 @@
+"""The rule that makes inputs and states of a seed; fixed for ever, as artifacts rely on it.
+
+    stream      splitmix64 of the seed, the kind and the name: 64-bit words, little endian
+    uint8 int8  its bytes
+    bool        the lowest bit of each byte
+    integers    of 16 bits and more: the lowest bit of each word, so 0 or 1, an index of nearly all
+    floats      the sum of the four 16-bit parts of a word, near N(0, 1) and within 3.5
+
+Inputs of programs that see cameras would mean nothing as such noise, so four kinds have a form:
+
+    x_frame, x_geometry     a pair: an NV12 picture of at most 640x400 with a texture
+    x_transform             3x3: about the middle of the picture, sheared a little
+    desire, ...             one 1 among zeros
+
+Integer arithmetic and single roundings only, no function of a library: the same bits everywhere.
+Change nothing here without a new RULE in `runtime.format.specs`.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import SelfTestError
+from runtime.format.manifest import BufferSpec
+from runtime.format.specs import SMALLEST_PEAK, ExpectedValues, TestVector, positions
+from runtime.run.program import Program
+
+Array = NDArray[Any]
+
+_FRAME, _GEOMETRY, _TRANSFORM = "_frame", "_geometry", "_transform"
+_ONE_OF_SEVERAL: Final = frozenset({"desire", "traffic_convention"})
+# Luma pixels of the picture; a program that takes smaller frames only gets half of that, and so on.
+_WIDTH, _HEIGHT = 640, 400
+# The texture: a triangle wave, steep enough to tell rows and columns apart and so flat, noise
+# included, that a position rounded to the neighbouring 1/32 pixel changes a sample by 1 at most.
+_PEAK: Final = 224
+_NOISE: Final = 15
+# A sum of four uniform values in 0 .. 65535 has this mean, and this much makes its deviation 1.
+_MEAN: Final = 131070
+_UNIT: Final = np.float32(math.sqrt(3.0) / 65536)
+# Splitmix64, from Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
+_STEP: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIX: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+class Port(NamedTuple):
+    """An input, or a state before a run; of a partial input the shape is the longest."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    partial: bool = False
+
+
+def seeded_inputs(ports: Sequence[Port], seed: int) -> dict[str, Array]:
+    """Return an array for each input of an entry, as `Program.run` takes them."""
+    found = {port.name: port for port in ports}
+    made = {}
+    for port in ports:
+        view = port.name.rpartition("_")[0]
+        frame, geometry = found.get(view + _FRAME), found.get(view + _GEOMETRY)
+        # Without both there is no telling what the bytes are.
+        layout = None if frame is None or geometry is None else _layout(frame, geometry, seed)
+        made[port.name] = _input(port, seed, layout)
+    return made
+
+
+def seeded_states(ports: Iterable[Port], seed: int) -> dict[str, Array]:
+    """Return an array for each state."""
+    return {port.name: _values(port, "state", seed) for port in ports}
+
+
+def _words(kind: str, name: str, seed: int, count: int) -> NDArray[np.uint64]:
+    key = hashlib.sha256(f"{seed}/{kind}/{name}".encode()).digest()[:8]
+    words = np.arange(1, count + 1, dtype=np.uint64)
+    words *= _STEP
+    words += np.uint64(int.from_bytes(key, "little"))
+    for shift, factor in _MIX:
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(factor)
+    words ^= words >> np.uint64(31)
+    return words
+
+
+def _bytes(kind: str, name: str, seed: int, count: int) -> NDArray[np.uint8]:
+    return _words(kind, name, seed, -(-count // 8)).astype("<u8").view(np.uint8)[:count]
+
+
+def _values(port: Port, kind: str, seed: int) -> Array:
+    size, dtype = math.prod(port.shape), port.dtype
+    if dtype.kind == "b":
+        made: Array = (_bytes(kind, port.name, seed, size) & 1).astype(dtype)
+    elif dtype.itemsize == 1:
+        made = _bytes(kind, port.name, seed, size).view(dtype)
+    elif dtype.kind in "iu":
+        made = (_words(kind, port.name, seed, size) & np.uint64(1)).astype(dtype)
+    else:
+        parts = _words(kind, port.name, seed, size).astype("<u8").view("<u2").reshape(size, 4)
+        made = ((parts.sum(1, dtype=np.int32) - _MEAN) * _UNIT).astype(dtype)
+    return np.asarray(made.reshape(port.shape), order="C")
+
+
+class _Layout(NamedTuple):
+    """A picture in pixels and bytes; `scale` is its width as a share of the usual one."""
+
+    width: int
+    height: int
+    stride: int
+    scale: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of both planes."""
+        return self.stride * (self.height + self.height // 2)
+
+
+def _layout(frame: Port, geometry: Port, seed: int) -> _Layout | None:
+    """Return the layout of the picture that a frame is; None where these are something else."""
+    is_frame = frame.partial and frame.dtype == np.uint8 and len(frame.shape) == 1
+    if not is_frame or (geometry.dtype, geometry.shape) != (np.dtype(np.int32), (4,)):
+        return None
+    width, height = _WIDTH, _HEIGHT
+    while True:
+        # Every second seed has padding behind its rows.
+        layout = _Layout(width, height, width + seed % 2 * 64, width / _WIDTH)
+        if layout.size <= frame.shape[0]:
+            return layout
+        if height < 8:
+            return None
+        width, height = width // 2, height // 4 * 2
+
+
+def _input(port: Port, seed: int, layout: _Layout | None) -> Array:
+    name, dtype = port.name, port.dtype
+    if name.endswith(_TRANSFORM) and port.shape == (3, 3) and dtype.kind == "f":
+        return _transform(name, seed, 1.0 if layout is None else layout.scale).astype(dtype)
+    if layout is not None and name.endswith(_GEOMETRY):
+        width, height, stride, _ = layout
+        return np.array([width, height, stride, stride * height], np.int32)
+    if layout is not None and name.endswith(_FRAME):
+        return _picture(name, seed, layout)
+    if name in _ONE_OF_SEVERAL and dtype.kind == "f" and 0 not in port.shape:
+        hot = np.zeros(port.shape, dtype)
+        hot.reshape(-1)[int(_words("input", name, seed, 1)[0]) % hot.size] = 1
+        return hot
+    return _values(port, "input", seed)
+
+
+def _picture(name: str, seed: int, layout: _Layout) -> Array:
+    rows = layout.size // layout.stride
+    column = np.arange(layout.stride, dtype=np.int32)[None, :] // 2
+    row = np.arange(rows, dtype=np.int32)[:, None]
+    wave = (3 * column + 5 * row + 64 * seed) % (2 * _PEAK)
+    noise = _bytes("input", name, seed, layout.size).reshape(rows, layout.stride) & _NOISE
+    picture: Array = (np.minimum(wave, 2 * _PEAK - wave) + noise).astype(np.uint8)
+    return picture.reshape(-1)
+
+
+def _transform(name: str, seed: int, scale: float) -> NDArray[np.float64]:
+    """Return model pixel -> camera pixel: scaled by 0.4, moved by some pixels, a little askew."""
+    u = _words("input", name, seed, 8).astype("<u8").view("<u2")[::4] / 65536
+    return np.array(
+        [
+            [scale * (0.40 + 0.04 * u[0]), 0.01 * (u[1] - 0.5), scale * (8 + 16 * u[2])],
+            [0.01 * (u[3] - 0.5), scale * (0.40 + 0.04 * u[4]), scale * (4 + 8 * u[5])],
+            [1e-5 * u[6], 1e-5 * u[7], 1.0],
+        ]
+    )
+
+
+# --- Runs the self-test of an artifact: does the device compute what the model means? ---------
+#
+#     states and inputs of a seed -> one run -> outputs and states, beside those of the artifact
+#
+# It finds a driver that miscompiles, a binary of another program, memory and weights that are not
+# what they were. The expected values were computed without a device (`scheduler.check.vectors`).
+
+ADVICE: Final = (
+    "the device computes something else than the model; do not drive with it: compile the model "
+    "again here, or use another --device or driver"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One output or state beside what is expected, where it is furthest off.
+
+    Attributes:
+        entry, seed: of the run.
+        kind: "output" or "state".
+        name: of the array.
+        index: of the value in it; () for an array without elements.
+        expected, found: the value.
+        peak: the largest expected value, 1 for integers.
+        deviation: the difference, as a share of `peak`; infinite if no finite number was found.
+        tolerance: what it may be.
+        values: so many were compared.
+        beyond: so many of them were further off than the tolerance.
+        passed: whether that is allowed.
+    """
+
+    entry: str
+    seed: int
+    kind: str
+    name: str
+    index: tuple[int, ...]
+    expected: float
+    found: float
+    peak: float
+    deviation: float
+    tolerance: float
+    values: int
+    beyond: int
+    passed: bool
+
+    def __str__(self) -> str:
+        of_peak = "" if self.peak == 1.0 else f" of the largest value {self.peak:.3g}"
+        return (
+            f"entry {self.entry!r}, seed {self.seed}: {self.kind} {self.name!r} at "
+            f"{list(self.index)}: expected {self.expected:.7g}, found {self.found:.7g}, "
+            f"{self.deviation:.1e}{of_peak} off, tolerance {self.tolerance:.0e}; {self.beyond} of "
+            f"{self.values} values are off"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTestReport:
+    """What a self-test found.
+
+    Attributes:
+        name: of the artifact.
+        device: that ran it.
+        runs: how many runs were compared; 0 if the artifact has no self-test.
+        deviations: one for each array of each run, in order.
+        duration_ms: of all of it.
+    """
+
+    name: str
+    device: str
+    runs: int
+    deviations: tuple[Deviation, ...]
+    duration_ms: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was too far off; an artifact without a self-test passes."""
+        return all(d.passed for d in self.deviations)
+
+    @property
+    def worst(self) -> Deviation | None:
+        """What is furthest off in units of its tolerance, failures first; None without any."""
+        return max(
+            self.deviations,
+            key=lambda d: (not d.passed, d.deviation / (d.tolerance or 1.0)),
+            default=None,
+        )
+
+    def require(self) -> None:
+        """Do nothing if all is well.
+
+        Raises:
+            SelfTestError: says what is furthest off and what to do next.
+        """
+        worst = self.worst
+        if worst is not None and not worst.passed:
+            raise SelfTestError(f"{self.name}: self-test on {self.device}: {worst}; {ADVICE}")
+
+    def __str__(self) -> str:
+        if not self.runs:
+            return "no self-test"
+        values = sum(d.values for d in self.deviations)
+        verdict = "passed" if self.passed else "failed"
+        return f"self-test {verdict}: {self.runs} runs, {values} values, {self.duration_ms:.0f} ms"
+
+    def plain(self) -> dict[str, Any]:
+        """Return the report as plain data; numbers that are not finite are None."""
+        rows = [asdict(d) for d in self.deviations]
+        for row in rows:
+            for key, value in row.items():
+                if isinstance(value, float) and not np.isfinite(value):
+                    row[key] = None
+        return {
+            "name": self.name,
+            "device": self.device,
+            "runs": self.runs,
+            "passed": self.passed,
+            "duration_ms": self.duration_ms,
+            "deviations": rows,
+        }
+
+
+def self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
+    """Run the self-test of a loaded program; its states are at their reset values afterwards.
+
+    Args:
+        program: that nobody else runs meanwhile.
+        limit: at most so many runs; None for all that the artifact has.
+
+    Returns:
+        What was compared; `runs` is 0 if the artifact has no self-test.
+
+    Raises:
+        SelfTestError: an output or state is too far off; the message names the worst.
+        RuntimeFault: the device failed.
+    """
+    report = run_self_test(program, limit=limit)
+    report.require()
+    return report
+
+
+def run_self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
+    """Do what `self_test` does, and return the report of a failure, too.
+
+    Raises:
+        RuntimeFault: the device failed.
+    """
+    started_ns = time.perf_counter_ns()
+    vectors = program.manifest.self_test[:limit]
+    deviations: list[Deviation] = []
+    try:
+        for vector in vectors:
+            deviations += _run(program, vector)
+    finally:
+        if vectors:
+            program.reset()
+    return SelfTestReport(
+        name=program.manifest.name,
+        device=program.stats.device,
+        runs=len(vectors),
+        deviations=tuple(deviations),
+        duration_ms=(time.perf_counter_ns() - started_ns) / 1e6,
+    )
+
+
+def _run(program: Program, vector: TestVector) -> list[Deviation]:
+    states = [_port(b) for b in program.manifest.buffers if b.kind == "state"]
+    for name, value in seeded_states(states, vector.seed).items():
+        program.set_state(name, value)
+    specs = program.entry_inputs(vector.entry)
+    ports = [Port(s.name, s.shape, s.dtype, s.partial) for s in specs]
+    outputs = program.run(seeded_inputs(ports, vector.seed), vector.entry)
+    return [
+        _compared(
+            vector,
+            expected,
+            outputs[expected.name] if expected.kind == "output" else program.state(expected.name),
+        )
+        for expected in vector.expected
+    ]
+
+
+def _port(spec: BufferSpec) -> Port:
+    return Port(spec.name, spec.shape, np.dtype(spec.dtype), spec.partial)
+
+
+def _compared(vector: TestVector, wanted: ExpectedValues, array: NDArray[Any]) -> Deviation:
+    at = positions(array.size)
+    expected, found = wanted.values.astype(np.float64), array.reshape(-1)[at].astype(np.float64)
+    is_float = wanted.values.dtype.kind == "f"
+    peak = max(float(np.abs(expected).max(initial=0.0)), SMALLEST_PEAK) if is_float else 1.0
+    with np.errstate(all="ignore"):
+        off = np.abs(found - expected) / peak
+    off[np.isnan(off)] = np.inf
+    beyond = int((off > wanted.tolerance).sum())
+    worst = int(off.argmax()) if off.size else 0
+    index = np.unravel_index(int(at[worst]), array.shape) if off.size else ()
+    return Deviation(
+        entry=vector.entry,
+        seed=vector.seed,
+        kind=wanted.kind,
+        name=wanted.name,
+        index=tuple(int(i) for i in index),
+        expected=float(expected[worst]) if off.size else 0.0,
+        found=float(found[worst]) if off.size else 0.0,
+        peak=peak,
+        deviation=float(off[worst]) if off.size else 0.0,
+        tolerance=wanted.tolerance,
+        values=len(off),
+        beyond=beyond,
+        passed=beyond <= wanted.share * len(off),
+    )

@@ -1,0 +1,111 @@
+"""Reads the executor's guards from the environment: checks that cost time, single launches.
+
+With `RUNTIME_CHECK=1` each run poisons the arena first (a kernel that reads what nothing wrote then
+yields NaN), every floating point output must be finite afterwards and the counters of
+the megakernel zero. With `RUNTIME_REPLAY=0` there is no megakernel. `RUNTIME_RECORD` says whether
+drivers record launches: `0` never, `1` wherever they can, else where that is known to gain.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import RuntimeFault
+from runtime.opencl.binding import cl
+from runtime.opencl.device import Device
+from runtime.opencl.recording import recorder_of
+from runtime.opencl.recording_api import RecordingError
+from runtime.run.entry import Binder, BoundEntry
+
+
+def checks_enabled() -> bool:
+    """Whether `RUNTIME_CHECK` asks for checks; read once per program, when it is loaded."""
+    return os.environ.get("RUNTIME_CHECK", "0") not in ("", "0")
+
+
+def megakernel_enabled() -> bool:
+    """Whether the megakernel may run launches as one; read once per program, when it is loaded."""
+    return os.environ.get("RUNTIME_REPLAY", "1") != "0"
+
+
+def recording_wanted() -> bool | None:
+    """What `RUNTIME_RECORD` says; None if nothing. Read once per program, when it is loaded."""
+    return {"0": False, "1": True}.get(os.environ.get("RUNTIME_RECORD", ""))
+
+
+def check_finite(outputs: Mapping[str, NDArray[Any]], entry: str) -> None:
+    """Refuse NaN and infinity in floating point outputs of any shape.
+
+    Raises:
+        RuntimeFault: names the first output, how many of its values are not finite, and where.
+    """
+    for name, array in outputs.items():
+        if array.dtype.kind != "f":
+            continue
+        bad = np.flatnonzero(~np.isfinite(array.ravel()))
+        if bad.size:
+            raise RuntimeFault(
+                f"entry {entry!r}: output {name!r} has {bad.size} of {array.size} values that are "
+                f"not finite, the first at flat index {bad[0]}; "
+                "check the inputs, then bisect with `modeld bench --profile`"
+            )
+
+
+# ----------------------------------------------------------------------------------------------
+# How an entry's launches reach the device: one by one, or recorded by the driver as one command.
+#
+#     5 launches    ->    1 recording of 5 launches, replayed by each run
+#
+# Recorded where the device has an extension for it and a run has several launches. On PoCL's CPU
+# devices the megakernel is one launch already; what it leaves out is not recorded, because PoCL
+# takes a recording apart and gains nothing. What cannot be recorded, or does not run so once, is
+# launched one by one, and a line of the log says why.
+
+logger = logging.getLogger(__name__)
+
+
+def recorded_entries(
+    entries: dict[str, BoundEntry],
+    binder: Binder,
+    device: Device,
+    queue: cl.CommandQueue,
+    run: Callable[[BoundEntry], None],
+) -> dict[str, BoundEntry]:
+    """Return the entries, recorded where that can be done.
+
+    Args:
+        entries: by name; each has run, so drivers have finished its kernels.
+        binder: of these entries.
+        device: where.
+        queue: that runs use.
+        run: does a run of an entry, on the inputs that are on the device.
+    """
+    support = device.info.recording
+    # A single launch is one command already.
+    several = [bound for bound in entries.values() if len(bound.steps) > 1]
+    wanted = recording_wanted()
+    if wanted is None:
+        wanted = not device.info.is_pocl
+    if support is None or not wanted or not several:
+        return entries
+    result = dict(entries)
+    try:
+        recorder = recorder_of(support, queue)
+        for bound in several:
+            result[bound.name] = binder.recorded(bound, recorder)
+            run(result[bound.name])
+    except (RecordingError, RuntimeFault) as error:
+        # What a driver refuses of one entry it will refuse of the next, so one line is enough.
+        logger.warning("launches are enqueued one by one: %s", error)
+        for bound in result.values():
+            bound.release()
+        return entries
+    told = ", ".join(f"{b.name} {len(b.launches)}" for b in several)
+    logger.info("launches run as one command (%s): %s", support.extension, told)
+    return result
