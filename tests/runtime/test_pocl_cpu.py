@@ -41,12 +41,12 @@ NEEDS_RECORD = pytest.mark.usefixtures("handle")
 
 # A PoCL whose record cannot be written, with a name that its compiler refuses.
 HELPLESS = """
-from runtime import pocl_cpu
+from runtime.opencl import pocl
 from runtime.opencl.binding import cl
 for platform in cl.get_platforms():
     for device in platform.get_devices():
-        pocl_cpu.rename(device, "generic")
-pocl_cpu.rename = lambda handle, name: False
+        pocl.rename(device, "generic")
+pocl.rename = lambda handle, name: False
 """
 
 
