@@ -46,8 +46,8 @@ class CompileOptions(TypedDict, total=False):
     """What `compile_plain` and `compile_driving` take by name, and mean the same by.
 
     Attributes:
-        precision: "fp32", or "fp16" for half storage (`scheduler.passes.precision`).
-        halves: "wide" (the default) or "exact", see `scheduler.passes.wide_halves`.
+        precision: "fp32", or "fp16" for half storage (`scheduler.passes.halves.precision`).
+        halves: "wide" (the default) or "exact", see `scheduler.passes.halves.wide_halves`.
         numerics: "fast" (the default) or "strict", see `scheduler.passes.canonical_sums`.
         target: device to compile for, see `scheduler.device.targets`; None for this machine's.
         tables: measured loops; None for the table that ships for the target.

@@ -19,7 +19,7 @@ from scheduler.flags import Flags
 from scheduler.ir.node import Node
 from scheduler.ir.origin import Origins
 
-# Half storage is asked for by name, see `scheduler.passes.precision`.
+# Half storage is asked for by name, see `scheduler.passes.halves.precision`.
 FP32: Final = "fp32"
 # What arithmetic on halves means: rounded after every operation, or where a half has to be there.
 EXACT: Final = "exact"

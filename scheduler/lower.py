@@ -15,18 +15,15 @@ from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import COST, ELEMENTWISE, PRODUCTS, Op
 from scheduler.kernelize.body import Body
-from scheduler.kernelize.custom_launch import CustomLaunch
-from scheduler.kernelize.kernel import Kernel, name_of, states_in_place
+from scheduler.kernelize.kernel import CustomLaunch, Kernel, name_of, states_in_place
+from scheduler.kernelize.limits import Refused
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.kernelize.splits import Refused
 from scheduler.loops import simt
 from scheduler.loops.bands import banded, bands_from, counting
-from scheduler.loops.choose import tuned_schedule
-from scheduler.loops.factor import group_factors
+from scheduler.loops.choose import exact_schedule, in_place_of, overwrites, tuned_schedule
+from scheduler.loops.factor import group_factors, keep_whole_steps
 from scheduler.loops.images import ImagePlan
-from scheduler.loops.in_place import exact_schedule, in_place_of, overwrites
-from scheduler.loops.pack import Argument
-from scheduler.loops.pack_values import pack_operand
+from scheduler.loops.pack import Argument, pack_operand
 from scheduler.loops.place import (
     Layout,
     PlacedBody,
@@ -41,7 +38,6 @@ from scheduler.loops.place import (
     store_as,
 )
 from scheduler.loops.vector import choose_vector, contracted_axes, wanted_range
-from scheduler.loops.whole_steps import keep_whole_steps
 from scheduler.render.custom_kernel import render_custom
 from scheduler.render.kernel_code import KernelCode
 from scheduler.render.render import Nest, render

@@ -45,7 +45,7 @@ from scheduler.driving.program import DEFAULT_CAPACITY
 from scheduler.errors import SelfCheckError
 from scheduler.flags import Flags
 from scheduler.onnx_import import OnnxModel, load_model
-from scheduler.passes.precision import PRECISIONS
+from scheduler.passes.halves.precision import PRECISIONS
 from scheduler.tuning.tune import Tuned, tune
 from tools.adreno.cost import EntryCost
 from tools.adreno.report import cost_of, lines, plain

@@ -17,11 +17,10 @@ from runtime.format.artifact import from_memory
 from runtime.opencl.device import Device
 from runtime.opencl.program_cache import shared_cache
 from runtime.run.executor import Program
-from scheduler.check.adversarial_inputs import Kind, sets_of, unsuited
 from scheduler.check.arbitration import Arbiter, Dispute
 from scheduler.check.outputs import OutputCheck, Rounding, check_output, check_parts
 from scheduler.check.reference_runner import Reference
-from scheduler.check.sample_inputs import is_float, sample_inputs
+from scheduler.check.sample_inputs import Kind, is_float, sample_inputs, sets_of, unsuited
 from scheduler.compile import CompiledModel
 from scheduler.ir.node import toposort
 from scheduler.ir.ops import Op

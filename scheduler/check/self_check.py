@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from runtime.opencl.device import Device, choose_device
 from runtime.run.executor import load_program
-from scheduler.check.adversarial_inputs import Kind
 from scheduler.check.arbitration import Arbiter
-from scheduler.check.model_rounding import rounding_of
-from scheduler.check.outputs import OutputCheck, Rounding, check_output
+from scheduler.check.outputs import OutputCheck, Rounding, check_output, rounding_of
 from scheduler.check.reference_runner import Reference
 from scheduler.check.runs import Run, Subject, input_shapes, judged, run_both, unchanged
+from scheduler.check.sample_inputs import Kind
 from scheduler.compile import CompiledModel
 from scheduler.errors import SelfCheckError
 from scheduler.ir.node import toposort

@@ -23,8 +23,7 @@ from runtime.format.plainpickle import PlainPickleError, decode, encode
 from runtime.format.specs import RULE, ExpectedValues, TestVector, plain_self_test, positions
 from runtime.run.selftest import Port, seeded_inputs, seeded_states
 from scheduler.cache.schedules import EntryGraph, compiler_version
-from scheduler.check.model_rounding import rounding_of
-from scheduler.check.outputs import Rounding, tolerance_of
+from scheduler.check.outputs import Rounding, rounding_of, tolerance_of
 from scheduler.compile import CompiledModel
 from scheduler.errors import SchedulerError
 from scheduler.ir.digest import graph_digest

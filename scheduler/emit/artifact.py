@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from runtime.format.manifest import ABI, FORMAT
 from scheduler.context import FAST
 from scheduler.device.spec import DEFAULT
-from scheduler.emit.arena import Arena
-from scheduler.emit.image_pool import image_nodes, share_images
+from scheduler.emit.arena import Arena, image_nodes, share_images
 from scheduler.emit.megakernel import (
     LEAST_LAUNCHES,
     Function,

@@ -14,7 +14,7 @@ from typing import Any
 from scheduler.device.spec import DeviceSpec
 from scheduler.errors import DeviceLimitError
 from scheduler.kernelize.kernel import name_of
-from scheduler.kernelize.splits import Refused
+from scheduler.kernelize.limits import Refused
 from scheduler.lower import LoweredKernel
 
 # Name, where, what the target takes, what was found.

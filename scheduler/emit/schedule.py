@@ -11,7 +11,7 @@ from scheduler.emit.arena import Arena, plan_arena
 from scheduler.ir.node import Buffer, Node
 from scheduler.kernelize.kernel import Kernel
 from scheduler.lower import LoweredKernel
-from scheduler.passes.precision import PrecisionReport
+from scheduler.passes.halves.precision import PrecisionReport
 
 
 @dataclass(frozen=True, eq=False)

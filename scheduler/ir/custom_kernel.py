@@ -5,18 +5,199 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.quantities import count_text
 from scheduler.errors import ModelError
-from scheduler.ir.custom_source import Source, read_source
 from scheduler.ir.dtype import DType, as_dtype
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
+
+# --- A parser reads the source of a custom kernel: its epilogue slot, its needs of a device ---
+
+# Characters of a source: far more than a kernel written by hand has, so that checks end soon.
+MAX_SOURCE = 65536
+_COMMENT = r"//[^\n]*|/\*.*?\*/"
+_LITERAL = r'"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)*'"
+_APART = re.compile(f"(?P<comment>{_COMMENT})|(?P<literal>{_LITERAL})", re.DOTALL)
+_IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*", re.ASCII)
+# Names of functions, macros and variables in the text that is put around and into the source. Two
+# are for sources too, see docs/passes/custom-kernels.md.
+_RESERVED = re.compile(r"(?!(m_fma|M_LOAD)$)[mM]_\w+|epilogue_\w+")
+_DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma\b)", re.MULTILINE)
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
+_SLOT = "EPILOGUE"
+_BEFORE_STATEMENT = frozenset("{};):")
+# What a function beside a kernel cannot have, or what concerns a whole work-group.
+_WORK_GROUP: Final = re.compile(
+    r"(__)?(local|constant)|barrier|async_\w+|wait_group_events|(work|sub)_group_\w+"
+    r"|get_(max_|enqueued_)?(num_)?sub_group\w*|image\w*"
+)
+_DOUBLE: Final = re.compile(r"double(2|3|4|8|16)?")
+_LOCAL_ARRAY: Final = re.compile(r"\b(?:__)?local (\w+?)(\d*) \w+((?:\[\d+\])+)")
+_BYTES: Final = {
+    "char": 1,
+    "uchar": 1,
+    "short": 2,
+    "ushort": 2,
+    "half": 2,
+    "int": 4,
+    "uint": 4,
+    "float": 4,
+    "long": 8,
+    "ulong": 8,
+    "double": 8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An EPILOGUE statement.
+
+    Attributes:
+        start, end: where it stands in the source, its semicolon included.
+        value, index: its arguments.
+    """
+
+    start: int
+    end: int
+    value: str
+    index: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The body of a custom kernel, read.
+
+    Attributes:
+        text: as written.
+        names: identifiers, of comments and literals none.
+        slot: of the first output; None if the source stores it itself.
+        float64: whether it names a type of that width.
+        work_group: whether it names what only kernels have, such as local memory and barriers.
+        local_bytes: of the arrays in local memory whose type and size it spells out.
+    """
+
+    text: str
+    names: frozenset[str]
+    slot: Slot | None
+    float64: bool
+    work_group: bool
+    local_bytes: int
+
+
+@lru_cache(maxsize=256)
+def read_source(name: str, text: str) -> Source:
+    """Read and check the source of a custom kernel.
+
+    Only its form is checked: that it stays inside the function it is put into. Whether it is
+    correct OpenCL C, the device's compiler says.
+
+    Args:
+        name: of the kernel, for messages.
+        text: body of the kernel.
+
+    Raises:
+        ModelError: it is too long, not balanced, or has what a body may not have.
+    """
+    where = f"custom kernel {name}"
+    if not text.strip() or len(text) > MAX_SOURCE:
+        raise ModelError(
+            f"{where}: expected 1 to {MAX_SOURCE} characters of source, found {len(text)}"
+        )
+    if any(c not in "\n\t" and not " " <= c <= "~" for c in text) or "\\\n" in text:
+        raise ModelError(f"{where}: expected plain ASCII text without continued lines")
+    code = _APART.sub(lambda m: _blank(m[0]) if m["comment"] else m[0], text)
+    bare = _APART.sub(lambda m: _blank(m[0]), text)
+    if any(mark in bare for mark in ('"', "'", "/*")):
+        raise ModelError(f"{where}: a comment or literal does not end")
+    if _DIRECTIVE.search(bare):
+        raise ModelError(
+            f"{where}: a preprocessor directive reaches beyond the kernel; only #pragma is taken"
+        )
+    closing = _matches(where, bare)
+    names = frozenset(_IDENTIFIER.findall(bare))
+    reserved = sorted(n for n in names if _RESERVED.fullmatch(n))
+    if reserved:
+        raise ModelError(f"{where}: {reserved[0]} is a name of the compiler's; choose another")
+    return Source(
+        text,
+        names,
+        _find_slot(where, code, bare, closing),
+        any(_DOUBLE.fullmatch(name) for name in names),
+        any(_WORK_GROUP.fullmatch(name) for name in names),
+        sum(_array_bytes(*found) for found in _LOCAL_ARRAY.findall(bare)),
+    )
+
+
+def _array_bytes(base: str, lanes: str, extents: str) -> int:
+    """Return the size of an array "float4 a[2][16]"; 0 for a type that is not built in."""
+    return _BYTES.get(base, 0) * int(lanes or 1) * prod(map(int, re.findall(r"\d+", extents)))
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
+
+
+def _matches(where: str, bare: str) -> dict[int, int]:
+    """Return for each opening bracket where it is closed."""
+    found: dict[int, int] = {}
+    stack: list[int] = []
+    for at, char in enumerate(bare):
+        if char in _PAIRS:
+            stack.append(at)
+        elif char in ")]}":
+            if not stack or _PAIRS[bare[stack[-1]]] != char:
+                line = bare.count("\n", 0, at) + 1
+                raise ModelError(f'{where}: line {line}: "{char}" closes nothing')
+            found[stack.pop()] = at
+    if stack:
+        line = bare.count("\n", 0, stack[-1]) + 1
+        raise ModelError(f'{where}: line {line}: "{bare[stack[-1]]}" is not closed')
+    return found
+
+
+def _find_slot(where: str, code: str, bare: str, closing: dict[int, int]) -> Slot | None:
+    starts = [m.start() for m in _IDENTIFIER.finditer(bare) if m[0] == _SLOT]
+    if not starts:
+        return None
+    problem = f"{where}: expected one statement {_SLOT}(value, index);"
+    if len(starts) > 1:
+        raise ModelError(f"{problem} found {len(starts)}")
+    (start,) = starts
+    before = bare[:start].rstrip()
+    after_word = re.search(r"\b(else|do)$", before) is not None
+    is_statement = not before or before[-1] in _BEFORE_STATEMENT or after_word
+    inside = any(bare[a] != "{" and a < start < b for a, b in closing.items())
+    opening = start + len(_SLOT)
+    opening += len(bare[opening:]) - len(bare[opening:].lstrip())
+    if not is_statement or inside or opening not in closing or bare[opening] != "(":
+        raise ModelError(f"{problem} it is used as something else")
+    end = closing[opening]
+    semicolon = re.compile(r"\s*;").match(bare, end + 1)
+    parts = _split(code, bare, opening + 1, end)
+    if semicolon is None or len(parts) != 2 or not all(p.strip() for p in parts):
+        raise ModelError(f"{problem} found {len(parts)} arguments, or no semicolon")
+    return Slot(start, semicolon.end(), parts[0].strip(), parts[1].strip())
+
+
+def _split(code: str, bare: str, start: int, end: int) -> list[str]:
+    """Return the arguments between two places: what commas outside of brackets separate."""
+    parts, depth, begin = [], 0, start
+    for at in range(start, end):
+        depth += (bare[at] in _PAIRS) - (bare[at] in ")]}")
+        if bare[at] == "," and depth == 0:
+            parts.append(code[begin:at])
+            begin = at + 1
+    return [*parts, code[begin:end]]
+
+
+# ----------------------------------------------------------------------------------------------
 
 Array = NDArray[Any]
 Reference = Callable[..., Array | Sequence[Array]]

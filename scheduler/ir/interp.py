@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
-from scheduler.ir.alternatives import SERIAL, keep_form
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import ELEMENTWISE, PRODUCTS, Op, identity
+from scheduler.ir.rewrite import SERIAL, keep_form
 from scheduler.ir.sensitivity import rounds
 
 Array = NDArray[Any]

@@ -84,3 +84,27 @@ def with_sources(node: Node, new: Mapping[Node, Node]) -> Node:
 def remake(node: Node, src: tuple[Node, ...]) -> Node:
     """Return the node with other sources."""
     return make(node.op, node.dtype, src, node.arg)
+
+
+# --- An ALTERNATIVES node holds one value computed in two ways; each device keeps one of them -
+#
+#     alternatives(running(x), blocks(x))   ->   running(x)   or   blocks(x)
+#
+# The form for a kind of device is chosen after the graph is made, so that an imported model does
+# not depend on the device.
+
+# Positions among the sources: for devices whose work-items each have a core to themselves, and for
+# those that run neighbouring work-items in lock step.
+SERIAL, SIMT = 0, 1
+
+
+def alternatives(serial: Node, simt: Node) -> Node:
+    """Return a node of two forms; if they are the same node, that one."""
+    if serial is simt:
+        return serial
+    return make(Op.ALTERNATIVES, serial.dtype, (serial, simt))
+
+
+def keep_form(roots: Sequence[Node], form: int) -> dict[Node, Node]:
+    """Return old node -> new node with one form, SERIAL or SIMT, in place of all alternatives."""
+    return Rewriter((Rule("keep form", (Op.ALTERNATIVES,), lambda node: node.src[form]),))(roots)

@@ -17,12 +17,12 @@ from math import prod
 from scheduler.errors import LoweringError
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
+from scheduler.ir.build import repeated
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node, alu, const, make
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.ordered import FUSED, is_fused, parts_of
 from scheduler.ir.ranges import Index, cat_sources, source_index
-from scheduler.ir.repeated import repeated
 from scheduler.kernelize.bounds import bounds_of
 from scheduler.kernelize.scalar import atoms_of, rebuild, scalar_sources, tuple_of
 from scheduler.kernelize.uses import Realized, Region, reduce_index
@@ -192,7 +192,7 @@ class _Builder:
         """Reduce a scalar value over ranges, as a REDUCE says.
 
         sum(x[i]; j in 0..n)     ->  x[i] * n     what does not move is not looped over,
-        max(x[i]; j in 0..n)     ->  x[i]         see `scheduler.ir.repeated`
+        max(x[i]; j in 0..n)     ->  x[i]         see `scheduler.ir.build`
         sum(sum(x[i, j]; j); i)  ->  sum(x[i, j]; i, j)
 
         In a fixed order all of it is looped over, whatever it is: x[i] * n has other last bits.

@@ -21,8 +21,7 @@ from scheduler.ir.custom_kernel import storage_of
 from scheduler.ir.node import Node, make
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.body import Body
-from scheduler.kernelize.custom_launch import CustomLaunch
-from scheduler.kernelize.kernel import Kernel
+from scheduler.kernelize.kernel import CustomLaunch, Kernel
 from scheduler.kernelize.scalar import scalar_nodes
 
 

@@ -13,15 +13,207 @@ if the peak of live memory would rise.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
+from math import prod
 
+from scheduler.device.limits import Limits
 from scheduler.device.spec import DeviceSpec
-from scheduler.ir.node import Node
-from scheduler.kernelize.combine import Pair, combine, score
+from scheduler.ir.index import leaves
+from scheduler.ir.node import Node, is_weight
+from scheduler.ir.ops import LOOPS, PRODUCTS, Op
+from scheduler.kernelize.body import Body
 from scheduler.kernelize.fusion_graph import FusionGraph
-from scheduler.kernelize.kernel import Kernel
+from scheduler.kernelize.kernel import SMALL_WORK, Kernel, make_kernel
+from scheduler.kernelize.merge import Merged, loops_of, merge
 from scheduler.kernelize.order import Step
+from scheduler.kernelize.realize import SMALL_KERNEL
+from scheduler.kernelize.scalar import depends_on, scalar_nodes
+
+# --- Combine two kernels into one where that pays: as one loop nest, or as two side by side ---
+#
+#     equal loops, or the loops of one are the outer loops of the other      ->     one loop nest
+#     small, and neither needs the other                                     ->     side by side
+#
+# One nest pays where data are shared: what one stores and the other reads, or what both read. It
+# does not pay where it takes a contraction's register tile away, so two different contractions, and
+# a contraction with something that only reads the same input, stay apart.
+
+Pair = tuple[int, int]
+Score = tuple[bool, bool, int, int]
+
+# Loop nests of one launch.
+MAX_BODIES = 16
+# Elements computed again for the reductions of rows, per element of the rows.
+MAX_AGAIN = 4
+
+
+def score(graph: FusionGraph, pair: Pair) -> Score | None:
+    """Return what to compare candidates by, the smaller the better; None for no candidate.
+
+    (side by side, only one of them reduces, bytes in common negated, distance)
+    """
+    a, b = (graph.groups[i].kernel for i in pair)
+    if a.custom is not None or b.custom is not None:
+        return None
+    shared = {*a.reads, *a.targets} & {*b.reads, *b.targets}
+    moved = sum(n.dtype.itemsize * prod(n.shape) for n in shared)
+    nested = moved > 0 and _loops_fit(a, b)
+    if not nested and not _fits_beside(a, b):
+        return None
+    distance = abs(graph.position(pair[1]) - graph.position(pair[0]))
+    return (not nested, bool(a.reductions) is not bool(b.reductions), -moved, distance)
+
+
+def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
+    """Return two kernels as one, None if that cannot be or does not pay.
+
+    `first` does not wait for `second`; `second` may wait for it, but for nobody who does.
+    """
+    a, b = graph.groups[first].kernel, graph.groups[second].kernel
+    limits = graph.spec.limits
+    if a.operations + b.operations > limits.operations:
+        return None
+    bodies: tuple[Body, ...] | None = None
+    kept: tuple[Node, ...] | None = None
+    nest = _nest(graph, first, second, limits)
+    if nest is not None:
+        stores = [s for s in nest.stores if not graph.is_local(s.target, first, second)]
+        bodies, kept = (Body(nest.ranges, tuple(stores)),), tuple(s.target for s in stores)
+    bindable = limits.fits(len({*a.reads, *b.reads}), len({*a.targets, *b.targets}))
+    if bodies is None and bindable and not graph.overwrites(first, second) and _fits_beside(a, b):
+        bodies = (*a.bodies, *b.bodies)
+    if bodies is None:
+        return None
+    kernel = graph.tried.kernels.get((a, b, kept))
+    if kernel is None:
+        kernel = make_kernel(bodies, tuple(dict.fromkeys((*a.origin, *b.origin))))
+        graph.tried.kernels[a, b, kept] = kernel
+    return kernel if limits.fits(_arguments(kernel), len(kernel.targets)) else None
+
+
+def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body | None:
+    """Return two kernels as one loop nest that stores all they do, None if that does not pay."""
+    a, b = graph.groups[first].kernel, graph.groups[second].kernel
+    pair, tried = (a, b), graph.tried
+    if pair in tried.unfit or not _loops_fit(a, b) or _is_pinned(a, b):
+        return None
+    if _reads_too_much(graph, first, second, limits):
+        return None
+    if pair not in tried.nests:
+        merged = merge(a.bodies[0], b.bodies[0])
+        if (
+            merged is None
+            or not _pays(merged, a, b, graph.spec.hoist_rows)
+            or not _keeps_old_values(graph, merged)
+        ):
+            tried.unfit.add(pair)
+            return None
+        tried.nests[pair] = merged.body
+    return tried.nests[pair]
+
+
+def _arguments(kernel: Kernel) -> int:
+    """Return how many buffers are bound for reading, at most.
+
+    A weight counts once for each way in which a loop nest reads it: each may be packed in an order
+    of its own.
+    """
+    views = 0
+    for body in kernel.bodies:
+        loads = [n for n in scalar_nodes(body.value) if n.op is Op.LOAD]
+        views += sum(is_weight(n.src[0]) for n in loads)
+    return views + sum(not is_weight(r) for r in kernel.reads)
+
+
+def _reads_too_much(graph: FusionGraph, first: int, second: int, limits: Limits) -> bool:
+    """Whether one nest of two kernels certainly has too many buffers: not worth building then."""
+    a, b = graph.groups[first].kernel, graph.groups[second].kernel
+    local = {t for t in (*a.targets, *b.targets) if graph.is_local(t, first, second)}
+    if not local <= {*a.targets} & {*b.reads}:
+        return False  # what nobody reads goes, with what it alone reads
+    reads, targets = {*a.reads, *b.reads} - {*a.targets}, {*a.targets, *b.targets} - local
+    return not limits.fits(len(reads), len(targets))
+
+
+def _loops_fit(a: Kernel, b: Kernel) -> bool:
+    """Whether both are one loop nest and the loops of one are among those of the other."""
+    bodies = (*a.bodies, *b.bodies)
+    if len(bodies) > 2 or any(s.row is not None for body in bodies for s in body.stores):
+        return False
+    mine, other = (Counter(r.size for r in loops_of(k.bodies[0])) for k in (a, b))
+    return mine <= other or other <= mine
+
+
+def _is_pinned(a: Kernel, b: Kernel) -> bool:
+    """Whether the second reads across a boundary that the user asked for."""
+    return any(t.op is Op.CONTIGUOUS and t in b.reads for t in a.targets)
+
+
+def _keeps_old_values(graph: FusionGraph, merged: Merged) -> bool:
+    """Whether every element of a state is read before it is overwritten, in the same iteration."""
+    body = merged.body
+    mine = set(loops_of(body))
+    nodes = scalar_nodes(body.value)
+    repeated = {n for loop in nodes if loop.op in LOOPS for n in scalar_nodes(loop.src[0])}
+    for store in body.stores:
+        state = graph.state_of(store.target)
+        loads = [n for n in nodes if n.op is Op.LOAD and n.src[0] is state]
+        here = all(n.arg.index == store.index and n.arg.valid == () for n in loads)
+        # A store outside the inner loops comes before what those loops read.
+        inside = mine == {a for ix in store.index for a in leaves(ix)}
+        if loads and not (here and inside and repeated.isdisjoint(loads)):
+            return False
+    return True
+
+
+def _fits_beside(a: Kernel, b: Kernel) -> bool:
+    """Whether two kernels are small and neither reads what the other writes."""
+    apart = not {*a.targets} & {*b.reads} and not {*b.targets} & {*a.reads}
+    few = len(a.bodies) + len(b.bodies) <= MAX_BODIES
+    return apart and few and a.is_small and b.is_small
+
+
+def _pays(merged: Merged, a: Kernel, b: Kernel, least_rows: int) -> bool:
+    """Whether one loop nest is better than two."""
+    body = merged.body
+    loops = [n for n in scalar_nodes(body.value) if n.op in LOOPS]
+    on = {n: frozenset(found) for n, found in depends_on(body.value).items()}
+    mine = frozenset(loops_of(body))
+    size = prod(r.size for r in mine)
+    hoisted = {on[n] & mine for n in loops} - {mine}
+    outside = {frozenset(a for ix in s.index for a in leaves(ix)) for s in body.stores} - {mine}
+    if len(hoisted | outside) > 1:
+        return False  # no order of the loops has all of these outside the others
+    if merged.shorter is not None:
+        rows = prod(r.size for r in merged.shorter)
+        alike = all(on[n] & mine == merged.shorter for n in loops)
+        reduced = rows * sum(prod(r.size for r in n.arg[1]) for n in loops)
+        if merged.again and reduced > MAX_AGAIN * size:
+            return False
+        return alike and (rows >= least_rows or size <= SMALL_KERNEL)
+    if merged.again:
+        return False
+    if hoisted and any(on[n] & mine == mine for n in loops):
+        return False
+    reads_it = bool({*a.targets} & {*b.reads})
+    apart = merged.added and len(loops) > len(merged.added)
+    heavy = any(_is_product(n) for n in loops) and not _is_little(size, loops)
+    return not heavy or (reads_it and not apart)
+
+
+def _is_product(node: Node) -> bool:
+    return node.op is Op.ACCUMULATE and node.src[0].op in PRODUCTS
+
+
+def _is_little(size: int, loops: list[Node]) -> bool:
+    """Whether all of it is less work than a launch: then a register tile is worth nothing."""
+    reduced: int = sum(prod(r.size for r in n.arg[1]) for n in loops)
+    return size * reduced <= SMALL_WORK
+
+
+# ----------------------------------------------------------------------------------------------
 
 MAX_ROUNDS = 10  # a round that combines nothing ends it sooner; chosen by hand
 # Kernels further apart than this in creation order are no candidates.

@@ -23,11 +23,10 @@ from scheduler.kernelize.body import Access, Body, Store, build_body
 from scheduler.kernelize.custom import attach_epilogues, make_custom_kernel
 from scheduler.kernelize.fuse import fuse
 from scheduler.kernelize.kernel import Kernel, make_kernel, name_of, overwritable, states_in_place
-from scheduler.kernelize.limits import nodes_to_store
+from scheduler.kernelize.limits import Splits, nodes_to_store
 from scheduler.kernelize.memory_plan import aligned
 from scheduler.kernelize.order import Step, best_order, wait_for_readers
 from scheduler.kernelize.realize import realize
-from scheduler.kernelize.splits import Splits
 from scheduler.kernelize.uses import Realized, open_region
 
 

@@ -7,17 +7,24 @@ Every load of a weight becomes a stride-1 vector load from a stream, whatever th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
-from scheduler.ir.node import Node
-from scheduler.loops.place import Place
+from scheduler.ir.node import Node, is_weight, make
+from scheduler.ir.ops import LOOPS, Op
+from scheduler.ir.ordered import is_fused, parts_of
+from scheduler.kernelize.body import Access, Body, Store, moved_access
+from scheduler.kernelize.kernel import Kernel, make_kernel
+from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
+from scheduler.loops.place import Layout, Place, PlacedBody, place, split_ranges
 
 # Packing may repeat a weight (overlapping last block); beyond this factor it is read as it is.
 # Weights of fewer elements than the second may grow as if they had as many.
@@ -154,3 +161,189 @@ def _evaluate(ix: Ix, grids: dict[Atom, NDArray[np.int64]]) -> NDArray[np.int64]
             value = inner // atom.by if atom.kind == "div" else inner % atom.by
         total = total + value * factor
     return total
+
+
+# ----------------------------------------------------------------------------------------------
+# Pack an operand of a contraction at run time, so that vectors of it are loaded as they are.
+#
+#     q[i, d] * k[j, d], both with d innermost    ->    p[d, j] = k[j, d]     a launch of its own
+#     summed over d                                     q[i, d] * p[d, j]     lanes over j
+#
+# Weights are packed while compiling (`pack.py`). Where both factors are values, each lies as its
+# writer left it, and there may be no range of results along which the one is a run of memory and
+# the other stands still. Then lanes would run across the sum, with a horizontal sum for every
+# result. A copy costs as much as a few of these sums, and each of its elements is used many times.
+# So it does where a sum reads an operand over more pages than a core's cache holds.
+
+# Uses of each packed element that pay for its copy: a strided load and store are about as many
+# multiply-adds of a vector.
+MIN_REUSE = 16
+# Steps of lanes across a sum that its horizontal sum is little beside.
+LONG_SUM = 8
+# Vectors of a panel: the columns that a register tile reads beside each other.
+PANEL = 2
+# Bytes of a page. Rows of a copy that are so far apart share a set of the innermost cache: then its
+# columns are cut into panels.
+PAGE = 4096
+# Multiply-adds below which the sums take less time than one more launch.
+MIN_WORK = 1 << 20
+
+
+def pack_operand(
+    kernel: Kernel, layouts: Mapping[Node, Layout], spec: DeviceSpec
+) -> tuple[Kernel, ...]:
+    """Return the kernels to run in place of one: the same, or a copy of an operand before it.
+
+    Args:
+        kernel: not a custom one.
+        layouts: of what it reads; what has none is row-major.
+        spec: of the device. Neighbouring work-items of a GPU share their loads in other ways.
+    """
+    if spec.is_simt or len(kernel.bodies) != 1:
+        return (kernel,)
+    (body,) = kernel.bodies
+    sums = [n for n in scalar_nodes(body.value) if _is_sum(n)]
+    if not any(_work(body, node) >= MIN_WORK for node in sums):
+        return (kernel,)
+    on = depends_on(body.value)
+    placed = split_ranges(place(body, layouts))
+    in_memory = [n for n in scalar_nodes(placed.value) if _is_sum(n)]
+    for node, same in zip(sums, in_memory, strict=True):
+        if _work(body, node) >= MIN_WORK:
+            found = _choose(node, body, on, spec.lanes, _badly_placed(same, placed, spec))
+            if found is not None:
+                return _packed(kernel, node, on, *found, spec.lanes)
+    return (kernel,)
+
+
+def _is_sum(node: Node) -> bool:
+    """Whether a scalar node is a sum of products, not one that keeps partial sums along itself."""
+    if node.op is not Op.ACCUMULATE or parts_of(node) > 1:
+        return False
+    return node.arg[0] is Op.ADD and node.src[0].op is Op.MUL
+
+
+def _outputs(body: Body) -> list[Atom]:
+    return [r for r in body.ranges if r is not None]
+
+
+def _work(body: Body, node: Node) -> int:
+    """Return the multiply-adds of a sum, in all."""
+    return prod(r.size for r in {*_outputs(body), *node.arg[1]})
+
+
+def _badly_placed(node: Node, body: PlacedBody, spec: DeviceSpec) -> Sequence[int]:
+    """Return which factors of a sum of products are to be packed, if they can be.
+
+    Either one where lanes have no range along which all operands of a sum are runs, or stay; and
+    one of which a sum reads elements so far apart that they are not in the cache for the next sum.
+    """
+    lanes = spec.lanes
+    on, reduced = depends_on(node.src[0]), set(node.arg[1])
+    loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD and on[n] & reduced]
+    if any(is_weight(n.src[0]) for n in loads):
+        return ()
+    parts = [set(scalar_nodes(factor)) for factor in node.src[0].src]
+    far = {n for n in loads if _reach(n, reduced) > spec.l2_bytes}
+    if far:
+        return [i for i, part in enumerate(parts) if not far.isdisjoint(part)]
+    steps = prod(r.size for r in reduced)
+    for r in (*body.ranges, *node.arg[1]):
+        along = {ixs.coefficient(n.arg.offset, r) for n in loads}
+        if r.size < lanes:
+            continue
+        if r in reduced and along == {1} and steps >= LONG_SUM * lanes and not parts_of(node):
+            return ()
+        if r not in reduced and 1 in along and along <= {0, 1}:
+            return ()
+    return range(len(parts))
+
+
+def _reach(load: Node, ranges: Collection[Atom]) -> int:
+    """Return the bytes of the pages that a sum reads elements of, at most."""
+    steps = ((ixs.coefficient(load.arg.offset, r) or 0) * (r.size - 1) for r in ranges)
+    span = sum(map(abs, steps)) * load.dtype.itemsize
+    return min(span, prod(r.size for r in ranges) * PAGE)
+
+
+def _choose(
+    node: Node, body: Body, on: Mapping[Node, set[Atom]], lanes: int, wanted: Sequence[int]
+) -> tuple[int, Atom] | None:
+    """Return which factor of a sum of products to pack, of some, and the range to be innermost."""
+    factors, outputs = node.src[0].src, _outputs(body)
+    nodes = [scalar_nodes(f) for f in factors]
+    known, work = {*outputs, *node.arg[1]}, _work(body, node)
+    best: tuple[tuple[float, int], int, Atom] | None = None
+    for number in wanted:
+        factor = factors[number]
+        plain = on[factor] <= known and all(n.op not in LOOPS for n in nodes[number])
+        reuse = work // max(1, prod(r.size for r in on[factor]))
+        if not plain or reuse < MIN_REUSE:
+            continue
+        for place_of, r in enumerate(outputs):
+            if r.size >= lanes and r in on[factor] and r not in on[factors[1 - number]]:
+                filled = r.size / (-(-r.size // lanes) * lanes)
+                # The result comes out with this range innermost: as its readers have it, at best.
+                score = (filled, place_of)
+                if best is None or score > best[0]:
+                    best = (score, number, r)
+    return None if best is None else best[1:]
+
+
+def _packed(
+    kernel: Kernel,
+    node: Node,
+    on: Mapping[Node, set[Atom]],
+    number: int,
+    inner: Atom,
+    lanes: int,
+) -> tuple[Kernel, Kernel]:
+    """Return the copy of a factor, and the kernel that reads the copy."""
+    outputs = _outputs(kernel.bodies[0])
+    product = node.src[0]
+    factor, other = product.src[number], product.src[1 - number]
+    # What scales the other factor is multiplied once, into the copy; where products may be
+    # regrouped.
+    regroups = other.op is Op.MUL and not is_fused(product)
+    scale = [s for s in other.src if s.op is Op.CONST] if regroups else []
+    if len(scale) == 1:
+        other = next(s for s in other.src if s is not scale[0])
+        factor = make(Op.MUL, factor.dtype, (factor, scale[0]))
+    ranges = [r for r in (*outputs, *node.arg[1]) if r in on[product.src[number]]]
+    outside = [r for r in ranges if r is not inner and r in outputs]
+    summed = [r for r in ranges if r is not inner and r not in outputs]
+    wide = inner.size * factor.dtype.itemsize >= PAGE and inner.size % (PANEL * lanes) == 0
+    width = PANEL * lanes if wide else inner.size
+    panel, column = ixs.floordiv(ixs.of(inner), width), ixs.mod(ixs.of(inner), width)
+    fresh = {r: ixs.new_range(r.size, r.name) for r in (*outside, *summed)}
+    panels = ixs.new_range(inner.size // width, f"{inner.name}q")
+    columns = ixs.new_range(width, f"{inner.name}m")
+    order = (*(fresh[r] for r in outside), panels, *(fresh[r] for r in summed), columns)
+    index = (*map(ixs.of, outside), panel, *map(ixs.of, summed), column)
+    shape = tuple(r.size for r in order)
+    packed = make(Op.PACK, factor.dtype, (kernel.targets[0],), (shape, index))
+    whole = ixs.add(ixs.mul(ixs.of(panels), width), ixs.of(columns))
+    mapping = {**{r: ixs.of(f) for r, f in fresh.items()}, inner: whole}
+    value = rebuild(factor, mapping, moved_access)
+    copy = Body(order, (Store(packed, tuple(map(ixs.of, order)), value),))
+    load = make(Op.LOAD, factor.dtype, (packed,), Access(index, (), 0))
+    reads = (load, other) if number == 0 else (other, load)
+    new = make(Op.MUL, product.dtype, reads, product.arg)
+    stores = tuple(_with(s, product, new) for s in kernel.bodies[0].stores)
+    rest = replace(kernel.bodies[0], stores=stores)
+    return make_kernel((copy,), kernel.origin), make_kernel((rest,), kernel.origin)
+
+
+def _with(store: Store, old: Node, new: Node) -> Store:
+    """Return a store with one scalar node replaced by another one."""
+
+    def same(load: Node, _: Mapping[Atom, Ix]) -> Any:
+        return load.arg
+
+    def swap(made: Node) -> Node | None:
+        return new if made is old else None
+
+    row = store.row
+    if row is not None:
+        row = replace(row, value=rebuild(row.value, {}, same, swap))
+    return replace(store, value=rebuild(store.value, {}, same, swap), row=row)

@@ -18,13 +18,11 @@ from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.ir.ordered import parts_of
 from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.loops.long_loops import inner_parts, stream_unroll
 from scheduler.loops.loop_schedule import LoopSchedule, Tile
 from scheduler.loops.operands import hoisted_rows, operands_of
 from scheduler.loops.place import PlacedBody, dependencies, looped
-from scheduler.loops.scalar_tile import scalar_tile
-from scheduler.loops.split_work import inner_parts
-from scheduler.loops.stream import stream_unroll
-from scheduler.loops.tile import contraction_tile, window_rows
+from scheduler.loops.tile import contraction_tile, scalar_tile, window_rows
 from scheduler.loops.vector import (
     LoadInfo,
     choose_across,

@@ -18,9 +18,9 @@ from onnx import helper
 
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
-from scheduler.ir.alternatives import SERIAL, keep_form
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import MOVEMENT, Op
+from scheduler.ir.rewrite import SERIAL, keep_form
 from scheduler.onnx_import.context import Array, Value
 from scheduler.onnx_import.limits import MAX_KNOWN_BYTES, check_shape
 from scheduler.onnx_import.text import one_line

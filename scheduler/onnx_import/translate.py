@@ -19,23 +19,33 @@ from runtime.quantities import count_text
 from scheduler.errors import DynamicInputError, InternalError, ModelError, SchedulerError
 from scheduler.ir.node import Node
 from scheduler.ir.origin import Origins
-from scheduler.onnx_import.context import AnyValue, Array, NodeContext, ValueList, WeightCache
+from scheduler.onnx_import.context import (
+    AnyValue,
+    Array,
+    NodeContext,
+    ValueList,
+    WeightCache,
+    is_half,
+    narrow,
+    wide,
+)
 from scheduler.onnx_import.element_types import graph_array
 from scheduler.onnx_import.files.initializers import graph_constants
 from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.fold import evaluate_known, evaluate_reference
-from scheduler.onnx_import.functions import (
+from scheduler.onnx_import.limits import check_shape
+from scheduler.onnx_import.support import (
+    RANDOM,
     Body,
     Key,
     find_local,
     has_schema_body,
     instantiate,
     local_functions,
+    node_label,
+    qualified_op,
     schema_body,
 )
-from scheduler.onnx_import.halves import is_half, narrow, wide
-from scheduler.onnx_import.limits import check_shape
-from scheduler.onnx_import.support import RANDOM, node_label, qualified_op
 from scheduler.onnx_import.table import ROUND_ONCE, TRANSLATORS
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
 from scheduler.tensor.tensor import Tensor

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.device.spec import DeviceSpec
-from scheduler.ir.alternatives import SERIAL, SIMT, keep_form
 from scheduler.ir.node import Node
+from scheduler.ir.rewrite import SERIAL, SIMT, keep_form
 
 
 def expand_alternatives(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:

@@ -21,15 +21,138 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.boxes import source_box, whole
-from scheduler.ir.build import expanded, like, number, reshaped
-from scheduler.ir.node import Node, alu, make
+from scheduler.ir import interp
+from scheduler.ir.boxes import MOVES, source_box, whole
+from scheduler.ir.build import expanded, like, number, peel, reshaped
+from scheduler.ir.node import Node, alu, is_weight, make
 from scheduler.ir.ops import Op, identity
 from scheduler.ir.rewrite import Rewriter, Rule
-from scheduler.passes import cancel, known_gather, splat
+from scheduler.passes import splat
+from scheduler.passes.splat import value_of
 from scheduler.passes.splat import value_of as _scalar
+
+# ----------------------------------------------------------------------------------------------
+# Rules that cancel operands: always for integers, for floats only if the caller asks for it.
+#
+# x * 0            ->  0        floats: NaN and infinity times 0 are NaN
+# x - x            ->  0        floats: NaN, infinity - infinity
+# a / a            ->  1        floats only: NaN, 0 / 0
+# (a * b) / b      ->  a        floats only: rounding, overflow, b = 0
+# x + 0, 0 + x     ->  x        floats: -0.0 + 0.0 is 0.0
+# x**0.5           ->  sqrt(x)  floats only: -infinity (see `scheduler.ir.build`)
+
+
+def _times_zero(node: Node) -> Node | None:
+    return number(0, node) if any(value_of(s) == 0 for s in node.src) else None
+
+
+def _minus_itself(node: Node) -> Node | None:
+    return number(0, node) if node.src[0] is node.src[1] else None
+
+
+def _over_itself(node: Node) -> Node | None:
+    return number(1, node) if node.src[0] is node.src[1] else None
+
+
+def _product_over_factor(node: Node) -> Node | None:
+    product, divisor = node.src
+    if product.op is not Op.MUL or divisor not in product.src:
+        return None
+    a, b = product.src
+    return a if b is divisor else b
+
+
+def _plus_zero(node: Node) -> Node | None:
+    a, b = node.src
+    return a if value_of(b) == 0 else b if value_of(a) == 0 else None
+
+
+def _half_power(node: Node) -> Node | None:
+    condition, limit, root = node.src
+    if condition.op is not Op.EQ or root.op is not Op.SQRT or value_of(limit) != inf:
+        return None
+    x, bound = condition.src
+    return root if root.src[0] is x and value_of(bound) == -inf else None
+
+
+def _exact_times_zero(node: Node) -> Node | None:
+    return None if node.dtype.is_float else _times_zero(node)
+
+
+def _exact_minus_itself(node: Node) -> Node | None:
+    return None if node.dtype.is_float else _minus_itself(node)
+
+
+CANCEL_RULES = (
+    Rule("integer times 0", (Op.MUL,), _exact_times_zero),
+    Rule("integer minus itself", (Op.SUB,), _exact_minus_itself),
+)
+
+# With `Flags.float_unsafe`.
+FLOAT_RULES = (
+    Rule("float times 0", (Op.MUL,), _times_zero),
+    Rule("float minus itself", (Op.SUB,), _minus_itself),
+    Rule("float over itself", (Op.DIV,), _over_itself),
+    Rule("product over its factor", (Op.DIV,), _product_over_factor),
+    Rule("float plus 0", (Op.ADD,), _plus_zero),
+    Rule("half power", (Op.WHERE,), _half_power),
+)
+
+# --- The rule turns a gather with known, evenly spaced indices into a slice -------------------
+#
+# gather(x, [3, 4, 5])       ->  shrink(x, 3:6)
+# gather(x, [-1])            ->  shrink(x, last)
+# gather(x, [9, 7, 5])       ->  flip(shrink(x, 5:10:2))
+# gather(x, [2, 2, 2])       ->  expand(shrink(x, 2:3))
+
+# Longer lists of indices stay lists: they are weights, and a run of this length is seldom gathered.
+MAX_INDICES = 65536
+
+
+def _known(node: Node) -> NDArray[Any] | None:
+    """Return the values of an index tensor that is movement over something constant."""
+    if prod(node.shape) > MAX_INDICES:
+        return None
+    _, leaf = peel(node, MOVES)
+    if not is_weight(leaf) and leaf.op not in (Op.IOTA, Op.CONST):
+        return None
+    return interp.evaluate([node])[0].astype(np.int64).reshape(-1)
+
+
+def _run(node: Node) -> Node | None:
+    data, index = node.src
+    axis, size = node.arg, data.shape[node.arg]
+    rows = _known(index)
+    if rows is None or rows.size == 0 or rows.min() < -size or rows.max() >= size:
+        return None
+    rows = np.where(rows < 0, rows + size, rows)
+    # One step between all rows, of any sign, or none: then it is one row repeated.
+    steps = np.unique(np.diff(rows))
+    if steps.size > 1:
+        return None
+    step = int(steps[0]) if steps.size else 1
+    low, high = int(rows.min()), int(rows.max())
+    bounds = [(0, s, 1) for s in data.shape]
+    bounds[axis] = (low, high + 1, abs(step) or 1)
+    result = like(node, Op.SHRINK, (data,), tuple(bounds))
+    if step < 0:
+        result = like(node, Op.FLIP, (result,), (axis,))
+    if step == 0:
+        shape = (*data.shape[:axis], rows.size, *data.shape[axis + 1 :])
+        result = expanded(result, shape)
+    return reshaped(result, node.shape)
+
+
+GATHER_RULES = (Rule("gather of a run", (Op.GATHER,), _run),)
+
+# ----------------------------------------------------------------------------------------------
 
 
 def _is_zero(value: float | int | bool | None, dtype: dt.DType, *, negative: bool) -> bool:
@@ -189,8 +312,8 @@ def _empty_sources(node: Node) -> Node | None:
 # Exact: every bit stays, but for the sign and payload of a NaN.
 RULES = (
     *splat.RULES,
-    *cancel.RULES,
-    *known_gather.RULES,
+    *CANCEL_RULES,
+    *GATHER_RULES,
     Rule("neutral element", (Op.ADD, Op.SUB, Op.MUL, Op.DIV), _identity),
     Rule("divide by power of two", (Op.DIV,), _divide_by_power_of_two),
     Rule("merge reshapes", (Op.RESHAPE,), _merge_reshape),
@@ -209,7 +332,7 @@ RULES = (
 )
 
 _SAFE = (*RULES, *splat.SUM_RULES)
-_UNSAFE = (*_SAFE, *cancel.FLOAT_RULES)
+_UNSAFE = (*_SAFE, *FLOAT_RULES)
 
 
 def canonicalize(roots: Sequence[Node], *, float_unsafe: bool = False) -> dict[Node, Node]:

@@ -14,10 +14,9 @@ from __future__ import annotations
 from math import prod
 
 from scheduler.ir import interp
-from scheduler.ir.build import expanded, like, number, spread
+from scheduler.ir.build import expanded, like, number, repeated, spread
 from scheduler.ir.node import Node, const
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, REDUCERS, Op
-from scheduler.ir.repeated import repeated
 from scheduler.ir.rewrite import Rule
 
 _REPEATING = frozenset({Op.EXPAND, Op.RESHAPE, Op.PERMUTE, Op.SHRINK, Op.FLIP, Op.WINDOW, Op.PAD})

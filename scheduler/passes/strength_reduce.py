@@ -21,8 +21,7 @@ from typing import Final
 import numpy as np
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.build import number
-from scheduler.ir.half_power import half_power
+from scheduler.ir.build import half_power, number
 from scheduler.ir.node import Node, alu, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import unchanged, with_sources

@@ -15,16 +15,15 @@ from math import prod
 from scheduler.errors import LoweringError
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
-from scheduler.ir.custom_source import Slot, read_source
+from scheduler.ir.custom_kernel import Slot, read_source
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
-from scheduler.kernelize.custom_launch import CustomLaunch
+from scheduler.kernelize.kernel import CustomLaunch
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import PackedWeight
 from scheduler.loops.place import PlacedBody, merge_ranges
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Emitter, Val
-from scheduler.render.instance import Instance
+from scheduler.render.emitter import Emitter, Instance, Val
 from scheduler.render.kernel_code import KernelCode, Needs, Parameter
 from scheduler.render.render import computes_in_float64
 from scheduler.render.values import Values

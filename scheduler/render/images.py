@@ -11,8 +11,7 @@ from scheduler.loops.images import TEXEL, ImagePlan, Texel, weight_image
 from scheduler.loops.pack import Argument, PackedWeight
 from scheduler.loops.place import Place, PlacedStore
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Emitter, Val
-from scheduler.render.instance import Instance
+from scheduler.render.emitter import Emitter, Instance, Val
 from scheduler.render.kernel_code import Needs
 from scheduler.render.pointers import Pointers
 

@@ -30,13 +30,11 @@ from scheduler.loops.place import PlacedBody, looped
 from scheduler.loops.simt import group_of, guard_of
 from scheduler.render import images as image_access
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Emitter
+from scheduler.render.emitter import Emitter, Instance
 from scheduler.render.inner_loops import Loops, union
-from scheduler.render.instance import Instance
 from scheduler.render.kernel_code import KernelCode, Needs, Parameter
 from scheduler.render.local_tiles import emit_tile
-from scheduler.render.rolled_tile import is_worth_rolling, roll
-from scheduler.render.transposed import transpose_loads
+from scheduler.render.rolled_tile import is_worth_rolling, roll, transpose_loads
 from scheduler.render.values import Values
 
 

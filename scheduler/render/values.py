@@ -21,10 +21,8 @@ from scheduler.loops.pack import Axis, PackedWeight, pack
 from scheduler.loops.place import Place, dependencies
 from scheduler.render import images
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Emitter, Val
-from scheduler.render.instance import Instance
-from scheduler.render.pointers import Pointers
-from scheduler.render.quads import read_of_quad
+from scheduler.render.emitter import Emitter, Instance, Val
+from scheduler.render.pointers import Pointers, read_of_quad
 from scheduler.render.quotient import rounded_quotients
 
 # Size of a packed weight, in bytes, from which on its next panel is prefetched: a smaller one stays

@@ -23,9 +23,8 @@ from scheduler.passes.merge_assign import Region, merged, value_after
 from scheduler.tensor.conv_transpose import TensorTransposed
 from scheduler.tensor.core import Scalar
 from scheduler.tensor.eager_plan import INVERTIBLE, base_of
-from scheduler.tensor.handles import rebuild
 from scheduler.tensor.movement import full_key
-from scheduler.tensor.session import SESSION
+from scheduler.tensor.session import SESSION, rebuild
 
 
 class TensorAssign(TensorTransposed):

@@ -18,7 +18,7 @@ becomes one.
 from __future__ import annotations
 
 from scheduler.errors import ModelError
-from scheduler.ir import alternatives as forms
+from scheduler.ir import rewrite as forms
 from scheduler.ir.custom_kernel import CustomKernel
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Self, TypeVar
 
-from scheduler.ir.half_power import half_power
+from scheduler.ir.build import half_power
 from scheduler.ir.ops import Op
 from scheduler.passes.splat import value_of
 from scheduler.tensor.arithmetic import Other, TensorMath

@@ -35,8 +35,7 @@ from scheduler.tensor.eager_plan import (
     unbound,
     views_of,
 )
-from scheduler.tensor.handles import rebuild
-from scheduler.tensor.session import SESSION
+from scheduler.tensor.session import SESSION, rebuild
 
 Array = NDArray[Any]
 

@@ -26,9 +26,9 @@ import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.ir import interp
-from scheduler.ir.alternatives import SERIAL
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import COMPARE, MOVEMENT, Op
+from scheduler.ir.rewrite import SERIAL
 from tests.fuzz.functions import of_custom, of_function
 from tests.fuzz.rounding import (
     EXACT_GRID,

@@ -15,7 +15,7 @@ from scheduler.ir.dtype import float64
 from scheduler.ir.node import toposort
 from scheduler.onnx_import import import_model
 from scheduler.onnx_import.context import run_time_inputs
-from scheduler.passes.precision import FP16
+from scheduler.passes.halves.precision import FP16
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.case import Case, Name, Variant

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from scheduler.passes.precision import FP32
+from scheduler.passes.halves.precision import FP32
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.fuzz import graphs, narrow, onnx_kind

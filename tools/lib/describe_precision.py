@@ -12,7 +12,8 @@ def describe_precision(entries: Mapping[str, Mapping[str, Any]], *, in_full: boo
     """Yield lines about the largest entry; none where no half storage was asked for.
 
     Args:
-        entries: by entry name, as `scheduler.passes.precision.PrecisionReport.plain` gives them.
+        entries: by entry name, as `scheduler.passes.halves.precision.PrecisionReport.plain` gives
+            them.
         in_full: name each value that stays float32, and say why.
     """
     if not entries:

@@ -18,11 +18,10 @@ from runtime.quantities import count_text, flops_text, size_text
 from scheduler.debug.kernel_table import KernelTable, Launch, kernel_tables, source_of
 from scheduler.debug.kernel_text import ranges_text, shape_text
 from scheduler.debug.pretty import pretty_body, pretty_loops
-from scheduler.debug.viz.graph import KINDS, kernel_graph
+from scheduler.debug.viz.graph import KINDS, LaunchTimes, kernel_graph, time_text
 from scheduler.debug.viz.memory import memory_timeline
 from scheduler.debug.viz.passes import passes_section
 from scheduler.debug.viz.style import SCRIPT, STYLE
-from scheduler.debug.viz.times import LaunchTimes, time_text
 from scheduler.emit.schedule import Schedule
 from scheduler.flags import VIZ_DIRECTORY
 from scheduler.lower import LoweredKernel

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,15 +17,108 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
+from onnx import helper, version_converter
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.files.external import ExternalData, forget, inner_tensors, is_external
-from scheduler.onnx_import.files.file_kind import unlike_onnx
 from scheduler.onnx_import.files.graph_checks import all_nodes, check_graphs, check_text
 from scheduler.onnx_import.files.initializers import check_tensor, graph_constants
-from scheduler.onnx_import.files.upgrade import OLDEST_OPSET, TARGET_OPSET, upgraded
 from scheduler.onnx_import.limits import MAX_FILE_BYTES
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
+
+# --- Recognition of files that are no ONNX models, by their first bytes. Used by `load` only --
+#
+# Each of these beginnings is one that no ONNX file can have: a model begins with the tag of one of
+# its fields, and none of them is a printable character that other formats start with.
+
+# (offset, bytes there, what such a file is, what to do).
+_MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
+    (4, b"TFL3", "a TensorFlow Lite model", "convert it with tf2onnx"),
+    (4, b"ORTM", "a model in ORT format", "give the .onnx file it was made from"),
+    (0, b"version https://git-lfs", "a git-LFS pointer, not the file itself", "run `git lfs pull`"),
+    (0, b"PK\x03\x04", "a zip archive (a PyTorch checkpoint, an .npz)", "unpack or export it"),
+    (0, b"\x1f\x8b", "a gzip archive", "unpack it"),
+    (0, b"BZh", "a bzip2 archive", "unpack it"),
+    (0, b"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it"),
+    (0, b"\xfd7zXZ", "an xz archive", "unpack it"),
+    (0, b"7z\xbc\xaf", "a 7z archive", "unpack it"),
+    (0, b"\x89HDF", "an HDF5 file (Keras)", "convert it with tf2onnx"),
+    (0, b"GGUF", "a GGUF model", "export it to ONNX"),
+    (0, b"\x93NUMPY", "a numpy array", "give the model instead"),
+    (0, b"\x7fELF", "a program", "give the model instead"),
+    (0, b"%PDF", "a PDF document", "give the model instead"),
+    (0, b"\x89PNG", "a picture", "give the model instead"),
+)
+_SAFETENSORS = re.compile(rb'.{8}\s*\{\s*"', re.DOTALL)
+_PICKLE = re.compile(rb"\x80[\x02-\x05][}\]\x8a\x95c(]")
+_HTML = re.compile(rb"\s*(<!doctype html|<html|<\?xml|<head)", re.IGNORECASE)
+_JSON = re.compile(rb"\s*\{")
+_TEXT_FORMAT = re.compile(
+    rb"\s*(#[^\n]*\n\s*)*(ir_version|graph|opset_import|producer_name)\s*[:{]"
+)
+_ONNX_TEXT = re.compile(rb"\s*<\s*\n?\s*ir_version")
+
+
+def unlike_onnx(data: bytes) -> str:
+    """Return what a file looks like and what to do about it; "" where it may be an ONNX model."""
+    start = data[:4096]
+    if not start:
+        return "an empty file; was the download interrupted?"
+    if not any(start):
+        return "a file of zeros; copy it again"
+    for offset, magic, what, advice in _MAGIC:
+        if start[offset : offset + len(magic)] == magic:
+            return f"{what}; {advice}"
+    for pattern, what in (
+        (_HTML, "a web page; was the download redirected to a login or an error page?"),
+        (_TEXT_FORMAT, "a model in protobuf's text format; save it as binary protobuf"),
+        (_ONNX_TEXT, "a model in ONNX's text syntax; save it as binary protobuf"),
+        (_PICKLE, "a pickle (a PyTorch checkpoint, a compiled artifact); export it to ONNX"),
+        (_SAFETENSORS, "a safetensors file: weights without a graph; export the model to ONNX"),
+        (_JSON, "JSON text; save the model as binary protobuf"),
+    ):
+        if pattern.match(start):
+            return what
+    return ""
+
+
+# --- The conversion of models of opset 1 to 6, written before 2018, to a newer opset, by onnx -
+
+# The oldest that translators know: the first with numpy's broadcasting, without `broadcast=1`.
+OLDEST_OPSET = 7
+# What old models become: an opset that the converter reaches from all of them.
+TARGET_OPSET = 13
+
+
+def upgraded(model: onnx.ModelProto, opset: int, name: str) -> tuple[onnx.ModelProto, str]:
+    """Return a checked model, which is changed, in an opset that translators know, and a note.
+
+    Raises:
+        ModelError: onnx cannot convert it.
+    """
+    listed = {value.name for value in model.graph.input}
+    unlisted = [t for t in model.graph.initializer if t.name not in listed]
+    # The converter knows initializers among the inputs only, as files of that time have them.
+    model.graph.input.extend(
+        helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in unlisted
+    )
+    try:
+        made = version_converter.convert_version(model, TARGET_OPSET)
+    except Exception as error:  # what the converter raises is documented nowhere
+        reason = one_line(error).rpartition("failed: ")[2]  # after a place in its source
+        raise ModelError(
+            f"{name}: opset {opset} is older than {OLDEST_OPSET}, and onnx cannot convert it: "
+            f"{reason}; export it again with a newer opset_version"
+        ) from error
+    kept = [v for v in made.graph.input if v.name not in {t.name for t in unlisted}]
+    del made.graph.input[:]
+    made.graph.input.extend(kept)
+    del made.metadata_props[:]
+    made.metadata_props.extend(model.metadata_props)
+    return made, f"converted from opset {opset} to {TARGET_OPSET} by onnx"
+
+
+# ----------------------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
+from scheduler.ir.ops import Op
 from scheduler.onnx_import.context import NodeContext, Value
+from scheduler.onnx_import.element_types import carried, graph_dtype, type_name
+from scheduler.tensor.power import integer_power
 from scheduler.tensor.tensor import Tensor
 
 Translator = Callable[[NodeContext], Value]
@@ -112,3 +116,205 @@ def dropout(ctx: NodeContext) -> Value | list[Value]:
     # Before opset 10 the mask had the type of the data; it is one number, repeated.
     mask = np.ones((), bool if ctx.opset >= 10 else ctx.tensor(0).dtype.np)
     return [x, np.broadcast_to(mask, x.shape)]
+
+
+# ----------------------------------------------------------------------------------------------
+# Translators of operators on the bits of integers. Definitions: ONNX operator documentation.
+
+
+def bit_shift(ctx: NodeContext) -> Value:
+    """Translate BitShift.
+
+    A distance below 0, or of the type's width and more, shifts everything out: -1 is left of a
+    negative number that is shifted to the right, 0 of every other (the definition of opset 28; the
+    ones before leave it open).
+    """
+    direction = ctx.text("direction", "")
+    if direction not in ("LEFT", "RIGHT"):
+        raise ModelError(f"direction must be LEFT or RIGHT, found {direction!r}")
+    x, distance = ctx.tensor(0), ctx.tensor(1)
+    if x.dtype is not distance.dtype or not x.dtype.is_int:
+        raise ModelError(f"expected integers of one type, found {x.dtype} and {distance.dtype}")
+    width = 8 * x.dtype.itemsize
+    known = ctx.value(1)
+    inside = not isinstance(known, Tensor) and bool(((known >= 0) & (known < width)).all())
+    if direction == "RIGHT" and not x.dtype.is_unsigned:
+        # The last bit that stays is the sign, as often as the width.
+        last = distance.operand(width - 1)
+        return x >> (distance if inside else _outside(distance, width).where(last, distance))
+    if inside:
+        return x << distance if direction == "LEFT" else x >> distance
+    out = _outside(distance, width)
+    safe = out.where(0, distance)
+    return out.where(0, x << safe if direction == "LEFT" else x >> safe)
+
+
+def _outside(distance: Tensor, width: int) -> Tensor:
+    above = distance >= width
+    return above if distance.dtype.is_unsigned else above | (distance < 0)
+
+
+def invert(x: Tensor) -> Tensor:
+    """Return the complement of an integer's bits."""
+    return x.unary(Op.NOT)
+
+
+# ----------------------------------------------------------------------------------------------
+# Translators of Cast, CastLike and BitCast, element types that no device computes in included.
+
+
+def cast(ctx: NodeContext) -> Value:
+    """Translate Cast and CastLike; floats to integers truncate, to bool is "not 0".
+
+    To a type of few bits values are rounded; `saturate` and `round_mode` as ONNX's Cast has them.
+    """
+    like = ctx.node.op_type == "CastLike"
+    return cast_to(ctx, ctx.tensor(0), ctx.element_type(1) if like else ctx.integer("to", 0))
+
+
+def cast_to(ctx: NodeContext, x: Tensor, target: int) -> Tensor:
+    """Return x as an ONNX element type, with the node's attributes for what does not fit."""
+    kind = carried(target)
+    if kind is not None:
+        saturate = bool(ctx.integer("saturate", 1))
+        return kind.round(x, saturate=saturate, mode=ctx.text("round_mode", "up"))
+    try:
+        dtype = graph_dtype(target)
+    except ModelError as error:
+        raise ModelError(f"cannot cast to element type {type_name(target)}") from error
+    return x.bool() if dtype is dt.bool_ else x.cast(dtype)
+
+
+def bit_cast(ctx: NodeContext) -> Value:
+    """Translate BitCast: the same bits as another type of the same size."""
+    target = ctx.integer("to", 0)
+    source = carried(ctx.element_type(0))
+    x = ctx.tensor(0)
+    stored = x if source is None else source.encode(x)
+    kind = carried(target)
+    wanted = graph_dtype(target) if kind is None else kind.storage
+    if wanted.itemsize != stored.dtype.itemsize:
+        raise ModelError(f"{stored.dtype} and {type_name(target)} differ in size")
+    if dt.bool_ in (wanted, stored.dtype):
+        # A bool is stored as 0 or 1, and read as "not 0".
+        bits = stored.bool() if wanted is dt.bool_ else stored.cast(wanted)
+    else:
+        bits = stored.bitcast(wanted)
+    return bits if kind is None else kind.decode(bits)
+
+
+# --- Translators of Div and Mod for every type. Formulas: ONNX operator documentation ---------
+
+# Per type: the integer of the same width, a mask that keeps the upper half of the fraction's bits,
+# and 2 to the number of bits that a quotient may have so that its product with that half is exact.
+_SPLIT = {dt.float32: (dt.int32, -(1 << 12), 2.0**12), dt.float64: (dt.int64, -(1 << 27), 2.0**26)}
+
+
+def divide(ctx: NodeContext) -> Value:
+    """Translate Div: integers are divided towards zero, as in C; by 0 as by 1."""
+    a, b = ctx.tensor(0), ctx.tensor(1)
+    return a / b if a.dtype.is_float else a.trunc_div(b)
+
+
+def modulo(ctx: NodeContext) -> Value:
+    """Translate Mod: sign of the divisor, or of the dividend with fmod=1.
+
+    Remainders of floats are within a unit in the last place of the divisor as long as the quotient
+    is below 2^24 (float64: 2^52); beyond that the last bits of the quotient are not known.
+    """
+    a, b = ctx.tensor(0), ctx.tensor(1)
+    if a.dtype is not b.dtype:
+        raise ModelError(f"expected operands of one type, found {a.dtype} and {b.dtype}")
+    truncated = bool(ctx.integer("fmod", 0))
+    if a.dtype.is_float:
+        return _float_remainder(a, b, truncated=truncated)
+    remainder = a.trunc_mod(b)
+    if truncated or a.dtype.is_unsigned:
+        return remainder
+    wrong = remainder.ne(0) & (remainder < 0).ne(b < 0)
+    return wrong.where(remainder + b, remainder)
+
+
+def _float_remainder(a: Tensor, b: Tensor, *, truncated: bool) -> Tensor:
+    """Return the remainder of |a| by |b| with the sign of a, or moved to the sign of b.
+
+    The infinite divisor of a finite dividend leaves it as it is, or gives the infinity of the sign
+    of b; an infinite dividend, a divisor of 0 and NaN give NaN.
+    """
+    rest, size = a.abs(), b.abs()
+    steps = _SPLIT[a.dtype][2]
+    rest = _less(rest, size * steps)
+    rest = _less(rest, size)
+    if truncated:
+        return (a < 0).where(-rest, rest)
+    rest = (rest.ne(0) & (a < 0).ne(b < 0)).where(size - rest, rest)
+    return (b < 0).where(-rest, rest)
+
+
+def _less(x: Tensor, size: Tensor) -> Tensor:
+    """Return x - trunc(x / size) size for x >= 0 and small quotients, to the last place of size.
+
+    The rounded quotient is right or one too large. Its product is taken in two parts: the one with
+    the upper half of the divisor's bits is exact.
+    """
+    integer, mask, _ = _SPLIT[x.dtype]
+    quotient = (x / size).trunc()
+    high = (size.bitcast(integer) & mask).bitcast(x.dtype)
+    rest = (x - quotient * high) - quotient * (size - high)
+    rest = (rest < 0).where(rest + size, rest)
+    return (x < size).where(x, rest)
+
+
+# --- Translator of Pow for every combination of base and exponent types -----------------------
+
+# What is so little below an integer is one: the root of a square number stays whole.
+_ROUNDED = 1.0 + 2.0**-21
+# Beyond, only the parity of an exponent matters, and that every float so large is even.
+_LARGEST = 2.0**30
+
+
+def power(ctx: NodeContext) -> Value:
+    """Translate Pow.
+
+    Integers are raised to whole exponents exactly, modulo 2 to their width; a negative exponent
+    gives the reciprocal, rounded towards zero. To other exponents they are raised as float32, and
+    rounded towards zero. Halves are raised as float32, and a float with an exponent of a wider type
+    in that type.
+    """
+    base, exponent = ctx.tensor(0), ctx.value(1)
+    shape = np.broadcast_shapes(base.shape, exponent.shape)
+    number = None if isinstance(exponent, Tensor) else _single(exponent)
+    raise_to = _raised if base.dtype.is_float else _integer_raised
+    return raise_to(base, ctx.tensor(1), number).broadcast_to(shape)
+
+
+def _single(exponent: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> float | None:
+    """Return the value of an exponent of one element that is finite and exact as a float."""
+    value = float(exponent.reshape(())) if exponent.size == 1 else math.inf
+    return value if abs(value) <= _LARGEST else None
+
+
+def _raised(base: Tensor, exponent: Tensor, number: float | None) -> Tensor:
+    """Return a power of floats; a known exponent lets squares and roots be what they are."""
+    wide = dt.promote(base.dtype, dt.float32)
+    if number is not None:
+        return (base.cast(wide) ** number).as_type(base.dtype)
+    if exponent.dtype.is_float:
+        wide = dt.promote(wide, exponent.dtype)
+    return (base.cast(wide) ** exponent.cast(wide)).as_type(base.dtype)
+
+
+def _integer_raised(base: Tensor, exponent: Tensor, number: float | None) -> Tensor:
+    if number is not None and number == int(number):
+        # The IR's reciprocal is that of floats, so a negative exponent goes the general way.
+        whole = base.operand(int(number))
+        return base ** int(number) if number >= 0 else integer_power(*base.broadcast_with(whole))
+    if not exponent.dtype.is_float:
+        return integer_power(*base.broadcast_with(exponent)).cast(base.dtype)
+    powers = exponent.cast(dt.float32)
+    fraction = (_raised(base.float(), powers, number) * _ROUNDED).as_type(base.dtype)
+    if number is not None:
+        return fraction
+    whole = powers.clip(-_LARGEST, _LARGEST).cast(dt.int32)
+    exact = integer_power(*base.broadcast_with(whole)).cast(base.dtype)
+    return powers.trunc().eq(powers).where(exact, fraction)

@@ -5,11 +5,23 @@ NonZero and Unique are computed here, on values known while importing: no shape 
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
-from scheduler.onnx_import.context import NodeContext, Value, normal_axes, normal_axis
+from scheduler.onnx_import.context import NodeContext, Value, as_tensor, normal_axes, normal_axis
+from scheduler.onnx_import.ops.picks import (
+    element_positions,
+    pick_flat,
+    pick_in_batches,
+    pick_rows,
+    ramp,
+    rows_within,
+    tuple_positions,
+)
+from scheduler.tensor.tensor import Tensor
 
 
 def slice_(ctx: NodeContext) -> Value:
@@ -91,3 +103,96 @@ def unique(ctx: NodeContext) -> list[Value]:
         inverse = np.argsort(order)[inverse]
         first, counts = first[order], counts[order]
     return [values, *(part.astype(np.int64) for part in (first, inverse, counts))]
+
+
+# --- Translators of operators that read elements at indices; known indices become constants ---
+#
+# An index known at run time that is out of range reads the nearest element inside: nothing can be
+# raised there, and nothing outside is read.
+
+
+def gather(ctx: NodeContext) -> Value:
+    """Translate Gather (numpy.take); known indices that are a range give a slice."""
+    x, index = ctx.tensor(0), ctx.value(1)
+    axis = normal_axis(ctx.integer("axis", 0), x.ndim)
+    if not isinstance(index, Tensor):
+        return pick_rows(x, index, axis)
+    shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+    return x.gather(index, axis) if prod(shape) else Tensor.zeros(shape, dtype=x.dtype)
+
+
+def gather_elements(ctx: NodeContext) -> Value:
+    """Translate GatherElements: out[i, j] = x[index[i, j], j] for axis 0, and so on.
+
+    Known indices that are the same for all other axes are those of Gather.
+    """
+    x, index = ctx.tensor(0), ctx.value(1)
+    axis = normal_axis(ctx.integer("axis", 0), x.ndim)
+    fits = len(index.shape) == x.ndim and all(
+        n <= s for i, (n, s) in enumerate(zip(index.shape, x.shape, strict=True)) if i != axis
+    )
+    if not fits:
+        raise ModelError(f"indices {tuple(index.shape)} do not fit data {x.shape} on axis {axis}")
+    if not isinstance(index, Tensor) and index.size:
+        line = index[tuple(slice(None) if i == axis else 0 for i in range(x.ndim))]
+        shape = [-1 if i == axis else 1 for i in range(x.ndim)]
+        if (index == line.reshape(shape)).all():
+            bounds = [(0, s if i == axis else index.shape[i]) for i, s in enumerate(x.shape)]
+            return pick_rows(x.shrink(bounds), line, axis)
+    rows = rows_within(index, x.shape[axis])
+    return pick_flat(x, element_positions(rows, axis, x.shape))
+
+
+def gather_nd(ctx: NodeContext) -> Value:
+    """Translate GatherND: each index tuple names an element, or a slice, of its batch."""
+    x, index = ctx.tensor(0), ctx.value(1)
+    batch = ctx.integer("batch_dims", 0)
+    shape = tuple(index.shape)
+    depth = shape[-1]
+    fits = 0 <= batch < min(x.ndim, len(shape)) and batch + depth <= x.ndim
+    if not fits or shape[:batch] != x.shape[:batch]:
+        raise ModelError(f"indices {shape} do not fit data {x.shape} with batch_dims {batch}")
+    sizes, rest = x.shape[batch : batch + depth], x.shape[batch + depth :]
+    if prod(shape[:-1]) * prod(rest) == 0:
+        return Tensor.zeros((*shape[:-1], *rest), dtype=x.dtype)
+    if batch == 0 and depth == 1 and isinstance(index, Tensor):
+        return x.gather(index.reshape(shape[:-1]), 0)
+    at = tuple_positions(index, sizes)
+    first = np.arange(prod(shape[:batch]), dtype=np.int32).reshape(
+        shape[:batch] + (1,) * (len(shape) - 1 - batch)
+    )
+    if batch:
+        at = at + (as_tensor(first) if isinstance(at, Tensor) else first) * prod(sizes)
+    table = x.reshape((prod(x.shape[: batch + depth]), *rest))
+    return pick_rows(table, at, 0) if not isinstance(at, Tensor) else table.gather(at, 0)
+
+
+def compress(ctx: NodeContext) -> Value:
+    """Translate Compress: the rows of an axis, or the elements, whose condition is true."""
+    x = ctx.tensor(0)
+    condition = ctx.const(1, "condition, whose values decide the shape of the result,")
+    rows = np.flatnonzero(condition)
+    axis = ctx.attribute("axis")
+    if axis is None:
+        return pick_rows(x.reshape((x.size,)), rows, 0)
+    return pick_rows(x, rows, normal_axis(int(axis), x.ndim))
+
+
+def reverse_sequence(ctx: NodeContext) -> Value:
+    """Translate ReverseSequence: reverse the first sequence_lens[b] elements of the time axis."""
+    x = ctx.tensor(0)
+    batch = normal_axis(ctx.integer("batch_axis", 1), x.ndim)
+    time = normal_axis(ctx.integer("time_axis", 0), x.ndim)
+    lengths = ctx.tensor(1)
+    if batch == time or lengths.shape != (x.shape[batch],):
+        raise ModelError(
+            f"sequence_lens {lengths.shape}, batch_axis {batch} and time_axis {time} do not fit "
+            f"data {x.shape}"
+        )
+    if x.size == 0:
+        return x
+    size = x.shape[time]
+    ends = lengths.clip(0, size).cast(dt.int32).reshape((-1, 1))
+    steps = ramp(size, 1, 2)
+    rows = (steps < ends).where(ends - 1 - steps, steps)
+    return pick_in_batches(x, rows, batch, time)

@@ -19,9 +19,9 @@ from typing import Final
 from scheduler.render.images import SAMPLER
 from scheduler.render.kernel_code import KernelCode
 from scheduler.render.prelude import dot as prelude_dot
-from scheduler.render.prelude import double as prelude_double
 from scheduler.render.prelude import exp as prelude_exp
-from scheduler.render.prelude import pow as prelude_pow
+from scheduler.render.prelude import exp as prelude_pow
+from scheduler.render.prelude import round as prelude_double
 from scheduler.render.prelude import round as prelude_round
 from scheduler.render.prelude import trig as prelude_trig
 from scheduler.render.prelude.text import ABSOLUTE, Function, Host, unary
@@ -74,11 +74,11 @@ _FUNCTIONS: Final = {
     ),
     "m_fabs": Function((), _FABS),
     **prelude_dot.FUNCTIONS,
-    **prelude_double.FUNCTIONS,
+    **prelude_double.DOUBLE_FUNCTIONS,
     **prelude_round.FUNCTIONS,
     **prelude_exp.FUNCTIONS,
     **prelude_trig.FUNCTIONS,
-    **prelude_pow.FUNCTIONS,
+    **prelude_pow.POW_FUNCTIONS,
 }
 # Names under which kernels call functions that define several.
 _ALSO: Final = {"M_LOAD_HALF_": "m_round_half", "M_STORE_HALF_": "m_round_half"}

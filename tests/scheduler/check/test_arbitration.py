@@ -9,10 +9,9 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from scheduler.check.adversarial_inputs import Kind, special_floats, units_of, unsuited
 from scheduler.check.arbitration import Arbiter, Dispute, agreeing
-from scheduler.check.model_rounding import rounding_of
-from scheduler.check.outputs import OutputCheck, Rounding, check_output
+from scheduler.check.outputs import OutputCheck, Rounding, check_output, rounding_of
+from scheduler.check.sample_inputs import Kind, special_floats, units_of, unsuited
 from scheduler.check.self_check import Report, verify
 from scheduler.compile import compile_plain
 from scheduler.onnx_import import from_proto, import_model

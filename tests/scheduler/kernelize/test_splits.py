@@ -15,7 +15,7 @@ from scheduler.emit.limit_checks import check_limits
 from scheduler.errors import DeviceLimitError, LoweringError
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.kernel import Kernel
-from scheduler.kernelize.splits import Refused, Splits
+from scheduler.kernelize.limits import Refused, Splits
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.support.programs import (
     floats,

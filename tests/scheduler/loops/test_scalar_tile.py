@@ -15,7 +15,7 @@ from scheduler.device.choice import HEURISTIC
 from scheduler.device.spec import SPECS
 from scheduler.emit.schedule import Schedule
 from scheduler.loops import schedule as schedules
-from scheduler.loops.in_place import is_exact
+from scheduler.loops.choose import is_exact
 from scheduler.loops.tile import ISSUE, LATENCY, dot_tile
 from scheduler.tensor.tensor import Tensor, evaluate
 from scheduler.tuning.jobs import Job

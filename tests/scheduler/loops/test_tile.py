@@ -16,9 +16,9 @@ from scheduler.device.spec import DEFAULT, SPECS
 from scheduler.ir import index as ixs
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
+from scheduler.loops.long_loops import WANTED_PARTS
 from scheduler.loops.operands import Operands, operands_of
 from scheduler.loops.place import Place, PlacedBody
-from scheduler.loops.split_work import WANTED_PARTS
 from scheduler.loops.tile import ISSUE, LATENCY, contraction_tile, ranked_tiles, window_rows
 from scheduler.loops.vector import LoadInfo
 from scheduler.passes.winograd_kernel import STACK_BYTES, Shape, choose_blocks, fits, kernel_source

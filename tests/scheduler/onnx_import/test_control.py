@@ -12,8 +12,8 @@ from onnx.reference import ReferenceEvaluator
 from scheduler.errors import DynamicInputError, ModelError, UnsupportedOpError
 from scheduler.ir.node import toposort
 from scheduler.onnx_import import TRANSLATORS, import_model
-from scheduler.onnx_import.functions import has_schema_body
 from scheduler.onnx_import.ops import control
+from scheduler.onnx_import.support import has_schema_body
 from scheduler.tensor.tensor import evaluate
 from tests.scheduler.onnx_import.onnx_models import ort_results, parsed, results
 from tests.scheduler.support.programs import load

@@ -17,7 +17,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
-from scheduler.passes.byte_products import byte_products
+from scheduler.passes.eight_bits.byte_products import byte_products
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.passes.pass_check import EXAMPLES, for_all

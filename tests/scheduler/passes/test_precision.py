@@ -20,8 +20,8 @@ from scheduler.ir import interp
 from scheduler.ir.build import new_weight
 from scheduler.ir.node import is_weight, toposort
 from scheduler.ir.ops import Op
-from scheduler.passes.eight_bits import eight_bit_weight
-from scheduler.passes.precision import PrecisionReport
+from scheduler.passes.eight_bits.whole_weights import eight_bit_weight
+from scheduler.passes.halves.precision import PrecisionReport
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.networks import stack
 from tests.scheduler.passes.pass_check import weight

@@ -1,0 +1,1 @@
+"""Translators of ONNX operators that are layers of networks, one file for each theme."""

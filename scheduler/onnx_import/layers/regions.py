@@ -1,0 +1,216 @@
+"""Translators of RoiAlign and NonMaxSuppression. Source: ONNX operator documentation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
+from scheduler.onnx_import.context import Array, NodeContext, Value
+from scheduler.onnx_import.layers.sample import AxisTaps, joined_taps
+from scheduler.tensor.tensor import Tensor
+
+# --- NonMaxSuppression of known boxes, in numpy. Definition: ONNX NonMaxSuppression-11 --------
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a selection.
+
+    Attributes:
+        most: boxes of each class of each image.
+        overlap: intersection over union above which the box with the smaller score is dropped.
+        score: only what is above it.
+    """
+
+    most: int
+    overlap: float
+    score: float
+
+
+def select(boxes: Array, scores: Array, limits: Limits, *, centred: bool) -> Array:
+    """Return int64 (kept, 3): image, class, box, by falling score; equal scores by place.
+
+    Boxes are float32 (N, B, 4): y1, x1, y2, x2 of two opposite corners; if `centred` the centre x,
+    y, then width and height. Scores are float32 (N, C, B).
+    """
+    found = [np.zeros((0, 3), np.int64)]
+    for image, corners in enumerate(_corners(boxes, centred=centred)):
+        for kind, row in enumerate(scores[image]):
+            kept = _kept(corners, row, limits)
+            found += [np.array([[image, kind, box] for box in kept], np.int64).reshape((-1, 3))]
+    return np.concatenate(found)
+
+
+def _corners(boxes: Array, *, centred: bool) -> Array:
+    """Return (N, B, 4): the lower ends of both axes, then the upper ones."""
+    first, second = boxes[..., :2], boxes[..., 2:]
+    if centred:
+        half = second / np.float32(2)
+        first, second = first - half, first + half
+    return np.concatenate([np.minimum(first, second), np.maximum(first, second)], -1)
+
+
+def _kept(corners: Array, scores: Array, limits: Limits) -> list[int]:
+    """Return the boxes of one class: the best one that overlaps none before it, and so on."""
+    candidates = np.flatnonzero(scores > limits.score)
+    candidates = candidates[np.argsort(-scores[candidates], kind="stable")]
+    kept: list[int] = []
+    while candidates.size and len(kept) < limits.most:
+        best, candidates = int(candidates[0]), candidates[1:]
+        kept.append(best)
+        overlaps = _overlaps(corners[best], corners[candidates])
+        candidates = candidates[~(overlaps > np.float32(limits.overlap))]
+    return kept
+
+
+def _overlaps(one: Array, others: Array) -> Array:
+    """Return intersection over union of a box with each of others, 0 where one has no area."""
+    low, high = np.maximum(one[:2], others[:, :2]), np.minimum(one[2:], others[:, 2:])
+    common = np.maximum(high - low, 0).prod(-1)
+    areas = (others[:, 2:] - others[:, :2]).prod(-1)
+    own = (one[2:] - one[:2]).prod()
+    valid = (common > 0) & (areas > 0) & (own > 0)
+    return np.where(valid, common / np.where(valid, own + areas - common, 1), 0)
+
+
+# ----------------------------------------------------------------------------------------------
+
+
+def non_max_suppression(ctx: NodeContext) -> Value:
+    """Fold NonMaxSuppression; how many boxes remain depends on the values."""
+    roles = ("boxes", "scores", "max_output_boxes_per_class", "iou_threshold", "score_threshold")
+    for i, role in enumerate(roles):
+        if ctx.has(i) and isinstance(ctx.value(i), Tensor):
+            raise ModelError(
+                f"its {role} depend on run-time data, so the number of selected boxes does too; "
+                "expected a model that ends before it: cut it off and select afterwards"
+            )
+    boxes, scores = ctx.const(0, "boxes"), ctx.const(1, "scores")
+    if boxes.ndim != 3 or boxes.shape[2] != 4 or scores.ndim != 3:
+        raise ModelError(
+            f"expected boxes (N, B, 4) and scores (N, C, B), found {list(boxes.shape)} and "
+            f"{list(scores.shape)}"
+        )
+    if (scores.shape[0], scores.shape[2]) != boxes.shape[:2]:
+        raise ModelError(f"scores {scores.shape} do not fit boxes {boxes.shape}")
+    most = ctx.ints(2, "max_output_boxes_per_class")[0] if ctx.has(2) else 0
+    limits = Limits(
+        max(0, most),
+        float(ctx.const(3, "iou_threshold").item()) if ctx.has(3) else 0.0,
+        float(ctx.const(4, "score_threshold").item()) if ctx.has(4) else -math.inf,
+    )
+    return select(boxes, scores, limits, centred=bool(ctx.integer("center_point_box", 0)))
+
+
+def roi_align(ctx: NodeContext) -> Value:
+    """Translate RoiAlign: x (N, C, H, W), rois (R, 4) as x1, y1, x2, y2, batch indices (R,).
+
+    Returns (R, C, output_height, output_width).
+    """
+    x, rois, batch = ctx.tensor(0), ctx.tensor(1).cast(dt.float32), ctx.tensor(2)
+    count = rois.shape[0]
+    if x.ndim != 4 or rois.shape != (count, 4) or batch.shape != (count,):
+        raise ModelError(
+            f"expected (N, C, H, W), (R, 4), (R,); found {list(x.shape)}, {list(rois.shape)}, "
+            f"{list(batch.shape)}"
+        )
+    mode = ctx.text("mode", "avg").lower()
+    if mode not in ("avg", "max"):
+        raise ModelError(f"mode must be avg or max, found {mode!r}")
+    taps, used, samples = [], [], []
+    for axis, name in enumerate(("output_height", "output_width")):
+        start, length = _extent(ctx, rois, axis)
+        bins = ctx.integer(name, 1)
+        most, per_bin = _samples(ctx, length, bins)
+        place = _places(start, length, per_bin, (bins, most))
+        taps.append(_edge_taps(place, x.shape[2 + axis]))
+        used.append(Tensor.arange(most).cast(dt.float32).unsqueeze(0) < per_bin)
+        samples.append(per_bin)
+    index, weight = _crossed(taps, x.shape[2:])
+    index = index + (batch.cast(dt.int32) * math.prod(x.shape[2:])).reshape((-1, *(1,) * 5))
+    flat = x.cast(dt.float32).permute((1, 0, 2, 3)).flatten(1)
+    read = flat.gather(index.contiguous(), 1) * weight.contiguous()
+    rows, columns = used[0].shape[-1], used[1].shape[-1]
+    counted = used[0].reshape((count, 1, 1, rows, 1, 1)) & used[1].reshape(
+        (count, 1, 1, 1, columns, 1)
+    )
+    if mode == "avg":
+        divisor = (samples[0] * samples[1]).maximum(1.0).reshape((1, count, 1, 1))
+        total = counted.where(read, 0.0).sum((-3, -2, -1)) / divisor
+    else:
+        total = counted.where(read, -np.inf).max((-3, -2, -1))
+    return total.permute((1, 0, 2, 3)).as_type(x.dtype)
+
+
+def _extent(ctx: NodeContext, rois: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """Return start and length (R, 1) of regions along the height (0) or the width (1)."""
+    # Before opset 16 there was no choice.
+    default = "output_half_pixel" if ctx.opset < 16 else "half_pixel"
+    coordinates = ctx.text("coordinate_transformation_mode", default)
+    if coordinates not in ("half_pixel", "output_half_pixel"):
+        raise ModelError(f"coordinate_transformation_mode={coordinates!r} is unknown")
+    shifted = coordinates == "half_pixel"
+    scale = ctx.number("spatial_scale", 1.0)
+    first, last = 1 - axis, 3 - axis
+    start, end = (rois[:, i : i + 1] * scale - (0.5 if shifted else 0.0) for i in (first, last))
+    length = end - start
+    # An empty region is one element there.
+    return start, length if shifted else length.maximum(1.0)
+
+
+def _samples(ctx: NodeContext, length: Tensor, bins: int) -> tuple[int, Tensor]:
+    """Return the most samples in a bin of any region, and those of each region (R, 1)."""
+    fixed = ctx.integer("sampling_ratio", 0)
+    if fixed > 0:
+        return fixed, Tensor.full(length.shape, float(fixed), dt.float32)
+    if isinstance(ctx.value(1), Tensor):
+        raise ModelError(
+            "sampling_ratio=0 takes as many samples as a region is large, and the regions depend "
+            "on run-time data; expected sampling_ratio of at least 1: export with 2"
+        )
+    per_bin = (length / bins).ceil().maximum(0.0)
+    return max(1, int(per_bin.interp().max(initial=0))), per_bin
+
+
+def _places(start: Tensor, length: Tensor, per_bin: Tensor, counts: tuple[int, int]) -> Tensor:
+    """Return the coordinates of the samples of each bin, (R, bins, samples)."""
+    bins, most = counts
+    size = (length / bins).unsqueeze(-1)
+    bin_starts = (
+        start.unsqueeze(-1) + Tensor.arange(bins).cast(dt.float32).reshape((1, -1, 1)) * size
+    )
+    middle = Tensor.arange(most).cast(dt.float32).reshape((1, 1, -1)) + 0.5
+    return bin_starts + middle * size / per_bin.maximum(1.0).unsqueeze(-1)
+
+
+def _edge_taps(at: Tensor, size: int) -> AxisTaps:
+    """Return two taps each; from -1 to size the outermost elements go on, beyond it is empty."""
+    inside = (at >= -1.0) & (at <= float(size))
+    at = at.clip(0.0, float(size - 1))
+    low = at.floor()
+    part = at - low
+    index = Tensor.stack([low, (low + 1.0).minimum(float(size - 1))], axis=-1)
+    weight = Tensor.stack([1.0 - part, part], axis=-1)
+    return AxisTaps(index.cast(dt.int32), inside.unsqueeze(-1).where(weight, 0.0))
+
+
+def _crossed(taps: list[AxisTaps], spatial: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return positions and weights (R, bins_h, bins_w, samples_h, samples_w, 4)."""
+    high, wide = (t.index.shape for t in taps)
+    count = high[0]
+    shape = (count, high[1], wide[1], high[2], wide[2], 2)
+    crossed = []
+    for tap, own in zip(
+        taps, ((count, high[1], 1, high[2], 1, 2), (count, 1, wide[1], 1, wide[2], 2)), strict=True
+    ):
+        crossed.append(
+            AxisTaps(
+                tap.index.reshape(own).broadcast_to(shape),
+                tap.weight.reshape(own).broadcast_to(shape),
+            )
+        )
+    return joined_taps(crossed, spatial)

@@ -1,0 +1,1 @@
+"""Passes that compute with whole numbers of eight bits."""

@@ -1,0 +1,293 @@
+"""The pass computes sums of products of quantised numbers as dot products of four bytes.
+
+    sum((x - z) * s * w)          x uint8 at run time, w known: whole numbers times scales, or w
+                                  quantised like x
+
+    ->  (sum(dot4(x', w')) - z * sum(w8)) * s * scales
+
+x' has four bytes of an axis that is summed in one word, w' the numbers w8 of the weight. The sum is
+one of integers and exact. Only for devices whose processor has the instruction (`DeviceSpec.dot4`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.device.spec import DeviceSpec
+from scheduler.ir import dtype as dt
+from scheduler.ir.build import as_type, expanded, like, new_weight, number, reshaped
+from scheduler.ir.interp import evaluate
+from scheduler.ir.node import Node, alu, make, toposort
+from scheduler.ir.ops import Op
+from scheduler.ir.rewrite import unchanged, with_sources
+from scheduler.passes.eight_bits.byte_words import (
+    BYTES,
+    Operand,
+    Packed,
+    Quantised,
+    is_real,
+    moved_back,
+    operand_of,
+    pack_point,
+    packed_bytes,
+    packed_weight,
+    read_where_stored,
+)
+from scheduler.passes.eight_bits.whole_weights import exact_bytes
+from scheduler.passes.splat import value_of
+
+# Rows of the first factor from which on the second one's words are stored for them once more.
+MANY_ROWS = 8
+
+
+def byte_products(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
+    """Return old node -> new node with sums of dot products of bytes.
+
+    Args:
+        roots: of the graph.
+        spec: the device that it will run on.
+    """
+    order = toposort(roots)
+    new = unchanged(order)
+    if not spec.dot4:
+        return new
+    known = known_nodes(order)
+    packed = Packed()
+    for node in order:
+        found = _sum_of_bytes(node, known, packed) if factors(node) else None
+        new[node] = with_sources(node, new) if found is None else _over(found, new)
+    stored = {new[v]: new[c] for v, c in packed.stored.items() if v in new and c in new}
+    read = read_where_stored([new[r] for r in order], stored)
+    return {node: read[new[node]] for node in order}
+
+
+def _over(found: Node, new: dict[Node, Node]) -> Node:
+    """Return a new node over the new form of what it reads."""
+    for node in toposort([found]):
+        if node not in new:
+            new[node] = with_sources(node, new)
+    return new[found]
+
+
+def known_nodes(order: Sequence[Node]) -> set[Node]:
+    """Return the nodes whose values depend on no input and no state."""
+    found: set[Node] = set()
+    for node in order:
+        is_leaf = node.op in (Op.CONST, Op.IOTA) or (
+            node.op is Op.BUFFER and node.arg.kind == "weight"
+        )
+        if is_leaf or (node.src and node.op is not Op.ASSIGN and found.issuperset(node.src)):
+            found.add(node)
+    return found
+
+
+def factors(node: Node) -> tuple[Node, ...]:
+    """Return the two factors of a sum of products of numbers of 32 bits; () of another node."""
+    if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD or node.src[0].op is not Op.MUL:
+        return ()
+    return node.src[0].src if node.dtype in (dt.float32, dt.int32) else ()
+
+
+def _sum_of_bytes(node: Node, known: set[Node], packed: Packed) -> Node | None:
+    axes: tuple[int, ...] = node.arg[1]
+    left, right = node.src[0].src
+    if left in known:
+        left, right = right, left
+    if left in known:
+        return None
+    a, b = operand_of(left), operand_of(right)
+    value = quantised(a)
+    if value is None:
+        return None
+    other = _weight(right, axes, node.dtype) if right in known else quantised(b)
+    if other is None:
+        return None
+    for axis in axes:
+        point = pack_point(a, axis) if is_real(b, axis) and _is_worth(node, axis) else None
+        words = None if point is None else packed_bytes(a, value, point, packed)
+        if words is None:
+            continue
+        if isinstance(other, _Weight):
+            return _times_weight(node, words, other, value, axis)
+        found = None if point is None or point.is_window else pack_point(b, axis)
+        signed = None if found is None or found.is_window else packed_bytes(b, other, found, packed)
+        if signed is not None:
+            return _times_value(node, (words, value), (signed, other))
+    return None
+
+
+def _is_worth(node: Node, axis: int) -> bool:
+    """Whether words along an axis are less than what is in them: of three bytes on."""
+    return node.src[0].shape[axis] >= BYTES - 1
+
+
+# --- the value at run time ------------------------------------------------------------------------
+
+
+def quantised(operand: Operand) -> Quantised | None:
+    """Return what a value is (x - zero) * scale of, as translators of ONNX write it.
+
+    What is put around it has to be 0, which is the zero point; other numbers may be no byte.
+    """
+    if any(move.op is Op.PAD and move.arg[1] != 0 for move in operand.moves):
+        return None
+    node, scale = operand.base, None
+    if node.op is Op.MUL and node.dtype is dt.float32:
+        whole, spread = node.src
+        scale = _scalar(spread)
+        if scale is None:
+            return None
+        node = whole
+    if node.op is Op.CAST and node.dtype is dt.float32 and node.src[0].dtype is dt.int32:
+        node = node.src[0]
+    if node.dtype is not dt.int32:
+        return None
+    zero: float | None = 0
+    if node.op is Op.SUB:
+        zero, node = value_of(node.src[1]), node.src[0]
+    if zero is None or node.op is not Op.CAST:
+        return None
+    stored = node.src[0]
+    if stored.dtype is dt.int8:  # x + 128 is the byte with its first bit turned around
+        bits = make(Op.BITCAST, dt.uint8, (stored,))
+        stored, zero = alu(Op.XOR, bits, number(128, bits)), zero + 128
+    if stored.dtype is not dt.uint8 or not 0 <= zero <= 255:
+        return None
+    return Quantised(stored, int(zero), scale)
+
+
+def _scalar(node: Node) -> Node | None:
+    """Return the one element that a node repeats."""
+    while node.op in (Op.EXPAND, Op.RESHAPE) and node.shape:
+        node = node.src[0]
+    return node if node.shape == () else None
+
+
+# --- the weight -----------------------------------------------------------------------------------
+
+
+class _Weight(NamedTuple):
+    """A known factor as whole numbers times scales.
+
+    Attributes:
+        numbers: int8, of the rank of the product; 1 where the factor repeats.
+        scales: float32, size 1 along what is summed; None where the factor is the numbers.
+    """
+
+    numbers: NDArray[np.int8]
+    scales: NDArray[np.float32] | None
+
+
+def _weight(factor: Node, axes: tuple[int, ...], dtype: dt.DType) -> _Weight | None:
+    while factor.op is Op.EXPAND:
+        factor = factor.src[0]
+    (data,) = evaluate([factor])
+    if dtype is dt.int32:
+        fits = data.min() >= -128 and data.max() <= 127
+        return _Weight(data.astype(np.int8), None) if fits else None
+    kept = tuple(i for i in range(data.ndim) if i not in axes)
+    for shared in ((), kept):  # one scale, or one for each result
+        found = exact_bytes(np.asarray(data, np.float32), shared)
+        if found is not None:
+            return _Weight(*found)
+    return None
+
+
+def _times_weight(node: Node, words: Node, weight: _Weight, value: Quantised, axis: int) -> Node:
+    """Return the sum of products of a value and a weight.
+
+    Args:
+        node: the sum as it was.
+        words: of the value, as the sum reads them.
+        weight: the other factor.
+        value: what the words are of.
+        axis: along which four are in a word.
+    """
+    axes: tuple[int, ...] = node.arg[1]
+    total = _dot(words, new_weight(packed_weight(weight.numbers, axis), dt.int32), axes)
+    if value.zero:
+        sums = weight.numbers.astype(np.int64).sum(axes, keepdims=True) * value.zero
+        total = _minus(total, new_weight(sums.astype(np.int32), dt.int32))
+    scales = [] if weight.scales is None else [new_weight(weight.scales, dt.float32)]
+    return _real(node, total, [*scales, value.scale])
+
+
+def _times_value(node: Node, left: tuple[Node, Quantised], right: tuple[Node, Quantised]) -> Node:
+    """Return the sum of products of two values of the run time.
+
+    sum((a - y) * (b - z))  =  sum(a * b) - y * sum(b) - z * sum(a) + n * y * z        b signed
+    """
+    axes: tuple[int, ...] = node.arg[1]
+    (a, value), (words, other) = left, right
+    whole, turned = _unrepeated(a, axes), _turned(_unrepeated(words, axes), a, axes)
+    b, zero = make(Op.BITCAST, dt.int32, (turned,)), other.zero - 128
+    total = _dot(a, b, axes)
+    # Sums of one factor are stored: what stays inside of a kernel would be in the way of its tile.
+    if value.zero:
+        sums = _dot(number(0x01010101, turned), b, axes)
+        sums = alu(Op.MUL, sums, number(value.zero, sums))
+        total = _minus(total, like(sums, Op.CONTIGUOUS, (sums,)))
+    if zero:
+        sums = _dot(whole, number(0x01010101, as_type(whole, dt.int32)), axes)
+        sums = alu(Op.MUL, sums, number(zero, sums))
+        total = _minus(total, like(sums, Op.CONTIGUOUS, (sums,)))
+    terms = BYTES * int(np.prod([a.shape[i] for i in axes]))
+    if value.zero * zero:
+        total = _minus(total, number(-terms * value.zero * zero, total))
+    return _real(node, total, [value.scale, other.scale])
+
+
+def _turned(words: Node, a: Node, axes: tuple[int, ...]) -> Node:
+    """Return the second factor's words as signed bytes.
+
+    Results that lanes of a kernel compute side by side are of its own axis, along which its words
+    are stored where there are many rows to share them: else lanes would read with strides.
+    """
+    turned = alu(Op.XOR, words, number(0x80808080, words))
+    own = _unrepeated(a, axes).shape
+    free = [i for i, s in enumerate(turned.shape) if s > 1 and own[i] == 1]
+    rows = prod(s for i, s in enumerate(own) if turned.shape[i] == 1)
+    if len(free) != 1 or rows < MANY_ROWS:
+        return turned
+    order = (*(i for i in range(len(own)) if i != free[0]), free[0])
+    inner = like(turned, Op.PERMUTE, (turned,), order)
+    return moved_back(like(inner, Op.CONTIGUOUS, (inner,)), order)
+
+
+def _unrepeated(words: Node, axes: tuple[int, ...]) -> Node:
+    """Return words as they are before they are repeated along axes that are not summed."""
+    if words.op is not Op.EXPAND or any(words.src[0].shape[i] != words.shape[i] for i in axes):
+        return words
+    return words.src[0]
+
+
+def _dot(a: Node, b: Node, axes: tuple[int, ...]) -> Node:
+    both = tuple(np.broadcast_shapes(a.shape, b.shape))
+    product = make(Op.DOT4, dt.int32, (expanded(a, both), expanded(b, both)))
+    return make(Op.REDUCE, dt.int32, (product,), (Op.ADD, axes))
+
+
+def _minus(total: Node, part: Node) -> Node:
+    return alu(Op.SUB, total, expanded(part, total.shape))
+
+
+def _real(node: Node, total: Node, scales: Sequence[Node | None]) -> Node:
+    """Return a sum of whole numbers in the type that it had, times the scales that there are.
+
+    Scales are multiplied first: those that are known become one.
+    """
+    if node.dtype is dt.int32:
+        return total
+    flat = (1,) * len(node.shape)
+    found = [s if s.shape else reshaped(s, flat) for s in scales if s is not None]
+    if not found:
+        return as_type(total, dt.float32)
+    both = (
+        found[0] if len(found) == 1 else alu(Op.MUL, found[0], expanded(found[1], found[0].shape))
+    )
+    return alu(Op.MUL, as_type(total, dt.float32), expanded(both, node.shape))

@@ -1,0 +1,264 @@
+"""The pass stores weights and intermediates as float16 and computes with float32.
+
+    w (float32), conv(x, w)      ->   conv(x, cast(w', float32))       w' = half(w), on the host
+    y = relu(conv), stored       ->   y' = cast(relu(conv), half), stored
+    z = f(y)                     ->   z = f(cast(y', float32))
+
+A weight that is numbers of 8 bits times scales becomes that instead, and is not rounded at all
+(`scheduler.passes.eight_bits.whole_weights`). Only what is stored is rounded: what stays inside a
+kernel never was a half. The casts are part of the graph, so the interpreter says what is computed.
+Inputs, outputs and states keep their types, and so does what rounding would harm
+(`scheduler.passes.halves.keep_float`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from scheduler.device.spec import DeviceSpec
+from scheduler.errors import SchedulerError
+from scheduler.ir import dtype as dt
+from scheduler.ir.build import as_type
+from scheduler.ir.node import Buffer, Node, consumers, is_weight, make, toposort
+from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
+from scheduler.ir.rewrite import with_sources
+from scheduler.passes.eight_bits.whole_weights import eight_bit_weight
+from scheduler.passes.halves.keep_float import BIAS, reasons
+
+FP32: Final = "fp32"
+FP16: Final = "fp16"
+PRECISIONS: Final = (FP32, FP16)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A value or a weight that stays float32.
+
+    Attributes:
+        name: of the weight, or the ONNX nodes that the value comes from or the weight goes into.
+        is_weight: which of both it is.
+        shape: of it.
+        reason: a short phrase.
+    """
+
+    name: str
+    is_weight: bool
+    shape: tuple[int, ...]
+    reason: str
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in float32."""
+        return dt.float32.itemsize * prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionReport:
+    """What half storage did.
+
+    Attributes:
+        weight_bytes: bytes of all float32 weights before and after, not packed.
+        value_bytes: the same of intermediates, as if no memory were used twice.
+        halves: how many weights and intermediates are halves.
+        kept: what stays float32, in order of the graph.
+        eight_bits: how many of those weights are numbers of 8 bits instead.
+    """
+
+    weight_bytes: tuple[int, int]
+    value_bytes: tuple[int, int]
+    halves: tuple[int, int]
+    kept: tuple[Kept, ...]
+    eight_bits: int = 0
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data, for the metadata of an artifact; of biases only the number."""
+        told = [k for k in self.kept if k.reason != BIAS]
+        return {
+            "storage": dt.float16.name,
+            "arithmetic": dt.float32.name,
+            "weight_bytes": list(self.weight_bytes),
+            "value_bytes": list(self.value_bytes),
+            "halves": list(self.halves),
+            **({"eight_bits": self.eight_bits} if self.eight_bits else {}),
+            "biases": len(self.kept) - len(told),
+            "kept": [
+                {
+                    "what": "weight" if k.is_weight else "value",
+                    "name": k.name,
+                    "shape": list(k.shape),
+                    "bytes": k.bytes,
+                    "reason": k.reason,
+                }
+                for k in told
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Halved:
+    """A graph with half storage.
+
+    Attributes:
+        roots: in the order given.
+        new: old node -> new node.
+        pins: what has to be stored: the halves.
+        report: what was done.
+    """
+
+    roots: list[Node]
+    new: Mapping[Node, Node]
+    pins: frozenset[Node]
+    report: PrecisionReport
+
+
+def check_precision(name: str) -> str:
+    """Return the name of a precision.
+
+    Raises:
+        SchedulerError: there is none of that name.
+    """
+    if name not in PRECISIONS:
+        raise SchedulerError(f"precision {name!r}: expected one of {', '.join(PRECISIONS)}")
+    return name
+
+
+def store_halves(
+    roots: Sequence[Node],
+    stored: Collection[Node],
+    spec: DeviceSpec,
+    origins: Origins | None = None,
+) -> Halved:
+    """Return the graph in which what is stored is half where that does no harm.
+
+    Args:
+        roots: outputs and ASSIGN nodes, after the other passes; they keep their types.
+        stored: what kernels would store of this graph, roots included.
+        spec: of the device.
+        origins: names for the report.
+    """
+    order, fixed = toposort(roots), set(roots)
+    values = [n for n in order if n in stored and n not in fixed and _is_candidate(n)]
+    weights = [n for n in order if is_weight(n) and n not in fixed and n.dtype is dt.float32]
+    return _halved(roots, weights, values, spec, origins or Origins())
+
+
+def store_exact_halves(roots: Sequence[Node], spec: DeviceSpec) -> Halved:
+    """Return the graph with those float32 weights as halves that are halves, where it costs less.
+
+    Args:
+        roots: as of `store_halves`.
+        spec: of the device.
+    """
+    fixed = set(roots)
+    weights = [n for n in toposort(roots) if is_weight(n) and n not in fixed and _is_exact(n)]
+    return _halved(roots, weights, [], spec, Origins())
+
+
+def _is_exact(weight: Node) -> bool:
+    if weight.dtype is not dt.float32:
+        return False
+    data = np.asarray(weight.arg.data)
+    with np.errstate(over="ignore"):
+        half = data.astype(np.float16)
+    return bool(np.array_equal(half.astype(np.float32), data, equal_nan=True))
+
+
+def _halved(
+    roots: Sequence[Node],
+    weights: Sequence[Node],
+    values: Sequence[Node],
+    spec: DeviceSpec,
+    origins: Origins,
+) -> Halved:
+    order = toposort(roots)
+    reason = reasons(roots, [*weights, *values], spec)
+    half_values = {n for n in values if n not in reason}
+    half_weights = {n for n in weights if n not in reason}
+    eight_bits = {
+        n: w for n in weights if n in half_weights and (w := eight_bit_weight(n)) is not None
+    }
+    new: dict[Node, Node] = {}
+    pins: dict[Node, None] = {}
+    for node in order:
+        if node in half_weights:
+            new[node] = eight_bits.get(node) or as_type(_half_weight(node), dt.float32)
+            continue
+        made = with_sources(node, new)
+        if node in half_values:
+            half = _half_value(made)
+            if half.op is not Op.BUFFER:
+                pins[half] = None
+            made = as_type(half, dt.float32)
+        new[node] = made
+    report = PrecisionReport(
+        _bytes(weights, half_weights, eight_bits),
+        _bytes(values, half_values),
+        (len(half_weights), len(half_values)),
+        _kept(order, reason, origins),
+        len(eight_bits),
+    )
+    return Halved([new[r] for r in roots], new, frozenset(pins), report)
+
+
+def _is_candidate(node: Node) -> bool:
+    writes = node.op in (Op.ASSIGN, Op.RESULT, Op.BUFFER)
+    return node.dtype is dt.float32 and not writes
+
+
+def _rounded(node: Node) -> Node:
+    """Return a value as half; what was widened before it was moved nowhere is the half it was."""
+    if node.op is Op.CAST and node.src[0].dtype is dt.float16:
+        return node.src[0]
+    return make(Op.CAST, dt.float16, (node,))
+
+
+def _half_value(node: Node) -> Node:
+    """Return the half that is stored for a float32 value.
+
+    The parts of a concat are rounded one by one, so that each can still be computed in place.
+    """
+    if node.op in (Op.CAT, Op.CONTIGUOUS):
+        return make(node.op, dt.float16, tuple(_rounded(s) for s in node.src), node.arg)
+    return _rounded(node)
+
+
+def _half_weight(node: Node) -> Node:
+    """Return a weight rounded to half; an artifact stores equal values of its entries once."""
+    buffer: Buffer = node.arg
+    if buffer.data is None:
+        raise SchedulerError(f"{buffer}: a weight without values (an internal error)")
+    rounded = np.asarray(buffer.data).astype(np.float16)
+    half = Buffer("weight", buffer.name, buffer.shape, dt.float16, rounded)
+    return make(Op.BUFFER, dt.float16, (), half)
+
+
+def _bytes(
+    nodes: Sequence[Node], halves: Collection[Node], eight_bits: Collection[Node] = ()
+) -> tuple[int, int]:
+    """Return bytes before and after; those of scales are not counted."""
+    before = [n.dtype.itemsize * prod(n.shape) for n in nodes]
+    parts = [4 if n in eight_bits else 2 if n in halves else 1 for n in nodes]
+    return sum(before), sum(b // part for b, part in zip(before, parts, strict=True))
+
+
+def _kept(order: Sequence[Node], reason: dict[Node, str], origins: Origins) -> tuple[Kept, ...]:
+    """Return what stays float32, weights without a name called after the ONNX node they go into."""
+    users = consumers(order)
+    found = []
+    for node in order:
+        if node not in reason:
+            continue
+        # A weight without a name is called after the first node above it that has one.
+        at = [node]
+        while not origins.of(at[-1]) and users[at[-1]]:
+            at.append(users[at[-1]][0])
+        name = node.arg.name if is_weight(node) else ""
+        name = name or ", ".join(origins.of(at[-1]))
+        found.append(Kept(name, is_weight(node), node.shape, reason[node]))
+    return tuple(found)
