@@ -1,4 +1,4 @@
-"""Counting until the histories of a model that has just started are full (see ADR 0022)."""
+"""Counting until the histories of a model that has just started are full (see ADR 0020)."""
 
 from dataclasses import dataclass
 

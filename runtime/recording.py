@@ -1,7 +1,7 @@
 """Recordings of launches: what a device has for them, and how a list of launches is recorded.
 
 A run then hands the driver one command in place of a hundred. Which extension is used follows from
-what the device reports. The decision is ADR 0134.
+what the device reports. The decision is ADR 0040.
 """
 
 from __future__ import annotations
