@@ -2,7 +2,7 @@
 #
 #   make demo    the trained model drives a simulated car, through the real daemon on the real bus
 #   make test    the quick tests, of every part: five minutes on two cores
-#   make check   formatting, lint, types, layers
+#   make check   formatting, lint, types, layers, wording of the documents
 #   make test-changed  the tests that reach what differs from SINCE=HEAD; --list shows them
 #   make test-all      every test: the quick ones, and each stage below, one after another
 #   make test-slow     the tests that the quick ones leave out
@@ -344,6 +344,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/make_map.py --check
+	$(BIN)/python docs/prose.py
 	$(BIN)/mkdocs build --strict --quiet
 
 format: $(STAMP)

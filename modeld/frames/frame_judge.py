@@ -1,7 +1,7 @@
 """Judges the frames of one camera by what came before: ids, stamps, and whether the picture moves.
 
 What a frame holds by itself is judged by ``modeld.frames.camera_input``, and how two cameras belong
-together by ``modeld.frames.frame_sync``. Reasons: ADR 0022.
+together by ``modeld.frames.frame_sync``. Reasons: ADR 0020.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Pairs the frames of two cameras by their start-of-frame time stamps.
 
 The main camera sets the pace and delivers only its newest frame; the extra camera delivers every
-frame, and catches up. Rules and figures: openpilot modeld, 2022-2026; what is retained between
-calls, and the bound on receiving, is ADR 0020; what happens without the extra camera ADR 0020.
+frame, and catches up. Rules and figures: openpilot modeld, 2022-2026; ADR 0020 has what is retained
+between calls, the bound on receiving, and what happens without the extra camera.
 """
 
 from dataclasses import dataclass, field

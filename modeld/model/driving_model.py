@@ -154,7 +154,7 @@ class DrivingModel:
         """Run the model on one frame.
 
         Non-finite outputs are not parsed, and reset the queues, which would otherwise feed them
-        back for seconds (see ADR 0022).
+        back for seconds (see ADR 0020).
 
         Raises:
             CameraSizeError: As `check_frames`.

@@ -1,7 +1,7 @@
 """Loads the models of the process: the one that is asked for, and the one that can take over.
 
 A model that cannot be loaded, or fails its self-test, is given up here; if there is a fallback
-model, the process starts with that (ADR 0087).
+model, the process starts with that (ADR 0086).
 """
 
 import logging

@@ -21,7 +21,7 @@ from modeld.vehicle.inputs import (
     action_times,
 )
 
-# --- Counting until the histories of a model that has just started are full (see ADR 0022) ----
+# --- Counting until the histories of a model that has just started are full (see ADR 0020) ----
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Remembers over restarts of the process how the present drive goes: three small files.
 
 A process that is started again while driving must go on as the one before it: with the fallback
-model once that was taken, and with the same model of the store (ADRs 0087 and 0091).
+model once that was taken, and with the same model of the store (ADRs 0086 and 0091).
 """
 
 import json

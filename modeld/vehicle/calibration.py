@@ -302,7 +302,7 @@ class Calibration:
         """Take one calibration message; writes the transforms in place.
 
         A message that cannot be used changes no matrix, and `refused` says why until a good one
-        comes: meanwhile everything published is marked invalid (see ADR 0022).
+        comes: meanwhile everything published is marked invalid (see ADR 0020).
 
         Args:
             rpy_rad: ``liveCalibration.rpyCalib``, roll, pitch, yaw in rad.

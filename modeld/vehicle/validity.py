@@ -2,7 +2,7 @@
 
 `INPUTS` is the whole table, as data; ``docs/inputs.md`` says it for people. A violation never ends
 the daemon: the value is replaced, and where the row says so the messages are marked not valid, with
-a reason. See ADR 0022.
+a reason. See ADR 0020.
 """
 
 import logging

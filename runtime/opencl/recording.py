@@ -269,7 +269,7 @@ class _Part:
 # Recordings of launches: what a device has for them, and how a list of launches is recorded.
 #
 # A run then hands the driver one command in place of a hundred. Which extension is used follows
-# from what the device reports. The decision is ADR 0134.
+# from what the device reports. The decision is ADR 0040.
 
 
 @dataclass(frozen=True, slots=True)

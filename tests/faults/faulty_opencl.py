@@ -2,7 +2,7 @@
 
 ``python -m tests.faults.faulty_opencl CONTROL run ...`` wraps the calls of pyopencl that the
 executor makes and runs the command line. CONTROL is a small file of shared memory in which a test
-says which fault, how often, and of which program; see ADR 0095. The wall clock can be another one,
+says which fault, how often, and of which program; see ADR 0060. The wall clock can be another one,
 too, as far as Python's `time` has it: the machine's own is not ours to set. And the loop can get
 stuck where no run is watched, in sending: what only the watchdog ends.
 """

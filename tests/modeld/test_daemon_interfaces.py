@@ -63,7 +63,7 @@ def test_a_torn_frame_after_a_drop_is_invalid_in_the_runs_that_see_it(
 
 @pytest.mark.parametrize("reset", [False, True])
 def test_full_histories_are_logged_once(bench: Bench, caplog: Log, reset: bool) -> None:
-    """ADR 0022: what is published while they fill is valid; only the log tells."""
+    """ADR 0020: what is published while they fill is valid; only the log tells."""
     caplog.set_level(logging.INFO, "modeld.daemon")
     full, left = [], []
     for frame_id in range(220):

@@ -1,6 +1,6 @@
 """No state of the compiler stands in a module: no context variable, no `global`, no table.
 
-What may stay is named here with its reason (docs/adr/0074-one-context.md).
+What may stay is named here with its reason (docs/adr/0034-cache-of-schedules.md).
 """
 
 from __future__ import annotations

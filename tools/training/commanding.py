@@ -35,13 +35,13 @@ _YAW, _YAW_RATE = PLAN_ORIENTATION.start + 2, PLAN_ORIENTATION_RATE.start + 2
 # Weights beside the loss of the plan, 3 times its likelihood, of acceleration, yaw and its rate
 # within that time, in units of the scaling, and of the commands, in m/s^2. On every tenth of 1680
 # drives, kept for judging, the first two, as 3 and 2, made these 8 to 14 % better (2026-11-25,
-# ADR 0109). On every tenth of 987, commands of acceleration were 9 % better with these three than
-# with 6 and 6 alone, those of steering alike (2026-11-26, ADR 0109).
+# ADR 0098). On every tenth of 987, commands of acceleration were 9 % better with these three than
+# with 6 and 6 alone, those of steering alike (2026-11-26, ADR 0098).
 _ACCELERATION_WEIGHT, _YAW_WEIGHT, _COMMAND_WEIGHT = 3.0, 3.0, 4.0
 # And of the present speed, in units of the scaling. Commands are differences of speeds, and push
 # each of them a thousand times harder than the loss of the plan does: a policy without this took
 # 28 m/s for 17. With 3 the speed was wrong by 1.1 m/s, with 30 by 1.0, instead of 2.5, and commands
-# were as right as without (every tenth of 944 drives, 2026-11-26, ADR 0109).
+# were as right as without (every tenth of 944 drives, 2026-11-26, ADR 0098).
 _OWN_SPEED_WEIGHT = 30.0
 # When commands are read, as indices of times: 0.35 to 0.98 s and 0.24 to 0.48 s, around the delays
 # of motor and brakes and of the steering, with frame and filter (`tools/training/drives.py`).
@@ -50,12 +50,12 @@ _LONGITUDINAL, _LATERAL = slice(6, 11), slice(5, 8)
 # most, m/s, so that motorways do not outweigh all else.
 _MOST_MPS = 30.0
 # Where braking by more than this is right, m/s^2, too little of it counts so many times as much as
-# too much: this often at least (ADR 0109), and for each m/s of speed so often, as what is seen late
-# is nearer by all that was driven until then (ADR 0109).
+# too much: this often at least (ADR 0098), and for each m/s of speed so often, as what is seen late
+# is nearer by all that was driven until then (ADR 0098).
 _BRAKES_MPS2, _TOO_LITTLE, _TOO_LITTLE_PER_MPS = -0.5, 3.0, 0.3
 # Rows at which the expert brakes harder than this within that time, m/s^2, are learnt from so many
 # times as often. Of the braking that was missing in plans that gave back a quarter; three and eight
-# times as often a third, and accelerations were wrong by a fifth more (2026-11-25, ADR 0109).
+# times as often a third, and accelerations were wrong by a fifth more (2026-11-25, ADR 0098).
 _BRAKING_MPS2 = ((-1.2, 2), (-2.5, 4))
 
 

@@ -14,7 +14,7 @@ _GAP_M = (8.0, 150.0)
 _DRIVING, _SLOWED = (0.3, 1.0), (0.2, 0.8)
 # It drives steadily for so long, brakes so hard, m/s^2, waits half of the times a little, else long
 # enough for one that creeps to come near, and pulls away. Hard braking is rare on roads: each drive
-# has as many cases of it as fit (ADR 0109).
+# has as many cases of it as fit (ADR 0098).
 _STEADY_S, _BRAKES_MPS2 = (1.0, 10.0), (0.7, 6.0)
 _SOON_S, _LONG_S, _PULLS_AWAY_S = (0.5, 3.0), (3.0, 25.0), (4.0, 10.0)
 _SHORTEST_S = 0.5

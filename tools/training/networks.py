@@ -188,7 +188,7 @@ class Policy(nn.Module):
 
     What vision's head tells of the car ahead is taken from it and does not learn: how fast that car
     comes nearer shows in it on cars that no drive had, which 512 values of a row leave to be learnt
-    from some hundred of them (ADR 0109).
+    from some hundred of them (ADR 0098).
     """
 
     def __init__(self, size: PolicySize = POLICY_SIZE) -> None:

@@ -11,7 +11,7 @@ from tools.errors import UsageError
 # Shares of the time that rounds have, for drives and for learning: of the first the expert drives
 # half, of all others the student drives most (Ross and others, "A reduction of imitation learning",
 # 2011). Each student is better than the one before, and what a good one meets is what is to be
-# learnt (ADR 0109): so the last round is the longest.
+# learnt (ADR 0098): so the last round is the longest.
 ROUND_SHARES = ((0.03, 0.02), (0.055, 0.03), (0.09, 0.035), (0.145, 0.045))
 ROUNDS = len(ROUND_SHARES)
 # All else, which is most of it, is seeing.

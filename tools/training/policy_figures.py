@@ -1,7 +1,7 @@
 """Errors of what a policy commands on drives that it has not learnt from.
 
 What a policy knows by heart shows in nothing else: its loss goes on falling while, on new drives,
-it brakes less and less where braking is right (ADR 0109).
+it brakes less and less where braking is right (ADR 0098).
 """
 
 from __future__ import annotations

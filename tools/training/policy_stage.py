@@ -27,10 +27,10 @@ BATCH = 192
 # 2e-3.
 RATE = 2e-3
 # A row of a drive is learnt from no more often than this: longer, and braking is known by heart
-# (ADR 0109). Learning ends early then, and more drives have the time.
+# (ADR 0098). Learning ends early then, and more drives have the time.
 MOST_USES = 4.0
 # Ten times that of the vision. On drives kept for judging braking, steering and own speed are more
-# right with it, accelerations by a hundredth less (ADR 0109).
+# right with it, accelerations by a hundredth less (ADR 0098).
 WEIGHT_DECAY = 0.2
 # Of histories, so many begin anew somewhere: as after a start, or a gap in the frames.
 _FORGOTTEN = 0.15

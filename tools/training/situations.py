@@ -51,7 +51,7 @@ _QUEUE_M = (1.5, 15.0)
 # Distances to the rear of a lead, m: as many in each octave, or all alike where most of driving
 # behind others happens, or as far as a lead is told of: whether one so far away comes nearer shows
 # in its distance alone. Shares of the last two. With half of them from 10 to 120 m, all alike, what
-# is 30 to 60 m away was seen a third worse (2026-11-26, ADR 0109).
+# is 30 to 60 m away was seen a third worse (2026-11-26, ADR 0098).
 _LEAD_M = (2.0, 140.0)
 _FOLLOWING_M, _FOLLOWING_SHARE = (10.0, 90.0), 0.45
 _FAR_M, _FAR_SHARE = (90.0, LEAD_SIGHT_M), 0.1

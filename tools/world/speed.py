@@ -30,7 +30,7 @@ _CELLS_PER_M = 1.0 / GRID_M
 STEP_S = 0.2
 STEPS_S: Floats = STEP_S * np.arange(50, dtype=np.float64)
 _RESPONSE_S = 0.5
-# Behind another car brakes are put on faster than for the road (ADR 0109).
+# Behind another car brakes are put on faster than for the road (ADR 0098).
 _JERK_MPS3, _BEHIND_JERK_MPS3, _EMERGENCY_JERK_MPS3 = 2.0, 5.0, 10.0
 _ROAD_BRAKING_MPS2 = 3.0
 
@@ -43,7 +43,7 @@ class Following(NamedTuple):
 
 
 # Other drivers, and one whose car brakes by 3.5 m/s^2 at most (`tools/world/car.py`): it begins
-# earlier, as what cameras see late it cannot make up for (ADR 0109).
+# earlier, as what cameras see late it cannot make up for (ADR 0098).
 QUICK, CAREFUL = Following(2.0, 1.5), Following(2.5, 1.0)
 
 

@@ -111,9 +111,7 @@ def _write_box(
     return inside.where(block.pad(pairs), data)
 
 
-def _known_combined(
-    updates: Tensor, at: Array, rows: int, how: ScatterReduction
-) -> Tensor | None:
+def _known_combined(updates: Tensor, at: Array, rows: int, how: ScatterReduction) -> Tensor | None:
     """Return the reduction of the updates of each row, the neutral element where there is none."""
     written, target, counts = np.unique(at, return_inverse=True, return_counts=True)
     most = int(counts.max())

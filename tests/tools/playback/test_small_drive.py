@@ -21,7 +21,7 @@ from tools.render.write_drive import write_drive
 ROOT = Path(__file__).parents[3]
 FULL = DriveSpec(seed=3, frames=100)
 # What reduced pictures and a missing wide camera may do on average, with half as much again in
-# reserve (docs/adr/0063-recorded-drives.md).
+# reserve (docs/adr/0013-replay.md).
 GATES = (
     "lateral_2s_mean_m < 0.2",
     "left_line_10m_mean_m < 0.1",
