@@ -5,11 +5,16 @@ Modes of what this package makes are set on purpose, whatever the umask of the p
 """
 
 import grp
+import ipaddress
 import os
 import pwd
 import stat
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 ADVICE: Final = (
     "run both processes with one group, or correct group and mode (docs/formats/bus.md#who-may-use)"
@@ -58,3 +63,122 @@ def set_mode(descriptor: int, mode: int) -> None:
     status = os.fstat(descriptor)
     if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != mode:
         os.fchmod(descriptor, mode)
+
+
+# ----------------------------------------------------------------------------------------------
+# Names the process that holds a port or a lock, for the reader of a refusal, where Linux tells.
+#
+# Reads /proc once, a bounded part of it, and only after something was refused. What this process
+# may not see is left out: of another user's socket there is the user.
+
+_PROC: Final = Path("/proc")
+_LISTENS: Final = "0A"
+# Of sockets, of locks, and of open files of all processes: a tenth of a second each.
+_MOST_ROWS: Final = 50_000
+_MOST_FILES: Final = 50_000
+_MOST_COMMAND: Final = 60
+
+_Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class _Socket(NamedTuple):
+    state: str
+    user: int
+    inode: int
+
+
+def holder_of_port(port: int, host: str) -> str | None:
+    """Return who holds a TCP port, as "process 4711 (./bridge)"; None where nobody can tell.
+
+    Args:
+        port: That could not be bound.
+        host: Where; anything but a number, as "*" or a name, is taken for every address.
+    """
+    wanted: _Ip | None = None
+    with suppress(ValueError):
+        wanted = ipaddress.ip_address(host.strip("[]"))
+    with suppress(OSError, ValueError, IndexError):
+        # An outgoing connection has a port, too; who listens has it more likely.
+        found = sorted(_sockets(port, wanted), key=lambda one: one.state != _LISTENS)
+        if found:
+            process = _process_with(f"socket:[{found[0].inode}]")
+            return process or f"a process of user {user_name(found[0].user)}"
+    return None
+
+
+def holder_of_lock(descriptor: int) -> str | None:
+    """Return who holds the `flock` of an open file, as `holder_of_port`."""
+    with suppress(OSError, ValueError, IndexError):
+        status = os.fstat(descriptor)
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        file = f"{device}:{status.st_ino}"
+        for words in _rows(_PROC / "locks"):
+            # A line of one who waits has an arrow behind the number.
+            if words[1] == "FLOCK" and words[5] == file and int(words[4]) > 0:
+                return name_of_process(int(words[4]))
+    return None
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    with path.open(encoding="utf-8") as lines:
+        for line in islice(lines, _MOST_ROWS):
+            yield line.split()
+
+
+def _sockets(port: int, wanted: _Ip | None) -> Iterator[_Socket]:
+    """Yield the sockets that keep others from binding a port at an address; None: at any."""
+    for name in ("tcp", "tcp6"):
+        with suppress(FileNotFoundError):  # a kernel without IPv6
+            for words in islice(_rows(_PROC / "net" / name), 1, None):
+                address, _, hexadecimal = words[1].partition(":")
+                inode = int(words[9])
+                if int(hexadecimal, 16) == port and inode and _is_at(_ip(address), wanted):
+                    yield _Socket(words[3], int(words[7]), inode)
+
+
+def _ip(hexadecimal: str) -> _Ip:
+    """Read an address of /proc/net: words of 32 bits in the order of this machine's bytes."""
+    words = (int(hexadecimal[i : i + 8], 16) for i in range(0, len(hexadecimal), 8))
+    found = ipaddress.ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def _is_at(held: _Ip, wanted: _Ip | None) -> bool:
+    return wanted is None or held == wanted or held.is_unspecified or wanted.is_unspecified
+
+
+def _process_with(link: str) -> str | None:
+    """Return the first process that has a file open of which the link says so."""
+    left = _MOST_FILES
+    for number in filter(str.isdecimal, _names(str(_PROC))):
+        files = f"{_PROC}/{number}/fd"
+        for file in islice(_names(files), left):
+            left -= 1
+            with suppress(OSError):  # it was closed meanwhile
+                if os.readlink(f"{files}/{file}") == link:  # noqa: PTH115 -- of many, fast
+                    return name_of_process(int(number))
+    return None
+
+
+def _names(directory: str) -> list[str]:
+    """Return the names in a directory; none where it has gone, or is another user's."""
+    try:
+        return os.listdir(directory)  # noqa: PTH208 -- names are what is wanted
+    except OSError:
+        return []
+
+
+def name_of_process(number: int) -> str | None:
+    """Return a process, or that of a thread, with its command; None of one that is not there."""
+    place = _PROC / str(number)
+    if not place.is_dir():
+        return None
+    words = b""
+    with suppress(OSError), (place / "cmdline").open("rb") as file:
+        words = file.read(4 * _MOST_COMMAND)
+    command = words.replace(b"\0", b" ").decode(errors="replace").strip()
+    # Whoever started it may have called it anything; a message has one line.
+    command = "".join(one if one.isprintable() else "?" for one in command)
+    if len(command) > _MOST_COMMAND:
+        command = f"{command[: _MOST_COMMAND - 3]}..."
+    return f"process {number} ({command})" if command else f"process {number}"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cereal import frame_ring, ring_file
 from cereal.errors import FrameError
-from cereal.frame_format import FrameFormat, nv12_format, nv12_unpadded
+from cereal.frame_ring import FrameFormat, nv12_format, nv12_unpadded
 
 __all__ = [
     "STREAMS",

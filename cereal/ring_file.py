@@ -14,8 +14,7 @@ from typing import Final
 
 from cereal.access import set_mode, why_refused
 from cereal.errors import FrameError
-from cereal.frame_format import FrameFormat
-from cereal.frame_ring import MAGIC, VERSION, Mapping, ring_bytes
+from cereal.frame_ring import MAGIC, VERSION, FrameFormat, Mapping, ring_bytes
 
 # Pictures of people: the group of the writer may read them, and nobody but it may write.
 RING_MODE: Final = 0o640

@@ -21,8 +21,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.number_options import MOST_COUNT, MOST_S, MOST_SEED, real, whole
-from tools.training.options import DEFAULT_SLOTS, TrainingOptions, parse_seeds, share_cores
-from tools.training.recipe import RECIPE, recipe_of, resumed
+from tools.training.options import (
+    DEFAULT_SLOTS,
+    RECIPE,
+    TrainingOptions,
+    parse_seeds,
+    recipe_of,
+    resumed,
+    share_cores,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -124,8 +131,8 @@ def run(args: argparse.Namespace) -> int:
         return _eight_bits(args)
     options = _options_of(args, goes_on=args.resume)
     # torch takes seconds to load; what is wrong with the options is said before.
-    from tools.training.card import write_card
-    from tools.training.export import write_models
+    from tools.training.export.card import write_card
+    from tools.training.export.export import write_models
     from tools.training.training import Training
 
     outcome = Training(options, resume=args.resume, show=args.verbosity >= 0).run()
@@ -189,10 +196,10 @@ def _eight_bits(args: argparse.Namespace) -> int:
             "training each time"
         )
     options = _options_of(args, goes_on=True)
-    from tools.training.card import write_card
     from tools.training.distillation import FOLDER, distil
-    from tools.training.export import write_models
-    from tools.training.onnx_weights import EightBitGraph
+    from tools.training.export.card import write_card
+    from tools.training.export.export import write_models
+    from tools.training.export.onnx_weights import EightBitGraph
 
     found = distil(options, minutes, show=args.verbosity >= 0)
     last = list(found.apart)[-1]

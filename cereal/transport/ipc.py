@@ -11,9 +11,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from cereal.access import set_mode, why_refused
+from cereal.access import holder_of_lock, set_mode, why_refused
 from cereal.errors import TransportError
-from cereal.holder import holder_of_lock
 
 # The owner and the group: nobody else may listen, or pretend to be a sensor.
 SOCKET_MODE: Final = 0o660

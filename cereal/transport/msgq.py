@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
+from cereal.access import name_of_process
 from cereal.errors import MessageSizeError, TransportError
-from cereal.holder import name_of_process
 from cereal.msgq import wake
 from cereal.msgq.layout import WRITE_UID, largest_message, thread_of
 from cereal.msgq.reader import RingReader

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import zmq
 
+from cereal.access import holder_of_port
 from cereal.address import BusAddress
 from cereal.errors import TransportError
-from cereal.holder import holder_of_port
 from cereal.stacks import DEFAULT_STACK, Stack
 from cereal.transport import ipc
 from cereal.transport.base import Subscriber

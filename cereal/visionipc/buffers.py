@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.errors import FrameError
-from cereal.frame_format import FrameFormat
+from cereal.frame_ring import FrameFormat
 from cereal.visionipc.conversation import Answer, Identity
 from cereal.visionipc.layout import FRAME_ID, Description, parse_descriptions
 

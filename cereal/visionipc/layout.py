@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 from cereal.errors import FrameError
-from cereal.frame_format import FrameFormat
-from cereal.frame_ring import is_sound
+from cereal.frame_ring import FrameFormat, is_sound
 from cereal.frames import STREAMS
 from cereal.stacks import VISION_ENDPOINT
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from cereal.errors import FrameError
-from cereal.frame_format import FrameFormat
-from cereal.frame_ring import Fence
+from cereal.frame_ring import Fence, FrameFormat
 from cereal.frames import Frame
 from cereal.transport.base import Subscriber
 from cereal.visionipc.buffers import Buffers, map_buffers

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.errors import FrameError
-from cereal.frame_format import FrameFormat
-from cereal.frame_ring import MAX_FRAME_ID, is_sound
+from cereal.frame_ring import MAX_FRAME_ID, FrameFormat, is_sound
 from cereal.stacks import DEFAULT_STACK, Stack
 from cereal.transport.base import Publisher, Transport
 from cereal.visionipc.layout import (

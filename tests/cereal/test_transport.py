@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import zmq
 
+from cereal.access import holder_of_port
 from cereal.address import Addresses
 from cereal.errors import TransportError
-from cereal.holder import holder_of_port
 from cereal.stacks import DEFAULT_STACK
 from cereal.transport import (
     MemoryTransport,

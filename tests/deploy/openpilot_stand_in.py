@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from cereal.clock import MonotonicClock
-from cereal.frame_format import nv12_unpadded
+from cereal.frame_ring import nv12_unpadded
 from cereal.schema import new_event
 from cereal.transport import MsgqTransport
 from cereal.visionipc.server import VisionIpcServer

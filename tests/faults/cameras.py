@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from cereal.frame_format import FrameFormat
+from cereal.frame_ring import FrameFormat
 from cereal.frames import FrameRingWriter, nv12_format
 
 PERIOD_NS = 50_000_000

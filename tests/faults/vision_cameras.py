@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cereal.frame_format import FrameFormat
+from cereal.frame_ring import FrameFormat
 from cereal.transport import MsgqTransport
 from cereal.visionipc import VisionIpcServer
 from tests.faults.cameras import Cameras

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cereal.frame_format import FrameFormat, nv12_unpadded
+from cereal.frame_ring import FrameFormat, nv12_unpadded
 from cereal.frames import Frame
 from tools.drives.drive import Drive, DriveInfo, Moment
 

@@ -23,7 +23,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cereal.clock import MonotonicClock
-from cereal.frame_format import nv12_unpadded
+from cereal.frame_ring import nv12_unpadded
 from cereal.frames import FrameRingWriter
 from cereal.pubsub import PubMaster
 from cereal.schema import read_event

@@ -14,8 +14,8 @@ from tools.closed_loop.messages import DEVICE, ENDED_BEFORE_NS, EXPOSED_BEFORE_N
 from tools.closed_loop.simulation import Simulation
 from tools.closed_loop.trial import Trial
 from tools.lib.video import write_planes
-from tools.world.painter import Painter
-from tools.world.sky import Picture
+from tools.world.painting.painter import Painter
+from tools.world.painting.sky import Picture
 from tools.world.view import Lens, Mount
 
 # The wide frame is published first: when the road frame wakes the daemon, both are there.

@@ -30,8 +30,8 @@ from tools.views.overlay import (
     RED,
     ribbon,
 )
-from tools.world.painter import Painter
-from tools.world.sky import Picture
+from tools.world.painting.painter import Painter
+from tools.world.painting.sky import Picture
 from tools.world.view import Lens, Mount
 
 # A column of a page; more pixels only make the file large.

@@ -20,7 +20,7 @@ from tools.closed_loop.cameras import Pictures
 from tools.closed_loop.daemon_driver import Disturbance
 from tools.closed_loop.messages import Told
 from tools.lib.wrapped_program import WrappedProgram
-from tools.world.sky import Picture
+from tools.world.painting.sky import Picture
 
 Bytes = NDArray[np.uint8]
 

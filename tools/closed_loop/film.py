@@ -33,8 +33,8 @@ from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.lib.progress_bar import Progress
 from tools.render.hevc import Packet, encode_file
 from tools.render.messages import fill_encode_index
-from tools.world.painter import Painter
-from tools.world.sky import Picture
+from tools.world.painting.painter import Painter
+from tools.world.painting.sky import Picture
 from tools.world.view import Lens, Mount
 
 INDEX_SERVICES: Final = {ROAD_STREAM: "roadEncodeIdx", WIDE_STREAM: "wideRoadEncodeIdx"}

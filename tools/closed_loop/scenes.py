@@ -19,7 +19,7 @@ from tools.lib.picture import encode_jpeg
 from tools.world.body import Body
 from tools.world.curves import Floats
 from tools.world.expert import Expert
-from tools.world.painter import Painter
+from tools.world.painting.painter import Painter
 from tools.world.traffic import Vehicle
 from tools.world.truth import truth_of
 from tools.world.view import Lens, Mount

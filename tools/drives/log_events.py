@@ -15,7 +15,7 @@ from typing import Final
 from cereal.errors import LogError
 from cereal.log_reader import read_log_bytes
 from tools.drives.drive import Message
-from tools.drives.event_header import read_header
+from tools.drives.event_bytes import read_header
 from tools.errors import DriveError
 
 logger = logging.getLogger(__name__)

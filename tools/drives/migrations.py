@@ -19,7 +19,7 @@ from typing import Any, Final
 from cereal.errors import MessageError
 from cereal.schema import content, read_event, reading
 from tools.drives.drive import Message
-from tools.drives.event_patch import write_field
+from tools.drives.event_bytes import write_field
 
 # Read-out of the sensor of that time; what logs without a start of frame are given.
 _READOUT_NS: Final = 18_000_000

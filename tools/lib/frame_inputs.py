@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cereal.frame_format import FrameFormat, nv12_format
+from cereal.frame_ring import FrameFormat, nv12_format
 from modeld.vehicle.calibration import find_cameras
 from modeld.vehicle.driver_camera import VIEW_INTRINSICS
 from modeld.vehicle.view_geometry import (

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from cereal.errors import LogError, MessageError
 from cereal.schema import read_event
-from tools.drives.event_header import read_header
+from tools.drives.event_bytes import read_header
 from tools.lib.drive_time import DriveTime
 from tools.lib.health_judge import Health
 from tools.live.fields import FieldPath, Shown, read_fields

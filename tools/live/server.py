@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.typedefs import Handler, Middleware
 
-from cereal.holder import holder_of_port
+from cereal.access import holder_of_port
 from tools.errors import UsageError
 from tools.lib.json_output import json_text
 from tools.live.fields import catalogue

@@ -18,7 +18,7 @@ from cereal.errors import CerealError
 from cereal.log_writer import LogWriter
 from cereal.schema import content, read_event
 from cereal.transport import ZmqTransport
-from tools.drives.event_patch import write_stamp
+from tools.drives.event_bytes import write_stamp
 from tools.lib.drive_log import MONITORING_SERVICE
 from tools.playback.player_threads import hurry, yield_to_others
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cereal.frame_format import FrameFormat
+from cereal.frame_ring import FrameFormat
 from modeld.startup import DRIVER_STREAM
 from runtime import load_program
 from runtime.format.artifact import Artifact, read_artifact

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from cereal.camera_outlet import CameraWriter, open_outlet
+from cereal.cameras import CameraWriter, open_outlet
 from cereal.errors import TransportError
 from cereal.frames import DIRECTORY, Frame, FrameFormat
 from cereal.schema import log

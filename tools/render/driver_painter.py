@@ -7,7 +7,7 @@ import numpy as np
 from modeld.vehicle.calibration import Camera
 from tools.render.world import TICKS_PER_S
 from tools.world.curves import Floats, random_walk, through_knots
-from tools.world.sky import Picture
+from tools.world.painting.sky import Picture
 
 _CABIN, _SEAT, _SHIRT = (58, 128, 128), (44, 130, 126), (76, 140, 118)
 _SKIN, _HAIR, _DARK = (142, 114, 148), (40, 124, 132), (30, 128, 128)

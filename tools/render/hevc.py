@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from modeld.vehicle.calibration import Camera
-from tools.world.sky import Picture
+from tools.world.painting.sky import Picture
 from tools.world.view import Bytes
 
 RATE_HZ = 20

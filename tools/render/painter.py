@@ -14,13 +14,13 @@ from tools.render.world import (
     World,
 )
 from tools.world.body import Body
-from tools.world.lanes import Lanes, Marking, MarkingKind
-from tools.world.painter import Painter
+from tools.world.painting.painter import Painter
+from tools.world.painting.sky import Picture
 from tools.world.road import Road
 from tools.world.scenery import PLAIN, Scenery
-from tools.world.sky import Picture
 from tools.world.traffic import Vehicle
 from tools.world.view import Mount
+from tools.world.world import Lanes, Marking, MarkingKind
 from tools.world.world import World as PaintedWorld
 
 # By day, without noise: noise mostly busies the encoder.

@@ -13,7 +13,7 @@ from tools.render.recorded_motion import recorded_motion
 from tools.render.small_video import encode_small
 from tools.render.spec import FRAME_NS, SMALL, DriveSpec
 from tools.render.world import TICK_NS, World, seeded_motion
-from tools.world.sky import Picture
+from tools.world.painting.sky import Picture
 
 FILES = {
     "road": "fcamera.hevc",

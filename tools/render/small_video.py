@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tools.drives.qcamera import SIZE
 from tools.render.hevc import RATE_HZ, Packet, fill_plane
-from tools.world.sky import Picture
+from tools.world.painting.sky import Picture
 from tools.world.view import Bytes
 
 # Of transport streams.

@@ -15,7 +15,7 @@ import torch
 
 from runtime.files.whole_file import whole_file
 from tools.errors import TrainingError
-from tools.training.networks import Policy, Vision
+from tools.training.networks.networks import Policy, Vision
 
 FORMAT = 7
 NAME = "checkpoint.pt"

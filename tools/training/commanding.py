@@ -24,7 +24,7 @@ from modeld.constants import (
     T_IDXS,
 )
 from tools.training.heads import PLAN, Singles
-from tools.training.scaling import Scaling
+from tools.training.networks.scaling import Scaling
 
 _UNTIL_S = 2.0
 # Times of a plan until then, and the first one after it.
@@ -44,7 +44,8 @@ _ACCELERATION_WEIGHT, _YAW_WEIGHT, _COMMAND_WEIGHT = 3.0, 3.0, 4.0
 # were as right as without (every tenth of 944 drives, 2026-11-26, ADR 0098).
 _OWN_SPEED_WEIGHT = 30.0
 # When commands are read, as indices of times: 0.35 to 0.98 s and 0.24 to 0.48 s, around the delays
-# of motor and brakes and of the steering, with frame and filter (`tools/training/drives.py`).
+# of motor and brakes and of the steering, with frame and filter
+# (`tools/training/samples/drives.py`).
 _LONGITUDINAL, _LATERAL = slice(6, 11), slice(5, 8)
 # An error of the heading counts as the lateral acceleration that it commands, at this speed at
 # most, m/s, so that motorways do not outweigh all else.

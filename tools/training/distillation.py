@@ -6,46 +6,165 @@ training is changed: what comes of it lies in a folder of its own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from modeld.constants import T_IDXS
 from tools.lib.crew import Crew
-from tools.training.drive_files import read_drives
-from tools.training.evaluate import answers
-from tools.training.export import Trained
+from tools.training.errors_on_samples import answers
+from tools.training.export.export import Trained
 from tools.training.figures import Figures, figures_of, judge
 from tools.training.finished import Finished, load_finished
-from tools.training.following import Lesson, follow
 from tools.training.heads import (
     PLAN,
     POLICY_HEADS,
     VISION_TARGETS,
+    Head,
     places_in_target,
     size_of,
 )
-from tools.training.histories import Histories, join
+from tools.training.losses import HIGHEST, LOWEST
 from tools.training.memory import keep_freed_memory
-from tools.training.networks import Policy, Vision, arrays_of
+from tools.training.networks.networks import Policy, Vision, arrays_of
+from tools.training.networks.rounded_networks import (
+    call_rounded,
+    fold_norms,
+    matrices_of,
+    round_weights,
+    scale_of,
+)
 from tools.training.options import TrainingOptions
-from tools.training.painting import PaintingPlan, fill
 from tools.training.policy_stage import draw, plan_scaling
-from tools.training.processes import open_crew
-from tools.training.progress import TrainingProgress
-from tools.training.records import Records
-from tools.training.replay import Replay, Sample, open_replay
-from tools.training.rounded_networks import fold_norms, round_weights
-from tools.training.situations import Situations
+from tools.training.records import Records, TrainingProgress, Watch
+from tools.training.samples.drive_files import read_drives
+from tools.training.samples.histories import Histories, join
+from tools.training.samples.painting import PaintingPlan, fill, open_crew
+from tools.training.samples.replay import Replay, Sample, open_replay
+from tools.training.samples.situations import Situations
+from tools.training.samples.turns import Turns
 from tools.training.training import held_out
-from tools.training.turns import Turns
-from tools.training.vision_stage import disturbed, mirror_some
+from tools.training.vision_stage import CLIP, disturbed, learning_rate, mirror_some
+
+# --- Lets a network with rounded weights follow the one it was made from (distillation) -------
+#
+# Hinton and others, "Distilling the knowledge in a neural network", 2015: no truth is needed, only
+# what the teacher says of the same inputs, which is more than what is true.
+
+# How far a weight moves in a step at most, in steps of its rounding (the mean of its matrix), and
+# what is not rounded.
+ROUNDED_RATE = 0.003
+OTHER_RATE = 1e-5
+# Of deviations of the teacher's deviations, and of `hidden_state`, which the policy reads.
+DEVIATION_WEIGHT = 0.1
+HIDDEN_WEIGHT = 4.0
+HIDDEN = "hidden_state"
+
+Draw = Callable[[], tuple[Tensor, ...]]
+"""Gives the inputs of a step."""
+Report = Callable[[float, int, float, dict[str, Tensor]], None]
+"""Takes the share that is done, the step, the loss and that of each head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What is followed.
+
+    Attributes:
+        teacher: it, for evaluation.
+        heads: whose outputs count.
+        draw: gives inputs.
+        seconds: how long.
+        stage: name for errors.
+    """
+
+    teacher: nn.Module
+    heads: tuple[Head, ...]
+    draw: Draw
+    seconds: float
+    stage: str
+
+
+def follow(student: nn.Module, lesson: Lesson, report: Report) -> int:
+    """Train a network whose matrices are rounded until its time is over; return the steps.
+
+    Args:
+        student: norms folded; changed in place. Its weights are not rounded when this returns.
+        lesson: what it follows.
+        report: told of each step.
+
+    Raises:
+        TrainingError: it diverged.
+    """
+    learnt = [p for p in student.parameters() if p.requires_grad]
+    groups, rates = _groups(student)
+    optimizer = torch.optim.Adam(groups, fused=True)
+    begun, step, watch = time.perf_counter(), 0, Watch("begin again")
+    while (share := (time.perf_counter() - begun) / max(lesson.seconds, 1e-9)) < 1.0:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = learning_rate(share, rate)
+        inputs = lesson.draw()
+        with torch.no_grad():
+            wanted = lesson.teacher(*inputs)
+        loss, parts = following_loss(lesson.heads, call_rounded(student, *inputs), wanted)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(learnt, CLIP)
+        optimizer.step()
+        step += 1
+        value = float(loss.detach())
+        watch.see(lesson.stage, step, value)
+        report(share, step, value, parts)
+    return step
+
+
+def _groups(student: nn.Module) -> tuple[list[dict[str, Any]], list[float]]:
+    """Return the parameters in groups, and the highest rate of each."""
+    matrices = matrices_of(student)
+    rounded = {id(weight) for weight in matrices.values()}
+    others = [p for p in student.parameters() if p.requires_grad and id(p) not in rounded]
+    rates = [ROUNDED_RATE * float(scale_of(weight).mean()) for weight in matrices.values()]
+    groups = [{"params": [weight]} for weight in matrices.values()]
+    return [*groups, {"params": others}], [*rates, OTHER_RATE]
+
+
+def following_loss(
+    heads: tuple[Head, ...], said: dict[str, Tensor], wanted: dict[str, Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return how far outputs are from those of the teacher, and that of each head.
+
+    Means count by how sure the teacher is of them, as in its own loss.
+
+    Args:
+        heads: whose outputs count.
+        said: outputs by name, in units of the scaling.
+        wanted: those of the teacher.
+    """
+    parts: dict[str, Tensor] = {}
+    for head in heads:
+        apart = (said[head.name] - wanted[head.name]).square()
+        if head.kind == "gaussian":
+            logs = wanted[head.name][:, head.size :].clamp(LOWEST, HIGHEST)
+            means = (apart[:, : head.size] * torch.exp(-logs)).mean()
+            parts[head.name] = means + DEVIATION_WEIGHT * apart[:, head.size :].mean()
+        else:
+            parts[head.name] = apart.mean()
+    total = torch.stack([head.weight * parts[head.name] for head in heads]).sum()
+    if HIDDEN in wanted:
+        parts[HIDDEN] = (said[HIDDEN] - wanted[HIDDEN]).square().mean()
+        total = total + HIDDEN_WEIGHT * parts[HIDDEN]
+    return total, {name: part.detach() for name, part in parts.items()}
+
+
+# ----------------------------------------------------------------------------------------------
 
 FOLDER = "eight-bits"
 # The rest of the time is the policy's, which is small.

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from modeld.constants import T_IDXS, X_IDXS
 from tools.training.heads import PLAN, VISION_HEADS, VISION_TARGETS, Singles, places_in_target
-from tools.training.replay import Sample
-from tools.training.situations import CRAWLING_MPS, KINDS
+from tools.training.samples.replay import Sample
+from tools.training.samples.situations import CRAWLING_MPS, KINDS
 
 _LINE_M = (10.0, 30.0)
 _PATH_S = (1.0, 2.0, 4.0)

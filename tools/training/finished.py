@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tools.errors import TrainingError
 from tools.training import checkpoint
-from tools.training.networks import Policy, Vision
+from tools.training.networks.networks import Policy, Vision
+from tools.training.networks.scaling import Scaling
 from tools.training.options import ROUNDS
-from tools.training.scaling import Scaling
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tools.training.export import Trained, Written, build_models
+from tools.training.export.export import Trained, Written, build_models
 from tools.training.heads import VISION_TARGETS, size_of
-from tools.training.networks import Policy, Vision
-from tools.training.scaling import Scaling
+from tools.training.networks.networks import Policy, Vision
+from tools.training.networks.scaling import Scaling
 
 
 def check_sizes() -> Written:

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tools.training.averaging import Average
 from tools.training.commanding import CommandLoss
 from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, POLICY_HEADS, VISION_TARGETS
-from tools.training.histories import Histories
 from tools.training.losses import total_loss
-from tools.training.networks import Policy, Vision
-from tools.training.records import Records
-from tools.training.scaling import Scaling, part_of
+from tools.training.networks.networks import Policy, Vision
+from tools.training.networks.optimizers import Average
+from tools.training.networks.scaling import Scaling, part_of
+from tools.training.records import RESUME, Records, Watch
+from tools.training.samples.histories import Histories
 from tools.training.vision_stage import CLIP, Tick, learning_rate
-from tools.training.watch import RESUME, Watch
 
 STAGE = "policy"
 BATCH = 192

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import sys
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.errors import TrainingError
 from tools.lib.json_output import json_text
 from tools.lib.report_page import tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Range, padded_range
@@ -138,3 +144,102 @@ def _chart(summary: str, points: NDArray[np.float64]) -> str:
     chart = Chart(360, 220, end, padded_range(shown, minimum_span=1e-3), "minutes", "", summary)
     chart.line(x, y, "curve")
     return chart.render()
+
+
+# --- Says how far a training is: a bar on a terminal, else a line now and then ----------------
+
+# Between two lines where there is no terminal.
+_LINE_S = 60.0
+
+
+class TrainingProgress:
+    """A bar over the minutes of a training."""
+
+    def __init__(self, minutes: float, *, show: bool) -> None:
+        """Begin; nothing is shown unless wanted."""
+        self._minutes = minutes
+        self._bar: Any | None = None
+        self._show = show
+        self._told_s = -_LINE_S
+        if show and sys.stderr.isatty():
+            from tqdm import tqdm
+
+            form = "{l_bar}{bar}| {n:.1f} of {total:g} min{postfix}"
+            self._bar = tqdm(total=minutes, file=sys.stderr, bar_format=form)
+
+    def tell(self, minutes: float, stage: str, text: str) -> None:
+        """Show where it is.
+
+        Args:
+            minutes: spent so far.
+            stage: name.
+            text: what to say of it.
+        """
+        if self._bar is not None:
+            self._bar.n = min(round(minutes, 2), self._minutes)
+            self._bar.set_description_str(stage, refresh=False)
+            self._bar.set_postfix_str(text)
+            return
+        now = time.perf_counter()
+        if self._show and now - self._told_s >= _LINE_S:
+            self._told_s = now
+            print(f"{minutes:.1f} of {self._minutes:g} min, {stage}: {text}", file=sys.stderr)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+# --- Watches the loss of a training: the line that says it diverged, and what to do -----------
+
+# Steps whose losses are remembered.
+_MEMORY = 400
+# So many must be known before one can be far above them.
+_LEAST = 100
+# A loss is far above the median when it is so many times further above it than the losses usually
+# are around it; noise of batches was 8 at most in trainings that went well.
+FAR = 30.0
+RESUME = "go on from the last checkpoint with --resume and half the --learning-rate"
+# So many of the last losses must be far above: one batch of odd samples is none.
+_IN_A_ROW = 10
+
+
+class Watch:
+    """Judges one loss after the other.
+
+    Args:
+        advice: what to do where it diverges.
+    """
+
+    def __init__(self, advice: str) -> None:
+        self._advice = advice
+        self._losses: deque[float] = deque(maxlen=_MEMORY)
+        self._far = 0
+
+    def see(self, stage: str, step: int, loss: float) -> None:
+        """Take the loss of a step.
+
+        Raises:
+            TrainingError: it is not a finite number, or losses are far above their median.
+        """
+        if not math.isfinite(loss):
+            raise self._error(stage, step, f"{loss}")
+        if len(self._losses) >= _LEAST:
+            middle = median(self._losses)
+            usual = median(abs(value - middle) for value in self._losses)
+            limit = middle + FAR * max(usual, 1e-3 * abs(middle), 1e-6)
+            self._far = self._far + 1 if loss > limit else 0
+            if self._far >= _IN_A_ROW:
+                raise self._error(
+                    stage, step, f"{loss:.4g} for {self._far} steps, {middle:.4g} before"
+                )
+            if loss > limit:
+                return
+        self._losses.append(loss)
+
+    def _error(self, stage: str, step: int, found: str) -> TrainingError:
+        return TrainingError(
+            f"{stage} stage, step {step}: expected a loss that falls, found {found}: the training "
+            f"diverged; {self._advice}"
+        )

@@ -16,27 +16,23 @@ import torch
 from tools.errors import UsageError
 from tools.training import checkpoint, vision_stage
 from tools.training.commanding import CommandLoss
-from tools.training.drive_files import DRIVES, read_drives, write_drive
-from tools.training.driving import DrivesPlan, drive_on, save_student
-from tools.training.evaluate import answers
-from tools.training.export import Trained
+from tools.training.errors_on_samples import answers, command_errors
+from tools.training.export.export import Trained
 from tools.training.figures import Figures, judge
 from tools.training.heads import VISION_TARGETS, size_of
-from tools.training.histories import join
 from tools.training.limits import check_sizes
 from tools.training.memory import keep_freed_memory
-from tools.training.networks import Policy, Vision, arrays_of
-from tools.training.options import ROUNDS, TrainingOptions
-from tools.training.painting import PaintingPlan, fill
-from tools.training.policy_figures import command_errors
+from tools.training.networks.networks import Policy, Vision, arrays_of
+from tools.training.networks.scaling import Scaling
+from tools.training.options import ROUNDS, TrainingOptions, recipe_of
 from tools.training.policy_stage import Reporter, begin_policy, learn, plan_scaling
-from tools.training.processes import open_crew
-from tools.training.progress import TrainingProgress
-from tools.training.recipe import recipe_of
-from tools.training.records import Records
-from tools.training.replay import Sample, open_replay
-from tools.training.scaling import Scaling
-from tools.training.situations import Situations
+from tools.training.records import Records, TrainingProgress
+from tools.training.samples.drive_files import DRIVES, read_drives, write_drive
+from tools.training.samples.driving import DrivesPlan, drive_on, save_student
+from tools.training.samples.histories import join
+from tools.training.samples.painting import PaintingPlan, fill, open_crew
+from tools.training.samples.replay import Sample, open_replay
+from tools.training.samples.situations import Situations
 from tools.training.vision_stage import VisionRun, VisionState
 
 # Of each held-out world: so many moments, as worlds differ more than moments do.

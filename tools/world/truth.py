@@ -30,9 +30,8 @@ from modeld.vehicle.desire import Desire
 from tools.world.body import Body
 from tools.world.curves import Floats
 from tools.world.expert import LEFT, Plan
-from tools.world.lanes import Marking, MarkingKind
 from tools.world.traffic import Vehicle, foresee, nearest_ahead
-from tools.world.world import World
+from tools.world.world import Marking, MarkingKind, World
 
 # Behind the windscreen of a passenger car (openpilot's calibration starts from it).
 CAMERA_HEIGHT_M = 1.22

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cereal.frame_format import FrameFormat, nv12_format, nv12_unpadded
+from cereal.frame_ring import FrameFormat, nv12_format, nv12_unpadded
 from runtime.run.executor import Program
 from scheduler.driving.warp import luma_image, model_image
 from scheduler.ir import dtype as dt

@@ -19,7 +19,7 @@ from tools.example_models.policy import PolicyConfig, build_policy
 from tools.example_models.vision import VisionConfig, build_vision
 from tools.playback.model import LoadedModel, load_model
 from tools.world.body import Body
-from tools.world.sky import Picture
+from tools.world.painting.sky import Picture
 from tools.world.view import Mount
 from tools.world.world import World
 

@@ -22,7 +22,7 @@ from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import make_trial
 from tools.lib.picture import encode_jpeg
 from tools.lib.video import read_planes
-from tools.world.sky import Picture
+from tools.world.painting.sky import Picture
 
 
 def pictures(seed: int = 0) -> Pictures:

@@ -26,7 +26,7 @@ from tests.tools.drives.segments import (
 from tests.tools.messages import event_of
 from tools.drives import log_events
 from tools.drives.drive import KEPT_MOMENTS, Drive, Message
-from tools.drives.event_header import EventHeader, read_header
+from tools.drives.event_bytes import EventHeader, read_header
 from tools.drives.open_drive import DriveOptions
 from tools.drives.openpilot import open_drive
 from tools.errors import DriveError

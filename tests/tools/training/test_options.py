@@ -11,14 +11,16 @@ import pytest
 from tests.tools.conftest import Modeld
 from tools.errors import UsageError
 from tools.training.options import (
+    RECIPE,
     ROUND_SHARES,
     ROUNDS,
     VISION_SHARE,
     Seeds,
     TrainingOptions,
     parse_seeds,
+    recipe_of,
+    resumed,
 )
-from tools.training.recipe import RECIPE, recipe_of, resumed
 
 SEEDS = "--worlds: expected FIRST:END with at least one seed, found "
 HELD_OUT = "--held-out: expected seeds that are not trained on, found 49 in --worlds 0:50"

@@ -15,14 +15,19 @@ import pytest
 
 from tests.tools.page import Page
 from tools.errors import TrainingError
-from tools.training.card import write_card
-from tools.training.drive_files import DRIVES, read_drives, write_drive
-from tools.training.drives import DriveRecord
-from tools.training.export import MOST_BYTES, MOST_PARAMETERS, POLICY_FILE, VISION_FILE, Written
+from tools.training.export.card import write_card
+from tools.training.export.export import (
+    MOST_BYTES,
+    MOST_PARAMETERS,
+    POLICY_FILE,
+    VISION_FILE,
+    Written,
+)
 from tools.training.figures import Figures
 from tools.training.options import TrainingOptions
-from tools.training.records import Records
-from tools.training.watch import Watch
+from tools.training.records import Records, Watch
+from tools.training.samples.drive_files import DRIVES, read_drives, write_drive
+from tools.training.samples.drives import DriveRecord
 
 MODELS = Path(__file__).parents[3] / "tools/models"
 

@@ -13,11 +13,10 @@ from tools.world.body import Body
 from tools.world.car import Car, CarModel
 from tools.world.curves import Floats
 from tools.world.expert import Command
-from tools.world.lanes import Lanes, Marking, MarkingKind
 from tools.world.road import GRID_M, Road, integrated
 from tools.world.scenery import PLAIN
 from tools.world.traffic import Vehicle
-from tools.world.world import World
+from tools.world.world import Lanes, Marking, MarkingKind, World
 
 
 def uniform_road(

@@ -13,13 +13,12 @@ from modeld.vehicle.calibration import Camera
 from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tests.tools.world.roads import body_on, changing_road, lanes_of, uniform_road, world_of
 from tools.world.curves import Floats
-from tools.world.lanes import MarkingKind
-from tools.world.painter import Painter
+from tools.world.painting.painter import Painter
+from tools.world.painting.sky import Picture
 from tools.world.scenery import PLAIN, random_scenery
-from tools.world.sky import Picture
 from tools.world.traffic import Vehicle
 from tools.world.view import MED_LENS, WIDE_LENS, Lens, Mount
-from tools.world.world import World, random_world
+from tools.world.world import MarkingKind, World, random_world
 
 HEIGHT_M = 1.22
 CAMERA = Lens.of(Camera(1344, 760, 1141.5))

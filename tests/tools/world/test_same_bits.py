@@ -19,7 +19,7 @@ import pytest
 
 from tests.tools.world.roads import body_on
 from tools.world.expert import Expert
-from tools.world.painter import Painter
+from tools.world.painting.painter import Painter
 from tools.world.traffic import Traffic
 from tools.world.truth import truth_of
 from tools.world.view import MED_LENS, WIDE_LENS, Mount

@@ -22,10 +22,9 @@ from tests.tools.world.roads import (
 from tools.world import traffic
 from tools.world.body import FRONT_M, Body
 from tools.world.expert import LEFT, RIGHT, Expert
-from tools.world.lanes import Lanes, Marking, MarkingKind
 from tools.world.traffic import ScriptedLead, Traffic, Vehicle
 from tools.world.truth import CAMERA_HEIGHT_M, Truth, truth_of
-from tools.world.world import World, random_world
+from tools.world.world import Lanes, Marking, MarkingKind, World, random_world
 
 
 def truth_on(world: World, body: Body, *vehicles: Vehicle, **options: float) -> Truth:

@@ -18,7 +18,7 @@ from modeld.vehicle.view_geometry import (
 from tests.tools.world.roads import body_on, lanes_of, uniform_road, world_of
 from tools.lib.camera import project
 from tools.world.curves import Floats
-from tools.world.painter import Painter
+from tools.world.painting.painter import Painter
 from tools.world.scenery import PLAIN
 from tools.world.view import MED_LENS, WIDE_LENS, Lens, Mount, View, rotation
 

@@ -10,10 +10,9 @@ import pytest
 from tests.tools.conftest import Modeld
 from tools.errors import TrainingError
 from tools.training import checkpoint, training, vision_stage
-from tools.training.architecture import PolicySize
-from tools.training.networks import Policy
-from tools.training.options import ROUNDS, TrainingOptions
-from tools.training.recipe import recipe_of
+from tools.training.networks.architecture import PolicySize
+from tools.training.networks.networks import Policy
+from tools.training.options import ROUNDS, TrainingOptions, recipe_of
 
 SMALL = ["--slots", "24", "--batch", "4", "--workers", "1", "--threads", "1", "--minutes", "0.1"]
 

@@ -17,18 +17,19 @@ from tests.tools.conftest import Modeld
 from tests.tools.training.with_torch.conftest import Networks, as_trained, histories
 from tools.errors import TrainingError
 from tools.example_models.interface import vision_slices
-from tools.training import checkpoint, export
-from tools.training.architecture import MIDDLE
-from tools.training.export import Trained, Written, vision_model, write_models
+from tools.training import checkpoint
+from tools.training.export import export
+from tools.training.export.export import Trained, Written, vision_model, write_models
+from tools.training.export.onnx_weights import EightBitGraph, WeightedGraph
 from tools.training.heads import PLAN, VISION_HEADS, VISION_TARGETS, Singles
 from tools.training.limits import check_sizes
-from tools.training.networks import as_input
-from tools.training.onnx_weights import EightBitGraph, WeightedGraph
+from tools.training.networks.architecture import MIDDLE
+from tools.training.networks.networks import as_input
+from tools.training.networks.parts import ConvNorm
+from tools.training.networks.rounded_networks import fold_norms, round_weights, rounded
+from tools.training.networks.rounding import in_eight_bits
+from tools.training.networks.scaling import part_of
 from tools.training.options import TrainingOptions
-from tools.training.parts import ConvNorm
-from tools.training.rounded_networks import fold_norms, round_weights, rounded
-from tools.training.rounding import in_eight_bits
-from tools.training.scaling import part_of
 from tools.training.training import Training
 
 FILES = ("vision.onnx", "policy.onnx")

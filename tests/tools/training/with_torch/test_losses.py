@@ -14,13 +14,13 @@ import torch
 
 from tests.tools.training.straight_road import singles, straight, with_lead
 from tests.tools.training.with_torch.conftest import Networks
-from tools.training import hints
-from tools.training.cells import COLUMNS, ROWS, lead_places, lead_readings, line_columns
-from tools.training.following import Lesson, follow, following_loss
+from tools.training.distillation import Lesson, follow, following_loss
 from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, POLICY_HEADS, Head
 from tools.training.losses import HIGHEST, LOWEST, head_loss, total_loss
-from tools.training.rounded_networks import call_rounded, fold_norms
-from tools.training.sweep import WAYS, way_of
+from tools.training.networks import hints
+from tools.training.networks.cells import COLUMNS, ROWS, lead_places, lead_readings, line_columns
+from tools.training.networks.rounded_networks import call_rounded, fold_norms
+from tools.training.networks.sweep import WAYS, way_of
 
 LINE = Head("line", "gaussian", (3,))
 NOWHERE = torch.full((1, 2, 16, 32), -14.0)

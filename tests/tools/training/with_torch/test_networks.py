@@ -7,8 +7,8 @@ import torch
 
 from tests.tools.training.with_torch.conftest import Networks, histories
 from tools.training.heads import HISTORY_ROWS
-from tools.training.muon import MOMENTUM, Muon, orthogonal, split
-from tools.training.networks import Vision, as_input, folded
+from tools.training.networks.networks import Vision, as_input, folded
+from tools.training.networks.optimizers import MOMENTUM, Muon, orthogonal, split
 from tools.training.policy_stage import begin_policy
 
 

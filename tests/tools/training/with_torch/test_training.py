@@ -19,10 +19,10 @@ import torch
 from tests.tools.conftest import Modeld
 from tools.training import checkpoint, vision_stage
 from tools.training.heads import VISION_TARGETS, places_in_target, size_of
+from tools.training.networks.scaling import measure
+from tools.training.networks.sweep import HEIGHT_M
 from tools.training.options import TrainingOptions
-from tools.training.replay import Batch
-from tools.training.scaling import measure
-from tools.training.sweep import HEIGHT_M
+from tools.training.samples.replay import Batch
 from tools.training.training import first_learnt
 from tools.training.vision_stage import VisionState, step
 

@@ -1,0 +1,1 @@
+"""Trained networks as ONNX files, and the card beside them."""

@@ -1,0 +1,1 @@
+"""The networks in torch, built from an architecture that is plain data."""
