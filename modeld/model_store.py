@@ -343,8 +343,7 @@ class ModelStore:
     def changing(self, *, make: bool = False) -> Iterator[None]:
         """Hold the lock of the store, without what a killed command left."""
         try:
-            if make:
-                store_files.make_directory(self.directory)
+            made = store_files.make_directory(self.directory) if make else []
             self._check_store()
             with store_files.locked(self.directory, self._lock_wait_s):
                 # Who made it holds no lock any more.
@@ -352,7 +351,11 @@ class ModelStore:
                     if _UNFINISHED.fullmatch(path.name):
                         logger.info("%s: removed, a killed command left it", path)
                         store_files.remove_tree(path)
-                yield
+                try:
+                    yield
+                except BaseException:
+                    store_files.unmake(self.directory, made)
+                    raise
         except OSError as error:
             raise StoreError(
                 f"{error.filename or self.directory}: cannot be changed: {error.strerror}; "

@@ -93,6 +93,10 @@ class WholeVerdict:
             "gates_hold": self.holds,
         }
 
+    def to_history(self) -> dict[str, float | None]:
+        """Return what a history keeps: the largest differences, and all costs."""
+        return {**largest_of(self.rows), **_cost_figures(*self.costs)}
+
     def table(self, sides: tuple[str, str]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return header and rows of the quantities that differ, and of those of the truth.
 
