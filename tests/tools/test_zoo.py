@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from modeld.config import SETTINGS
 from tests.support.built import built
 from tests.tools.command_lines import BESIDE, MORE, outputs_of, words_of
 from tests.tools.conftest import Modeld
 from tests.tools.zoo import Beast, Outcome, feed, make_kinds, make_zoo
 from tools.cli import COMMANDS
-from tools.command_files import COMMAND_FILES, attribute
+from tools.command_files import ARTIFACT, COMMAND_FILES, KEYS, PARAMS, STORE, attribute
+from tools.errors import FileKindError
 from tools.lib.file_kind import NOUNS, SURE
 from tools.lib.named_file import Role
 
@@ -158,6 +162,79 @@ def test_what_cannot_be_written_is_one_line(zoo: Zoo, command: str) -> None:
     shown = "expected a directory that can be written"
     faults += [one.check(2, shown) for one in feed(closed, zoo.place, stranger=True)]
     assert not any(faults), "\n".join(filter(None, faults))
+
+
+# What `modeld run` does with a path of its settings: reads it as a role says, or writes there.
+SETTING_PATHS: dict[str, Role | dict[str, str]] = {
+    "model": ARTIFACT,
+    "fallback_model": ARTIFACT,
+    "models_dir": replace(STORE, may_be_missing=False),
+    "bus_keys": replace(KEYS, may_be_missing=False),
+    "params_dir": replace(PARAMS, error=FileKindError),
+    "state_dir": DIRECTORIES,
+    "metrics_file": FILES,
+}
+# Enough to come as far as to the path: the artifact is sound, or the store is what there is.
+SET_BESIDE = {"fallback_model": ["model"], "models_dir": []}
+
+
+def settings_line(key: str, name: str, place: Path, *, by_variable: bool) -> list[str]:
+    """Return a command line of `modeld run` that names something by a setting."""
+    values = dict.fromkeys(SET_BESIDE.get(key, ["model"]), "a-artifact") | {key: name}
+    # A fallback is tried where the model is none; the daemon would go on with the model alone.
+    values |= {"model": "a-text"} if key in ("fallback_model", "params_dir") else {}
+    bus = ["--bus", f"ipc://{place}/a-directory", "-q"]
+    if by_variable:
+        return [*(f"MODELD_{one.upper()}={text}" for one, text in values.items()), "run", *bus]
+    file = place / f"{key}-{abs(hash(name))}.toml"
+    file.write_text("".join(f"{one} = {json.dumps(text)}\n" for one, text in values.items()))
+    return ["run", "--config", str(file), *bus]
+
+
+def judged_daemon(outcome: Outcome, name: str) -> str:
+    """Return what is wrong with how a daemon was refused, whose log has lines of its own."""
+    lines = outcome.err.splitlines()
+    is_told = bool(lines) and any(name in one for one in lines) and len(lines) <= 3
+    if outcome.code == 4 and is_told and not outcome.left and "unexpected" not in outcome.err:
+        return ""
+    return f"{' '.join(outcome.words)}: {outcome.code}: {outcome.left} {outcome.err[-600:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [key for key, one in SETTINGS.items() if one.kind is Path])
+def test_a_path_of_the_settings_is_refused_by_run(zoo: Zoo, key: str) -> None:
+    role = SETTING_PATHS[key]
+    if isinstance(role, Role):
+        named = [one.name for one in zoo.beasts if said_of(one, role) and one.name != "closed"]
+    else:
+        named = list(role)
+    lines = [
+        settings_line(key, name, zoo.place, by_variable=turn % 2 == 1)
+        for turn, name in enumerate(named)
+    ]
+    outcomes = feed(lines, zoo.place)
+    if isinstance(role, Role):
+        found = zip(outcomes, named, strict=True)
+        faults = [judged_daemon(one, "a-text" if key == "params_dir" else n) for one, n in found]
+    else:
+        faults = [one.check(2, key, said) for one, said in zip(outcomes, role.values(), strict=True)]
+    assert not any(faults), "\n".join(filter(None, faults))
+
+
+@pytest.mark.slow
+def test_config_shows_the_paths_of_the_settings_and_opens_none(zoo: Zoo) -> None:
+    keys = [key for key, one in SETTINGS.items() if one.kind is Path]
+    lines = []
+    for number, beast in enumerate(zoo.beasts):
+        # The fallback has to be another one than the model.
+        texts = {key: f"{'./' * (key == 'fallback_model')}{beast.name}" for key in keys}
+        file = zoo.place / f"all-{number}.toml"
+        file.write_text("".join(f"{key} = {json.dumps(text)}\n" for key, text in texts.items()))
+        lines.append(["config", "--changed", "--config", str(file)])
+        lines.append([*(f"MODELD_{key.upper()}={text}" for key, text in texts.items()), "config"])
+    for outcome in feed(lines, zoo.place):
+        assert (outcome.code, outcome.err, outcome.left) == (0, "", ()), outcome
+        assert all(key in outcome.out for key in keys)
 
 
 def sampled() -> Iterator[tuple[str, str, Role]]:

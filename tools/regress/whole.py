@@ -13,7 +13,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tools.behaviour.describe import number
-from tools.behaviour.difference import Row, Sides, figure_names, figures_of, pooled, worst_of_pool
+from tools.behaviour.difference import (
+    Row,
+    Sides,
+    figure_names,
+    figures_of,
+    largest_of,
+    pooled,
+    worst_of_pool,
+)
 from tools.behaviour.gates import Gates, GateVerdict, judge
 from tools.lib.table import format_table
 
