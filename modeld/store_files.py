@@ -44,7 +44,7 @@ def make_directory(path: Path) -> list[Path]:
 def unmake(store: Path, made: list[Path]) -> None:
     """Remove what `make_directory` made for a store that is still empty; its lock is held."""
     with contextlib.suppress(OSError):
-        if store in made and os.listdir(store) == [_LOCK]:
+        if store in made and [*store.iterdir()] == [store / _LOCK]:
             (store / _LOCK).unlink()
             for path in made:
                 path.rmdir()

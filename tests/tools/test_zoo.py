@@ -217,7 +217,9 @@ def test_a_path_of_the_settings_is_refused_by_run(zoo: Zoo, key: str) -> None:
         found = zip(outcomes, named, strict=True)
         faults = [judged_daemon(one, "a-text" if key == "params_dir" else n) for one, n in found]
     else:
-        faults = [one.check(2, key, said) for one, said in zip(outcomes, role.values(), strict=True)]
+        faults = [
+            one.check(2, key, said) for one, said in zip(outcomes, role.values(), strict=True)
+        ]
     assert not any(faults), "\n".join(filter(None, faults))
 
 

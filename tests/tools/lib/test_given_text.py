@@ -24,7 +24,7 @@ Read = Callable[[GivenText], object]
         (lambda path: path.write_bytes(b"\xff"), GivenText.toml, "expected UTF-8 text"),
         (lambda path: path.write_bytes(b"{"), GivenText.json, "expected JSON"),
         (lambda path: path.write_bytes(b"{"), GivenText.toml, "expected TOML"),
-        (lambda path: None, GivenText.text, "cannot be read: No such file"),
+        (lambda _path: None, GivenText.text, "cannot be read: No such file"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(

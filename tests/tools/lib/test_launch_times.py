@@ -61,5 +61,5 @@ def test_what_is_no_object_is_one_line(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(FileKindError, match=r"expected (one )?JSON.*; make it with"):
         load_times(path, MANIFEST)
-    with pytest.raises(FileKindError, match="cannot be read: No such file.*; make it with"):
+    with pytest.raises(FileKindError, match=r"cannot be read: No such file.*; make it with"):
         load_times(tmp_path / "none.json", MANIFEST)
