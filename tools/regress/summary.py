@@ -75,7 +75,7 @@ def error_lines(verdict: RunVerdict) -> list[str]:
     found = []
     for drive in verdict.drives:
         if drive.status == "failed":
-            found.append(_error(drive.name, f"could not be judged: {drive.error}"))
+            found.append(_error(drive.name, f"could not be judged: {drive.summary}"))
         elif drive.changes:
             rest = len(drive.changes) - 1
             more = f" (and {rest} more)" if rest else ""
