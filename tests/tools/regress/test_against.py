@@ -185,7 +185,7 @@ def test_the_speed_is_judged_by_the_old_artifact(
 ) -> None:
     kernels = read_artifact(planted.model).manifest.kernels
     node = next(kernel.origin[0] for kernel in kernels if "MatMul" in str(kernel.origin))
-    name = plant_delay(planted.model, tmp_path / "slow.pkl", node, 20000)
+    name = plant_delay(planted.model, tmp_path / "slow.pkl", node, 1_000_000)
     words = ["regress", "--against", planted.model, "--drives", planted.drive]
     junit = tmp_path / "junit.xml"
     said = modeld(1, *words, "--model", tmp_path / "slow.pkl", "--junit", junit).out
