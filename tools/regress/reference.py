@@ -33,7 +33,7 @@ ENDING: Final = ".reference"
 SHORT: Final = 12
 # Bins of the histogram of execution times.
 BINS: Final = 48
-# Three hours of frames.
+# More than two hours, at 1.4 KiB a frame.
 MAX_BYTES: Final = 256 << 20
 _LENGTHS: Final = struct.Struct("<II")
 
