@@ -168,7 +168,9 @@ def _subject(args: argparse.Namespace) -> str:
 
 
 def _show(args: argparse.Namespace, found: SetComparison | Candidates | Results) -> None:
-    """Print and write what was found."""
+    """Print and write what was found, and note it."""
+    for subject, figures in found.to_history().items():
+        note_run(args, subject=subject, device="", model="", figures=figures)
     if args.html:
         write_page(args.html, [found.page()])
     if args.json:

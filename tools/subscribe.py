@@ -2,7 +2,8 @@
 
 One line for each message; SERVICE names which (the daemon's three by default). Stops after --count
 messages, on SIGTERM (exit code 0) or on SIGINT (130); with --timeout, silence for that long before
-the first or after any message ends it with exit code 1.
+the first or after any message ends it with exit code 1. So does a stop before the first message
+with --output, which writes no log then.
 
 With --json each line is one JSON object: service, logMonoTime, valid and the whole message, or of
 it the --field that are wanted. The last line, by which a reader knows that nothing is missing, has
@@ -104,6 +105,12 @@ def run(args: argparse.Namespace) -> int:
             if printer.counts.total() == args.count:
                 break
         exit_code = stop.exit_code
+        if log is not None and not printer.counts:
+            # By which the log is given up: one without messages would look like a success.
+            raise SilenceError(
+                f"bus: expected messages of {', '.join(names)} for {args.output}, found none until "
+                "this was stopped, and wrote no log; modeld status shows what runs on this address"
+            )
     if args.json:
         output = str(args.output) if args.output else None
         print_json(

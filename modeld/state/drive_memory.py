@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from runtime.files.given_file import read_given
+
 logger = logging.getLogger(__name__)
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -35,12 +37,11 @@ class Note:
         if self.path is None:
             return ""
         try:
-            with self.path.open("rb") as file:
-                found = json.loads(file.read(_LIMIT_BYTES))
+            found = json.loads(read_given(self.path, _LIMIT_BYTES))
             return str(found["text"]) if found["boot_id"] == _boot_id() else ""
         except FileNotFoundError:
             return ""
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             logger.warning("%s: not used: %s", self.path, error)
             return ""
 

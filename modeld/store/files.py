@@ -28,15 +28,30 @@ _POLL_S: Final = 0.05
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-def make_directory(path: Path) -> None:
-    """Make a directory and those above it, with their modes whatever the umask is; keep one."""
+def make_directory(path: Path) -> list[Path]:
+    """Make a directory and those above it, with their modes whatever the umask is; keep one.
+
+    Returns:
+        Those that were made, the lowest first.
+    """
     if path.is_dir():
-        return
-    make_directory(path.parent)
+        return []
+    made = make_directory(path.parent)
     with contextlib.suppress(FileExistsError):
         path.mkdir(DIRECTORY_MODE)
         path.chmod(DIRECTORY_MODE)
         sync_directory(path.parent)
+        made.insert(0, path)
+    return made
+
+
+def unmake(store: Path, made: list[Path]) -> None:
+    """Remove what `make_directory` made for a store that is still empty; its lock is held."""
+    with contextlib.suppress(OSError):
+        if store in made and [*store.iterdir()] == [store / _LOCK]:
+            (store / _LOCK).unlink()
+            for path in made:
+                path.rmdir()
 
 
 def sync_directory(path: Path) -> None:
@@ -138,7 +153,7 @@ def locked(store: Path, wait_s: float) -> Iterator[None]:
     """Hold the lock of a store: of two commands one waits for the other.
 
     Raises:
-        StoreError: another command holds it for longer than `wait_s`.
+        StoreError: another command holds it for longer than `wait_s`, or removed the store.
         OSError: the lock cannot be made.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -156,6 +171,8 @@ def locked(store: Path, wait_s: float) -> Iterator[None]:
                         "holds it; try again when that is done"
                     ) from error
                 time.sleep(_POLL_S)
+        if not os.fstat(descriptor).st_nlink:
+            raise StoreError(f"{store}: removed by another command that failed; try again")
         yield
     finally:
         os.close(descriptor)

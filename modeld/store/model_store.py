@@ -341,8 +341,7 @@ class ModelStore:
     def changing(self, *, make: bool = False) -> Iterator[None]:
         """Hold the lock of the store, without what a killed command left."""
         try:
-            if make:
-                files.make_directory(self.directory)
+            made = files.make_directory(self.directory) if make else []
             self._check_store()
             with files.locked(self.directory, self._lock_wait_s):
                 # Who made it holds no lock any more.
@@ -350,7 +349,11 @@ class ModelStore:
                     if _UNFINISHED.fullmatch(path.name):
                         logger.info("%s: removed, a killed command left it", path)
                         files.remove_tree(path)
-                yield
+                try:
+                    yield
+                except BaseException:
+                    files.unmake(self.directory, made)
+                    raise
         except OSError as error:
             raise StoreError(
                 f"{error.filename or self.directory}: cannot be changed: {error.strerror}; "

@@ -1,6 +1,7 @@
 """A model that fails is given up for one that works: in the loop, and over restarts."""
 
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
@@ -147,12 +148,20 @@ def test_a_note_is_kept_until_it_is_cleared(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", "\x80", '{"boot_id": "another", "text": "x"}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", "\x80", "[" * 8000, '{"boot_id": "another", "text": "x"}']
+)
 def test_a_note_of_another_boot_or_a_damaged_one_is_not_followed(
     tmp_path: Path, content: str
 ) -> None:
     (tmp_path / "fallback.json").write_text(content, encoding="latin-1")
     assert DriveMemory(tmp_path).fallback.read() == ""
+
+
+def test_a_pipe_in_the_place_of_a_note_is_not_waited_for(tmp_path: Path, caplog: Log) -> None:
+    os.mkfifo(tmp_path / "fallback.json")
+    assert DriveMemory(tmp_path).fallback.read() == ""
+    assert "not used: " in caplog.text
 
 
 @pytest.mark.parametrize("directory", ["gone", None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -134,7 +135,7 @@ def test_the_copy_is_tested_before_it_counts(empty: Store, artifacts: Path) -> N
     with pytest.raises(ModelInterfaceError, match="the self-test failed"):
         empty.put(artifacts / "a.pkl", A, fail)
     assert seen[0].is_relative_to(empty.directory)
-    assert empty.names() == [".lock"]
+    assert not empty.directory.exists()
 
 
 def test_adding_the_same_again_changes_nothing_and_another_is_refused(
@@ -211,7 +212,26 @@ def test_what_is_no_artifact_of_ours_is_refused(
     with pytest.raises(StoreError, match=text) as caught:
         empty.put(path, A)
     assert "\n" not in str(caught.value)
+    # Nor is a store left that nothing is in; one that was there before stays.
+    assert not empty.directory.exists()
+    empty.directory.mkdir()
+    with pytest.raises(StoreError, match=text):
+        empty.put(path, A)
     assert empty.names() == [".lock"]
+
+
+def test_who_waited_for_a_store_that_is_gone_is_told_to_try_again(
+    tmp_path: Path, artifacts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "above" / "store")
+    with pytest.raises(ModelInterfaceError):
+        store.put(artifacts / "a.pkl", A, refuse)
+    # Directories above that it made go, too.
+    assert not store.directory.parent.exists()
+    lock = store.directory / ".lock"
+    monkeypatch.setattr(fcntl, "flock", lambda _descriptor, _how: lock.unlink())
+    with pytest.raises(StoreError, match="removed by another command that failed; try again"):
+        store.put(artifacts / "a.pkl", A)
 
 
 @pytest.mark.parametrize(

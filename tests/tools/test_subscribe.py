@@ -77,6 +77,21 @@ def test_damaged_messages_are_counted_and_the_rest_goes_on(follow: Follow) -> No
     assert "not printed, since damaged or newer than the schema: modelV2 1" in said.err
 
 
+def test_a_log_without_messages_is_refused_and_not_written(
+    tmp_path: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscribe, "_receive", lambda *_args: iter([]))
+    log = tmp_path / "live.rlog"
+    words = ("subscribe", "modelV2", "--bus", f"ipc://{tmp_path}")
+    modeld.refused(1, "modeld status shows what runs", *words, "--output", log)
+    assert not log.exists()
+    log.write_bytes(b"an older log")
+    modeld.refused(1, f"messages of modelV2 for {log}, found none", *words, "--output", log)
+    assert log.read_bytes() == b"an older log"
+    # Whoever only looks has nothing that could be taken for a result.
+    modeld(0, *words)
+
+
 def test_messages_without_a_path_are_printed(follow: Follow) -> None:
     said = follow([(name, event_of(name)) for name in OUTPUT_SERVICES])
     lines = said.out.splitlines()

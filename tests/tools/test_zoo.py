@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from modeld.service.config import SETTINGS
 from tests.support.built import built
 from tests.tools.command_lines import BESIDE, MORE, outputs_of, words_of
 from tests.tools.conftest import Modeld
 from tests.tools.zoo import Beast, Outcome, feed, make_kinds, make_zoo
 from tools.cli import COMMANDS
-from tools.command_files import COMMAND_FILES, attribute
+from tools.command_files import ARTIFACT, COMMAND_FILES, KEYS, PARAMS, STORE, attribute
 from tools.lib.file_kind import NOUNS, SURE
 from tools.lib.named_file import Role
 
@@ -158,6 +161,89 @@ def test_what_cannot_be_written_is_one_line(zoo: Zoo, command: str) -> None:
     shown = "expected a directory that can be written"
     faults += [one.check(2, shown) for one in feed(closed, zoo.place, stranger=True)]
     assert not any(faults), "\n".join(filter(None, faults))
+
+
+# What a daemon does with a path of its settings: reads it as a role says, or writes there.
+SETTING_PATHS: dict[str, Role | dict[str, str]] = {
+    "model": ARTIFACT,
+    "fallback_model": ARTIFACT,
+    "models_dir": replace(STORE, may_be_missing=False),
+    "bus_keys": replace(KEYS, may_be_missing=False),
+    "params_dir": replace(PARAMS, may_be_directory=False),
+    "state_dir": DIRECTORIES,
+    "metrics_file": FILES,
+}
+# A daemon waits for parameters, and another command reads them.
+SETTING_COMMANDS = {"params_dir": "params"}
+
+
+def settings_line(key: str, name: str, place: Path, *, by_variable: bool) -> list[str]:
+    """Return a command line that names something by a setting, with all else as it should be."""
+    command = SETTING_COMMANDS.get(key, "run")
+    values = {} if key in ("models_dir", "params_dir") else {"model": "a-artifact"}
+    # With a sound model beside it a daemon goes on without its fallback.
+    values |= {"model": "cut-artifact"} if key == "fallback_model" else {}
+    values |= {key: name}
+    bus = ["--bus", f"ipc://{place}/a-directory", "-q"] if command == "run" else []
+    if by_variable:
+        return [*(f"MODELD_{one.upper()}={text}" for one, text in values.items()), command, *bus]
+    file = place / f"{key}-{abs(hash(name))}.toml"
+    file.write_text("".join(f"{one} = {json.dumps(text)}\n" for one, text in values.items()))
+    return [command, "--config", str(file), *bus]
+
+
+def judged_daemon(outcome: Outcome, name: str) -> str:
+    """Return what is wrong with how a daemon was refused, whose log has lines of its own."""
+    lines = outcome.err.splitlines()
+    is_told = any(name in line for line in lines) and len(lines) <= 3
+    if outcome.code == 4 and is_told and not outcome.left and "unexpected" not in outcome.err:
+        return ""
+    return f"{' '.join(outcome.words)}: {outcome.code}: {outcome.left} {outcome.err[-600:]}"
+
+
+def path_settings() -> list[str]:
+    return [key for key, one in SETTINGS.items() if one.kind is Path]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", path_settings())
+def test_a_path_of_the_settings_is_refused(zoo: Zoo, key: str) -> None:
+    role = SETTING_PATHS[key]
+    expected = role if isinstance(role, dict) else {}
+    if isinstance(role, Role):
+        expected = {one.name: one.said for one in zoo.beasts if said_of(one, role)}
+        # What nobody may read is an empty file for root.
+        expected.pop("closed", None)
+    lines = [
+        settings_line(key, name, zoo.place, by_variable=turn % 2 == 1)
+        for turn, name in enumerate(expected)
+    ]
+    faults = []
+    for outcome, (name, said) in zip(feed(lines, zoo.place), expected.items(), strict=True):
+        if key in SETTING_COMMANDS:
+            faults.append(outcome.check(1, f"{name}: expected the parameters of the stack"))
+        elif isinstance(role, Role):
+            faults.append(judged_daemon(outcome, name))
+        else:
+            faults.append(outcome.check(2, key, said))
+    assert not any(faults), "\n".join(filter(None, faults))
+
+
+@pytest.mark.slow
+def test_config_shows_the_paths_of_the_settings_and_opens_none(zoo: Zoo) -> None:
+    # The fallback has to be another one than the model.
+    of_file = [key for key in path_settings() if key != "model"]
+    of_variables = [key for key in path_settings() if key != "fallback_model"]
+    lines = []
+    for number, beast in enumerate(zoo.beasts):
+        file = zoo.place / f"all-{number}.toml"
+        file.write_text("".join(f"{key} = {json.dumps(beast.name)}\n" for key in of_file))
+        lines.append(["config", "--config", str(file)])
+        lines.append([*(f"MODELD_{key.upper()}={beast.name}" for key in of_variables), "config"])
+    for turn, outcome in enumerate(feed(lines, zoo.place)):
+        name = zoo.beasts[turn // 2].name
+        assert (outcome.code, outcome.err, outcome.left) == (0, "", ()), outcome
+        assert outcome.out.count(f'{name}"') == len(of_file), outcome
 
 
 def sampled() -> Iterator[tuple[str, str, Role]]:

@@ -155,7 +155,7 @@ def feed(lines: Sequence[Sequence[str]], place: Path, *, stranger: bool = False)
     """Run command lines in a directory, and return what came of each.
 
     Args:
-        lines: words behind ``modeld``.
+        lines: words behind ``modeld``; variables may stand before them, as in a shell.
         place: where relative names begin.
         stranger: as another user, if this one is root.
     """
@@ -176,7 +176,8 @@ def _run(place: Path, *, stranger: bool) -> None:
     lines = json.load(sys.stdin)
     # Before the fork: once for all, and a stranger may not read them.
     codecs.lookup("utf-8-sig")
-    for module in ("tools.command_files", *(COMMANDS[line[0]].module for line in lines)):
+    commands = {next(word for word in line if "=" not in word) for line in lines}
+    for module in ("tools.command_files", *(COMMANDS[one].module for one in commands)):
         importlib.import_module(module)
     os.chdir(place)
     mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
@@ -216,6 +217,9 @@ def _child(line: list[str], limit: int, out: int, err: int, *, stranger: bool) -
             os.setgid(STRANGER)
             os.setuid(STRANGER)
         signal.alarm(LIMIT_S)  # nobody handles it: it ends the process
+        while "=" in line[0]:
+            name, _, text = line.pop(0).partition("=")
+            os.environ[name] = text
         code = main(line)
         sys.stderr.flush()
         os._exit(code)

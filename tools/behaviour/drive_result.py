@@ -8,7 +8,6 @@ dots: ``offset_p99_m``, ``scenarios.curve.collisions``. An object of a list is c
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from runtime.quantities import count_text
 from tools.behaviour.describe import gate_lines, number
 from tools.behaviour.gates import Gates, GateVerdict, check_gate, judge
 from tools.errors import CompareError
+from tools.lib.given_text import GivenText
 from tools.lib.report_page import table_part, whole_page
 from tools.lib.table import format_table, printable
 
@@ -29,6 +29,7 @@ MAX_FIGURES: Final = 20_000
 _MAX_DEPTH: Final = 6
 # What is measured anew in each run: wall times and their like; and what gates made of the figures.
 MEASURED: Final = ("*wall_s", "*frames_per_s", "latency_ms_*", "slipped_ms", "gates.*")
+ADVICE: Final = "give a closed-loop result as modeld drive --json prints it"
 CHANGE: Final = "_change"
 HEADER: Final = ("figure", "left", "right", "change")
 
@@ -181,16 +182,7 @@ def read_result(path: Path) -> dict[str, float]:
     Raises:
         CompareError: the file cannot be read, is no JSON object, or holds no number.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise _not_a_result(path, f"more than {MAX_BYTES >> 20} MiB")
-        content = json.loads(data)
-    except OSError as error:
-        raise _not_a_result(path, error.strerror or str(error)) from error
-    except (ValueError, RecursionError) as error:
-        raise _not_a_result(path, f"no JSON: {error}") from error
+    content = GivenText(path, CompareError, MAX_BYTES, advice=ADVICE).json()
     if not isinstance(content, dict):
         raise _not_a_result(path, f"a JSON {type(content).__name__}")
     figures: dict[str, float] = {}

@@ -19,6 +19,7 @@ from typing import Final
 
 from runtime.quantities import float_of
 from tools.errors import UsageError
+from tools.lib.given_text import GivenText
 
 ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
@@ -135,18 +136,7 @@ def parse_gates(
 
 
 def _lines_of(file: Path) -> list[tuple[str, str]]:
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
-        text = data.decode()
-    except OSError as error:
-        raise UsageError(
-            f"{file}: expected a file of gates, found {error.strerror}; check the path"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file}: expected text, found {error.reason}; see --gate") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise UsageError(f"{file}: expected at most {MAX_FILE_BYTES >> 10} KiB of gates")
+    text = GivenText(file, UsageError, MAX_FILE_BYTES, advice="see --gate").text()
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     return [(f"{file}:{number}", line) for number, line in enumerate(lines, 1) if line]
 

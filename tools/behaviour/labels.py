@@ -7,7 +7,6 @@ right, in metres from the point under the camera, in the calibrated frame.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,13 @@ from modeld.vehicle.calibration import Camera
 from tools.behaviour.road_plane import RoadPlane
 from tools.errors import LabelsError, UsageError
 from tools.lib.camera import stand_in_camera
+from tools.lib.given_text import GivenText
 from tools.lib.video_camera import VideoCamera, parse_video_camera
 
 SIDES = ("left", "right")
 # Fewer and there is nothing to fit a parabola to.
 MIN_ROWS = 3
+MAX_BYTES = 64 << 20
 
 Floats = NDArray[np.float64]
 
@@ -119,14 +120,7 @@ def read_labels(path: Path) -> Labels:
     Raises:
         LabelsError: it cannot be read, or something in it is missing or cannot be.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise LabelsError(
-            f"{path}: expected a file of labels, found: {error.strerror}; check the path"
-        ) from error
-    except ValueError as error:
-        raise LabelsError(f"{path}: expected JSON, found: {error}") from error
+    content = GivenText(path, LabelsError, MAX_BYTES).json()
     try:
         return _parse(path, content)
     except UsageError as error:  # of the camera: here it is no option that is wrong

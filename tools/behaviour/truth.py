@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.constants import T_IDXS
+from runtime.files.given_file import open_given
 from tools.errors import CompareError
 
 Floats = NDArray[np.float64]
@@ -117,7 +118,7 @@ def _files_in(path: Path) -> list[Path]:
 def _read(path: Path) -> Truth:
     try:
         # numpy would leave a damaged file open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as members:
+        with open_given(path) as file, np.load(file, allow_pickle=False) as members:
             arrays = {name: members[name] for name in ("frame_id", *_GRIDS, *_ROWS)}
     except KeyError as error:
         raise _damaged(path, f"no key {error.args[0]}") from error

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tools.errors import UsageError
+from tools.lib.given_text import GivenText
 
 TABLE_PATH = Path(__file__).with_name("tolerances.toml")
+MAX_BYTES = 1 << 20
 _KEYS = frozenset({"fields", "absolute", "relative", "ignore", "reason"})
 
 
@@ -115,14 +116,7 @@ def read_tolerances(
 
 
 def _read_rows(path: Path) -> list[tuple[list[str], Tolerance]]:
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"{path}: expected a table of tolerances, found {error.strerror}; check the path"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: expected TOML, found {error}; see {TABLE_PATH.name}") from error
+    content = GivenText(path, UsageError, MAX_BYTES, advice=f"see {TABLE_PATH.name}").toml()
     rows = content.get("row")
     if not isinstance(rows, list) or set(content) != {"row"}:
         raise UsageError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 from scheduler.debug.viz import LaunchTimes
 from tools.errors import FileKindError
+from tools.lib.given_text import GivenText
 
 # A launch is some 300 bytes; no entry has more than some thousands.
 MAX_BYTES: Final = 64 << 20
@@ -49,18 +49,7 @@ def load_times(path: Path, manifest: Mapping[str, Any]) -> dict[str, LaunchTimes
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or error
-        raise FileKindError(
-            f"--times {path}: expected a readable file, found {reason}; {_ADVICE}"
-        ) from error
-    try:
-        found = json.loads(text) if len(text) <= MAX_BYTES else None
-    except (ValueError, RecursionError):
-        found = None
+    found = GivenText(path, FileKindError, MAX_BYTES, "--times", _ADVICE).json()
     if not isinstance(found, dict):
         raise FileKindError(f"--times {path}: expected one JSON object; {_ADVICE}")
     return found

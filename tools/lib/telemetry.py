@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from runtime.quantities import count_text, float_of
 from tools.errors import TelemetryError
+from tools.lib.given_text import GivenText
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ REQUIRED_COLUMNS = ("t_s", "speed_mps")
 OPTIONAL_COLUMNS = ("steering_angle_deg", "left_blinker", "right_blinker")
 # Far beyond any time, speed or angle of a car, and far within the float32 of the messages.
 MAX_VALUE = 1e9
+# Ten hours at 100 Hz are less than half of it.
+MAX_BYTES = 256 << 20
 COLUMNS = REQUIRED_COLUMNS + OPTIONAL_COLUMNS
 
 Floats = NDArray[np.float64]
@@ -169,14 +172,7 @@ def read_telemetry(path: Path) -> Telemetry:
         TelemetryError: a column is missing, unknown or empty, a cell is no number, the times do
             not increase, or there is no row; the message names the file and the line.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise TelemetryError(
-            f"{path}: expected a telemetry CSV, found: {error.strerror}; check the path"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise TelemetryError(f"{path}: expected UTF-8 text, found binary data") from error
+    text = GivenText(path, TelemetryError, MAX_BYTES).text()
     reader = csv.reader(text.splitlines(), skipinitialspace=True)
     try:
         header = [name.strip() for name in next(reader, [])]

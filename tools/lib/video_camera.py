@@ -5,17 +5,18 @@ Called by the drives (``--camera``) and by the labels of ``modeld footage``.
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from modeld.vehicle.validity import ANGLES
 from tools.errors import UsageError
 from tools.lib.camera import DEFAULT_HEIGHT_M
+from tools.lib.given_text import GivenText
+
+MAX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,8 @@ def read_video_camera(path: Path) -> VideoCamera:
     Raises:
         UsageError: there is none, or something in it cannot be.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except OSError as error:
-        raise UsageError(
-            f"--camera {path}: expected a TOML or JSON file, found: {error.strerror}; "
-            "check the path"
-        ) from error
-    except ValueError as error:  # of text, TOML and JSON
-        raise UsageError(f"--camera {path}: expected TOML or JSON, found: {error}") from error
+    given = GivenText(path, UsageError, MAX_BYTES, "--camera")
+    content = given.json() if path.suffix == ".json" else given.toml()
     table = content.get("camera") if isinstance(content, dict) else None
     if not isinstance(table, dict):
         raise UsageError(f"--camera {path}: expected a table 'camera', found none; add one")

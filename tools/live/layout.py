@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools.errors import UsageError
+from tools.lib.given_text import GivenText
 from tools.live.fields import MAX_FIELDS, parse_field
 
 FORMAT: Final = "modeld view layout"
@@ -67,17 +68,11 @@ def load_layout(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: it cannot be read, or is no layout.
     """
+    given = GivenText(path, UsageError, MAX_BYTES, "--layout", "save one on the page")
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1).decode("utf-8", "replace")
-        return parse_layout(text)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(
-            f"--layout {path}: expected a readable file, found {reason}; save one on the page"
-        ) from error
+        return parse_layout(given.text())
     except LayoutError as error:
-        raise UsageError(f"--layout {path}: {error}; save one on the page") from error
+        raise UsageError(f"--layout {path}: {error}; {given.advice}") from error
 
 
 def _field(one: Any) -> dict[str, str]:

@@ -7,7 +7,7 @@ there by its own distance to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
@@ -111,6 +111,11 @@ class Candidates:
             ],
         }
 
+    def to_history(self) -> dict[str, Mapping[str, float | None]]:
+        """Return what a history keeps of each but the first, by subject."""
+        pairs = zip(self.names[1:], self.verdicts[1:], strict=True)
+        return {f"{self.names[0]} and {name}": verdict.to_history() for name, verdict in pairs}
+
 
 @dataclass(frozen=True, slots=True)
 class Results:
@@ -118,19 +123,25 @@ class Results:
 
     Attributes:
         names: one each.
-        figures: a row for each figure that differs: its name, then its values; NaN without one.
+        figures: a row for each: its name, then its values; NaN without one.
     """
 
     names: tuple[str, ...]
     figures: tuple[tuple[str, tuple[float, ...]], ...]
 
+    @property
+    def differing(self) -> dict[str, tuple[float, ...]]:
+        """Those that are not the same everywhere."""
+        # NaN is unequal to itself, but a figure that nobody has is the same everywhere.
+        return {name: row for name, row in self.figures if len({repr(one) for one in row}) > 1}
+
     def lines(self) -> list[Line]:
         """Return the lines of the table."""
-        return [(printable(name), *map(number, values)) for name, values in self.figures]
+        return [(printable(name), *map(number, row)) for name, row in self.differing.items()]
 
     def text(self) -> str:
         """Return the table for people."""
-        title = f"{count_text(len(self.figures), 'figure')} that differ"
+        title = f"{count_text(len(self.differing), 'figure')} that differ"
         return "\n".join([title, format_table(("figure", *self.names), self.lines())])
 
     def page(self) -> str:
@@ -139,7 +150,14 @@ class Results:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"candidates": list(self.names), "figures": dict(self.figures)}
+        return {"candidates": list(self.names), "figures": self.differing}
+
+    def to_history(self) -> dict[str, Mapping[str, float | None]]:
+        """Return what a history keeps of each but the first, by subject."""
+        return {
+            f"{self.names[0]} and {name}": {figure: row[place] for figure, row in self.figures}
+            for place, name in enumerate(self.names[1:], 1)
+        }
 
 
 def _page(content: str, names: Sequence[str]) -> str:
@@ -203,9 +221,7 @@ def results_of(paths: Sequence[Path], ignore: Sequence[str]) -> Results:
     found = [chosen_figures(read_result(path), ignore) for path in paths]
     names = dict.fromkeys(name for one in found for name in one)
     rows = [(name, tuple(one.get(name, math.nan) for one in found)) for name in names]
-    # NaN is unequal to itself, but a figure that nobody has is the same everywhere.
-    differing = [row for row in rows if len({repr(value) for value in row[1]}) > 1]
-    return Results(_told_apart(paths, [path.stem for path in paths]), tuple(differing))
+    return Results(_told_apart(paths, [path.stem for path in paths]), tuple(rows))
 
 
 def _told_apart(paths: Sequence[Path], names: Sequence[str]) -> tuple[str, ...]:

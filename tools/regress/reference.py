@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from runtime.files.given_file import read_given
 from runtime.files.whole_file import whole_file
 from tools.errors import ToolError
 from tools.lib.json_output import json_text
@@ -32,6 +33,8 @@ ENDING: Final = ".reference"
 SHORT: Final = 12
 # Bins of the histogram of execution times.
 BINS: Final = 48
+# More than two hours, at 1.4 KiB a frame.
+MAX_BYTES: Final = 256 << 20
 _LENGTHS: Final = struct.Struct("<II")
 
 T = TypeVar("T")
@@ -261,7 +264,7 @@ class ReferenceStore:
         if path is None:
             raise RegressionReferenceError(_explain(key, drive_name, self.all(), self.directory))
         try:
-            data = path.read_bytes()
+            data = read_given(path, MAX_BYTES)
         except OSError as error:
             raise RegressionReferenceError(
                 f"{path}: expected a readable reference, found: {error.strerror}"
@@ -280,7 +283,7 @@ class ReferenceStore:
         found = []
         for path in sorted(self.directory.glob(pattern)):
             with contextlib.suppress(OSError, ReferenceFormatError):
-                found.append((path, from_bytes(path.read_bytes(), path)))
+                found.append((path, from_bytes(read_given(path, MAX_BYTES), path)))
         return found
 
     def of_drive(self, identity: str) -> list[Reference]:

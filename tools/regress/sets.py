@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -121,6 +121,11 @@ class SetComparison:
             ],
             "whole": self.whole.to_json(),
         }
+
+    def to_history(self) -> dict[str, Mapping[str, float | None]]:
+        """Return what a history keeps, by subject; nothing where nothing was compared."""
+        subject = f"{Path(self.left).name} and {Path(self.right).name}"
+        return {subject: self.whole.to_history()} if self.whole.drives else {}
 
     def page(self) -> str:
         """Return the comparison as a page."""

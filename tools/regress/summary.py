@@ -75,14 +75,14 @@ def error_lines(verdict: RunVerdict) -> list[str]:
     found = []
     for drive in verdict.drives:
         if drive.status == "failed":
-            found.append(_error(drive.name, f"could not be judged: {drive.error}"))
+            found.append(_error(drive.name, f"could not be judged: {drive.summary}"))
         elif drive.changes:
             rest = len(drive.changes) - 1
             more = f" (and {rest} more)" if rest else ""
             found.append(_error(drive.name, f"{drive.changes[0].text}{more}"))
     found += [_error(TITLE, gate.text) for gate in verdict.whole.gates if not gate.holds]
     found += [
-        _error(f"speed of {timing.entry}", timing.verdict.text)
+        _error(f"speed of {timing.entry}", _speed(timing))
         for timing in verdict.timings
         if timing.status in ("changed", "failed")
     ]
@@ -105,7 +105,7 @@ def markdown(verdict: RunVerdict, pictures: Sequence[tuple[str, str, str]] = ())
     """
     parts = [f"### {SUITE}: {_word(verdict)}", _text(conclusion(verdict))]
     rows = [(_mark(one.status), one.name, one.summary) for one in verdict.drives]
-    rows += [(_mark(one.status), one.entry, one.verdict.text) for one in verdict.timings]
+    rows += [(_mark(one.status), one.entry, _speed(one)) for one in verdict.timings]
     parts.append(_table(("", "what", "result"), rows))
     parts += _whole(verdict.whole, verdict.against)
     for drive in verdict.drives:
@@ -118,6 +118,11 @@ def markdown(verdict: RunVerdict, pictures: Sequence[tuple[str, str, str]] = ())
     known = [(name, facts[name]) for name in names if name in facts]
     parts.append(_folded("Where it ran", _table(("", ""), known)))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _speed(timing: TimingOutcome) -> str:
+    """Return the verdict on the speed with what became slower."""
+    return "; ".join((timing.verdict.text, *timing.verdict.lines))
 
 
 def _word(verdict: RunVerdict) -> str:
@@ -222,7 +227,7 @@ def _case(suite: Xml.Element, group: str, name: str, wall_s: float = 0.0) -> Xml
 def _note_timing(case: Xml.Element, timing: TimingOutcome) -> None:
     tags = {"changed": "failure", "failed": "error", "not judged": "skipped"}
     if timing.status in tags:
-        _note(case, tags[timing.status], timing.verdict.text)
+        _note(case, tags[timing.status], timing.verdict.text, *timing.verdict.lines)
 
 
 def _note(case: Xml.Element, tag: str, *texts: str) -> None:

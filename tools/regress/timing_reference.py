@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from runtime.files.given_file import read_given
 from runtime.files.whole_file import whole_file
 from tools.errors import ToolError
 from tools.lib.json_output import json_text
@@ -23,6 +24,7 @@ from tools.regress.timing import Interval, StoredTiming, TimingResult
 # 1 held no frames and no launches: what it measured were random inputs.
 FORMAT: Final = 2
 ENDING: Final = ".timing.json"
+MAX_BYTES: Final = 16 << 20
 
 
 class TimingReferences:
@@ -98,7 +100,7 @@ class TimingReferences:
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            content = json.loads(self.path.read_bytes())
+            content = json.loads(read_given(self.path, MAX_BYTES))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:

@@ -121,7 +121,8 @@ class DriveVerdict:
     def summary(self) -> str:
         """One line."""
         if self.status == "failed":
-            return self.error
+            # The drive's name stands before it.
+            return self.error.removeprefix(f"{self.name}: ")
         count = count_text(self.frames, "frame")
         if self.status == "changed":
             return f"{count}, {count_text(len(self.changes), 'change')}"

@@ -13,7 +13,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tools.behaviour.describe import number
-from tools.behaviour.difference import Row, Sides, figure_names, figures_of, pooled, worst_of_pool
+from tools.behaviour.difference import (
+    Row,
+    Sides,
+    figure_names,
+    figures_of,
+    largest_of,
+    pooled,
+    worst_of_pool,
+)
 from tools.behaviour.gates import Gates, GateVerdict, judge
 from tools.lib.table import format_table
 
@@ -92,6 +100,10 @@ class WholeVerdict:
             "gates": [asdict(gate) for gate in self.gates],
             "gates_hold": self.holds,
         }
+
+    def to_history(self) -> dict[str, float | None]:
+        """Return what a history keeps: the largest differences, and all costs."""
+        return {**largest_of(self.rows), **_cost_figures(*self.costs)}
 
     def table(self, sides: tuple[str, str]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return header and rows of the quantities that differ, and of those of the truth.

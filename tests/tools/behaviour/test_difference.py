@@ -164,9 +164,9 @@ NAMES = figure_names()
         ("*l*a*t*e*r*x < 1", "at most 4 *"),
         ("a" * 4000 + " < 1", "expected NAME < NUMBER"),
         (None, "No such file"),
-        (b"\xff\xfe", "expected text"),
+        (b"\xff\xfe", "expected UTF-8 text"),
         (b"lead_seen_mean < 1\n" * (MAX_GATES + 1), f"at most {MAX_GATES}"),
-        (b"#" * (80 << 10), "64 KiB"),
+        (b"#" * (80 << 10), "expected at most 65536 bytes"),
         (b"\nlead_seen_mean < x\n", "gates:2: expected a finite number"),
     ],
 )

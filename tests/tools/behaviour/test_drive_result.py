@@ -110,11 +110,11 @@ def test_json_and_page(compare: Compare, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        (b"{", "no JSON"),
+        (b"{", "expected JSON"),
         (b"[1]", "a JSON list"),
         (b'{"name": "x"}', "no number in it"),
-        (b"[" * 100_000, "no JSON"),
-        (b"\xff", "no JSON"),
+        (b"[" * 100_000, "expected JSON"),
+        (b"\xff", "expected UTF-8 text"),
     ],
 )
 def test_what_is_no_result_is_one_line(tmp_path: Path, content: bytes, found: str) -> None:

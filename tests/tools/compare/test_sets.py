@@ -14,6 +14,7 @@ from tests.tools.behaviour.test_behaviour import write as write_truth
 from tests.tools.compare.made_logs import write_log
 from tests.tools.conftest import Modeld
 from tests.tools.page import Page
+from tools.lib.history import read_history
 from tools.lib.json_output import json_text
 from tools.playback.frame_table import frames_path, save_frames
 from tools.playback.outcome import FrameTable
@@ -150,3 +151,30 @@ def test_costs_by_hand() -> None:
     assert costs.p99_ms == pytest.approx(29.8)
     assert costs.artifact_bytes == 5.0
     assert np.isnan(costs_of([], None)).all()
+
+
+def test_a_history_keeps_what_a_set_and_each_candidate_differ_by(
+    logs: Logs, modeld: Modeld, tmp_path: Path
+) -> None:
+    old, new, far = logs("old"), logs("new", -1.7, ms=11.0), logs("far", -1.9)
+    history = tmp_path / "history"
+    modeld(1, "compare", old, new, "--history", history)
+    modeld(0, "compare", "--table", old, new, far, "--history", history)
+    for name, offset_m in (("a", 0.25), ("b", 0.5)):
+        (tmp_path / f"{name}.json").write_text(f'{{"offset_m": {offset_m}, "same": 1}}')
+    results = tmp_path / "a.json", tmp_path / "b.json"
+    modeld(0, "compare", "--table", *results, "--history", history)
+    runs, damaged = read_history(history)
+    assert not damaged
+    assert [run.command for run in runs] == ["compare"] * 4
+    subjects = ["old and new", "old and new", "old and far", "a and b"]
+    assert [run.subject for run in runs] == subjects
+    assert runs[0].figures == runs[1].figures
+    assert runs[0].figures["left_line_10m_max_m"] == pytest.approx(0.1)
+    assert runs[0].figures["execution_ratio"] == pytest.approx(1.1)
+    assert runs[0].figures["artifact_bytes"] == 11_000
+    assert runs[3].figures == {"offset_m": 0.5, "same": 1.0}
+    # Where no drive could be compared there is nothing to keep.
+    lost = logs("lost", drives=("c",))
+    modeld(4, "compare", old, lost, "--history", history)
+    assert len(read_history(history)[0]) == 4

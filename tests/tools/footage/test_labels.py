@@ -98,6 +98,7 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> str:
         (lambda t: t["camera"].update(pitch_deg=80), "camera.pitch_deg"),
         (lambda t: t["camera"].update(yaw_deg="0"), "expected a finite number, found '0'"),
         ("{", "expected JSON"),
+        ("[" * 100_000, "expected JSON"),
         *((text, "as docs/footage.md describes") for text in ("[]", "null", '{"rows": 3}')),
         (None, "No such file"),
     ],

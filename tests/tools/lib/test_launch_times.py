@@ -59,7 +59,7 @@ def test_what_is_no_profile_of_this_artifact_is_one_line(
 def test_what_is_no_object_is_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "profile.json"
     path.write_text(text)
-    with pytest.raises(FileKindError, match="expected one JSON object; make it with"):
+    with pytest.raises(FileKindError, match=r"expected (one )?JSON.*; make it with"):
         load_times(path, MANIFEST)
-    with pytest.raises(FileKindError, match="expected a readable file, found No such file"):
+    with pytest.raises(FileKindError, match=r"cannot be read: No such file.*; make it with"):
         load_times(tmp_path / "none.json", MANIFEST)

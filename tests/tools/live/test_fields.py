@@ -147,7 +147,7 @@ def test_what_is_no_layout_is_one_line(tmp_path: Path, text: str, said: str) -> 
 
 
 def test_a_layout_that_is_missing_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="expected a readable file, found No such file"):
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
         load_layout(tmp_path / "none.json")
 
 

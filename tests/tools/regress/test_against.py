@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from runtime.format.artifact import read_artifact
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo, Modeld
 from tests.tools.regress.conftest import Regress, moved_lines
+from tests.tools.regress.fault import plant_delay
+from tests.tools.regress.planted import Planted
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.regress.against import PlayedReference
 from tools.regress.errors import RegressionReferenceError
@@ -173,3 +176,24 @@ def test_references_that_nothing_uses_are_listed_and_removed(
     assert [one.drive.name for one in left] == ["drive.mkv"]
     assert set(regress.files()) == {f"renamed{kept[9:]}", "damaged.reference"}
     regress(0)
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_the_speed_is_judged_by_the_old_artifact(
+    planted: Planted, modeld: Modeld, tmp_path: Path
+) -> None:
+    kernels = read_artifact(planted.model).manifest.kernels
+    node = next(kernel.origin[0] for kernel in kernels if "MatMul" in str(kernel.origin))
+    plant_delay(planted.model, tmp_path / "slow.pkl", node, 1_000_000)
+    words = ["regress", "--against", planted.model, "--drives", planted.drive]
+    junit = tmp_path / "junit.xml"
+    said = modeld(1, *words, "--model", tmp_path / "slow.pkl", "--junit", junit).out
+    assert " frames, another model\n" in said
+    assert "changed  run  timing: +" in said
+    # Which kernel is named is tested where the gate is: `test_timing_gate`.
+    assert "slower kernel: " in said or "kernels one by one: " in said
+    assert 'failures="1" errors="0"' in junit.read_text(encoding="utf-8")
+    # Compiled again it is the same program, whose digest is another one.
+    said = modeld(0, *words, "--model", planted.artifact("again.pkl")).out
+    assert "run  timing: " in said

@@ -139,6 +139,10 @@ def test_the_workflow_in_an_empty_repository(tmp_path: Path) -> None:
     kept = gated.store.all()
     assert len(kept) == 2
     assert not {one.key.model for one in kept} & {one.key.model for one in references}
+    # The pull request passes then, although its model still is another one than that of its base.
+    found = gated.judged(0)
+    assert "### modeld regress: passed" in found.page
+    assert "identical" in found.page
 
 
 @pytest.mark.slow

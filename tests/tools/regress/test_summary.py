@@ -134,6 +134,18 @@ def test_error_lines_are_workflow_commands() -> None:
     assert len(error_lines(verdict(*[CHANGED] * 30))) == 10
 
 
+def test_the_kernel_that_is_slower_is_named_wherever_the_speed_is_told() -> None:
+    blamed = TimingVerdict(False, 0.1, "timing: +10.0%", ("slower kernel: k, nodes /a",))
+    found = verdict(PASSED, timing=replace(SLOWER, verdict=blamed))
+    told = "timing: +10.0%; slower kernel: k, nodes /a"
+    assert f"| ❌ changed | run | {told} |" in markdown(found)
+    (line,) = error_lines(found)
+    assert line.endswith(told.replace("%", "%25"))
+    (failure,) = ET.fromstring(junit(found)).findall(".//failure")  # noqa: S314 - our own text
+    assert failure.get("message") == "timing: +10.0%"
+    assert failure.text == told.replace("; ", "\n")
+
+
 def test_the_states_of_the_timing_gate() -> None:
     passed = replace(SLOWER, verdict=TimingVerdict(True, 0.01, "timing: +1.0%"))
     for timing, status in (

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import re
 import shutil
 import subprocess
 import sys
@@ -19,9 +17,9 @@ import onnx
 import pytest
 
 from modeld.own_packages import PACKAGES
-from runtime.format.artifact import read_artifact, write_artifact
 from runtime.own_process import own_command
 from tests.scheduler.onnx_import.onnx_models import parsed
+from tests.tools.regress.fault import plant_delay
 from tools.cli import main
 from tools.errors import ToolError
 from tools.regress import timing_sides
@@ -394,31 +392,6 @@ def test_ten_percent_more_work_fails_and_the_same_passes_beside_a_busy_process(
 
 
 NODE = "-> p3"
-DELAY = "for (volatile int wait = 0; wait < %d; wait++) {}"
-
-
-def _plant_delay(source: Path, target: Path, condition: str, rounds: int) -> str:
-    """Write a copy whose kernel of `NODE` idles where a condition holds; return its name."""
-    artifact = read_artifact(source)
-    raw = copy.deepcopy(dict(artifact.manifest.raw))
-    kernel = next(kernel for kernel in artifact.manifest.kernels if NODE in kernel.origin)
-    name, buffers = kernel.name, artifact.manifest.buffers
-    text = artifact.manifest.programs[kernel.program].source
-    (parameters,) = re.findall(rf"void {name}\(([^)]*)\)", text)
-    read = next(
-        parameter.split()[-1]
-        for parameter, index in zip(parameters.split(","), kernel.args, strict=True)
-        if "const" in parameter and buffers[index].kind != "weight"
-    )
-    delay = f"if ({condition.replace('READ', read)}) {{ {DELAY % rounds} }}"
-    for program in raw["programs"]:
-        # Once by itself and once as a function of the megakernel.
-        program["source"] = re.sub(
-            rf"(\b{name}\w*\([^)]*\)\s*\{{)", rf"\1 {delay}", program["source"]
-        )
-        program["binary"] = b""
-    write_artifact(target, raw, bytes(artifact.data))
-    return name
 
 
 @pytest.mark.alone
@@ -432,7 +405,7 @@ def test_a_kernel_that_is_slow_on_one_frame_is_found_and_named(tmp_path: Path) -
     write_frames(path, given)
     slow = tmp_path / "slow.pkl"
     # What the kernel reads is 0 on the other frames.
-    name = _plant_delay(model, slow, "READ[0] != 0.0f", 20000)
+    name = plant_delay(model, slow, NODE, 20000, "READ[0] != 0.0f")
     found = measure_timing(Measurement(Side(slow), Side(model), frames=path))
     verdict = judge_timing(found, None)
     assert not verdict.passed
