@@ -1,5 +1,14 @@
 """What a manifest says of the code of a kernel, checked; used by `runtime.manifest` only.
 
+    kind           text: `contract`, `reduce`, `map` or `custom`
+    start, end     characters of the program's source that hold the function, without callees
+    writes         the first so many of `args` are written, the others only read
+    float64        whether it computes in float64
+    local_bytes    local memory of a work-group
+    image_reads    texel reads in the text; those in a loop count once, as do the following
+    gated_reads    reads that a condition may replace by a fill value
+    image_writes   texel writes
+
 The key is for whoever looks at an artifact: running it needs none of this. Loading only compares
 how many images a kernel reads and writes with what the device takes.
 """
