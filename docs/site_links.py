@@ -30,7 +30,8 @@ OUTSIDE = {
     for path in sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 }
 SOURCE_OF = {page: source for source, page in OUTSIDE.items()}
-MESSAGES = ("cereal/log.capnp", "cereal/services.py")  # docs/site_messages.py makes their page
+# docs/site_messages.py makes their page.
+MESSAGES = ("cereal/log.capnp", "cereal/health.capnp", "cereal/services.py")
 
 
 def page_of(source: str) -> str | None:

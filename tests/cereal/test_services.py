@@ -1,13 +1,14 @@
 """Services by name, and what each stack calls them, on which port and in which file."""
 
 import csv
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from cereal.errors import ServiceError
-from cereal.schema import member_name, new_event
+from cereal.schema import SCHEMA_PATH, member_name, new_event
 from cereal.services import (
     RENAMED_2026,
     SERVICES,
@@ -19,6 +20,7 @@ from cereal.services import (
     service_of_member,
 )
 from cereal.stacks import DEFAULT_STACK, STACKS
+from docs.site_messages import SCHEMAS, messages, services
 
 OPENPILOT_2026 = STACKS["openpilot-2026"]
 # Both exist only in stacks that have used the other hash for long.
@@ -76,6 +78,15 @@ def test_rates_decimations_queues_and_ports_are_those_of_openpilot() -> None:
     ]
     assert sorted(rows) == sorted(found)
     assert port_of("", "fnv1a") == 8023 + 0xCBF29CE484222325 % 57512
+
+
+def test_the_page_of_messages_has_every_service_and_structure() -> None:
+    assert [row.split(" | ")[0] for row in services().splitlines()] == [f"| {n}" for n in SERVICES]
+    for name in SCHEMAS:
+        text = SCHEMA_PATH.with_name(f"{name}.capnp").read_text(encoding="utf-8")
+        declared = re.findall(r"^(?:struct|enum) (\w+)", text, re.MULTILINE)
+        assert re.findall(r"^### (\w+)$", messages(name), re.MULTILINE) == declared
+        assert declared
 
 
 # --- stacks ---------------------------------------------------------------------------------------
