@@ -182,7 +182,7 @@ struct DrivingModelData {
   big @8 :Bool;                       # made by the large model
 
   # position(t) in m, t in s; coefficients in ascending powers of t.
-  struct PolyPath {                   # m, for t in s
+  struct PolyPath {                   # of positions in m over times in s
     xCoefficients @0 :List(Float32);
     yCoefficients @1 :List(Float32);
     zCoefficients @2 :List(Float32);
