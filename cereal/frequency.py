@@ -19,7 +19,9 @@ class FrequencyTracker:
         is_polled: The owner looks when this service has a message, so it sees each one.
 
     Attributes:
-        bounds_hz: Lowest and highest average rate that is right, Hz; see docs/formats/bus.md.
+        bounds_hz: Lowest and highest average rate that is right, Hz, with 20 % of slack. At 60
+            updates a second a service of 100 Hz is right from 24 to 72 Hz; at 100 updates one of
+            20 Hz from 16 to 24 Hz.
     """
 
     def __init__(self, frequency_hz: float, update_hz: float, *, is_polled: bool) -> None:

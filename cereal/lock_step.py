@@ -2,11 +2,14 @@
 
 A harness makes two events for an endpoint, sets CEREAL_FAKE, and starts the process. A receive of
 that endpoint announces itself by the first event and waits for the second: what was published until
-then belongs to the step before. Two generations, told by what is there (docs/formats/bus.md):
+then belongs to the step before. P is OPENPILOT_PREFIX, F is CEREAL_FAKE_PREFIX. Adding
+1 to an eventfd or writing a byte into a FIFO sets an event, and reading all clears it. The state
+has two generations:
 
     eventfds  /dev/shm/[P/]cereal_events/[F/]ENDPOINT, "msgq_" before [P/] since December 2025:
               { int32 called, ready; bool enabled }, numbers that the process has inherited
-    FIFOs     /dev/shm/msgq_HASH since May 2026: { char called[128], ready[128]; bool enabled }
+    FIFOs     /dev/shm/msgq_HASH since May 2026: { char called[128], ready[128]; bool enabled },
+              HASH: FNV-1a 64 of P, 0x1f, F, 0x1f and ENDPOINT, as 16 hexadecimal digits
 """
 
 import os

@@ -50,7 +50,7 @@ enum LaneChangeDirection {
 }
 
 # A series of points in the calib frame. Empty lists mean "not given".
-struct XYZTData @0xc3cbae1fd505ae80 {
+struct XYZTData @0xc3cbae1fd505ae80 {  # in the unit of the field that holds it
   x @0 :List(Float32);
   y @1 :List(Float32);
   z @2 :List(Float32);
@@ -62,10 +62,10 @@ struct XYZTData @0xc3cbae1fd505ae80 {
 
 # modelV2, 20 Hz. 33 points per trajectory.
 struct ModelDataV2 {
-  frameId @0 :UInt32;                 # of the road camera
-  frameAge @1 :UInt32;                # frames by which the camera state is ahead
-  frameDropPerc @2 :Float32;          # %, filtered
-  timestampEof @3 :UInt64;            # ns
+  frameId @0 :UInt32;                 # id of the newest road camera frame used
+  frameAge @1 :UInt32;                # frames by which the camera is ahead of frameId
+  frameDropPerc @2 :Float32;          # %, share of dropped frames, filtered
+  timestampEof @3 :UInt64;            # ns, of the road camera frame
   position @4 :XYZTData;              # m
   orientation @5 :XYZTData;           # rad, euler angles relative to now
   velocity @6 :XYZTData;              # m/s
@@ -74,24 +74,24 @@ struct ModelDataV2 {
   laneLineProbs @9 :List(Float32);    # 0..1
   roadEdges @10 :List(XYZTData);      # m; left, right
   leads @11 :List(LeadDataV2);        # retired
-  meta @12 :MetaData;
-  laneLineStds @13 :List(Float32);    # m
-  roadEdgeStds @14 :List(Float32);    # m
-  modelExecutionTime @15 :Float32;    # s
-  rawPredictions @16 :Data;           # float32, little endian
+  meta @12 :MetaData;                 # what the driver and the car are about to do
+  laneLineStds @13 :List(Float32);    # m, standard deviation of y at the car
+  roadEdgeStds @14 :List(Float32);    # m, standard deviation of y at the car
+  modelExecutionTime @15 :Float32;    # s, from inputs ready to outputs parsed
+  rawPredictions @16 :Data;           # float32, little endian; empty unless asked for
   gpuExecutionTime @17 :Float32;      # retired
-  leadsV3 @18 :List(LeadDataV3);
+  leadsV3 @18 :List(LeadDataV3);      # vehicle ahead now, in 2 s and in 4 s
   acceleration @19 :XYZTData;         # m/s^2
-  frameIdExtra @20 :UInt32;           # of the wide camera
-  temporalPose @21 :Pose;             # retired
+  frameIdExtra @20 :UInt32;           # id of the wide camera frame
+  temporalPose @21 :Pose;             # pose of the simulated drive; models until April 2025 only
   navEnabled @22 :Bool;               # retired
-  confidence @23 :ConfidenceClass;
+  confidence @23 :ConfidenceClass;    # that no disengagement is near
   locationMonoTime @24 :UInt64;       # retired
   lateralPlannerSolution @25 :LateralPlannerSolution;  # retired
-  action @26 :Action;
+  action @26 :Action;                 # what the car should do now
   big @27 :Bool;                      # made by the large model
 
-  struct LeadDataV2 {
+  struct LeadDataV2 {                 # retired
     prob @0 :Float32;
     t @1 :Float32;
     xyva @2 :List(Float32);
@@ -104,29 +104,29 @@ struct ModelDataV2 {
     probTime @1 :Float32;             # s
     t @2 :List(Float32);              # s
     x @3 :List(Float32);              # m ahead of the camera
-    xStd @4 :List(Float32);
-    y @5 :List(Float32);              # m
-    yStd @6 :List(Float32);
+    xStd @4 :List(Float32);           # m
+    y @5 :List(Float32);              # m to the right
+    yStd @6 :List(Float32);           # m
     v @7 :List(Float32);              # m/s, absolute
-    vStd @8 :List(Float32);
+    vStd @8 :List(Float32);           # m/s
     a @9 :List(Float32);              # m/s^2
-    aStd @10 :List(Float32);
+    aStd @10 :List(Float32);          # m/s^2
   }
 
   struct MetaData {
-    engagedProb @0 :Float32;
-    desirePrediction @1 :List(Float32);       # 4 horizons x 8 desires, flattened
+    engagedProb @0 :Float32;                  # 0..1, that the stack is engaged
+    desirePrediction @1 :List(Float32);       # 0..1; 4 horizons (2, 4, 6, 8 s) x 8 desires, flattened
     brakeDisengageProb @2 :Float32;           # retired
     gasDisengageProb @3 :Float32;             # retired
     steerOverrideProb @4 :Float32;            # retired
-    desireState @5 :List(Float32);            # 8 desires
-    disengagePredictions @6 :DisengagePredictions;
-    hardBrakePredicted @7 :Bool;
-    laneChangeState @8 :LaneChangeState;
-    laneChangeDirection @9 :LaneChangeDirection;
+    desireState @5 :List(Float32);            # 0..1, for each of the 8 desires now
+    disengagePredictions @6 :DisengagePredictions;  # at horizons t
+    hardBrakePredicted @7 :Bool;              # braking harder than 3 or 5 m/s^2 is expected within 2 s
+    laneChangeState @8 :LaneChangeState;      # of the lane change that the driver asked for
+    laneChangeDirection @9 :LaneChangeDirection;  # and its side
   }
 
-  struct DisengagePredictions {
+  struct DisengagePredictions {       # 0..1 at each horizon
     t @0 :List(Float32);                      # s: 2, 4, 6, 8, 10
     brakeDisengageProbs @1 :List(Float32);
     gasDisengageProbs @2 :List(Float32);
@@ -134,18 +134,18 @@ struct ModelDataV2 {
     brake3MetersPerSecondSquaredProbs @4 :List(Float32);
     brake4MetersPerSecondSquaredProbs @5 :List(Float32);
     brake5MetersPerSecondSquaredProbs @6 :List(Float32);
-    gasPressProbs @7 :List(Float32);          # s: 0, 2, 4, 6, 8, 10
-    brakePressProbs @8 :List(Float32);
+    gasPressProbs @7 :List(Float32);          # at t; of newer models at 0 s too
+    brakePressProbs @8 :List(Float32);        # at t; of newer models at 0 s too
   }
 
   struct Pose {
-    trans @0 :List(Float32);
-    rot @1 :List(Float32);
-    transStd @2 :List(Float32);
-    rotStd @3 :List(Float32);
+    trans @0 :List(Float32);          # m/s
+    rot @1 :List(Float32);            # rad/s
+    transStd @2 :List(Float32);       # m/s
+    rotStd @3 :List(Float32);         # rad/s
   }
 
-  struct LateralPlannerSolution {
+  struct LateralPlannerSolution {     # retired
     x @0 :List(Float32);
     y @1 :List(Float32);
     yaw @2 :List(Float32);
@@ -159,7 +159,7 @@ struct ModelDataV2 {
   struct Action {
     desiredCurvature @0 :Float32;             # 1/m, positive turns right (z down)
     desiredAcceleration @1 :Float32;          # m/s^2
-    shouldStop @2 :Bool;
+    shouldStop @2 :Bool;                      # the car should come to a stop or stay standing
   }
 
   enum ConfidenceClass {
@@ -171,18 +171,18 @@ struct ModelDataV2 {
 
 # drivingModelData, 20 Hz: the small digest of modelV2.
 struct DrivingModelData {
-  frameId @0 :UInt32;
-  frameIdExtra @1 :UInt32;
-  action @2 :ModelDataV2.Action;
-  laneLineMeta @3 :LaneLineMeta;
-  meta @4 :MetaData;
-  path @5 :PolyPath;
+  frameId @0 :UInt32;                 # id of the road camera frame
+  frameIdExtra @1 :UInt32;            # id of the wide camera frame
+  action @2 :ModelDataV2.Action;      # as modelV2.action
+  laneLineMeta @3 :LaneLineMeta;      # the two lines of the car's own lane
+  meta @4 :MetaData;                  # lane change
+  path @5 :PolyPath;                  # the planned position, as polynomials
   frameDropPerc @6 :Float32;          # %
   modelExecutionTime @7 :Float32;     # s
-  big @8 :Bool;
+  big @8 :Bool;                       # made by the large model
 
   # position(t) in m, t in s; coefficients in ascending powers of t.
-  struct PolyPath {
+  struct PolyPath {                   # of positions in m over times in s
     xCoefficients @0 :List(Float32);
     yCoefficients @1 :List(Float32);
     zCoefficients @2 :List(Float32);
@@ -190,14 +190,14 @@ struct DrivingModelData {
 
   struct LaneLineMeta {
     leftY @0 :Float32;                # m, at the car
-    rightY @1 :Float32;
-    leftProb @2 :Float32;
-    rightProb @3 :Float32;
+    rightY @1 :Float32;               # m, at the car
+    leftProb @2 :Float32;             # 0..1, that the line is there
+    rightProb @3 :Float32;            # 0..1, that the line is there
   }
 
   struct MetaData {
-    laneChangeState @0 :LaneChangeState;
-    laneChangeDirection @1 :LaneChangeDirection;
+    laneChangeState @0 :LaneChangeState;  # as modelV2.meta
+    laneChangeDirection @1 :LaneChangeDirection;  # as modelV2.meta
   }
 }
 
@@ -205,44 +205,44 @@ struct DrivingModelData {
 struct CameraOdometry {
   trans @0 :List(Float32);            # m/s
   rot @1 :List(Float32);              # rad/s
-  transStd @2 :List(Float32);
-  rotStd @3 :List(Float32);
-  frameId @4 :UInt32;
+  transStd @2 :List(Float32);         # m/s
+  rotStd @3 :List(Float32);           # rad/s
+  frameId @4 :UInt32;                 # id of the road camera frame
   timestampEof @5 :UInt64;            # ns
   wideFromDeviceEuler @6 :List(Float32);     # rad
-  wideFromDeviceEulerStd @7 :List(Float32);
+  wideFromDeviceEulerStd @7 :List(Float32);  # rad
   roadTransformTrans @8 :List(Float32);      # m, of the road frame
-  roadTransformTransStd @9 :List(Float32);
+  roadTransformTransStd @9 :List(Float32);  # m
 }
 
 # 20 Hz: what the driver camera shows.
 struct DriverStateV2 {
-  frameId @0 :UInt32;
-  modelExecutionTime @1 :Float32;     # s
+  frameId @0 :UInt32;                 # id of the driver camera frame
+  modelExecutionTime @1 :Float32;     # s, from inputs ready to outputs parsed
   dspExecutionTime @2 :Float32;       # retired
   rawPredictions @3 :Data;            # float32, little endian
   poorVisionProb @4 :Float32;         # retired 2026
-  wheelOnRightProb @5 :Float32;
-  leftDriverData @6 :DriverData;
-  rightDriverData @7 :DriverData;
-  gpuExecutionTime @8 :Float32;       # s
+  wheelOnRightProb @5 :Float32;       # 0..1, that the steering wheel is on the right
+  leftDriverData @6 :DriverData;      # the left seat
+  rightDriverData @7 :DriverData;     # the right seat
+  gpuExecutionTime @8 :Float32;       # s of it, in the program
 
   struct DriverData {
-    faceOrientation @0 :List(Float32);        # rad
-    faceOrientationStd @1 :List(Float32);
+    faceOrientation @0 :List(Float32);        # rad: pitch, yaw, roll
+    faceOrientationStd @1 :List(Float32);     # rad
     facePosition @2 :List(Float32);           # share of the image, from its centre
-    facePositionStd @3 :List(Float32);
-    faceProb @4 :Float32;
-    leftEyeProb @5 :Float32;
-    rightEyeProb @6 :Float32;
-    leftBlinkProb @7 :Float32;
-    rightBlinkProb @8 :Float32;
-    sunglassesProb @9 :Float32;
+    facePositionStd @3 :List(Float32);        # share of the image
+    faceProb @4 :Float32;                     # 0..1, that a face is seen
+    leftEyeProb @5 :Float32;                  # 0..1, that the eye is seen
+    rightEyeProb @6 :Float32;                 # 0..1, that the eye is seen
+    leftBlinkProb @7 :Float32;                # 0..1, that the eye is closed
+    rightBlinkProb @8 :Float32;               # 0..1, that the eye is closed
+    sunglassesProb @9 :Float32;               # 0..1, that the driver wears them
     occludedProb @10 :Float32;                # retired 2026
     readyProb @11 :List(Float32);             # retired 2026
     notReadyProb @12 :List(Float32);          # retired 2026
-    phoneProb @13 :Float32;
-    sleepProb @14 :Float32;
+    phoneProb @13 :Float32;                   # 0..1, that the driver uses a phone
+    sleepProb @14 :Float32;                   # 0..1, that the driver sleeps
   }
 }
 

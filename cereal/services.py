@@ -262,7 +262,7 @@ def port_of(endpoint: str, hash_name: HashName = "fnv1a", moved: int = 0) -> int
             `std::hash<std::string>` of libstdc++ (stacks before).
         moved: By how much all ports are moved, in a circle.
 
-    Source: 8023 + hash mod (65535 - 8023); docs/formats/bus.md has the table of known ports.
+    Source: 8023 + hash mod (65535 - 8023); tests/cereal/services.csv has known ports.
     """
     data = endpoint.encode()
     value = _murmur64(data) if hash_name == "murmur" else fnv1a64(data)

@@ -30,12 +30,16 @@ OUTSIDE = {
     for path in sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 }
 SOURCE_OF = {page: source for source, page in OUTSIDE.items()}
+# docs/site_messages.py makes their page.
+MESSAGES = ("cereal/log.capnp", "cereal/health.capnp", "cereal/services.py")
 
 
 def page_of(source: str) -> str | None:
     """Return the page of a file of the repository, or None where the site does not have it."""
     if source in OUTSIDE:
         return OUTSIDE[source]
+    if source in MESSAGES:
+        return "formats/messages.md"
     return source.removeprefix("docs/") if source.startswith("docs/") else None
 
 

@@ -1,6 +1,12 @@
 """The bytes of VisionIPC: requests, descriptions of buffers, and the packets that announce frames.
 
-All numbers are little endian; offsets are those of x86-64 and aarch64 (docs/formats/bus.md).
+All numbers are little endian; offsets are those of x86-64 and aarch64:
+
+    description  0 size, 8 mapped bytes, 16 a pointer, 24 descriptor, 32 a pointer, 40 width,
+                 48 height, 56 stride, 64 uv_offset, 72 and 80 pointers, 88 server id, 96 idx,
+                 104 stream (uint32), 108 padding
+    packet       0 server id, 8 idx, 16 frame id (uint32), 24 start and 32 end of the exposure,
+                 40 valid (a byte), 48 bytes in all
 """
 
 import re

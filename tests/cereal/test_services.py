@@ -1,12 +1,14 @@
 """Services by name, and what each stack calls them, on which port and in which file."""
 
+import csv
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from cereal.errors import ServiceError
-from cereal.schema import member_name, new_event
+from cereal.schema import SCHEMA_PATH, member_name, new_event
 from cereal.services import (
     RENAMED_2026,
     SERVICES,
@@ -18,6 +20,7 @@ from cereal.services import (
     service_of_member,
 )
 from cereal.stacks import DEFAULT_STACK, STACKS
+from docs.site_messages import SCHEMAS, messages, services
 
 OPENPILOT_2026 = STACKS["openpilot-2026"]
 # Both exist only in stacks that have used the other hash for long.
@@ -61,17 +64,29 @@ def test_unknown_service_is_named() -> None:
     assert caught.value.exit_code == 2
 
 
-def test_rates_decimations_queues_and_ports_are_those_of_the_documented_table() -> None:
-    """Ports there were computed with g++ (std::hash<std::string>) and an independent FNV-1a."""
-    text = (Path(__file__).parents[2] / "docs/formats/bus.md").read_text(encoding="utf-8")
-    for name, row in SERVICES.items():
-        cells = (
+def test_rates_decimations_queues_and_ports_are_those_of_openpilot() -> None:
+    """The ports of the table were computed with g++ (std::hash<std::string>) and another FNV-1a."""
+    with Path(__file__).with_name("services.csv").open(encoding="utf-8", newline="") as file:
+        _, *rows = csv.reader(file)
+    found = [
+        [
             *(name, f"{row.frequency_hz:.3g}", "yes" if row.logged else "no"),
-            "-" if row.decimation is None else row.decimation,
-            *(port_of(name, "murmur"), port_of(name, "fnv1a"), row.queue_bytes),
-        )
-        assert "| " + " | ".join(map(str, cells)) + " |\n" in text
+            "-" if row.decimation is None else str(row.decimation),
+            *map(str, (port_of(name, "murmur"), port_of(name, "fnv1a"), row.queue_bytes)),
+        ]
+        for name, row in SERVICES.items()
+    ]
+    assert sorted(rows) == sorted(found)
     assert port_of("", "fnv1a") == 8023 + 0xCBF29CE484222325 % 57512
+
+
+def test_the_page_of_messages_has_every_service_and_structure() -> None:
+    assert [row.split(" | ")[0] for row in services().splitlines()] == [f"| {n}" for n in SERVICES]
+    for name in SCHEMAS:
+        text = SCHEMA_PATH.with_name(f"{name}.capnp").read_text(encoding="utf-8")
+        declared = re.findall(r"^(?:struct|enum) (\w+)", text, re.MULTILINE)
+        assert re.findall(r"^### (\w+)$", messages(name), re.MULTILINE) == declared
+        assert declared
 
 
 # --- stacks ---------------------------------------------------------------------------------------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from cereal.errors import TransportError
 from cereal.schema import log, new_event
 from cereal.services import SERVICES
 from cereal.transport.memory import MemoryTransport
+from modeld.bus import DAEMON_SERVICES
 from tests.tools.live.speaker import message, unpacked
 from tools.errors import UsageError
 from tools.lib.message_values import fields_of
@@ -63,6 +66,32 @@ def test_comments_of_the_schema_are_found_where_they_stand() -> None:
     assert unit_of("x", "m ahead of the camera") == "m"
     assert unit_of("x", "minutes of sleep") == unit_of("x", "") == ""
     assert unit_of("cumLagMs", "") == "ms"
+
+
+def structures(schema: Any) -> Iterator[Any]:
+    """Yield a structure of the schema and all that it holds."""
+    yield schema
+    for field in schema.fields.values():
+        kind = field.proto.slot.type
+        while kind.which() == "list":
+            kind = kind.list.elementType
+        if kind.which() == "struct":
+            held = field.schema
+            while hasattr(held, "elementType"):
+                held = held.elementType
+            yield from structures(held)
+
+
+def test_each_field_that_the_daemons_publish_has_its_unit_or_meaning_in_the_schema() -> None:
+    notes, silent, seen = schema_notes(), set(), 0
+    for service in DAEMON_SERVICES:
+        for schema in structures(log.Event.schema.fields[service].schema):
+            file, _, name = str(schema.node.displayName).rpartition("/")[2].partition(":")
+            fields = {(file, name, field) for field in schema.fields}
+            silent |= set() if (file, name, "") in notes else fields - notes.keys()
+            seen += len(fields)
+    assert seen > 200
+    assert not silent, "write a comment behind these fields"
 
 
 def test_a_field_holds_what_its_message_says() -> None:
