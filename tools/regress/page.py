@@ -18,7 +18,7 @@ from tools.behaviour.describe import TITLE, behaviour_part
 from tools.behaviour.headline import gates_sentence, path_sentence
 from tools.compare.findings import Comparison, FieldSeries
 from tools.errors import ToolError
-from tools.lib.report_page import folded, table_part, tiles_section, whole_page, write_page
+from tools.lib.report_page import folded, tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Margins, padded_range
 from tools.regress.environment import differing
 from tools.regress.frame_changes import Change
@@ -29,8 +29,7 @@ from tools.regress.reference import Histogram, histogram
 from tools.regress.run import Plan, RunVerdict, TimingOutcome
 from tools.regress.summary import conclusion
 from tools.regress.verdict import DriveVerdict
-from tools.regress.whole import TITLE as WHOLE
-from tools.regress.whole import gate_word
+from tools.regress.whole import whole_section
 
 # More only make the page longer: the JSON has everything.
 MAX_CHANGES = 40
@@ -73,7 +72,7 @@ def render(plan: Plan, verdict: RunVerdict) -> str:
         f"<header><h1>{escape(title)}</h1>{_summary(verdict)}</header>",
         _tiles(verdict),
         _table(verdict),
-        _whole(verdict),
+        whole_section(verdict.whole, (verdict.against or "reference", "now")),
         *(_drive(plan, drive, number < MAX_PICTURED_DRIVES) for number, drive in enumerate(told)),
         *(_gates(drive) for drive in held),
         _timing(verdict),
@@ -131,21 +130,6 @@ def _table(verdict: RunVerdict) -> str:
     return (
         f"<section><h2>Drives</h2><table><tr>{head}</tr>{''.join(rows)}</table>{accepted}</section>"
     )
-
-
-def _whole(verdict: RunVerdict) -> str:
-    """Return the section of all drives as one; "" where they were not judged so."""
-    whole, sides = verdict.whole, (verdict.against or "reference", "now")
-    if not whole.rows and not whole.gates:
-        return ""
-    header, rows = whole.table(sides)
-    gates = [(gate_word(gate), gate.text) for gate in whole.gates]
-    parts = [
-        table_part(("", "gate"), gates) if gates else "",
-        table_part(header, rows),
-        table_part(("cost", *sides, "change"), whole.cost_rows()),
-    ]
-    return f"<section><h2>{WHOLE}</h2>{''.join(parts)}</section>"
 
 
 def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
