@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from runtime.quantities import count_text
-from tools.behaviour.difference import Row
+from tools.behaviour.difference import Row, Spread
 from tools.behaviour.gates import GateVerdict
 
 # What a driver feels first, and when.
@@ -39,7 +39,10 @@ SUMMARY_HEADER: Final = ("difference", "at most", "in frame", "p99", "mean", "on
 _LENGTHS: Final = ((0.01, "mm", 1000.0, 1), (1.0, "cm", 100.0, 1), (math.inf, "m", 1.0, 2))
 _DECIMALS: Final = {"rad": 4, "m/s": 2, "m/s2": 2}
 # What else a passenger notices, where it changes by more than this: the sentence names it, too.
-_NOTICED: Final = (("speed_2s", "the planned speed", 0.5), ("acceleration", "the acceleration", 0.2))
+_NOTICED: Final = (
+    ("speed_2s", "the planned speed", 0.5),
+    ("acceleration", "the acceleration", 0.2),
+)
 
 
 def length_text(value_m: float, like_m: float | None = None) -> str:
@@ -127,12 +130,23 @@ def gates_sentence(gates: Sequence[GateVerdict]) -> str:
     """Return how many gates hold, and those that do not; "" without gates."""
     if not gates:
         return ""
-    missed = [gate for gate in gates if not gate.holds]
-    count = count_text(len(gates), "gate")
+    # The gates of several drives: the sentence has each condition once, where it fails most.
+    by_gate: dict[str, list[GateVerdict]] = {}
+    for one in gates:
+        by_gate.setdefault(one.gate, []).append(one)
+    count = count_text(len(by_gate), "gate")
+    missed = [
+        failed for all_of in by_gate.values() if (failed := [x for x in all_of if not x.holds])
+    ]
     if not missed:
-        return f"{'The gate holds' if len(gates) == 1 else f'All {count} hold'}."
-    which = "The gate" if len(gates) == 1 else f"{len(missed)} of {count}"
-    return f"{which} failed: {'; '.join(gate.text for gate in missed)}."
+        return f"{'The gate holds' if len(by_gate) == 1 else f'All {count} hold'}."
+    which = "The gate" if len(by_gate) == 1 else f"{len(missed)} of {count}"
+    return f"{which} failed: {'; '.join(map(_worst_text, missed))}."
+
+
+def _worst_text(failed: Sequence[GateVerdict]) -> str:
+    worst = max(failed, key=lambda one: abs(one.value) if one.value is not None else math.inf)
+    return f"{worst.text} (worst of {len(failed)})" if len(failed) > 1 else worst.text
 
 
 def summary_rows(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -156,7 +170,13 @@ def _cells(summed: Summed, by_name: Mapping[str, Row]) -> tuple[str, ...]:
     return (summed.label, most, frame, *others, str(alone) if alone else "-")
 
 
+def worst_path(rows: Iterable[Row]) -> Spread | None:
+    """Return how far the path moves in the row in which it moves most; None: none was compared."""
+    paths = [row.spread for row in rows if row.quantity == PATH and row.spread.frames]
+    return max(paths, key=lambda spread: spread.max, default=None)
+
+
 def worst_frame(rows: Iterable[Row]) -> int:
     """Return the id of the frame in which the path moves most; -1 where it does not."""
-    paths = [row.spread for row in rows if row.quantity == PATH and row.spread.max > 0.0]
-    return max(paths, key=lambda spread: spread.max).frame if paths else -1
+    worst = worst_path(rows)
+    return worst.frame if worst is not None and worst.max > 0.0 else -1

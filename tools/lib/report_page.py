@@ -15,7 +15,8 @@ from tools.lib.report_style import STYLE
 PAGE_END = "</main></body></html>\n"
 # What is read from right to left, digit below digit: with a unit, or none at all.
 _NUMBER: Final = re.compile(
-    r"-|[<+\u2212-]?\s?\d[\d,.]*(e[+-]?\d+)?( ?(%|\u00b0|[mc]?m|m?s|m/s[2\u00b2]?|rad|deg|KiB|MiB))?",
+    r"-|[<+\u2212-]?\s?\d[\d,.]*(e[+-]?\d+)?"
+    r"( ?(%|\u00b0|[mc]?m|m?s|m/s[2\u00b2]?|rad|deg|KiB|MiB))?",
     re.ASCII,
 )
 # Words that judge, as commands write them, and how they look.

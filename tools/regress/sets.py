@@ -13,7 +13,7 @@ from runtime.quantities import count_text
 from tools.behaviour.describe import TITLE as BEHAVIOUR
 from tools.behaviour.describe import behaviour_lines, behaviour_part
 from tools.behaviour.difference import Spread
-from tools.behaviour.headline import PATH, gates_sentence, length_text, path_sentence
+from tools.behaviour.headline import gates_sentence, length_text, path_sentence, worst_path
 from tools.compare.compare import CompareOptions, compare_logs
 from tools.compare.describe import describe_json, verdict
 from tools.compare.findings import Comparison
@@ -128,13 +128,15 @@ class SetComparison:
         """Return the comparison as a page: the conclusion, then the drives, the worst first."""
         title = title_of_two(self.left, self.right)
         ordered = sorted(self.pairs, key=_badness, reverse=True)
-        rows = [row for pair in ordered if pair.comparison for row in pair.comparison.behaviour.rows]
+        rows = [
+            row for pair in ordered if pair.comparison for row in pair.comparison.behaviour.rows
+        ]
         moved = " ".join(filter(None, (path_sentence(rows), gates_sentence(self.whole.gates))))
         drives = [(pair.word, pair.drive, *_moved(pair), pair.text) for pair in ordered]
         css = "bad" if self.exit_code else "good"
+        lead = f'<p class="lead">{escape(moved)}</p><p class="{css}">{escape(self.conclusion)}.</p>'
         parts = [
-            f'<header><h1>{escape(title)}</h1><p class="lead">{escape(moved)}</p>'
-            f'<p class="{css}">{escape(self.conclusion)}.</p></header>',
+            f"<header><h1>{escape(title)}</h1>{lead}</header>",
             f"<section><h2>Drives</h2>{table_part(_DRIVES, drives)}</section>",
             whole_section(self.whole, SIDES),
             *map(_section, ordered),
@@ -146,8 +148,7 @@ _DRIVES = ("", "drive", "path moves at most", "in frame", "result")
 
 
 def _path_of(pair: PairOutcome) -> Spread | None:
-    rows = pair.comparison.behaviour.rows if pair.comparison else ()
-    return next((row.spread for row in rows if row.quantity == PATH and row.spread.frames), None)
+    return worst_path(pair.comparison.behaviour.rows) if pair.comparison else None
 
 
 def _badness(pair: PairOutcome) -> tuple[bool, bool, float]:
@@ -158,9 +159,9 @@ def _badness(pair: PairOutcome) -> tuple[bool, bool, float]:
 
 def _moved(pair: PairOutcome) -> tuple[str, str]:
     path = _path_of(pair)
-    if path is None or path.max == 0.0:
-        return ("-", "-") if path is None else (length_text(path.max), "-")
-    return length_text(path.max), str(path.frame)
+    if path is None:
+        return "-", "-"
+    return length_text(path.max), str(path.frame) if path.max > 0.0 else "-"
 
 
 def _section(pair: PairOutcome) -> str:

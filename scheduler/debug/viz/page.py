@@ -23,7 +23,7 @@ from scheduler.debug.viz.graph import KINDS, kernel_graph
 from scheduler.debug.viz.memory import memory_timeline
 from scheduler.debug.viz.passes import passes_section
 from scheduler.debug.viz.style import SCRIPT, STYLE
-from scheduler.debug.viz.times import LaunchTimes, time_text
+from scheduler.debug.viz.times import LaunchTimes
 from scheduler.emit.schedule import Schedule
 from scheduler.flags import VIZ_DIRECTORY
 from scheduler.lower import LoweredKernel
@@ -142,7 +142,8 @@ class _Section:
             memory = f"<h2>Memory</h2>{_memory_caption(table)}{drawn}"
         return (
             f'<section id="{key}" data-first="{costliest}"{hidden}>'
-            f"{costs_part(table, times)}{_tiles(table)}{passes}<h2>Kernels</h2>{_legend(table, times)}"
+            f"{costs_part(table, times)}{_tiles(table)}{passes}<h2>Kernels</h2>"
+            f"{_legend(table, times)}"
             f"{_split(table, key, times)}{memory}"
             f'<h2>All launches</h2><div class="wide">{_table(table, times)}</div>{_more(self.more)}'
             f"{_details(self)}"
@@ -173,7 +174,7 @@ def _legend(table: KernelTable, times: LaunchTimes | None) -> str:
     keys = " ".join(f'<span><i class="key {kind}"></i>{kind}</span>' for kind in kinds)
     measured = f"time, measured on {escape(times.where)}" if times is not None else "work"
     return (
-        "<p class=\"keys\">Round boxes are the model's inputs and outputs. A solid line leads from a "
+        '<p class="keys">Round boxes are the model\'s inputs and outputs. A solid line leads from a '
         "result to the kernels that read it; a dashed line only sets an order. A full bar is a "
         "tenth of all "
         f"{measured}. Click a kernel to see its source. {keys}</p>"
@@ -195,8 +196,8 @@ def _memory_caption(table: KernelTable) -> str:
     t = table.totals
     return (
         f"<p>{count_text(len(table.arena), 'intermediate')} in {size_text(t.arena_peak)}, which "
-        f"would take {size_text(t.arena_unplanned)} without reuse. The dashed line is the memory in "
-        f"use, at most {size_text(t.arena_live)}: no plan can take less.</p>"
+        f"would take {size_text(t.arena_unplanned)} without reuse. The dashed line is the memory "
+        f"in use, at most {size_text(t.arena_live)}: no plan can take less.</p>"
     )
 
 
@@ -244,7 +245,8 @@ def _row(table: KernelTable, launch: Launch, work: int, moved: int, time: str) -
         f'<tr data-k="{launch.number}"><td class="n">{launch.number}</td>'
         f"<td>{escape(launch.kernel)}</td>"
         f"<td>{escape(short_origin(launch.origin))}</td><td>{_lines(results)}</td>"
-        f'<td class="free">{escape(ranges_text(launch) or "")}</td>{time}<td class="n">{launch.items}</td>'
+        f'<td class="free">{escape(ranges_text(launch) or "")}</td>{time}'
+        f'<td class="n">{launch.items}</td>'
         f'<td class="n">{launch.lanes or ""}</td>'
         f'<td class="n">{flops_text(launch.flops)}{_gauge(launch.flops, work)}</td>'
         f'<td class="n">{size_text(launch.bytes_moved)}{_gauge(launch.bytes_moved, moved)}</td>'

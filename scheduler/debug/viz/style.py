@@ -54,7 +54,8 @@ pre { margin: 0; padding: 6px 10px; font: 12px/16px var(--mono); background: var
 pre.ir { content-visibility: auto; padding: 0 10px; overflow: auto hidden; }
 ins { text-decoration: none; color: var(--up); } ins.re { color: var(--reduce); }
 .split { display: grid; grid-template-columns: fit-content(62%) minmax(470px, 1fr); gap: 16px; }
-.pane { height: min(760px, 75vh); overflow: auto; border: 1px solid var(--rule); border-radius: 4px; }
+.pane { height: min(760px, 75vh); overflow: auto; border: 1px solid var(--rule);
+  border-radius: 4px; }
 .pane.detail { padding: 10px 14px; }
 .detail pre { margin: 6px 0 12px; padding: 8px 10px; } .detail h3 { margin: 0; font-size: 14px;
   font-family: var(--mono); overflow-wrap: anywhere; }
@@ -131,7 +132,9 @@ document.querySelectorAll("section").forEach(function (section) {
     if (at.top < view.top || at.bottom > view.bottom) {
       pane.scrollTop += at.top - view.top - view.height / 2;
     }
-    if (at.left < view.left || at.right > view.right) { pane.scrollLeft += at.left - view.left - 8; }
+    if (at.left < view.left || at.right > view.right) {
+      pane.scrollLeft += at.left - view.left - 8;
+    }
   }
   section.addEventListener("mouseover", function (event) {
     var box = event.target.closest(".k, .port");
