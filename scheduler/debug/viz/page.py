@@ -174,8 +174,8 @@ def _legend(table: KernelTable, times: LaunchTimes | None) -> str:
     keys = " ".join(f'<span><i class="key {kind}"></i>{kind}</span>' for kind in kinds)
     measured = f"time, measured on {escape(times.where)}" if times is not None else "work"
     return (
-        '<p class="keys">Round boxes are the model\'s inputs and outputs. A solid line leads from a '
-        "result to the kernels that read it; a dashed line only sets an order. A full bar is a "
+        '<p class="keys">Round boxes are inputs and outputs of the model. A solid line leads from '
+        "a result to the kernels that read it; a dashed line only sets an order. A full bar is a "
         "tenth of all "
         f"{measured}. Click a kernel to see its source. {keys}</p>"
     )
