@@ -108,13 +108,15 @@ class Candidates:
     def lead(self) -> str:
         """Return how far the path of each lies from the truth, or from the first one's."""
         found = [self._spread(one, (PATH,)) for one in self.verdicts]
-        what = "from the truth" if self.has_truth else f"from that of {self.names[0]}"
+        what = "the truth" if self.has_truth else f"that of {self.names[0]}"
         pairs = [
             f"{name} {length_text(spread[0].mean)}"
             for name, spread in zip(self.names, found, strict=True)
             if spread is not None and (self.has_truth or name != self.names[0])
         ]
-        return f"The path {AFTER} lies {what} by, in the mean: {', '.join(pairs)}." if pairs else ""
+        return (
+            f"Mean distance of the path from {what} {AFTER}: {', '.join(pairs)}." if pairs else ""
+        )
 
     def _summary_part(self) -> str:
         """Return a few rows in lengths that people use, the best of each marked."""
@@ -193,7 +195,8 @@ class Results:
 
     def text(self) -> str:
         """Return the table for people."""
-        title = f"{count_text(len(self.figures), 'figure')} that differ"
+        verb = "differs" if len(self.figures) == 1 else "differ"
+        title = f"{count_text(len(self.figures), 'figure')} {verb}"
         return "\n".join([title, format_table(("figure", *self.names), self.lines())])
 
     def page(self) -> str:
