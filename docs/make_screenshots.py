@@ -48,7 +48,7 @@ def webp(picture: NDArray[np.uint8], quality: int) -> bytes:
 
 def write(name: str, picture: NDArray[np.uint8]) -> None:
     """Write the upper part of a page, small enough for a README."""
-    upper = np.ascontiguousarray(picture[:HEIGHT])
+    upper = np.asarray(picture[:HEIGHT], order="C")
     data = next(one for q in QUALITIES if len(one := webp(upper, q)) <= MAX_BYTES)
     PICTURES.mkdir(exist_ok=True)
     with whole_file(PICTURES / f"{name}.webp") as file:

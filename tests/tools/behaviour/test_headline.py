@@ -68,9 +68,8 @@ def test_a_row_of_lengths_has_one_unit_and_others_no_exponent() -> None:
             "The path moves by at most 40.0 cm after 2 s (frame 9).",
         ),
         (
-            [row("lateral_2s", 0.0026), row("acceleration", 3.5), row("speed_2s", 0.4)],
-            "The path moves by at most 2.6 mm after 2 s (frame 7), the acceleration by up to "
-            "3.50 m/s².",
+            [row("lateral_2s", 0.002), row("acceleration", 3.5), row("speed_2s", 0.4)],
+            f"{MOVED.removesuffix('.')}, the acceleration by up to 3.50 m/s².",
         ),
         (
             [row("lateral_2s", 0.0), row("lead_prob", 0.2)],

@@ -430,3 +430,35 @@ def test_health_in_a_log_is_that_of_before_with_times_since_some_seconds(index: 
     stages = {one["name"]: one for one in describe_health(*second)["stages"]}
     assert sum(stages["model"]["counts"]) == 1
     assert 10.0 <= stages["model"]["median"] <= 15.0
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "is_entered"),
+    [("drive.mp4", "mpeg4", True), ("drive.mp4", "libx264", True), ("drive.mkv", "mpeg4", False)],
+)
+def test_a_far_picture_of_a_video_is_the_one_that_counting_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, codec: str, is_entered: bool
+) -> None:
+    path = write_video(tmp_path / name, 400, codec=codec)
+    counted = {
+        moment.index: bytes(moment.frames["road"].data)
+        for moment in open_drive(str(path), DriveOptions()).moments(0)
+        if moment.index in (150, 290, 399)
+    }
+    drive = open_drive(str(path), DriveOptions())
+    pictures = SequentialPictures(drive, 96)
+    found: dict[int, bytes] = {}
+
+    def keep(stream: str, frame: Frame, width: int) -> Shown:
+        found[frame.frame_id] = bytes(frame.data)
+        return Shown(stream, frame.frame_id)
+
+    monkeypatch.setattr("tools.live.drive_pictures._shown", keep)
+    if is_entered:
+        monkeypatch.setattr(VideoDrive, "moments", lambda *_: pytest.fail("counted from the start"))
+    for at in (290, 150, 399):
+        found.clear()
+        assert pictures.show("road", at).frame_id == at
+        assert found[at] == counted[at]
+    assert pictures._can_seek == is_entered
+    pictures.close()
