@@ -70,13 +70,17 @@ def render(plan: Plan, verdict: RunVerdict) -> str:
     told = [drive for drive in verdict.drives if drive.changes or drive.meant]
     told.sort(key=_badness, reverse=True)
     held = [drive for drive in verdict.drives if drive.behaviour.gates and drive not in told]
+    whole = whole_section(verdict.whole, (verdict.against or "reference", "now"))
+    is_one = len(verdict.drives) == 1
     sections = [
         f"<header><h1>{escape(title)}</h1>{_summary(verdict)}</header>",
         _tiles(verdict),
         _table(verdict),
-        whole_section(verdict.whole, (verdict.against or "reference", "now")),
+        # Of a single drive its own section says more, with pictures.
+        "" if is_one else whole,
         *(_drive(plan, drive, number < MAX_PICTURED_DRIVES) for number, drive in enumerate(told)),
         *(_gates(drive) for drive in held),
+        whole if is_one else "",
         _timing(verdict),
         _environment(verdict),
     ]

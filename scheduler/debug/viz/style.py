@@ -132,8 +132,8 @@ document.querySelectorAll("section").forEach(function (section) {
     if (at.top < view.top || at.bottom > view.bottom) {
       pane.scrollTop += at.top - view.top - view.height / 2;
     }
-    if (at.left < view.left || at.right > view.right) {
-      pane.scrollLeft += at.left - view.left - 8;
+    if (at.right > view.right) {
+      pane.scrollLeft += Math.min(at.right - view.right, at.left - view.left) + 8;
     }
   }
   section.addEventListener("mouseover", function (event) {

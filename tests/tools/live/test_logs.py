@@ -15,6 +15,7 @@ import pytest
 
 from cereal.clock import ManualClock
 from cereal.errors import LogError
+from cereal.frames import Frame
 from cereal.log_writer import LogWriter
 from cereal.schema import new_event, read_event
 from cereal.transport.memory import MemoryTransport
@@ -22,13 +23,14 @@ from modeld.constants import X_IDXS
 from modeld.health import HealthReporter
 from modeld.health_snapshot import ServiceFacts
 from modeld.loop_state import LoopState, Phase
-from tests.tools.conftest import MakeVideo
+from tests.tools.conftest import MakeVideo, write_video
 from tests.tools.drives.segments import GOP, plain, shown, write_segment
 from tests.tools.live.speaker import MS, drive_log, unpacked, write_log
 from tests.tools.messages import damaged
 from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.drives.segment_drive import SegmentDrive
+from tools.drives.video_drive import VideoDrive
 from tools.errors import DriveError
 from tools.live import drive_pictures, log_content, log_index
 from tools.live.cameras import CameraTable
@@ -42,6 +44,7 @@ from tools.live.fields import parse_field
 from tools.live.health import describe_health
 from tools.live.log_index import IndexThread, LogIndex
 from tools.live.log_source import LogSource
+from tools.live.messages import Shown
 from tools.live.newest import COLUMNS, HEALTH
 from tools.live.serve import ServeOptions, log_session
 from tools.live.viewers import Source, Viewer
@@ -449,7 +452,7 @@ def test_a_far_picture_of_a_video_is_the_one_that_counting_finds(
     pictures = SequentialPictures(drive, 96)
     found: dict[int, bytes] = {}
 
-    def keep(stream: str, frame: Frame, width: int) -> Shown:
+    def keep(stream: str, frame: Frame, _width: int) -> Shown:
         found[frame.frame_id] = bytes(frame.data)
         return Shown(stream, frame.frame_id)
 
