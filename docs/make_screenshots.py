@@ -7,6 +7,7 @@ Each page is opened in a headless Chromium, and its upper part becomes docs/scre
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,7 +63,9 @@ def main() -> int:
     if executable is None:
         print("screenshots: no Chromium here; install one: apt install chromium", file=sys.stderr)
         return 3
-    BUILD.mkdir(parents=True, exist_ok=True)
+    # Of a run before.
+    shutil.rmtree(BUILD, ignore_errors=True)
+    BUILD.mkdir(parents=True)
     # As a user would name them: the pages show these names.
     here = BUILD.relative_to(ROOT)
     full, half = here / "fp32.pkl", here / "fp16.pkl"
