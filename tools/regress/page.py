@@ -159,7 +159,7 @@ def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
     outputs = [_change(one, one.kind) for one in drive.changes if one.kind == "outputs"]
     meant = [_change(one, f"meant: {one.kind}") for one in drive.meant]
     fields = count_text(len(outputs), "output") + " beyond tolerance"
-    stood_in = count_text(len(meant), "change") + " that the gates stand in for"
+    stood_in = count_text(len(meant), "change") + " that the gates allow"
     lead = path_sentence(drive.behaviour.rows)
     warnings = drive.comparison.warnings if drive.comparison else ()
     notes = "".join(f"<p>{escape(text)}</p>" for text in warnings)
@@ -265,7 +265,8 @@ def _timing(verdict: RunVerdict) -> str:
     note = (
         "<p>Execution time of the drives' frames, share of the frames: "
         '<span class="key before"></span>when the reference was made <span class="key now"></span>'
-        "now. Wall times of two machines or two moments: nothing is judged by them.</p>"
+        "now. These are wall times of different moments, maybe of different machines: they are not "
+        "judged.</p>"
     )
     drawn = f'{note}<div class="row">{charts}</div>' if charts else ""
     return f"<section><h2>Time</h2>{gate}{drawn}</section>"

@@ -442,11 +442,13 @@ def test_health_in_a_log_is_that_of_before_with_times_since_some_seconds(index: 
 def test_a_far_picture_of_a_video_is_the_one_that_counting_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, codec: str, is_entered: bool
 ) -> None:
-    path = write_video(tmp_path / name, 400, codec=codec)
+    monkeypatch.setattr(drive_pictures, "FAR", 20)
+    monkeypatch.setattr(drive_pictures, "KEPT", 4)
+    path = write_video(tmp_path / name, 75, codec=codec)
     counted = {
         moment.index: bytes(moment.frames["road"].data)
         for moment in open_drive(str(path), DriveOptions()).moments(0)
-        if moment.index in (150, 290, 399)
+        if moment.index in (30, 55, 74)
     }
     drive = open_drive(str(path), DriveOptions())
     pictures = SequentialPictures(drive, 96)
@@ -459,9 +461,34 @@ def test_a_far_picture_of_a_video_is_the_one_that_counting_finds(
     monkeypatch.setattr("tools.live.drive_pictures._shown", keep)
     if is_entered:
         monkeypatch.setattr(VideoDrive, "moments", lambda *_: pytest.fail("counted from the start"))
-    for at in (290, 150, 399):
+    for at in (55, 30, 74):
         found.clear()
         assert pictures.show("road", at).frame_id == at
         assert found[at] == counted[at]
     assert pictures._can_seek == is_entered
     pictures.close()
+
+
+def test_logs_of_a_route_share_one_file_for_their_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    make = log_content.tempfile.TemporaryFile
+
+    def counted(**options: Any) -> Any:
+        made.append(make(**options))
+        return made[-1]
+
+    monkeypatch.setattr(log_content.tempfile, "TemporaryFile", counted)
+    content = log_content.LogContent()
+    expected = []
+    # One in the middle that is not compressed is read where it lies.
+    for name, events in (("a.zst", EVENTS[:20]), ("b", EVENTS[20:30]), ("c.zst", EVENTS[30:60])):
+        with LogWriter(tmp_path / name) as writer:
+            for data in events:
+                writer.write(data)
+        expected += content.messages(tmp_path / name, lambda _: None, lambda _: None)
+    assert len(made) == 1
+    assert [content.read(place) for place, _ in expected] == [data for _, data in expected]
+    content.close()
+    assert made[0].closed
