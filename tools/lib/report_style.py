@@ -19,7 +19,7 @@ p { margin: 0 0 10px; color: var(--soft); max-width: 76ch; }
 code { font: 13px ui-monospace, "DejaVu Sans Mono", Menlo, monospace; color: var(--ink);
   overflow-wrap: anywhere; }
 .lead { font-size: 19px; line-height: 1.4; color: var(--ink); margin: 8px 0 6px; }
-.lead.good { color: var(--good); }
+.lead.good { color: var(--good); } .lead code { font-size: 0.85em; }
 .good { color: var(--good); } .bad, .warning { color: var(--bad); font-weight: 600; }
 .unsure { color: var(--unsure); font-weight: 600; }
 details { margin: 10px 0; } summary { cursor: pointer; color: var(--accent); }

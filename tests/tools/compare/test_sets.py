@@ -74,7 +74,7 @@ def test_drives_are_paired_by_name_and_judged_as_one(
     assert "Over all drives" in text
     # The conclusion leads, and findings are folded.
     assert '<p class="good">2 drives agree.</p>' in text
-    assert text.index("findings</summary>") < text.index("modelV2.laneLines")
+    assert text.index("finding</summary>") < text.index("modelV2.laneLines")
     all_of_them = ("--gates-only", "--gate", "all.execution_ratio < 1.05")
     said = modeld(1, "compare", old, new, *all_of_them).out
     assert "FAILS  all.execution_ratio < 1.05: 1.1" in said
