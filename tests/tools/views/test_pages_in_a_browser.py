@@ -136,7 +136,7 @@ def test_a_wide_window_has_wide_pictures_and_lines_that_can_be_read(
     chromium: Browser, pages: dict[str, Path], name: str
 ) -> None:
     chromium.open(pages[name], WIDE_PX)
-    assert 300 < chromium.ask(LONGEST_LINE) < 1000
+    assert 300 < chromium.ask(LONGEST_LINE) < 1050
     assert chromium.ask("document.querySelector('main').offsetWidth") > 1500
 
 
