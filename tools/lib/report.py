@@ -21,6 +21,7 @@ from runtime.quantities import count_text
 from tools.lib.camera import project
 from tools.lib.drive_log import OUTPUT_SERVICES, Curve, Curves, DriveLog
 from tools.lib.drive_messages import Mounting
+from tools.lib.report_lead import answers_lead
 from tools.lib.report_page import facts_part, tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Margins, padded_range, path_data
 
@@ -129,7 +130,7 @@ def write_report(path: Path, report: Report) -> None:
 def render(report: Report) -> str:
     """Return the page as HTML text."""
     sections = [
-        f"<header><h1>{escape(report.title)}</h1>{answers_lead(report)}",
+        f"<header><h1>{escape(report.title)}</h1>{answers_lead(report.drive, report.frames_sent, BUDGET_MS)}",
         f"<p>{escape(report.summary)}</p></header>",
         counts_section(report),
     ]
@@ -139,27 +140,6 @@ def render(report: Report) -> str:
         sections.append('<p class="warning">The daemon published no modelV2 message.</p>')
     sections.append(_facts(report))
     return whole_page(report.title, sections)
-
-
-def answers_lead(report: Report) -> str:
-    """Return the conclusion as HTML: were all frames answered, and in time."""
-    drive, times = report.drive, report.drive.execution_ms
-    answered, valid = drive.counts["modelV2"], drive.counts["modelV2:valid"]
-    sent = count_text(report.frames_sent, "frame")
-    wrong = []
-    if answered < report.frames_sent:
-        wrong.append(f"{report.frames_sent - answered} of {sent} have no answer")
-    if valid < answered:
-        wrong.append(f"{answered - valid} of {count_text(answered, 'answer')} are not valid")
-    if not drive.all_finite:
-        wrong.append("there is NaN or infinity in the outputs")
-    said = f"{'; '.join(wrong).capitalize()}." if wrong else f"All {sent} have valid answers."
-    if times.size:
-        late = float(np.mean(times > BUDGET_MS))
-        slow = f"{late:.0%} of them took longer" if late > 0.01 else "nearly all took less"
-        said += f" Half took at most {np.median(times):.1f} ms; {slow} than {BUDGET_MS:g} ms, "
-        said += "the budget at 20 Hz."
-    return f'<p class="lead {"bad" if wrong else "good"}">{escape(said)}</p>'
 
 
 def counts_section(report: Report) -> str:
