@@ -129,8 +129,9 @@ def write_report(path: Path, report: Report) -> None:
 
 def render(report: Report) -> str:
     """Return the page as HTML text."""
+    lead = answers_lead(report.drive, report.frames_sent, BUDGET_MS)
     sections = [
-        f"<header><h1>{escape(report.title)}</h1>{answers_lead(report.drive, report.frames_sent, BUDGET_MS)}",
+        f"<header><h1>{escape(report.title)}</h1>{lead}",
         f"<p>{escape(report.summary)}</p></header>",
         counts_section(report),
     ]
