@@ -35,6 +35,7 @@
 #   make setup   only .venv           make format  format the code, fix what can be fixed
 #   make map     docs/map.md and docs/adr/README.md, from the modules' docstrings and from titles
 #   make site    the documents as a small site in build/site
+#   make screenshots  the pictures of pages in README, with Chromium, into docs/screenshots
 #   make clean   remove build/ and the tools' caches; make help: this list
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -121,7 +122,7 @@ REGRESS_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-gpu gpu-kit test-interfaces test-aarch64 test-python test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench bench-adreno adreno adreno-tools clean
+.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-gpu gpu-kit test-interfaces test-aarch64 test-python test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site screenshots bench bench-adreno adreno adreno-tools clean
 .PHONY: regress-program drives-program test-slow-alone test-slow-others
 
 help:
@@ -354,6 +355,9 @@ format: $(STAMP)
 # After a module was added, renamed, or has another first line.
 map: $(STAMP)
 	$(BIN)/python docs/make_map.py
+
+screenshots: $(STAMP)
+	PYTHONPATH=. $(BIN)/python docs/make_screenshots.py
 
 site: $(STAMP)
 	$(BIN)/mkdocs build --strict

@@ -20,8 +20,7 @@ from runtime.quantities import count_text
 from tools.behaviour.describe import gate_lines, number
 from tools.behaviour.gates import Gates, GateVerdict, check_gate, judge
 from tools.errors import CompareError
-from tools.lib.given_text import GivenText
-from tools.lib.report_page import table_part, whole_page
+from tools.lib.report_page import folded, table_part, title_of_two, whole_page
 from tools.lib.table import format_table, printable
 
 MAX_BYTES: Final = 16 << 20
@@ -32,6 +31,13 @@ MEASURED: Final = ("*wall_s", "*frames_per_s", "latency_ms_*", "slipped_ms", "ga
 ADVICE: Final = "give a closed-loop result as modeld drive --json prints it"
 CHANGE: Final = "_change"
 HEADER: Final = ("figure", "left", "right", "change")
+# What a page says first: name, label and unit of figures of all drives.
+TELLING: Final = (
+    ("completed", "Drives completed", ""),
+    ("departures", "Lane departures", ""),
+    ("collisions", "Collisions", ""),
+    ("offset_p99_m", "Offset from the lane centre, p99", " m"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +112,36 @@ class ResultComparison:
 
     def page(self) -> str:
         """Return the comparison as a page."""
-        title = f"{Path(self.left).name} and {Path(self.right).name}"
-        gates = [("holds" if one.holds else "fails", one.text) for one in self.gates]
-        figures = table_part(HEADER, [_cells(row) for row in self.rows])
-        parts = [
-            f"<header><h1>{escape(title)}</h1><p>{escape(self.verdict)}</p></header>",
-            f"<section><h2>Gates</h2>{table_part(('', 'gate'), gates)}</section>" if gates else "",
-            f"<section><h2>Closed loop</h2>{figures}</section>",
+        title = title_of_two(self.left, self.right)
+        gates = [("holds" if one.holds else "fails", one.gate, one.found) for one in self.gates]
+        judged = table_part(("", "gate", "found"), gates)
+        css = "good" if self.passed else "bad"
+        lead = f'<p class="lead">{escape(self.lead)}</p><p class="{css}">{escape(self.verdict)}</p>'
+        whole = [_cells(row) for row in self.differing if "." not in row.name]
+        parts = [_cells(row) for row in self.differing if "." in row.name]
+        same = [_cells(row) for row in self.rows if not row.differs]
+        figures = [
+            table_part(HEADER, whole) if whole else "",
+            _folded(parts, "of single scenarios and drives"),
+            _folded(same, "that are the same"),
         ]
-        return whole_page(title, parts)
+        sections = [
+            f"<header><h1>{escape(title)}</h1>{lead}</header>",
+            f"<section><h2>Gates</h2>{judged}</section>" if gates else "",
+            f"<section><h2>All drives</h2>{''.join(figures)}</section>",
+        ]
+        return whole_page(title, sections)
+
+    @property
+    def lead(self) -> str:
+        """What matters most: drives to the end, departures, collisions, the offset."""
+        rows = {row.name: row for row in self.rows}
+        said = [
+            f"{label}: {number(row.left)}{unit} before, {number(row.right)}{unit} now."
+            for name, label, unit in TELLING
+            if (row := rows.get(name)) is not None and row.differs
+        ]
+        return " ".join(said) or "Drives completed, departures, collisions and offset are the same."
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -127,6 +154,12 @@ class ResultComparison:
             "gates": [asdict(gate) for gate in self.gates],
             "gates_decide": self.decide,
         }
+
+
+def _folded(rows: list[tuple[str, ...]], which: str) -> str:
+    if not rows:
+        return ""
+    return folded(f"{count_text(len(rows), 'figure')} {which}", table_part(HEADER, rows))
 
 
 def _cells(row: ResultRow) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from tools.behaviour.footage import LEFT_LINE, PROBABLE, RIGHT_LINE, Subject
 from tools.behaviour.labels import SIDES, LabelledFrame, Labels
 from tools.lib.camera import project
 from tools.lib.drive_log import Curves
-from tools.lib.report_page import PAGE_END, page_start
+from tools.lib.report_page import PAGE_END, page_start, table_part
 from tools.lib.svg import path_data
 
 # What a table shows of each subject; --json has the rest.
@@ -33,13 +33,12 @@ MORE_ROWS = 60
 LIMIT_PICTURES = 4.0
 
 STYLE = """
-.foot { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr));
+.foot { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr));
   gap: 14px; margin-top: 14px; }
 .foot figcaption { color: var(--soft); font-size: 13px; font-variant-numeric: tabular-nums; }
 .foot path { fill: none; stroke-width: 2; } .said { stroke: #38bdf8; } .unsure { stroke: #bae6fd; }
 .foot .unsure { stroke-dasharray: 6 5; } .driven { stroke: #22c55e; }
 .paint { fill: #f97316; } .drawn { fill: none; stroke: #f97316; }
-td { font-variant-numeric: tabular-nums; }
 """
 
 
@@ -85,7 +84,8 @@ def page_parts(
     """
     yield page_start(f"Lines on {labels.clip}", STYLE)
     yield (
-        f"<header><h1>Lines on {escape(labels.clip)}</h1><p>{len(labels.frames)} labelled frames. "
+        f"<header><h1>Lane lines on {escape(labels.clip)}</h1>{_lead(subjects)}"
+        f"<p>{len(labels.frames)} labelled frames. "
         "Metres are on a level road, positive right of the label.</p></header>"
     )
     for subject in subjects:
@@ -101,19 +101,26 @@ def page_parts(
     yield f"</div></section>{PAGE_END}"
 
 
+def _lead(subjects: Sequence[Subject]) -> str:
+    """Return how far the lines of each are off in the mean, as HTML."""
+    off = [
+        f"{subject.name} {100.0 * one.mean_m:.1f} cm"
+        for subject in subjects
+        for one in subject.figures
+        if (one.what, one.at) == ("both lines", "all") and one.mean_m is not None
+    ]
+    said = f"Mean distance of the lane lines from the labels: {', '.join(off)}."
+    return f'<p class="lead">{escape(said)}</p>' if off else ""
+
+
 def _table(subject: Subject) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in HEADER)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>"
-        for row in table_rows(subject)
-    )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return table_part(HEADER, [[_cell(value) for value in row] for row in table_rows(subject)])
 
 
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:z.2f}" if isinstance(value, float) else escape(str(value))
+    return f"{value:z.2f}" if isinstance(value, float) else str(value)
 
 
 def _figure(labels: Labels, frame: LabelledFrame, curves: Mapping[int, Curves], jpeg: bytes) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from runtime.quantities import count_text
-from tools.behaviour.difference import Row
+from tools.behaviour.difference import Row, Spread
 from tools.behaviour.gates import GateVerdict
 
 # What a driver feels first, and when.
@@ -34,10 +34,15 @@ SUMMARY: Final = (
     Summed("own lane lines, 30 m ahead", ("left_line_30m", "right_line_30m")),
     Summed("distance of the car ahead", ("lead_distance",)),
 )
-SUMMARY_HEADER: Final = ("difference", "mean", "99 %", "at most", "frame", "on one side only")
+SUMMARY_HEADER: Final = ("difference", "at most", "in frame", "p99", "mean", "on one side only")
 # Below the first value a length is written in the second unit, which is so many to the metre.
 _LENGTHS: Final = ((0.01, "mm", 1000.0, 1), (1.0, "cm", 100.0, 1), (math.inf, "m", 1.0, 2))
-_DECIMALS: Final = {"rad": 4, "m/s": 3, "m/s2": 3}
+_DECIMALS: Final = {"rad": 4, "m/s": 2, "m/s2": 2}
+# What else a passenger notices, where it changes by more than this: the sentence names it, too.
+_NOTICED: Final = (
+    ("speed_2s", "the planned speed", 0.5),
+    ("acceleration", "the acceleration", 0.2),
+)
 
 
 def length_text(value_m: float, like_m: float | None = None) -> str:
@@ -66,7 +71,7 @@ def value_text(value: float, unit: str, like: float | None = None) -> str:
         return length_text(value, like)
     if not math.isfinite(value):
         return "-"
-    return f"{_fixed(value, _DECIMALS.get(unit, 3))} {unit}".strip()
+    return f"{_fixed(value, _DECIMALS.get(unit, 3))} {unit}".strip().replace("m/s2", "m/s²")
 
 
 def _fixed(value: float, decimals: int) -> str:
@@ -96,8 +101,19 @@ def path_sentence(rows: Iterable[Row]) -> str:
     worst = max(compared, key=lambda spread: spread.max)
     if worst.max > 0.0:
         moved = f"The path moves by at most {length_text(worst.max)} {AFTER}"
-        return f"{moved} (frame {worst.frame}).{one_sided}"
+        return f"{moved} (frame {worst.frame}){_noticed(every)}.{one_sided}"
     return f"The path does not move{_next_worst(every)}.{one_sided}"
+
+
+def _noticed(rows: Sequence[Row]) -> str:
+    """Return what else moves so far that a passenger notices; "" for nothing."""
+    said = ""
+    for quantity, label, least in _NOTICED:
+        moved = [row for row in rows if row.quantity == quantity and row.spread.max >= least]
+        if moved:
+            row = max(moved, key=lambda one: one.spread.max)
+            said += f", {label} by up to {value_text(row.spread.max, row.unit)}"
+    return said
 
 
 def _next_worst(rows: Sequence[Row]) -> str:
@@ -114,11 +130,23 @@ def gates_sentence(gates: Sequence[GateVerdict]) -> str:
     """Return how many gates hold, and those that do not; "" without gates."""
     if not gates:
         return ""
-    missed = [gate for gate in gates if not gate.holds]
-    count = count_text(len(gates), "gate")
+    # The gates of several drives: the sentence has each condition once, where it fails most.
+    by_gate: dict[str, list[GateVerdict]] = {}
+    for one in gates:
+        by_gate.setdefault(one.gate, []).append(one)
+    count = count_text(len(by_gate), "gate")
+    missed = [
+        failed for all_of in by_gate.values() if (failed := [x for x in all_of if not x.holds])
+    ]
     if not missed:
-        return f"{'The gate holds' if len(gates) == 1 else f'All {count} hold'}."
-    return f"{len(missed)} of {count} failed: {'; '.join(gate.text for gate in missed)}."
+        return f"{'The gate holds' if len(by_gate) == 1 else f'All {count} hold'}."
+    which = "The gate" if len(by_gate) == 1 else f"{len(missed)} of {count}"
+    return f"{which} failed: {'; '.join(map(_worst_text, missed))}."
+
+
+def _worst_text(failed: Sequence[GateVerdict]) -> str:
+    worst = max(failed, key=lambda one: abs(one.value) if one.value is not None else math.inf)
+    return f"{worst.text} (worst of {len(failed)})" if len(failed) > 1 else worst.text
 
 
 def summary_rows(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -135,13 +163,20 @@ def _cells(summed: Summed, by_name: Mapping[str, Row]) -> tuple[str, ...]:
     row = max(found, key=lambda one: -1.0 if math.isnan(one.spread.max) else one.spread.max)
     spread, alone = row.spread, sum(one.lost + one.new for one in found)
     numbers = [
-        value_text(value, row.unit, spread.max) for value in (spread.mean, spread.p99, spread.max)
+        value_text(value, row.unit, spread.max) for value in (spread.max, spread.p99, spread.mean)
     ]
     frame = str(spread.frame) if spread.frame >= 0 and spread.max > 0.0 else "-"
-    return (summed.label, *numbers, frame, str(alone) if alone else "-")
+    most, *others = numbers
+    return (summed.label, most, frame, *others, str(alone) if alone else "-")
+
+
+def worst_path(rows: Iterable[Row]) -> Spread | None:
+    """Return how far the path moves in the row in which it moves most; None: none was compared."""
+    paths = [row.spread for row in rows if row.quantity == PATH and row.spread.frames]
+    return max(paths, key=lambda spread: spread.max, default=None)
 
 
 def worst_frame(rows: Iterable[Row]) -> int:
     """Return the id of the frame in which the path moves most; -1 where it does not."""
-    paths = [row.spread for row in rows if row.quantity == PATH and row.spread.max > 0.0]
-    return max(paths, key=lambda spread: spread.max).frame if paths else -1
+    worst = worst_path(rows)
+    return worst.frame if worst is not None and worst.max > 0.0 else -1

@@ -62,8 +62,9 @@ def write_drive_report(
     """
     figures = outcome.figures
     drives = count_text(len(outcome.drives), "simulated drive")
+    lead = "" if seen else _lead(outcome)
     head = (
-        f"<header><h1>{escape(title)}</h1><p>{drives}, {figures.km:.2f} km, driven by "
+        f"<header><h1>{escape(title)}</h1>{lead}<p>{drives}, {figures.km:.2f} km, driven by "
         f"{escape(outcome.driver)}.</p></header>"
     )
     drawn = _drives(outcome, gates)
@@ -71,15 +72,40 @@ def write_drive_report(
     write_page(path, [whole_page(title, (head, *parts), _STYLE)])
 
 
+def _lead(outcome: Outcome) -> str:
+    """Return the conclusion as HTML: how many drives went well, and what became of the others."""
+    figures, count = outcome.figures, len(outcome.drives)
+    clean = sum(drive.is_clean for drive in outcome.drives)
+    wrong = [
+        f"{number} {text}"
+        for number, text in (
+            (figures.drives - figures.completed, "did not reach the end"),
+            (sum(drive.figures.departures > 0 for drive in outcome.drives), "left the lane"),
+            (figures.collisions, "ended in a collision"),
+            (
+                sum(drive.figures.recovered_share == 0.0 for drive in outcome.drives),
+                "did not recover",
+            ),
+        )
+        if number
+    ]
+    said = f"{clean} of {count_text(count, 'drive')} went well"
+    text = f"{said}: {', '.join(wrong)}." if wrong else f"{said}."
+    offset = figures.offset_p99_m
+    if offset is not None:
+        text += f" The car stayed within {offset:.2f} m of the lane centre 99 % of the time."
+    return f'<p class="lead {"bad" if clean < count else "good"}">{escape(text)}</p>'
+
+
 def _drives(outcome: Outcome, gates: Sequence[GateVerdict]) -> Iterator[str]:
-    yield f"<section><h2>Figures</h2>{_table(outcome)}</section>"
+    yield f"<section><h2>By scenario</h2>{_table(outcome)}</section>"
     if gates:
         judged = [("holds" if one.holds else "fails", one.text) for one in gates]
         yield f"<section><h2>Gates</h2>{table_part(('', 'gate'), judged)}</section>"
     for drive in _shown(outcome.drives):
         yield _drive_section(drive)
     if len(outcome.drives) > SHOWN:
-        yield f"<p>{len(outcome.drives) - SHOWN} more drives are in the figures only.</p>"
+        yield f"<p>{len(outcome.drives) - SHOWN} more drives are in the JSON only.</p>"
 
 
 def _facts(outcome: Outcome) -> str:
@@ -113,7 +139,9 @@ def _table(outcome: Outcome) -> str:
     rows = [row_of(name, figures_of([d.track for d in ds])) for name, ds in outcome.by_scenario()]
     if len(rows) > 1:
         rows.append(row_of("all", outcome.figures))
-    head = "".join(f"<th>{escape(title)}</th>" for title in table_header("scenario"))
+    first, *titles = table_header("scenario")
+    head = f"<th>{first}</th>"
+    head += "".join(f'<th class="number">{escape(title)}</th>' for title in titles)
     body = "".join(
         f"<tr><th>{escape(str(row[0]))}</th>"
         + "".join(f'<td class="figure">{_cell(value)}</td>' for value in row[1:])
@@ -132,7 +160,7 @@ def _cell(value: object) -> str:
 def _shown(drives: Sequence[Drive]) -> list[Drive]:
     """Return the drives to show: those with something wrong first, then some of each scenario."""
     ordered = sorted(range(len(drives)), key=lambda at: (drives[at].is_clean, at))
-    return [drives[at] for at in sorted(ordered[:SHOWN])]
+    return [drives[at] for at in ordered[:SHOWN]]
 
 
 def _drive_section(drive: Drive) -> str:

@@ -16,7 +16,7 @@ from tools.compare.page_parts import (
     verdict_part,
 )
 from tools.compare.paths_part import paths_part, worst_paths
-from tools.lib.report_page import folded, whole_page, write_page
+from tools.lib.report_page import folded, title_of_two, whole_page, write_page
 
 
 def write_comparison(path: Path, comparison: Comparison) -> None:
@@ -30,7 +30,7 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
 
 def render(comparison: Comparison) -> str:
     """Return the page as HTML text."""
-    title = f"{Path(comparison.left).name} and {Path(comparison.right).name}"
+    title = title_of_two(comparison.left, comparison.right)
     findings, worst = comparison.findings, worst_paths(comparison)
     sections = [
         f"<header><h1>{escape(title)}</h1>{verdict_part(comparison)}</header>",

@@ -33,17 +33,20 @@ _SIZE = (560, 190)
 _MARGINS = Margins(left=66)
 
 
-def verdict_part(comparison: Comparison) -> str:
+def verdict_part(comparison: Comparison, *, with_names: bool = True) -> str:
     """Return what the change does in a sentence, the verdict, both names and the warnings."""
     css = "good" if comparison.passed else "bad"
     behaviour = comparison.behaviour
     said = [path_sentence(behaviour.rows), gates_sentence(behaviour.gates)]
     lead = escape(" ".join(filter(None, said)))
     warnings = "".join(f'<p class="warning">{escape(text)}</p>' for text in comparison.warnings)
+    names = (
+        f"<p>left: <code>{escape(comparison.left)}</code>, "
+        f"right: <code>{escape(comparison.right)}</code></p>"
+    )
     return (
         f'<p class="lead">{lead}</p><p class="{css}">{escape(verdict(comparison))}</p>'
-        f"<p>left: <code>{escape(comparison.left)}</code>, "
-        f"right: <code>{escape(comparison.right)}</code></p>{warnings}"
+        f"{names if with_names else ''}{warnings}"
     )
 
 

@@ -97,6 +97,30 @@ class VideoDrive:
             if video.info.last_time_s is None:
                 self._telemetry.check_covers(self._path.name, time_s)
 
+    def frames_from(self, first: int) -> Iterator[Frame] | None:
+        """Return the frames from moment `first` on, without messages.
+
+        Returns:
+            None where they can only be counted from the start.
+        """
+        if self._rate_hz is not None:
+            return None
+        self.close()
+        video = Video(self._path)
+        self._open.append(video)
+        stride = _stride(video.info)
+        found = video.frames_from(first * stride)
+        return None if found is None else self._seen(found, stride)
+
+    def _seen(self, found: Iterator[VideoFrame], stride: int) -> Iterator[Frame]:
+        layout = self.info.formats["road"]
+        for frame in found:
+            if frame.index % stride == 0:
+                buffer = np.zeros(layout.size, np.uint8)
+                frame.write_nv12(buffer, layout)
+                time_ns = int(1e9 * frame.time_s)
+                yield Frame(buffer, layout, frame.index // stride, time_ns, time_ns)
+
     def numbers(self) -> list[int]:
         """Return the number of the video's frame in each moment; decodes the whole video.
 

@@ -18,6 +18,8 @@ from tools.lib.svg import Chart, Margins, padded_range
 # More make the page long; the command's JSON has all.
 MAX_CHARTS = 120
 MAX_ROWS = 200
+# As many as a sentence bears.
+MAX_NAMED = 3
 STATES = {
     "beyond": ("bad", "beyond what its past allows"),
     "better": ("good", "better than its past"),
@@ -48,7 +50,10 @@ def verdict_of(series: Sequence[Series]) -> str:
     total = count_text(len(series), "figure")
     if beyond:
         noun = "is" if beyond == 1 else "are"
-        return f"{beyond} of {total} {noun} beyond what the past allows."
+        names = [one.figure for one in series if one.state == "beyond"]
+        more = f" and {beyond - MAX_NAMED} more" if beyond > MAX_NAMED else ""
+        which = f"{', '.join(names[:MAX_NAMED])}{more}"
+        return f"{beyond} of {total} {noun} beyond what the past allows: {which}."
     if not judged:
         return f"No figure could be judged: each needs {MIN_PAST} earlier runs; {total} found."
     rest = f" {len(series) - judged} have too short a past." if judged < len(series) else ""

@@ -21,6 +21,7 @@ from runtime.quantities import count_text
 from tools.lib.camera import project
 from tools.lib.drive_log import OUTPUT_SERVICES, Curve, Curves, DriveLog
 from tools.lib.drive_messages import Mounting
+from tools.lib.report_lead import answers_lead
 from tools.lib.report_page import facts_part, tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Margins, padded_range, path_data
 
@@ -128,8 +129,10 @@ def write_report(path: Path, report: Report) -> None:
 
 def render(report: Report) -> str:
     """Return the page as HTML text."""
+    lead = answers_lead(report.drive, report.frames_sent, BUDGET_MS)
     sections = [
-        f"<header><h1>{escape(report.title)}</h1><p>{escape(report.summary)}</p></header>",
+        f"<header><h1>{escape(report.title)}</h1>{lead}",
+        f"<p>{escape(report.summary)}</p></header>",
         counts_section(report),
     ]
     if report.drive.frame_ids.size:
@@ -191,12 +194,17 @@ def timing_section(report: Report) -> str:
         margins,
     )
     drops.line(ids, drive.drop_percent, "drop-line")
+    lost = "<p>No frame was dropped.</p>"
+    if drive.missing_frames or float(drive.drop_percent.max()) > 0.0:
+        missing = count_text(drive.missing_frames, "frame")
+        lost = (
+            f"<p>{missing} between the first and the last message without an answer; the chart is "
+            f'of <code>frameDropPerc</code>.</p><div class="wide">{drops.render()}</div>'
+        )
     return (
         "<section><h2>Execution time</h2><p>Image preparation, inference and parsing of one frame, "
         f'{escape(report.times_from)}.{note}</p><div class="wide">{chart.render()}</div>'
-        f"<h2>Frame drops</h2><p><code>frameDropPerc</code>; "
-        f"{count_text(drive.missing_frames, 'frame id')} between the first and the "
-        f'last message without one.</p><div class="wide">{drops.render()}</div></section>'
+        f"<h2>Frame drops</h2>{lost}</section>"
     )
 
 
@@ -205,13 +213,13 @@ def pictures_section(report: Report) -> str:
     panels = "".join(panel(picture, report) for picture in report.pictures)
     truth = ""
     if any(picture.truth is not None for picture in report.pictures):
-        truth = ', <span class="key true-key"></span>ground truth'
+        truth = ' <span><span class="key true-key"></span>ground truth</span>'
     return (
         "<section><h2>Road and top view</h2>"
-        '<p><span class="key path-key"></span>planned path, as wide as a car '
-        '<span class="key lane-key"></span>lane lines, opacity is their probability '
-        f'<span class="key edge-key"></span>road edges{truth}. '
-        "Projected with the log's calibration.</p>"
+        '<p class="keys"><span><span class="key path-key"></span>planned path, as wide as a car'
+        "</span> "
+        '<span><span class="key lane-key"></span>lane lines, faint where improbable</span> '
+        f'<span><span class="key edge-key"></span>road edges</span>{truth}</p>'
         f"{panels}</section>"
     )
 
@@ -222,7 +230,7 @@ def panel(picture: Picture, report: Report) -> str:
     caption = (
         f"frame {drive.frame_ids[row]} · {drive.times_s[row]:.2f} s · "
         f"{drive.execution_ms[row]:.1f} ms · "
-        f"speed: planned {drive.plan_speed_mps[row]:.1f} m/s, {_car_speed(drive, row)} · "
+        f"planned speed {drive.plan_speed_mps[row]:.1f} m/s, {_car_speed(drive, row)} · "
         f"planned curvature {drive.curvature_1pm[row]:+z.4f} 1/m"
     )
     return (
@@ -232,12 +240,25 @@ def panel(picture: Picture, report: Report) -> str:
     )
 
 
+def road_figure(picture: Picture, report: Report) -> str:
+    """Return a picture with the model's answer over it, under the report's title."""
+    drive, row = report.drive, picture.row
+    caption = (
+        f"frame {drive.frame_ids[row]} · planned speed {drive.plan_speed_mps[row]:.1f} m/s, "
+        f"{_car_speed(drive, row)}"
+    )
+    return (
+        f"<figure><h3>{escape(report.title)}</h3>{_overlay(picture, report)}"
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
 def _car_speed(drive: DriveLog, row: int) -> str:
     """Return what the car last said of its speed when a frame was taken."""
     before = int(np.searchsorted(drive.car_times_s, drive.times_s[row], side="right"))
     if not before:
-        return "the car's not known"
-    return f"the car's {drive.car_speed_mps[before - 1]:z.1f} m/s"
+        return "actual speed unknown"
+    return f"actual speed {drive.car_speed_mps[before - 1]:z.1f} m/s"
 
 
 def _overlay(picture: Picture, report: Report) -> str:
@@ -358,7 +379,7 @@ def _motion(drive: DriveLog) -> str:
         charts.append(f"<figure><h3>{title}</h3>{chart.render()}</figure>")
     return (
         "<section><h2>Motion</h2><p>What the model plans and asks for"
-        ' <span class="key plan-key"></span>, and the car\'s own speed'
+        ' <span class="key plan-key"></span>, and the actual speed'
         f' <span class="key car-key"></span>.</p><div class="row">{"".join(charts)}</div></section>'
     )
 

@@ -15,9 +15,16 @@ from tools.lib.report_style import STYLE
 PAGE_END = "</main></body></html>\n"
 # What is read from right to left, digit below digit: with a unit, or none at all.
 _NUMBER: Final = re.compile(
-    r"-|[<+\u2212-]?\s?\d[\d,.]*(e[+-]?\d+)?( ?(%|\u00b0|[mc]?m|m?s|m/s2?|rad|deg|KiB|MiB))?",
+    r"-|[<+\u2212-]?\s?\d[\d,.]*(e[+-]?\d+)?"
+    r"( ?(%|\u00b0|[mc]?m|m?s|m/s[2\u00b2]?|rad|deg|KiB|MiB))?",
     re.ASCII,
 )
+# Words that judge, as commands write them, and how they look.
+_WORDS: Final = {
+    **dict.fromkeys(("holds", "AGREE", "passed"), "good"),
+    **dict.fromkeys(("fails", "FAILS", "DIFFER", "changed"), "bad"),
+    **dict.fromkeys(("FAILED", "not judged"), "unsure"),
+}
 
 
 def page_start(title: str, more_style: str = "") -> str:
@@ -39,6 +46,19 @@ def whole_page(title: str, sections: Iterable[str], more_style: str = "") -> str
     return f"{page_start(title, more_style)}{''.join(sections)}{PAGE_END}"
 
 
+def title_of_two(left: str, right: str) -> str:
+    """Return what a page about two files is called: what they share is written once.
+
+    Args:
+        left: path of the first.
+        right: path of the second.
+    """
+    first, second = Path(left), Path(right)
+    if first.name != second.name or first.parent.name == second.parent.name:
+        return f"{first.name} and {second.name}"
+    return f"{first.name}: {first.parent.name} and {second.parent.name}"
+
+
 def tiles_section(tiles: Sequence[tuple[str, str, str]]) -> str:
     """Return a row of tiles: name, value and note of each, plain text."""
     cells = "".join(
@@ -57,7 +77,7 @@ def table_part(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     drawn = list(rows)
     first = drawn[0] if drawn else ()
     head = "".join(
-        f"<th{_css(cell)}>{escape(title)}</th>"
+        f"<th{_css(cell) if _NUMBER.fullmatch(cell) else ''}>{escape(title)}</th>"
         for title, cell in zip(header, [*first, *[""] * len(header)], strict=False)
     )
     body = "".join(
@@ -69,7 +89,8 @@ def table_part(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _css(cell: str) -> str:
-    return ' class="number"' if _NUMBER.fullmatch(cell) else ""
+    css = "number" if _NUMBER.fullmatch(cell) else _WORDS.get(cell, "")
+    return f' class="{css}"' if css else ""
 
 
 def facts_part(facts: Mapping[str, str]) -> str:

@@ -10,14 +10,16 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); overflow-wrap: break-word;
   font: 15px/1.5 system-ui, "Segoe UI", "Helvetica Neue", "DejaVu Sans", Arial, sans-serif; }
-main { max-width: 1160px; margin: 0 auto; padding: 28px 20px 48px; }
+main { max-width: min(1560px, 100%); margin: 0 auto; padding: 28px 24px 48px; }
 h1 { font-size: 27px; line-height: 1.2; margin: 0 0 4px; letter-spacing: -0.01em; }
 h2 { font-size: 18px; margin: 34px 0 2px; }
 h3 { font-size: 14px; font-weight: 600; margin: 6px 0 0; }
-p { margin: 0 0 10px; color: var(--soft); }
+/* A line of text holds about 90 letters, however wide the window is. */
+p { margin: 0 0 10px; color: var(--soft); max-width: 76ch; }
 code { font: 13px ui-monospace, "DejaVu Sans Mono", Menlo, monospace; color: var(--ink);
   overflow-wrap: anywhere; }
 .lead { font-size: 19px; line-height: 1.4; color: var(--ink); margin: 8px 0 6px; }
+.lead.good { color: var(--good); } .lead code { font-size: 0.85em; }
 .good { color: var(--good); } .bad, .warning { color: var(--bad); font-weight: 600; }
 .unsure { color: var(--unsure); font-weight: 600; }
 details { margin: 10px 0; } summary { cursor: pointer; color: var(--accent); }
@@ -30,7 +32,7 @@ details { margin: 10px 0; } summary { cursor: pointer; color: var(--accent); }
 svg, video, img { display: block; width: 100%; height: auto; }
 figure { margin: 0; }
 .panel { display: grid; grid-template-columns: minmax(0, 1fr) 330px; gap: 0 18px; margin: 0 0 22px;
-  align-items: center; }
+  align-items: start; }
 .panel .road svg { border-radius: 3px; }
 .panel figcaption { grid-column: 1; color: var(--soft); font-size: 13px; padding-top: 4px;
   font-variant-numeric: tabular-nums; }
@@ -43,7 +45,9 @@ th, td { text-align: left; vertical-align: top; padding: 4px 24px 4px 0;
 th { font-weight: 500; color: var(--soft); white-space: nowrap; }
 td.number { white-space: nowrap; text-align: right; font-variant-numeric: tabular-nums; }
 th.number { text-align: right; }
-td.long { overflow-wrap: anywhere; }
+td.long { overflow-wrap: anywhere; max-width: 76ch; }
+td.best { font-weight: 600; color: var(--good); }
+.keys span { white-space: nowrap; }
 .key { display: inline-block; width: 18px; height: 9px; margin: 0 5px 0 10px; border-radius: 2px; }
 .path-key { background: #22c55e; margin-left: 0; } .lane-key { background: #38bdf8; }
 .edge-key { background: #ef4444; } .true-key { background: #f59e0b; height: 3px; }
@@ -62,14 +66,17 @@ td.long { overflow-wrap: anywhere; }
 .level-budget { stroke: var(--bad); stroke-dasharray: 2 3; }
 .chart .drop-line { stroke: var(--bad); }
 .chart .top-path { fill: #22c55e; fill-opacity: 0.3; } .chart .top-plan { stroke: #16a34a; }
-.chart .top-lane { stroke: #0284c7; } .chart .faint { stroke: #bae6fd; }
+.chart .top-lane { stroke: #0284c7; } .chart .faint { stroke-opacity: 0.35; }
 .chart .top-edge { stroke: #ef4444; stroke-dasharray: 4 3; }
 .chart .plan-line { stroke: #16a34a; } .chart .car-line { stroke: #94a3b8; stroke-width: 2.4; }
+@media (max-width: 1300px) { .row.four { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 @media (max-width: 800px) {
   main { padding: 20px 14px 36px; }
-  h1 { overflow-wrap: anywhere; }
+  h1 { font-size: 22px; overflow-wrap: anywhere; }
   .panel, .row, .row.four { grid-template-columns: minmax(0, 1fr); }
-  .panel .top { max-width: 330px; }
+  .panel .top { max-width: 330px; order: 1; }
+  /* Charts of half a page shrink to its width; their letters must not. */
+  .pair .tick, .pair .label { font-size: 17px; }
   .wide > svg { min-width: 760px; }
   /* A table that is too wide moves by itself, not the page; no column shrinks to single letters. */
   table { display: block; overflow-x: auto; }

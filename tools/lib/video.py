@@ -22,6 +22,7 @@ from tools.errors import PictureSizeError, VideoError
 from tools.lib.named_file import what_is_at
 from tools.lib.video_decoder import Decoder
 from tools.lib.video_planes import UPRIGHT, Orientation, is_gray, nv12_planes, orientation_of
+from tools.lib.video_seek import SeekingDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +132,7 @@ class Video:
                 f"{path}: expected a video file, found {what_is_at(path)}; check the path"
             )
         self._path, self.damage = path, ""
+        self._seeking: SeekingDecoder | None = None
         self._decoder = Decoder(path)
         try:
             self._is_timed = self._decoder.format_name not in UNTIMED_FORMATS
@@ -151,6 +153,30 @@ class Video:
     def close(self) -> None:
         """Release the decoder; further frames cannot be read."""
         self._decoder.close()
+        if self._seeking is not None:
+            self._seeking.close()
+
+    def frames_from(self, first: int) -> Iterator[VideoFrame] | None:
+        """Return the frames from a number on without decoding all that precede, up to a damage.
+
+        Returns:
+            None where the container's table does not tell which frame that is.
+        """
+        if self._seeking is not None:
+            self._seeking.close()
+        self._seeking = SeekingDecoder(self._path)
+        pictures = self._seeking.pictures(first)
+        if pictures is None or not self._is_timed:
+            return None
+        return self._numbered(first, pictures)
+
+    def _numbered(self, first: int, pictures: Iterator[Any]) -> Iterator[VideoFrame]:
+        base, size = self._decoder.stream.time_base, (self._first.width, self._first.height)
+        for number, picture in enumerate(pictures, first):
+            if (picture.width, picture.height) != size:
+                return
+            time_s = float((picture.pts - self._first.pts) * base)
+            yield VideoFrame(number, time_s, *nv12_planes(picture, self._orientation))
 
     def frames(self) -> Iterator[VideoFrame]:
         """Yield every picture in presentation order, up to the first damage.

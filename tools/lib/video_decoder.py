@@ -47,6 +47,7 @@ class Decoder:
         path: of the file.
 
     Attributes:
+        container: PyAV's.
         stream: PyAV's, the best one.
         format_name: of the container, as FFmpeg names it.
         extent: of the file.
@@ -64,19 +65,19 @@ class Decoder:
         self._fault: type[Exception] = av.FFmpegError
         try:
             # With its protocol: a name may have a colon.
-            self._container: Any = av.open(f"file:{path}")
+            self.container: Any = av.open(f"file:{path}")
         except (av.FFmpegError, OSError) as error:
             raise VideoError(
                 f"{path}: expected a video, found a file that cannot be opened as one "
                 f"({_reason(error)}); is it complete?"
             ) from error
-        self.format_name: str = self._container.format.name
-        self.stream: Any = _best_stream(self._container)
+        self.format_name: str = self.container.format.name
+        self.stream: Any = _best_stream(self.container)
         if self.stream is None:
-            self._container.close()
+            self.container.close()
             raise VideoError(f"{path}: expected a video stream, found none; check the file")
         self.extent = read_extent(path, self.format_name)
-        self.note = _describe_choice(self._container, self.stream)
+        self.note = _describe_choice(self.container, self.stream)
         # Threads for whole pictures would hide errors in the last ones, and what others decoded by
         # then would be lost.
         self.stream.thread_type = "SLICE"
@@ -105,12 +106,12 @@ class Decoder:
     @property
     def end_s(self) -> float | None:
         """Seconds from the first time to the end, as the container has it; may be a guess."""
-        duration, start = self._container.duration, self._container.start_time
+        duration, start = self.container.duration, self.container.start_time
         return (duration - (start or 0)) / 1e6 if duration else None
 
     def close(self) -> None:
         """Release the decoder."""
-        self._container.close()
+        self.container.close()
 
     def pictures(self) -> Iterator[tuple[bool, Any]]:
         """Yield (whether times begin anew, picture) in presentation order."""
@@ -120,10 +121,10 @@ class Decoder:
             if self._is_damaged(packet):
                 self.cause = "a damaged packet"
             elif self._is_joint(packet):
-                yield from ((False, picture) for picture in self._rest(None))
+                yield from ((False, picture) for picture in self.rest(None))
                 self.stream.codec_context.flush_buffers()
                 is_anew = True
-            decoded = [] if self.cause else self._decode(packet)
+            decoded = [] if self.cause else self.decode(packet)
             if self.cause:
                 hole = _earliest([packet, *islice(packets, _REORDERED)])
                 break
@@ -133,7 +134,7 @@ class Decoder:
         if self._lacks_packets() or (self._damaged_from is not None and not self.cause):
             self.cause = self.cause or self.extent.cut or "the end of the file"
             hole = self._before_next(hole)
-        for picture in self._rest(hole):
+        for picture in self.rest(hole):
             yield is_anew, picture
             is_anew = False
 
@@ -157,21 +158,22 @@ class Decoder:
     def _packets(self) -> Iterator[Any]:
         """Yield packets that have something in them; an empty one would end the decoder."""
         try:
-            for packet in self._container.demux(self.stream):
+            for packet in self.container.demux(self.stream):
                 if packet.size:
                     self._seen += 1
                     yield packet
         except self._fault as error:
             self.cause = self.cause or _reason(error)
 
-    def _decode(self, packet: Any) -> list[Any]:
+    def decode(self, packet: Any) -> list[Any]:
+        """Return the pictures that a packet completes; ``cause`` says why there are no more."""
         try:
             return list(packet.decode())
         except self._fault as error:
             self.cause = _reason(error)
             return []
 
-    def _rest(self, hole: int | None) -> list[Any]:
+    def rest(self, hole: int | None = None) -> list[Any]:
         """Return what is still in the decoder and shown before the time of a missing picture."""
         try:
             rest = list(self.stream.codec_context.decode(None))

@@ -2,15 +2,16 @@
 
 Segments are decoded from the key frame before, and opened one by one as they are looked at, since
 opening one reads all of it. Any other video is only exact when counted from its
-start: each viewer has a decoder of its own there, which goes on where it stands; what is behind it
-is decoded from the start again, but for the last second, which is kept.
+start: each viewer has a decoder of its own there, which goes on where it stands; what is far ahead
+or behind is entered by the container's table, or decoded from the start where that does not do. The
+last second is kept.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, Protocol, cast
@@ -18,8 +19,9 @@ from typing import Any, Final, Protocol, cast
 import numpy as np
 
 from cereal.frames import Frame
-from tools.drives.drive import Drive, DriveInfo, Moment
+from tools.drives.drive import Drive, DriveInfo
 from tools.drives.segment_drive import SegmentDrive
+from tools.drives.video_drive import VideoDrive
 from tools.errors import ToolError
 from tools.lib.picture import encode_jpeg
 from tools.live.cameras import ROAD, WIDE
@@ -32,6 +34,8 @@ from tools.views.frames import planes
 OPEN_SEGMENTS: Final = 3
 # Pictures behind the present one that are kept, so that one can step back.
 KEPT: Final = 24
+# Frames ahead that are decoded one by one; what is further ahead is entered at a key frame.
+FAR: Final = 100
 
 
 class Pictures(Protocol):
@@ -176,7 +180,8 @@ class SequentialPictures:
     def __init__(self, drive: Drive, width: int) -> None:
         self._drive, self._width = drive, width
         self._stream = next(iter(drive.info.formats))
-        self._moments: Generator[Moment, None, None] | None = None
+        self._frames: Iterator[Frame] | None = None
+        self._can_seek = isinstance(drive, VideoDrive)
         self._last = -1
         self._kept: OrderedDict[int, Shown] = OrderedDict()
         self._lock = threading.Lock()
@@ -205,27 +210,32 @@ class SequentialPictures:
             self._lock.release()
 
     def _release(self) -> None:
-        if self._moments is not None:
-            self._moments.close()
-            self._moments = None
+        self._frames = None
         self._last = -1
         self._drive.close()
 
     def _decode(self, frame_id: int) -> Shown | None:
-        if self._moments is None or frame_id <= self._last:
+        is_behind = frame_id <= self._last
+        if self._can_seek and (is_behind or frame_id > self._last + FAR):
             self._release()
-            # A generator in all drives.
-            self._moments = cast("Generator[Moment, None, None]", self._drive.moments(0))
-        for moment in self._moments:
-            frame = moment.frames.get(self._stream)
-            if frame is None:
-                continue
+            self._frames = self._enter(max(0, frame_id - KEPT))
+        if self._frames is None or (is_behind and not self._can_seek):
+            self._release()
+            moments = self._drive.moments(0)
+            self._frames = (m.frames[self._stream] for m in moments if self._stream in m.frames)
+        for frame in self._frames:
             self._last = frame.frame_id
             if frame.frame_id > frame_id - KEPT:
                 self._keep(frame)
             if frame.frame_id >= frame_id or self._is_closed:
                 break
         return self._kept.get(frame_id)
+
+    def _enter(self, first: int) -> Iterator[Frame] | None:
+        """Return the frames from one on; None, now and later, where the video has no such table."""
+        found = cast("VideoDrive", self._drive).frames_from(first)
+        self._can_seek = found is not None
+        return found
 
     def _keep(self, frame: Frame) -> None:
         self._kept[frame.frame_id] = _shown(self._stream, frame, self._width)

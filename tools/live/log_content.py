@@ -25,7 +25,9 @@ _BUFFER_BYTES: Final = 1 << 20
 
 
 class _Part(NamedTuple):
-    start: int
+    # The place at which it begins, and where in its file the byte of a place is: that less.
+    begin: int
+    less: int
     handle: int
 
 
@@ -38,8 +40,10 @@ class LogContent:
     def __init__(self) -> None:
         self._parts: list[_Part] = []
         self._resources = ExitStack()
+        # One file for all compressed logs: each has a buffer, and a route of an hour many logs.
+        self._temporary: BinaryIO | None = None
         self._kept: BinaryIO | None = None
-        self._end = self._visible = 0
+        self._end = self._visible = self._written = 0
 
     def messages(
         self, path: Path, on_defect: OnDefect, on_read: Callable[[int], None]
@@ -59,7 +63,7 @@ class LogContent:
             place, self._end = self._end, self._end + len(data)
             if self._kept is not None:
                 try:
-                    self._kept.write(data)
+                    self._written += self._kept.write(data)
                 except OSError as error:
                     raise _unkept(path, error) from error
             yield place, data
@@ -82,13 +86,13 @@ class LogContent:
         """Return the message at a place; None if it is not there (any more)."""
         if not 0 <= place < self._visible:
             return None
-        at = bisect_right(self._parts, place, key=lambda part: part.start) - 1
-        start, handle = self._parts[at]
+        at = bisect_right(self._parts, place, key=lambda part: part.begin) - 1
+        _, less, handle = self._parts[at]
         try:
-            data = os.pread(handle, _FIRST_BYTES, place - start)
+            data = os.pread(handle, _FIRST_BYTES, place - less)
             size = message_size(data)
             if size is not None and size > len(data):
-                data += os.pread(handle, size - len(data), place - start + len(data))
+                data += os.pread(handle, size - len(data), place - less + len(data))
         except (OSError, MessageError):
             return None
         return data[:size] if size is not None and size <= len(data) else None
@@ -100,16 +104,22 @@ class LogContent:
 
     def _begin(self, path: Path) -> None:
         try:
-            file = self._resources.enter_context(path.open("rb"))
-            self._kept = None
-            if codec_of(file.read(4)) != "none":
-                kept: Any = tempfile.TemporaryFile(buffering=_BUFFER_BYTES)  # noqa: SIM115 - see close
-                self._kept = file = self._resources.enter_context(kept)
+            with ExitStack() as opened:
+                file: BinaryIO = opened.enter_context(path.open("rb"))
+                self._kept, less = None, self._end
+                if codec_of(file.read(4)) != "none":
+                    if self._temporary is None:
+                        kept: Any = tempfile.TemporaryFile(buffering=_BUFFER_BYTES)  # noqa: SIM115
+                        self._temporary = self._resources.enter_context(kept)
+                    self._kept = file = self._temporary
+                    less = self._end - self._written
+                else:
+                    self._resources.push(opened.pop_all())
         except OSError as error:
             raise LogError(
                 f"{path}: expected a readable log, got {error.strerror or error}; check the path"
             ) from error
-        self._parts.append(_Part(self._end, file.fileno()))
+        self._parts.append(_Part(self._end, less, file.fileno()))
 
 
 def _unkept(path: Path, error: OSError) -> LogError:

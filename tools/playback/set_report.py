@@ -19,8 +19,15 @@ from tools.compare.compare import compare_logs
 from tools.compare.page_parts import COMPARE_STYLE, findings_part, verdict_part
 from tools.errors import CompareError
 from tools.lib.drive_log import DriveLog
-from tools.lib.report import MEASURED_TIMES, Picture, Report, panel
-from tools.lib.report_page import PAGE_END, page_start, write_page
+from tools.lib.report import (
+    MEASURED_TIMES,
+    WARM_UP_FRAMES,
+    Picture,
+    Report,
+    panel,
+    road_figure,
+)
+from tools.lib.report_page import PAGE_END, facts_part, folded, page_start, write_page
 from tools.lib.svg import Chart, padded_range
 from tools.playback.pictures import main_camera
 from tools.playback.result import DriveResult
@@ -35,7 +42,11 @@ BINS = 60
 PICTURES = 2
 # Of each pair of models; `modeld compare` shows all, with plots.
 FINDINGS = 8
-_EXTRA_STYLE = "".join(
+_EXTRA_STYLE = """
+.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr));
+  gap: 12px 16px; margin: 16px 0; }
+.beside figcaption { color: var(--soft); font-size: 13px; }
+""" + "".join(
     f".chart .model-{i} {{ stroke: {c}; }} .model-key-{i} {{ background: {c}; }}\n"
     for i, c in enumerate(COLOURS)
 )
@@ -64,7 +75,8 @@ def _parts(
 ) -> Iterator[str]:
     yield (
         page_start(title, COMPARE_STYLE + _EXTRA_STYLE) + f"<header><h1>{escape(title)}</h1>"
-        f"<p>Execution times are {escape(MEASURED_TIMES)}.</p></header>"
+        "<p>Each drive with all models: how they differ, and the same frames side by side. "
+        f"Execution times are {escape(MEASURED_TIMES)}.</p></header>"
     )
     for results in drives:
         if results:
@@ -77,11 +89,11 @@ def _parts(
 
 def _drive_section(results: Sequence[DriveResult]) -> str:
     info = results[0].info
-    facts = "; ".join(f"{name}: {value}" for name, value in info.facts.items())
-    parts = [f"<section><h2>{escape(info.name)}</h2><p>{escape(facts)}</p>", _table(results)]
+    parts = [f"<section><h2>{escape(info.name)}</h2>", _table(results)]
     if any(result.drive.frame_ids.size for result in results):
-        parts += [_charts(results), _differences(results), _panels(results)]
-    return "".join([*parts, "</section>"])
+        parts += [_differences(results), _panels(results), _charts(results)]
+    facts = folded("About the drive", facts_part(info.facts))
+    return "".join([*parts, facts, "</section>"])
 
 
 def _table(results: Sequence[DriveResult]) -> str:
@@ -99,11 +111,13 @@ def _table(results: Sequence[DriveResult]) -> str:
         rows.append(
             f'<tr><th><span class="key model-key-{index % len(COLOURS)}"></span>'
             f"{escape(result.model.name)}</th>"
-            + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
+            + "".join(f'<td class="number">{escape(str(cell))}</td>' for cell in cells)
             + "</tr>"
         )
     heads = ("model", "frames", "published", "valid", "median ms", "p99 ms", "maximum ms", "")
-    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    head = "".join(
+        f'<th class="{"number" if at else ""}">{name}</th>' for at, name in enumerate(heads)
+    )
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
@@ -167,7 +181,9 @@ def _differences(results: Sequence[DriveResult]) -> str:
         findings = comparison.findings
         more = len(findings) - FINDINGS
         rest = f"<p>and {count_text(more, 'finding')} more</p>" if more > 0 else ""
-        parts.append(names + verdict_part(comparison) + findings_part(findings[:FINDINGS]) + rest)
+        title = count_text(len(findings), "finding")
+        listed = folded(title, findings_part(findings[:FINDINGS]) + rest) if findings else ""
+        parts.append(names + verdict_part(comparison, with_names=False) + listed)
     return "".join(parts)
 
 
@@ -177,8 +193,12 @@ def _panels(results: Sequence[DriveResult]) -> str:
     if camera is None:
         return ""
     panels = []
-    for position in _spread(len(results[0].pictures)):
-        frame_id, jpeg = results[0].pictures[position]
+    drawn = panel if len(results) == 1 else road_figure
+    # The model has seen too little before.
+    pictures = [one for one in results[0].pictures if one[0] >= WARM_UP_FRAMES]
+    pictures = pictures or list(results[0].pictures)
+    for position in _spread(len(pictures)):
+        frame_id, jpeg = pictures[position]
         for result in results:
             if frame_id not in result.drive.curves:
                 continue
@@ -192,9 +212,9 @@ def _panels(results: Sequence[DriveResult]) -> str:
                 pictures=[],
                 mounting=result.info.mounting,
             )
-            name = f"<h3>{escape(result.model.name)}</h3>" if len(results) > 1 else ""
-            panels.append(name + panel(Picture(row, jpeg, camera), report))
-    return "".join(panels)
+            panels.append(drawn(Picture(row, jpeg, camera), report))
+    shown = "".join(panels)
+    return shown if len(results) == 1 else f'<div class="beside">{shown}</div>'
 
 
 def _spread(count: int) -> list[int]:

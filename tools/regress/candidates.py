@@ -16,11 +16,12 @@ from typing import Any
 from runtime.quantities import count_text
 from tools.behaviour.behaviour import true_behaviour
 from tools.behaviour.describe import number
-from tools.behaviour.difference import Row, Sides
-from tools.behaviour.drive_result import chosen_figures, read_result
+from tools.behaviour.difference import Row, Sides, Spread
+from tools.behaviour.drive_result import TELLING, chosen_figures, read_result
 from tools.behaviour.gates import Gates
+from tools.behaviour.headline import AFTER, PATH, SUMMARY, length_text, value_text
 from tools.errors import CompareError
-from tools.lib.report_page import table_part, whole_page
+from tools.lib.report_page import folded, table_part, whole_page
 from tools.lib.table import format_table, printable
 from tools.regress.replayed import behaviour_of_log, read_replayed, truth_of_drive
 from tools.regress.whole import ALL, WholeVerdict, gate_word, judge_whole, number_of
@@ -91,8 +92,72 @@ class Candidates:
     def page(self) -> str:
         """Return the table as a page."""
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
-        table = table_part(("", "unit", *self.names), self.lines())
-        return _page(f"{notes}<p>{escape(self.title)}.</p>{table}", self.names)
+        title = self.title[0].upper() + self.title[1:]
+        lines = self.lines()
+        parts = [
+            f'<p class="lead">{escape(self.lead())}</p>{notes}',
+            f"<p>{escape(title)}. The best of a row is bold.</p>",
+            self._summary_part(),
+            folded(
+                f"All {count_text(len(lines), 'row')}",
+                table_part(("", "unit", *self.names), lines),
+            ),
+        ]
+        return _page("".join(parts), self.names)
+
+    def lead(self) -> str:
+        """Return how far the path of each lies from the truth, or from the first one's."""
+        found = [self._spread(one, (PATH,)) for one in self.verdicts]
+        what = "the truth" if self.has_truth else f"that of {self.names[0]}"
+        pairs = [
+            f"{name} {length_text(spread[0].mean)}"
+            for name, spread in zip(self.names, found, strict=True)
+            if spread is not None and (self.has_truth or name != self.names[0])
+        ]
+        return (
+            f"Mean distance of the path from {what} {AFTER}: {', '.join(pairs)}." if pairs else ""
+        )
+
+    def _summary_part(self) -> str:
+        """Return a few rows in lengths that people use, the best of each marked."""
+        rows = []
+        for summed in SUMMARY:
+            found = [self._spread(one, summed.quantities) for one in self.verdicts]
+            cells = [
+                (math.nan, "-") if one is None else (one[0].mean, " / ".join(_spread_cells(*one)))
+                for one in found
+            ]
+            if any(text != "-" for _, text in cells):
+                rows.append((f"{summed.label}, mean / p99", cells, self.has_truth))
+        costs = [one.costs[1] for one in self.verdicts]
+        names = (("execution, median", "ms"), ("execution, p99", "ms"), ("artifact", "bytes"))
+        for (name, unit), values in zip(names, zip(*costs, strict=True), strict=True):
+            if any(math.isfinite(value) for value in values):
+                rows.append((name, [(one, f"{number_of(one)} {unit}") for one in values], True))
+        rows += [
+            (gates[0].gate, [(math.nan, gate_word(gate)) for gate in gates], False)
+            for gates in zip(*(one.gates for one in self.verdicts), strict=True)
+        ]
+        body = "".join(
+            f"<tr><td>{escape(label)}</td>{_cells_of(cells, is_judged=is_judged)}</tr>"
+            for label, cells, is_judged in rows
+        )
+        head = "".join(f'<th class="number">{escape(name)}</th>' for name in self.names)
+        table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f'<div class="wide">{table}</div>'
+
+    def _spread(
+        self, verdict: WholeVerdict, quantities: Sequence[str]
+    ) -> tuple[Spread, str] | None:
+        """Return how far the worst of some quantities is off, and its unit; None: nobody knows."""
+        found = []
+        for row in verdict.rows:
+            error = row.right_error
+            spread = error.spread if error is not None else row.spread
+            is_known = error is not None or not self.has_truth
+            if row.quantity in quantities and is_known and spread.frames:
+                found.append((spread, row.unit))
+        return max(found, key=lambda one: one[0].mean, default=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -141,12 +206,41 @@ class Results:
 
     def text(self) -> str:
         """Return the table for people."""
-        title = f"{count_text(len(self.differing), 'figure')} that differ"
+        verb = "differs" if len(self.figures) == 1 else "differ"
+        title = f"{count_text(len(self.figures), 'figure')} {verb}"
         return "\n".join([title, format_table(("figure", *self.names), self.lines())])
 
     def page(self) -> str:
         """Return the table as a page."""
-        return _page(table_part(("figure", *self.names), self.lines()), self.names)
+        lines = self.lines()
+        whole = [line for line in lines if "." not in line[0]]
+        parts = [line for line in lines if "." in line[0]]
+        header = ("metric", *self.names)
+        count = count_text(len(parts), "metric")
+        return _page(
+            f'<p class="lead">{escape(self.lead())}</p>{table_part(header, whole)}'
+            + (
+                folded(f"{count} of single scenarios and drives", table_part(header, parts))
+                if parts
+                else ""
+            ),
+            self.names,
+        )
+
+    def lead(self) -> str:
+        """Return what matters most of each: drives to the end, departures, the offset."""
+        figures = dict(self.figures)
+        said = []
+        for name, label, unit in TELLING:
+            if name in figures:
+                values = (
+                    f"{who} {number(one)}{unit}"
+                    for who, one in zip(self.names, figures[name], strict=True)
+                )
+                said.append(f"{label}: {', '.join(values)}.")
+        return (
+            " ".join(said) or "Drives completed, departures, collisions and offsets are the same."
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -158,6 +252,25 @@ class Results:
             f"{self.names[0]} and {name}": {figure: row[place] for figure, row in self.figures}
             for place, name in enumerate(self.names[1:], 1)
         }
+
+
+def _spread_cells(spread: Spread, unit: str) -> list[str]:
+    texts = [value_text(value, unit, spread.p99) for value in (spread.mean, spread.p99)]
+    # The unit of a pair is written once.
+    first, _, ending = texts[0].rpartition(" ")
+    return [first if texts[1].endswith(f" {ending}") and first else texts[0], texts[1]]
+
+
+def _cells_of(cells: Sequence[tuple[float, str]], *, is_judged: bool) -> str:
+    """Return cells of a row; less is better, and the least is marked where that says anything."""
+    known = {value for value, _ in cells if math.isfinite(value)}
+    texts = {text for value, text in cells if value == min(known, default=math.nan)}
+    is_told_apart = is_judged and len({text for _, text in cells}) > 1
+    best = texts if is_told_apart else set()
+    return "".join(
+        f'<td class="number{" best" if text in best else ""}">{escape(text)}</td>'
+        for _, text in cells
+    )
 
 
 def _page(content: str, names: Sequence[str]) -> str:

@@ -15,10 +15,10 @@ import numpy as np
 
 from runtime.quantities import count_text, size_text
 from tools.behaviour.describe import TITLE, behaviour_part
-from tools.behaviour.headline import gates_sentence, path_sentence
+from tools.behaviour.headline import gates_sentence, length_text, path_sentence, worst_path
 from tools.compare.findings import Comparison, FieldSeries
 from tools.errors import ToolError
-from tools.lib.report_page import folded, table_part, tiles_section, whole_page, write_page
+from tools.lib.report_page import folded, tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Margins, padded_range
 from tools.regress.environment import differing
 from tools.regress.frame_changes import Change
@@ -29,8 +29,7 @@ from tools.regress.reference import Histogram, histogram
 from tools.regress.run import Plan, RunVerdict, TimingOutcome
 from tools.regress.summary import conclusion
 from tools.regress.verdict import DriveVerdict
-from tools.regress.whole import TITLE as WHOLE
-from tools.regress.whole import gate_word
+from tools.regress.whole import whole_section
 
 # More only make the page longer: the JSON has everything.
 MAX_CHANGES = 40
@@ -40,6 +39,7 @@ MAX_PICTURES = 2
 MAX_PICTURED_DRIVES = 8
 # Changes that a table of their own, or a folded one, has.
 FOLDED = ("outputs", "gate")
+_STATUS = {"failed": "not judged"}
 
 MORE_STYLE = """
 .passed { color: var(--good); } .changed { color: var(--bad); font-weight: 600; }
@@ -51,7 +51,7 @@ MORE_STYLE = """
 .key.path-before { background: #22c55e; } .key.path-now { background: #dc2626; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 330px), 1fr));
   gap: 16px; }
-.differs td { font-weight: 600; color: var(--ink); }
+td.name { white-space: nowrap; }
 """
 
 
@@ -68,14 +68,19 @@ def render(plan: Plan, verdict: RunVerdict) -> str:
     """Return the page as HTML text."""
     title = f"Regression of {plan.model.name}"
     told = [drive for drive in verdict.drives if drive.changes or drive.meant]
+    told.sort(key=_badness, reverse=True)
     held = [drive for drive in verdict.drives if drive.behaviour.gates and drive not in told]
+    whole = whole_section(verdict.whole, (verdict.against or "reference", "now"))
+    is_one = len(verdict.drives) == 1
     sections = [
         f"<header><h1>{escape(title)}</h1>{_summary(verdict)}</header>",
         _tiles(verdict),
         _table(verdict),
-        _whole(verdict),
+        # Of a single drive its own section says more, with pictures.
+        "" if is_one else whole,
         *(_drive(plan, drive, number < MAX_PICTURED_DRIVES) for number, drive in enumerate(told)),
         *(_gates(drive) for drive in held),
+        whole if is_one else "",
         _timing(verdict),
         _environment(verdict),
     ]
@@ -91,7 +96,13 @@ def _summary(verdict: RunVerdict) -> str:
     said = [(f"lead {css}", conclusion(verdict)), *(("", error) for error in errors[:1])]
     metres = " ".join(filter(None, (path_sentence(rows), gates_sentence(gates))))
     said += [("lead", metres)] if metres else []
-    return "".join(f'<p class="{css}">{escape(text)}</p>' for css, text in said)
+    return "".join(f'<p class="{css}">{_with_code(text)}</p>' for css, text in said)
+
+
+def _with_code(text: str) -> str:
+    """Return text as HTML; what stands in backticks is a command."""
+    pieces = escape(text).split("`")
+    return "".join(f"<code>{one}</code>" if at % 2 else one for at, one in enumerate(pieces))
 
 
 def _tiles(verdict: RunVerdict) -> str:
@@ -111,41 +122,36 @@ def _tiles(verdict: RunVerdict) -> str:
 
 def _table(verdict: RunVerdict) -> str:
     rows = []
-    for drive in verdict.drives:
-        measured = drive.result.measured if drive.result else None
-        ran = measured is not None and not drive.error
+    for drive in sorted(verdict.drives, key=_badness, reverse=True):
+        measured = drive.result.measured if drive.result and not drive.error else None
+        moved = worst_path(drive.behaviour.rows)
         cells = [
-            f'<td class="{drive.status}">{drive.status}</td>',
-            *(f"<td>{escape(text)}</td>" for text in (drive.name, drive.summary)),
+            f'<td class="{drive.status}">{_STATUS.get(drive.status, drive.status)}</td>',
+            f'<td class="name">{escape(drive.name)}</td><td>{escape(drive.summary)}</td>',
             *(
                 f'<td class="number">{text}</td>'
                 for text in (
-                    f"{measured.wall_s:.1f} s" if measured and ran else "",
-                    size_text(measured.peak_rss_bytes) if measured and ran else "",
+                    length_text(moved.max) if moved else "-",
+                    f"{measured.wall_s:.1f} s" if measured else "-",
+                    size_text(measured.peak_rss_bytes) if measured else "-",
                 )
             ),
         ]
         rows.append(f"<tr>{''.join(cells)}</tr>")
-    head = "".join(f"<th>{name}</th>" for name in ("", "drive", "result", "time", "memory"))
+    head = "".join(f"<th>{name}</th>" for name in ("", "drive", "result"))
+    head += "".join(
+        f'<th class="number">{name}</th>' for name in ("path moves at most", "time", "memory")
+    )
     accepted = "".join(f"<p>{escape(line)}</p>" for line in verdict.accepted)
     return (
         f"<section><h2>Drives</h2><table><tr>{head}</tr>{''.join(rows)}</table>{accepted}</section>"
     )
 
 
-def _whole(verdict: RunVerdict) -> str:
-    """Return the section of all drives as one; "" where they were not judged so."""
-    whole, sides = verdict.whole, (verdict.against or "reference", "now")
-    if not whole.rows and not whole.gates:
-        return ""
-    header, rows = whole.table(sides)
-    gates = [(gate_word(gate), gate.text) for gate in whole.gates]
-    parts = [
-        table_part(("", "gate"), gates) if gates else "",
-        table_part(header, rows),
-        table_part(("cost", *sides, "change"), whole.cost_rows()),
-    ]
-    return f"<section><h2>{WHOLE}</h2>{''.join(parts)}</section>"
+def _badness(drive: DriveVerdict) -> tuple[int, float]:
+    """Return what orders drives: those not judged, those that changed, how far."""
+    moved = worst_path(drive.behaviour.rows)
+    return ("passed", "changed", "failed").index(drive.status), moved.max if moved else 0.0
 
 
 def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
@@ -153,7 +159,7 @@ def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
     outputs = [_change(one, one.kind) for one in drive.changes if one.kind == "outputs"]
     meant = [_change(one, f"meant: {one.kind}") for one in drive.meant]
     fields = count_text(len(outputs), "output") + " beyond tolerance"
-    stood_in = count_text(len(meant), "change") + " that the gates stand in for"
+    stood_in = count_text(len(meant), "change") + " that the gates allow"
     lead = path_sentence(drive.behaviour.rows)
     warnings = drive.comparison.warnings if drive.comparison else ()
     notes = "".join(f"<p>{escape(text)}</p>" for text in warnings)
@@ -249,7 +255,7 @@ def _pictures(plan: Plan, drive: DriveVerdict) -> str:
 
 def _timing(verdict: RunVerdict) -> str:
     rows = "".join(_timing_row(timing) for timing in verdict.timings)
-    gate = f"<table>{rows}</table>" if rows else "<p>The timing gate was left out.</p>"
+    gate = f"<table>{rows}</table>" if rows else "<p>The speed was not judged.</p>"
     judged = [drive for drive in verdict.drives if drive.reference and drive.result]
     charts = "".join(
         _histograms(drive.name, drive.reference.execution, drive.result.measured.execution_s)
@@ -259,7 +265,8 @@ def _timing(verdict: RunVerdict) -> str:
     note = (
         "<p>Execution time of the drives' frames, share of the frames: "
         '<span class="key before"></span>when the reference was made <span class="key now"></span>'
-        "now. Wall times of two machines or two moments: nothing is judged by them.</p>"
+        "now. These are wall times of different moments, maybe of different machines: they are not "
+        "judged.</p>"
     )
     drawn = f'{note}<div class="row">{charts}</div>' if charts else ""
     return f"<section><h2>Time</h2>{gate}{drawn}</section>"
@@ -308,19 +315,29 @@ def _environment(verdict: RunVerdict) -> str:
     before: Mapping[str, str] = reference.provenance if reference else {}
     now = verdict.environment
     unlike = set(differing(before, now)) if before else set()
-    rows = "".join(
-        f'<tr class="{"differs" if name in unlike else "same"}"><th>{escape(name)}</th>'
+    names = dict.fromkeys([*before, *now])
+    rows = {
+        name: f"<tr><th>{escape(name)}</th>"
         f'<td class="long">{escape(before.get(name, "-"))}</td>'
         f'<td class="long">{escape(now.get(name, "-"))}</td></tr>'
-        for name in {**before, **now}
-    )
-    facts = "".join(
+        for name in names
+    }
+    head = "<tr><th></th><th>reference</th><th>now</th></tr>"
+    differ = "".join(rows[name] for name in names if name in unlike)
+    same = "".join(rows[name] for name in names if name not in unlike)
+    same += "".join(
         f'<tr><th>{escape(name)}</th><td></td><td class="long">{escape(value)}</td></tr>'
         for name, value in verdict.model.items()
     )
-    whose = f" of {escape(reference.drive.name)}" if reference else ""
+    if reference is None:
+        said = "There is no reference to compare with."
+    elif unlike:
+        said = f"This differs between the reference of {reference.drive.name} and this run."
+    else:
+        said = f"The reference of {reference.drive.name} and this run ran in the same place."
+    shown = f"<table>{head}{differ}</table>" if differ else ""
+    title = "Everything else" if differ else "Details"
     return (
-        f"<section><h2>Where both sides ran</h2><p>The reference{whose} and this run; what differs "
-        "is bold.</p><table><tr><th></th><th>reference</th><th>now</th></tr>"
-        f"{rows}{facts}</table></section>"
+        f"<section><h2>Where both sides ran</h2><p>{escape(said)}</p>{shown}"
+        f"{folded(title, f'<table>{head}{same}</table>')}</section>"
     )

@@ -12,14 +12,16 @@ from cereal.errors import CerealError
 from runtime.quantities import count_text
 from tools.behaviour.describe import TITLE as BEHAVIOUR
 from tools.behaviour.describe import behaviour_lines, behaviour_part
+from tools.behaviour.difference import Spread
+from tools.behaviour.headline import gates_sentence, length_text, path_sentence, worst_path
 from tools.compare.compare import CompareOptions, compare_logs
 from tools.compare.describe import describe_json, verdict
 from tools.compare.findings import Comparison
 from tools.compare.page_parts import COMPARE_STYLE, findings_part, verdict_part
 from tools.errors import CompareError, ToolError
-from tools.lib.report_page import table_part, whole_page
+from tools.lib.report_page import folded, table_part, title_of_two, whole_page
 from tools.regress.replayed import Replayed, read_replayed, truth_of_drive
-from tools.regress.whole import TITLE, WholeVerdict, gate_word, judge_whole, of_drives
+from tools.regress.whole import WholeVerdict, judge_whole, of_drives, whole_section
 
 SIDES = ("left", "right")
 
@@ -128,30 +130,54 @@ class SetComparison:
         return {subject: self.whole.to_history()} if self.whole.drives else {}
 
     def page(self) -> str:
-        """Return the comparison as a page."""
-        title = f"{Path(self.left).name} and {Path(self.right).name}"
-        header, rows = self.whole.table(SIDES)
-        costs = table_part(("cost", *SIDES, "change"), self.whole.cost_rows())
-        gates = [(gate_word(one), one.text) for one in self.whole.gates]
-        judged = table_part(("", "gate"), gates) if gates else ""
-        drives = [(pair.word, pair.drive, pair.text) for pair in self.pairs]
+        """Return the comparison as a page: the conclusion, then the drives, the worst first."""
+        title = title_of_two(self.left, self.right)
+        ordered = sorted(self.pairs, key=_badness, reverse=True)
+        rows = [
+            row for pair in ordered if pair.comparison for row in pair.comparison.behaviour.rows
+        ]
+        moved = " ".join(filter(None, (path_sentence(rows), gates_sentence(self.whole.gates))))
+        drives = [(pair.word, pair.drive, *_moved(pair), pair.text) for pair in ordered]
+        css = "bad" if self.exit_code else "good"
+        lead = f'<p class="lead">{escape(moved)}</p><p class="{css}">{escape(self.conclusion)}.</p>'
         parts = [
-            f"<header><h1>{escape(title)}</h1><p>{escape(self.conclusion)}</p></header>",
-            f"<section><h2>Drives</h2>{table_part(('', 'drive', ''), drives)}</section>",
-            f"<section><h2>{TITLE}</h2>{table_part(header, rows)}{costs}{judged}</section>",
-            *(_section(pair) for pair in self.pairs),
+            f"<header><h1>{escape(title)}</h1>{lead}</header>",
+            f"<section><h2>Drives</h2>{table_part(_DRIVES, drives)}</section>",
+            whole_section(self.whole, SIDES),
+            *map(_section, ordered),
         ]
         return whole_page(title, parts, COMPARE_STYLE)
 
 
+_DRIVES = ("", "drive", "path moves at most", "in frame", "result")
+
+
+def _path_of(pair: PairOutcome) -> Spread | None:
+    return worst_path(pair.comparison.behaviour.rows) if pair.comparison else None
+
+
+def _badness(pair: PairOutcome) -> tuple[bool, bool, float]:
+    """Return what orders drives: those without a comparison, those that differ, how far."""
+    path = _path_of(pair)
+    return pair.comparison is None, pair.word == "DIFFER", path.max if path else 0.0
+
+
+def _moved(pair: PairOutcome) -> tuple[str, str]:
+    path = _path_of(pair)
+    if path is None:
+        return "-", "-"
+    return length_text(path.max), str(path.frame) if path.max > 0.0 else "-"
+
+
 def _section(pair: PairOutcome) -> str:
-    if pair.comparison is None:
+    if pair.comparison is None or not pair.comparison.findings:
         return ""
     behaviour = behaviour_part(pair.comparison.behaviour, SIDES)
+    findings = pair.comparison.findings
     return (
         f"<section><h2>{escape(pair.drive)}</h2>{verdict_part(pair.comparison)}"
         f"{f'<h3>{BEHAVIOUR}</h3>{behaviour}' if behaviour else ''}"
-        f"{findings_part(pair.comparison.findings)}</section>"
+        f"{folded(count_text(len(findings), 'finding'), findings_part(findings))}</section>"
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from runtime.quantities import count_text
 from tools.behaviour.describe import number
 from tools.behaviour.difference import (
     Row,
@@ -23,6 +24,8 @@ from tools.behaviour.difference import (
     worst_of_pool,
 )
 from tools.behaviour.gates import Gates, GateVerdict, judge
+from tools.behaviour.headline import SUMMARY_HEADER, summary_rows
+from tools.lib.report_page import folded, table_part
 from tools.lib.table import format_table
 
 ALL: Final = "all."
@@ -228,3 +231,31 @@ def gate_word(gate: GateVerdict) -> str:
     if not gate.holds:
         return "FAILS"
     return "not judged" if gate.value is None else "holds"
+
+
+def whole_section(whole: WholeVerdict, sides: tuple[str, str]) -> str:
+    """Return the section of a page about all drives as one; "" where there is nothing to say.
+
+    Gates, a few rows in lengths that people use, and costs come first; all quantities are folded.
+
+    Args:
+        whole: the verdict.
+        sides: what both are called.
+    """
+    if not whole.rows and not whole.gates:
+        return ""
+    header, rows = whole.table(sides)
+    gates = [(gate_word(gate), gate.gate, gate.found) for gate in whole.gates]
+    # Where the worst frame is, only a pair of drive and frame says: the folded table has it.
+    summary = [(*cells[:2], *cells[3:]) for cells in summary_rows([*whole.rows])]
+    short = (*SUMMARY_HEADER[:2], *SUMMARY_HEADER[3:])
+    costs = whole.cost_rows()
+    parts = [
+        table_part(("", "gate", "found"), gates) if gates else "",
+        table_part(short, summary) if summary else "",
+        table_part(("cost", *sides, "change"), costs) if costs else "",
+        folded(f"All {count_text(len(rows), 'quantity', 'quantities')}", table_part(header, rows))
+        if rows
+        else "",
+    ]
+    return f"<section><h2>{TITLE}</h2>{''.join(parts)}</section>"

@@ -18,10 +18,12 @@ from runtime.quantities import count_text, flops_text, size_text
 from scheduler.debug.kernel_table import KernelTable, Launch, kernel_tables, source_of
 from scheduler.debug.kernel_text import ranges_text, shape_text
 from scheduler.debug.pretty import pretty_body, pretty_loops
-from scheduler.debug.viz.graph import KINDS, LaunchTimes, kernel_graph, time_text
+from scheduler.debug.viz.costs import costs_of, costs_part
+from scheduler.debug.viz.graph import KINDS, kernel_graph
 from scheduler.debug.viz.memory import memory_timeline
 from scheduler.debug.viz.passes import passes_section
 from scheduler.debug.viz.style import SCRIPT, STYLE
+from scheduler.debug.viz.graph import LaunchTimes
 from scheduler.emit.schedule import Schedule
 from scheduler.flags import VIZ_DIRECTORY
 from scheduler.lower import LoweredKernel
@@ -110,7 +112,6 @@ def page(
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f'<meta name="viewport" content="width=device-width"><title>{title}</title>'
         f"<style>{STYLE}</style></head>\n<body><main><h1>{title}</h1>"
-        f"<p>How the graph became kernels, what they wait for, and where their results lie.</p>"
         f"{tabs}\n{chr(10).join(sections)}\n{_sources(manifest)}\n</main>"
         f"<script>{SCRIPT}</script></body></html>\n"
     )
@@ -130,36 +131,38 @@ class _Section:
         """Return the section."""
         table, key, plan, times = self.table, self.key, self.plan, self.times
         hidden = "" if key == "e0" else " hidden"
+        costliest = next(iter(costs_of(table, times).order), 0)
         passes = ""
         if plan is not None and plan.stages is not None:
             passes = f"<h2>Passes</h2>{passes_section(plan.stages)}"
         timeline = memory_timeline(table)
-        memory = f"<h2>Memory</h2>{_memory_caption(table)}{timeline}" if timeline else ""
+        memory = ""
+        if timeline:
+            drawn = f'<div class="across">{timeline}</div>'
+            memory = f"<h2>Memory</h2>{_memory_caption(table)}{drawn}"
         return (
-            f'<section id="{key}"{hidden}>{_tiles(table, times)}{passes}'
-            f"<h2>Kernels</h2>{_legend(table, times)}{_split(table, key, times)}{memory}"
-            f'<h2>Table</h2><div class="wide">{_table(table, times)}</div>{_more(self.more)}'
+            f'<section id="{key}" data-first="{costliest}"{hidden}>'
+            f"{costs_part(table, times)}{_tiles(table)}{passes}<h2>Kernels</h2>"
+            f"{_legend(table, times)}"
+            f"{_split(table, key, times)}{memory}"
+            f'<h2>All launches</h2><div class="wide">{_table(table, times)}</div>{_more(self.more)}'
             f"{_details(self)}"
             f"</section>"
         )
 
 
-def _tiles(table: KernelTable, times: LaunchTimes | None) -> str:
+def _tiles(table: KernelTable) -> str:
     t = table.totals
-    measured = [("time of all launches", time_text(times.total))] if times is not None else []
     values = (
-        ("entry", table.entry),
-        *measured,
-        ("kernels", f"{t.kernels:,}"),
-        ("launches", f"{t.launches:,}"),
-        ("work", flops_text(t.flops)),
-        ("moved", size_text(t.bytes_moved)),
-        ("arena", size_text(t.arena_peak)),
-        ("without reuse", size_text(t.arena_unplanned)),
+        ("entry", table.entry, ""),
+        ("kernels", f"{t.kernels:,}", f"{t.launches:,} launches"),
+        ("work", flops_text(t.flops), ""),
+        ("moved", size_text(t.bytes_moved), ""),
+        ("activations", size_text(t.arena_peak), f"{size_text(t.arena_unplanned)} without reuse"),
     )
     tiles = "".join(
-        f'<div class="tile"><span>{name}</span><b>{escape(value)}</b></div>'
-        for name, value in values
+        f'<div class="tile"><span>{name}</span><b>{escape(value)}</b><span>{note}</span></div>'
+        for name, value, note in values
     )
     return f'<div class="tiles">{tiles}</div>'
 
@@ -168,12 +171,13 @@ def _legend(table: KernelTable, times: LaunchTimes | None) -> str:
     kinds = [k for k in KINDS if any(launch.kind == k for launch in table.launches)]
     if any(launch.kind not in KINDS for launch in table.launches):
         kinds.append("other")
-    keys = "".join(f'<i class="key {kind}"></i>{kind}' for kind in kinds)
+    keys = " ".join(f'<span><i class="key {kind}"></i>{kind}</span>' for kind in kinds)
     measured = f"time, measured on {escape(times.where)}" if times is not None else "work"
     return (
-        "<p>Round boxes are the model's inputs and outputs. A line leads from a result to its "
-        "readers; a dashed one only orders. A full bar is a tenth of all "
-        f"{measured}. Click for the source.{keys}</p>"
+        '<p class="keys">Round boxes are inputs and outputs of the model. A solid line leads from '
+        "a result to the kernels that read it; a dashed line only sets an order. A full bar is a "
+        "tenth of all "
+        f"{measured}. Click a kernel to see its source. {keys}</p>"
     )
 
 
@@ -191,9 +195,9 @@ def _split(table: KernelTable, key: str, times: LaunchTimes | None) -> str:
 def _memory_caption(table: KernelTable) -> str:
     t = table.totals
     return (
-        f"<p>{count_text(len(table.arena), 'intermediate')} in {size_text(t.arena_peak)}. The "
-        f"dashed stair is what is alive, at most {size_text(t.arena_live)}: no plan takes less. "
-        f"Without reuse {size_text(t.arena_unplanned)}.</p>"
+        f"<p>{count_text(len(table.arena), 'intermediate')} in {size_text(t.arena_peak)}, which "
+        f"would take {size_text(t.arena_unplanned)} without reuse. The dashed line is the memory "
+        f"in use, at most {size_text(t.arena_live)}: no plan can take less.</p>"
     )
 
 
@@ -204,7 +208,7 @@ def _table(table: KernelTable, times: LaunchTimes | None) -> str:
     head = "<th>#</th><th>kernel</th><th>origin</th><th>results</th><th>ranges</th>"
     head += '<th class="n">time</th>' if times is not None else ""
     head += '<th class="n">items</th><th class="n">lanes</th><th class="n">work</th>'
-    head += '<th class="n">moved</th><th class="n">arena offset</th><th>alive</th>'
+    head += '<th class="n">moved</th><th class="n">offset</th><th>in use</th>'
     measured = [""] * len(table.launches)
     if times is not None:
         measured = [
@@ -241,7 +245,8 @@ def _row(table: KernelTable, launch: Launch, work: int, moved: int, time: str) -
         f'<tr data-k="{launch.number}"><td class="n">{launch.number}</td>'
         f"<td>{escape(launch.kernel)}</td>"
         f"<td>{escape(short_origin(launch.origin))}</td><td>{_lines(results)}</td>"
-        f'<td>{escape(ranges_text(launch) or "")}</td>{time}<td class="n">{launch.items}</td>'
+        f'<td class="free">{escape(ranges_text(launch) or "")}</td>{time}'
+        f'<td class="n">{launch.items}</td>'
         f'<td class="n">{launch.lanes or ""}</td>'
         f'<td class="n">{flops_text(launch.flops)}{_gauge(launch.flops, work)}</td>'
         f'<td class="n">{size_text(launch.bytes_moved)}{_gauge(launch.bytes_moved, moved)}</td>'

@@ -12,10 +12,11 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 14px/1.5 system-ui, "Segoe UI", "Helvetica Neue", "DejaVu Sans", Arial, sans-serif; }
-main { max-width: 1480px; margin: 0 auto; padding: 24px 24px 60px; }
+main { max-width: 1880px; margin: 0 auto; padding: 24px 24px 60px; }
 h1 { font-size: 25px; line-height: 1.2; margin: 0; }
 h2 { font-size: 17px; margin: 32px 0 8px; }
-p { margin: 4px 0 8px; color: var(--soft); }
+p { margin: 4px 0 8px; color: var(--soft); max-width: 85ch; }
+.lead { font-size: 19px; line-height: 1.4; color: var(--ink); margin: 8px 0; }
 nav { display: flex; flex-wrap: wrap; gap: 6px; margin: 14px 0 0; }
 nav button { font: inherit; color: inherit; background: var(--shade); cursor: pointer;
   border: 1px solid var(--rule); border-radius: 4px; padding: 3px 10px; }
@@ -35,6 +36,8 @@ th { font-weight: 500; color: var(--soft); }
 .up { color: var(--up); } .down { color: var(--down); } .re { color: var(--reduce); }
 p b { font-weight: 500; }
 .passes { display: grid; grid-template-columns: fit-content(58%) minmax(0, 1fr); gap: 0 32px; }
+.across { overflow-x: auto; }
+.free { white-space: normal; min-width: 11em; }
 .wide { overflow: auto; max-height: 460px; border-bottom: 1px solid var(--rule); }
 .wide thead th { position: sticky; top: 0; background: var(--paper); z-index: 1; }
 .table { font-size: 12.5px; }
@@ -51,7 +54,8 @@ pre { margin: 0; padding: 6px 10px; font: 12px/16px var(--mono); background: var
 pre.ir { content-visibility: auto; padding: 0 10px; overflow: auto hidden; }
 ins { text-decoration: none; color: var(--up); } ins.re { color: var(--reduce); }
 .split { display: grid; grid-template-columns: fit-content(62%) minmax(470px, 1fr); gap: 16px; }
-.pane { height: 760px; overflow: auto; border: 1px solid var(--rule); border-radius: 4px; }
+.pane { height: min(760px, 75vh); overflow: auto; border: 1px solid var(--rule);
+  border-radius: 4px; }
 .pane.detail { padding: 10px 14px; }
 .detail pre { margin: 6px 0 12px; padding: 8px 10px; } .detail h3 { margin: 0; font-size: 14px;
   font-family: var(--mono); overflow-wrap: anywhere; }
@@ -59,6 +63,9 @@ ins { text-decoration: none; color: var(--up); } ins.re { color: var(--reduce); 
   margin: 8px 0; font-size: 13px; }
 .detail dt { color: var(--soft); } .detail dd { margin: 0; overflow-wrap: anywhere; }
 @media (max-width: 1100px) { .split, .passes { grid-template-columns: minmax(0, 1fr); } }
+@media (max-width: 800px) { main { padding: 20px 14px 40px; } .memory { min-width: 760px; }
+  .pane { height: min(760px, 60vh); } }
+.keys span { white-space: nowrap; }
 .key { display: inline-block; width: 10px; height: 10px; margin: 0 5px 0 12px; }
 svg { display: block; } svg text { font-size: 11.5px; fill: var(--ink); }
 svg .soft, svg .tick { fill: var(--soft); } svg .name { font-weight: 600; }
@@ -71,7 +78,7 @@ svg .soft, svg .tick { fill: var(--soft); } svg .name { font-weight: 600; }
 .stripe, .bar { fill: var(--kind); } .key { background: var(--kind); } .bar { opacity: 0.55; }
 .e { fill: none; stroke: var(--edge); stroke-width: 1.2; } .e.order { stroke-dasharray: 3 3; }
 .e.hot { stroke: var(--down); stroke-width: 2.2; } .graph.on .e:not(.hot) { opacity: 0.25; }
-.memory { width: 100%; height: auto; } .grid { stroke: var(--rule); }
+.memory { width: 100%; height: auto; max-width: 1400px; } .grid { stroke: var(--rule); }
 .m { stroke: var(--paper); stroke-width: 0.5; cursor: pointer; } .m:hover, .m.sel {
   stroke: var(--ink); stroke-width: 1.5; }
 svg .ml { fill: #1a202c; pointer-events: none; } .live { fill: none; stroke: var(--live);
@@ -80,12 +87,17 @@ svg .ml { fill: #1a202c; pointer-events: none; } .live { fill: none; stroke: var
 
 SCRIPT = """
 "use strict";
+// What nobody sees cannot be scrolled, so an entry chooses its costliest kernel when it is shown.
+function begin(section) {
+  if (!section.querySelector(".sel")) { section.dispatchEvent(new Event("begin")); }
+}
 document.querySelectorAll("nav button").forEach(function (button) {
   button.addEventListener("click", function () {
     document.querySelectorAll("nav button").forEach(function (b) {
       b.classList.toggle("on", b === button);
       document.getElementById(b.dataset.entry).hidden = b !== button;
     });
+    begin(document.getElementById(button.dataset.entry));
   });
 });
 document.querySelectorAll("section").forEach(function (section) {
@@ -120,6 +132,9 @@ document.querySelectorAll("section").forEach(function (section) {
     if (at.top < view.top || at.bottom > view.bottom) {
       pane.scrollTop += at.top - view.top - view.height / 2;
     }
+    if (at.right > view.right) {
+      pane.scrollLeft += Math.min(at.right - view.right, at.left - view.left) + 8;
+    }
   }
   section.addEventListener("mouseover", function (event) {
     var box = event.target.closest(".k, .port");
@@ -137,6 +152,7 @@ document.querySelectorAll("section").forEach(function (section) {
     var one = event.target.closest("[data-k]");
     if (one) { show(one.dataset.k); }
   });
-  show("0");
+  section.addEventListener("begin", function () { show(section.dataset.first); });
+  if (!section.hidden) { begin(section); }
 });
 """

@@ -103,7 +103,13 @@ def test_json_and_page(compare: Compare, tmp_path: Path) -> None:
     assert (row["left"], row["right"], row["change"]) == (0.0, 1.0, 1.0)
     assert result["gates"][0]["holds"] is False
     text = page.read_text(encoding="utf-8")
-    assert "departures &lt;= 0: 1" in text
+    assert "<td>departures &lt;= 0</td>" in text
+    assert '<td class="bad">fails</td>' in text
+    # What matters most leads; figures that are the same are folded.
+    assert '<p class="lead">Lane departures: 0 before, 1 now.</p>' in text
+    shown = text.partition("<details>")[0]
+    assert "<td>departures</td>" in shown
+    assert "<td>offset_p99_m</td>" not in shown
     assert "<script" not in text
 
 

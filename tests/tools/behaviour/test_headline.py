@@ -54,7 +54,8 @@ def test_a_length_is_written_as_people_do(value_m: float, text: str) -> None:
 
 def test_a_row_of_lengths_has_one_unit_and_others_no_exponent() -> None:
     assert length_text(0.0026, 0.4) == "0.3 cm"
-    assert value_text(0.0001, "m/s") == "<0.001 m/s"
+    assert value_text(0.0001, "m/s") == "<0.01 m/s"
+    assert value_text(1.5, "m/s2") == "1.50 m/s²"
     assert value_text(1.5, "") == "1.500"
 
 
@@ -65,6 +66,10 @@ def test_a_row_of_lengths_has_one_unit_and_others_no_exponent() -> None:
         (
             [row("lateral_2s", 0.0026), row("lateral_2s", 0.4, 9)],
             "The path moves by at most 40.0 cm after 2 s (frame 9).",
+        ),
+        (
+            [row("lateral_2s", 0.002), row("acceleration", 3.5), row("speed_2s", 0.4)],
+            f"{MOVED.removesuffix('.')}, the acceleration by up to 3.50 m/s².",
         ),
         (
             [row("lateral_2s", 0.0), row("lead_prob", 0.2)],
@@ -100,6 +105,10 @@ def test_gates_are_summed_up_and_those_that_failed_named() -> None:
     assert gates_sentence(judge({"a": 0.5}, gates[:1])) == "The gate holds."
     said = gates_sentence(judge({"a": 0.5, "b": 2.66e-5}, [gates[0], Gate("b", ">", 1.0)]))
     assert said == "1 of 2 gates failed: b > 1: 0.0000266."
+    # Of several drives each gate is one, where it fails most.
+    several = [*judge({"a": 2.0}, gates[:1]), *judge({"a": 3.0}, gates[:1])]
+    assert gates_sentence(several) == "The gate failed: a < 1: 3 (worst of 2)."
+    assert gates_sentence(judge({"a": 2.0}, gates[:1])) == "The gate failed: a < 1: 2."
 
 
 def test_the_summary_has_the_worse_line_and_leaves_out_what_nobody_has() -> None:
@@ -112,8 +121,8 @@ def test_the_summary_has_the_worse_line_and_leaves_out_what_nobody_has() -> None
     found = summary_rows(rows)
     assert all(len(cells) == len(SUMMARY_HEADER) for cells in found)
     assert found == [
-        ("path, sideways, after 2 s", "0.7 mm", "1.3 mm", "2.6 mm", "3", "-"),
-        ("own lane lines, 30 m ahead", "5.0 cm", "10.0 cm", "20.0 cm", "11", "2"),
+        ("path, sideways, after 2 s", "2.6 mm", "3", "1.3 mm", "0.7 mm", "-"),
+        ("own lane lines, 30 m ahead", "20.0 cm", "11", "10.0 cm", "5.0 cm", "2"),
     ]
     assert worst_frame(rows) == 3
     assert worst_frame([row("lateral_2s", 0.0)]) == -1
@@ -123,7 +132,9 @@ def test_gates_and_metres_come_before_all_quantities_which_are_folded() -> None:
     rows = tuple(row(quantity.name, 2.66e-5) for quantity in QUANTITIES)
     gates = judge({"a": 2.0}, [Gate("a", "<", 1.0)])
     text = behaviour_part(BehaviourVerdict(rows, gates), ("left", "right"))
-    places = [text.index(one) for one in ("<td>fails</td>", "path, sideways", "<details>")]
+    places = [
+        text.index(one) for one in ('<td class="bad">fails</td>', "path, sideways", "<details>")
+    ]
     assert places == sorted(places)
     assert f"All {len(QUANTITIES)} quantities" in text
     assert "e-0" not in text

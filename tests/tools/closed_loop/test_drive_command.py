@@ -215,7 +215,9 @@ def test_gates_decide_in_the_place_of_clean_drives(tmp_path: Path, modeld: Model
     assert {"km", "offset_p99_m", "departures"} <= set(run.figures)
     # What nobody had to do is no figure.
     assert "recovered_share" not in run.figures
-    assert "recovered" not in page.read_text("utf-8").partition("Figures")[0]
+    head = page.read_text("utf-8").partition("By scenario")[0]
+    assert "recovered" not in head
+    assert "1 of 1 drive went well. The car stayed within 0.0" in head
     assert "holds  offset_p99_m < 0.3: 0.0" in said
     # A drive that does not begin off its lane has nothing to recover from.
     assert "holds  recovered_share >= 0.95: nothing to judge" in said

@@ -71,7 +71,11 @@ def test_drives_are_paired_by_name_and_judged_as_one(
     assert "AGREE   a  all gates hold" in said
     assert "execution, median ms  10      11      +10.0%" in said
     assert "artifact, bytes       10,000  11,000  +10.0%" in said
-    assert "Over all drives" in Page(page).text
+    text = Page(page).text
+    assert "Over all drives" in text
+    # The conclusion leads, and findings are folded.
+    assert '<p class="good">2 drives agree.</p>' in text
+    assert text.index("finding</summary>") < text.index("modelV2.laneLines")
     all_of_them = ("--gates-only", "--gate", "all.execution_ratio < 1.05")
     said = modeld(1, "compare", old, new, *all_of_them).out
     assert "FAILS  all.execution_ratio < 1.05: 1.1" in said
@@ -124,7 +128,11 @@ def test_candidates_stand_side_by_side(logs: Logs, modeld: Modeld, tmp_path: Pat
     assert errors == pytest.approx([0.1, 0.02, 0.2], rel=1e-5)
     times = [one["costs"]["execution_ms"] for one in found["candidates"]]
     assert times == pytest.approx([10.0, 11.0, 9.0])
-    assert "distance to the truth" in Page(page).text
+    text = Page(page).text
+    assert "Distance to the truth" in text
+    # The least time is marked, and a row in which all are the same has no best.
+    assert text.count('<td class="number best">9 ms</td>') == 2
+    assert '<td class="number best">9,000 bytes</td>' in text
     one, other = places[0] / "a.rlog", places[1] / "b.rlog"
     assert "over 1 drive" in modeld(0, "compare", "--table", one, other, one).out
 
@@ -136,7 +144,7 @@ def test_results_stand_side_by_side(modeld: Modeld, tmp_path: Path) -> None:
         content = {"offset_m": offset, "frames": 9, "wall_s": offset, "gap_s": None}
         paths[-1].write_text(json_text(content), encoding="utf-8")
     said = modeld(0, "compare", "--table", *paths).out
-    assert "1 figure that differ" in said
+    assert "1 figure differs" in said
     assert said.splitlines()[-1].split() == ["offset_m", "0.1", "0.2", "0.3"]
     log = write_log(tmp_path / "a.rlog", [message(0)])
     modeld.refused(2, "expected logs or results", "compare", "--table", paths[0], log)

@@ -222,7 +222,7 @@ def test_the_command_draws_each_figure_and_fails_on_the_last_one(
     done = modeld(1, "history", directory, "--html", page)
     assert "BEYOND" in done.out
     assert "median_ms: changed at 0000000000 (2026-11-28): 10 to 13" in done.out
-    assert done.out.splitlines()[-1] == "1 of 1 figure is beyond what the past allows."
+    assert done.out.splitlines()[-1] == ("1 of 1 figure is beyond what the past allows: median_ms.")
     assert "figures.jsonl:15: left out" in done.err
     found = Page(page)
     assert found.links == []

@@ -81,8 +81,8 @@ def test_a_picture_says_whose_speed_it_is() -> None:
         render(_report([*events, _model(0)], 1)).partition("<figcaption>")[2]
         for events in ([read_event(car.to_bytes())], [])
     ]
-    assert "speed: planned 15.0 m/s, the car&#x27;s 12.2 m/s" in captions[0]
-    assert "speed: planned 15.0 m/s, the car&#x27;s not known" in captions[1]
+    assert "planned speed 15.0 m/s, actual speed 12.2 m/s" in captions[0]
+    assert "planned speed 15.0 m/s, actual speed unknown" in captions[1]
     assert "planned curvature +0.0000 1/m" in captions[0]
 
 
@@ -115,9 +115,16 @@ def test_numbers_and_texts_are_on_the_page() -> None:
     assert "<h1>A &lt;title&gt;</h1>" in text
     assert "<th>a &amp; b</th>" in text
     assert "median 31.0 ms" in text
-    assert "1 frame id between the first and the last message without one" in text
+    assert "1 frame between the first and the last message without an answer" in text
+    assert "1 of 3 frames have no answer. Half took at most 31.0 ms" in text
+    assert '<p class="lead bad">' in text
     empty = render(_report([], 5))
     assert "published no modelV2" in empty
+    # What is well is not drawn at length.
+    whole = render(_report([_model(0), _model(1)], 2))
+    assert '<p class="lead good">All 2 frames have valid answers.' in whole
+    assert "No frame was dropped." in whole
+    assert "Smoothed share of dropped frames" not in whole
     assert "nan" not in empty
 
 

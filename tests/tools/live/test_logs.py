@@ -15,20 +15,22 @@ import pytest
 
 from cereal.clock import ManualClock
 from cereal.errors import LogError
+from cereal.frames import Frame
 from cereal.log_writer import LogWriter
 from cereal.schema import new_event, read_event
 from cereal.transport.memory import MemoryTransport
 from modeld.constants import X_IDXS
-from modeld.health.reporter import HealthReporter
+from modeld.health import HealthReporter
 from modeld.health.snapshot import ServiceFacts
 from modeld.state.loop_state import LoopState, Phase
-from tests.tools.conftest import MakeVideo
+from tests.tools.conftest import MakeVideo, write_video
 from tests.tools.drives.segments import GOP, plain, shown, write_segment
 from tests.tools.live.speaker import MS, drive_log, unpacked, write_log
 from tests.tools.messages import damaged
 from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.drives.segment_drive import SegmentDrive
+from tools.drives.video_drive import VideoDrive
 from tools.errors import DriveError
 from tools.live import drive_pictures, log_content, log_index
 from tools.live.cameras import CameraTable
@@ -42,6 +44,7 @@ from tools.live.fields import parse_field
 from tools.live.health import describe_health
 from tools.live.log_index import IndexThread, LogIndex
 from tools.live.log_source import LogSource
+from tools.live.messages import Shown
 from tools.live.newest import COLUMNS, HEALTH
 from tools.live.serve import ServeOptions, log_session
 from tools.live.viewers import Source, Viewer
@@ -430,3 +433,62 @@ def test_health_in_a_log_is_that_of_before_with_times_since_some_seconds(index: 
     stages = {one["name"]: one for one in describe_health(*second)["stages"]}
     assert sum(stages["model"]["counts"]) == 1
     assert 10.0 <= stages["model"]["median"] <= 15.0
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "is_entered"),
+    [("drive.mp4", "mpeg4", True), ("drive.mp4", "libx264", True), ("drive.mkv", "mpeg4", False)],
+)
+def test_a_far_picture_of_a_video_is_the_one_that_counting_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, codec: str, is_entered: bool
+) -> None:
+    monkeypatch.setattr(drive_pictures, "FAR", 20)
+    monkeypatch.setattr(drive_pictures, "KEPT", 4)
+    path = write_video(tmp_path / name, 75, codec=codec)
+    counted = {
+        moment.index: bytes(moment.frames["road"].data)
+        for moment in open_drive(str(path), DriveOptions()).moments(0)
+        if moment.index in (30, 55, 74)
+    }
+    drive = open_drive(str(path), DriveOptions())
+    pictures = SequentialPictures(drive, 96)
+    found: dict[int, bytes] = {}
+
+    def keep(stream: str, frame: Frame, _width: int) -> Shown:
+        found[frame.frame_id] = bytes(frame.data)
+        return Shown(stream, frame.frame_id)
+
+    monkeypatch.setattr("tools.live.drive_pictures._shown", keep)
+    if is_entered:
+        monkeypatch.setattr(VideoDrive, "moments", lambda *_: pytest.fail("counted from the start"))
+    for at in (55, 30, 74):
+        found.clear()
+        assert pictures.show("road", at).frame_id == at
+        assert found[at] == counted[at]
+    assert pictures._can_seek == is_entered
+    pictures.close()
+
+
+def test_logs_of_a_route_share_one_file_for_their_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    make = log_content.tempfile.TemporaryFile
+
+    def counted(**options: Any) -> Any:
+        made.append(make(**options))
+        return made[-1]
+
+    monkeypatch.setattr(log_content.tempfile, "TemporaryFile", counted)
+    content = log_content.LogContent()
+    expected = []
+    # One in the middle that is not compressed is read where it lies.
+    for name, events in (("a.zst", EVENTS[:20]), ("b", EVENTS[20:30]), ("c.zst", EVENTS[30:60])):
+        with LogWriter(tmp_path / name) as writer:
+            for data in events:
+                writer.write(data)
+        expected += content.messages(tmp_path / name, lambda _: None, lambda _: None)
+    assert len(made) == 1
+    assert [content.read(place) for place, _ in expected] == [data for _, data in expected]
+    content.close()
+    assert made[0].closed

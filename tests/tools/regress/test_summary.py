@@ -80,7 +80,10 @@ CONCLUSIONS = [
 @pytest.mark.parametrize(("found", "code", "text"), CONCLUSIONS)
 def test_the_head_of_the_page_is_the_conclusion(found: RunVerdict, code: int, text: str) -> None:
     css = {0: "good", 1: "bad", 4: "unsure"}[code]
-    assert page._summary(found).startswith(f'<p class="lead {css}">{escape(text)}</p>')
+    # A command is set as one.
+    before, *command = escape(text).split("`")
+    shown = f"{before}<code>{command[0]}</code>{command[1]}" if command else before
+    assert page._summary(found).startswith(f'<p class="lead {css}">{shown}</p>')
 
 
 @pytest.mark.parametrize(("found", "code", "text"), CONCLUSIONS)

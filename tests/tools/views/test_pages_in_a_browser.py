@@ -21,7 +21,13 @@ from tools.lib.history import append_run
 pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 
 PAGES = ("replay", "set", "compare", "regress", "history")
-DESKTOP_PX, PHONE_PX = 1280, 390
+DESKTOP_PX, PHONE_PX, WIDE_PX = 1280, 390, 1920
+# The longest line of text in pixels, and how high letters of charts are at least.
+LONGEST_LINE = "Math.max(...[...document.querySelectorAll('p')].map(one => one.offsetWidth))"
+SMALLEST_LETTERS = """
+Math.min(...[...document.querySelectorAll('.pair svg text')].filter(one => one.checkVisibility())
+  .map(one => one.getBoundingClientRect().height))
+"""
 # Boxes in the page, from its upper left corner.
 BOXES = """
 [...document.querySelectorAll('svg')].map(svg => {
@@ -100,7 +106,7 @@ def blank_boxes(page: Browser) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("width", [DESKTOP_PX, PHONE_PX])
+@pytest.mark.parametrize("width", [DESKTOP_PX, PHONE_PX, WIDE_PX])
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_opens_is_drawn_and_asks_for_nothing(
     chromium: Browser, pages: dict[str, Path], name: str, width: int
@@ -123,6 +129,23 @@ def test_a_page_opens_is_drawn_and_asks_for_nothing(
     words = "[...document.querySelectorAll('td:not(.number)')]"
     narrowest = f"Math.min(...{words}.map(cell => cell.offsetWidth))"
     assert chromium.ask(narrowest) >= (40 if width == PHONE_PX else 10)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_wide_window_has_wide_pictures_and_lines_that_can_be_read(
+    chromium: Browser, pages: dict[str, Path], name: str
+) -> None:
+    chromium.open(pages[name], WIDE_PX)
+    assert 300 < chromium.ask(LONGEST_LINE) < 1050
+    assert chromium.ask("document.querySelector('main').offsetWidth") > 1500
+
+
+@pytest.mark.parametrize("name", ["compare", "history"])
+def test_letters_of_charts_do_not_shrink_with_the_page(
+    chromium: Browser, pages: dict[str, Path], name: str
+) -> None:
+    chromium.open(pages[name], PHONE_PX)
+    assert chromium.ask(SMALLEST_LETTERS) > 11
 
 
 @pytest.mark.parametrize("name", ["compare", "regress"])

@@ -206,7 +206,7 @@ function pictureNote() {
   if (model && picture.camera === 'road' && picture.frameId !== null && picture.frameId !== model.frameId) {
     parts.push(`drawn over it: the answer to frame ${model.frameId}`);
   }
-  if (moment.skipped) parts.push(`passed over by this page: ${moment.skipped}`);
+  if (moment.skipped) parts.push(`skipped by this page: ${moment.skipped}`);
   return parts.filter(Boolean).join(' · ');
 }
 
@@ -218,7 +218,7 @@ function state() {
   if (lost !== null) {
     tone = 'bad';
     word = lost.isFull ? 'full' : 'not connected';
-    text = lost.isFull ? `${lost.reason}; close one of them.` : 'The view is not there any more, or the connection is lost.';
+    text = lost.isFull ? `${lost.reason}; close one of them.` : 'modeld view has ended, or the connection is lost.';
     more = lost.isFull ? 'This page tries again every few seconds.' : 'This page connects again by itself.';
   } else if (hello === null) {
     tone = 'idle';
