@@ -14,13 +14,15 @@ Example:
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +50,12 @@ OPENPILOT: Final = {
 WITHOUT_DEVICE: Final = {"NULL_ALLOW_COPYOUT": "1", "PARALLEL": "0", "CCACHE": "0"}
 TARGET: Final = "freedreno"  # whose compiler it is
 PRECISIONS: Final = {"fp32": "0", "fp16": "1"}
-SHOWN: Final = 12
+# Columns of the table of kernels; slots are those of one work-item.
+SLOTS: Final = ("mac", "texture", "load", "conversion", "integer", "move", "wait")
+KERNEL_COLUMNS: Final = (
+    *("floor_ms", "launches", "work_items", "slots", *SLOTS),
+    *("registers", "waves", "instructions", "kernel", "node"),
+)
 
 
 class PeerFailedError(Exception):
@@ -182,49 +189,47 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def kernel_lines(title: str, launches: Sequence[Launch]) -> list[str]:
-    """Return the kernels of one side with the largest floors as lines of Markdown."""
+def kernel_table(rows: Sequence[Row]) -> str:
+    """Return the kernels of all models and both sides as CSV, the largest floors first."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*("model", "precision", "side"), *KERNEL_COLUMNS])
+    for row in rows:
+        model = f"{row.model.parent.name}/{row.model.stem}"
+        for side, launches in (("ours", row.ours), ("tinygrad", row.theirs)):
+            writer.writerows((model, row.precision, side, *cells) for cells in _kernels(launches))
+    return file.getvalue()
+
+
+def _kernels(launches: Sequence[Launch]) -> Iterator[tuple[str, ...]]:
+    """Yield the columns of each kernel; launches of one kernel and size are one row."""
     groups: dict[tuple[str, int], list[Launch]] = {}
     for launch in launches:
         groups.setdefault((launch.name, launch.items), []).append(launch)
-    ordered = sorted(groups.values(), key=lambda same: -len(same) * same[0].floor_ms)
-    titles = [
-        *("ms", "launches", "work-items", "slots of one", "multiply-adds", "texture", "loads"),
-        *("conversions", "integers", "moves", "waits", "registers, waves", "instructions"),
-        "kernel",
-    ]
-    lines = [
-        f"**{title}**: {len(groups)} kernels in {len(launches)} launches",
-        "",
-        "| " + " | ".join(titles) + " |",
-        "|" + "---|" * len(titles),
-    ]
-    for same in ordered[:SHOWN]:
+    for same in sorted(groups.values(), key=lambda same: -len(same) * same[0].floor_ms):
         one = same[0]
-        slots = one.slots
-        names = ("mac", "texture", "load", "conversion", "integer", "move", "wait")
-        cells = [
+        yield (
             f"{len(same) * one.floor_ms:.3f}",
             str(len(same)),
             str(one.items),
-            f"{sum(slots.values()):.0f}",
-            *(f"{slots[name]:.0f}" for name in names),
-            f"{one.registers}, {one.waves}",
+            f"{sum(one.slots.values()):.0f}",
+            *(f"{one.slots[name]:.0f}" for name in SLOTS),
+            str(one.registers),
+            str(one.waves),
             str(one.code.instructions),
-            f"`{one.name}` {one.origin[0] if one.origin else ''}".strip(),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return [*lines, ""]
+            one.name,
+            one.origin[0] if one.origin else "",
+        )
 
 
-def report(rows: Sequence[Row]) -> str:
-    """Return the page."""
+def report(rows: Sequence[Row], table_name: str) -> str:
+    """Return the page; `table_name` is the file of `kernel_table` next to it."""
     lines = [
         f"# {datetime.now(UTC).date()}, kernels for an Adreno 630",
         "",
-        "Written by `make bench-adreno`; [README.md](../README.md) says how it is counted. Nothing",
-        "was run: an issue floor is a bound that no launch can be faster than, not a time. Cells",
-        "are ours / tinygrad's; in bold where we are behind.",
+        "Written by `make bench-adreno`; [README.md](../README.md) explains the method. Nothing",
+        "was run: an issue floor is a lower bound on a launch's time, not a time. Cells are ours /",
+        f"tinygrad's, bold if we are behind. [{table_name}]({table_name}) lists the kernels.",
         "",
         f"- Ours: OpenCL C through rusticl of Mesa {MESA} of Debian",
         "- tinygrad 0.14.0: its own NIR through tinymesa 25.2.7.2, a newer Mesa; "
@@ -234,15 +239,11 @@ def report(rows: Sequence[Row]) -> str:
         *table(rows),
         "",
     ]
-    for row in rows:
-        lines += [f"## {row.title}", "", *kernel_lines("Ours", row.ours)]
-        if row.theirs:
-            lines += kernel_lines("tinygrad", row.theirs)
     return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare, write the page, print the table; 1 if a model of ours is not compiled."""
+    """Compare, write page and CSV, print the table; 1 if a model of ours is not compiled."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -271,8 +272,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(table(rows[-1:])[-2 if not rows[-1].problem else -3], flush=True)
     path = args.output or RESULTS / f"{datetime.now(UTC).date()}-adreno-630.md"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(report(rows), encoding="utf-8")
-    print(f"written: {path}")
+    kernels = path.with_suffix(".csv")
+    path.write_text(report(rows, kernels.name), encoding="utf-8")
+    kernels.write_text(kernel_table(rows), encoding="utf-8")
+    print(f"written: {path}, {kernels}")
     return failed
 
 

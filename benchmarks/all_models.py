@@ -141,7 +141,7 @@ def table(rows: Sequence[Row], peers: Sequence[str]) -> list[str]:
     """Return the comparison as lines of Markdown."""
     header = ["model", "launches", "ours ms", "ours / fastest", "halves / float32"]
     for peer in peers:
-        header += [f"{peer} ms", f"ours / {peer}", "min to max", "quietest", "max rel err"]
+        header += [f"{peer} ms", f"ours / {peer}", "max rel err"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for row in rows:
         if row.result is None:
@@ -188,10 +188,8 @@ def _cells(found: dict[str, Any]) -> list[str]:
     error = found["max_rel_err"]
     return [
         f"{found['theirs_ms']:.2f}",
-        f"{found['ratio']:.2f}",
-        f"{found['ratio_min']:.2f} to {found['ratio_max']:.2f}"
-        + (" ~" if _is_noisy(found) else ""),
-        f"{found['ratio_quiet']:.2f}",
+        f"{found['ratio']:.2f} ({found['ratio_min']:.2f}-{found['ratio_max']:.2f})"
+        + ("~" if _is_noisy(found) else ""),
         "-" if error is None else f"{error:.0e}",
     ]
 
@@ -239,9 +237,9 @@ def report(rows: Sequence[Row], kernels: Sequence[str], args: argparse.Namespace
     lines = [
         f"# {datetime.now(UTC).date()}, {cpu_name()}",
         "",
-        "Written by `make bench`; [README.md](../README.md) says how it is measured, and what not",
-        "to conclude from it. Ratios are ours / theirs, the median over the blocks: below 1 we are",
-        "faster. The fastest peer of a model is the one with the smallest median.",
+        "Written by `make bench`; [README.md](../README.md) explains the method. Ratios are ours /",
+        "theirs, the median over the blocks with its range: below 1 we are faster. The fastest",
+        "peer of a model is the one with the smallest median.",
         "",
         f"- Device: {info.name}; {info.driver}",
         f"- Versions: modeld {_version('modeld')}, Python {platform.python_version()}, "
@@ -253,13 +251,12 @@ def report(rows: Sequence[Row], kernels: Sequence[str], args: argparse.Namespace
         *means(rows),
         "",
         *table(rows, peers),
-        "Ratios marked ~ vary by more than half between rounds: the machine was busy with",
-        "something else. *Quietest* is our quickest block over theirs, of any rounds.",
+        "Ratios marked ~ vary by more than half between rounds: the machine was busy.",
         "",
         "The driving program is warp, queues, vision and policy on two camera frames of 1928x1208;",
-        "the peers run their vision and policy models alone.",
+        "the peers run vision and policy only.",
         "",
-        "Settings of the peers that counted (the faster of those tried, model by model):",
+        "Fastest settings of the peers, and for how many models:",
         "",
     ]
     for peer in peers:

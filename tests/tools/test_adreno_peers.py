@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import io
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.adreno_launches import Launch, totals
-from benchmarks.adreno_peers import Row, _their_launch, kernel_lines, table, their_launches
+from benchmarks.adreno_peers import Row, _their_launch, kernel_table, table, their_launches
 from tools.adreno.statistics import read_code
 
 # As the compiler prints it; the loop runs as often as its bound says, at least once.
@@ -81,9 +83,19 @@ def test_what_is_behind_is_bold_and_a_peer_that_fails_is_named() -> None:
     assert "| 1 / 2 | **" in shown[3]
     assert "/ -" in shown[4]
     assert shown[-1] == "- `models/net` fp16: tinygrad does not compile it: why"
-    text = "\n".join(kernel_lines("Ours", [few, few, many]))
-    assert "**Ours**: 1 kernels in 3 launches" in text
-    assert "| 3 | 64 |" in text
+
+
+def test_kernels_of_both_sides_are_rows_of_a_table() -> None:
+    few, many = launch("2", (1, 1, 1), (64, 1, 1)), launch("9", (2, 1, 1), (64, 1, 1))
+    row = Row(Path("models/net.onnx"), "fp32", (few, few, many), (few,))
+    found = list(csv.DictReader(io.StringIO(kernel_table([row]))))
+    assert {one["model"] for one in found} == {"models/net"}
+    keys = ("side", "launches", "work_items", "texture", "registers")
+    assert [tuple(one[key] for key in keys) for one in found] == [
+        ("ours", "1", "128", "9", "24"),
+        ("ours", "2", "64", "2", "24"),
+        ("tinygrad", "1", "64", "2", "24"),
+    ]
 
 
 @pytest.mark.slow

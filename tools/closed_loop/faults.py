@@ -143,17 +143,17 @@ _ALL = (
     ),
     Fault("chroma-shifted", "chroma is half a sample to the right and down", _each(_shift_chroma)),
     Fault("chroma-swapped", "U and V are exchanged", _each(_swap_chroma)),
-    Fault("luma-stretched", "luma of limited range is taken for full range", _each(_stretch_luma)),
+    Fault("luma-stretched", "limited-range luma is read as full range", _each(_stretch_luma)),
     Fault("wide-late", "the wide camera's picture is one frame old", _delay_wide),
     Fault(
         "delay-zero",
-        "the steering delay is told to be 0",
+        "the reported steering delay is 0",
         _told(lambda told: replace(told, lateral_delay_s=0.0)),
     ),
     Fault("yaw-off", "the calibration is off by half a degree in yaw", _told(_turned)),
     Fault(
         "speed-in-miles",
-        "the speed is told in miles per hour",
+        "the speed is reported in miles per hour",
         _told(lambda told: replace(told, speed_mps=_MILES_PER_HOUR * told.speed_mps)),
     ),
 )

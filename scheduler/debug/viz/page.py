@@ -19,11 +19,10 @@ from scheduler.debug.kernel_table import KernelTable, Launch, kernel_tables, sou
 from scheduler.debug.kernel_text import ranges_text, shape_text
 from scheduler.debug.pretty import pretty_body, pretty_loops
 from scheduler.debug.viz.costs import costs_of, costs_part
-from scheduler.debug.viz.graph import KINDS, kernel_graph
+from scheduler.debug.viz.graph import KINDS, LaunchTimes, kernel_graph
 from scheduler.debug.viz.memory import memory_timeline
 from scheduler.debug.viz.passes import passes_section
 from scheduler.debug.viz.style import SCRIPT, STYLE
-from scheduler.debug.viz.graph import LaunchTimes
 from scheduler.emit.schedule import Schedule
 from scheduler.flags import VIZ_DIRECTORY
 from scheduler.lower import LoweredKernel

@@ -199,7 +199,7 @@ def test_report_shows_ratios_their_means_and_what_has_none() -> None:
         Row("unet", None, "modeld: error: no", "float32"),
     ]
     lines = table(rows, list(peers))
-    rest = "2.00 | 0.50 | 0.40 to 0.60 | 0.55 | 1e-07 | 2.00 | 0.50 | 0.40 to 0.61 ~ | 0.55 | - |"
+    rest = "2.00 | 0.50 (0.40-0.60) | 1e-07 | 2.00 | 0.50 (0.40-0.61)~ | - |"
     assert lines[2] == f"| vision | 3 | 1.00 | **0.50** | - | {rest}"
     assert lines[3] == f"| vision_half | 3 | 1.00 | **2.00** | 0.50 | {rest}"
     assert lines[-1] == "- **unet** has no figures: modeld: error: no"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from cereal.log_writer import LogWriter
 from cereal.schema import new_event, read_event
 from cereal.transport.memory import MemoryTransport
 from modeld.constants import X_IDXS
-from modeld.health import HealthReporter
+from modeld.health.reporter import HealthReporter
 from modeld.health.snapshot import ServiceFacts
 from modeld.state.loop_state import LoopState, Phase
 from tests.tools.conftest import MakeVideo, write_video
@@ -473,15 +474,15 @@ def test_logs_of_a_route_share_one_file_for_their_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    make = log_content.tempfile.TemporaryFile
+    make = tempfile.TemporaryFile
 
     def counted(**options: Any) -> Any:
         made.append(make(**options))
         return made[-1]
 
-    monkeypatch.setattr(log_content.tempfile, "TemporaryFile", counted)
+    monkeypatch.setattr(tempfile, "TemporaryFile", counted)
     content = log_content.LogContent()
-    expected = []
+    expected: list[bytes] = []
     # One in the middle that is not compressed is read where it lies.
     for name, events in (("a.zst", EVENTS[:20]), ("b", EVENTS[20:30]), ("c.zst", EVENTS[30:60])):
         with LogWriter(tmp_path / name) as writer:

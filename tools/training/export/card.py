@@ -21,16 +21,14 @@ FIGURES_NAME = "figures.json"
 _CANNOT = f"""\
 ## What it cannot do
 
-- It has seen no real picture. Real roads differ from painted ones in everything but geometry; how
-  far its lane lines lie from visible ones there is measured and said, whatever comes of it.
-- No junctions, roundabouts, traffic lights, signs, pedestrians, bicycles, works, tunnels, snow on
-  the road. It was taught to follow lanes, slow for curves, keep its distance, stop behind cars, and
-  change lanes when asked; [how well it does](../../docs/closed-loop.md#a-trained-model) is said.
-- It has no map and no speed limit: how fast it wants to drive is what roads of such looks were
-  driven at.
-- Lanes wider than 3.9 m or narrower than 2.7 m, curves tighter than those of its worlds, cameras
-  lower than {HEIGHTS_M[0]} m or higher than {HEIGHTS_M[1]} m were never seen.
-- It must not drive a car: it exists to test this software with a model that sees.
+- It must not drive a car. It exists to test this software with a model that sees.
+- It has seen no real picture, and real roads resemble rendered ones in geometry only.
+- It was taught to follow lanes, slow for curves, keep its distance, stop behind cars, and change
+  lanes when asked ([how well](../../docs/closed-loop.md#a-trained-model)). It knows no junctions,
+  roundabouts, traffic lights, signs, pedestrians, bicycles, road works, tunnels or snow.
+- It has no map and no speed limit. It drives as fast as similar roads were driven in training.
+- It has never seen lanes wider than 3.9 m or narrower than 2.7 m, curves tighter than those of its
+  worlds, or cameras lower than {HEIGHTS_M[0]} m or higher than {HEIGHTS_M[1]} m.
 """
 
 
@@ -61,22 +59,22 @@ def write_card(
             f"{written.parameters / 1e6:.2f} M parameters, {written.flop / 1e9:.2f} GFLOP a frame, "
             f"{written.bytes / 1e6:.1f} MB ({written.stored})"
         ),
-        "trained on": f"painted worlds of seeds {options.worlds}, half of them mirrored; "
+        "trained on": f"rendered worlds of seeds {options.worlds}, half of them mirrored; "
         f"{SHARP_SHARE:.0%} have roads with sharper curves",
-        "judged on": f"painted worlds of seeds from {options.held_out.first} on, never trained on",
+        "judged on": f"rendered worlds of seeds from {options.held_out.first} on, never trained on",
         "seed": str(options.seed),
         **facts,
     }
     command = command or f"modeld train --minutes {options.minutes:g} --seed {options.seed}"
     text = (
         "# The driving model\n\n"
-        "Trained from nothing on the simulated world of this repository "
-        f"([how](../../docs/training.md)), by `{command}`.\n\n"
+        "Trained from scratch in the simulated world of this repository by "
+        f"`{command}` ([training](../../docs/training.md)).\n\n"
         f"{_table(('', ''), rows.items())}\n"
         "## How well it does\n\n"
-        "Mean absolute errors of single moments of the vision on held-out worlds; nearly half of "
-        "the moments are up to 1.5 m and 4 degrees off the lane's middle, with the expert's way "
-        f"back as the path. {SITUATIONS}\n\n"
+        "Mean absolute errors of the vision on single moments of held-out worlds. Nearly half are "
+        "up to 1.5 m and 4 degrees off the lane's centre, with the expert's way back as the path. "
+        f"{SITUATIONS}\n\n"
         f"{_figures_table(figures)}\n"
         f"{_CANNOT}"
     )
