@@ -30,7 +30,7 @@ EXAMPLE: Final = ACTION / "example.yml"
 BASH, GIT = shutil.which("bash") or "bash", shutil.which("git") or "git"
 _EXPRESSION: Final = re.compile(r"\$\{\{\s*([\w.-]+)\s*\}\}")
 _IS: Final = re.compile(r"([\w.-]+) (==|!=) '([^']*)'")
-_MARK: Final = "-- exit code "
+_MARK: Final = "exit code of the line above: "
 
 
 @dataclass
@@ -282,7 +282,7 @@ def run_page(page: str, place: Path, programs: Path) -> None:
     blocks = "".join(re.findall(r"^```\n(\$ .*?)^```$", page, re.MULTILINE | re.DOTALL))
     shown = re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", blocks, re.MULTILINE)
     assert shown, "the page shows no command"
-    script = "".join(f"{line}\necho; echo '{_MARK}'$?\n" for line, _ in shown)
+    script = "".join(f"{line}\nprintf '\\n{_MARK}%s\\n' $?\n" for line, _ in shown)
     done = subprocess.run(
         [BASH, "-c", script],
         cwd=place,
