@@ -172,7 +172,7 @@ def _start_anew(notifier: Notifier) -> NoReturn:
         os.execve(sys.executable, arguments, {**os.environ, **notifier.environment})  # noqa: S606 -- our own command line
     except OSError as error:
         raise ModeldError(
-            f"{sys.executable}: cannot be started anew: {error.strerror}; the process ends, start "
+            f"{sys.executable}: cannot be restarted: {error.strerror}; the process ends, start "
             "it again"
         ) from error
 

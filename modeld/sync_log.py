@@ -121,7 +121,7 @@ class SyncLog:
         self.episodes.happen(
             TIME_BACK,
             f"{self.main_name} camera: time goes back from {before.timestamp_sof_ns} to "
-            f"{frame.timestamp_sof_ns} ns at frame {frame.frame_id}; pairing anew",
+            f"{frame.timestamp_sof_ns} ns at frame {frame.frame_id}; pairing restarts",
         )
 
     def lost(self, main: Frame, missed_ns: int, extra_sof_ns: int | None) -> None:

@@ -294,7 +294,7 @@ def _tested(args: argparse.Namespace, compiled: CompiledModel, *, keep: bool) ->
         return compiled.build(args.device, counted)
     except SelfTestError as error:
         raise SelfCheckError(
-            f"{error}; nothing was written, --no-selftest writes it all the same"
+            f"{error}; nothing was written; --no-selftest writes it anyway"
         ) from error
 
 

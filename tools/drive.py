@@ -201,7 +201,7 @@ def _check(args: argparse.Namespace, gates: Sequence[Gate]) -> None:
             "--fault: expected a model, no --log, no --report and no gates; leave them out"
         )
     if args.expert and args.log is not None:
-        raise UsageError("--log: expected a model, found --expert, who says nothing")
+        raise UsageError("--log: expected a model, found --expert, which publishes nothing")
     if args.model is not None:
         artifact = read_driving_artifact(args.model)
         cameras = device_cameras() if args.live else cropped_cameras()

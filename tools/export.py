@@ -74,9 +74,7 @@ def run(args: argparse.Namespace) -> int:
     """Export; return 0."""
     outputs = {f"--{name}": getattr(args, name) for name in OUTPUTS}
     if not any(outputs.values()):
-        raise UsageError(
-            f"expected one of {', '.join(outputs)}, found none; say what is to be written"
-        )
+        raise UsageError(f"expected one of {', '.join(outputs)}, found none; name an output")
     for name in ("video", "rerun"):
         if getattr(args, name) and args.drive is None:
             raise UsageError(

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--monitoring",
         type=Path,
         metavar="PKL",
-        help="driver monitoring artifact; sees the driver camera, beside --model or alone",
+        help="driver monitoring artifact for the driver camera, with --model or alone",
     )
     parser.add_argument(
         "-o",
@@ -98,7 +98,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
     parser.add_argument(
-        "--video", type=Path, metavar="MP4", help="also write each frame with what the model says"
+        "--video",
+        type=Path,
+        metavar="MP4",
+        help="also write a video with the model's outputs drawn in",
     )
     parser.add_argument("--rerun", type=Path, metavar="RRD", help="also write a rerun recording")
     add_drive_arguments(parser, may_split=True)
