@@ -143,7 +143,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
             goes_on = ending is Ending.RELOAD and not stop.signalled
             if not goes_on:
                 notifier.stopping()
-        logger.info("starting anew" if goes_on else "stopping")
+        logger.info("restarting" if goes_on else "stopping")
     if goes_on:
         # Asked once more: a signal may have come meanwhile.
         if not stop.signalled:

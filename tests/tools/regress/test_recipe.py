@@ -215,4 +215,4 @@ def test_the_commands_of_the_page_about_a_new_training(tmp_path: Path) -> None:
 def test_the_tutorial(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tools/models", tmp_path / "tools/models")
     run_page((ROOT / "docs/tutorial.md").read_text(encoding="utf-8"), tmp_path, PROGRAMS)
-    assert (tmp_path / "tutorial/differences.html").is_file()
+    assert (tmp_path / "build/tutorial/differences.html").is_file()
