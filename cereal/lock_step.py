@@ -148,7 +148,7 @@ class Gate:
                     return
         except OSError as error:
             raise TransportError(
-                f"{self.path}: the harness's events cannot be used: {error.strerror}; start it anew"
+                f"{self.path}: the harness's events cannot be used: {error.strerror}; restart it"
             ) from error
 
     def _read(self) -> bytes:
@@ -157,7 +157,7 @@ class Gate:
         if len(data) < self._kind.size:
             raise TransportError(
                 f"{self.path}: expected {self._kind.size} bytes that describe "
-                f"{self._kind.name}, found {len(data)}; remove the file and start the harness anew"
+                f"{self._kind.name}, found {len(data)}; remove the file and restart the harness"
             )
         return data
 
@@ -223,7 +223,7 @@ def _open_fifo(path: Path, field: bytes) -> int:
     except OSError as error:
         found = f"{shown!r}: {error.strerror}"
     raise TransportError(
-        f"{path}: expected the path of a FIFO of the harness, found {found}; start the harness anew"
+        f"{path}: expected the path of a FIFO of the harness, found {found}; restart the harness"
     )
 
 

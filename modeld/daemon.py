@@ -331,7 +331,7 @@ class Daemon:
             self._give_up(error)
             return session.model.failed()
         if session.count_run(result):
-            logger.info("histories full after %d runs", session.warm_up.needed)
+            logger.info("model history filled (%d frames)", session.warm_up.needed)
         self.state.warm_up_left = session.warm_up.needed - session.warm_up.runs
         if not result.finite:
             self._log.not_finite(frames.main.frame_id, "state reset, messages marked invalid")

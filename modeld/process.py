@@ -143,7 +143,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
             goes_on = ending is Ending.RELOAD and not stop.signalled
             if not goes_on:
                 notifier.stopping()
-        logger.info("starting anew" if goes_on else "stopping")
+        logger.info("restarting" if goes_on else "stopping")
     if goes_on:
         # Asked once more: a signal may have come meanwhile.
         if not stop.signalled:
@@ -172,7 +172,7 @@ def _start_anew(notifier: Notifier) -> NoReturn:
         os.execve(sys.executable, arguments, {**os.environ, **notifier.environment})  # noqa: S606 -- our own command line
     except OSError as error:
         raise ModeldError(
-            f"{sys.executable}: cannot be started anew: {error.strerror}; the process ends, start "
+            f"{sys.executable}: cannot be restarted: {error.strerror}; the process ends, start "
             "it again"
         ) from error
 

@@ -200,7 +200,7 @@ def _cameras_missing(what: str) -> Kind:
     return Kind(
         what,
         over=f"{what} found",
-        unit="looks",
+        unit="attempts",
         level=logging.WARNING,
         patience_ns=PATIENCE_NS,
     )
@@ -284,7 +284,7 @@ def wait_for_car(
     kind = Kind(
         "no car",
         over="carParams found",
-        unit="looks",
+        unit="attempts",
         level=logging.WARNING,
         patience_ns=PATIENCE_NS,
     )

@@ -277,7 +277,7 @@ class Supervisor:
         asked = self._stop.reload.is_set()
         if asked and not parked and not self._reload_said:
             self._reload_said = True
-            logger.warning("reload asked for while driving: it is done when the car is parked")
+            logger.warning("reload deferred until the car is parked")
         # One that could not load the first model and has seen no frame would find the same again.
         after_drive = self._is_remembered or (bool(state.fallback) and state.published > 0)
         if not parked or not (asked or (after_drive and not self._is_refused)):

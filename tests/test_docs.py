@@ -122,7 +122,10 @@ def test_the_exit_codes_of_help_are_those_of_the_commands_page() -> None:
 
 
 PYTHON_BLOCKS = [
-    code for language, code in FENCE.findall(read("README.md")) if language == "python"
+    code
+    for page in ("README.md", "docs/tensors.md")
+    for language, code in FENCE.findall(read(page))
+    if language == "python"
 ]
 
 

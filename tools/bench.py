@@ -122,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--duration",
         type=above("--duration", 0, MOST_S),
         metavar="S",
-        help="time runs for so long, with --iters at most (1)",
+        help="time runs for this many seconds, at most --iters of them (1)",
     )
     parser.add_argument(
         "--warmup",
@@ -153,7 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_modes(parser: argparse.ArgumentParser) -> None:
     modes = parser.add_argument_group("measure something else").add_mutually_exclusive_group()
     modes.add_argument(
-        "--roofline", action="store_true", help="each kernel beside what the device can do"
+        "--roofline", action="store_true", help="each kernel against the device's ceilings"
     )
     modes.add_argument(
         "--paced", action="store_true", help="runs after pauses of 0, 5, 30 and 50 ms"
@@ -174,9 +174,7 @@ def _add_modes(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="the daemon process on a live bus",
     )
-    modes.add_argument(
-        "--host", action="store_true", help="what a frame costs the daemon besides its model"
-    )
+    modes.add_argument("--host", action="store_true", help="a frame's cost outside its model")
     modes.add_argument(
         "--start",
         type=whole("--start"),
@@ -186,38 +184,42 @@ def _add_modes(parser: argparse.ArgumentParser) -> None:
     modes.add_argument(
         "--submission",
         action="store_true",
-        help="launches that the driver records beside the same ones enqueued one by one",
+        help="recorded launches against single ones",
     )
 
 
 def _add_options_of_modes(parser: argparse.ArgumentParser) -> None:
-    options = parser.add_argument_group("of these")
-    options.add_argument("--threads", type=whole("--threads"), help="--against: of everybody (2)")
+    options = parser.add_argument_group("options of the modes above")
+    options.add_argument(
+        "--threads", type=whole("--threads"), help="with --against: threads per peer (2)"
+    )
     options.add_argument(
         "--blocks",
         type=whole("--blocks"),
-        help="--against, --submission: blocks of 20 runs (8)",
+        help="with --against, --submission: blocks of 20 runs (8)",
     )
     options.add_argument(
-        "--beside", metavar="WHAT[,WHAT]", help="--paced: also beside busy, model, one-cpu"
+        "--beside", metavar="WHAT[,WHAT]", help="with --paced: also next to busy, model, one-cpu"
     )
     options.add_argument(
-        "--realtime", action="store_true", help="--paced, --daemon: with real-time settings"
+        "--realtime", action="store_true", help="with --paced or --daemon: use real-time scheduling"
     )
     options.add_argument(
         "--seconds",
         type=above("--seconds", 0, 3600),
         metavar="S",
-        help="--bus: of 10 000 messages a second (3)",
+        help="with --bus: seconds at 10 000 messages per second (3)",
     )
     options.add_argument(
-        "--model", type=Path, help="--daemon, --host, --start, --bus: driving artifact"
+        "--model", type=Path, help="with --daemon, --host, --start, --bus: driving artifact"
     )
     options.add_argument(
-        "--monitoring", type=Path, help="--daemon: driver monitoring artifact, run beside it"
+        "--monitoring", type=Path, help="with --daemon: driver monitoring artifact to run, too"
     )
     options.add_argument(
-        "--camera", metavar="WxH", help="--daemon, --host: frame size (1928x1208, or what fits)"
+        "--camera",
+        metavar="WxH",
+        help="with --daemon, --host: frame size (1928x1208, or the largest that fits)",
     )
 
 

@@ -132,7 +132,7 @@ def limit_threads(threads: int, device: str | None) -> None:
     if info.is_pocl and info.compute_units != threads:
         raise UsageError(
             f"--threads: expected {info.name} to run {threads} threads, found "
-            f"{info.compute_units}; start modeld bench anew for another number"
+            f"{info.compute_units}; restart modeld bench for another number"
         )
 
 

@@ -1,4 +1,4 @@
-"""``modeld bench --host``: what a frame costs the daemon besides its model.
+"""``modeld bench --host``: a frame's cost outside its model.
 
 The daemon's loop runs in this process, on a live bus and frame rings that a camera process feeds at
 20 Hz; in place of the model stands what answers at once with outputs that the model gave before.

@@ -1,12 +1,12 @@
-"""Carry services from one bus to another, such as from openpilot's rings to sockets.
+"""Forward services from one bus to another, such as from openpilot's rings to sockets.
 
 Addresses are those of --bus elsewhere: msgq:, msgq:PREFIX, tcp://HOST, ipc:///DIRECTORY. Without
-SERVICE all are carried but those that somebody publishes at --to already; one that is named and has
-a publisher there is an error. Messages go over as they are and in their order. A service is
-subscribed to only while somebody listens to it at --to.
+SERVICE all services are forwarded, except those that somebody already publishes at --to; naming one
+of these is an error. Messages keep their bytes and their order. A service is subscribed to only
+while somebody listens to it at --to.
 
-Ends on SIGTERM (exit code 0) or SIGINT (130), and says how many messages of which services went
-over, were dropped as no message of their size can be sent at --to, or were lost at --from.
+SIGTERM (exit code 0) or SIGINT (130) ends it. Then it prints, by service, how many messages were
+forwarded, were dropped because they are too large for --to, or were lost at --from.
 
 Example:
   modeld bridge --from msgq: --to 'tcp://*' --bus-keys /etc/modeld/keys

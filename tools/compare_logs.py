@@ -1,23 +1,22 @@
 """Compare two event logs field by field and in metres, or two closed-loop results.
 
-LEFT is the reference. All messages of the daemons' outputs are compared (modelV2, drivingModelData,
-cameraOdometry, driverStateV2), from the first one on that the left log marks valid: before the
-calibration outputs mean nothing. A number differs where |a - b| > max(absolute, relative x max(|a|,
-|b|)), with tolerances from a reviewed table; texts, flags, enumerants, lengths of lists and
-whether a message is valid must be equal, and NaN and infinity are equal to themselves only. Frames
-that are missing, extra, repeated or in another order are found. So is a field whose values are all
-within tolerance but moved to one side. When messages were published and measured durations are
-not compared.
+LEFT is the reference. All output messages of the daemons are compared (modelV2, drivingModelData,
+cameraOdometry, driverStateV2), from the first one that the left log marks valid: before
+calibration, outputs are meaningless. A number differs if |a - b| > max(absolute, relative x
+max(|a|, |b|)), with tolerances from a reviewed table; texts, flags, enumerants, lengths of lists
+and validity must be equal, and NaN and infinity equal only themselves. Missing, extra, repeated and
+reordered frames are found, and so are fields that are within tolerance but shifted to one side.
+Publishing times and measured durations are not compared.
 
-Where modelV2 differs, a table says what it does to the drive: positions, headings and speeds of the
-plan after 1, 2 and 4 s, curvature as lateral acceleration and drift, lane lines, edges, the car
-ahead; with --truth also how far each log is from the truth of a rendered drive. Gates are
-conditions on these figures. Of two .json files, results of modeld drive, every number is compared,
-and gates name those.
+If modelV2 differs, a table shows the effect on the drive: positions, headings and speeds of the
+plan after 1, 2 and 4 s, curvature as lateral acceleration and drift, lane lines, edges, the lead
+car; with --truth also each log's distance from the truth of a rendered drive. Gates are conditions
+on these metrics. Two .json files, results of modeld drive, are compared number by number, and gates
+name their numbers.
 
-Of two directories, as modeld replay -o writes one for each model, the logs of the same name are
-compared, with one verdict; gates that begin with all. are about all of them as one. --table puts
-two or more directories, logs or results side by side, for choosing one; it judges nothing.
+Two directories, as modeld replay -o writes one for each model, are compared log by log, by name,
+with one verdict; gates that begin with all. apply to all logs together. --table puts two or more
+directories, logs or results side by side, without a verdict.
 
 Example:
   modeld compare reference.rlog.zst new.rlog.zst

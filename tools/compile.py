@@ -81,14 +81,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--camera",
         action="append",
         metavar="WxH",
-        help="largest camera that frames come from, repeatable; only needed for those larger than "
+        help="size of the largest camera, repeatable; only needed for those larger than "
         "3840x2160, all smaller ones fit",
     )
     parser.add_argument(
         "--interface",
         metavar="NAME",
         help="interface of a driving or driver monitoring model, as `modeld make-model "
-        "--list-interfaces` names it (default: told by the models)",
+        "--list-interfaces` names it (default: detected from the models)",
     )
     parser.add_argument(
         "--plain", action="store_true", help="compile one model without driving conventions"
@@ -103,36 +103,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=PRECISIONS,
         default=FP32,
-        help="fp16: weights and what is stored between kernels are halves, arithmetic is float32 "
-        f"(default: {FP32})",
+        help=f"fp16: store weights and intermediates as fp16, compute in float32 (default: {FP32})",
     )
     parser.add_argument(
         "--halves",
         choices=HALVES,
         default=WIDE,
-        help="what values mean that the model itself calls halves; wide: float32 until they are "
+        help="fp16 values of the model itself; wide: float32 until they are "
         f"stored, exact: rounded after every operation (default: {WIDE})",
     )
     parser.add_argument(
         "--numerics",
         choices=NUMERICS,
         default=FAST,
-        help="what sums mean; fast: added in the order that is fastest on the device, strict: in "
+        help="order of sums; fast: the fastest one on the device, strict: "
         f"one order on every CPU, so that all compute the same bytes (default: {FAST})",
     )
     parser.add_argument(
         "--target",
         choices=TARGETS,
         default=AUTO,
-        help="kind of device to compile for; auto: that of --device, cpu where there is none; "
+        help="kind of device to compile for; auto: that of --device, cpu if there is none; "
         f"adreno also prints an estimate of its time on an Adreno 630 (default: {AUTO})",
     )
     parser.add_argument(
         "--tune",
         type=above("--tune", 0, MAX_TUNE_S),
         metavar="SECONDS",
-        help="measure other loops than the heuristics choose, and keep what is faster for this "
-        "device; the search begins nothing new after this long, loading and compiling come on top",
+        help="measure other loops than the heuristics choose, and keep faster ones for this "
+        "device; the search starts nothing new after this time, excluding loading and compiling",
     )
     parser.add_argument("--device", help="OpenCL device, as `modeld devices` names it")
     add_bind(parser)
@@ -141,16 +140,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="run what was compiled on the device and compare it with onnxruntime, or onnx's "
+        help="run the result on the device and compare it with onnxruntime, or onnx's "
         "evaluator; write nothing if it differs",
     )
     parser.add_argument(
         "--no-selftest",
         action="store_true",
-        help="leave out the self-test that `modeld selftest` and the daemon run",
+        help="omit the self-test that `modeld selftest` and the daemon run",
     )
     parser.add_argument(
-        "--no-binary", action="store_true", help="leave device binaries out: no device is needed"
+        "--no-binary", action="store_true", help="omit device binaries: no device is needed"
     )
 
 
@@ -295,7 +294,7 @@ def _tested(args: argparse.Namespace, compiled: CompiledModel, *, keep: bool) ->
         return compiled.build(args.device, counted)
     except SelfTestError as error:
         raise SelfCheckError(
-            f"{error}; nothing was written, --no-selftest writes it all the same"
+            f"{error}; nothing was written; --no-selftest writes it anyway"
         ) from error
 
 

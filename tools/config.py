@@ -1,8 +1,8 @@
-"""Show the daemon's settings that are in force, and where each comes from.
+"""Show the daemon's settings in force, and where each comes from.
 
-Takes the options of modeld run, reads the same file and variables, and checks the same. --changed
-leaves out what is as by default. --sample prints a file that holds every setting as a comment, with
-what it does; it is read as it is.
+Takes the options of modeld run, reads the same file and variables, and makes the same checks.
+--changed leaves out defaults. --sample prints a file with every setting as a comment that explains
+it; the file can be used as it is.
 
 Example:
   modeld config --config /etc/modeld/config.toml

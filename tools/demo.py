@@ -1,13 +1,13 @@
 """Let the trained model drive: real daemon process, real bus, a simulated car in closed loop.
 
-Needs no file from outside. Compiles the model of tools/models (kept for the next time), starts the
-daemon, and lets a car follow it along a road that it has never seen, for --frames frames after a
-run-up of 5 s; then stops the daemon with SIGTERM, counts the messages and writes a report: what
-the model saw beside what is true, the way of the car, and how fast all of it was. What was said and
-seen is left as a drive, run-up included, in openpilot's segment layout; its pictures are painted
-again afterwards. Where a frame and its answer take longer than 20 Hz allow, time goes slower, and
-it says so. The address of its bus is printed with the command that watches it from outside. Exit
-code 1 if too few messages arrived.
+Needs no other files. It compiles the model of tools/models (once), starts the daemon, and lets a
+car follow it along an unseen road, for --frames frames after 5 s of warm-up. Then it stops the
+daemon with SIGTERM, counts the messages and writes a report with the model's outputs next to the
+ground truth, the car's path, and all times. Messages and pictures are kept as a drive in
+openpilot's segment layout, warm-up included; the pictures are rendered again afterwards. If
+rendering and inference are too slow for 20 Hz, time slows down, which is reported. The address of
+its bus is printed with the command that watches it from outside. The exit code is 1 if too few
+messages arrived.
 
 Example:
   modeld demo --directory build/demo
@@ -109,9 +109,9 @@ class Plan:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "--directory", type=Path, default=Path("build/demo"), help="for all files (build/demo)"
+        "--directory", type=Path, default=Path("build/demo"), help="output directory (build/demo)"
     )
-    parser.add_argument("--model", type=Path, help="take this artifact instead of the trained one")
+    parser.add_argument("--model", type=Path, help="use this artifact instead of the trained one")
     parser.add_argument(
         "--frames",
         type=whole("--frames", 1, MOST_FRAMES),
@@ -121,13 +121,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate-hz",
         type=real("--rate-hz", 0.5, FULL_RATE_HZ),
-        help="camera rate (20, or as fast as it goes)",
+        help="camera rate (20, or as fast as possible)",
     )
     parser.add_argument("--camera-server", default="demo", help="name of the frame rings (demo)")
     parser.add_argument(
         "--bus",
         metavar="ADDRESS",
-        help="tcp://HOST or ipc:///DIRECTORY, which is made (a private directory)",
+        help="tcp://HOST or ipc:///DIRECTORY, created if missing (private)",
     )
 
 

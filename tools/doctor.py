@@ -1,17 +1,17 @@
 """Check a machine for the daemon: devices, drivers, permissions, self-test, kernels, bus, cameras.
 
-Each section has a verdict: good, to look at, or bad, and says what to do next. Nothing is changed,
-and a daemon that runs is not disturbed: its health is read as `modeld status` does, and what needs
-the device is left out unless --beside-daemon is given. Each section runs in a process of its own
-for a limited time, and one that was cut says so.
+Each section has a verdict (good, to look at, or bad) and the next step. Nothing is changed, and a
+running daemon is not disturbed: its health is read the way modeld status does, and checks that need
+the device are skipped unless --beside-daemon is given. Each section runs in its own process for a
+limited time, and reports if it was cut off.
 
-The self-test and the ten slowest kernels are those of the artifact, else of the model selected in
-the store, else of a small example that is compiled in place. Beside the time of a kernel stands
-what the device could do, by ceilings that are measured in the same run.
+Self-test and the ten slowest kernels use the given artifact, else the model selected in the store,
+else a small example that is compiled in place. Kernel times are shown next to the device's
+ceilings, measured in the same run.
 
---output writes one file to attach to a report. Names of user and host, paths of homes, values of
-environment variables, addresses and serials are taken out of everything that is shown or written.
-Exit code 0: nothing is bad. Exit code 1: a section is.
+--output writes one file to attach to a report. User and host names, home paths, values of
+environment variables, addresses and serial numbers are removed from everything shown or written.
+Exit code 0: no section is bad; 1: one is.
 
 Examples:
   modeld doctor
@@ -53,7 +53,7 @@ _BUS: Final = ("bus", "publish", "subscribe", "bus_keys", "stack", "port_hash", 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
-        "artifact", nargs="?", type=Path, help="to run (the store's, else a small example)"
+        "artifact", nargs="?", type=Path, help="artifact to run (the store's, else a small example)"
     )
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument(
@@ -65,14 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--beside-daemon",
         action="store_true",
-        help="run self-test and kernels although a daemon runs, which they may delay",
+        help="run self-test and kernels even if a daemon runs, which they may delay",
     )
     longest = ", ".join(f"{name} {limit:g}" for name, limit in LIMITS.items())
     parser.add_argument(
         "--limit",
         type=above("--limit", 0, MOST_S),
         metavar="S",
-        help=f"seconds for each section ({longest})",
+        help=f"time limit per section in seconds ({longest})",
     )
     add_bus_arguments(parser)
 

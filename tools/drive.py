@@ -1,18 +1,18 @@
-"""Drive a simulated car by what a model says, in closed loop, and measure how well in metres.
+"""Drive a simulated car with a model in closed loop, and measure how well, in metres.
 
-A car with delays and limits follows modelV2.action on roads made from seeds, painted as two cameras
-see them. Without --live the daemon's own code runs in this process, by a clock that is set by hand,
-as fast as the device allows: two runs give the same. With --live it is the daemon process, on a
-real bus with real frame rings, paced by the clock; the car goes on whether it answers or not.
+A car with delays and limits follows modelV2.action on roads made from seeds, rendered for two
+cameras. Without --live the daemon's own code runs in this process, with a clock that is set by
+hand, as fast as the device allows: two runs give the same results. With --live the daemon process
+runs on a real bus with real frame rings, in real time; the car moves on whether it answers or not.
 
 Offsets are those of the camera from the centre of its lane. A departure is a side of the car beyond
-the border of its lane. For the first 5 s the car is led, so that the model has a history. Set speed
-is the road's limit; nothing else is known to the car. Exit code 1 if a drive has a departure, did
-not recover or does not come to its end; with gates, if one of them does not hold. Gates name the
-figures that --json prints. A line on stderr tells of each drive as it is over, --lines keeps what
-came of it. --workers drives in several processes; the figures are the same.
+the border of its lane. An expert drives for the first 5 s to fill the model's history. The set
+speed is the road's limit; the model knows nothing else of the car. The exit code is 1 if a drive
+has a departure, does not recover or does not finish; with gates, if one of them fails. Gates name
+the metrics that --json prints. Each finished drive is reported in a line on stderr; --lines keeps
+its results. --workers drives in several processes, with identical results.
 
---expert lets a driver drive who knows the road: what the figures can be at best. --fault plants a
+--expert drives with knowledge of the road, to show the best possible metrics. --fault plants a
 fault between simulation and daemon and compares with the drives without it; all plants each.
 
 Example:
@@ -71,19 +71,19 @@ MOST_KM = 100.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--model", type=Path, metavar="PKL", help="driving artifact")
-    parser.add_argument("--expert", action="store_true", help="a driver who knows the road")
-    parser.add_argument("--seed", type=seed(), default=0, help="of the first drive (0)")
+    parser.add_argument("--expert", action="store_true", help="drive with knowledge of the road")
+    parser.add_argument("--seed", type=seed(), default=0, help="seed of the first drive (0)")
     parser.add_argument(
         "--drives",
         type=whole("--drives"),
         default=1,
         metavar="N",
-        help="of each scenario, seed after seed (1)",
+        help="drives per scenario, one seed each (1)",
     )
     parser.add_argument(
         "--km",
         type=above("--km", 0, MOST_KM),
-        help="length of each drive (2; by the scenario)",
+        help="length of each drive (2, or the scenario's)",
     )
     parser.add_argument(
         "--scenario",
@@ -92,30 +92,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"{', '.join(SCENARIOS)}, or all (lane-keeping)",
     )
-    parser.add_argument("--live", action="store_true", help="with the daemon process, by the clock")
+    parser.add_argument("--live", action="store_true", help="use the daemon process, in real time")
     parser.add_argument(
-        "--bus", metavar="ADDRESS", help="of --live: tcp://HOST or ipc:///DIRECTORY (a private one)"
+        "--bus", metavar="ADDRESS", help="with --live: tcp://HOST or ipc:///DIRECTORY (private)"
     )
     parser.add_argument(
         "--camera-server",
         metavar="NAME",
-        help="of --live: name of the frame rings (one of its own)",
+        help="with --live: name of the frame rings (private)",
     )
     parser.add_argument(
         "--rate-hz",
         type=real("--rate-hz", 0.5, FULL_RATE_HZ),
-        help="of --live: frames a second; less is slow motion (20)",
+        help="with --live: frames per second; less is slow motion (20)",
     )
     parser.add_argument(
         "--fault", choices=[*FAULTS, "all"], metavar="NAME", help=f"{', '.join(FAULTS)}, or all"
     )
-    parser.add_argument("--log", type=Path, metavar="LOG", help="also write what was said")
+    parser.add_argument("--log", type=Path, metavar="LOG", help="also write an event log")
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
     parser.add_argument(
         "--lines",
         type=Path,
         metavar="FILE",
-        help="also write a line of JSON for each drive as soon as it is over",
+        help="also write a line of JSON for each drive as soon as it finishes",
     )
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument(
@@ -123,7 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole("--workers"),
         default=1,
         metavar="N",
-        help="processes that drive, not --live (1)",
+        help="number of processes, without --live (1)",
     )
     add_history(parser)
     group = parser.add_argument_group("gates, instead of clean drives")
@@ -201,7 +201,7 @@ def _check(args: argparse.Namespace, gates: Sequence[Gate]) -> None:
             "--fault: expected a model, no --log, no --report and no gates; leave them out"
         )
     if args.expert and args.log is not None:
-        raise UsageError("--log: expected a model, found --expert, who says nothing")
+        raise UsageError("--log: expected a model, found --expert, which publishes nothing")
     if args.model is not None:
         artifact = read_driving_artifact(args.model)
         cameras = device_cameras() if args.live else cropped_cameras()

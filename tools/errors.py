@@ -48,7 +48,7 @@ class ExitCode(IntEnum):
 
     DONE = 0, "done; the daemon: stopped by SIGTERM"
     FAILED = 1, "a check failed, or an unexpected error"
-    USAGE = 2, "usage: an option, a configuration or an input array"
+    USAGE = 2, "bad usage: an invalid option, configuration or input array"
     MACHINE = 3, "no usable device, a kernel that does not build, or a missing optional package"
     INPUT = 4, "bad model, artifact, video or log; a device that fails"
     INTERRUPTED = 130, "interrupted (SIGINT)"

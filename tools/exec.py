@@ -45,15 +45,11 @@ MOST_NAMED = 6  # nodes of a kernel in a message
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument(
-        "artifact", type=Path, metavar="FILE", help="made by modeld compile, or an ONNX model"
-    )
+    parser.add_argument("artifact", type=Path, metavar="FILE", help="artifact or ONNX model")
     parser.add_argument("--inputs", type=Path, metavar="NPZ", help="one array per input, by name")
-    parser.add_argument("--random", action="store_true", help="random inputs, as bench has them")
-    parser.add_argument("--seed", type=seed(), help="of the random inputs (0)")
-    parser.add_argument(
-        "--outputs", type=Path, metavar="NPZ", help="where the outputs go (nowhere)"
-    )
+    parser.add_argument("--random", action="store_true", help="random inputs, like bench")
+    parser.add_argument("--seed", type=seed(), help="seed of the random inputs (0)")
+    parser.add_argument("--outputs", type=Path, metavar="NPZ", help="output file (none)")
     parser.add_argument(
         "--dump",
         action="append",

@@ -1,19 +1,20 @@
-"""Write a log in the form of other programs: MCAP for Foxglove and PlotJuggler, video, rerun.
+"""Convert a log for other programs: MCAP for Foxglove and PlotJuggler, video, rerun.
 
 --mcap writes every service of a log as a channel /NAME of JSON messages with their schema, named
 cereal.NAME; PlotJuggler plots each number, Foxglove shows all. Fields are the schema's, enumerants
-are text, bytes are base64, __valid says whether the message was valid, __notFinite has what JSON
-has no number for. Times are logMonoTime, but for initData, which stands at the log's beginning,
-and after a second boot, where time goes on. /view/model shows plan, lane lines, road edges and
-leads in Foxglove's 3D panel, /tf the calibration: frame road is x forward, y LEFT, z up on the road
-below the camera, calib the same at the camera, camera is x right, y down, z into the picture.
+are text, bytes are base64, __valid is the message's validity, and __notFinite holds numbers that
+JSON cannot express. Times are logMonoTime, except for initData, which is placed at the log's
+beginning, and after a second boot, where time continues. /view/model shows plan, lane lines, road
+edges and leads in Foxglove's 3D panel, /tf the calibration: frame road is x forward, y LEFT, z up
+on the road below the camera, calib the same at the camera, camera is x right, y down, z into the
+picture.
 
 With --drive, the drive that the log was made from, /view/camera has some of its pictures; --video
 and --rerun need it. The video shows each frame with the planned path, lane lines as opaque as they
-are probable, road edges, leads, what the model wants, and frames that have no answer.
+are probable, road edges, leads, the model's action, and frames without an output.
 
-A log that is cut off is exported up to there. Messages that are damaged or newer than the schema
-are left out and counted.
+A truncated log is exported up to its end. Damaged messages, and messages newer than the schema, are
+skipped and counted.
 
 Example:
   modeld export rlog.zst --mcap drive.mcap
@@ -73,9 +74,7 @@ def run(args: argparse.Namespace) -> int:
     """Export; return 0."""
     outputs = {f"--{name}": getattr(args, name) for name in OUTPUTS}
     if not any(outputs.values()):
-        raise UsageError(
-            f"expected one of {', '.join(outputs)}, found none; say what is to be written"
-        )
+        raise UsageError(f"expected one of {', '.join(outputs)}, found none; name an output")
     for name in ("video", "rerun"):
         if getattr(args, name) and args.drive is None:
             raise UsageError(

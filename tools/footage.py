@@ -1,12 +1,12 @@
-"""Judge how well models' lane lines lie on the lines of real footage that people labelled.
+"""Measure models' lane lines against hand-labelled lines of real footage.
 
-CLIP goes through the daemon's own loop, once for each model, with the camera that its labels state.
-In each labelled frame the model's lines are compared with the labels: columns of the picture, and
-metres on a level road at about 8, 15 and 30 m and over all labelled rows. Two references stand
-beside them: a parabola through the labels, which is the best a model can do, and a straight lane
-with the car in its middle, which is what a model says that has not seen anything.
+CLIP goes through the daemon's own loop, once for each model, with the camera that its labels
+describe. In each labelled frame the model's lines are compared with the labels: in columns of the
+picture, and in metres on a level road at about 8, 15 and 30 m and over all labelled rows. Two
+references are shown, too: a parabola through the labels, the best possible result, and a straight
+lane with the car in its centre, the output of a blind model.
 
-Models are trained on 20 frames/s, and a video of another rate is thinned or repeated (--rate).
+Models are trained at 20 frames/s; a video of another rate is thinned or repeated (--rate).
 
 Example:
   modeld footage solidWhiteRight.mp4 --labels labels.json --model driving.pkl

@@ -1,14 +1,13 @@
-"""Show how the figures of a repository's runs went from commit to commit, and judge the last ones.
+"""Show the metrics of a repository's runs from commit to commit, and judge the latest ones.
 
 modeld bench, compare, drive and regress add a line to a history with --history DIR: the commit of
-the checkout that they were started in, date, device, digest of the artifact, and their figures.
-This command reads all lines; one that is damaged is named and left out. Runs of the same command,
-subject and device make one curve for each figure. The last value is beyond what its past allows
-where it lies further from the median of the runs before, back to the last change, than the largest
-of 4 standard deviations (by the median absolute deviation), 2 % of it, and the least difference
-that matters. A figure of which less is better may fall, one of which more is better may rise.
-Fewer than 5 earlier runs judge nothing. Change points are where a figure went to another level for
-good. Exit code 1 if a last value is beyond.
+the checkout that they were started in, date, device, digest of the artifact, and their metrics.
+This command reads all lines; damaged ones are named and skipped. Runs of the same command, subject
+and device make one curve per metric. The latest value fails if it is further from the median of the
+runs since the last change than the largest of 4 standard deviations (by the median absolute
+deviation), 2 % of the median, and the smallest difference that matters. A metric of which less is
+better may fall, one of which more is better may rise. At least 5 earlier runs are needed. Change
+points mark lasting changes of level. Exit code 1: a latest value fails.
 
 Example:
   modeld history build/history --html history.html

@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--schema",
         type=Path,
         metavar="DIR",
-        help="in place of a file: what a checkout of a stack has on the bus that we have not",
+        help="instead of a file: compare the bus tables of a checkout with ours",
     )
     parser.add_argument(
         "--nodes",
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schedule",
         action="store_true",
-        help="the kernel table of an artifact, or of an ONNX model, which is scheduled for it",
+        help="show the kernel table of an artifact or an ONNX model",
     )
     parser.add_argument(
         "--adreno",
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=GPUS[0],
         choices=GPUS,
         metavar="GPU",
-        help="what an artifact's kernels cost on this Adreno, by Mesa's compiler "
+        help="cost of an artifact's kernels on this Adreno, from Mesa's compiler "
         f"({', '.join(map(str, GPUS))})",
     )
     parser.add_argument(
@@ -144,7 +144,7 @@ def _add_dump_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="only this field and what is in it, as in position.x, laneLines[1].y, action; "
+        help="only this field and its members, such as position.x, laneLines[1].y, action; "
         "may be repeated (all)",
     )
     group.add_argument(
@@ -152,10 +152,10 @@ def _add_dump_arguments(parser: argparse.ArgumentParser) -> None:
         dest="from_s",
         type=real("--from", 0, MOST_S),
         metavar="S",
-        help="from this time on, in seconds of the drive: its first event but initData is at 0",
+        help="start time in seconds of the drive; its first event after initData is at 0",
     )
     group.add_argument(
-        "--to", dest="to_s", type=above("--to", 0, MOST_S), metavar="S", help="before this time"
+        "--to", dest="to_s", type=above("--to", 0, MOST_S), metavar="S", help="end time"
     )
     group.add_argument(
         "--format",
@@ -163,11 +163,11 @@ def _add_dump_arguments(parser: argparse.ArgumentParser) -> None:
         help="jsonl, csv (lists take a column for each element) or npz (an array for each field; "
         "needs --output) (by the ending of --output, else jsonl)",
     )
-    group.add_argument("--output", type=Path, metavar="FILE", help="write a file instead")
+    group.add_argument("--output", type=Path, metavar="FILE", help="write to a file")
     group.add_argument(
         "--data",
         choices=("length", "base64"),
-        help="what stands for fields that are bytes (length)",
+        help="how to print byte fields (length)",
     )
 
 

@@ -1,19 +1,18 @@
 """Write the systemd units of the daemons, their user and a commented configuration.
 
-Writes modeld.service and dmonitoringmodeld.service, a file for systemd-sysusers and, where there is
-none yet, /etc/modeld/config.toml and /etc/modeld/dmonitoring.toml. Each file is replaced as a
-whole. A unit that somebody has changed since it was written is refused without --force; a
-configuration that is there is never touched. Starts nothing: the next commands are printed. A
-program that is not there, or that the sandbox of the units hides, is a warning.
+Writes modeld.service, dmonitoringmodeld.service, a file for systemd-sysusers and, unless they
+exist, /etc/modeld/config.toml and /etc/modeld/dmonitoring.toml. Each file is replaced atomically. A
+unit that was edited is replaced only with --force; an existing configuration is never touched.
+Nothing is started: the next commands are printed. A program that is missing, or that the units'
+sandbox hides, gives a warning.
 
---runit is for a machine whose services are runit's: it writes directories in /etc/sv instead.
+--runit writes directories in /etc/sv instead, for a machine with runit.
 
---beside-openpilot is for a machine on which openpilot or sunnypilot runs: units have openpilot's
-user and see its sockets and parameters, the configuration names its bus in shared memory and its
-cameras. OPENPILOT_PREFIX and PARAMS_ROOT are passed on where they are set.
+--beside-openpilot is for a machine that runs openpilot or sunnypilot: the units use openpilot's
+user and see its sockets and parameters, and the configuration names its bus in shared memory and
+its cameras. OPENPILOT_PREFIX and PARAMS_ROOT are passed on if they are set.
 
-Root is not needed with --print, or with a --prefix that may be written: the files then lie below
-it, and say the same.
+Root is not needed with --print or with a writable --prefix, below which the files then lie.
 
 Example:
   modeld install-unit
@@ -168,7 +167,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=DEFAULT_STORE,
         metavar="DIRECTORY",
-        help=f"of models, for a new configuration ({DEFAULT_STORE})",
+        help=f"store of models, for a new configuration ({DEFAULT_STORE})",
     )
     parser.add_argument(
         "--beside-openpilot", action="store_true", help="for a machine on which openpilot runs"
@@ -178,12 +177,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=STACKS,
         default=DEFAULT_STACK,
         metavar="NAME",
-        help=f"which one runs there: {', '.join(STACKS)} ({DEFAULT_STACK})",
+        help=f"the stack that runs there: {', '.join(STACKS)} ({DEFAULT_STACK})",
     )
     parser.add_argument(
-        "--runit", action="store_true", help="write services of runit in place of systemd's units"
+        "--runit", action="store_true", help="write runit services instead of systemd units"
     )
-    parser.add_argument("--force", action="store_true", help="replace units that were changed, too")
+    parser.add_argument("--force", action="store_true", help="replace edited units, too")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,9 +1,9 @@
-"""Make the keys with which machines speak over the bus: DIRECTORY for bus_keys or --bus-keys.
+"""Create the keys of a bus between machines: DIRECTORY for bus_keys or --bus-keys.
 
-Writes own.key_secret, which never leaves the machine and which its owner only may read, own.key for
-others, and the empty directory peers. What is there stays as it is. Whose own.key is in peers may
-listen to what this machine publishes; server.key is the own.key of the machine that this one
-listens to. Keys are used for addresses of other machines, tcp://* included.
+Writes own.key_secret, which never leaves the machine and which only its owner may read, own.key for
+others, and the empty directory peers. Existing files are kept. Machines whose own.key is in peers
+may listen to this machine; server.key is the own.key of the machine that this one listens to. Keys
+are used for addresses of other machines, including tcp://*.
 
 Example:
   modeld keys /etc/modeld/keys

@@ -1,11 +1,11 @@
 """Render a drive with known ground truth, in openpilot's segment format.
 
-A three-lane road that bends, a car that keeps and changes its lanes, a car ahead: filmed by the
-road and the wide camera of a device, with the messages of the car around them. Each minute becomes
-a directory DIR/COUNT--ID--N with rlog.zst, qlog.zst, fcamera.hevc, ecamera.hevc and truth.npz,
-which says what is true in each picture. Equal options give equal bytes. A segment appears in full
-or not at all. With --small the same drive is written as devices upload it: qlog.zst and the small
-pictures of the road camera, qcamera.ts.
+A car keeps and changes its lanes on a winding three-lane road, behind another car, filmed by a
+device's road and wide camera, with the messages of the car. Each minute becomes a directory
+DIR/COUNT--ID--N with rlog.zst, qlog.zst, fcamera.hevc, ecamera.hevc and truth.npz, the ground truth
+of each picture. Equal options give equal bytes. A segment appears complete or not at all. With
+--small the drive is written as devices upload it: qlog.zst and the small pictures of the road
+camera, qcamera.ts.
 
 Example:
   modeld make-drive drives --minutes 10 --seed 3
@@ -36,7 +36,9 @@ MAX_RPY_RAD = (0.05, 0.15, 0.1)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("directory", metavar="DIR", type=Path, help="gets the segments; made")
+    parser.add_argument(
+        "directory", metavar="DIR", type=Path, help="output directory; created if missing"
+    )
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
         "--minutes",
@@ -46,15 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--seconds", type=above("--seconds", 0, MAX_SECONDS), help="the same in seconds"
     )
-    parser.add_argument("--seed", type=seed(), default=0, help="of the road and all that moves (0)")
     parser.add_argument(
-        "--device", choices=sorted(SENSOR_OF_DEVICE), default="mici", help="whose cameras (mici)"
+        "--seed", type=seed(), default=0, help="seed of the road and the traffic (0)"
+    )
+    parser.add_argument(
+        "--device",
+        choices=sorted(SENSOR_OF_DEVICE),
+        default="mici",
+        help="device whose cameras are simulated (mici)",
     )
     parser.add_argument(
         "--rpy",
         metavar="ROLL,PITCH,YAW",
         default="0,0.02,-0.01",
-        help="mounting in rad, as liveCalibration.rpyCalib says it (0,0.02,-0.01)",
+        help="mounting in rad, like liveCalibration.rpyCalib (0,0.02,-0.01)",
     )
     parser.add_argument(
         "--drop",
@@ -67,12 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--telemetry",
         metavar="DIR",
         type=Path,
-        help="comma2k19 segment: drive its path at its speed, by its poses; all of it where no "
+        help="comma2k19 segment: drive its path at its speed, by its poses; all of it if no "
         "length is given",
     )
-    parser.add_argument("--missing", choices=["wide"], help="a device without this camera")
+    parser.add_argument("--missing", choices=["wide"], help="simulate a device without this camera")
     parser.add_argument(
-        "--driver-camera", action="store_true", help="also dcamera.hevc: a face, simply drawn"
+        "--driver-camera", action="store_true", help="also dcamera.hevc: a simple drawing of a face"
     )
     parser.add_argument(
         "--small", action="store_true", help="only what devices upload: qlog.zst and qcamera.ts"
@@ -81,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workers",
         type=whole("--workers"),
         default=os.cpu_count() or 1,
-        help="most processes (one per processor)",
+        help="maximum processes (one per processor)",
     )
     parser.add_argument("--no-progress", action="store_true", help="no progress bar on a terminal")
 

@@ -47,7 +47,11 @@ BENCHMARKS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
-        "directory", metavar="DIR", type=Path, nargs="?", help="where the files go; made"
+        "directory",
+        metavar="DIR",
+        type=Path,
+        nargs="?",
+        help="output directory; created if missing",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -66,13 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interface",
         metavar="NAME",
-        help="small models of a revision instead: <role>.onnx each, or dmonitoring.onnx",
+        help="write small models of a revision instead: <role>.onnx each, or dmonitoring.onnx",
     )
     parser.add_argument(
-        "--list-interfaces", action="store_true", help="name the revisions and write nothing"
+        "--list-interfaces", action="store_true", help="list the revisions and write nothing"
     )
     parser.add_argument(
-        "--seed", type=seed(), default=0, help="of the weights; equal seeds give equal bytes"
+        "--seed", type=seed(), default=0, help="seed of the weights; equal seeds give equal bytes"
     )
 
 

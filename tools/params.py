@@ -1,8 +1,8 @@
 """Show the parameters of the stack that concern a driving model, in words.
 
 The directory is the one that the daemon would read with the same settings: --params or the file of
---config, else by the stack's rule, PARAMS_ROOT and OPENPILOT_PREFIX. Nothing is ever written there.
-Exit code 1: there is no such directory, or a value in it is none that the daemon would believe.
+--config, else by the stack's rule, PARAMS_ROOT and OPENPILOT_PREFIX. It is never written. Exit code
+1: the directory does not exist, or the daemon would reject a value in it.
 
 Example:
   modeld params

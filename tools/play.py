@@ -1,19 +1,19 @@
-"""Play a recorded drive at its recorded pace, for a daemon that runs or whoever else listens.
+"""Play a recorded drive in real time, for a running daemon or any other subscriber.
 
-Messages go onto the bus and frames into shared-memory rings, as a car and its cameras would send
-them. What the daemons publish themselves (modelV2, drivingModelData, cameraOdometry,
-driverStateV2) is left out, unless --allow names it; initData and carParams are always sent, the
+Messages go to the bus and frames to shared-memory rings, as a car and its cameras would send them.
+Messages that the daemons publish themselves (modelV2, drivingModelData, cameraOdometry,
+driverStateV2) are left out, unless --allow names them. initData and carParams are always sent, the
 latter once a second, so that a daemon finds its car whenever it starts. A drive without carParams,
 such as a video, has the car of modeld run --demo. Silences over 1 s are skipped. Stamps and frame
-ids are those of the recording; after a seek, and when a loop begins again, they go on as if the
-drive continued, so no daemon counts dropped frames. With --now they begin at the present.
+ids are those of the recording; after a seek or a loop they continue, so that no daemon counts
+dropped frames. With --now they begin at the present.
 
-On a terminal: space pauses, left and right (or , and .) seek 10 s, q ends. SIGTERM ends it too
-(exit code 0), and SIGINT (130). late is how long after its moment a frame was handed over.
+On a terminal, space pauses, left and right (or , and .) seek 10 s, and q quits. SIGTERM also ends
+it (exit code 0), and SIGINT (130). "late" is the delay with which a frame was sent.
 
-The command that starts a daemon for the drive is printed first, with the bus, the cameras' address
-and the size and focal length of cameras that no device has. It names the artifact driving.pkl. Run
-it in another terminal; with --loop it may come at any time.
+First it prints the command that starts a matching daemon, with the bus, the cameras' address, and
+size and focal length of cameras that no device has; replace driving.pkl by your artifact. Run it in
+another terminal, with --loop at any time.
 
 Example:
   modeld play a2a0ccea32023010--2023-07-27--13-01-19--5 --loop
@@ -65,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="NAME of the frame rings, visionipc:NAME or visionipc+zmq:NAME (camerad)",
     )
     add_play_arguments(parser)
-    parser.add_argument("--loop", action="store_true", help="at the end begin again at --start")
+    parser.add_argument("--loop", action="store_true", help="repeat from --start")
     parser.add_argument(
-        "--now", action="store_true", help="stamps begin now, not at the recording's time"
+        "--now", action="store_true", help="start timestamps now, not at the recording's time"
     )
     parser.add_argument("--limit", type=whole("--limit"), metavar="N", help="stop after N frames")
     parser.add_argument(

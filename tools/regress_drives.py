@@ -1,18 +1,18 @@
-r"""Run recorded drives and compare what the model says with references; fail when it changed.
+r"""Run recorded drives and compare the model's outputs with references; fail if they changed.
 
 Each drive goes through the daemon's own code, as in modeld replay. Its messages are compared field
-by field with what a reference holds (within the tolerances of modeld compare, or bit by bit with
---bit-exact), and so are the program's inputs, its launches, and its speed: the ratio to a fixed
-workload that is measured beside it, so that a busy machine does not fail and a program that is
-10 % slower does. A change is accepted by writing the references anew: --update --reason TEXT.
-References are small files (about 1.4 KiB a frame) that belong into the repository.
+by field with a reference (within the tolerances of modeld compare, or bit by bit with --bit-exact),
+and so are the program's inputs, its launches, and its speed: the ratio to a fixed workload measured
+in the same process, so that a busy machine does not fail and a program that is 10 % slower does.
+Accept a change by rewriting the references: --update --reason TEXT. References are small (about 1.4
+KiB per frame) and should be committed.
 
-What a change does to the drive is told in metres and seconds, and gates may be written in them.
-With --gates-only they decide instead of tolerances, weights and launches: so another precision,
-target or compiler is judged by what the car would do. What must be the same in any case (inputs,
-frames, finite outputs) still fails. Another training has no reference: --against judges it by the
-old model, in metres, and by gates. Those whose names begin with all. are about all drives as one,
-and about times and sizes: 'all.lateral_2s_p99_m < 0.1', 'all.artifact_ratio < 1.05'.
+The effect of a change on the drive is reported in metres and seconds, and gates can limit it. With
+--gates-only they decide instead of tolerances, weights and launches, to judge another precision,
+target or compiler by the car's behaviour. Anything that must never differ (inputs, frames, finite
+outputs) still fails. Another training has no reference: --against judges it by the old model, in
+metres, and by gates. Gates whose names begin with all. apply to all drives together, and to times
+and sizes: 'all.lateral_2s_p99_m < 0.1', 'all.artifact_ratio < 1.05'.
 
 Example:
   modeld regress --model driving.pkl --drives drive.mp4 --reference references --report out.html

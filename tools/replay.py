@@ -1,22 +1,22 @@
-"""Send recorded drives through the daemon's own code and write everything said to event logs.
+"""Send recorded drives through the daemon's own code and write all messages to event logs.
 
 A drive is an openpilot segment or route, a comma2k19 segment or a video. Its messages and frames
-reach the daemon in recorded order, by a clock that is set by hand, as fast as the device allows:
-two runs give the same log, byte for byte. Measured times are not in the log but in a table beside
-it, LOG.frames.npz. Messages that the daemon itself publishes are left out of what was recorded.
-With --monitoring a driver monitoring model sees the segment's driver camera beside it, as its own
-process does in the car; driverStateV2 is replaced then, and passed on as recorded without.
+reach the daemon in recorded order, with a clock that is set by hand, as fast as the device allows:
+two runs give the same log, byte for byte. Measured times are in a separate table, LOG.frames.npz.
+Recorded messages that the daemon itself publishes are left out. With --monitoring a driver
+monitoring model sees the segment's driver camera, as its own process does in the car, and replaces
+driverStateV2; otherwise the recorded one is kept.
 
-A video has no calibration and no car around it. The camera is taken to be a pinhole of 0.9 widths
-focal length (58 degrees, what dashcams and phones film with; change it with --focal-px), level and
-1.22 m over the road, or as the file of --camera says; it stands in for the wide camera too. Car
-state comes from --telemetry, else the car goes straight on at 20 m/s. Every frame becomes one model
-frame, and a video of 40 frames/s or more is thinned out to the lowest rate that is at least 20;
---rate chooses another one.
+A video has no calibration and no car. Its camera is assumed to be a pinhole of 0.9 widths focal
+length (58 degrees, as in dashcams and phones; change it with --focal-px), level and 1.22 m above
+the road, unless --camera names a file; it replaces the wide camera, too. Car state comes from
+--telemetry; without it the car drives straight at 20 m/s. Each frame becomes one model frame, and a
+video of 40 frames/s or more is thinned to the lowest rate of at least 20; --rate chooses another
+one.
 
-Several drives or models go into a directory: one log for each pair, MODEL/DRIVE.rlog.zst, with
-summary.json and report.html about all. Pairs that are finished are kept when the command is run
-again; --fresh does them again. A drive that cannot be read does not stop the others; exit code 4.
+Several drives or models go into a directory: one log per pair, MODEL/DRIVE.rlog.zst, with a
+summary.json and report.html over all. Finished pairs are kept when the command is run again;
+--fresh repeats them. A drive that cannot be read does not stop the others; the exit code is then 4.
 
 Example:
   modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst --report out.html
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--monitoring",
         type=Path,
         metavar="PKL",
-        help="driver monitoring artifact; sees the driver camera, beside --model or alone",
+        help="driver monitoring artifact for the driver camera, with --model or alone",
     )
     parser.add_argument(
         "-o",
@@ -98,7 +98,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
     parser.add_argument(
-        "--video", type=Path, metavar="MP4", help="also write each frame with what the model says"
+        "--video",
+        type=Path,
+        metavar="MP4",
+        help="also write a video with the model's outputs drawn in",
     )
     parser.add_argument("--rerun", type=Path, metavar="RRD", help="also write a rerun recording")
     add_drive_arguments(parser, may_split=True)

@@ -1,17 +1,16 @@
 """Run the daemon: frames and vehicle state in, modelV2, drivingModelData and cameraOdometry out.
 
-With a driver monitoring artifact it takes the driver camera's frames, and driverStateV2 comes out;
-run it beside the other. The driving daemon waits for a camera server's shared-memory frames and for
-carParams, on the bus or as a parameter of the stack; --demo does without carParams. SIGTERM stops
-it cleanly (exit code 0), SIGINT too (130).
+With a driver monitoring artifact it reads the driver camera's frames and publishes driverStateV2;
+run it next to the other. The driving daemon waits for a camera server's shared-memory frames and
+for carParams, from the bus or from a parameter of the stack; --demo needs no carParams. SIGTERM
+stops it cleanly (exit code 0), and so does SIGINT (130).
 
-Every setting may stand in the TOML file of --config, in an environment variable (MODELD_ and the
+Each setting can be in the TOML file of --config, in an environment variable (MODELD_ and the
 setting in capitals: MODELD_BUS_ADDRESS, MODELD_REALTIME_PRIORITY), or in an option, here or with
---set; options win over variables, these over the file. modeld config --sample prints a file with
-all of them, modeld config what is in force.
+--set; options win over variables, and variables over the file. modeld config --sample prints a file
+with all of them, modeld config those in force.
 
-It logs one line a record on stderr: what it loads, waits for, runs and finds wrong. -q logs errors
-only, -v everything, -vv with tracebacks.
+Logs go to stderr, one line per record. -q logs errors only, -v everything, -vv with tracebacks.
 
 Example:
   modeld run --model driving.pkl --demo --bus ipc:///run/modeld

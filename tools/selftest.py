@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("artifact", type=Path, help="made by modeld compile")
+    parser.add_argument("artifact", type=Path, help="artifact")
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
 
 

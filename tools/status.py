@@ -1,14 +1,14 @@
-"""Say how the daemons on a bus are: driving, and driver monitoring where it runs.
+"""Show the health of the daemons on a bus: driving, and driver monitoring if it runs.
 
-They say it once a second; this waits for it, at most --timeout seconds. Exit code 0: each daemon
-that was heard publishes valid messages, or waits for cameras or for the car, with its own model and
-without a fault in the last ten seconds. Exit code 1: one does not, or none was heard.
+Each daemon reports once a second; the command waits up to --timeout seconds for a report. Exit code
+0: each daemon that reported publishes valid messages, or waits for cameras or for the car, with its
+own model and without a fault in the last ten seconds. Exit code 1: one does not, or none reported.
 
-With --config the settings of a daemon say where the bus is, and what is selected in the store of
-models is told beside what runs: after a select they differ until the daemon is told to reload.
+With --config, the settings of a daemon name the bus, and the model selected in the store is shown
+next to the running one: after a select they differ until the daemon reloads.
 
-With --watch it goes on until it is stopped, and times of stages are those of the last ten seconds.
-With --json each answer is one object.
+With --watch it repeats until it is stopped, with stage times of the last ten seconds. With --json
+each report is one object.
 
 Example:
   modeld status
@@ -56,15 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="TOML",
-        help="settings file of the daemon: its bus, unless an option names another, and its store",
+        help="settings file of the daemon, for its bus (options win) and its store",
     )
-    parser.add_argument("--watch", action="store_true", help="go on, once a second")
+    parser.add_argument("--watch", action="store_true", help="repeat once a second")
     parser.add_argument(
         "--timeout",
         type=above("--timeout", 0, MOST_S),
         default=2.5,
         metavar="S",
-        help="longest wait for a message (2.5)",
+        help="longest wait for a report (2.5)",
     )
 
 

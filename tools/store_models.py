@@ -1,12 +1,12 @@
-"""Manage the store of models that the daemon runs from: add, check, select, go back.
+"""Manage the store of models that the daemon runs from: add, check, select, roll back.
 
-A model version is copied into the store with its digest, and run once before it counts. What is
-selected is what the daemon runs where its configuration names models_dir and no model; the one
-selected before is kept. Selecting and going back is done only while the car is parked: nobody on
-the bus says that it drives. The daemon takes what is selected when it is told to reload, or at its
-next start. Roles: driving, fallback (takes over where the driving model fails), monitoring.
-list, show and remove listen on the bus for what the daemons run. The sha256 is that of the artifact
-everywhere; artifacts of one program (a model that was compiled again) have that digest in common.
+A model version is copied into the store with its digest, and run once before it is listed. The
+daemon runs the selected version if its configuration names models_dir and no model; the previous
+selection is kept. Select and roll back work only while the car is parked, that is, nobody on the
+bus reports that it drives. The daemon loads the selected version when it reloads, or at its next
+start. Roles: driving, fallback (takes over if the driving model fails), monitoring. list, show and
+remove listen on the bus for the running models. The sha256 is always the artifact's; artifacts of
+one program (a model compiled twice) share the program's digest.
 
 Example:
   modeld models add driving.pkl --name example --version 1.2
@@ -70,25 +70,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
     listing = _action(actions, "list", "show the models, what is selected and runs, what is sound")
     show = _action(actions, "show", "show all that is known of a model, and where it came from")
-    show.add_argument("model", metavar="NAME[@VERSION]", help="which")
+    show.add_argument("model", metavar="NAME[@VERSION]", help="the version")
     add = _action(actions, "add", "copy an artifact into the store, after checking and running it")
     add.add_argument("file", type=Path, help="driving or driver monitoring artifact")
-    add.add_argument("--name", required=True, help="of the model: a-z 0-9 . _ -")
-    add.add_argument("--version", required=True, help="of the model: a-z 0-9 . _ -")
+    add.add_argument("--name", required=True, help="a-z 0-9 . _ -")
+    add.add_argument("--version", required=True, help="a-z 0-9 . _ -")
     verify = _action(actions, "verify", "check models to the last byte")
-    verify.add_argument("models", nargs="*", metavar="NAME[@VERSION]", help="which (all)")
+    verify.add_argument("models", nargs="*", metavar="NAME[@VERSION]", help="versions (all)")
     verify.add_argument("--run", action="store_true", help="run them on the device, too")
     select = _action(actions, "select", "make a model the one that the daemon runs")
-    select.add_argument("model", metavar="NAME[@VERSION]", help="which")
-    select.add_argument("--role", choices=ROLES, help="for what (by the model's kind)")
+    select.add_argument("model", metavar="NAME[@VERSION]", help="the version")
+    select.add_argument("--role", choices=ROLES, help="role (by the model's kind)")
     rollback = _action(actions, "rollback", "go back to the model that was selected before")
-    rollback.add_argument("--role", choices=ROLES, default="driving", help="of what (driving)")
+    rollback.add_argument("--role", choices=ROLES, default="driving", help="role (driving)")
     for changing in (select, rollback):
-        changing.add_argument("--force", action="store_true", help="also while the car drives")
+        changing.add_argument("--force", action="store_true", help="even while the car drives")
     remove = _action(actions, "remove", "remove a model that is neither selected nor runs")
-    remove.add_argument("model", metavar="NAME[@VERSION]", help="which")
+    remove.add_argument("model", metavar="NAME[@VERSION]", help="the version")
     remove.add_argument(
-        "--force", action="store_true", help="also one that runs, or that was selected before"
+        "--force", action="store_true", help="even a running or previously selected one"
     )
     for hearing in (listing, show, remove, select, rollback):
         hearing.add_argument(
@@ -338,7 +338,7 @@ def _switch(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
     else:
         before = f"before: {selected.previous}" if selected.previous else "nothing before"
         print(f"{role}: {selected.current} ({before})")
-        print(f"the daemon takes it at its next start, or with: systemctl reload {_UNIT[role]}")
+        print(f"the daemon loads it at its next start, or with: systemctl reload {_UNIT[role]}")
     return 0
 
 

@@ -1,14 +1,13 @@
 """Print the messages that arrive on the bus, and optionally log them.
 
-One line for each message; SERVICE names which (the daemon's three by default). Stops after --count
+Prints one line per message of each SERVICE (the daemon's three by default). Stops after --count
 messages, on SIGTERM (exit code 0) or on SIGINT (130); with --timeout, silence for that long before
 the first or after any message ends it with exit code 1. So does a stop before the first message
 with --output, which writes no log then.
 
-With --json each line is one JSON object: service, logMonoTime, valid and the whole message, or of
-it the --field that are wanted. The last line, by which a reader knows that nothing is missing, has
-no service but counts what came: messages by service, how many were left out as damaged or newer
-than the schema, and the log.
+With --json each line is one JSON object: service, logMonoTime, valid and the whole message, or only
+its --field values. The last line marks the end. It has no service, but the number of messages by
+service, the number left out as damaged or newer than the schema, and the log.
 
 Example:
   modeld subscribe modelV2 --bus ipc:///run/modeld --every 20 --output live.rlog.zst

@@ -75,12 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="?",
         default=Path("build/training"),
-        help="of the training's files (default: build/training); made",
+        help="output directory, created if missing (default: build/training)",
     )
     _add(parser, _Option("--minutes", "N", "how long it may take", _DEFAULTS.minutes))
     _add(parser, _Option("--seed", "N", "of weights and situations", _DEFAULTS.seed))
     parser.add_argument(
-        "--resume", action="store_true", help="go on from the last checkpoint in DIR"
+        "--resume", action="store_true", help="continue from the last checkpoint in DIR"
     )
     parser.add_argument(
         "--export", type=Path, metavar="DIR", help="also write the models and their card there"

@@ -1,18 +1,18 @@
 """Serve one local page that shows a daemon at work, or a log: picture, top view, plots, health.
 
-Without LOG the daemon on the bus is followed, and the camera's frames are taken from its rings: a
-process of its own with low priority, of which the daemon knows nothing. With LOG the page has a
-timeline to drag. LOG is an event log, or a segment, route or drive with its videos; --drive names
-the drive that a log was made from. A log without frames, or without answers of a model, shows the
-rest. A long log is shown at once and read on meanwhile.
+Without LOG it follows the daemon on the bus and reads the camera's frames from its rings, in a
+low-priority process that asks nothing of the daemon. With LOG the page has a timeline. LOG is an
+event log, or a segment, route or drive with its videos; --drive names the drive that a log was made
+from. A log without frames or without model outputs shows the rest. A long log appears at once and
+loads in the background.
 
---with names a second log, of the same frames: its answers are drawn over the first one's, frame by
-frame, and differences are marked. Any field of any service can be searched on the page and plotted;
---layout begins with what was saved there.
+--with draws a second log of the same frames over the first, frame by frame, and marks differences.
+Any field of any service can be searched on the page and plotted; --layout starts with a saved
+selection.
 
-The page is served on this machine only; to watch from another one, take its port along:
-ssh -L 8417:127.0.0.1:8417 DEVICE. Up to eight pages may watch. SIGTERM ends it with exit code 0,
-Ctrl-C with 130. With --json one object is printed when the page is there: url, mode (live or log)
+The page is served on this machine only; to watch from another one, forward the port: ssh -L
+8417:127.0.0.1:8417 DEVICE. Up to eight browser tabs can connect. SIGTERM ends it with exit code 0,
+Ctrl-C with 130. With --json it prints one object when the page is ready: url, mode (live or log)
 and source.
 
 Example:
@@ -70,13 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port",
         type=whole("--port", 0, 65535),
         default=PORT,
-        help=f"0 takes any that is free ({PORT})",
+        help=f"port, 0 for any free one ({PORT})",
     )
     page.add_argument(
-        "--expose", action="store_true", help="let other machines watch: with their --host"
+        "--expose", action="store_true", help="let other machines connect; set --host too"
     )
     page.add_argument(
-        "--layout", type=Path, metavar="FILE", help="begin with a layout that the page saved"
+        "--layout", type=Path, metavar="FILE", help="start with a layout saved on the page"
     )
     page.add_argument("--open", action="store_true", help="open the page in a browser")
     page.add_argument(
@@ -84,14 +84,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=above("--picture-rate", 0, MAX_RATE_HZ),
         default=RATE_HZ,
         metavar="HZ",
-        help=f"at most this many pictures a second ({RATE_HZ:g})",
+        help=f"maximum pictures per second ({RATE_HZ:g})",
     )
     page.add_argument(
         "--picture-width",
         type=whole("--picture-width", 64, MAX_WIDTH),
         default=WIDTH,
         metavar="PX",
-        help=f"of the pictures, at most ({WIDTH})",
+        help=f"maximum picture width ({WIDTH})",
     )
     add_drive_arguments(parser)
 

@@ -150,7 +150,7 @@ def make_keys(directory: Path) -> bool:
     elif _load(public)[0] != key:
         raise TransportError(
             f"bus keys: expected {public} to have the public key of {secret}, found another; "
-            "remove it, and it is written anew"
+            "remove it to have it rewritten"
         )
     return is_new
 

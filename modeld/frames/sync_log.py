@@ -17,9 +17,9 @@ MIN_FRAME_PERIOD_NS: Final = 1_000_000
 
 # Over when the camera is lost, too, so its end is not said.
 NO_EXTRA_FRAME: Final = Kind(
-    "no extra frame", unit="waits", fault=Fault.NO_FRAME, level=logging.WARNING
+    "no extra frame", unit="timeouts", fault=Fault.NO_FRAME, level=logging.WARNING
 )
-EXTRA_LOST: Final = Kind("extra camera lost", over="extra camera is back", unit="frames")
+EXTRA_LOST: Final = Kind("extra camera lost", over="extra camera resumed", unit="frames")
 OUT_OF_SYNC: Final = Kind(
     "out of sync", over="frames of both cameras start together again", unit="pairs"
 )
@@ -38,8 +38,8 @@ def no_frame(camera: str) -> Kind:
     """Return the kind of outage that a camera is which paces the loop and sends nothing."""
     return Kind(
         f"no {camera} frame",
-        over=f"frames from the {camera} camera again",
-        unit="waits",
+        over=f"{camera} camera frames resumed",
+        unit="timeouts",
         fault=Fault.NO_FRAME,
         level=logging.WARNING,
     )
@@ -121,7 +121,7 @@ class SyncLog:
         self.episodes.happen(
             TIME_BACK,
             f"{self.main_name} camera: time goes back from {before.timestamp_sof_ns} to "
-            f"{frame.timestamp_sof_ns} ns at frame {frame.frame_id}; pairing anew",
+            f"{frame.timestamp_sof_ns} ns at frame {frame.frame_id}; pairing restarts",
         )
 
     def lost(self, main: Frame, missed_ns: int, extra_sof_ns: int | None) -> None:

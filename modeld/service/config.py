@@ -52,7 +52,7 @@ class RealtimeConfig:
     cpus: str | None = field(
         default=None,
         metadata=doc(
-            "CPUs of the loop, as 7 or 0-3,6; without, the system chooses.",
+            "CPUs of the loop, such as 7 or 0-3,6; default: the system chooses.",
             check=cpu_list,
             example="4-7",
             option="--cpus LIST",
@@ -61,7 +61,7 @@ class RealtimeConfig:
     priority: int = field(
         default=0,
         metadata=doc(
-            "Priority of SCHED_FIFO for the loop, 1 to 99; 0 leaves the ordinary scheduler.",
+            "Priority of SCHED_FIFO for the loop, 1 to 99; 0 keeps the default scheduler.",
             bounds=(0, 99),
             option="--priority N",
         ),
@@ -75,8 +75,8 @@ class RealtimeConfig:
     gpu_priority: str | None = field(
         default=None,
         metadata=doc(
-            "Priority of the model's work on the device, where its driver knows such; without, the "
-            "driver's own.",
+            "Priority of the model's work on the device, if its driver has priorities; default: "
+            "the driver's own.",
             choices=("high", "medium", "low"),
             example="high",
             option="--gpu-priority HINT",
@@ -85,7 +85,7 @@ class RealtimeConfig:
     keep_awake: bool = field(
         default=False,
         metadata=doc(
-            "No CPU of the machine sleeps deeper than it wakes from at once; costs power.",
+            "Keep CPUs out of deep idle states for faster wake-up; uses more power.",
             option="--keep-awake",
         ),
     )
@@ -107,7 +107,7 @@ class CameraTable:
     focal_y_px: float | None = field(
         default=None,
         metadata=doc(
-            "The same down a column; without, pixels are square.",
+            "The same down a column; default: pixels are square.",
             bounds=(1.0, 100_000.0),
             example=800.0,
         ),
@@ -127,7 +127,7 @@ class Config:
     model: Path | None = field(
         default=None,
         metadata=doc(
-            "The driving or driver monitoring artifact; without, the selected one of models_dir.",
+            "Driving or driver monitoring artifact; default: the selected one of models_dir.",
             example="/var/lib/modeld/driving.pkl",
             option="--model FILE",
         ),
@@ -135,7 +135,7 @@ class Config:
     fallback_model: Path | None = field(
         default=None,
         metadata=doc(
-            "A small driving artifact that takes over for the rest of the drive when model fails.",
+            "Small driving artifact that takes over for the rest of the drive if model fails.",
             example="/var/lib/modeld/small.pkl",
             option="--fallback-model FILE",
         ),
@@ -143,7 +143,7 @@ class Config:
     models_dir: Path | None = field(
         default=None,
         metadata=doc(
-            "Store of models; its selected one is run where model is not given.",
+            "Store of models; its selected one runs if model is not given.",
             example="/var/lib/modeld/models",
             option="--models-dir DIRECTORY",
         ),
@@ -151,7 +151,7 @@ class Config:
     role: str = field(
         default="driving",
         metadata=doc(
-            "Which of the store's selected models is run.",
+            "Which of the store's selected models to run.",
             choices=("driving", "monitoring"),
             option="--role ROLE",
         ),
@@ -159,7 +159,7 @@ class Config:
     state_dir: Path | None = field(
         default=None,
         metadata=doc(
-            "Where it is kept, over restarts, that a drive goes on with the fallback model.",
+            "Directory that remembers, across restarts, that the fallback model is in use.",
             example="/run/modeld",
             option="--state-dir DIRECTORY",
         ),
@@ -167,7 +167,7 @@ class Config:
     device: str | None = field(
         default=None,
         metadata=doc(
-            "OpenCL device, by a part of its name, see modeld devices; without, the best.",
+            "OpenCL device, by a part of its name, see modeld devices; default: the best.",
             example="pocl",
             option="--device NAME",
         ),
@@ -175,8 +175,7 @@ class Config:
     run_timeout_ms: int = field(
         default=300,
         metadata=doc(
-            "Longest run of a model, before the fallback model takes over or the process starts "
-            "anew.",
+            "Longest run of a model before the fallback model takes over or the process restarts.",
             bounds=(50, LONGEST_WAIT_MS),
             option="--run-timeout-ms MS",
         ),
@@ -184,22 +183,22 @@ class Config:
     non_finite_limit: int = field(
         default=3,
         metadata=doc(
-            "Runs in a row whose outputs are not finite, before the fallback model takes over.",
+            "Consecutive runs with non-finite outputs before the fallback model takes over.",
             bounds=(1, 100),
         ),
     )
     demo: bool = field(
         default=False,
         metadata=doc(
-            "Use a built-in car instead of waiting for carParams. Cameras are waited for all the "
-            "same; modeld demo has its own.",
+            "Use a built-in car instead of waiting for carParams. It still waits for "
+            "cameras; modeld demo has its own.",
             option="--demo",
         ),
     )
     bus_address: str = field(
         default="tcp://127.0.0.1",
         metadata=doc(
-            "Where the bus is: tcp://HOST, tcp://HOST:+N with all ports moved by N, "
+            "Bus address: tcp://HOST, tcp://HOST:+N with all ports moved by N, "
             "ipc:///DIRECTORY, or msgq: for the rings of the stack in shared memory "
             "(msgq:PREFIX for those of another OPENPILOT_PREFIX).",
             check=address_form,
@@ -210,8 +209,8 @@ class Config:
     publish_address: str | None = field(
         default=None,
         metadata=doc(
-            "Where this process publishes, such as beside a bridge that has the ports of all "
-            "services; without, bus_address.",
+            "Where this process publishes, for example next to a bridge that has bound all ports; "
+            "default: bus_address.",
             check=address_form,
             example="tcp://127.0.0.1:+1000",
             option="--publish ADDRESS",
@@ -220,7 +219,7 @@ class Config:
     subscribe_address: str | None = field(
         default=None,
         metadata=doc(
-            "Where it subscribes, such as to the bridge of a device; without, bus_address.",
+            "Where it subscribes, for example to a device's bridge; default: bus_address.",
             check=address_form,
             example="tcp://192.168.0.10",
             option="--subscribe ADDRESS",
@@ -230,7 +229,7 @@ class Config:
         default=None,
         metadata=doc(
             "Directory of keys for addresses of other machines, as modeld keys makes them; "
-            "without, what leaves the machine is neither encrypted nor authenticated.",
+            "without them, remote traffic is neither encrypted nor authenticated.",
             example="/etc/modeld/keys",
             option="--bus-keys DIRECTORY",
         ),
@@ -246,7 +245,7 @@ class Config:
     port_hash: HashName | None = field(
         default=None,
         metadata=doc(
-            "Hash that gives TCP ports, murmur before November 2024; without, the stack's. An "
+            "Hash that gives TCP ports, murmur before November 2024; default: the stack's. An "
             "address may have one of its own: tcp://HOST:murmur, tcp://HOST:murmur+1000.",
             example="fnv1a",
             option="--port-hash NAME",
@@ -255,7 +254,7 @@ class Config:
     params_dir: Path | None = field(
         default=None,
         metadata=doc(
-            "Directory of the stack's parameters, for CarParams; without, by the stack's rule.",
+            "Directory of the stack's parameters, for CarParams; default: by the stack's rule.",
             example="/data/params/d",
             option="--params DIRECTORY",
         ),
@@ -273,14 +272,14 @@ class Config:
     frame_timeout_ms: int = field(
         default=100,
         metadata=doc(
-            "Longest wait for one frame; also how fast a stop is noticed.",
+            "Longest wait for one frame; also the longest delay of a stop.",
             bounds=(1, LONGEST_WAIT_MS),
         ),
     )
     lat_smooth_s: float | None = field(
         default=None,
         metadata=doc(
-            "Time constant of the curvature filter, 0 turns it off; without, the model's.",
+            "Time constant of the curvature filter, 0 turns it off; default: the model's.",
             bounds=(0.0, 5.0),
             example=0.1,
         ),
@@ -288,7 +287,7 @@ class Config:
     long_smooth_s: float | None = field(
         default=None,
         metadata=doc(
-            "Time constant of the acceleration filter, 0 turns it off; without, the model's.",
+            "Time constant of the acceleration filter, 0 turns it off; default: the model's.",
             bounds=(0.0, 5.0),
             example=0.3,
         ),
@@ -296,21 +295,21 @@ class Config:
     send_raw_predictions: bool = field(
         default_factory=lambda: os.environ.get(RAW_PREDICTIONS_VARIABLE, "") not in _NO,
         metadata=doc(
-            "Put the raw output vectors into modelV2 or driverStateV2; without, where the variable "
-            "SEND_RAW_PRED asks for it."
+            "Put the raw output vectors into modelV2 or driverStateV2; default: the "
+            "variable SEND_RAW_PRED."
         ),
     )
     simulation: bool = field(
         default_factory=lambda: os.environ.get(SIMULATION_VARIABLE, "") not in _NO,
         metadata=doc(
-            "Time does not run evenly, as in a simulator: services that fall silent and stamps of "
-            "frames are not judged by the clock; without, where the variable SIMULATION says so."
+            "Time runs unevenly, as in a simulator: timeouts of services and frame stamps are not "
+            "judged; default: the variable SIMULATION."
         ),
     )
     log_format: str = field(
         default="text",
         metadata=doc(
-            "Lines of the log: for people and the journal, or one JSON object each.",
+            "Log lines as text, for people and the journal, or as JSON objects.",
             choices=FORMATS,
             option="--log-format FORMAT",
         ),
@@ -318,7 +317,7 @@ class Config:
     log_level: str = field(
         default="info",
         metadata=doc(
-            "The least that is logged; -v is debug, -q is error.",
+            "Minimum log level; -v is debug, -q is error.",
             choices=tuple(LEVELS),
             option="--log-level LEVEL",
         ),
@@ -330,7 +329,7 @@ class Config:
     metrics_file: Path | None = field(
         default=None,
         metadata=doc(
-            "Where figures are written once a second, in Prometheus' text format.",
+            "File for metrics, written once a second in Prometheus' text format.",
             example="/run/modeld/metrics.prom",
             option="--metrics-file FILE",
         ),

@@ -55,7 +55,7 @@ class Note:
             beside.write_text(content, encoding="ascii")
             beside.replace(self.path)
         except OSError as error:
-            logger.error("%s: not remembered: %s", self.path, error.strerror)  # noqa: TRY400 -- a full disk needs no traceback
+            logger.error("cannot save state to %s: %s", self.path, error.strerror)  # noqa: TRY400 -- a full disk needs no traceback
 
     def clear(self) -> None:
         """Forget the text."""

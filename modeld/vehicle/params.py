@@ -161,7 +161,7 @@ def _read(path: Path) -> tuple[bytes, _Identity | None]:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ParameterError("expected a file, found something else; remove it")
+            raise ParameterError("expected a file, found a directory or a device; remove it")
         data = os.read(descriptor, LIMIT_BYTES + 1)
     finally:
         os.close(descriptor)

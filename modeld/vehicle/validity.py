@@ -114,7 +114,7 @@ CALIBRATION_STATUS: Final = InputRule(
     "",
     "not `invalid`: the device is mounted beyond the limits",
     unseen="messages not valid",
-    instead="angles are used all the same: calibration is measured through them",
+    instead="the angles are still used",
     marks=True,
 )
 SPEED: Final = InputRule(
@@ -124,7 +124,7 @@ SPEED: Final = InputRule(
     "m/s",
     "no car reverses or drives faster",
     unseen="0, as openpilot",
-    instead="0 out of bounds; the last one in silence",
+    instead="0 if out of range, the last value after a timeout",
     silent_s=silence_s("carState"),
     marks=True,
     silence_marks=True,
@@ -145,7 +145,7 @@ SWITCHES: Final = InputRule(
     "",
     "any",
     unseen="off",
-    instead="off after silence",
+    instead="off after a timeout",
     silent_s=silence_s("carState"),
 )
 LATERAL_ACTIVE: Final = InputRule(
@@ -155,7 +155,7 @@ LATERAL_ACTIVE: Final = InputRule(
     "",
     "any",
     unseen="not active",
-    instead="not active after silence: no lane change begins or goes on",
+    instead="not active after a timeout: lane changes end",
     silent_s=silence_s("carControl"),
 )
 LATERAL_DELAY: Final = InputRule(
@@ -165,7 +165,7 @@ LATERAL_DELAY: Final = InputRule(
     "s",
     "no steering is slower; 5 s is the end of what a user may set",
     unseen="0, as openpilot",
-    instead="0 out of bounds; the last one in silence, as it is learnt over minutes",
+    instead="0 if out of range, else the last value",
     marks=True,
 )
 DRIVER_SIDE: Final = InputRule(
@@ -175,25 +175,25 @@ DRIVER_SIDE: Final = InputRule(
     "",
     "any",
     unseen="left-hand drive, as openpilot",
-    instead="the last one: the wheel does not change its side",
+    instead="the last value",
 )
 DEVICE: Final = InputRule(
     "deviceState",
     "deviceType",
     None,
     "",
-    "of the table of cameras, with the sensor; unused with configured cameras",
+    "in the table of cameras, with the sensor; unused with configured cameras",
     unseen="calibrations are not used, messages not valid",
-    instead="the last one",
+    instead="the last value",
 )
 SENSOR: Final = InputRule(
     "roadCameraState",
     "sensor",
     None,
     "",
-    "of the table of cameras, with the device; unused with configured cameras",
+    "in the table of cameras, with the device; unused with configured cameras",
     unseen="calibrations are not used, messages not valid",
-    instead="the last one",
+    instead="the last value",
 )
 ANNOUNCED: Final = InputRule(
     "roadCameraState",
@@ -202,7 +202,7 @@ ANNOUNCED: Final = InputRule(
     "",
     "any",
     unseen="`frameAge` is 0",
-    instead="`frameAge` is 0 where it is behind the frame in use",
+    instead="`frameAge` is 0 if it is behind the frame in use",
 )
 
 
@@ -213,8 +213,8 @@ def _actuator(field: str) -> InputRule:
         (0.0, 5.0),
         "s",
         "the end of what a user may set of a delay; no actuator is slower",
-        unseen="the car is waited for",
-        instead="0 out of bounds, as long as the process drives this car",
+        unseen="the daemon waits for the car",
+        instead="0 if out of range, for this car",
         marks=True,
     )
 

@@ -136,7 +136,7 @@ class Checks:
         before = self._machine.show()
         loads = self._loads()
         self._machine.control("reload")
-        until("the reload put off", lambda: "reload asked for while driving" in self._journal())
+        until("the reload put off", lambda: "reload deferred until" in self._journal())
         self._machine.camera(on=False)
         until("the model loaded anew", lambda: self._loads() == loads + 1)
         until("active after a reload", self._is_running)

@@ -12,7 +12,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs/faults.md"
 COLUMNS = (
     "Fault",
     "Published meanwhile",
-    "Resumes within",
+    "Resumes within, s",
     "Logged",
     "Exit code",
     "Test",
@@ -69,7 +69,7 @@ def rows() -> dict[str, Row]:
         found[name] = Row(
             fault,
             Meanwhile(words) if words in set(Meanwhile) else None,
-            float(within.removesuffix(" s")) if within != "-" else 0.0,
+            float(within) if within != "-" else 0.0,
             tuple(_pattern(span) for span in _SPAN.findall(logged)),
             logged == "nothing",
             int(code) if code.lstrip("-").isdigit() else None,

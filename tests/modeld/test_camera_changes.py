@@ -182,7 +182,7 @@ def test_a_wide_camera_that_comes_late_is_used_within_a_second(
     assert first <= 21
     assert found[:first] == [(frame_id, frame_id, LOST) for frame_id in range(31, 31 + first)]
     assert found[first:] == [(n, 1000 + n, ()) for n in range(31 + first, 91)]
-    assert any(text.startswith("extra camera is back after ") for text in caplog.messages)
+    assert any(text.startswith("extra camera resumed after ") for text in caplog.messages)
     assert car.inputs["wide_transform"][0, 0] == pytest.approx(wide_px / 455)
 
 

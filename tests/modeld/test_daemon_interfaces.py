@@ -71,7 +71,7 @@ def test_full_histories_are_logged_once(bench: Bench, caplog: Log, reset: bool) 
         bench.program.vision[0, 0] = np.nan if reset and frame_id == 50 else 0.0
         assert bench.step(frame_id).valid is not (reset and frame_id == 50)
         left.append(bench.daemon.state.warm_up_left)
-        if "histories full after 100 runs" in caplog.text:
+        if "model history filled (100 frames)" in caplog.text:
             full.append(frame_id)
             caplog.clear()
     # 25 samples, 4 frames apart: with the 100th run, counted anew from frame 51 after a reset.

@@ -125,7 +125,7 @@ def test_a_reload_with_settings_that_are_wrong_changes_nothing(store: ModelStore
         assert said.endswith("unknown key log_levle; did you mean log_level?")
         settings.write_text("log_level = 'debug'\n", encoding="utf-8")
         daemon.signal(signal.SIGHUP)
-        daemon.wait_for("starting anew")
+        daemon.wait_for("restarting")
         daemon.wait_for("waiting for camera streams")
         assert daemon.stop_by(signal.SIGTERM) == 0
 

@@ -285,7 +285,7 @@ def test_outages_of_one_kind_leave_the_lines_of_others(file: LogFile) -> None:
     assert len(lines) == 2 * (MOST + 6)
     last = f"service {MOST + 4}: message rejected"
     assert lines[MOST + 4 : MOST + 6] == [last, "extra camera lost"]
-    assert lines[-1].startswith("extra camera is back after ")
+    assert lines[-1].startswith("extra camera resumed after ")
 
 
 # --- streams that take nothing ----------------------------------------------------------------

@@ -301,7 +301,7 @@ def test_a_wait_that_takes_long_says_what_is_missing_and_less_and_less_often(
     assert caplog.messages == []
     assert waits(what, make_episodes(waiting.clock), seconds) is None
     assert [text.split(" (")[0] for text in caplog.messages] == [what] * times
-    assert times == 1 or caplog.messages[1] == f"{what} (11.0 s, 111 looks)"
+    assert times == 1 or caplog.messages[1] == f"{what} (11.0 s, 111 attempts)"
 
 
 def test_the_end_of_a_wait_is_said(waiting: Episodes, open_stream: Open, caplog: Log) -> None:
@@ -314,7 +314,7 @@ def test_the_end_of_a_wait_is_said(waiting: Episodes, open_stream: Open, caplog:
             return super().wait(timeout)
 
     assert found_streams(Opening(waiting, 10), waiting)[0]
-    assert caplog.messages[-1] == f"camera streams of '{SERVER}' found after 4.9 s, 50 looks"
+    assert caplog.messages[-1] == f"camera streams of '{SERVER}' found after 4.9 s, 50 attempts"
 
 
 def test_a_camera_that_is_there_and_cannot_be_read_is_said(waiting: Episodes, caplog: Log) -> None:

@@ -331,7 +331,7 @@ def test_what_cannot_wait_is_done_at_once_and_at_the_end() -> None:
 # --- a new start ------------------------------------------------------------------------------
 
 
-WAITS = "reload asked for while driving: it is done when the car is parked"
+WAITS = "reload deferred until the car is parked"
 REFUSED = "not reloaded, going on as before: config.toml: unknown key modle"
 OVER_NS = PARKED_NS + 1
 

@@ -110,7 +110,7 @@ def test_a_failed_check_writes_nothing_and_says_what_is_wrong(
     assert "try --precision fp32" in last
     assert last.endswith("nothing was written")
     assert list(tmp_path.iterdir()) == [path]
-    assert "verified beside onnxruntime" in modeld(0, *words).out
+    assert "verified against onnxruntime" in modeld(0, *words).out
     assert out.exists()
 
 

@@ -72,7 +72,7 @@ def test_a_model_is_added_selected_and_taken_back(
     assert first.out.endswith("\nactivate it with: modeld models select ex@1\n")
     assert models(0, "select", "ex@1").out.splitlines() == [
         "driving: ex@1 (nothing before)",
-        "the daemon takes it at its next start, or with: systemctl reload modeld",
+        "the daemon loads it at its next start, or with: systemctl reload modeld",
     ]
     assert models(0, "select", "ex@2").out.startswith("driving: ex@2 (before: ex@1)\n")
     found = models(0, "list", "--json").json

@@ -17,7 +17,7 @@ def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--gates-only",
         action="store_true",
-        help="gates decide instead of tolerances, for a change that is meant: another precision, "
+        help="gates decide instead of tolerances, for an intended change: another precision, "
         "target or compiler; what is missing or not finite still fails",
     )
 
@@ -34,7 +34,7 @@ def add_gates(group: argparse._ActionsContainer, example: str) -> None:
         action="append",
         default=[],
         metavar="COND",
-        help="a condition in metres and seconds that has to hold, repeatable: "
+        help="condition in metres and seconds, repeatable: "
         f"'{example}'; docs/regression.md lists the names",
     )
     group.add_argument(

@@ -36,7 +36,7 @@ def verdict(comparison: Comparison) -> str:
         compared += f", {count_text(comparison.skipped, 'frame')} before the calibration skipped"
     if comparison.findings and comparison.passed:
         count = count_text(len(comparison.findings), "finding")
-        return f"AGREE: all gates hold, which stand in for {count}; {compared}"
+        return f"AGREE: all gates hold, overriding {count}; {compared}"
     if comparison.passed:
         differing = sum(1 for field in comparison.statistics if field.differing)
         bits = (

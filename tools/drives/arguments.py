@@ -31,11 +31,14 @@ def add_drive_arguments(parser: argparse.ArgumentParser, *, may_split: bool = Fa
         may_split: the command takes several drives, and a route may be several.
     """
     parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="where routes lie that are named without path"
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="directory of routes that are named without a path",
     )
     if may_split:
         parser.add_argument(
-            "--split", action="store_true", help="each segment of a route is a drive of its own"
+            "--split", action="store_true", help="treat each segment of a route as a drive"
         )
     group = parser.add_argument_group("drives that are videos", TELEMETRY)
     group.add_argument(

@@ -340,7 +340,7 @@ def _cameras(path: Path, width: int, height: int, focal_px: float | None) -> Dev
     if (width, height) != (known.width, known.height):
         raise DriveError(
             f"{path / VIDEO}: expected {known.width}x{known.height}, found {width}x{height}; "
-            "for a scaled video say its focal length with --focal-px"
+            "for a scaled video set its focal length with --focal-px"
         )
     return None
 

@@ -184,7 +184,7 @@ def _by_name(
         if holds_route(root, name):
             # Of another kind, which is asked next.
             return None
-        hint = "" if options.data_dir or name.root else "; say where routes lie with --data-dir"
+        hint = "" if options.data_dir or name.root else "; name their directory with --data-dir"
         raise DriveError(
             f"{base}: expected segments of {name.text} in {root}, such as "
             f"{root / f'{name.text}--0'}, found none{hint or '; check the name'}"

@@ -214,7 +214,7 @@ def small_cameras(
     except CameraConfigError as error:
         raise DriveError(
             f"{path}: expected a device whose cameras are known, found {device} with sensor "
-            f"{sensor}; say the focal length of the small pictures with --focal-px"
+            f"{sensor}; set the focal length of the small pictures with --focal-px"
         ) from error
     camera = full.scaled(*size)
     return DeviceCameras(camera, None), (

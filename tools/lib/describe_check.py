@@ -26,7 +26,7 @@ def _lines(reports: Sequence[Report]) -> Iterator[str]:
         verdict = "failed" if report.failures else "verified"
         kinds = "".join(f", {kind}" for kind in report.kinds)
         sets = count_text(report.seeds, "set of inputs", "sets of inputs") + kinds
-        yield f"{report.model}: {verdict} beside {report.reference}, {sets}"
+        yield f"{report.model}: {verdict} against {report.reference}, {sets}"
         if report.outputs:
             header = ("output", "max abs", "of largest", "allowed", "at", "")
             rows = [_row(c) for c in report.outputs[:MAX_OUTPUTS]]

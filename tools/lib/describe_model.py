@@ -127,7 +127,12 @@ def _overview(facts: Mapping[str, Any], found: ModelReport) -> Iterator[tuple[ob
         yield f"external data: {file['file']}", text
     rest = f", and {count_text(found.uncounted, 'node')} of unknown work" if found.uncounted else ""
     yield "work", f"{flops_text(found.flops)}{rest}"
-    yield "compiles", "as far as importing tells" if facts["compiles"] else "no, see below"
+    yield (
+        "compiles",
+        "yes (import check only; run `modeld compile` to be sure)"
+        if facts["compiles"]
+        else "no, see below",
+    )
 
 
 def _tensors(found: ModelReport) -> Iterator[tuple[object, ...]]:

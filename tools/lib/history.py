@@ -74,7 +74,7 @@ def add_history(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
         "--history",
         type=Path,
         metavar="DIR",
-        help="add this run's figures to the history there, see modeld history",
+        help="add this run's metrics to a history, see modeld history",
     )
 
 

@@ -17,17 +17,20 @@ def add_play_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup
         "--speed",
         type=real("--speed", MIN_SPEED, MAX_SPEED),
         metavar="X",
-        help=f"times the recorded pace, {MIN_SPEED:g} to {MAX_SPEED:g} (1)",
+        help=f"speed factor, {MIN_SPEED:g} to {MAX_SPEED:g} (1)",
     )
     parser.add_argument(
-        "--start", type=real("--start", 0, MOST_S), metavar="S", help="begin S seconds in (0)"
+        "--start",
+        type=real("--start", 0, MOST_S),
+        metavar="S",
+        help="start S seconds into the drive (0)",
     )
-    for option, what in (("--allow", "only these services"), ("--block", "not these services")):
+    for option, what in (("--allow", "play only"), ("--block", "do not play")):
         parser.add_argument(
             option,
             action="append",
             metavar="A,B,...",
-            help=f"play {what}; initData and carParams always pass",
+            help=f"{what} these services; initData and carParams always pass",
         )
 
 

@@ -36,37 +36,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         type=Path,
         metavar="OLD",
-        help="judge another training, in metres: by the artifact of the old model, which plays the "
-        "same drives beside it, or by a directory of its references (instead of --reference)",
+        help="judge another training in metres, by the old model's artifact, which plays the same "
+        "drives, or by a directory of its references (instead of --reference)",
     )
     parser.add_argument(
         "--update", action="store_true", help="write references of all drives that ran well"
     )
     parser.add_argument("--reason", metavar="TEXT", help="why the change is right (with --update)")
     parser.add_argument(
-        "--bit-exact", action="store_true", help="every bit counts; holds on the same device only"
+        "--bit-exact", action="store_true", help="compare every bit; valid on one device only"
     )
-    parser.add_argument("--no-timing", action="store_true", help="leave the timing gate out")
+    parser.add_argument("--no-timing", action="store_true", help="skip the timing gate")
     parser.add_argument(
         "--baseline",
         type=Path,
         metavar="ARTIFACT",
-        help="judge the speed by this artifact, measured in the same processes, instead of by "
-        "the reference's ratio, which holds on one device only; with --explain the artifact that "
+        help="compare speed with this artifact, measured in the same processes, instead of with "
+        "the stored ratio (which is valid on one device only); with --explain the artifact that "
         "made the references",
     )
     parser.add_argument(
         "--baseline-tree",
         type=Path,
         metavar="DIR",
-        help="checkout whose runtime runs the --baseline that is timed: so a slower runtime is "
-        "seen, too; by the Python of its .venv, where it has one",
+        help="checkout whose runtime runs the timed --baseline, to detect a slower runtime, too; "
+        "uses the Python of its .venv if it has one",
     )
     parser.add_argument(
         "--prune",
         choices=("list", "remove"),
-        help="run nothing: list, or remove, the references that neither these drives nor this "
-        "model use; name all drives that are judged by the directory",
+        help="run nothing: list or remove references that neither these drives nor this model "
+        "use; name all drives of the directory",
     )
     _add_looking(parser)
     _add_telling(parser)
@@ -79,7 +79,7 @@ def _add_looking(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain",
         action="store_true",
-        help="say why drives changed: inputs, then the program's states, then the first kernel "
+        help="explain why drives changed: inputs, then the program's states, then the first kernel "
         "that differs, with its ONNX nodes; by --baseline, by --onnx, or by both",
     )
     parser.add_argument(
@@ -94,7 +94,7 @@ def _add_looking(parser: argparse.ArgumentParser) -> None:
         nargs=2,
         type=Path,
         metavar=("A", "B"),
-        help="instead of a regression: which of weights, graph, code generation or driver makes "
+        help="instead of a regression: find whether weights, graph, code generation or driver make "
         "two artifacts differ on one drive; no --model, no --reference",
     )
 
@@ -104,8 +104,8 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "--jobs",
         type=whole("--jobs"),
         metavar="N",
-        help="drives at a time, each in a process of its own (1 on a GPU; on a CPU 1 for each 4 "
-        "processors: a single drive uses them all, another one fills its gaps only)",
+        help="concurrent drives, one process each (1 on a GPU; on a CPU 1 per 4 processors: "
+        "one drive uses nearly all of them)",
     )
     parser.add_argument(
         "--shard",
@@ -116,13 +116,13 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         metavar="ADDRESS",
         help="run the drives on a Dask cluster: tcp://HOST:PORT of its scheduler, or local[:N] for "
-        "N workers here; drives have to lie under the same path on all workers",
+        "N workers here; drives need the same path on all workers",
     )
     parser.add_argument(
         "--work",
         type=Path,
         metavar="DIR",
-        help="keep results of finished drives here, and take up those that are there",
+        help="keep results of finished drives here, and reuse existing ones",
     )
     add_history(parser)
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
@@ -133,7 +133,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_telling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is written about the verdict")
+    group = parser.add_argument_group("reports")
     group.add_argument("--report", type=Path, metavar="HTML", help="a one-page report")
     group.add_argument("--junit", type=Path, metavar="XML", help="JUnit XML, a case for each drive")
     group.add_argument(
@@ -148,12 +148,12 @@ def _add_telling(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--picture-url",
         metavar="URL",
-        help="where the directory of --pictures will be found (its name)",
+        help="URL of the directory of --pictures (its name)",
     )
     group.add_argument(
         "--annotations",
         action="store_true",
-        help="print what failed as GitHub's workflow commands on stderr",
+        help="print failures as GitHub workflow commands on stderr",
     )
 
 
@@ -184,7 +184,9 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 def _check_sides(args: argparse.Namespace) -> None:
     if args.model is None:
-        raise UsageError("--model: expected one, found none; only --bisect does without")
+        raise UsageError(
+            "--model: expected one, found none; it is required unless --bisect is given"
+        )
     if args.reference is None and args.against is None:
         raise UsageError("--reference: expected one or --against, found neither; name one of them")
     if args.against is not None:

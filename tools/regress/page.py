@@ -159,7 +159,7 @@ def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
     outputs = [_change(one, one.kind) for one in drive.changes if one.kind == "outputs"]
     meant = [_change(one, f"meant: {one.kind}") for one in drive.meant]
     fields = count_text(len(outputs), "output") + " beyond tolerance"
-    stood_in = count_text(len(meant), "change") + " that the gates allow"
+    stood_in = count_text(len(meant), "change") + " overridden by gates"
     lead = path_sentence(drive.behaviour.rows)
     warnings = drive.comparison.warnings if drive.comparison else ()
     notes = "".join(f"<p>{escape(text)}</p>" for text in warnings)

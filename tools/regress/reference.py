@@ -178,7 +178,7 @@ def from_bytes(data: bytes, path: Path) -> Reference:
     start = len(MAGIC) + _LENGTHS.size
     if not data.startswith(MAGIC):
         raise ReferenceFormatError(
-            f"{path}: expected a regression reference, found something else; write it anew with "
+            f"{path}: expected a regression reference, found something else; rewrite it with "
             "--update"
         )
     if len(data) < start:
@@ -217,7 +217,7 @@ def _header(text: bytes, path: Path) -> dict[str, Any]:
     if header.get("format") != FORMAT:
         raise ReferenceFormatError(
             f"{path}: expected a reference of format {FORMAT}, found format "
-            f"{header.get('format')!r}; write it anew with --update"
+            f"{header.get('format')!r}; rewrite it with --update"
         )
     return header
 
@@ -235,7 +235,7 @@ def _made(kind: type[T], values: Mapping[str, Any]) -> T:
 def _damaged(path: Path, how: str) -> ReferenceFormatError:
     return ReferenceFormatError(
         f"{path}: expected a whole reference, found that {how}; it is damaged: get it again from "
-        "the repository, or write it anew with --update"
+        "the repository, or rewrite it with --update"
     )
 
 

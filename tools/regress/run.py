@@ -251,7 +251,7 @@ def work_directory(path: Path | None) -> Iterator[WorkDirectory]:
         if kept:
             # For people; whatever stopped us may have been their own Ctrl-C.
             print(
-                f"modeld: {count_text(kept, 'finished drive')} kept; go on with --work {place}",
+                f"modeld: {count_text(kept, 'finished drive')} kept; continue with --work {place}",
                 file=sys.stderr,
             )
         elif path is None:

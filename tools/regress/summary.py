@@ -62,7 +62,7 @@ def _gates(verdict: RunVerdict) -> Iterator[str]:
 def _advice(verdict: RunVerdict) -> str:
     is_changed = any(drive.changes for drive in verdict.drives) or not verdict.whole.holds
     if not is_changed and not any(one.status == "changed" for one in verdict.timings):
-        return "Look at what is said of it, and run again."
+        return "Read the messages above, and run again."
     where = "--reference DIR " if verdict.against else ""
     return f'If intended, accept with `modeld regress ... {where}--update --reason "..."`.'
 

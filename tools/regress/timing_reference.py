@@ -110,7 +110,7 @@ class TimingReferences:
         if content.get("format") != FORMAT:
             raise ReferenceFormatError(
                 f"{self.path}: expected timings of format {FORMAT}, found "
-                f"{content.get('format')!r}; delete it and write it anew with --update"
+                f"{content.get('format')!r}; delete it and rewrite it with --update"
             )
         devices: dict[str, dict[str, Any]] = content["devices"]
         return devices
@@ -118,7 +118,7 @@ class TimingReferences:
     def _damaged(self, how: str) -> ReferenceFormatError:
         return ReferenceFormatError(
             f"{self.path}: expected timings of references, found {how}; get it again from the "
-            "repository, or delete it and write it anew with --update"
+            "repository, or delete it and rewrite it with --update"
         )
 
 

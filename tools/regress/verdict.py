@@ -132,7 +132,7 @@ class DriveVerdict:
         if self.another_model:
             return ", ".join(one for one in (f"{count}, another model", held) if one)
         if self.meant:
-            return f"{count}, {held}, which stand in for {count_text(len(self.meant), 'change')}"
+            return f"{count}, {held}, overriding {count_text(len(self.meant), 'change')}"
         return f"{text}, {held}" if held else text
 
     @property

@@ -60,12 +60,12 @@ def load(directory: Path) -> State:
     found = state.get("format")
     if found != FORMAT:
         raise TrainingError(
-            f"{path}: expected a checkpoint of format {FORMAT}, found {found}; train anew"
+            f"{path}: expected a checkpoint of format {FORMAT}, found {found}; train again"
         )
     if state.get("networks") != _networks():
         raise TrainingError(
             f"{path}: expected a checkpoint of the networks as they are now, found one of others; "
-            "train anew, or go on with the version that wrote it"
+            "train again, or continue with the version that wrote it"
         )
     return state
 

@@ -188,6 +188,6 @@ def resumed(given: Mapping[str, Any], saved: Mapping[str, Any], directory: Path)
             option = f"--{name.replace('_', '-')}"
             raise UsageError(
                 f"{option}: expected {saved[name]}, with which the training in {directory} began, "
-                f"found {given[name]}; leave it out, or train anew in another directory"
+                f"found {given[name]}; leave it out, or train again in another directory"
             )
     return {name: saved[name] if given[name] is None else given[name] for name in RECIPE}

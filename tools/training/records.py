@@ -200,7 +200,7 @@ _LEAST = 100
 # A loss is far above the median when it is so many times further above it than the losses usually
 # are around it; noise of batches was 8 at most in trainings that went well.
 FAR = 30.0
-RESUME = "go on from the last checkpoint with --resume and half the --learning-rate"
+RESUME = "continue from the last checkpoint with --resume and half the --learning-rate"
 # So many of the last losses must be far above: one batch of odd samples is none.
 _IN_A_ROW = 10
 

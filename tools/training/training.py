@@ -105,7 +105,7 @@ class Training:
         directory = options.directory
         if not resume and (directory / checkpoint.NAME).exists():
             raise UsageError(
-                f"{directory}: expected no training, found one; go on with --resume, or name "
+                f"{directory}: expected no training, found one; continue with --resume, or name "
                 "another directory"
             )
         state = checkpoint.load(directory) if resume else {}

@@ -206,7 +206,7 @@ def test_gates_beside_tolerances_and_in_their_place(in_metres: Compare, tmp_path
     held = "lateral_2s_max_m < 0.05"
     in_metres(1, MOVED, "--gate", held)
     text = in_metres(0, MOVED, "--gate", held, "--gates-only").out
-    assert text.startswith("AGREE: all gates hold, which stand in for 1 finding; ")
+    assert text.startswith("AGREE: all gates hold, overriding 1 finding; ")
     assert "holds  lateral_2s_max_m < 0.05: 0.02\n" in text
     file = tmp_path / "gates"
     file.write_text("lateral_2s_max_m < 0.01\n", encoding="utf-8")

@@ -258,7 +258,7 @@ def test_route_of_which_the_beginning_was_not_fetched(tmp_path: Path) -> None:
 def test_errors_name_what_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(DriveError, match=rf"expected segments of {NEW} in .*{NEW}--0, found none"):
         expand(NEW, DriveOptions(data_dir=tmp_path))
-    with pytest.raises(DriveError, match=r"say where routes lie with --data-dir"):
+    with pytest.raises(DriveError, match=r"name their directory with --data-dir"):
         expand(NEW, DriveOptions())
 
 

@@ -135,7 +135,7 @@ def test_the_camera_is_that_of_the_device_scaled_by_axis(
 def test_of_an_unknown_device_the_focal_length_is_asked_for(tmp_path: Path) -> None:
     # Even where the log has no camera state, and so no sensor.
     unknown = small(states=(), device="mici")
-    with pytest.raises(DriveError, match=r"found mici with sensor unknown; say .* --focal-px"):
+    with pytest.raises(DriveError, match=r"found mici with sensor unknown; set .* --focal-px"):
         opened(tmp_path, unknown)
     info = opened(tmp_path, unknown, focal_px=55.0).info
     assert info.cameras == DeviceCameras(Camera(*SIZE, 55.0), None)

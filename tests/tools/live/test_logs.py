@@ -482,7 +482,7 @@ def test_logs_of_a_route_share_one_file_for_their_content(
 
     monkeypatch.setattr(tempfile, "TemporaryFile", counted)
     content = log_content.LogContent()
-    expected: list[bytes] = []
+    expected: list[Any] = []
     # One in the middle that is not compressed is read where it lies.
     for name, events in (("a.zst", EVENTS[:20]), ("b", EVENTS[20:30]), ("c.zst", EVENTS[30:60])):
         with LogWriter(tmp_path / name) as writer:

@@ -30,6 +30,7 @@ EXAMPLE: Final = ACTION / "example.yml"
 BASH, GIT = shutil.which("bash") or "bash", shutil.which("git") or "git"
 _EXPRESSION: Final = re.compile(r"\$\{\{\s*([\w.-]+)\s*\}\}")
 _IS: Final = re.compile(r"([\w.-]+) (==|!=) '([^']*)'")
+_MARK: Final = "exit code of the line above: "
 
 
 @dataclass
@@ -264,6 +265,50 @@ def run_modeld(repository: Path, programs: Path, *words: str) -> None:
     subprocess.run(
         [str(programs / "modeld"), *words], cwd=repository, check=True, capture_output=True
     )
+
+
+def run_page(page: str, place: Path, programs: Path) -> None:
+    """Run what a page shows behind prompts, as its reader would: in order, in one shell.
+
+    A command ends with 0, or with the code that ``$ echo $?`` below it shows. What is shown below
+    it is printed: these lines, with any words in place of those that have digits; ``...`` is text
+    that is left out.
+
+    Args:
+        page: Markdown.
+        place: directory in which the reader begins.
+        programs: directory of `modeld`.
+    """
+    blocks = "".join(re.findall(r"^```\n(\$ .*?)^```$", page, re.MULTILINE | re.DOTALL))
+    shown = re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", blocks, re.MULTILINE)
+    assert shown, "the page shows no command"
+    script = "".join(f"{line}\nprintf '\\n{_MARK}%s\\n' $?\n" for line, _ in shown)
+    done = subprocess.run(
+        [BASH, "-c", script],
+        cwd=place,
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    printed = done.stdout.split(f"\n{_MARK}")
+    codes = [text.partition("\n")[0] for text in printed[1:]]
+    for number, (line, sample) in enumerate(shown):
+        text = printed[number].partition("\n")[2] if number else printed[0]
+        if line == "echo $?":
+            continue
+        follower, wanted = shown[number + 1] if number + 1 < len(shown) else ("", "")
+        expected = wanted.strip() if follower == "echo $?" else "0"
+        assert codes[number] == expected, (line, text)
+        skeletons = {skeleton(one) for one in text.splitlines()}
+        unseen = [one for one in sample.splitlines() if one and skeleton(one) not in skeletons]
+        assert [one for one in unseen if one != "..."] == [], (line, text)
+
+
+def skeleton(line: str) -> str:
+    """Return a line with its spaces as one and its words with digits as ``#``."""
+    return " ".join(re.sub(r"\S*\d\S*", "#", line).split())
 
 
 def commit(repository: Path, why: str) -> str:

@@ -167,7 +167,7 @@ def test_an_interrupted_run_keeps_finished_drives_and_leaves_no_process(
     _, said = process.communicate(timeout=60)
     assert process.returncode != 0
     if number == signal.SIGINT:
-        assert f"1 finished drive kept; go on with --work {tmp_path / 'work'}" in said
+        assert f"1 finished drive kept; continue with --work {tmp_path / 'work'}" in said
         assert said.count("Traceback") == 1  # of the script, which is no command
     wait_until(lambda: not worker.exists(), "the worker has ended")
     (result,) = run_jobs(make_jobs(tmp_path, "a"), 1, work, run=be_slow)

@@ -1,4 +1,4 @@
-"""The workflow of docs/ci.md and the commands of docs/new-training.md, in empty repositories."""
+"""The workflow of docs/ci.md, the commands of docs/new-training.md and docs/tutorial.md."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from tests.tools.regress.recipe import (
     make_repository,
     retrain,
     run_modeld,
+    run_page,
+    skeleton,
     without_api,
 )
 from tools.regress.arguments import add_arguments
@@ -66,6 +68,15 @@ def test_the_example_and_the_action_fit_each_other_and_the_command() -> None:
     judge = next(step["run"] for step in action["runs"]["steps"] if step.get("id") == "judge")
     options = set(re.findall(r"(?<![\w-])--[a-z-]+", judge))
     assert options <= set(parser._option_string_actions)
+
+
+def test_a_page_is_run_and_its_samples_are_compared(tmp_path: Path) -> None:
+    page = "```\n$ cd /\n$ echo 3 mm in $PWD\n...\n5 mm in {}\n$ false\n$ echo $?\n{}\n```\n"
+    run_page(page.format("/", 1), tmp_path, PROGRAMS)
+    for wrong in (("/x", 1), ("/", 0)):
+        with pytest.raises(AssertionError):
+            run_page(page.format(*wrong), tmp_path, PROGRAMS)
+    assert skeleton(" a-1  of 2.5: ok") == "# of # ok"
 
 
 class Judged(NamedTuple):
@@ -189,8 +200,6 @@ PAGE = (ROOT / "docs/new-training.md").read_text(encoding="utf-8")
 @pytest.mark.opencl
 @pytest.mark.timeout(600)
 def test_the_commands_of_the_page_about_a_new_training(tmp_path: Path) -> None:
-    lines = re.findall(r"^\$ (modeld .+)$", PAGE, re.MULTILINE)
-    assert len(lines) == 9
     for name, seed in (("models", "0"), ("trained", "1")):
         words = ["make-model", name, "--interface", "split-2025", "--seed", seed]
         run_modeld(tmp_path, PROGRAMS, *words)
@@ -198,15 +207,16 @@ def test_the_commands_of_the_page_about_a_new_training(tmp_path: Path) -> None:
         run_modeld(tmp_path, PROGRAMS, "make-drive", "drives", "--seconds", "1", "--seed", seed)
     (gates,) = re.findall(r"^# model.gates\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "model.gates").write_text(gates, encoding="utf-8")
-    for line in lines:
-        done = subprocess.run(
-            [BASH, "-c", f"PATH={PROGRAMS}:$PATH; {line}"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, (line, done.stdout, done.stderr)
+    run_page(PAGE, tmp_path, PROGRAMS)
     assert (tmp_path / "report.html").is_file()
     assert (tmp_path / "differences.html").is_file()
     assert len([*(tmp_path / "references").glob("*.reference")]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.opencl
+@pytest.mark.timeout(900)
+def test_the_tutorial(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "tools/models", tmp_path / "tools/models")
+    run_page((ROOT / "docs/tutorial.md").read_text(encoding="utf-8"), tmp_path, PROGRAMS)
+    assert (tmp_path / "build/tutorial/differences.html").is_file()

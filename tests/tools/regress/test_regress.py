@@ -351,7 +351,7 @@ def test_a_fault_of_a_kernel_is_judged_by_its_gates(regress: Regress, tmp_path: 
     within = ("--gates-only", "--gate", "lateral_2s_max_m < 0.01", "--report", report)
     history = ("--history", tmp_path / "history")
     said = regress(0, *within, *history, model=faulty).out
-    assert "1 gate held, which stand in for" in said
+    assert "1 gate held, overriding" in said
     assert "what it does to the drive:" in said
     text = report.read_text(encoding="utf-8")
     assert "meant: outputs" in text

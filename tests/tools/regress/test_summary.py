@@ -65,7 +65,7 @@ CONCLUSIONS = [
     (
         verdict(PASSED, timing=NOT_MEASURED),
         1,
-        "the speed could not be measured. Look at what is said of it, and run again.",
+        "the speed could not be measured. Read the messages above, and run again.",
     ),
     (
         verdict(PASSED, whole=NOT_HELD, against="old.pkl"),

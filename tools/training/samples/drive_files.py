@@ -51,7 +51,7 @@ def read_drives(directory: Path, first: int, end: int) -> list[DriveRecord]:
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise TrainingError(
                 f"{path}: expected drive {number} of {end}, found none that can be read "
-                f"({type(error).__name__}); train anew"
+                f"({type(error).__name__}); train again"
             ) from None
         arrays["is_student"] = bool(arrays["is_student"])
         drives.append(DriveRecord(**arrays))

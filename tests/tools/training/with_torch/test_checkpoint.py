@@ -29,11 +29,11 @@ def test_what_is_no_checkpoint_of_these_networks_is_one_line(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "Policy", lambda: Policy(PolicySize(row=31)))
         checkpoint.save(tmp_path, {"rounds": [2]})
-    refused("found one of others; train anew")
+    refused("found one of others; train again")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "FORMAT", 1)
         checkpoint.save(tmp_path, {})
-    refused(rf"expected a checkpoint of format {checkpoint.FORMAT}, found 1; train anew")
+    refused(rf"expected a checkpoint of format {checkpoint.FORMAT}, found 1; train again")
     path = tmp_path / checkpoint.NAME
     whole = path.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], whole[:200], b"x" * 100):
@@ -50,7 +50,7 @@ def test_a_loss_that_is_no_number_at_once_can_be_gone_on_from(
     for options in ([], ["--resume", "--learning-rate", "0.001"]):
         words = ["train", tmp_path, *SMALL, *options, "-q"]
         error = modeld.refused(1, "expected a loss that falls, found nan", *words).err
-        assert "go on from the last checkpoint with --resume" in error
+        assert "continue from the last checkpoint with --resume" in error
         state = checkpoint.load(tmp_path)
         assert state["vision"]["step"] == len(state["rounds"]) == 0
 

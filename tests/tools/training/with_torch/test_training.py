@@ -159,7 +159,7 @@ def test_training_is_interrupted_goes_on_and_ends_with_models(
     assert "Traceback" not in error
     seeds = f"--seed: expected 7, with which the training in {directory} began, found 1"
     for options, said in (
-        ([], "found one; go on with --resume"),
+        ([], "found one; continue with --resume"),
         (["--resume", "--seed", "1"], seeds),
     ):
         modeld.refused(2, said, "train", directory, *options, *SMALL)
