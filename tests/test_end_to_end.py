@@ -49,7 +49,7 @@ def test_daemon_process_publishes_to_a_foreign_subscriber(artifact: Path, tmp_pa
         )  # fmt: skip
         camera = stack.enter_context(
             process(
-                "-m", "tools.lib.bench_camera", "--server", server, "--bus", bus, "--frames", "8",
+                "-m", "tools.bench.camera", "--server", server, "--bus", bus, "--frames", "8",
                 "--size", "1928", "1208", "--rate-hz", "8",
                 log=tmp_path / "camera.log", stdin=subprocess.PIPE,
             )

@@ -37,35 +37,63 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
-    "make-model": Command("tools.make_model", "write the example ONNX models"),
-    "compile": Command("tools.compile", "compile ONNX models into one artifact"),
-    "inspect": Command("tools.inspect", "show what is inside an artifact, a model or a log"),
-    "exec": Command("tools.exec", "run an artifact once on NumPy inputs"),
-    "selftest": Command("tools.selftest", "run the self-test that an artifact carries"),
-    "bench": Command("tools.bench", "time an artifact, kernel by kernel"),
-    "devices": Command("tools.devices", "list the OpenCL devices and the default one"),
-    "doctor": Command("tools.doctor", "check this machine: drivers, device, permissions, kernels"),
-    "train": Command("tools.train", "train the driving model on rendered worlds"),
-    "make-drive": Command("tools.make_drive", "render a drive with known ground truth"),
-    "replay": Command("tools.replay", "send a recorded drive through the daemon's own code"),
-    "footage": Command("tools.footage", "score a model's lane lines on labelled footage"),
-    "compare": Command("tools.compare_logs", "compare two logs field by field, frame by frame"),
-    "regress": Command("tools.regress_drives", "compare model outputs on drives with references"),
-    "history": Command("tools.history", "plot metrics over commits, and judge the latest"),
-    "export": Command("tools.export", "convert a log to MCAP, overlay video or rerun"),
-    "run": Command("tools.run", "run the daemon on live cameras and a live bus"),
-    "config": Command("tools.config", "show the daemon's settings and where they come from"),
-    "status": Command("tools.status", "show the health of the daemons on a bus"),
-    "params": Command("tools.params", "show the stack's parameters that the daemon reads"),
-    "models": Command("tools.store_models", "add, check and select the daemon's models"),
-    "install-unit": Command("tools.install_unit", "write systemd units and a configuration"),
-    "keys": Command("tools.keys", "create the keys of a bus between machines"),
-    "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
-    "bridge": Command("tools.bridge", "forward services from one bus to another"),
-    "view": Command("tools.view", "watch a daemon, or look through a log, on a local page"),
-    "play": Command("tools.play", "play a recorded drive to a running daemon"),
-    "drive": Command("tools.drive", "drive a simulated car with a model (closed loop)"),
-    "demo": Command("tools.demo", "run an end-to-end demo"),
+    "make-model": Command("tools.commands.make_model", "write the example ONNX models"),
+    "compile": Command("tools.commands.compile", "compile ONNX models into one artifact"),
+    "inspect": Command(
+        "tools.commands.inspect", "show what is inside an artifact, a model or a log"
+    ),
+    "exec": Command("tools.commands.exec", "run an artifact once on NumPy inputs"),
+    "selftest": Command("tools.commands.selftest", "run the self-test that an artifact carries"),
+    "bench": Command("tools.bench.bench", "time an artifact, kernel by kernel"),
+    "devices": Command("tools.commands.devices", "list the OpenCL devices and the default one"),
+    "doctor": Command(
+        "tools.commands.doctor", "check this machine: drivers, device, permissions, kernels"
+    ),
+    "train": Command(
+        "tools.commands.on_drives.train", "train the driving model on rendered worlds"
+    ),
+    "make-drive": Command(
+        "tools.commands.on_drives.make_drive", "render a drive with known ground truth"
+    ),
+    "replay": Command(
+        "tools.commands.on_drives.replay", "send a recorded drive through the daemon's own code"
+    ),
+    "footage": Command(
+        "tools.commands.on_drives.footage", "score a model's lane lines on labelled footage"
+    ),
+    "compare": Command(
+        "tools.commands.on_drives.compare_logs", "compare two logs field by field, frame by frame"
+    ),
+    "regress": Command(
+        "tools.commands.on_drives.regress_drives", "compare model outputs on drives with references"
+    ),
+    "history": Command(
+        "tools.commands.on_drives.history", "plot metrics over commits, and judge the latest"
+    ),
+    "export": Command(
+        "tools.commands.on_drives.export", "convert a log to MCAP, overlay video or rerun"
+    ),
+    "run": Command("tools.commands.run", "run the daemon on live cameras and a live bus"),
+    "config": Command(
+        "tools.commands.config", "show the daemon's settings and where they come from"
+    ),
+    "status": Command("tools.commands.status", "show the health of the daemons on a bus"),
+    "params": Command("tools.commands.params", "show the stack's parameters that the daemon reads"),
+    "models": Command("tools.commands.store_models", "add, check and select the daemon's models"),
+    "install-unit": Command(
+        "tools.commands.install_unit", "write systemd units and a configuration"
+    ),
+    "keys": Command("tools.commands.keys", "create the keys of a bus between machines"),
+    "subscribe": Command("tools.commands.subscribe", "print the messages that arrive on the bus"),
+    "bridge": Command("tools.commands.bridge", "forward services from one bus to another"),
+    "view": Command(
+        "tools.commands.on_drives.view", "watch a daemon, or look through a log, on a local page"
+    ),
+    "play": Command("tools.commands.on_drives.play", "play a recorded drive to a running daemon"),
+    "drive": Command(
+        "tools.commands.on_drives.drive", "drive a simulated car with a model (closed loop)"
+    ),
+    "demo": Command("tools.commands.on_drives.demo", "run an end-to-end demo"),
 }
 
 # Top-level module of a package -> the extra of ours that brings it.

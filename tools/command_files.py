@@ -24,8 +24,7 @@ from tools.errors import (
     VideoError,
 )
 from tools.lib.file_kind import NOUNS
-from tools.lib.named_file import GIB, MIB, Role, check_named
-from tools.lib.outputs import check_outputs, tree
+from tools.lib.named_file import GIB, MIB, Role, check_named, check_outputs, tree
 
 _MAY_BE_ONNX = b"\x08"  # field 1, ir_version, comes first
 
@@ -159,7 +158,7 @@ def _demo(args: argparse.Namespace) -> More:
 
 def _run(args: argparse.Namespace) -> More:
     from modeld.service.config_sources import load_config
-    from tools.lib.setting_options import settings_given
+    from tools.service.setting_options import settings_given
 
     if args.config is not None:  # which is read here
         check_named("--config ", args.config, TOML)

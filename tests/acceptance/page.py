@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from tests.acceptance.plan import Run
-from tools.lib.report_page import table_part, whole_page
+from tools.report.report_page import table_part, whole_page
 
 Result = Mapping[str, Any]
 HEADER = (

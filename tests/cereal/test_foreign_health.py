@@ -13,7 +13,7 @@ from cereal.errors import MessageError
 from cereal.schema import content, member_name, new_event, read_event
 from tests.cereal.shared import write_log
 from tools.cli import main
-from tools.lib.message_values import to_plain
+from tools.messages.message_values import to_plain
 
 # An Event is two words, the second beginning with the number of the member, and one pointer.
 # `logMonoTime` @0 and `valid` @67 are no members, so ordinal 145 has number 143.

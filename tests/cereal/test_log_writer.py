@@ -18,7 +18,7 @@ from cereal.log_writer import FLUSH_INTERVAL_NS, GrowingLogWriter, LogSink, LogW
 from cereal.schema import read_event
 from tests.cereal.shared import largest_file, model_event, open_below, write_log
 from tests.logs import kills
-from tools.bench_log import typical_events
+from tools.bench.log import typical_events
 
 SECOND_NS = 1_000_000_000
 SOON_NS = 20_000_000
@@ -336,7 +336,7 @@ import signal
 import sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from cereal.log_writer import GrowingLogWriter, LogWriter
-from tools.bench_log import typical_events
+from tools.bench.log import typical_events
 kind = {"growing": GrowingLogWriter, "atomic": LogWriter}[sys.argv[2]]
 try:
     with kind(sys.argv[1]) as writer:

@@ -27,7 +27,7 @@ PACKAGES = ("cereal", "runtime", "scheduler", "modeld", "tools", "benchmarks", "
 CONFIGURATION = ("pyproject.toml", "tests/conftest.py")
 COMMAND_LINE = "tools/cli.py"
 # Every command reads this table; what its row imports, the module of the command imports, too.
-COMMAND_FILES, OUTPUTS = "tools/command_files.py", "tools/lib/outputs.py"
+COMMAND_FILES, OUTPUTS = "tools/command_files.py", "tools/lib/named_file.py"
 # What cleans up after the tests makes none of them fail, only those that import it.
 KEEPER = "tests/support/keeper.py"
 

@@ -56,7 +56,7 @@ def graph() -> Graph:
     [
         # A module, by its imports, and a command that the command line imports when it is asked.
         ("cereal/clock.py", CLOCK, INTERP),
-        ("tools/status.py", "tests/tools/test_status.py", INTERP),
+        ("tools/commands/status.py", "tests/tools/test_status.py", INTERP),
         # Data: a schema, rows that lie in a folder, golden text, a page's script, documents.
         ("cereal/log.capnp", "tests/modeld/test_fill_message.py", INTERP),
         ("scheduler/driving/interfaces/split-2025.toml",

@@ -20,7 +20,7 @@ from typing import Final
 
 from tests.debian.place_error import PlaceError
 from tests.debian.wheels import PYTHON, ROOT, fetch_wheels
-from tools.lib.debian_packages import fetch_root
+from tools.adreno.debian_packages import fetch_root
 
 SUITE: Final = "trixie"
 # By the kernel's name of a processor.

@@ -37,7 +37,7 @@ def main() -> int:
         )  # fmt: skip
         stack.enter_context(
             process(
-                "-m", "tools.lib.bench_camera", "--server", server, "--bus", bus, "--frames", "4",
+                "-m", "tools.bench.camera", "--server", server, "--bus", bus, "--frames", "4",
                 "--size", "1928", "1208", "--rate-hz", _RATE_HZ,
                 log=place / "camera.log", stdin=subprocess.PIPE,
             )

@@ -29,7 +29,7 @@ CAMERA = """\
 [Service]
 DynamicUser=yes
 Group=modeld
-ExecStart=/bin/sh -c "sleep infinity | exec /opt/modeld/bin/python -m tools.lib.bench_camera \
+ExecStart=/bin/sh -c "sleep infinity | exec /opt/modeld/bin/python -m tools.bench.camera \
 --server camerad --bus {bus} --size 1928 1208 --frames 1 --rate-hz 20"
 """
 # What the unit has to allow.

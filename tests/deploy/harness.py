@@ -85,7 +85,7 @@ class Harness(Machine):
         if on:
             self._camera = subprocess.Popen(
                 [
-                    str(self._python), "-m", "tools.lib.bench_camera", "--server", self._server,
+                    str(self._python), "-m", "tools.bench.camera", "--server", self._server,
                     "--bus", self._bus, "--size", "1928", "1208", "--frames", "1",
                     "--rate-hz", "20",
                 ],

@@ -19,9 +19,9 @@ from cereal.transport import MsgqTransport
 from cereal.visionipc.server import VisionIpcServer
 from modeld.service.config import Config
 from modeld.startup import ROAD_STREAM, WIDE_STREAM, StopSignals
-from tools.lib.camera_process import CarBus
-from tools.lib.drive_messages import READOUT_NS, FrameTimes, Mounting
-from tools.lib.telemetry import CarSample
+from tools.messages.camera_process import CarBus
+from tools.messages.drive_messages import READOUT_NS, FrameTimes, Mounting
+from tools.messages.telemetry import CarSample
 
 SIZE = (1928, 1208)
 BUFFERS = 8

@@ -28,7 +28,7 @@ from tests.deploy.machine import checked
 from tests.deploy.page import ROOT, Step, steps
 from tests.deploy.service_stand_in import StandIn, read_unit
 from tests.support.built import interface_models
-from tools import install_unit
+from tools.commands import install_unit
 
 pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 

@@ -24,7 +24,7 @@ from tests.gpu import plan, stages
 from tests.gpu.report import failures, markdown
 from tools.checkup.scrub import Scrubber
 from tools.lib.json_output import json_text
-from tools.lib.opencl_drivers import VARIABLE
+from tools.service.opencl_drivers import VARIABLE
 
 DRIVERS_LIMIT_S = 30.0
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools.make_model import BENCHMARKS, MODELS
+from tools.commands.make_model import BENCHMARKS, MODELS
 
 # Seconds of all of it, and at which share of them each stage is cut; what is left goes to the next.
 SECONDS: Final = 430.0

@@ -14,7 +14,7 @@ import pytest
 from tests.gpu import kit, plan, stages
 from tests.gpu.processes import CUT, Done, run
 from tests.gpu.report import failures, markdown
-from tools.make_model import BENCHMARKS, MODELS
+from tools.commands.make_model import BENCHMARKS, MODELS
 
 ROOT = kit.ROOT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tools.lib.opencl_drivers import vendors_with
+from tools.service.opencl_drivers import vendors_with
 
 if __name__ == "__main__":
     print(*vendors_with(Path(sys.argv[1])))

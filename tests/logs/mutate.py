@@ -17,8 +17,8 @@ from cereal.errors import LogError, MessageError
 from cereal.log_reader import LogTruncatedWarning, read_log, read_log_bytes
 from cereal.log_writer import GrowingLogWriter
 from cereal.schema import new_event, read_event
-from tools.bench_log import typical_events
-from tools.lib.message_values import message_to_plain
+from tools.bench.log import typical_events
+from tools.messages.message_values import message_to_plain
 
 EVENTS = 60
 

@@ -9,7 +9,7 @@ import numpy as np
 from tests.reference_loop.loop import Car, Moment
 from tests.reference_loop.rules import Driver
 from tests.reference_loop.warps import Lens, Picture
-from tools.lib.video import Video
+from tools.video.video import Video
 
 CLIP = Path(__file__).parents[3] / "shared/data/dashcam/solidWhiteRight.mp4"
 WIDTH, HEIGHT = 960, 540

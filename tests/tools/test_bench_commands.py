@@ -22,16 +22,9 @@ from tests.runtime import tiny
 from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.conftest import Modeld
 from tests.tools.small_monitoring import write_small_monitoring
-from tools import (
-    bench_against,
-    bench_bus,
-    bench_daemon,
-    bench_host,
-    bench_log,
-    bench_roofline,
-)
-from tools.lib import ceilings, peers
-from tools.lib.peers import Peer
+from tools.bench import against, bus, daemon, host, log, roofline
+from tools.timing import ceilings, peers
+from tools.timing.peers import Peer
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +45,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """As many threads as the device of this process has; blocks without pauses."""
     monkeypatch.setenv("POCL_MAX_PTHREAD_COUNT", "")  # restored afterwards
-    monkeypatch.setattr(bench_against, "PAUSE_S", 0.0)
+    monkeypatch.setattr(against, "PAUSE_S", 0.0)
     return ["--threads", str(choose_device().info.compute_units)]
 
 
@@ -178,7 +171,7 @@ def test_roofline_judges_every_launch(
 ) -> None:
     monkeypatch.setattr(ceilings, "CACHES", tmp_path)  # small caches: small arrays, little time
     monkeypatch.setattr(ceilings.CeilingProbe.__init__, "__defaults__", ((1 << 16, 1 << 20), 10**5))
-    monkeypatch.setattr(bench_roofline, "ROUNDS", 1)
+    monkeypatch.setattr(roofline, "ROUNDS", 1)
     artifact = tiny.write(tmp_path / "tiny.pkl")
     found = modeld(0, "bench", "--json", artifact, "--roofline", "--iters", "3").json
     assert sorted(row["launch"] for row in found["launches"]) == [0, 1, 2, 3, 4]
@@ -237,7 +230,7 @@ def test_paced_says_what_came_of_real_time(tmp_path: Path) -> None:
 def test_bus_loses_nothing_and_has_the_documented_keys(
     modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_bus.measure, "__defaults__", (None, None, 20, 2, 20))
+    monkeypatch.setattr(bus.measure, "__defaults__", (None, None, 20, 2, 20))
     found = modeld(0, "bench", "--json", "--bus", "--seconds", "0.05").json
     for name in ("zmq_ipc", "msgq"):
         one = found[name]
@@ -255,7 +248,7 @@ def test_bus_loses_nothing_and_has_the_documented_keys(
 def test_a_daemon_that_waits_takes_little(
     tiny_model: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_bus.measure, "__defaults__", (None, None, 20, 2, 20))
+    monkeypatch.setattr(bus.measure, "__defaults__", (None, None, 20, 2, 20))
     found = modeld(0, "bench", "--json", "--bus", "--seconds", "0.05", "--model", tiny_model).json
     for name in ("zmq_ipc", "msgq"):
         # A loop that looked again and again would take all of a core.
@@ -266,12 +259,12 @@ def test_reading_a_log_is_measured(
     tmp_path: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "rlog.zst"
-    bench_log.write_typical_log(path, 500)
+    log.write_typical_log(path, 500)
     found = modeld(0, "bench", "--json", "--log", path).json
     assert found["events"] == 500
     assert found["content_bytes"] > found["file_bytes"] == path.stat().st_size
     assert min(found[f"{way}_mb_per_s"] for way in ("read", "split", "unpack")) > 0
-    monkeypatch.setattr(bench_log, "EVENTS", 200)
+    monkeypatch.setattr(log, "EVENTS", 200)
     assert modeld(0, "bench", "--json", "--log").json["events"] == 200
     assert "a reader for each event" in modeld(0, "bench", "--log", path).out
 
@@ -279,8 +272,8 @@ def test_reading_a_log_is_measured(
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A benchmark that waits little before and after its frames."""
-    monkeypatch.setattr(bench_daemon, "SETTLE_S", 0.2)
-    monkeypatch.setattr(bench_daemon, "LAST_MESSAGE_S", 0.3)
+    monkeypatch.setattr(daemon, "SETTLE_S", 0.2)
+    monkeypatch.setattr(daemon, "LAST_MESSAGE_S", 0.3)
 
 
 @pytest.mark.opencl
@@ -302,7 +295,7 @@ def test_daemon_is_measured_as_a_process(tiny_model: Path, modeld: Modeld) -> No
 def test_the_daemon_besides_its_model_is_measured(
     tiny_model: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_host, "WARM_UP_STEPS", 5)
+    monkeypatch.setattr(host, "WARM_UP_STEPS", 5)
     found = modeld(0, "bench", "--json", "--host", "--model", tiny_model, "--iters", "10").json
     assert found["frames"] == 10
     for name in ("cpu_us", "wall_us"):

@@ -15,10 +15,10 @@ from runtime.errors import InputError
 from tests.runtime import tiny
 from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.conftest import Modeld
-from tools import bench
+from tools.bench import bench
 from tools.errors import UsageError
-from tools.lib.run_times import measure
-from tools.lib.trace import phased_runs
+from tools.timing.run_times import measure
+from tools.timing.trace import phased_runs
 
 OPTIONS = sorted({name for mode in bench.MODES.values() for name in mode.takes.split()})
 

@@ -22,7 +22,7 @@ from runtime.own_process import own_command
 from tests.cereal.shared import own_rings
 from tests.support.waiting import until
 from tests.tools.conftest import Modeld
-from tools.lib.bus_bridge import ROUND_MESSAGES, Bridge
+from tools.service.bus_bridge import ROUND_MESSAGES, Bridge
 
 NAMES = ("carState", "modelV2")
 LONG_S = 20

@@ -19,20 +19,19 @@ from cereal.log_reader import read_log
 from tests.tools import tiny_driving
 from tests.tools.conftest import Modeld
 from tests.tools.tiny_driving import write_tiny_driving
-from tools import demo
 from tools.cli import main
 from tools.closed_loop import trained_model
 from tools.closed_loop.cameras import Cameras, device_cameras
 from tools.closed_loop.clip import MOST_PICTURES, clip_frames
 from tools.closed_loop.live import LiveOptions
-from tools.closed_loop.scenario import STANDARD
 from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
-from tools.closed_loop.trial import make_trial
+from tools.closed_loop.trial import STANDARD, make_trial
+from tools.commands.on_drives import demo
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.example_models.policy import PolicyConfig, build_policy
 from tools.example_models.vision import VisionConfig, build_vision
-from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.lib.processes import Child, ProcessError
+from tools.messages.drive_log import OUTPUT_SERVICES
 
 FRAMES = 20
 TRAINED_FRAMES = 60

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.tools.conftest import Modeld
-from tools import cli, doctor
+from tools import cli
 from tools.checkup.findings import Section
 from tools.checkup.parts import LIMITS, ON_DEVICE
+from tools.commands import doctor
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -16,10 +16,10 @@ import pytest
 
 from modeld.service.config_sources import load_config
 from tests.tools.conftest import Modeld, Said
-from tools import install_unit
-from tools.install_unit import DAEMONS
-from tools.lib import unit_paths
-from tools.lib.unit_paths import start_problem
+from tools.commands import install_unit
+from tools.commands.install_unit import DAEMONS
+from tools.service import unit_paths
+from tools.service.unit_paths import start_problem
 
 BIN = Path(sys.prefix) / "bin/modeld"
 UNITS = tuple(f"etc/systemd/system/{daemon.name}.service" for daemon in DAEMONS)
@@ -141,16 +141,20 @@ def test_a_program_that_the_sandbox_hides_is_a_warning(tmp_path: Path, install: 
     said = install("--bin", "/root/.venv/bin/modeld", *place).err.splitlines()
     assert [line.partition("; ")[0].partition(": the unit does not see it: ") for line in said] == [
         (
-            "W tools.install_unit: ExecStart=/root/.venv/bin/modeld",
+            "W tools.commands.install_unit: ExecStart=/root/.venv/bin/modeld",
             SEES_NOT,
             "ProtectHome=yes hides /root",
         ),
         (
-            "W tools.install_unit: --config /run/user/0/modeld",
+            "W tools.commands.install_unit: --config /run/user/0/modeld",
             SEES_NOT,
             "ProtectHome=yes hides /run/user",
         ),
-        ("W tools.install_unit: --store /home/me/models", SEES_NOT, "ProtectHome=yes hides /home"),
+        (
+            "W tools.commands.install_unit: --store /home/me/models",
+            SEES_NOT,
+            "ProtectHome=yes hides /home",
+        ),
     ]
     found = install("--bin", "/root/.venv/bin/modeld", *place, "--json").json["warnings"]
     assert len(found) == 3

@@ -29,11 +29,11 @@ from runtime.opencl.device import choose_device
 from tests.runtime import tiny
 from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of, repeating
-from tools.lib.health_judge import problems_of, quantile_ms, stages_since
-from tools.lib.health_text import Painter, duration_text, health_text
-from tools.lib.message_values import to_plain
-from tools.lib.running_models import comparison
+from tools.messages.message_values import to_plain
 from tools.regress.environment import describe_environment
+from tools.service.health_judge import problems_of, quantile_ms, stages_since
+from tools.service.health_text import Painter, duration_text, health_text
+from tools.service.running_models import comparison
 
 NS_PER_S = 1_000_000_000
 NOW_NS = 100 * NS_PER_S

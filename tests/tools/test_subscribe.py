@@ -15,8 +15,8 @@ from cereal.log_reader import read_log
 from cereal.schema import new_event
 from tests.tools.conftest import Modeld, Said
 from tests.tools.messages import damaged, event_of, repeating
-from tools import subscribe
-from tools.lib.drive_log import OUTPUT_SERVICES
+from tools.commands import subscribe
+from tools.messages.drive_log import OUTPUT_SERVICES
 
 Follow = Callable[..., Said]
 
@@ -138,7 +138,7 @@ def test_lines_come_while_it_runs_and_the_sum_after_the_signal(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     bus, log = f"ipc://{tmp_path}", tmp_path / "live.rlog"
-    command = [sys.executable, "-m", "tools.subscribe", "modelV2", "--json", "--bus", bus]
+    command = [sys.executable, "-m", "tools.commands.subscribe", "modelV2", "--json", "--bus", bus]
     with (
         repeating(bus, ("modelV2", event_of("modelV2"))),
         subprocess.Popen(

@@ -1,7 +1,7 @@
 """What a kernel costs on an Adreno: waves, time without stalls, and what is wrong with it.
 
 *Floor*: issue slots x work-items / (lanes x clock), as if no wave ever waited. A frame takes more,
-and `tools.lib.adreno_time` has by how much.
+and `tools.adreno.adreno_time` has by how much.
 """
 
 from __future__ import annotations

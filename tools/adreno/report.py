@@ -13,13 +13,13 @@ from runtime.origin import short_origin
 from runtime.quantities import count_text
 from scheduler.debug.viz import PageTable
 from scheduler.device.spec import SPECS
+from tools.adreno.adreno_time import SLOTS
 from tools.adreno.build import Progress, build
 from tools.adreno.cost import GPU_TABLE, EntryCost, KernelCost, entry_cost
 from tools.adreno.sources import kernel_sources
 from tools.adreno.statistics import Slots
 from tools.adreno.toolchain import MESA, Toolchain
 from tools.errors import ArtifactMismatchError, UsageError
-from tools.lib.adreno_time import SLOTS
 from tools.lib.table import Section
 
 _HEADER = (

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from runtime.files.cache_dir import cache_dir
+from tools.adreno.debian_packages import Progress, fetch_root, package_versions
 from tools.errors import MissingPackageError, ToolchainError, ToolchainMissingError
-from tools.lib.debian_packages import Progress, fetch_root, package_versions
 
 SUITE: Final = "trixie"
 MESA: Final = "25.0.7-2+deb13u1"

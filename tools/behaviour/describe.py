@@ -13,8 +13,8 @@ from tools.behaviour.gates import GateVerdict
 from tools.behaviour.headline import SUMMARY_HEADER, summary_rows
 from tools.behaviour.quantities import QUANTITIES
 from tools.behaviour.verdict import BehaviourVerdict
-from tools.lib.report_page import folded, table_part
 from tools.lib.table import format_table
+from tools.report.report_page import folded, table_part
 
 TITLE = "What it does to the drive"
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from modeld.constants import LANE_LINE_COUNT, ROAD_EDGE_COUNT, X_IDXS
 from tools.behaviour.labels import LabelledFrame, Labels
 from tools.behaviour.road_plane import where_crossed
-from tools.lib.drive_log import Curves
+from tools.messages.drive_log import Curves
 
 # What is compared: two lines, the middle between them, and the planned path with that middle.
 NAMES = ("left", "right", "centre", "path")

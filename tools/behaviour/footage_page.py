@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from tools.behaviour.footage import LEFT_LINE, PROBABLE, RIGHT_LINE, Subject
 from tools.behaviour.labels import SIDES, LabelledFrame, Labels
-from tools.lib.camera import project
-from tools.lib.drive_log import Curves
-from tools.lib.report_page import PAGE_END, page_start, table_part
-from tools.lib.svg import path_data
+from tools.messages.camera import project
+from tools.messages.drive_log import Curves
+from tools.report.report_page import PAGE_END, page_start, table_part
+from tools.report.svg import path_data
 
 # What a table shows of each subject; --json has the rest.
 SHOWN = {

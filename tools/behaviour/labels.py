@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from modeld.vehicle.calibration import Camera
 from tools.behaviour.road_plane import RoadPlane
 from tools.errors import LabelsError, UsageError
-from tools.lib.camera import stand_in_camera
 from tools.lib.given_text import GivenText
-from tools.lib.video_camera import VideoCamera, parse_video_camera
+from tools.messages.camera import stand_in_camera
+from tools.video.video_camera import VideoCamera, parse_video_camera
 
 SIDES = ("left", "right")
 # Fewer and there is nothing to fit a parabola to.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from modeld.vehicle.calibration import Camera
 from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
-from tools.lib.camera import project
+from tools.messages.camera import project
 
 Floats = NDArray[np.float64]
 

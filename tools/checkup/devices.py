@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runtime.quantities import size_text
 from tools.checkup.findings import Section
-from tools.lib.opencl_drivers import DRIVERS, VENDORS, declared, nodes_of, undeclared
+from tools.service.opencl_drivers import DRIVERS, VENDORS, declared, nodes_of, undeclared
 
 
 def devices(device: str | None, root: Path = Path("/")) -> Section:

@@ -13,7 +13,7 @@ from typing import Final
 from runtime.quantities import size_text
 from tools.checkup.findings import Section
 from tools.checkup.sensors import Sensors, read_sensors
-from tools.lib.opencl_drivers import DRIVERS, nodes_of
+from tools.service.opencl_drivers import DRIVERS, nodes_of
 
 OUR_PACKAGES: Final = ("modeld", "numpy", "pyzmq", "pycapnp", "pyopencl")
 OPTIONAL_PACKAGES: Final = ("pocl-binary-distribution", "onnx", "onnxruntime", "av")

@@ -11,7 +11,7 @@ from tools.checkup.machine import judge_heat
 from tools.checkup.sensors import read_sensors
 
 if TYPE_CHECKING:
-    from tools.lib.roofline import KernelRow
+    from tools.timing.roofline import KernelRow
 
 EXAMPLE: Final = "example.pkl"
 EXAMPLE_INTERFACE: Final = "split-2025"
@@ -78,7 +78,7 @@ def make_example(place: Path, device: str | None) -> Path:
     from scheduler.check.vectors import with_self_test
     from scheduler.compile import compile_driving
     from scheduler.device.targets import AUTO, target_for
-    from tools.make_model import write_interface
+    from tools.example_models.write import write_interface
 
     models = [path for path, _ in write_interface(place, EXAMPLE_INTERFACE)]
     compiled = with_self_test(compile_driving(models, target=target_for(AUTO, device)))
@@ -111,10 +111,16 @@ def self_test(path: Path, device: str | None) -> Section:
 def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
     """Return the slowest kernels beside what the device could do, and the time of a frame."""
     import runtime
-    from tools.lib.ceilings import CeilingProbe, describe
-    from tools.lib.program_inputs import make_inputs
-    from tools.lib.roofline import make_kernels, make_rows, quietest, share_below, weight_bytes_of
-    from tools.lib.run_times import measure
+    from tools.timing.ceilings import CeilingProbe, describe
+    from tools.timing.program_inputs import make_inputs
+    from tools.timing.roofline import (
+        make_kernels,
+        make_rows,
+        quietest,
+        share_below,
+        weight_bytes_of,
+    )
+    from tools.timing.run_times import measure
 
     section = Section("kernels")
     opened = runtime.choose_device(device)

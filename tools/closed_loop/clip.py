@@ -19,7 +19,7 @@ from tools.closed_loop.cameras import device_cameras
 from tools.closed_loop.scenes import Scene
 from tools.closed_loop.simulation import FRAME_S
 from tools.closed_loop.trial import Trial
-from tools.lib.drive_log import Curves
+from tools.messages.drive_log import Curves
 from tools.views.canvas import Canvas
 from tools.views.overlay import (
     BLUE,

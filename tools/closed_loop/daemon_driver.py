@@ -17,7 +17,7 @@ from tools.closed_loop.messages import DEVICE, SENSOR, CarMessages, Falsify, cam
 from tools.closed_loop.simulation import FRAME_S, TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import Trial
 from tools.drives.drive import DriveInfo, Message, Moment
-from tools.lib.drive_messages import Mounting
+from tools.messages.drive_messages import Mounting
 from tools.playback.session import PlaybackSession, Programs
 
 # A monotonic clock never reads 0.

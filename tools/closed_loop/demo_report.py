@@ -22,9 +22,9 @@ from tools.closed_loop.result import Drive, Outcome
 from tools.closed_loop.scenes import COMPARED_M, Scene, line_errors_m, road_pictures
 from tools.closed_loop.simulation import End
 from tools.errors import UsageError
-from tools.lib.drive_log import Curves, DriveLog
-from tools.lib.drive_messages import Mounting
-from tools.lib.report import (
+from tools.messages.drive_log import Curves, DriveLog
+from tools.messages.drive_messages import Mounting
+from tools.report.report import (
     MAX_PICTURES,
     Picture,
     Report,

@@ -14,8 +14,8 @@ from modeld.constants import X_IDXS
 from tools.closed_loop.cameras import device_cameras
 from tools.closed_loop.simulation import Simulation
 from tools.closed_loop.trial import Trial
-from tools.lib.drive_log import Curve, Curves
-from tools.lib.picture import encode_jpeg
+from tools.messages.drive_log import Curve, Curves
+from tools.report.picture import encode_jpeg
 from tools.world.body import Body
 from tools.world.curves import Floats
 from tools.world.expert import Expert

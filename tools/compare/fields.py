@@ -2,7 +2,7 @@
 
 Messages of one shape have the same value at the same index, so that many frames can be compared as
 arrays; what stands where is worked out once per shape. Which fields there are comes from the
-schema (`tools.lib.message_values`): a field that is declared tomorrow is compared tomorrow.
+schema (`tools.messages.message_values`): a field that is declared tomorrow is compared tomorrow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.lib.message_values import flatten_message, has_field
+from tools.messages.message_values import flatten_message, has_field
 
 Discrete = bool | int | str | bytes
 # Of each column of a message its path, and the length of its list, -1 for a single value.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tools.behaviour.difference import Sides
 from tools.behaviour.verdict import BehaviourVerdict
-from tools.lib.drive_time import DriveTime
+from tools.messages.drive_time import DriveTime
 
 FindingKind = Literal[
     "missing",  # a frame, or a message, of the left log that the right one lacks

@@ -16,7 +16,7 @@ from tools.compare.page_parts import (
     verdict_part,
 )
 from tools.compare.paths_part import paths_part, worst_paths
-from tools.lib.report_page import folded, title_of_two, whole_page, write_page
+from tools.report.report_page import folded, title_of_two, whole_page, write_page
 
 
 def write_comparison(path: Path, comparison: Comparison) -> None:

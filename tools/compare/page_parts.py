@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tools.behaviour.headline import gates_sentence, path_sentence
 from tools.compare.describe import FINDING_HEADER, KIND_TEXTS, finding_row, name_of, verdict
 from tools.compare.findings import Comparison, FieldSeries, FieldStatistics, Finding
-from tools.lib.report_page import table_part
-from tools.lib.svg import Chart, Margins, padded_range
+from tools.report.report_page import table_part
+from tools.report.svg import Chart, Margins, padded_range
 
 COMPARE_STYLE = """
 .chart .left-line { stroke: var(--accent); }

@@ -15,7 +15,7 @@ from cereal.errors import CerealError
 from cereal.log_reader import read_log
 from tools.behaviour.headline import worst_frame
 from tools.compare.findings import Comparison
-from tools.lib.svg import Chart, padded_range
+from tools.report.svg import Chart, padded_range
 
 # As far as a path is drawn, and what the model may say of it at most.
 FAR_M = 100.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tools.drives.open_drive import DriveOptions
 from tools.lib.number_options import MOST_HZ, MOST_PX, above
-from tools.lib.telemetry import DEFAULT_SPEED_MPS, MAX_GAP_S
-from tools.lib.video_camera import read_video_camera
+from tools.messages.telemetry import DEFAULT_SPEED_MPS, MAX_GAP_S
+from tools.video.video_camera import read_video_camera
 
 TELEMETRY = (
     "Telemetry of a video is a CSV file with the columns t_s,speed_mps and optionally "

@@ -37,10 +37,10 @@ from tools.drives.comma2k19_files import (
 from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
 from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError
-from tools.lib.drive_messages import DriveMessages, FrameTimes, Mounting
-from tools.lib.outputs import tree
-from tools.lib.telemetry import Series, Telemetry, measured_series
-from tools.lib.video import Video
+from tools.lib.named_file import tree
+from tools.messages.drive_messages import DriveMessages, FrameTimes, Mounting
+from tools.messages.telemetry import Series, Telemetry, measured_series
+from tools.video.video import Video
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from cereal.frames import Frame, FrameFormat
 from modeld.vehicle.calibration import DeviceCameras
 from tools.errors import PictureSizeError
-from tools.lib.drive_messages import Mounting
+from tools.messages.drive_messages import Mounting
 
 # A drive fills the buffers of its frames again after this many moments: what reads ahead may hold
 # fewer than that many, and what keeps a frame copies it.

@@ -17,7 +17,7 @@ from tools.drives.encode_index import INDEX
 from tools.drives.log_events import read_messages
 from tools.drives.migrations import Migrator, Recorder
 from tools.drives.thinned_states import STATE, Rows
-from tools.lib.drive_messages import Mounting
+from tools.messages.drive_messages import Mounting
 
 logger = logging.getLogger(__name__)
 

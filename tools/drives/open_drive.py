@@ -17,7 +17,7 @@ from typing import Protocol, cast
 from tools.drives.drive import Drive
 from tools.errors import DriveError
 from tools.lib.named_file import what_is_at
-from tools.lib.video_camera import VideoCamera
+from tools.video.video_camera import VideoCamera
 
 KINDS = ("tools.drives.openpilot", "tools.drives.comma2k19", "tools.drives.video_drive")
 

@@ -26,7 +26,7 @@ from tools.drives.segment_files import (
     segments_in,
 )
 from tools.errors import DriveError
-from tools.lib.outputs import tree
+from tools.lib.named_file import tree
 
 
 @dataclass(frozen=True, slots=True)

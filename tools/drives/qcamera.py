@@ -22,8 +22,8 @@ from modeld.errors import CameraConfigError
 from modeld.vehicle.calibration import Camera, DeviceCameras, find_cameras
 from tools.drives.hevc_frames import MAX_PICTURES
 from tools.errors import DriveError, MissingPackageError, VideoError
-from tools.lib.drive_messages import Mounting
-from tools.lib.video import Video, VideoFrame
+from tools.messages.drive_messages import Mounting
+from tools.video.video import Video, VideoFrame
 
 # What devices write (openpilot's encoder, 2020 to 2026).
 SIZE: Final = (526, 330)

@@ -1,7 +1,7 @@
 """Child processes of demo and benchmarks: started together, watched together, never left behind.
 
 The standard library does the work; this keeps the bookkeeping in one place. Called by
-``tools.demo`` and the ``tools.bench_*`` modules.
+``tools.commands.on_drives.demo`` and the ``tools.bench_*`` modules.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Final
 
 from runtime.own_process import own_command
 from tools.errors import ToolError
@@ -151,3 +152,27 @@ class Child:
         except BrokenPipeError:
             # It ended before it read everything; its exit code tells the rest.
             return
+
+
+# ----------------------------------------------------------------------------------------------
+# Says how many threads OpenCL drivers on the CPU have: they read it when devices are opened.
+
+THREADS_VARIABLE: Final = "POCL_MAX_PTHREAD_COUNT"
+
+
+def threads_of_one(processes: int) -> int:
+    """Return how many threads a driver may have in each of so many processes.
+
+    Its threads wait for each other busily, so all processes together get no more than there are.
+    """
+    return max(1, len(os.sched_getaffinity(0)) // processes)
+
+
+def thread_setting(threads: int) -> dict[str, str]:
+    """Return what an environment has to say for so many threads."""
+    return {THREADS_VARIABLE: str(threads)}
+
+
+def limit_threads(threads: int) -> None:
+    """Let the driver of this process have so many threads, unless the user has said."""
+    os.environ.setdefault(THREADS_VARIABLE, str(threads))

@@ -16,7 +16,6 @@ from typing import Any, Final, Protocol
 from cereal.errors import MessageError
 from cereal.schema import read_event
 from cereal.transport.base import Transport
-from tools.lib.health_judge import Health
 from tools.live.camera_pictures import CameraPictures
 from tools.live.cameras import ROAD, WIDE, CameraTable
 from tools.live.field_ear import FieldEar, Sample
@@ -24,7 +23,8 @@ from tools.live.fields import FieldPath
 from tools.live.health import describe_health
 from tools.live.messages import Json, Moment, Shown
 from tools.live.newest import HEALTH, SERVICES, Newest, Row
-from tools.playback.player_threads import yield_to_others
+from tools.playback.threads import yield_to_others
+from tools.service.health_judge import Health
 
 STREAMS: Final = (ROAD, WIDE)
 # Of these only the newest counts; all others are read one by one, so that no row is missing.

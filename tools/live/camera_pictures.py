@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cereal.cameras import CameraServer, CameraSource
 from cereal.errors import CerealError
 from cereal.frames import Frame
-from tools.lib.picture import encode_jpeg
+from tools.report.picture import encode_jpeg
 from tools.views.frames import planes
 
 # Of each camera: an answer comes some 50 ms after its frame, on a slow machine a few frames later.

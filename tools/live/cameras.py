@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from modeld.errors import CameraConfigError
 from modeld.vehicle.calibration import Camera, DeviceCameras, find_readouts
 from modeld.vehicle.view_geometry import rot_from_euler
-from tools.lib.camera import stand_in_camera
 from tools.live.newest import Surroundings
+from tools.messages.camera import stand_in_camera
 from tools.views.answer import Rpy
 
 ROAD, WIDE = "road", "wideRoad"

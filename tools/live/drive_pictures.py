@@ -23,10 +23,10 @@ from tools.drives.drive import Drive, DriveInfo
 from tools.drives.segment_drive import SegmentDrive
 from tools.drives.video_drive import VideoDrive
 from tools.errors import ToolError
-from tools.lib.picture import encode_jpeg
 from tools.live.cameras import ROAD, WIDE
 from tools.live.messages import Shown
-from tools.playback.player_threads import yield_to_others
+from tools.playback.threads import yield_to_others
+from tools.report.picture import encode_jpeg
 from tools.views.frames import planes
 
 # Segments of a route that are open at once, and that are looked into for a frame: the one where it

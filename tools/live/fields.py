@@ -16,8 +16,9 @@ import numpy as np
 
 from cereal.errors import MessageError
 from cereal.schema import log, member_name, read_event
-from tools.lib.message_values import Field as SchemaField
-from tools.lib.message_values import (
+from tools.live.schema_notes import schema_notes, unit_of
+from tools.messages.message_values import Field as SchemaField
+from tools.messages.message_values import (
     Selection,
     Type,
     Value,
@@ -25,7 +26,6 @@ from tools.lib.message_values import (
     flatten_message,
     has_field,
 )
-from tools.live.schema_notes import schema_notes, unit_of
 
 Shown = bool | int | float | str | None
 """A value as the page gets it; None where a message has none there, or it is not finite."""

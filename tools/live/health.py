@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
-from tools.lib.health_judge import Health, problems_of, quantile_ms, stages_since
+from tools.service.health_judge import Health, problems_of, quantile_ms, stages_since
 
 _SHA_DIGITS = 12
 

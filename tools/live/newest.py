@@ -13,8 +13,8 @@ from typing import Any, Final
 from cereal.errors import MessageError
 from cereal.schema import enumerant_name, member_name, reading
 from modeld.health.reporter import HEALTH_SERVICES
-from tools.lib.health_judge import Health
-from tools.lib.message_values import to_plain
+from tools.messages.message_values import to_plain
+from tools.service.health_judge import Health
 from tools.views.answer import Answer, AnswerReader, Rpy
 
 HEALTH: Final = HEALTH_SERVICES["driving"]

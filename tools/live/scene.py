@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from tools.lib.camera import project
 from tools.live.cameras import View
+from tools.messages.camera import project
 from tools.views.answer import Answer, Curve, Lead
 from tools.views.overlay import (
     HALF_CAR_M,

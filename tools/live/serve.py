@@ -19,7 +19,6 @@ from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.drives.openpilot import drive_logs
 from tools.drives.segment_files import SMALL_VIDEO, segment_at
 from tools.errors import DriveError, ToolError, UsageError
-from tools.lib.bus_options import addresses_of, open_bus, open_camera_server
 from tools.live.bus_feed import STREAMS, BusFeed, LiveOptions, Seen
 from tools.live.camera_pictures import CameraPictures
 from tools.live.cameras import CameraTable
@@ -29,7 +28,8 @@ from tools.live.log_source import WARM_UP_ROWS, LogSource
 from tools.live.messages import Json
 from tools.live.server import Address, Server
 from tools.live.viewers import LiveSource, Source
-from tools.playback.player_threads import yield_to_others
+from tools.playback.threads import yield_to_others
+from tools.service.bus_options import addresses_of, open_bus, open_camera_server
 
 # How soon a signal is noticed.
 POLL_S = 0.1

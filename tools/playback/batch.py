@@ -20,7 +20,6 @@ from modeld.errors import ModeldError
 from tools.drives.drive import DriveInfo, Moment
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.errors import ToolError
-from tools.lib.report import MAX_PICTURES
 from tools.playback.frame_table import frames_path
 from tools.playback.model import LoadedModel, check_fits
 from tools.playback.pictures import FramePictures, load_pictures, pictures_path, save_pictures
@@ -33,6 +32,7 @@ from tools.playback.provenance import (
 )
 from tools.playback.result import DriveResult, read_result
 from tools.playback.run_drive import OnMoment, PlaybackOptions, run_drive
+from tools.report.report import MAX_PICTURES
 
 # What a single drive may fail with while the others go on. A device that fails, a full disk and an
 # interrupt are not among them: they would fail the next drive, too.

@@ -13,9 +13,9 @@ from modeld.vehicle.calibration import Camera, find_cameras
 from runtime.files.whole_file import whole_file
 from tools.drives.drive import DriveInfo, Moment
 from tools.lib.npz import write_npz
-from tools.lib.picture import PictureKeeper
-from tools.lib.video import read_planes
 from tools.playback.session import DAEMON_STREAMS
+from tools.report.picture import PictureKeeper
+from tools.video.video import read_planes
 
 SUFFIX = ".pictures.npz"
 

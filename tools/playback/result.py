@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cereal.log_reader import read_log
 from runtime.quantities import count_text
 from tools.drives.drive import DriveInfo
-from tools.lib.drive_log import (
+from tools.messages.drive_log import (
     MONITORING_SERVICE,
     OUTPUT_SERVICES,
     DriveLog,

@@ -1,7 +1,7 @@
 """One page about several drives and models: the models side by side, drive after drive.
 
-No script, no external resource, like ``tools.lib.report``; written drive by drive, so that memory
-does not grow with the set.
+No script, no external resource, like ``tools.report.report``; written drive by drive, so that
+memory does not grow with the set.
 """
 
 from __future__ import annotations
@@ -18,19 +18,12 @@ from runtime.quantities import count_text
 from tools.compare.compare import compare_logs
 from tools.compare.page_parts import COMPARE_STYLE, findings_part, verdict_part
 from tools.errors import CompareError
-from tools.lib.drive_log import DriveLog
-from tools.lib.report import (
-    MEASURED_TIMES,
-    WARM_UP_FRAMES,
-    Picture,
-    Report,
-    panel,
-    road_figure,
-)
-from tools.lib.report_page import PAGE_END, facts_part, folded, page_start, write_page
-from tools.lib.svg import Chart, padded_range
+from tools.messages.drive_log import DriveLog
 from tools.playback.pictures import main_camera
 from tools.playback.result import DriveResult
+from tools.report.report import MEASURED_TIMES, WARM_UP_FRAMES, Picture, Report, panel, road_figure
+from tools.report.report_page import PAGE_END, facts_part, folded, page_start, write_page
+from tools.report.svg import Chart, padded_range
 
 Values = NDArray[np.float64]
 

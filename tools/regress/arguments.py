@@ -8,10 +8,10 @@ from pathlib import Path
 from tools.behaviour.arguments import add_gate_arguments
 from tools.drives.arguments import add_drive_arguments
 from tools.errors import UsageError
-from tools.lib.history import add_history
 from tools.lib.number_options import whole
 from tools.regress.cluster import parse_address
 from tools.regress.drive_list import parse_shard
+from tools.report.history import add_history
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

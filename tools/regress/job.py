@@ -33,9 +33,8 @@ from tools.regress.environment import (
     model_hash,
     reference_class,
 )
-from tools.regress.packing import content_digest, pack
+from tools.regress.judge.packing import content_digest, pack, rule_of
 from tools.regress.program_facts import ProgramFacts, program_facts
-from tools.regress.rules import rule_of
 
 if TYPE_CHECKING:
     from tools.playback.model import LoadedModel

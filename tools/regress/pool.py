@@ -27,7 +27,7 @@ from runtime.files.whole_file import whole_file
 from tools.drives.open_drive import open_drive
 from tools.errors import ToolError
 from tools.lib.crew import follow_parent, interrupts_later
-from tools.lib.driver_threads import limit_threads, threads_of_one
+from tools.lib.processes import limit_threads, threads_of_one
 from tools.regress.job import Job, JobResult, ModelHolder, run_job
 
 logger = logging.getLogger(__name__)

@@ -1,9 +1,9 @@
 """One side of the timing gate: a program that is timed run by run, as often as it is asked to.
 
-Started by ``tools.regress.timing_sides`` with one worker thread of PoCL, once for each side, and
-each side by its own installation: the checkout that a baseline belongs to starts its own copy of
-this module. So what is said between the two is versioned: whoever changes `PROTOCOL`'s meaning, the
-recorded frames' file or the calibration workload raises the number.
+Started by ``tools.regress.time.timing_sides`` with one worker thread of PoCL, once for each side,
+and each side by its own installation: the checkout that a baseline belongs to starts its own copy
+of this module. So what is said between the two is versioned: whoever changes `PROTOCOL`'s meaning,
+the recorded frames' file or the calibration workload raises the number.
 
 Reads requests from stdin, a line each, and answers each with a line of JSON::
 
@@ -28,10 +28,10 @@ from typing import Any, Final, NamedTuple
 import runtime
 from runtime.opencl.device import Device, DeviceInfo, choose_device
 from tools.lib.json_output import print_json
-from tools.lib.program_inputs import make_inputs
-from tools.regress.calibration_workload import CalibrationWorkload
 from tools.regress.stepping import Stepper
-from tools.regress.timing_frames import TimedFrame, read_frames
+from tools.regress.time.calibration_workload import CalibrationWorkload
+from tools.regress.time.timing_frames import TimedFrame, read_frames
+from tools.timing.program_inputs import make_inputs
 
 PROTOCOL: Final = 2
 # What stands for a frame where none was recorded.

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from modeld.vehicle.calibration import Camera, find_cameras
-from tools.lib.camera import DEFAULT_HEIGHT_M
+from tools.messages.camera import DEFAULT_HEIGHT_M
 from tools.world.view import Lens, Mount
 
 FRAME_NS = 50_000_000

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.schema import enumerant_name
-from tools.lib.drive_messages import Mounting
+from tools.messages.drive_messages import Mounting
 
 Curve = NDArray[np.float64]
 Rpy = tuple[float, float, float]

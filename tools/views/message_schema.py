@@ -1,7 +1,7 @@
 """JSON schemas of messages, made from the Cap'n Proto schema, in the form that viewers read.
 
-What `message_text` writes of `tools.lib.message_values.to_plain` is valid by them. They use what
-viewers know of JSON Schema and no more: one type for each field, objects with properties, no
+What `message_text` writes of `tools.messages.message_values.to_plain` is valid by them. They use
+what viewers know of JSON Schema and no more: one type for each field, objects with properties, no
 references. So nothing is null that is declared: a number that is not finite, and a list that holds
 one, stands apart in its object. Void fields and lists of lists are left out of the schema, because
 a viewer would refuse all of it.
@@ -15,7 +15,7 @@ from typing import Any
 
 from cereal.schema import log
 from tools.lib.json_output import finite_json_text
-from tools.lib.message_values import Type, fields_of
+from tools.messages.message_values import Type, fields_of
 
 # Beside the fields of a message; Cap'n Proto names never begin with an underscore.
 VALID_KEY = "__valid"

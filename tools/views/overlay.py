@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.vehicle.calibration import Camera
-from tools.lib.camera import project
+from tools.messages.camera import project
 from tools.views.answer import Answer, Curve, Lead, Rpy
 from tools.views.canvas import Canvas, Color, Points, text_size
 

@@ -19,8 +19,8 @@ from modeld.vehicle.calibration import Camera
 from runtime.files.whole_file import whole_file
 from tools.drives.drive import Drive
 from tools.errors import UsageError
-from tools.lib.picture import encode_jpeg, jpeg_size
 from tools.playback.pictures import main_camera
+from tools.report.picture import encode_jpeg, jpeg_size
 from tools.views.answer import Answer
 from tools.views.foxglove import CAR_M, FLU_FROM_FRD, MIN_LEAD_PROBABILITY, calib_from_camera
 from tools.views.frames import planes

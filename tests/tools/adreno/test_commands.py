@@ -16,11 +16,11 @@ from scheduler.debug.viz import page
 from scheduler.device.spec import SPECS
 from tests.scheduler.support.programs import emitted, x
 from tests.tools.adreno.stand_in import stand_in
+from tools.adreno.adreno_time import SLOTS
 from tools.adreno.report import cost_of, lines, page_table, plain, sections
 from tools.adreno.toolchain import fetch_toolchain
 from tools.cli import main
 from tools.errors import ArtifactMismatchError, MissingPackageError, ToolchainError, UsageError
-from tools.lib.adreno_time import SLOTS
 
 
 def ignore(_: str, __: int, ___: int) -> None:

@@ -18,8 +18,8 @@ from tools.checkup.findings import Finding, Section, Verdict
 from tools.checkup.report_text import report_plain, report_text
 from tools.checkup.scrub import Scrubber
 from tools.checkup.sensors import Clock, read_sensors
-from tools.lib import opencl_drivers
-from tools.lib.opencl_drivers import Driver
+from tools.service import opencl_drivers
+from tools.service.opencl_drivers import Driver
 
 KGSL = "sys/class/kgsl/kgsl-3d0"
 ROGUE = "tests.tools.checkup.rogue"

@@ -6,11 +6,10 @@ import pytest
 
 from tools.closed_loop import clip
 from tools.closed_loop.clip import SIZE, make_clip
-from tools.closed_loop.scenario import STANDARD
 from tools.closed_loop.scenes import Scene, scene_of, true_curves
 from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
-from tools.closed_loop.trial import Trial, make_trial
-from tools.lib.drive_log import Curves
+from tools.closed_loop.trial import STANDARD, Trial, make_trial
+from tools.messages.drive_log import Curves
 
 FRAMES = 4
 

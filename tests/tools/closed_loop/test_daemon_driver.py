@@ -21,13 +21,11 @@ from tests.support.selection import quick_cases
 from tests.tools.tiny_driving import INTERFACE
 from tools.closed_loop.cameras import cropped_cameras
 from tools.closed_loop.daemon_driver import DaemonDriver, Wire, action_in
-from tools.closed_loop.drivers import drive
 from tools.closed_loop.faults import FAULTS
 from tools.closed_loop.figures import departures_of, figures_of, has_recovered
-from tools.closed_loop.run import DaemonDrivers, Selection, drive_all, scenarios_named
-from tools.closed_loop.scenario import SCENARIOS
+from tools.closed_loop.run import DaemonDrivers, Selection, drive, drive_all, scenarios_named
 from tools.closed_loop.simulation import End, Simulation, Track
-from tools.closed_loop.trial import make_trial
+from tools.closed_loop.trial import SCENARIOS, make_trial
 from tools.lib.wrapped_program import WrappedProgram
 from tools.playback.model import LoadedModel, load_model
 from tools.world.expert import Expert

@@ -30,12 +30,11 @@ from tools.closed_loop.live import LiveOptions, live_loop
 from tools.closed_loop.progress import line_of
 from tools.closed_loop.result import Drive, Outcome
 from tools.closed_loop.run import Errand, Selection, expert_drives, scenarios_named
-from tools.closed_loop.scenario import SCENARIOS, STANDARD
-from tools.closed_loop.trial import make_trial
+from tools.closed_loop.trial import SCENARIOS, STANDARD, make_trial
 from tools.errors import ToolError
-from tools.lib.camera_process import make_rings
-from tools.lib.history import read_history
 from tools.lib.processes import ProcessError
+from tools.messages.camera_process import make_rings
+from tools.report.history import read_history
 
 ROOT = Path(__file__).parents[3]
 EXPERT = ["--expert", "--km", "0.1"]

@@ -16,12 +16,11 @@ from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from tools.closed_loop.cameras import Cameras, Pictures, device_cameras
 from tools.closed_loop.faults import FAULTS, LateFeatures
 from tools.closed_loop.messages import Told
-from tools.closed_loop.scenario import STANDARD
 from tools.closed_loop.scenes import COMPARED_M, line_errors_m, road_pictures, scene_of, true_curves
 from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
-from tools.closed_loop.trial import make_trial
-from tools.lib.picture import encode_jpeg
-from tools.lib.video import read_planes
+from tools.closed_loop.trial import STANDARD, make_trial
+from tools.report.picture import encode_jpeg
+from tools.video.video import read_planes
 from tools.world.painting.sky import Picture
 
 

@@ -15,10 +15,9 @@ from tools.closed_loop.cameras import Cameras, device_cameras
 from tools.closed_loop.film import Footage, write_footage
 from tools.closed_loop.live import LiveLoop
 from tools.closed_loop.messages import CarMessages, camera_message
-from tools.closed_loop.scenario import STANDARD
 from tools.closed_loop.scenes import Scene, scene_of
 from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
-from tools.closed_loop.trial import make_trial
+from tools.closed_loop.trial import STANDARD, make_trial
 from tools.drives.open_drive import DriveOptions, open_drive
 
 ROUTE = "00000001--0000000001"

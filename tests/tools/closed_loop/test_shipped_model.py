@@ -21,9 +21,8 @@ from tools.closed_loop.faults import FAULTS
 from tools.closed_loop.judged import gate_names, judge_outcome
 from tools.closed_loop.result import Outcome, table_of
 from tools.closed_loop.run import DaemonDrivers, Selection, scenarios_named
-from tools.closed_loop.scenario import STANDARD
 from tools.closed_loop.simulation import Track
-from tools.closed_loop.trial import FIRST_WORLD
+from tools.closed_loop.trial import FIRST_WORLD, STANDARD
 from tools.playback.model import LoadedModel, load_model
 from tools.training.options import FIRST_HELD_OUT
 

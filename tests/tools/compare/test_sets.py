@@ -14,12 +14,12 @@ from tests.tools.behaviour.test_behaviour import write as write_truth
 from tests.tools.compare.made_logs import write_log
 from tests.tools.conftest import Modeld
 from tests.tools.page import Page
-from tools.lib.history import read_history
 from tools.lib.json_output import json_text
 from tools.playback.frame_table import frames_path, save_frames
 from tools.playback.outcome import FrameTable
 from tools.playback.provenance import provenance_path
-from tools.regress.whole import costs_of
+from tools.regress.tell.whole import costs_of
+from tools.report.history import read_history
 
 Logs = Callable[..., Path]
 

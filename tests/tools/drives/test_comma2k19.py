@@ -30,7 +30,7 @@ from tools.drives.comma2k19 import (
 from tools.drives.open_drive import DriveOptions, expand_drives
 from tools.drives.open_drive import open_drive as open_any_drive
 from tools.errors import DriveError, TelemetryError
-from tools.lib.telemetry import MAX_GAP_S
+from tools.messages.telemetry import MAX_GAP_S
 
 SHARED = Path(__file__).parents[4] / "shared/data/comma2k19"
 needs_data = [

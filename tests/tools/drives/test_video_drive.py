@@ -17,8 +17,8 @@ from tools.drives.drive import KEPT_MOMENTS, Moment
 from tools.drives.open_drive import DriveOptions
 from tools.drives.video_drive import expand, open_drive, resample
 from tools.errors import TelemetryError, UsageError
-from tools.lib.drive_messages import DRIVE_SERVICES, MIN_INTERVAL_NS, READOUT_NS, START_NS
-from tools.lib.video import Video
+from tools.messages.drive_messages import DRIVE_SERVICES, MIN_INTERVAL_NS, READOUT_NS, START_NS
+from tools.video.video import Video
 
 
 def _moments(path: Path, first: int = 0, **options: Any) -> list[Moment]:

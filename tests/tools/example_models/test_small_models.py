@@ -11,7 +11,7 @@ from onnx import helper
 from cereal.schema import new_event, read_event
 from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.conftest import Modeld
-from tools.subscribe import describe
+from tools.commands.subscribe import describe
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.tools.footage.clip import LABELS
 from tools.behaviour.footage import DISTANCES_M, nearest_row
 from tools.behaviour.labels import Labels, read_labels
 from tools.errors import LabelsError
-from tools.lib.camera import project
+from tools.messages.camera import project
 
 # What a lane of 3.66 m may come out as: the car's pitching moves the horizon by 3 rows.
 WIDTHS_M = (3.2, 4.2)

@@ -1,7 +1,7 @@
 """Messages with a value in every field of the schema, and what has which value.
 
-Knows nothing of `tools.lib.message_values`, which is tested with it: what a leaf is called is said
-as a tuple of names and indices.
+Knows nothing of `tools.messages.message_values`, which is tested with it: what a leaf is called is
+said as a tuple of names and indices.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ import pytest
 from benchmarks.all_models import Row, kernel_lines, means, table
 from runtime import choose_device
 from runtime.run.profile import KernelTime
-from tools.bench_roofline import explain_excess
-from tools.lib.blocks import compare, max_relative_error, measure_rounds
-from tools.lib.ceilings import (
+from tools.bench.roofline import explain_excess
+from tools.timing.blocks import compare, max_relative_error, measure_rounds
+from tools.timing.ceilings import (
     EVERYTHING,
     CeilingProbe,
     Ceilings,
@@ -23,7 +23,7 @@ from tools.lib.ceilings import (
     cpu_levels,
     gpu_levels,
 )
-from tools.lib.roofline import make_kernels, make_rows, quietest, share_below
+from tools.timing.roofline import make_kernels, make_rows, quietest, share_below
 
 # 100 GFLOP/s, 1 KB at 100 GB/s, 1 MB at 50 GB/s, all else at 10 GB/s.
 CEILINGS = Ceilings(

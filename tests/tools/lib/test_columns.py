@@ -14,8 +14,8 @@ from cereal.schema import new_event, read_event
 from tests.tools.conftest import Modeld
 from tests.tools.lib.filled import MEMBERS, filled, name_of
 from tools.compare.fields import layout_of
-from tools.lib.dump_columns import TIME, VALID, column_name
-from tools.lib.message_values import flatten_message
+from tools.describe.dump_columns import TIME, VALID, column_name
+from tools.messages.message_values import flatten_message
 
 FEW = ["can", "controlsState", "initData", "liveParameters", "logMessage", "ubloxGnss"]
 

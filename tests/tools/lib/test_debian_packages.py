@@ -17,14 +17,13 @@ from tests.tools.lib.debian_mirror import (
     apt_environment,
     make_mirror,
 )
+from tools.adreno.debian_packages import debian_sources, fetch_root, package_versions
 from tools.errors import (
     PackageDiskError,
     PackageDownloadError,
     PackageNotOfferedError,
     PackagesError,
 )
-from tools.lib.apt_sources import debian_sources
-from tools.lib.debian_packages import fetch_root, package_versions
 
 needs_apt = pytest.mark.skipif(
     shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None,

@@ -17,7 +17,7 @@ from cereal.schema import new_event
 from tests.cereal.shared import write_log
 from tests.tools.conftest import Modeld
 from tests.tools.messages import damaged, event_of
-from tools.lib.dump_log import Request, dump
+from tools.describe.dump_log import Request, dump
 
 FRAMES = 5
 START_NS = 2_000_000_000

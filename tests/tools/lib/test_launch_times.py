@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tools.describe.launch_times import load_times
 from tools.errors import FileKindError
-from tools.lib.launch_times import load_times
 
 MANIFEST: dict[str, Any] = {
     "name": "tiny",

@@ -11,9 +11,9 @@ import pytest
 
 from cereal.errors import MessageError
 from cereal.schema import content, log, new_event, read_event
-from tools.lib import message_values
 from tools.lib.json_output import json_text
-from tools.lib.message_values import (
+from tools.messages import message_values
+from tools.messages.message_values import (
     Selection,
     flatten,
     flatten_message,

@@ -25,11 +25,11 @@ from tests.cereal.shared import largest_file
 from tests.runtime import tiny
 from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of
-from tools import exec as exec_command
+from tools.commands import exec as exec_command
 from tools.errors import UsageError
-from tools.lib.outputs import check_outputs
-from tools.lib.trace import write_trace
-from tools.make_model import write_models
+from tools.example_models.write import write_models
+from tools.lib.named_file import check_outputs
+from tools.timing.trace import write_trace
 
 
 def test_new_and_existing_files_are_fine(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from cereal.schema import new_event, read_event
 from modeld.vehicle.calibration import Camera
 from tests.cereal.shared import largest_file
 from tools.errors import UsageError
-from tools.lib.drive_log import summarize, with_measured_times
-from tools.lib.drive_messages import Mounting
-from tools.lib.picture import PictureKeeper, encode_jpeg
-from tools.lib.report import Picture, Report, pictures_of, render, write_report
+from tools.messages.drive_log import summarize, with_measured_times
+from tools.messages.drive_messages import Mounting
+from tools.report.picture import PictureKeeper, encode_jpeg
+from tools.report.report import Picture, Report, pictures_of, render, write_report
 
 CAMERA = Camera(320, 200, 288.0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.errors import TelemetryError
-from tools.lib.telemetry import CarSample, constant_telemetry, read_telemetry
+from tools.messages.telemetry import CarSample, constant_telemetry, read_telemetry
 
 # Raise it after changes of the parser.
 MUTATIONS = 500

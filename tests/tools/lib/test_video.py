@@ -13,8 +13,8 @@ from cereal.frames import nv12_format
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
 from tests.tools.films import write_film
 from tools.errors import VideoError
-from tools.lib.video import Video, write_planes
-from tools.lib.video_container import damaged_from
+from tools.video.video import Video, write_planes
+from tools.video.video_container import damaged_from
 
 
 def _decode_all(path: Path) -> int:

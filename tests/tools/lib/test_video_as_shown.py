@@ -27,8 +27,8 @@ from tests.tools.films import (
 from tools.drives.open_drive import DriveOptions
 from tools.drives.video_drive import open_drive
 from tools.errors import PictureSizeError, VideoError
-from tools.lib.camera import project
-from tools.lib.video import Video, VideoFrame
+from tools.messages.camera import project
+from tools.video.video import Video, VideoFrame
 
 Bytes = NDArray[np.uint8]
 Turn = Callable[[Bytes], Bytes]

@@ -17,7 +17,6 @@ from cereal.transport.memory import MemoryTransport
 from modeld.bus import DAEMON_SERVICES
 from tests.tools.live.speaker import message, unpacked
 from tools.errors import UsageError
-from tools.lib.message_values import fields_of
 from tools.live.bus_feed import LiveOptions, Seen
 from tools.live.cameras import CameraTable
 from tools.live.field_ear import FieldEar, Sample
@@ -26,6 +25,7 @@ from tools.live.layout import LayoutError, load_layout, parse_layout
 from tools.live.messages import Json
 from tools.live.schema_notes import schema_notes, unit_of
 from tools.live.viewers import LiveSource, Viewer
+from tools.messages.message_values import fields_of
 
 
 def layout(**changes: object) -> str:

@@ -313,5 +313,5 @@ def test_the_real_daemon_and_a_camera_process_are_watched(tmp_path: Path, place:
                 # It went away; the second one is followed as the first was.
                 await until(ws, lambda m, _: m["waiting"])
 
-    with place.view() as view, Child("camera", "tools.lib.bench_camera", camera):
+    with place.view() as view, Child("camera", "tools.bench.camera", camera):
         asyncio.run(watch(view))

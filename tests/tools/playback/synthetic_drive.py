@@ -18,8 +18,8 @@ from cereal.schema import new_event
 from modeld.vehicle.calibration import Camera, DeviceCameras
 from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
 from tools.errors import DriveError
-from tools.lib.drive_messages import READOUT_NS, DriveMessages, FrameTimes, Mounting
-from tools.lib.telemetry import CarSample
+from tools.messages.drive_messages import READOUT_NS, DriveMessages, FrameTimes, Mounting
+from tools.messages.telemetry import CarSample
 
 START_NS = 5_000_000_000
 PERIOD_NS = 50_000_000

@@ -11,7 +11,7 @@ from cereal.clock import ManualClock
 from cereal.frames import Frame
 from tests.tools.playback.synthetic_drive import SyntheticDrive
 from tools.drives.drive import Moment
-from tools.playback.player import NS_PER_S, Played, Player, PlayOptions
+from tools.playback.player.player import NS_PER_S, Played, Player, PlayOptions
 
 CLOCK_NS = 123 * NS_PER_S
 

@@ -22,18 +22,13 @@ from tests.tools.playback.synthetic_drive import FIRST_ID, PERIOD_NS, START_NS, 
 from tests.tools.tiny_driving import write_tiny_driving
 from tests.tools.waiting import wait_until
 from tools.errors import ArtifactMismatchError, DriveError, UsageError
-from tools.lib.drive_log import OUTPUT_SERVICES
+from tools.messages.drive_log import OUTPUT_SERVICES
 from tools.playback.frame_table import frames_path, load_frames
-from tools.playback.live import (
-    LiveJob,
-    answer_problems,
-    live_report,
-    replay_live,
-)
-from tools.playback.live_jitter import judge
-from tools.playback.live_listener import Answer, LiveLog
-from tools.playback.player import Played, PlayOptions
-from tools.playback.player_outlet import ServiceFilter
+from tools.playback.player.live import LiveJob, answer_problems, live_report, replay_live
+from tools.playback.player.live_jitter import judge
+from tools.playback.player.live_listener import Answer, LiveLog
+from tools.playback.player.outlet import ServiceFilter
+from tools.playback.player.player import Played, PlayOptions
 
 MS = 1_000_000
 FRAMES = 10

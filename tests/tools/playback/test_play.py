@@ -27,8 +27,8 @@ from tests.tools.conftest import SIZE, MakeVideo
 from tests.tools.playback.synthetic_drive import drive_to_play
 from tests.tools.playback.tape import make
 from tests.tools.waiting import wait_until
-from tools.play import Console, clock_text
-from tools.playback.player_keys import Keys, split_keys
+from tools.commands.on_drives.play import Console, clock_text
+from tools.playback.player.keys import Keys, split_keys
 
 DEADLINE_S = 20.0
 SERVER = f"test-play-{os.getpid()}"

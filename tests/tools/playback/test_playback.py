@@ -24,7 +24,7 @@ from tests.tools.playback.synthetic_drive import START_NS, SyntheticDrive, brigh
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.drives.drive import KEPT_MOMENTS, Message, Moment
 from tools.errors import ArtifactMismatchError, DriveError
-from tools.lib.drive_log import OUTPUT_SERVICES
+from tools.messages.drive_log import OUTPUT_SERVICES
 from tools.playback.frame_table import frames_path, load_frames, save_frames
 from tools.playback.model import LoadedModel, load_model
 from tools.playback.outcome import Outcome

@@ -25,10 +25,11 @@ from modeld.vehicle.calibration import Camera, DeviceCameras
 from modeld.vehicle.inputs import DEMO_CAR, read_car_parameters
 from tests.tools.playback.synthetic_drive import drive_to_play
 from tests.tools.waiting import wait_until
-from tools import play, run
-from tools.lib.drive_messages import Mounting
-from tools.lib.setting_options import settings_given
-from tools.playback.player_daemon import cameras_of, daemon_commands, with_car
+from tools.commands import run
+from tools.commands.on_drives import play
+from tools.messages.drive_messages import Mounting
+from tools.playback.player.daemon import cameras_of, daemon_commands, with_car
+from tools.service.setting_options import settings_given
 
 STATED = DeviceCameras(Camera(192, 128, 150.0), None)
 

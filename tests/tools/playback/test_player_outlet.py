@@ -29,10 +29,9 @@ from tests.tools.playback.synthetic_drive import (
 from tests.tools.playback.tape import play
 from tools.drives.drive import Message, Moment
 from tools.errors import DriveError, ToolError
-from tools.playback.player import Player, PlayOptions
-from tools.playback.player_events import events_of
-from tools.playback.player_outlet import BusOutlet, ServiceFilter
-from tools.playback.player_stamps import Offset, moved
+from tools.playback.player.outlet import BusOutlet, ServiceFilter
+from tools.playback.player.player import Player, PlayOptions
+from tools.playback.player.stamps import Offset, events_of, moved
 from tools.playback.prefetch import prefetch
 
 LAYOUT = nv12_format(64, 32)

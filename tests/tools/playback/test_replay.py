@@ -17,8 +17,8 @@ from tests.tools.conftest import FRAMES, SIZE, MakeVideo, Modeld
 from tests.tools.films import cut, joined, write_film
 from tests.tools.page import Page
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.lib.drive_log import OUTPUT_SERVICES, summarize
-from tools.lib.drive_messages import DRIVE_SERVICES
+from tools.messages.drive_log import OUTPUT_SERVICES, summarize
+from tools.messages.drive_messages import DRIVE_SERVICES
 from tools.playback.frame_table import frames_path, load_frames
 from tools.playback.session import PlaybackSession
 

@@ -14,7 +14,7 @@ from cereal.schema import read_event
 from tests.tools.conftest import Modeld
 from tests.tools.drives.segments import FILE_OF, SMALL, Segment, Track, write_segment
 from tests.tools.page import Page
-from tools.lib.drive_log import OUTPUT_SERVICES
+from tools.messages.drive_log import OUTPUT_SERVICES
 
 pytestmark = pytest.mark.opencl
 

@@ -12,7 +12,7 @@ from tests.support.built import built
 from tests.tools.closed_loop.conftest import compile_for_any_cpu
 from tests.tools.conftest import Modeld
 from tools.drives.open_drive import DriveOptions, open_drive
-from tools.lib.camera import project
+from tools.messages.camera import project
 from tools.playback.pictures import main_camera
 from tools.render.small_video import scale_plane
 from tools.render.spec import SMALL, DriveSpec

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tools.regress_drives
+import tools.commands.on_drives.regress_drives
 import tools.render.world
 from scheduler.compile import CompiledModel, compile_driving
 from scheduler.device.targets import target_for
@@ -104,7 +104,7 @@ def jobs_here(kept: ModelHolder | None = None) -> Iterator[None]:
         return results
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tools.regress_drives, "_run_jobs", run_here)
+        patch.setattr(tools.commands.on_drives.regress_drives, "_run_jobs", run_here)
         yield
 
 

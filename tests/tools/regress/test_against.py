@@ -15,10 +15,10 @@ from tests.tools.regress.conftest import Regress, moved_lines
 from tests.tools.regress.fault import plant_delay
 from tests.tools.regress.planted import Planted
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.regress.against import PlayedReference
 from tools.regress.errors import RegressionReferenceError
 from tools.regress.job import JobResult
-from tools.regress.reference import ReferenceStore
+from tools.regress.judge.against import PlayedReference
+from tools.regress.judge.reference import ReferenceStore
 
 pytestmark = pytest.mark.opencl
 

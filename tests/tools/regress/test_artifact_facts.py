@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tools.regress.artifact_facts import code_facts, weight_facts
+from tools.regress.explain.artifact_facts import code_facts, weight_facts
 
 ONE, TWO = np.arange(1, 9, dtype=np.float32), np.arange(11, 15, dtype=np.float32)
 HELPERS = """

@@ -14,8 +14,8 @@ from tests.tools.driver_drive import driver_segment, driving_model, small_monito
 from tests.tools.regress.conftest import changes
 from tools.compare.tolerances import read_tolerances
 from tools.playback.outcome import MONITORING_INPUT_NAMES
-from tools.regress.packing import unpack
-from tools.regress.reference import ReferenceStore
+from tools.regress.judge.packing import unpack
+from tools.regress.judge.reference import ReferenceStore
 
 pytestmark = pytest.mark.opencl
 

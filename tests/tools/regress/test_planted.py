@@ -30,7 +30,7 @@ from tests.tools.regress.planted import EDGE_FRAME, Planted
 from tests.tools.regress.planted import FRAMES as PLANTED_FRAMES
 from tools.drives.drive import Moment
 from tools.drives.video_drive import VideoDrive
-from tools.lib.video import VideoFrame
+from tools.video.video import VideoFrame
 
 pytestmark = pytest.mark.opencl
 

@@ -31,7 +31,7 @@ from tests.tools.regress.recipe import (
     without_api,
 )
 from tools.regress.arguments import add_arguments
-from tools.regress.reference import ReferenceStore
+from tools.regress.judge.reference import ReferenceStore
 
 PROGRAMS = Path(sys.executable).parent
 ACCEPT = {"steps.asked.outputs.reason": "because", "steps.asked.outputs.branch": "main"}

@@ -19,14 +19,18 @@ from tests.tools.regress.conftest import full_disk
 from tools.compare.running import SHIFT_SHARE
 from tools.errors import ToolError
 from tools.playback.outcome import FrameTable
-from tools.regress.columns import PREDICTIONS, decode_column, encode_column
 from tools.regress.errors import ReferenceFormatError, RegressionReferenceError
 from tools.regress.job import DriveName, JobResult, Launches, Measured
-from tools.regress.leaves import put_together, take_apart
-from tools.regress.packing import FieldRule, content_digest, pack, unpack
-from tools.regress.program_facts import ProgramFacts
-from tools.regress.quantize import STEPS_OF_TOLERANCE, Scale
-from tools.regress.reference import (
+from tools.regress.judge.leaves import (
+    PREDICTIONS,
+    decode_column,
+    encode_column,
+    put_together,
+    take_apart,
+)
+from tools.regress.judge.packing import FieldRule, content_digest, pack, rule_of, unpack
+from tools.regress.judge.quantize import STEPS_OF_TOLERANCE, Scale
+from tools.regress.judge.reference import (
     ReferenceStore,
     from_bytes,
     histogram,
@@ -34,9 +38,9 @@ from tools.regress.reference import (
     make_reference,
     to_bytes,
 )
-from tools.regress.rules import rule_of
-from tools.regress.timing import Interval, TimingResult
-from tools.regress.timing_reference import TimingReferences
+from tools.regress.program_facts import ProgramFacts
+from tools.regress.time.timing import Interval, TimingResult
+from tools.regress.time.timing_reference import TimingReferences
 
 RESULT = JobResult(
     key="k" * 64,

@@ -28,22 +28,21 @@ from tests.tools.tiny_driving import write_tiny_driving
 from tools.behaviour.describe import TITLE
 from tools.behaviour.difference import figure_names
 from tools.behaviour.gates import parse_gates
-from tools.lib.history import read_history
-from tools.playback.digests import DigestingProgram
+from tools.commands.on_drives.regress_drives import _run_jobs
 from tools.playback.outcome import FrameTable
+from tools.playback.run_drive import DigestingProgram
 from tools.regress import job as regress_job
 from tools.regress import run as regress_run
-from tools.regress.frame_changes import frame_changes
-from tools.regress.kernel_times import KernelChange, LaunchTime
-from tools.regress.packing import FieldRule
-from tools.regress.quantize import Scale
-from tools.regress.reference import ReferenceStore
-from tools.regress.rules import rule_of
-from tools.regress.timing import FrameTiming, Interval, Kernels, StoredTiming, TimingResult
-from tools.regress.timing_frames import read_frames
+from tools.regress.judge.frame_changes import frame_changes
+from tools.regress.judge.packing import FieldRule, rule_of
+from tools.regress.judge.quantize import Scale
+from tools.regress.judge.reference import ReferenceStore
+from tools.regress.time.kernel_times import KernelChange, LaunchTime
+from tools.regress.time.timing import FrameTiming, Interval, Kernels, StoredTiming, TimingResult
+from tools.regress.time.timing_frames import read_frames
+from tools.regress.time.timing_sides import Measurement
 from tools.regress.timing_process import timed_device
-from tools.regress.timing_sides import Measurement
-from tools.regress_drives import _run_jobs
+from tools.report.history import read_history
 
 pytestmark = pytest.mark.opencl
 
@@ -84,7 +83,7 @@ def test_processes_give_the_bytes_that_this_one_gives(
 ) -> None:
     drives = [regress.video, make_video("other.mkv", frames=4)]
     regress.update("two", drives=drives)
-    monkeypatch.setattr("tools.regress_drives._run_jobs", _run_jobs)
+    monkeypatch.setattr("tools.commands.on_drives.regress_drives._run_jobs", _run_jobs)
     said = regress(0, "--json", "--bit-exact", "--jobs", "2", drives=drives)
     for drive in said.json["drives"]:
         assert drive["identical"] is True

@@ -16,19 +16,19 @@ import pytest
 from tests.tools.conftest import MakeVideo
 from tests.tools.regress.conftest import Regress, changes, moved_lines
 from tests.tools.regress.recipe import git
-from tools import regress_drives
 from tools.behaviour.gates import GateVerdict
+from tools.commands.on_drives import regress_drives
 from tools.drives.open_drive import DriveOptions
 from tools.errors import CompareError
-from tools.regress import page
 from tools.regress.drive_list import Shard, parse_shard, single_drives
-from tools.regress.frame_changes import Change
-from tools.regress.reference import ReferenceStore
+from tools.regress.judge.frame_changes import Change
+from tools.regress.judge.reference import ReferenceStore
+from tools.regress.judge.verdict import DriveVerdict, failed
 from tools.regress.run import RunVerdict, TimingOutcome
-from tools.regress.summary import conclusion, error_lines, junit, markdown
-from tools.regress.timing import Interval, TimingResult, TimingVerdict
-from tools.regress.verdict import DriveVerdict, failed
-from tools.regress.whole import WholeVerdict
+from tools.regress.tell import page
+from tools.regress.tell.summary import conclusion, error_lines, junit, markdown
+from tools.regress.tell.whole import WholeVerdict
+from tools.regress.time.timing import Interval, TimingResult, TimingVerdict
 
 CHANGED = DriveVerdict("a", "changed", 9, changes=(Change("outputs", "left | <b> %\n @all"),) * 2)
 PASSED = DriveVerdict("b", "passed", 9)

@@ -22,11 +22,11 @@ from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.tools.regress.fault import plant_delay
 from tools.cli import main
 from tools.errors import ToolError
-from tools.regress import timing_sides
-from tools.regress.explain_timing import explain_timing
-from tools.regress.kernel_times import LaunchTime, compare_kernels, describe_kernels
+from tools.regress.explain.explain_timing import explain_timing
 from tools.regress.run import TimingOutcome
-from tools.regress.timing import (
+from tools.regress.time import timing_sides
+from tools.regress.time.kernel_times import LaunchTime, compare_kernels, describe_kernels
+from tools.regress.time.timing import (
     LIMIT,
     FrameTiming,
     Interval,
@@ -37,8 +37,8 @@ from tools.regress.timing import (
     interval,
     judge_timing,
 )
-from tools.regress.timing_frames import Sampler, TimedFrame, read_frames, write_frames
-from tools.regress.timing_sides import (
+from tools.regress.time.timing_frames import Sampler, TimedFrame, read_frames, write_frames
+from tools.regress.time.timing_sides import (
     Measurement,
     Side,
     SideProcess,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from modeld.constants import X_IDXS
 from modeld.vehicle.calibration import Camera
-from tools.lib.camera import project
+from tools.messages.camera import project
 from tools.render.driver_painter import DriverPainter
 from tools.render.painter import DRIVE_SCENERY, DrivePainter
 from tools.render.spec import DriveSpec

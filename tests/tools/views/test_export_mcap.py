@@ -29,9 +29,9 @@ from tests.tools.lib.filled import MEMBERS, filled
 from tests.tools.lib.test_dump import _model, _newer_than_the_schema
 from tests.tools.messages import damaged, event_of
 from tests.tools.playback.synthetic_drive import SyntheticDrive
-from tools.lib.camera import project
 from tools.lib.json_output import json_text
-from tools.lib.message_values import message_to_plain
+from tools.messages.camera import project
+from tools.messages.message_values import message_to_plain
 from tools.views import foxglove
 from tools.views.answer import Answer, AnswerReader
 from tools.views.export_mcap import VIEW_SCHEMAS, McapOptions, export_mcap

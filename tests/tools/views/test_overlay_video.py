@@ -25,7 +25,7 @@ from tests.tools.playback.synthetic_drive import PERIOD_NS, START_NS, SyntheticD
 from tools.drives.open_drive import DriveOptions
 from tools.drives.video_drive import open_drive
 from tools.errors import DriveError
-from tools.lib.camera import project
+from tools.messages.camera import project
 from tools.playback.frame_table import frames_path, load_frames
 from tools.views import font
 from tools.views.answer import AnswerReader

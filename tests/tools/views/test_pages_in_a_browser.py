@@ -16,7 +16,7 @@ from tests.tools.regress.planted import jobs_here
 from tests.tools.tiny_driving import write_tiny_driving
 from tests.tools.views.browser import Browser
 from tools.cli import main
-from tools.lib.history import append_run
+from tools.report.history import append_run
 
 pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ from modeld.vehicle.view_geometry import (
     warp_matrix,
 )
 from tests.tools.world.roads import body_on, lanes_of, uniform_road, world_of
-from tools.lib.camera import project
+from tools.messages.camera import project
 from tools.world.curves import Floats
 from tools.world.painting.painter import Painter
 from tools.world.scenery import PLAIN

@@ -11,9 +11,9 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
+from tools.commands.make_model import BENCHMARKS, MODELS
 from tools.example_models import build_example
-from tools.lib.torch_model import OperatorError, TorchModel
-from tools.make_model import BENCHMARKS, MODELS
+from tools.timing.torch_model import OperatorError, TorchModel
 
 TRAINED = Path(__file__).parents[4] / "tools/models"
 

@@ -1,0 +1,1 @@
+"""The modes of ``modeld bench``, and the processes that they start."""

@@ -1,0 +1,304 @@
+"""``modeld bench``: time an artifact by its kernels; a model in other runtimes; bus, logs, daemon.
+
+Example::
+
+    modeld bench vision.onnx --duration 5
+    modeld bench driving.pkl --iters 200 --warmup 20
+    modeld bench policy.pkl --inputs in.npz --profile --json --trace policy.json
+    modeld bench driving.pkl --roofline
+    modeld bench --against onnxruntime,openvino vision.onnx
+    modeld bench --against file:before.pkl vision.onnx
+    modeld bench driving.pkl --submission
+    modeld bench driving.pkl --paced --beside busy,one-cpu
+    modeld bench driving.pkl --paced --realtime --iters 300
+    modeld bench --daemon 300 --model driving.pkl --monitoring dmonitoring.pkl
+    modeld bench --host --model driving.pkl --iters 300
+    modeld bench --start 5 --model driving.pkl
+    modeld bench --bus --json
+    modeld bench --log rlog.zst
+
+An ONNX file is compiled for the device first, into a directory that is deleted afterwards; several
+are compiled as a driving program. Frames are random NV12 of 1928x1208 seen by a level camera, other
+inputs normal noise, or what --inputs holds. Runs are counted by --iters, or go on for --duration.
+
+An option that the chosen measurement does not take is refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from runtime.quantities import count_text
+from tools.errors import UsageError
+from tools.lib.model_options import Changes, add_bind, add_constant, compiled_here, is_onnx
+from tools.lib.number_options import MOST_S, above, real, seed, whole
+from tools.report.history import add_history
+from tools.timing.run_times import WARM_UP_RUNS
+
+if TYPE_CHECKING:
+    import argparse
+
+
+class Files(NamedTuple):
+    """How many files a measurement takes, and what they are."""
+
+    least: int
+    most: int
+    what: str
+
+
+# ONNX files of it are compiled to an artifact.
+PROGRAM = Files(1, 3, "an artifact or ONNX models")
+MODELS = Files(1, 3, "ONNX models or an artifact")
+LOG = Files(0, 1, "at most one log")
+NONE = Files(0, 0, "no file")
+
+
+class Mode(NamedTuple):
+    """What one measurement takes.
+
+    Attributes:
+        module: that does it; imported only then, because each needs something else.
+        files: that it is of.
+        takes: its options beside --json, -v and -q, by attribute.
+    """
+
+    module: str
+    files: Files
+    takes: str
+
+
+# By option; "" is without any. What is not listed in `takes` is refused.
+MODES = {
+    "": Mode(
+        "tools.bench.artifact",
+        PROGRAM,
+        "iters duration warmup entry device profile trace no_load seed inputs bind constant "
+        "history",
+    ),
+    "roofline": Mode(
+        "tools.bench.roofline", PROGRAM, "iters entry device seed inputs bind constant"
+    ),
+    "submission": Mode("tools.bench.submission", PROGRAM, "blocks entry device seed bind constant"),
+    "paced": Mode(
+        "tools.bench.paced",
+        PROGRAM,
+        "iters entry device seed inputs beside realtime bind constant",
+    ),
+    "against": Mode("tools.bench.against", MODELS, "threads blocks device seed bind constant"),
+    "bus": Mode("tools.bench.bus", NONE, "seconds model"),
+    "log": Mode("tools.bench.log", LOG, ""),
+    "daemon": Mode("tools.bench.daemon", NONE, "model monitoring camera device realtime"),
+    "host": Mode("tools.bench.host", NONE, "model camera device iters"),
+    "start": Mode("tools.bench.start", NONE, "model camera device"),
+}
+# What options are that are not given, in modes that take them; all others are None, False or [].
+DEFAULTS = {"warmup": WARM_UP_RUNS, "seed": 0, "threads": 2, "blocks": 8}
+ALONE = "bench FILE"  # the name of the measurement without any option
+ITERATIONS = 100  # in modes that count runs only
+DURATION_S = 1.0  # in the one that does not
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument(
+        "path",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="artifact or ONNX; with --against ONNX; --log: log",
+    )
+    parser.add_argument(
+        "--iters", type=whole("--iters"), metavar="N", help="timed runs (what --duration has)"
+    )
+    parser.add_argument(
+        "--duration",
+        type=above("--duration", 0, MOST_S),
+        metavar="S",
+        help="time runs for this many seconds, at most --iters of them (1)",
+    )
+    parser.add_argument(
+        "--warmup",
+        type=whole("--warmup", 0),
+        metavar="N",
+        help=f"runs before that do not count ({WARM_UP_RUNS})",
+    )
+    parser.add_argument(
+        "--inputs", type=Path, metavar="NPZ", help="one array per input, by name (random)"
+    )
+    parser.add_argument("--seed", type=seed(), help="of the random inputs (0)")
+    parser.add_argument("--entry", help="entry point (the artifact's first)")
+    parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
+    parser.add_argument("--profile", action="store_true", help="every launch, also with --json")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write a Chrome trace of the runs"
+    )
+    parser.add_argument(
+        "--no-load", action="store_true", help="skip the two load times (a cold load compiles)"
+    )
+    add_bind(parser)
+    add_constant(parser)
+    add_history(parser)
+    _add_modes(parser)
+    _add_options_of_modes(parser)
+
+
+def _add_modes(parser: argparse.ArgumentParser) -> None:
+    modes = parser.add_argument_group("measure something else").add_mutually_exclusive_group()
+    modes.add_argument(
+        "--roofline", action="store_true", help="each kernel against the device's ceilings"
+    )
+    modes.add_argument(
+        "--paced", action="store_true", help="runs after pauses of 0, 5, 30 and 50 ms"
+    )
+    modes.add_argument(
+        "--against",
+        metavar="PEER[,PEER]",
+        help="MODEL.onnx in onnxruntime, openvino, tinygrad, torch; file:OTHER: ours, another "
+        "file; more files: the driving program",
+    )
+    modes.add_argument("--bus", action="store_true", help="latency and rate of the bus")
+    modes.add_argument(
+        "--log", action="store_true", help="reading a log (one of 100 000 events, made for it)"
+    )
+    modes.add_argument(
+        "--daemon",
+        type=real("--daemon", 1, MOST_S),
+        metavar="SECONDS",
+        help="the daemon process on a live bus",
+    )
+    modes.add_argument("--host", action="store_true", help="a frame's cost outside its model")
+    modes.add_argument(
+        "--start",
+        type=whole("--start"),
+        metavar="STARTS",
+        help="from start and from kill to first message",
+    )
+    modes.add_argument(
+        "--submission",
+        action="store_true",
+        help="recorded launches against single ones",
+    )
+
+
+def _add_options_of_modes(parser: argparse.ArgumentParser) -> None:
+    options = parser.add_argument_group("options of the modes above")
+    options.add_argument(
+        "--threads", type=whole("--threads"), help="with --against: threads per peer (2)"
+    )
+    options.add_argument(
+        "--blocks",
+        type=whole("--blocks"),
+        help="with --against, --submission: blocks of 20 runs (8)",
+    )
+    options.add_argument(
+        "--beside", metavar="WHAT[,WHAT]", help="with --paced: also next to busy, model, one-cpu"
+    )
+    options.add_argument(
+        "--realtime", action="store_true", help="with --paced or --daemon: use real-time scheduling"
+    )
+    options.add_argument(
+        "--seconds",
+        type=above("--seconds", 0, 3600),
+        metavar="S",
+        help="with --bus: seconds at 10 000 messages per second (3)",
+    )
+    options.add_argument(
+        "--model", type=Path, help="with --daemon, --host, --start, --bus: driving artifact"
+    )
+    options.add_argument(
+        "--monitoring", type=Path, help="with --daemon: driver monitoring artifact to run, too"
+    )
+    options.add_argument(
+        "--camera",
+        metavar="WxH",
+        help="with --daemon, --host: frame size (1928x1208, or the largest that fits)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print.
+
+    Raises:
+        UsageError: the arguments cannot work. ModelError: a model cannot be compiled. RuntimeFault:
+            the artifact or device is not right.
+    """
+    name = next((name for name in MODES if name and _is_given(args, name)), "")
+    mode = MODES[name]
+    check_options(args, name)
+    for option, value in DEFAULTS.items():
+        if getattr(args, option) is None:
+            setattr(args, option, value)
+    if name and args.iters is None:
+        args.iters = ITERATIONS
+    elif args.iters is None and args.duration is None:
+        args.duration = DURATION_S
+    args.compile_s = None
+    with ExitStack() as stack:
+        if mode.files is PROGRAM:
+            _compile(args, stack)
+        code: int = importlib.import_module(mode.module).run(args)
+    return code
+
+
+def check_options(args: argparse.Namespace, name: str) -> None:
+    """Refuse options and files that a measurement does not take.
+
+    Args:
+        args: as they were parsed, before `DEFAULTS`.
+        name: of the mode.
+
+    Raises:
+        UsageError: names the option and the mode.
+    """
+    mode, shown = MODES[name], f"--{name}" if name else ALONE
+    takes = mode.takes.split()
+    for option in dict.fromkeys(" ".join(other.takes for other in MODES.values()).split()):
+        if option not in takes and _is_given(args, option):
+            users = [
+                f"--{other}" if other else ALONE
+                for other, row in MODES.items()
+                if option in row.takes.split()
+            ]
+            flag = f"--{option.replace('_', '-')}"
+            raise UsageError(f"{flag}: expected with {', '.join(users)} only, found {shown}")
+    least, most, what = mode.files
+    if not least <= len(args.path) <= most:
+        raise UsageError(f"{shown}: expected {what}, found {count_text(len(args.path), 'file')}")
+
+
+def _is_given(args: argparse.Namespace, option: str) -> bool:
+    value = getattr(args, option)
+    # A number of 0 was asked for, too.
+    return not any(value is one for one in (None, False)) and value != []
+
+
+def _compile(args: argparse.Namespace, stack: ExitStack) -> None:
+    """Put a compiled artifact in the place of ONNX files.
+
+    Raises:
+        UsageError: several files that are not ONNX, or an artifact with sizes to bind.
+    """
+    onnx = [is_onnx(path) for path in args.path]
+    if (any(onnx) and not all(onnx)) or (len(onnx) > 1 and not any(onnx)):
+        raise UsageError(
+            f"bench: expected one artifact, or the ONNX models of one program, found "
+            f"{count_text(len(onnx), 'file')}"
+        )
+    if not any(onnx):
+        if args.bind or args.constant:
+            raise UsageError(
+                "--bind and --constant need an ONNX model; an artifact has them built in"
+            )
+        return
+    started_s = time.perf_counter()
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="modeld-bench-"))
+    target = Path(directory) / f"{args.path[0].stem}.pkl"
+    changes = Changes(args.bind, args.constant)
+    args.path = [compiled_here(args.path, target, args.device, changes)]
+    args.compile_s = time.perf_counter() - started_s

@@ -1,0 +1,296 @@
+"""``modeld bench --bus``: how long messages and frames take from one process to another.
+
+- ``zmq_ipc``, ``msgq``: messages of the size of modelV2 through ``cereal``'s transports: ZeroMQ on
+  a unix socket, and rings in shared memory. Latency: from just before ``send`` in one process to
+  ``receive`` returned in another that slept in between (2000 messages, 5 ms apart); ``near``: 1 ms
+  apart, so that neither processors nor caches have gone to sleep, too. Rate: bursts of
+  500 messages, which the queues hold (both drop what they do not), from the first ``send`` to the
+  last ``receive``; the median of 40 bursts. ``lost`` counts what did not arrive.
+- ``steady``, of each: 10 000 messages a second of 256 bytes, for ``--seconds``, to a reader that
+  keeps up; ``stalled``: the same to one that does not read at all. What ``send`` takes then, and by
+  how much both processes have grown.
+- ``frame_handover_us``: from ``publish`` of a frame ring to ``receive`` returned in a reader that
+  waited for it, median; ``vision_ipc_us``: the same by VisionIPC. The picture is not copied.
+- ``idle_cpu_percent``, of each bus, with ``--model``: what a daemon takes of a core for 10 s while
+  its cameras are there and send nothing; on rings of messages they are of VisionIPC.
+
+Both processes use CLOCK_MONOTONIC, so one-way times need no round trip.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cereal.cameras import open_cameras
+from cereal.msgq import wake
+from modeld.service.process_figures import FigureReader
+from tools.bench.idle_daemon import idle_cpu_percent
+from tools.bench.publisher import MESSAGE_BYTES, PACE_NS, STACK, STAMP, STEADY_NS, STREAM
+from tools.bench.publisher import open_bus as open_bench_bus
+from tools.errors import ToolError
+from tools.lib.json_output import print_json
+from tools.lib.processes import Child, ProcessError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from cereal.frames import FrameSource
+    from cereal.transport.base import Subscriber
+
+LARGE, SMALL = SERVICES = ("modelV2", "carState")
+PACED = 2000
+BURSTS = 40
+BURST = 500  # half of what a ZeroMQ queue holds by default: nothing has to be dropped
+FRAMES = 1000
+SECONDS = 3.0
+IDLE_S = 10.0
+START_TIMEOUT_S = 30.0
+# After the sender is done, what is still in flight arrives within this.
+DRAIN_S = 0.5
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print.
+
+    Raises:
+        UsageError: a file was named. ProcessError: the sender ended. ToolError: nothing arrived.
+    """
+    wake.block()
+    result = measure(args.seconds, args.model)
+    if args.json:
+        print_json(result)
+    else:
+        _print_result(result)
+    return 0
+
+
+def measure(
+    seconds: float | None = None,
+    model: Path | None = None,
+    paced: int = PACED,
+    bursts: int = BURSTS,
+    frames: int = FRAMES,
+) -> dict[str, Any]:
+    """Start the sending process and take everything in; return the object of ``--json``.
+
+    Args:
+        seconds: of the steady stream; None: `SECONDS`.
+        model: driving artifact of a daemon that waits; None: none does.
+        paced: messages for the latency.
+        bursts: of messages, for the rate.
+        frames: frames for each handover.
+
+    Raises:
+        ProcessError: the sender ended or was not heard. ToolError: nothing arrived.
+    """
+    steady = int((SECONDS if seconds is None else seconds) * 1e9 / STEADY_NS)
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="modeld-bench-"))
+        prefix = f"bench-{os.getpid()}"
+        rings = STACK.queue_path(LARGE, prefix).parent
+        rings.mkdir()
+        stack.callback(shutil.rmtree, rings)
+        buses = {"zmq_ipc": f"ipc://{directory}", "msgq": f"msgq:{prefix}"}
+        result: dict[str, Any] = {
+            name: _measure_transport(bus, paced, bursts, steady) for name, bus in buses.items()
+        }
+        ring_us, vision_us = _measure_frames(buses["msgq"], prefix, frames)
+        if model is not None:
+            for name, prefix_of in (("zmq_ipc", ""), ("msgq", prefix)):
+                idle = idle_cpu_percent(model, buses[name], prefix_of, IDLE_S)
+                result[name]["idle_cpu_percent"] = idle
+    return result | {
+        "frame_handover_us": float(np.median(ring_us)),
+        "frame_handover_us_p99": float(np.percentile(ring_us, 99)),
+        "vision_ipc_us": float(np.median(vision_us)),
+        "vision_ipc_us_p99": float(np.percentile(vision_us, 99)),
+        "message_bytes": MESSAGE_BYTES,
+    }
+
+
+def _sender(bus: str) -> Child:
+    arguments = ["--server", f"bench-{os.getpid()}", "--bus", bus, "--services", *SERVICES]
+    return Child("sender", "tools.bench.publisher", arguments)
+
+
+def _measure_transport(bus: str, paced: int, bursts: int, steady: int) -> dict[str, Any]:
+    transport, figures = open_bench_bus(bus), FigureReader()
+    try:
+        with _sender(bus) as sender:
+            large, small = (transport.subscriber(name) for name in SERVICES)
+            for subscriber in (large, small):
+                _await_probe(subscriber, sender)
+            times_ns, _ = _collect(sender, f"paced {paced}", lambda: _take(large), paced)
+            near_ns, _ = _collect(sender, f"near {paced}", lambda: _take(large), paced)
+            rates, lost = [], 2 * paced - len(times_ns) - len(near_ns)
+            for _ in range(bursts):
+                burst_ns, _ = _collect(sender, f"burst {BURST}", lambda: _take(large), BURST)
+                rates.append(len(burst_ns) / (burst_ns[-1, 1] - burst_ns[0, 0]) * 1e9)
+                lost += BURST - len(burst_ns)
+            command = f"steady {steady}"
+            steady_ns, kept_up = _collect(sender, command, lambda: _take(small), steady)
+            before = figures.read().memory_bytes
+            stalled = _told(sender, command)
+            grown = (figures.read().memory_bytes - before) / (1 << 20)
+    finally:
+        transport.close()
+        figures.close()
+    ages_us = _ages_us(times_ns)
+    return {
+        "p50_us": float(np.percentile(ages_us, 50)),
+        "p99_us": float(np.percentile(ages_us, 99)),
+        "near": {
+            "p50_us": float(np.percentile(_ages_us(near_ns), 50)),
+            "p99_us": float(np.percentile(_ages_us(near_ns), 99)),
+        },
+        "msgs_per_s": float(np.median(rates)),
+        "lost": lost,
+        "steady": {
+            "messages": steady,
+            "lost": steady - len(steady_ns),
+            "p99_us": float(np.percentile(_ages_us(steady_ns), 99)),
+            **kept_up,
+        },
+        "stalled": {**stalled, "reader_grown_mib": grown},
+    }
+
+
+def _measure_frames(
+    bus: str, prefix: str, count: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return how old frames are when a reader has them, us: of a frame ring, and by VisionIPC."""
+    ages_us = []
+    with _sender(bus) as sender:
+        for command, scheme in (("frames", ""), ("vision", "visionipc:")):
+            sender.write_line(f"{command} {count}")
+            _line(sender)
+            server = open_cameras(f"{scheme}bench-{os.getpid()}", STACK, prefix=prefix)
+            reader = server.reader(STREAM, conflate=False)
+            times_ns, _ = _collect(sender, "go", lambda: _take_frame(reader), count)  # noqa: B023
+            ages_us.append(_ages_us(times_ns))
+            reader.close()
+            server.close()
+    return ages_us[0], ages_us[1]
+
+
+def _await_probe(subscriber: Subscriber, sender: Child) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if subscriber.receive(100) is not None:
+            return
+        sender.check_running()
+    raise _not_heard(sender)
+
+
+def _not_heard(sender: Child) -> ProcessError:
+    return ProcessError(
+        f"{sender.name}: expected to hear of it within {START_TIMEOUT_S:g} s, found nothing; is "
+        "the machine overloaded?"
+    )
+
+
+def _line(sender: Child) -> str:
+    line = sender.read_line(START_TIMEOUT_S)
+    if line is None:
+        raise _not_heard(sender)
+    return line
+
+
+def _told(sender: Child, command: str) -> dict[str, Any]:
+    """Give a command; return what the sender says when it is done."""
+    sender.write_line(command)
+    while (line := sender.read_line(timeout_s=1.0)) is None:
+        sender.check_running()
+    return _figures(line)
+
+
+def _figures(line: str) -> dict[str, Any]:
+    figures: dict[str, Any] = json.loads(line.removeprefix("done "))
+    return figures
+
+
+def _collect(
+    sender: Child, command: str, take: Callable[[], tuple[int, int] | None], count: int
+) -> tuple[NDArray[np.int64], dict[str, Any]]:
+    """Give a command; call `take` until it has given `count` pairs, or nothing comes any more.
+
+    Returns:
+        int64 (n, 2): when sent, when received, ns; and what the sender says when it is done.
+
+    Raises:
+        ToolError: fewer than two arrived.
+    """
+    sender.write_line(command)
+    pairs: list[tuple[int, int]] = []
+    end: float | None = None
+    line: str | None = None
+    while len(pairs) < count and (end is None or time.monotonic() < end):
+        pair = take()
+        if pair is not None:
+            pairs.append(pair)
+        elif line is None:
+            line = sender.read_line(timeout_s=0.0)
+            end = None if line is None else time.monotonic() + DRAIN_S
+    while line is None:
+        line = sender.read_line(timeout_s=1.0)
+        sender.check_running()
+    if len(pairs) < 2:
+        raise ToolError(f"bus: expected {count} messages or frames, found {len(pairs)}")
+    return np.array(pairs, np.int64), _figures(line)
+
+
+def _ages_us(times_ns: NDArray[np.int64]) -> NDArray[np.float64]:
+    return (times_ns[:, 1] - times_ns[:, 0]) / 1e3
+
+
+def _take(subscriber: Subscriber) -> tuple[int, int] | None:
+    """Return when the next counted message was sent and received; None if none comes soon."""
+    data = subscriber.receive(50)
+    now_ns = time.monotonic_ns()
+    if data is None:
+        return None
+    stamp_ns, _ = STAMP.unpack_from(data)
+    return (stamp_ns, now_ns) if stamp_ns else None
+
+
+def _take_frame(reader: FrameSource) -> tuple[int, int] | None:
+    """Return when the next frame was published and received; None if none comes soon."""
+    frame = reader.receive(50)
+    return None if frame is None else (frame.timestamp_eof_ns, time.monotonic_ns())
+
+
+def _print_result(result: Mapping[str, Any]) -> None:
+    for name in ("zmq_ipc", "msgq"):
+        one = result[name]
+        steady, stalled = one["steady"], one["stalled"]
+        print(
+            f"{name:9} {one['p50_us']:.0f} us p50, {one['p99_us']:.0f} us p99 "
+            f"({result['message_bytes']} bytes, {PACE_NS / 1e6:g} ms apart), "
+            f"{one['near']['p50_us']:.0f} and {one['near']['p99_us']:.0f} us 1 ms apart; "
+            f"{one['msgs_per_s']:.0f} messages/s back to back, {one['lost']} lost\n"
+            f"          {steady['messages']} messages at {1e9 / STEADY_NS:.0f} a second: "
+            f"{steady['lost']} lost, {steady['p99_us']:.0f} us p99; send "
+            f"{steady['send_p50_us']:.0f} us p50, {steady['send_p99_us']:.0f} us p99\n"
+            f"          to a reader that stalls: send {stalled['send_p50_us']:.0f} us p50, "
+            f"{stalled['send_p99_us']:.0f} us p99; grown by {stalled['grown_mib']:.1f} MiB, the "
+            f"reader by {stalled['reader_grown_mib']:.1f} MiB"
+        )
+        if "idle_cpu_percent" in one:
+            print(f"          a daemon that waits: {one['idle_cpu_percent']:.2f} % of a core")
+    for name, place in (("frame_handover", "ring"), ("vision_ipc", "VisionIPC")):
+        print(
+            f"frames    {result[f'{name}_us']:.0f} us p50, {result[f'{name}_us_p99']:.0f} us p99 "
+            f"by {place}"
+        )

@@ -1,0 +1,289 @@
+"""``modeld bench --daemon``: the daemon as a process, fed at 20 Hz by another, watched from here.
+
+What is measured, for the frames of the given time:
+
+- ``frames``: published by the camera process; ``published``: modelV2 messages about them that
+  arrived here; ``dropped``: the difference.
+- ``exec_ms``: ``modelExecutionTime`` of modelV2, from inputs ready to outputs parsed.
+- ``host_ms``: from just before the publication of the road frame, when the wide frame and the
+  messages of the car are out already, to the arrival of modelV2 in this process, less ``exec_ms``:
+  waking up, pairing, messages in, filling, sending, the transport, and waking up here. No picture
+  is written in between. ``--host`` has the daemon's own part of it.
+- ``rss_growth_mib``, ``fds_growth``: of the daemon's process, from the first to the last frame.
+
+With ``--monitoring`` a second daemon runs driver monitoring beside it, fed by a driver camera half
+a period later; ``monitoring`` has the same figures of driverStateV2, without ``host_ms``, as that
+message does not say when its frame came.
+
+``--realtime`` runs the daemons with priority, locked memory and CPUs kept awake (ADR 0094).
+
+``source_late_ms``: how late the camera process published its frames; where that is more than a few
+milliseconds the machine was busy with something else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cereal.transport import ZmqTransport
+from runtime.format.artifact import read_artifact
+from runtime.quantities import count_text
+from tools.bench.watched_daemon import Usage, WatchedDaemon, usage_of
+from tools.commands.compile import parse_camera
+from tools.errors import ArtifactMismatchError, ToolError, UsageError
+from tools.lib.json_output import print_json
+from tools.lib.processes import Child, ProcessError
+from tools.playback.model import check_frame, frame_capacity, read_driving_artifact
+from tools.timing.program_inputs import fitting_format
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+RATE_HZ = 20.0
+START_TIMEOUT_S = 120.0  # loading, and building kernels where the artifact has no binaries
+SETTLE_S = 2.0  # after the first valid message: caches, clocks, connections
+LAST_MESSAGE_S = 1.0
+REALTIME = ("--priority", "50", "--lock-memory", "--keep-awake")
+PARTS = ("p50", "p99", "max")
+FOCAL_PER_WIDTH = {"road": 1.37, "wide": 0.29}  # any plausible camera: 2648 and 567 px of 1928
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What is run.
+
+    Attributes:
+        model: driving artifact.
+        size: (width, height) of the cameras; the artifact takes their frames.
+        seconds: of the part that counts.
+        device: as for ``modeld run``.
+        monitoring: driver monitoring artifact; None for driving alone.
+        realtime: with the options of `REALTIME`.
+    """
+
+    model: Path
+    size: tuple[int, int]
+    seconds: float
+    device: str | None = None
+    monitoring: Path | None = None
+    realtime: bool = False
+
+    @property
+    def frames(self) -> int:
+        """Frames that count."""
+        return max(1, round(self.seconds * RATE_HZ))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print.
+
+    Raises:
+        UsageError: the arguments cannot work. ArtifactError, ArtifactMismatchError: not a driving
+            artifact for that camera. ProcessError: a process ended. ToolError: nothing arrived.
+    """
+    if args.model is None:
+        raise UsageError("--daemon: expected the artifact as --model driving.pkl, found none")
+    size = camera_size(args.model, args.camera)
+    if args.monitoring is not None:
+        _check_monitoring(args.monitoring)
+    bench = Bench(args.model, size, args.daemon, args.device, args.monitoring, args.realtime)
+    result = measure(bench)
+    if args.json:
+        print_json(result)
+    else:
+        _print_result(result)
+    return 0
+
+
+def camera_size(model: Path, wanted: str | None) -> tuple[int, int]:
+    """Return the camera to imitate: the wanted one, else that of `fitting_format`."""
+    artifact = read_driving_artifact(model)
+    if wanted is None:
+        layout = fitting_format(frame_capacity(artifact))
+    else:
+        layout = parse_camera(wanted)
+        check_frame(model, artifact, layout)
+    return layout.width, layout.height
+
+
+def _check_monitoring(path: Path) -> None:
+    kind = read_artifact(path).manifest.kind
+    if kind != "monitoring":
+        raise ArtifactMismatchError(
+            f"{path}: expected a driver monitoring artifact, found one of kind {kind!r}; compile "
+            "dmonitoring.onnx"
+        )
+
+
+def measure(bench: Bench) -> dict[str, Any]:
+    """Run camera and daemons for some time; return the object of ``--json``.
+
+    Raises:
+        ProcessError: a process ended or did not begin. ToolError: no message arrived.
+    """
+    with tempfile.TemporaryDirectory(prefix="modeld-bench-") as directory, ExitStack() as stack:
+        bus, server = f"ipc://{directory}", f"bench-{os.getpid()}"
+        config = Path(directory) / "bench.toml"
+        config.write_text(camera_config(bench.size), encoding="utf-8")
+        transport = ZmqTransport(bus)
+        stack.callback(transport.close)
+        serve = ["--server", server, "--bus", bus, "--size", *map(str, bench.size)]
+        serve += ["--frames", str(bench.frames), "--rate-hz", str(RATE_HZ)]
+        serve += [] if bench.monitoring is None else ["--driver"]
+        camera = stack.enter_context(Child("camera", "tools.bench.camera", serve))
+        work = ["--config", str(config), "--bus", bus, "--camera-server", server]
+        work += ["--device", bench.device] if bench.device else []
+        work += REALTIME if bench.realtime else []
+
+        def watched(name: str, service: str, *options: str) -> WatchedDaemon:
+            child = Child(name, "tools.cli", ["run", *options, *work])
+            return WatchedDaemon(stack.enter_context(child), service, transport.subscriber(service))
+
+        daemons = [watched("daemon", "modelV2", "--model", str(bench.model), "--demo")]
+        if bench.monitoring is not None:
+            monitoring = str(bench.monitoring)
+            daemons.append(watched("monitoring", "driverStateV2", "--model", monitoring))
+        _await_valid(transport, daemons, camera)
+        before = [usage_of(one.child.pid) for one in daemons]
+        camera.write_line("count")
+        report = _receive(transport, daemons, camera)
+        figures = [_figures(d, report, old) for d, old in zip(daemons, before, strict=True)]
+        for child in (*(one.child for one in daemons), camera):
+            code = child.stop()
+            if code != 0:
+                raise ProcessError(
+                    f"{child.name}: expected exit code 0 after SIGTERM, found {code}"
+                )
+    result = figures[0]
+    result["source_late_ms_p99"] = report["late_ms_p99"]
+    result["source_late_ms_max"] = report["late_ms_max"]
+    if bench.monitoring is not None:
+        result["monitoring"] = figures[1]
+    return result
+
+
+def camera_config(size: tuple[int, int]) -> str:
+    """Return the TOML tables of plausible cameras of (width, height)."""
+    width, height = size
+    return "".join(
+        f"[camera.{name}]\nwidth = {width}\nheight = {height}\nfocal_px = {width * focal:.1f}\n"
+        for name, focal in FOCAL_PER_WIDTH.items()
+    )
+
+
+def _await_valid(transport: ZmqTransport, daemons: Sequence[WatchedDaemon], camera: Child) -> None:
+    """Wait for the first valid message of each daemon, and a little longer."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    settled = math.inf
+    while time.monotonic() < min(deadline, settled):
+        for child in (camera, *(one.child for one in daemons)):
+            child.check_running()
+        _take_messages(transport, daemons, 100)
+        if settled == math.inf and all(any(one.received.valid) for one in daemons):
+            settled = time.monotonic() + SETTLE_S
+    if settled == math.inf:
+        silent = next(one for one in daemons if not any(one.received.valid))
+        raise ProcessError(
+            f"{silent.child.name}: expected a valid {silent.service} within {START_TIMEOUT_S:g} s, "
+            "found none; run it by hand with -v: modeld run --model ... --demo -v"
+        )
+
+
+def _take_messages(
+    transport: ZmqTransport, daemons: Sequence[WatchedDaemon], timeout_ms: int
+) -> bool:
+    """Wait for messages and take all; return whether there were some."""
+    some = bool(transport.wait([one.subscriber for one in daemons], timeout_ms))
+    for one in daemons:
+        one.take_messages()
+    return some
+
+
+def _receive(
+    transport: ZmqTransport, daemons: Sequence[WatchedDaemon], camera: Child
+) -> Mapping[str, Any]:
+    """Take messages until the camera has sent its last frame and the answer had time to come."""
+    report: Mapping[str, Any] | None = None
+    end = math.inf
+    while time.monotonic() < end:
+        if not _take_messages(transport, daemons, 50):
+            for one in daemons:
+                one.child.check_running()
+        line = camera.read_line(timeout_s=0.0) if report is None else None
+        if line is not None:
+            report = json.loads(line)
+            end = time.monotonic() + LAST_MESSAGE_S
+    assert report is not None
+    return report
+
+
+def _figures(daemon: WatchedDaemon, report: Mapping[str, Any], before: Usage) -> dict[str, Any]:
+    """Return what one daemon did with the frames that count."""
+    received, after = daemon.received, usage_of(daemon.child.pid)
+    ids = np.array(received.frame_ids, np.int64)
+    counted = (ids >= report["first_frame"]) & (ids <= report["last_frame"])
+    frames = report["last_frame"] - report["first_frame"] + 1
+    published = int(np.unique(ids[counted]).size)
+    if published == 0:
+        raise ToolError(
+            f"{daemon.child.name}: expected {daemon.service} about {frames} frames, found none; is "
+            "the machine overloaded? run it by hand with -v: modeld run --model ... --demo -v"
+        )
+    times = {"exec_ms": received.execution_ms, "host_ms": received.host_ms}
+    found: dict[str, Any] = {
+        "frames": frames,
+        "published": published,
+        "dropped": frames - published,
+        "valid": int(np.array(received.valid)[counted].sum()),
+        "rate_hz": RATE_HZ,
+    }
+    for name, values_ms in times.items():
+        if not values_ms:
+            continue
+        part_ms = np.array(values_ms)[counted]
+        found |= {
+            f"{name}_p50": float(np.percentile(part_ms, 50)),
+            f"{name}_p99": float(np.percentile(part_ms, 99)),
+            f"{name}_max": float(part_ms.max()),
+        }
+    return found | {
+        "rss_growth_mib": after.rss_mib - before.rss_mib,
+        "rss_mib": after.rss_mib,
+        "fds_growth": after.fds - before.fds,
+    }
+
+
+def _print_result(result: Mapping[str, Any]) -> None:
+    _print_daemon(result, "modelV2")
+    if "monitoring" in result:
+        _print_daemon(result["monitoring"], "driverStateV2")
+    print(
+        f"  source   at most {result['source_late_ms_max']:.1f} ms late, "
+        f"{result['source_late_ms_p99']:.1f} p99"
+    )
+
+
+def _print_daemon(result: Mapping[str, Any], service: str) -> None:
+    print(
+        f"{count_text(result['frames'], 'frame')} at {result['rate_hz']:g} Hz: "
+        f"{result['published']} {service}, {result['dropped']} dropped, {result['valid']} valid"
+    )
+    for name, text in (("exec", "model"), ("host", "all the rest, to arrival")):
+        if f"{name}_ms_p50" in result:
+            values = ", ".join(f"{result[f'{name}_ms_{part}']:.2f} {part}" for part in PARTS)
+            print(f"  {name} ms  {values}  ({text})")
+    print(
+        f"  daemon   {result['rss_mib']:.0f} MiB resident ({result['rss_growth_mib']:+z.1f}), "
+        f"descriptors {result['fds_growth']:+d}"
+    )

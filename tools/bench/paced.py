@@ -1,0 +1,195 @@
+"""``modeld bench --paced``: how long a run takes after a pause, as the daemon's runs do.
+
+Back to back, caches are warm, clocks high and threads awake. The daemon runs once in 50 ms. Blocks
+of 10 runs, each after a pause of 0, 5, 30 or 50 ms, follow each other in turn until there are
+``--iters`` of each. ``p99_over_p50`` is what to look at: times of a shared machine drift.
+
+A host may put two CPUs of a virtual machine on one core for some tenths of a second: then all
+workers of the driver take more than `SLOW_CORES` times their usual CPU time for the same work.
+``slow_cores`` counts these runs, and ``steady_p99_over_p50`` is the ratio without them;
+``p99_over_p50`` is with them.
+
+``--realtime`` asks the system for what the daemon can ask for (ADR 0094); ``realtime`` says what
+came of it.
+
+``--beside`` measures again in other company:
+
+- ``busy``: a process that never sleeps occupies one CPU;
+- ``model``: another process runs the same artifact every 50 ms;
+- ``one-cpu``: this process alone, on one CPU: what ``busy`` must not be worse than.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import runtime
+from modeld.service import realtime
+from modeld.service.config import RealtimeConfig
+from modeld.service.realtime import Effect
+from tools.errors import ToolError, UsageError
+from tools.lib.json_output import print_json
+from tools.lib.processes import Child
+from tools.lib.table import format_table
+from tools.timing.program_inputs import inputs_for
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from runtime import Program
+
+PAUSES_MS = (0, 5, 30, 50)
+BLOCK = 10
+COMPANY = ("busy", "model", "one-cpu")
+START_TIMEOUT_S = 120.0  # of the other process: loading, and building kernels
+RUN_TIMEOUT_S = 2.0  # of one run and its pause
+SLOW_CORES = 1.7
+RATIOS = ("p99_over_p50", "steady_p99_over_p50")
+REALTIME = RealtimeConfig(priority=50, lock_memory=True, freeze_gc=True)
+NEIGHBOUR = "tools.bench.paced_neighbour"
+
+Times = dict[str, dict[str, float]]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print.
+
+    Raises:
+        UsageError: the arguments cannot work. ProcessError, ToolError: the other process failed.
+    """
+    company = _company(args.beside)
+    path = args.path[0]
+    with ExitStack() as resources:
+        program = resources.enter_context(runtime.load_program(path, args.device))
+        effects = _ask(program, resources) if args.realtime else ()
+        entry = args.entry or program.entries[0]
+        inputs = inputs_for(program.entry_inputs(entry), args.inputs, args.seed)
+        model = ["--artifact", str(path), "--entry", entry]
+        if args.device:
+            model += ["--device", args.device]
+        result: dict[str, Any] = {
+            "artifact": program.manifest.name,
+            "entry": entry,
+            "device": program.stats.device,
+            "realtime": [asdict(effect) for effect in effects],
+            "pause_ms": measure(program, inputs, entry, args.iters),
+            "beside": {},
+        }
+        cpu = ["--cpu", str(max(os.sched_getaffinity(0)))]
+        for name in company:
+            if name == "one-cpu":
+                found = _measure_alone([*cpu, *model], args.iters)
+            else:
+                with Child(name, NEIGHBOUR, cpu if name == "busy" else model) as neighbour:
+                    _wait_for_line(neighbour, START_TIMEOUT_S)
+                    found = measure(program, inputs, entry, args.iters)
+            result["beside"][name] = found
+    if args.json:
+        print_json(result)
+    else:
+        _print(result)
+    return 0
+
+
+def _ask(program: Program, resources: ExitStack) -> tuple[Effect, ...]:
+    """Ask for all that steadies a frame; until the resources are closed."""
+    resources.enter_context(realtime.collector_restored())
+    effects = realtime.apply_to_process(REALTIME)
+    effects += realtime.apply_to_program(REALTIME, program)
+    effects += resources.enter_context(realtime.awake())
+    return effects + realtime.apply_to_loop(REALTIME)
+
+
+def measure(program: Program, inputs: Mapping[str, NDArray[Any]], entry: str, runs: int) -> Times:
+    """Time paced runs.
+
+    Args:
+        program: with the entry.
+        inputs: of the entry.
+        entry: its name.
+        runs: how many after each pause.
+
+    Returns:
+        For each pause in ms, as text: `p50_ms`, `p99_ms` of a run, `p99_over_p50`; where the
+        threads of the driver are known, also `slow_cores` and `steady_p99_over_p50`.
+    """
+    runs_ms: dict[int, list[tuple[float, float]]] = {pause: [] for pause in PAUSES_MS}
+    for _ in range(BLOCK):  # the worker threads are placed by then
+        program.run(inputs, entry)
+    threads = () if program.workers is None else program.workers.threads
+    while len(runs_ms[PAUSES_MS[-1]]) < runs:
+        for pause, found in runs_ms.items():
+            for _ in range(min(BLOCK, runs - len(found))):
+                time.sleep(pause / 1e3)
+                before_ns = _cpu_ns(threads)
+                started_ns = time.perf_counter_ns()
+                program.run(inputs, entry)
+                run_ms = (time.perf_counter_ns() - started_ns) / 1e6
+                spent_ns = [n - o for n, o in zip(_cpu_ns(threads), before_ns, strict=True)]
+                found.append((run_ms, min(spent_ns, default=0) / 1e6))
+    return {str(pause): _summary(found) for pause, found in runs_ms.items()}
+
+
+def _cpu_ns(threads: Sequence[int]) -> list[int]:
+    """Return the CPU time of each thread, ns (Linux: proc_pid_schedstat)."""
+    places = (Path(f"/proc/self/task/{thread}/schedstat") for thread in threads)
+    return [int(place.read_text("ascii").split()[0]) for place in places]
+
+
+def _summary(found: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Return the figures of some runs: each its time, and the least CPU time of a worker, ms."""
+    times_ms, spent_ms = np.array(found).T
+    p50, p99 = (float(value) for value in np.percentile(times_ms, (50, 99)))
+    summary = {"p50_ms": p50, "p99_ms": p99, "p99_over_p50": p99 / p50}
+    if not spent_ms.any():
+        return summary
+    slow = spent_ms > SLOW_CORES * np.median(spent_ms)
+    p50, p99 = (float(value) for value in np.percentile(times_ms[~slow], (50, 99)))
+    return summary | {"slow_cores": int(slow.sum()), "steady_p99_over_p50": p99 / p50}
+
+
+def _company(text: str | None) -> list[str]:
+    names = [name for name in (text or "").split(",") if name]
+    for name in names:
+        if name not in COMPANY:
+            raise UsageError(f"--beside: expected some of {','.join(COMPANY)}, found {name!r}")
+    return names
+
+
+def _measure_alone(arguments: Sequence[str], runs: int) -> Times:
+    with Child("one-cpu", NEIGHBOUR, [*arguments, "--measure", str(runs)]) as child:
+        _wait_for_line(child, START_TIMEOUT_S)
+        times: Times = json.loads(_wait_for_line(child, RUN_TIMEOUT_S * runs * len(PAUSES_MS)))
+        return times
+
+
+def _wait_for_line(child: Child, timeout_s: float) -> str:
+    line = child.read_line(timeout_s)
+    if line is None:
+        raise ToolError(f"{child.name}: expected a line within {timeout_s:g} s, found none")
+    return line
+
+
+def _print(result: Mapping[str, Any]) -> None:
+    print(f"{result['artifact']}, entry {result['entry']}, on {result['device']}")
+    for effect in result["realtime"]:
+        print(f"  {Effect(**effect)}")
+    rows = []
+    for name, times in {"-": result["pause_ms"], **result["beside"]}.items():
+        for pause, found in times.items():
+            ratios = [f"{found[key]:.2f}" if key in found else "-" for key in RATIOS]
+            slow = str(found.get("slow_cores", "-"))
+            rows.append((name, int(pause), found["p50_ms"], found["p99_ms"], *ratios, slow))
+    head = ("beside", "pause ms", "p50 ms", "p99 ms", "p99/p50", "steady p99/p50", "slow cores")
+    print(format_table(head, rows))

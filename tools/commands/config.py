@@ -1,0 +1,58 @@
+"""Show the daemon's settings in force, and where each comes from.
+
+Takes the options of modeld run, reads the same file and variables, and makes the same checks.
+--changed leaves out defaults. --sample prints a file with every setting as a comment that explains
+it; the file can be used as it is.
+
+Example:
+  modeld config --config /etc/modeld/config.toml
+  modeld config --sample > config.toml
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from modeld.service.config_sources import load_settings, sample_config
+from modeld.service.settings import shown
+from tools.lib.json_output import print_json
+from tools.service.setting_options import add_setting_arguments, settings_given
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_setting_arguments(parser)
+    parser.add_argument(
+        "--changed", action="store_true", help="only what does not come from a default"
+    )
+    parser.add_argument(
+        "--sample", action="store_true", help="print a sample file instead, all of it comments"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the settings."""
+    if args.sample:
+        print(sample_config(), end="")
+        return 0
+    loaded = load_settings(args.config, os.environ, settings_given(args))
+    rows = [
+        (key, value, loaded.sources[key])
+        for key, value in loaded.config.values().items()
+        if not (args.changed and loaded.sources[key] == "default")
+    ]
+    if args.json:
+        print_json({key: {"value": _plain(value), "source": source} for key, value, source in rows})
+        return 0
+    keys = max((len(key) for key, _, _ in rows), default=0)
+    values = max((len(shown(value)) for _, value, _ in rows), default=0)
+    for key, value, source in rows:
+        print(f"{key:{keys}}  {shown(value):{values}}  {source}")
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value

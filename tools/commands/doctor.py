@@ -1,0 +1,159 @@
+"""Check a machine for the daemon: devices, drivers, permissions, self-test, kernels, bus, cameras.
+
+Each section has a verdict (good, to look at, or bad) and the next step. Nothing is changed, and a
+running daemon is not disturbed: its health is read the way modeld status does, and checks that need
+the device are skipped unless --beside-daemon is given. Each section runs in its own process for a
+limited time, and reports if it was cut off.
+
+Self-test and the ten slowest kernels use the given artifact, else the model selected in the store,
+else a small example that is compiled in place. Kernel times are shown next to the device's
+ceilings, measured in the same run.
+
+--output writes one file to attach to a report. User and host names, home paths, values of
+environment variables, addresses and serial numbers are removed from everything shown or written.
+Exit code 0: no section is bad; 1: one is.
+
+Examples:
+  modeld doctor
+  modeld doctor driving.pkl --device gpu
+  modeld doctor --output report.txt
+  modeld doctor --beside-daemon --bus ipc:///run/modeld --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import logging
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from modeld.store.model_store import DEFAULT_STORE
+from runtime.files.whole_file import whole_file
+from tools.checkup.apart import run_apart
+from tools.checkup.findings import Section, Verdict
+from tools.checkup.parts import LIMITS, ON_DEVICE
+from tools.checkup.report_text import report_plain, report_text
+from tools.checkup.scrub import Scrubber
+from tools.errors import UsageError
+from tools.lib.json_output import json_text, print_json
+from tools.lib.number_options import MOST_S, above
+from tools.service.bus_options import add_bus_arguments
+
+logger = logging.getLogger(__name__)
+
+SUFFIXES: Final = (".txt", ".json")
+_BUS: Final = ("bus", "publish", "subscribe", "bus_keys", "stack", "port_hash", "sends")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument(
+        "artifact", nargs="?", type=Path, help="artifact to run (the store's, else a small example)"
+    )
+    parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
+    parser.add_argument(
+        "--store", type=Path, default=DEFAULT_STORE, metavar="DIRECTORY", help=f"({DEFAULT_STORE})"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="also write the report: .txt or .json"
+    )
+    parser.add_argument(
+        "--beside-daemon",
+        action="store_true",
+        help="run self-test and kernels even if a daemon runs, which they may delay",
+    )
+    longest = ", ".join(f"{name} {limit:g}" for name, limit in LIMITS.items())
+    parser.add_argument(
+        "--limit",
+        type=above("--limit", 0, MOST_S),
+        metavar="S",
+        help=f"time limit per section in seconds ({longest})",
+    )
+    add_bus_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything, show it, write it; 1 if something is bad.
+
+    Raises:
+        UsageError: the limit is no time, or the output of no known kind.
+    """
+    if args.output is not None and args.output.suffix not in SUFFIXES:
+        raise UsageError(
+            f"--output: expected a file named {' or '.join(SUFFIXES)}, found {args.output.name}"
+        )
+    scrubber = _scrubber()
+    sections: list[Section] = []
+    for section in _sections(args):
+        sections.append(Section.of_plain(scrubber.plain(section.plain())))
+        logger.info("%s: %s, %.1f s", section.name, section.verdict, section.seconds)
+    if args.json:
+        print_json(report_plain(sections))
+    else:
+        print(report_text(sections))
+    if args.output is not None:
+        _write(args.output, sections)
+    return int(any(section.verdict is Verdict.BAD for section in sections))
+
+
+def _sections(args: argparse.Namespace) -> Iterator[Section]:
+    with tempfile.TemporaryDirectory(prefix="modeld-doctor-", ignore_cleanup_errors=True) as place:
+        request: dict[str, Any] = {
+            "device": args.device,
+            "path": None if args.artifact is None else str(args.artifact.absolute()),
+            "store": str(args.store),
+            "place": place,
+            "bus": {name: _plain(getattr(args, name)) for name in _BUS},
+        }
+        drives = False
+        for name, limit_s in LIMITS.items():
+            why_not = _why_not(name, request, drives=drives and not args.beside_daemon)
+            if why_not is not None:
+                yield why_not
+                continue
+            section = run_apart(name, request, args.limit or limit_s)
+            if name == "bus":
+                drives = bool(section.facts.get("heard") or section.facts.get("daemon_processes"))
+            if name == "artifact":
+                request["path"] = section.facts.pop("path", None)
+            yield section
+
+
+def _why_not(name: str, request: dict[str, Any], *, drives: bool) -> Section | None:
+    """Return the section of a part that is left out; None for one that runs."""
+    if name not in ON_DEVICE:
+        return None
+    section = Section(name)
+    if drives:
+        section.good("left out: a daemon runs, and has the device for itself (--beside-daemon)")
+        return section
+    if name != "artifact" and request["path"] is None:
+        section.look("left out: there is no artifact to run", "see the section artifact")
+        return section
+    return None
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _scrubber() -> Scrubber:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a number without a name
+        user = ""
+    home = os.path.expanduser("~")  # noqa: PTH111 -- Path.home raises where there is none
+    return Scrubber(user, home, platform.node(), os.environ)
+
+
+def _write(path: Path, sections: list[Section]) -> None:
+    text = report_text(sections)
+    if path.suffix == ".json":
+        text = json_text(report_plain(sections), indent=1)
+    with whole_file(path) as file:
+        file.write(f"{text}\n".encode())

@@ -1,0 +1,1 @@
+"""Sub-commands that play, render, drive, compare or judge drives."""

@@ -1,0 +1,310 @@
+"""Drive a simulated car with a model in closed loop, and measure how well, in metres.
+
+A car with delays and limits follows modelV2.action on roads made from seeds, rendered for two
+cameras. Without --live the daemon's own code runs in this process, with a clock that is set by
+hand, as fast as the device allows: two runs give the same results. With --live the daemon process
+runs on a real bus with real frame rings, in real time; the car moves on whether it answers or not.
+
+Offsets are those of the camera from the centre of its lane. A departure is a side of the car beyond
+the border of its lane. An expert drives for the first 5 s to fill the model's history. The set
+speed is the road's limit; the model knows nothing else of the car. The exit code is 1 if a drive
+has a departure, does not recover or does not finish; with gates, if one of them fails. Gates name
+the metrics that --json prints. Each finished drive is reported in a line on stderr; --lines keeps
+its results. --workers drives in several processes, with identical results.
+
+--expert drives with knowledge of the road, to show the best possible metrics. --fault plants a
+fault between simulation and daemon and compares with the drives without it; all plants each.
+
+Example:
+  modeld drive --model driving.pkl --seed 3 --report drive.html
+  modeld drive --model driving.pkl --scenario recovery --drives 200 --workers 2 --json
+  modeld drive --model driving.pkl --drives 20 --gate 'offset_p99_m <= 0.7'
+  modeld drive --model driving.pkl --live --km 1 --log drive.rlog.zst
+  modeld drive --model driving.pkl --live --bus ipc:///tmp/drive --camera-server drive
+  modeld drive --model driving.pkl --fault all
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cereal.log_writer import LogWriter
+from runtime.quantities import count_text
+from tools.behaviour.arguments import add_gates
+from tools.behaviour.describe import gate_lines
+from tools.behaviour.gates import Gate, parse_gates
+from tools.closed_loop.apart import drive_apart
+from tools.closed_loop.cameras import cropped_cameras, device_cameras, formats
+from tools.closed_loop.daemon_driver import ignore
+from tools.closed_loop.faults import FAULTS, Fault
+from tools.closed_loop.judged import gate_names, judge_outcome
+from tools.closed_loop.live import FULL_RATE_HZ, LiveOptions, live_drives, live_facts
+from tools.closed_loop.progress import telling
+from tools.closed_loop.report import write_drive_report
+from tools.closed_loop.result import Drive, Outcome, row_of, table_header, table_of
+from tools.closed_loop.run import (
+    DaemonDrivers,
+    OnDrive,
+    Selection,
+    drive_all,
+    expert_drives,
+    scenarios_named,
+)
+from tools.closed_loop.trial import SCENARIOS
+from tools.errors import UsageError
+from tools.lib.json_output import print_json
+from tools.lib.number_options import above, real, seed, whole
+from tools.lib.table import format_table
+from tools.playback.model import check_frame, load_model, read_driving_artifact
+from tools.report.history import add_history, note_run
+
+# The longest road that is kept in memory for a drive.
+MOST_KM = 100.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--model", type=Path, metavar="PKL", help="driving artifact")
+    parser.add_argument("--expert", action="store_true", help="drive with knowledge of the road")
+    parser.add_argument("--seed", type=seed(), default=0, help="seed of the first drive (0)")
+    parser.add_argument(
+        "--drives",
+        type=whole("--drives"),
+        default=1,
+        metavar="N",
+        help="drives per scenario, one seed each (1)",
+    )
+    parser.add_argument(
+        "--km",
+        type=above("--km", 0, MOST_KM),
+        help="length of each drive (2, or the scenario's)",
+    )
+    parser.add_argument(
+        "--scenario",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help=f"{', '.join(SCENARIOS)}, or all (lane-keeping)",
+    )
+    parser.add_argument("--live", action="store_true", help="use the daemon process, in real time")
+    parser.add_argument(
+        "--bus", metavar="ADDRESS", help="with --live: tcp://HOST or ipc:///DIRECTORY (private)"
+    )
+    parser.add_argument(
+        "--camera-server",
+        metavar="NAME",
+        help="with --live: name of the frame rings (private)",
+    )
+    parser.add_argument(
+        "--rate-hz",
+        type=real("--rate-hz", 0.5, FULL_RATE_HZ),
+        help="with --live: frames per second; less is slow motion (20)",
+    )
+    parser.add_argument(
+        "--fault", choices=[*FAULTS, "all"], metavar="NAME", help=f"{', '.join(FAULTS)}, or all"
+    )
+    parser.add_argument("--log", type=Path, metavar="LOG", help="also write an event log")
+    parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
+    parser.add_argument(
+        "--lines",
+        type=Path,
+        metavar="FILE",
+        help="also write a line of JSON for each drive as soon as it finishes",
+    )
+    parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
+    parser.add_argument(
+        "--workers",
+        type=whole("--workers"),
+        default=1,
+        metavar="N",
+        help="number of processes, without --live (1)",
+    )
+    add_history(parser)
+    group = parser.add_argument_group("gates, instead of clean drives")
+    add_gates(group, "offset_p99_m <= 0.7")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Drive; return 0, or 1 when a gate does not hold, or without gates a drive is not clean."""
+    selection = _selection(args)
+    gates = parse_gates(args.gate, args.gates, gate_names(selection))
+    _check_workers(args)
+    _check(args, gates)
+    count = len(selection.errands()) * (1 if args.fault is None else 1 + len(_faults(args)))
+    with telling(count, args.lines, show=not args.quiet) as tell:
+        if args.fault is not None:
+            return _run_faults(args, selection, tell)
+        outcome = _drive(args, selection, tell)
+    verdicts = judge_outcome(outcome, gates)
+    note_run(
+        args,
+        subject=_subject(args, selection),
+        device=str(outcome.facts.get("device", "")),
+        model=str(outcome.facts.get("sha256", "")),
+        figures=outcome.figures.as_json(),
+    )
+    if args.report is not None:
+        write_drive_report(args.report, outcome, verdicts)
+    if args.json:
+        files = {"log": args.log, "report": args.report, "lines": args.lines}
+        judged = {"gates": [asdict(one) for one in verdicts]} if verdicts else {}
+        print_json(outcome.as_json() | judged | {k: v and str(v) for k, v in files.items()})
+    else:
+        _print(args, outcome)
+        print(*gate_lines(verdicts), sep="\n", end="\n" * bool(verdicts))
+    if verdicts:
+        return 0 if all(one.holds for one in verdicts) else 1
+    return 0 if all(drive.is_clean for drive in outcome.drives) else 1
+
+
+def _subject(args: argparse.Namespace, selection: Selection) -> str:
+    """Return what is driven, in words: results of the same are comparable."""
+    names = " ".join(args.scenario) or "lane-keeping"
+    length = "" if args.km is None else f", {args.km:g} km"
+    how = ", live" if args.live else ", expert" if args.expert else ""
+    drives = count_text(selection.drives, "drive")
+    return f"{names}, {drives} from seed {selection.seed}{length}{how}"
+
+
+def _selection(args: argparse.Namespace) -> Selection:
+    length_m = None if args.km is None else 1e3 * args.km
+    return Selection(scenarios_named(args.scenario), args.seed, args.drives, length_m)
+
+
+def _check(args: argparse.Namespace, gates: Sequence[Gate]) -> None:
+    """Refuse options that contradict each other, and an artifact that does not fit, at once."""
+    if (args.model is None) is not args.expert:
+        found = "both" if args.expert else "neither"
+        raise UsageError(f"--model: expected an artifact or --expert, found {found}; name one")
+    only_live = {
+        "--bus": args.bus,
+        "--camera-server": args.camera_server,
+        "--rate-hz": args.rate_hz,
+    }
+    if not args.live:
+        for option, value in only_live.items():
+            if value is not None:
+                raise UsageError(f"{option}: expected --live with it, found none; add --live")
+    elif args.expert or args.fault is not None:
+        other = "--expert" if args.expert else "--fault"
+        raise UsageError(f"--live: expected no {other}, found both; leave one out")
+    if args.fault is not None and args.history is not None:
+        raise UsageError("--history: expected no --fault with it, found both; leave one out")
+    if args.fault is not None and (args.expert or args.log or args.report or gates):
+        raise UsageError(
+            "--fault: expected a model, no --log, no --report and no gates; leave them out"
+        )
+    if args.expert and args.log is not None:
+        raise UsageError("--log: expected a model, found --expert, which publishes nothing")
+    if args.model is not None:
+        artifact = read_driving_artifact(args.model)
+        cameras = device_cameras() if args.live else cropped_cameras()
+        for layout in formats(cameras).values():
+            check_frame(args.model, artifact, layout)
+
+
+def _check_workers(args: argparse.Namespace) -> None:
+    if args.workers > 1 and (args.live or args.expert or args.log):
+        other = "--live" if args.live else "--expert" if args.expert else "--log"
+        raise UsageError(f"--workers: expected no {other}, found both; leave one out")
+
+
+def _drive(args: argparse.Namespace, selection: Selection, on_drive: OnDrive) -> Outcome:
+    facts: dict[str, Any] = {"seed": selection.seed}
+    if args.expert:
+        return Outcome("the expert", tuple(expert_drives(selection, on_drive)), facts)
+    facts |= _facts_of(args)
+    if args.live:
+        options = LiveOptions(
+            args.model,
+            args.bus,
+            args.rate_hz or FULL_RATE_HZ,
+            args.device,
+            args.log,
+            bool(args.quiet),
+            args.camera_server,
+        )
+        drives, pace = live_drives(selection.trials(), options, on_drive)
+        return Outcome(
+            "the daemon process", tuple(drives), facts | live_facts(options, drives, pace)
+        )
+    if args.workers > 1:
+        errands = selection.errands()
+        done, device = drive_apart(errands, args.model, args.device, args.workers, on_drive)
+        return Outcome("the model", tuple(done), facts | {"device": device, "live": False})
+    with load_model(args.model, args.device) as model, _record(args.log) as record:
+        drivers = DaemonDrivers(model.program, record=record)
+        done = drive_all(selection, drivers, on_drive)
+        return Outcome("the model", tuple(done), facts | {"device": model.device, "live": False})
+
+
+def _facts_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return which artifact drives; asked before, since the file may be another one after hours."""
+    return {"model": str(args.model), "sha256": read_driving_artifact(args.model).sha256}
+
+
+@contextmanager
+def _record(log: Path | None) -> Iterator[Callable[[bytes], None]]:
+    """Yield what takes events: into a log, or nowhere."""
+    if log is None:
+        yield ignore
+        return
+    with LogWriter(log) as writer:
+        yield writer.write
+
+
+def _print(args: argparse.Namespace, outcome: Outcome) -> None:
+    print(table_of(outcome))
+    for drive in outcome.drives:
+        if not drive.is_clean:
+            trial = drive.track.trial
+            print(
+                f"{trial.scenario.name}, seed {trial.seed}: {drive.track.end} after "
+                f"{drive.track.driven_m:.0f} m, {drive.figures.departures} departures"
+            )
+    for name, path in (("log", args.log), ("report", args.report), ("lines", args.lines)):
+        if path is not None:
+            print(f"{name}: {path}")
+
+
+# --- planted faults -------------------------------------------------------------------------------
+
+
+def _faults(args: argparse.Namespace) -> list[Fault]:
+    return list(FAULTS.values()) if args.fault == "all" else [FAULTS[args.fault]]
+
+
+def _run_faults(args: argparse.Namespace, selection: Selection, on_drive: OnDrive) -> int:
+    """Drive without a fault and with each that was asked for; return 0."""
+    names = ["", *(fault.name for fault in _faults(args))]
+    facts = {"seed": selection.seed, **_facts_of(args)}
+    if args.workers > 1:
+        errands = [errand for name in names for errand in selection.errands(name or None)]
+        drives, device = drive_apart(errands, args.model, args.device, args.workers, on_drive)
+    else:
+        with load_model(args.model, args.device) as model:
+            drives, device = [], model.device
+            for name in names:
+                tell = partial(_tell_of_fault, on_drive, name)
+                drivers = DaemonDrivers(model.program, FAULTS.get(name))
+                drives += drive_all(selection, drivers, tell)
+    rows, results, each = [], [], len(drives) // len(names)
+    for index, name in enumerate(names):
+        outcome = Outcome("the model", tuple(drives[index * each : (index + 1) * each]))
+        rows.append(row_of(name or "none", outcome.figures))
+        results.append({"fault": name or "none", **outcome.figures.as_json()})
+    if args.json:
+        print_json({**facts, "device": device, "live": False, "faults": results})
+    else:
+        print(format_table(table_header("fault"), rows))
+    return 0
+
+
+def _tell_of_fault(on_drive: OnDrive, name: str, drive: Drive) -> None:
+    on_drive(replace(drive, fault=name))

@@ -1,0 +1,323 @@
+r"""Run recorded drives and compare the model's outputs with references; fail if they changed.
+
+Each drive goes through the daemon's own code, as in modeld replay. Its messages are compared field
+by field with a reference (within the tolerances of modeld compare, or bit by bit with --bit-exact),
+and so are the program's inputs, its launches, and its speed: the ratio to a fixed workload measured
+in the same process, so that a busy machine does not fail and a program that is 10 % slower does.
+Accept a change by rewriting the references: --update --reason TEXT. References are small (about 1.4
+KiB per frame) and should be committed.
+
+The effect of a change on the drive is reported in metres and seconds, and gates can limit it. With
+--gates-only they decide instead of tolerances, weights and launches, to judge another precision,
+target or compiler by the car's behaviour. Anything that must never differ (inputs, frames, finite
+outputs) still fails. Another training has no reference: --against judges it by the old model, in
+metres, and by gates. Gates whose names begin with all. apply to all drives together, and to times
+and sizes: 'all.lateral_2s_p99_m < 0.1', 'all.artifact_ratio < 1.05'.
+
+Example:
+  modeld regress --model driving.pkl --drives drive.mp4 --reference references --report out.html
+  modeld regress --model driving.pkl --drives drive.mp4 --reference references --update \
+    --reason "new policy model"
+  modeld regress --model new.pkl --against old.pkl --drives drives/* --gates model.gates
+  modeld regress --model fp16.pkl --drives drive --reference references --no-timing --gates-only \
+    --gate 'lateral_2s_max_m < 0.05' --gate 'lateral_acceleration_p99_mps2 < 0.05'
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cereal.errors import CerealError
+from modeld.errors import ModeldError
+from runtime.errors import RuntimeFault
+from runtime.format.artifact import Artifact
+from runtime.opencl.device import choose_device
+from runtime.quantities import count_text
+from scheduler.errors import SchedulerError
+from tools.behaviour.arguments import gates_of
+from tools.behaviour.describe import behaviour_lines
+from tools.behaviour.difference import largest_of
+from tools.behaviour.gates import Gates
+from tools.behaviour.truth import FILE_NAME, Truth, joined, read_truth
+from tools.command_files import attribute
+from tools.compare.compare import CompareOptions, compare_events
+from tools.compare.tolerances import read_tolerances
+from tools.drives.arguments import drive_options
+from tools.drives.open_drive import DriveOptions
+from tools.drives.openpilot import segment_directories
+from tools.errors import ToolError, UsageError
+from tools.lib.json_output import print_json
+from tools.playback.model import MONITORING, read_artifact_of, read_driving_artifact
+from tools.regress.arguments import add_arguments, check_arguments
+from tools.regress.cluster import run_jobs_on_cluster
+from tools.regress.drive_list import parse_shard
+from tools.regress.environment import model_hash
+from tools.regress.explain.bisect import bisect
+from tools.regress.explain.explain import Beliefs, Explanation, explain
+from tools.regress.explain.explain_timing import explain_timing
+from tools.regress.job import Job, JobResult
+from tools.regress.judge.against import against_directory, read_against
+from tools.regress.judge.prune import remove, unused_references
+from tools.regress.judge.reference import ReferenceStore
+from tools.regress.judge.verdict import SHOWN_CHANGES, Comparing, DriveVerdict
+from tools.regress.pool import OnResult, WorkDirectory, run_jobs
+from tools.regress.run import Plan, RunJobs, RunVerdict, default_processes, regress, work_directory
+from tools.regress.tell.page import write_report
+from tools.regress.tell.pictures import write_pictures
+from tools.regress.tell.summary import conclusion, error_lines, junit, markdown
+from tools.regress.tell.whole import all_figure_names
+from tools.report.history import note_run
+from tools.report.report_page import write_page
+
+__all__ = ["add_arguments", "run"]
+
+# Drives that are explained: causes repeat, and each takes two programs and a part of the drive.
+EXPLAINED_DRIVES = 3
+
+
+def run(args: argparse.Namespace) -> int:
+    """Regress; return 0 where nothing changed, 1 where something did, else an error's code."""
+    if args.bisect is not None:
+        return _bisect(args)
+    check_arguments(args)
+    if args.prune is not None:
+        return _prune(args)
+    plan = _make_plan(args)
+    if args.cluster is not None:
+        run_jobs_there: RunJobs = partial(run_jobs_on_cluster, args.cluster)
+    else:
+        run_jobs_there = partial(_run_jobs, args.jobs or default_processes(plan.info))
+    with work_directory(args.work) as work:
+        verdict = regress(plan, run_jobs_there, work, _progress(args))
+        _write_files(args, plan, verdict)
+    _note(args, verdict)
+    explanations = _explain(args, plan, verdict) if args.explain else []
+    if args.json:
+        report: dict[str, Any] = {"report": str(args.report) if args.report else None}
+        if args.explain:
+            report |= {"explanations": [one.to_json() for one in explanations]}
+        print_json({**verdict.to_json(), **report})
+    else:
+        _print_verdict(args, verdict, explanations)
+    if args.annotations:
+        print("".join(f"{line}\n" for line in error_lines(verdict)), end="", file=sys.stderr)
+    return verdict.exit_code
+
+
+def _write_files(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> None:
+    """Write what was asked for about the verdict."""
+    if args.report:
+        write_report(args.report, plan, verdict)
+    if args.junit:
+        write_page(args.junit, [junit(verdict)])
+    pictures = write_pictures(args.pictures, verdict.drives, plan.options) if args.pictures else []
+    if args.markdown:
+        where = args.picture_url
+        if where is None and args.pictures:
+            where = os.path.relpath(args.pictures, args.markdown.parent)
+        shown = [(drive, title, f"{where}/{name}") for drive, title, name in pictures]
+        write_page(args.markdown, [markdown(verdict, shown)])
+
+
+def _prune(args: argparse.Namespace) -> int:
+    """List or remove references that are no longer used."""
+    artifact = read_driving_artifact(args.model)
+    models = [model_hash(artifact.manifest)]
+    if args.monitoring is not None:
+        beside = read_artifact_of(args.monitoring, MONITORING)
+        models.append(model_hash(artifact.manifest, beside.manifest))
+    store, options = ReferenceStore(args.reference), drive_options(args)
+    options = replace(options, split=True, driver_camera=args.monitoring is not None)
+    unused = unused_references(store, args.drives, options, models)
+    if args.prune == "remove":
+        with store.lock():
+            remove(unused)
+    if args.json:
+        print_json({"unused": [str(path) for path in unused], "removed": args.prune == "remove"})
+        return 0
+    for path in unused:
+        print(f"{'removed' if args.prune == 'remove' else 'unused'}  {path}")
+    print(f"{count_text(len(unused), 'file')} that nothing here uses")
+    return 0
+
+
+def _note(args: argparse.Namespace, verdict: RunVerdict) -> None:
+    """Add what each drive differs by, and the time, to the history where one is asked for."""
+    figures = {
+        f"{drive.name}: largest difference": largest_of(drive.behaviour.rows)
+        for drive in verdict.drives
+        if drive.comparison is not None
+    }
+    slower = {f"time.{one.entry}_slower": one.verdict.slower for one in verdict.timings}
+    figures |= {"timing gate": {name: one for name, one in slower.items() if one is not None}}
+    device, model = verdict.environment.get("device", ""), verdict.model.get("sha256", "")
+    for subject, of_subject in figures.items():
+        if of_subject:
+            note_run(args, subject=subject, device=device, model=model, figures=of_subject)
+
+
+def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[Explanation]:
+    """Return why the first drives changed."""
+    onnx = None if args.onnx is None else tuple(args.onnx)
+    held = Beliefs(plan.model, plan.device, plan.baseline, onnx)
+    changed = [drive for drive in verdict.drives if drive.status == "changed"]
+    found = []
+    for drive in changed[:EXPLAINED_DRIVES]:
+        try:
+            found.append(explain(drive, plan.options, held))
+        except (ToolError, ModeldError, RuntimeFault, SchedulerError, CerealError) as error:
+            # The verdict stands, whatever keeps it from being explained.
+            found.append(Explanation(drive.name, "unknown", (f"not explained: {error}",)))
+    return [*found, *(explain_timing(one) for one in verdict.timings if not one.verdict.passed)]
+
+
+def _bisect(args: argparse.Namespace) -> int:
+    """Print what makes two artifacts differ; return 0 where they do not, else 1."""
+    names = ("model", "monitoring", "reference", "baseline", "onnx", "report", "cluster")
+    for name in (*names, "against", "baseline-tree"):
+        if getattr(args, attribute(name)) is not None:
+            raise UsageError(f"--bisect: expected no --{name} with it; A and B are all it takes")
+    if args.update or args.explain or args.gate or args.gates or args.gates_only:
+        raise UsageError("--bisect: expected neither --update nor --explain nor gates with it")
+    if len(args.drives) != 1:
+        raise UsageError(f"--drives: expected one drive with --bisect, found {len(args.drives)}")
+    artifacts = args.bisect[0], args.bisect[1]
+    found = bisect(artifacts, args.drives[0], drive_options(args), args.device)
+    if args.json:
+        print_json(found.to_json())
+        return 0 if found.is_same else 1
+    for fact in found.facts:
+        print(f"{'differs' if fact.differs else 'same':8}{fact.about:16}{fact.text}")
+    for experiment in found.experiments:
+        print(f"{'same' if experiment.worst is None else 'differs':8}{experiment.text}")
+    print(found.conclusion)
+    return 0 if found.is_same else 1
+
+
+def _make_plan(args: argparse.Namespace) -> Plan:
+    artifact: Artifact = read_driving_artifact(args.model)
+    tolerances = read_tolerances(args.tolerances, args.ignore, bit_exact=args.bit_exact)
+    options = CompareOptions(tolerances=tolerances)
+    drives = replace(drive_options(args), split=True, driver_camera=args.monitoring is not None)
+    monitoring = None
+    if args.monitoring is not None:
+        monitoring = args.monitoring, read_artifact_of(args.monitoring, MONITORING)
+    against = None if args.against is None else read_against(args.against)
+    gates = gates_of(args, all_figure_names())
+    # Another training has other numbers everywhere: what it does to the drives is what counts.
+    gates = Gates(gates.all, gates.decide or against is not None)
+    return Plan(
+        texts=args.drives,
+        options=drives,
+        model=args.model,
+        artifact=artifact,
+        device=args.device,
+        info=choose_device(args.device).info,
+        store=ReferenceStore(args.reference or against_directory(args.against)),
+        how=Comparing(
+            lambda left, right: compare_events(left, right, options, ("reference", "now")),
+            args.bit_exact,
+            gates,
+            lambda drive: _truth_of(drive, drives),
+            against is not None,
+        ),
+        timing=not args.no_timing,
+        baseline=against.path if against and against.artifact else args.baseline,
+        baseline_tree=args.baseline_tree,
+        reason=args.reason.strip() if args.update else None,
+        command=_command_line(),
+        monitoring=monitoring,
+        against=against,
+        shard=None if args.shard is None else parse_shard(args.shard),
+    )
+
+
+def _truth_of(drive: str, options: DriveOptions) -> Truth | None:
+    """Return the truth of a rendered drive; None for one that was recorded."""
+    files = [place / FILE_NAME for place in segment_directories(drive, options)]
+    found = [read_truth(file) for file in files if file.is_file()]
+    return joined(found) if found else None
+
+
+def _command_line() -> str:
+    """Return what was typed, without the place of the program."""
+    return shlex.join(["modeld", *sys.argv[1:]])
+
+
+def _run_jobs(
+    processes: int, jobs: Sequence[Job], work: WorkDirectory, on_result: OnResult
+) -> list[JobResult]:
+    return run_jobs(jobs, processes, work, on_result)
+
+
+def _progress(args: argparse.Namespace) -> OnResult:
+    """Return what says on a terminal that a drive is done; the verdicts come at the end."""
+    is_silent = args.quiet or not sys.stderr.isatty()
+
+    def show(position: int, result: JobResult) -> None:
+        if not is_silent:
+            name = result.drive.name if result.drive else f"drive {position + 1}"
+            text = result.error or f"{result.measured.wall_s:.1f} s"
+            print(f"{name}: {text}", file=sys.stderr)
+
+    return show
+
+
+def _print_verdict(
+    args: argparse.Namespace, verdict: RunVerdict, explanations: Sequence[Explanation]
+) -> None:
+    width = max((len(drive.name) for drive in verdict.drives), default=0)
+    statuses = [*(one.status for one in verdict.drives), *(one.status for one in verdict.timings)]
+    column = max(6, 0, *(len(status) for status in statuses)) + 2
+    for drive in verdict.drives:
+        print(f"{drive.status:{column}}{drive.name:{width}}  {drive.summary}")
+    for drive in verdict.drives:
+        _print_changes(drive)
+        _print_behaviour(drive)
+    for explanation in explanations:
+        print(f"why {explanation.drive} changed:")
+        for line in explanation.lines:
+            print(f"  {line}")
+        print()
+    sides = verdict.against or "reference", "now"
+    for line in verdict.whole.lines(sides):
+        print(line)
+    for timing in verdict.timings:
+        print(f"{timing.status:{column}}{timing.entry}  {timing.verdict.text}")
+        for line in timing.verdict.lines:
+            print(f"{'':{column}}{line}")
+    for line in verdict.accepted:
+        print(f"{'written':{column}}{line}")
+    if args.report:
+        print(f"report: {args.report}")
+    print(conclusion(verdict))
+
+
+def _print_changes(drive: DriveVerdict) -> None:
+    for warning in drive.comparison.warnings if drive.comparison else ():
+        print(f"note    {drive.name}: {warning}")
+    if not drive.changes:
+        return
+    print(f"\n{drive.name}:")
+    for change in drive.changes[:SHOWN_CHANGES]:
+        print(f"  {change.text}")
+    if len(drive.changes) > SHOWN_CHANGES:
+        print(f"  and {len(drive.changes) - SHOWN_CHANGES} more, see --report or --json")
+    print()
+
+
+def _print_behaviour(drive: DriveVerdict) -> None:
+    """Print what a drive that is not as it was, or that has gates, would do."""
+    if not (drive.changes or drive.meant or drive.behaviour.gates):
+        return
+    left = "the other" if drive.another_model else "reference"
+    lines = behaviour_lines(drive.behaviour, (left, "now"))
+    if lines:
+        print(f"\n{drive.name}, " + "\n".join(lines) + "\n")

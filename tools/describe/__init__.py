@@ -1,0 +1,1 @@
+"""Artifacts, models, logs and schedules described, as ``modeld inspect`` prints them."""

@@ -1,0 +1,237 @@
+"""Columns of a table of messages, and the npz file with one array for each.
+
+Arrays are filled in files beside the output, so that memory does not grow with the log.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections.abc import ItemsView, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from tools.errors import UsageError
+from tools.messages.message_values import Value
+
+# A message of all fields of modelV2 has 3000 numbers; spreadsheets end at 16384 columns.
+MAX_CELLS = 16384
+# The envelope's columns of a service: names of the schema never begin with an underscore, so that a
+# message's own ``valid`` is another column than the Event's.
+TIME = "__logMonoTime"
+VALID = "__valid"
+# What is held in memory of all columns before it is written to their files.
+BUFFER_BYTES = 8 << 20
+
+
+@dataclass(slots=True)
+class Column:
+    """What a column holds.
+
+    Attributes:
+        service: whose messages have it.
+        is_list: its values are lists.
+        length: of the longest list; 1 where there are none.
+        dtype: that all values fit.
+        lengths_differ: its lists are not all equally long, or not all messages have it.
+        count: messages that have it.
+    """
+
+    service: str
+    is_list: bool
+    length: int
+    dtype: np.dtype[Any]
+    lengths_differ: bool = False
+    count: int = 1
+
+
+def column_name(service: str, path: str) -> str:
+    """Return ``service.path``; elements of a list message follow directly, a text has no path.
+
+    No two values of any messages have one name: members and fields are identifiers that are
+    unambiguous in what holds them, and ``.``, ``[`` and ``]`` are in none.
+    """
+    return f"{service}.{path}" if path and not path.startswith("[") else service + path
+
+
+class Columns:
+    """The columns of a table, in the order in which they were first seen."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, Column] = {}
+        self.rows: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def items(self) -> ItemsView[str, Column]:
+        """Return names and columns."""
+        return self._columns.items()
+
+    def add(self, service: str, values: dict[str, Value]) -> None:
+        """Take note of one message.
+
+        Raises:
+            UsageError: more columns than anyone could look at.
+        """
+        self.rows[service] = self.rows.get(service, 0) + 1
+        for name, value in values.items():
+            is_list = isinstance(value, list | np.ndarray)
+            array = np.asarray(value)
+            if array.dtype.kind == "U" or (array.size == 0 and isinstance(value, list)):
+                # Texts; an empty array would be one of numbers, an empty text of no characters.
+                array = array.astype(np.result_type(array.astype(np.str_).dtype, "U1"))
+            length = array.size if is_list else 1
+            column = self._columns.get(name)
+            if column is None:
+                self._columns[name] = Column(service, is_list, length, array.dtype)
+                continue
+            column.lengths_differ |= length != column.length
+            column.length = max(column.length, length)
+            column.dtype = _wider(column.dtype, array.dtype)
+            column.count += 1
+        if len(self._columns) > MAX_CELLS:
+            raise UsageError(
+                f"--dump: expected at most {MAX_CELLS} columns, found more; choose some with "
+                "--service and --field, or take JSON lines"
+            )
+
+    def cells(self) -> list[str]:
+        """Return the names of single cells: lists take one for each element.
+
+        Raises:
+            UsageError: more than anyone could look at.
+        """
+        names = [
+            cell
+            for name, column in self._columns.items()
+            for cell in (
+                [f"{name}[{i}]" for i in range(column.length)] if column.is_list else [name]
+            )
+        ]
+        if len(names) > MAX_CELLS:
+            raise UsageError(
+                f"--dump: expected at most {MAX_CELLS} columns, found {len(names)}; choose some "
+                "with --service and --field, or take npz or JSON lines"
+            )
+        return names
+
+
+class _Spool:
+    """Rows of many arrays, appended to one file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._buffers: dict[str, bytearray] = {}
+        self._numbers: dict[str, int] = {}
+        self._held = 0
+
+    def append(self, name: str, row: bytes) -> None:
+        self._buffers.setdefault(name, bytearray()).extend(row)
+        self._held += len(row)
+        if self._held > BUFFER_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        for name, buffer in self._buffers.items():
+            with self.path(name).open("ab") as file:
+                file.write(buffer)
+        self._buffers.clear()
+        self._held = 0
+
+    def path(self, name: str) -> Path:
+        """Return the file of an array: names of fields are no names of files."""
+        return self._folder / str(self._numbers.setdefault(name, len(self._numbers)))
+
+    def copy_to(self, name: str, target: Any) -> None:
+        self._flush()
+        path = self.path(name)
+        if path.exists():
+            with path.open("rb") as file:
+                while piece := file.read(1 << 20):
+                    target.write(piece)
+
+
+def write_npz(
+    file: BinaryIO,
+    columns: Columns,
+    rows: Iterator[tuple[str, int, bool, dict[str, Value]]],
+    folder: Path,
+) -> None:
+    """Write one array for each column, rows being the messages of its service.
+
+    Lists make (n, k) arrays of the longest one's k; where lengths differ, the rest is NaN (0 or
+    empty where the type has none) and ``NAME.length`` has the lengths: what is below a value is no
+    field's name. ``SERVICE.__logMonoTime`` and ``SERVICE.__valid``, of the Event, are always there.
+
+    Args:
+        file: the output.
+        columns: of all rows.
+        rows: service, logMonoTime, valid and values.
+        folder: for temporary files.
+    """
+    by_service: dict[str, list[tuple[str, Column]]] = {}
+    for name, column in columns.items():
+        by_service.setdefault(column.service, []).append((name, column))
+    for service, count in columns.rows.items():
+        for _, column in by_service.get(service, []):
+            column.lengths_differ |= column.count < count
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".dump.") as temporary:
+        spool = _Spool(Path(temporary))
+        for service, mono_time_ns, is_valid, values in rows:
+            spool.append(f"{service}.{TIME}", np.uint64(mono_time_ns).tobytes())
+            spool.append(f"{service}.{VALID}", np.bool_(is_valid).tobytes())
+            for name, column in by_service.get(service, []):
+                value = values.get(name)
+                row = np.full(column.length, _filler(column.dtype), column.dtype)
+                items = np.asarray([] if value is None else value).reshape(-1)
+                if items.size:
+                    row[: items.size] = items
+                spool.append(name, row.tobytes())
+                if column.lengths_differ:
+                    spool.append(f"{name}.length", np.int64(items.size).tobytes())
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
+            for service, count in columns.rows.items():
+                _add(archive, spool, f"{service}.{TIME}", np.dtype(np.uint64), (count,))
+                _add(archive, spool, f"{service}.{VALID}", np.dtype(np.bool_), (count,))
+                for name, column in by_service.get(service, []):
+                    shape = (count, column.length) if column.is_list else (count,)
+                    _add(archive, spool, name, column.dtype, shape)
+                    if column.lengths_differ:
+                        _add(archive, spool, f"{name}.length", np.dtype(np.int64), (count,))
+
+
+def _wider(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type that values of both fit.
+
+    Single integers come as int64 where they fit it: with one that does not the field is UInt64, for
+    which numpy would take float64.
+    """
+    if {one.kind, other.kind} == {"i", "u"}:
+        return np.dtype(np.uint64)
+    return np.result_type(one, other)
+
+
+def _filler(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "f":
+        return np.nan
+    return "" if dtype.kind == "U" else 0
+
+
+def _add(
+    archive: zipfile.ZipFile,
+    spool: _Spool,
+    name: str,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+) -> None:
+    # With a fixed date, so that the same log gives the same file.
+    entry = zipfile.ZipInfo(f"{name}.npy")
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    with archive.open(entry, "w", force_zip64=True) as target:
+        header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_2_0(target, header)
+        spool.copy_to(name, target)

@@ -1,0 +1,276 @@
+"""Describes an ONNX model, as `modeld inspect` prints it. Needs the `compile` extra."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from runtime.quantities import count_text, flops_column, flops_text
+from scheduler.driving.facts import MONITORING, SUPERCOMBO
+from scheduler.driving.kinds import KnownModel, known_model
+from scheduler.driving.monitoring import recognise_monitoring
+from scheduler.driving.recognise import recognise_driving
+from scheduler.errors import ModelError
+from scheduler.onnx_import import load_model
+from scheduler.onnx_import.files.load import OnnxModel
+from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
+from scheduler.onnx_import.report import Declared, ModelReport, NodeFacts, report
+from scheduler.onnx_import.text import printable
+from tools.describe.interface import Recognised, interface_section, plain_rows
+from tools.describe.nodes import initializer_facts, initializer_table, node_facts, node_table
+from tools.lib.table import Section, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+MAX_PROPERTY = 200
+
+
+def describe(
+    path: Path, bind: Mapping[str, int] | None = None, *, nodes: bool = False
+) -> tuple[dict[str, Any], list[Section]]:
+    """Return what is in a model, also of one that cannot be compiled.
+
+    Args:
+        path: of the .onnx file.
+        bind: sizes of symbolic dimensions, as for `import_model`.
+        nodes: whether to list every node and every initializer.
+
+    Raises:
+        ModelError: the file is not a sound ONNX model, or has no dimension that `bind` names.
+    """
+    model = load_model(path)
+    found = report(model, bind)
+    known = known_model(model)
+    driving = _recognised(known)
+    facts = _facts(model, found) | {
+        "interface": _interface_facts(known, driving),
+        "external": _external(model, path),
+    }
+    sections = [
+        Section("overview", ("what", "value"), list(_overview(facts, found))),
+        Section("tensors", ("use", "name", "dtype", "shape", "as"), list(_tensors(found))),
+        *_interface(known, driving),
+        *_slices(found),
+        _operators(found),
+        *_problems(found),
+        *_activations(found),
+    ]
+    if nodes:
+        facts["nodes"] = node_facts(model, found.nodes)
+        facts["initializers"] = initializer_facts(model)
+        sections += [node_table(facts["nodes"]), initializer_table(facts["initializers"])]
+    if found.notes:
+        sections.append(Section("notes", ("note",), [(note,) for note in found.notes]))
+    return facts, sections
+
+
+def _facts(model: OnnxModel, found: ModelReport) -> dict[str, Any]:
+    proto = model.proto
+    props = model.metadata_props
+    return {
+        "opset": model.opset,
+        "opsets": found.opsets,
+        "ir_version": proto.ir_version,
+        "producer": printable(f"{proto.producer_name} {proto.producer_version}".strip()),
+        "sha256": model.sha256,
+        "checkpoint": props.get(CHECKPOINT_KEY, ""),
+        "metadata": {
+            printable(key): printable(text, MAX_PROPERTY)
+            for key, text in props.items()
+            if key not in (CHECKPOINT_KEY, SLICES_KEY)
+        },
+        "output_slices": {name: list(bounds) for name, bounds in found.output_slices.items()},
+        "parameters": found.parameters,
+        "weight_bytes": found.weight_bytes,
+        "element_types": found.element_types,
+        "inputs": [_tensor(value) for value in found.inputs],
+        "outputs": [_tensor(value) for value in found.outputs],
+        "operators": dict(sorted(found.operators.items())),
+        "flops": found.flops,
+        "flops_by_operator": found.flops_by_operator,
+        "uncounted": found.uncounted,
+        "compiles": not found.problems,
+        "unsupported": [
+            {"node": p.node, "operator": p.op, "reason": p.reason, "nearest": p.nearest}
+            for p in found.problems
+        ],
+        "unchecked": found.unchecked,
+        "largest_activations": [_node(node) for node in found.largest_activations],
+        "notes": list(found.notes),
+    }
+
+
+def _overview(facts: Mapping[str, Any], found: ModelReport) -> Iterator[tuple[object, ...]]:
+    opsets = ", ".join(f"{domain} {version}" for domain, version in found.opsets.items())
+    yield "opset", opsets
+    yield "IR version", str(facts["ir_version"])
+    yield "producer", facts["producer"] or "unknown"
+    yield "sha256", facts["sha256"]
+    yield "checkpoint", facts["checkpoint"] or "unknown"
+    for key, text in facts["metadata"].items():
+        yield f"metadata: {key}", text
+    yield "parameters", f"{facts['parameters']:,}"
+    types = ", ".join(f"{name} {format_size(n)}" for name, n in found.element_types.items())
+    yield "weights", f"{format_size(facts['weight_bytes'])}{f' ({types})' if types else ''}"
+    for file in facts["external"]:
+        text = f"{count_text(file['tensors'], 'tensor')}, {format_size(file['bytes'])}"
+        yield f"external data: {file['file']}", text
+    rest = f", and {count_text(found.uncounted, 'node')} of unknown work" if found.uncounted else ""
+    yield "work", f"{flops_text(found.flops)}{rest}"
+    yield (
+        "compiles",
+        "yes (import check only; run `modeld compile` to be sure)"
+        if facts["compiles"]
+        else "no, see below",
+    )
+
+
+def _tensors(found: ModelReport) -> Iterator[tuple[object, ...]]:
+    for use, values in (("input", found.inputs), ("output", found.outputs)):
+        for value in values:
+            declared = _sizes(value.shape)
+            bound = "?" if value.bound is None else _sizes(value.bound)
+            yield use, value.name, value.dtype, declared, "" if bound == declared else bound
+
+
+def _recognised(known: KnownModel | None) -> Recognised | str | None:
+    """Return the interface of a whole driving model, why it has none, None for any other model."""
+    if known is None or known.facts.role not in (SUPERCOMBO, MONITORING):
+        return None
+    try:
+        if known.facts.role == MONITORING:
+            return recognise_monitoring(known.facts.model).interface
+        return recognise_driving([known.facts.model])[0]
+    except ModelError as error:
+        return str(error)
+
+
+def _interface_facts(
+    known: KnownModel | None, driving: Recognised | str | None
+) -> dict[str, Any] | None:
+    if known is None:
+        return None
+    return {
+        "role": known.facts.role,
+        "title": known.title,
+        "revisions": list(known.revisions),
+        "inputs": known.inputs,
+        "float16_inputs": list(known.facts.half),
+        "differences": list(known.differences),
+        "advice": known.advice,
+        "problem": driving if isinstance(driving, str) else None,
+        "properties": [] if driving is None or isinstance(driving, str) else plain_rows(driving),
+    }
+
+
+def _interface(known: KnownModel | None, driving: Recognised | str | None) -> Iterator[Section]:
+    if known is None:
+        return
+    rows: list[tuple[object, ...]] = [(f"input {n}", what) for n, what in known.inputs.items()]
+    if known.revisions:
+        what = "nearest interfaces" if known.differences else "fits the interfaces"
+        rows.append((what, ", ".join(known.revisions)))
+    rows += [("differs", text) for text in known.differences]
+    if isinstance(driving, str):
+        rows.append(("cannot drive", driving))
+    if known.facts.half:
+        rows.append(("float16 inputs", ", ".join(known.facts.half)))
+    rows.append(("advice", known.advice))
+    yield Section(f"driving model: {known.title}", ("what", "value"), rows)
+    if driving is not None and not isinstance(driving, str):
+        yield interface_section(driving)
+
+
+def _slices(found: ModelReport) -> Iterator[Section]:
+    rows: list[tuple[object, ...]] = [
+        (name, start, stop, stop - start) for name, (start, stop) in found.output_slices.items()
+    ]
+    if rows:
+        yield Section("output slices", ("name", "start", "stop", "width"), rows)
+
+
+def _operators(found: ModelReport) -> Section:
+    refused = Counter(problem.op for problem in found.problems)
+    operators = found.operators.most_common()
+    unit, work = flops_column([found.flops_by_operator.get(name, 0) for name, _ in operators])
+    rows: list[tuple[object, ...]] = [
+        (name, count, flops, f"{refused[name]} not" if refused[name] else "yes")
+        for (name, count), flops in zip(operators, work, strict=True)
+    ]
+    return Section(
+        count_text(found.operators.total(), "node"), ("operator", "count", unit, "ok"), rows
+    )
+
+
+def _problems(found: ModelReport) -> Iterator[Section]:
+    rows: list[tuple[object, ...]] = [
+        (p.op, p.node or "-", p.reason, p.nearest or "-") for p in found.problems
+    ]
+    if rows:
+        rest = (
+            f"; {count_text(found.unchecked, 'node')} after them not looked at"
+            if found.unchecked
+            else ""
+        )
+        header = ("operator", "node", "why", "nearest supported form")
+        yield Section(f"cannot be compiled: {count_text(len(rows), 'problem')}{rest}", header, rows)
+
+
+def _activations(found: ModelReport) -> Iterator[Section]:
+    rows: list[tuple[object, ...]] = [
+        (node.name, node.op, _sizes(node.shape or ()), node.dtype, format_size(node.bytes))
+        for node in found.largest_activations
+    ]
+    if rows:
+        header = ("node", "operator", "shape", "dtype", "size")
+        yield Section("largest intermediates, before fusion", header, rows)
+
+
+def _node(node: NodeFacts) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "operator": node.op,
+        "shape": None if node.shape is None else list(node.shape),
+        "dtype": node.dtype,
+        "bytes": node.bytes,
+        "flops": node.flops,
+        "constant": node.constant,
+    }
+
+
+def _tensor(value: Declared) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "name": value.name,
+        "dtype": value.dtype,
+        "shape": [size or "?" if isinstance(size, str) else size for size in value.shape],
+    }
+    if any(isinstance(size, str) for size in value.shape):
+        facts["bound"] = None if value.bound is None else list(value.bound)
+    return facts
+
+
+def _sizes(shape: Sequence[int | str]) -> str:
+    return "x".join(str(size) or "?" for size in shape) or "scalar"
+
+
+def _external(model: OnnxModel, path: Path) -> list[dict[str, Any]]:
+    """Return the files beside the model that hold weights."""
+    # Loading takes the references out of the model, but leaves the field that said so.
+    if not any(tensor.HasField("data_location") for tensor in model.proto.graph.initializer):
+        return []
+    files: dict[str, list[int]] = {}
+    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if "location" in entries:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+            expected = prod(tensor.dims) * dtype.itemsize
+            size = int(entries.get("length") or expected)
+            files.setdefault(printable(entries["location"]), []).append(size)
+    return [
+        {"file": name, "tensors": len(sizes), "bytes": sum(sizes)} for name, sizes in files.items()
+    ]

@@ -1,0 +1,235 @@
+"""`--bind NAME=SIZE`: sizes of symbolic dimensions, as the command line gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from runtime.format.lineage import MAX_ENTRIES, MAX_VALUE, fitted, lineage_problem
+from tools.errors import UsageError
+from tools.lib.file_kind import kind_of
+from tools.lib.table import printable
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from scheduler.compile import CompileOptions
+    from scheduler.onnx_import import OnnxModel
+
+# 2^31 - 1: more is a typing error, and no index of ours.
+MAX_SIZE = 2**31 - 1
+
+
+def add_bind(parser: argparse._ActionsContainer) -> None:
+    """Declare the option."""
+    parser.add_argument(
+        "--bind",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help="size of a symbolic dimension of an ONNX model, repeatable; INPUT:AXIS=SIZE for one "
+        "without a name (default: 1)",
+    )
+
+
+def parse_bindings(texts: Sequence[str]) -> dict[str, int]:
+    """Return name -> size.
+
+    Raises:
+        UsageError: a text is not NAME=SIZE, a size is out of range, or a name is given twice.
+    """
+    sizes: dict[str, int] = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        if not equals or not name or not (number.isascii() and number.isdigit()):
+            raise UsageError(f"--bind {text}: expected NAME=SIZE, such as batch=1")
+        if len(number) > 10 or not 1 <= int(number) <= MAX_SIZE:
+            raise UsageError(f"--bind {text}: expected a size from 1 to {MAX_SIZE}")
+        if name in sizes:
+            raise UsageError(f"--bind {text}: {name} is bound already, to {sizes[name]}")
+        sizes[name] = int(number)
+    return sizes
+
+
+# --- `--constant INPUT=VALUE`: inputs of an ONNX model that are fixed while compiling ---------
+
+
+def add_constant(parser: argparse._ActionsContainer) -> None:
+    """Declare the option."""
+    parser.add_argument(
+        "--constant",
+        action="append",
+        default=[],
+        metavar="INPUT=VALUE",
+        help="fix an input while compiling, repeatable: a number for all elements, or all of them "
+        "separated by commas; for inputs that carry shapes or choose branches",
+    )
+
+
+def with_constants(
+    model: OnnxModel, texts: Sequence[str], bound: Mapping[str, int]
+) -> tuple[OnnxModel, dict[str, int]]:
+    """Return a model whose inputs are fixed as the option says, and the sizes it still leaves open.
+
+    Args:
+        model: as it was read.
+        texts: of the option.
+        bound: sizes of symbolic dimensions; those of the inputs that are fixed are not returned.
+
+    Raises:
+        UsageError: a text is not INPUT=VALUE, or names an input twice.
+        ModelError: an input does not exist, or the value does not fit it.
+    """
+    if not texts:
+        return model, dict(bound)
+    from scheduler.onnx_import.binding import open_names
+    from scheduler.onnx_import.specialise import parse_value, specialise
+
+    values = {}
+    for text in texts:
+        name, equals, numbers = text.rpartition("=")
+        if not equals or not name or not numbers:
+            raise UsageError(f"--constant {text}: expected INPUT=VALUE, such as rate=16000")
+        if name in values:
+            raise UsageError(f"--constant {text}: {name} is given twice")
+        values[name] = parse_value(model, name, numbers.split(","), bound)
+    fixed = specialise(model, values)
+    # A name that no dimension had is refused later, with those that there are.
+    gone = open_names(model) - open_names(fixed)
+    return fixed, {name: size for name, size in bound.items() if name not in gone}
+
+
+# --- ONNX files that a command compiles for its own use, into a directory that it deletes -----
+
+
+class Changes(NamedTuple):
+    """What is changed of a model while it is compiled.
+
+    Attributes:
+        bind: sizes of symbolic dimensions, as of ``--bind``.
+        constant: values of inputs, as of ``--constant``.
+        dump: nodes whose values become outputs.
+    """
+
+    bind: Sequence[str] = ()
+    constant: Sequence[str] = ()
+    dump: Sequence[str] = ()
+
+
+UNCHANGED: Final = Changes()
+
+
+def is_onnx(path: Path) -> bool:
+    """Tell whether a file is an ONNX model.
+
+    Raises:
+        FileKindError: it cannot be read, or is of no known kind.
+    """
+    return kind_of(path) == "onnx"
+
+
+def compiled_here(
+    paths: Sequence[Path],
+    target: Path,
+    device: str | None,
+    changes: Changes = UNCHANGED,
+    *,
+    build: bool = False,
+) -> Path:
+    """Compile ONNX files for a device of this machine, as ``modeld compile`` does; return `target`.
+
+    Args:
+        paths: one model, which is compiled as it is, or those of a driving program.
+        target: artifact to write.
+        device: as ``--device`` names it; None: the best.
+        changes: of a single model.
+        build: write binaries, too; without them, loading takes kernels from the cache or builds
+            them.
+
+    Raises:
+        UsageError: several models with changes: a driving program fixes its inputs.
+        ModelError: the models cannot be compiled.
+    """
+    from scheduler.compile import compile_driving, compile_plain
+    from scheduler.onnx_import import load_model
+    from scheduler.onnx_import.specialise import with_outputs
+
+    options = options_here(device)
+    if len(paths) == 1:
+        model, sizes = with_constants(
+            load_model(paths[0]), changes.constant, parse_bindings(changes.bind)
+        )
+        if changes.dump:
+            model = with_outputs(model, changes.dump)
+        compiled = compile_plain(model, bind=sizes, **options)
+    elif any(changes):
+        raise UsageError(
+            "--bind and --constant need one model; a driving program fixes all its inputs"
+        )
+    else:
+        compiled = compile_driving(paths, **options)
+    if build:
+        compiled = compiled.build(device)
+    compiled.write(target)
+    return target
+
+
+def options_here(device: str | None) -> CompileOptions:
+    """Return the options of a compilation for a device of this machine, with its table of loops."""
+    from runtime.opencl.device import choose_device
+    from scheduler.device.targets import AUTO, target_for
+    from scheduler.device.tuned_table import table_for
+
+    info = choose_device(device).info
+    return {
+        "target": target_for(AUTO, device),
+        "tables": lambda _, context: table_for(context.spec.target, info.name, info.driver),
+    }
+
+
+# --- `--note NAME=VALUE`: where a model came from, as its artifact then says; and it as text --
+
+
+def add_note(parser: argparse._ActionsContainer) -> None:
+    """Declare the option."""
+    parser.add_argument(
+        "--note",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="where the model came from, such as commit=1a2b3c or data=drives-2026-11, repeatable; "
+        f"the artifact keeps it (a value of at most {MAX_VALUE} characters)",
+    )
+
+
+def with_notes(found: Mapping[str, str], texts: Sequence[str]) -> dict[str, str]:
+    """Return the lineage of a model with notes: these first where there is no room for all.
+
+    Args:
+        found: what its ONNX files say.
+        texts: of the option.
+
+    Raises:
+        UsageError: a text is not NAME=VALUE, too long or not printable, or a name is given twice.
+    """
+    notes: dict[str, str] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        problem = "" if value else "expected NAME=VALUE, such as commit=1a2b3c"
+        problem = problem or lineage_problem(name, value)
+        if name in notes:
+            problem = f"{name} is given already, as {notes[name]}"
+        if problem:
+            raise UsageError(f"--note {printable(text)[:80]}: {problem}")
+        notes[name] = value
+    if len(notes) > MAX_ENTRIES:
+        raise UsageError(f"--note: expected at most {MAX_ENTRIES}, found {len(notes)}")
+    others = {name: value for name, value in found.items() if name not in notes}
+    return dict(sorted({**fitted(others, MAX_ENTRIES - len(notes)), **notes}.items()))
+
+
+def lineage_text(lineage: Mapping[str, str]) -> str:
+    """Return a lineage on one line, "" of none."""
+    return printable(", ".join(f"{name}={value}" for name, value in lineage.items()))

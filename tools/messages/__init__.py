@@ -1,0 +1,1 @@
+"""Messages of a drive: plain values, arrays over frames, and those that a drive supplies."""

@@ -1,0 +1,212 @@
+"""Reads an event log for a report: the daemon's messages as arrays over frames.
+
+Reads Events in any order of services; knows nothing of files. A few numbers are kept of each frame,
+and the curves of those frames only that are asked for. Called by ``tools.report.report``, replay
+and the demo.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.messages.drive_time import DriveTime
+
+OUTPUT_SERVICES = ("modelV2", "drivingModelData", "cameraOdometry")
+MONITORING_SERVICE = "driverStateV2"
+
+Floats = NDArray[np.float64]
+Curve = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What the model saw and plans in one frame. Calibrated frame: x forward, y right, z down.
+
+    Attributes:
+        plan_m: (33, 3) float32 planned positions.
+        lane_lines_m: (4, 33, 3) float32.
+        lane_line_probs: (4,) float32.
+        road_edges_m: (2, 33, 3) float32.
+    """
+
+    plan_m: Curve
+    lane_lines_m: Curve
+    lane_line_probs: Curve
+    road_edges_m: Curve
+
+
+@dataclass(frozen=True, slots=True)
+class DriveLog:
+    """One drive, row i = i-th modelV2 message.
+
+    Attributes:
+        counts: messages by service; those of the daemons that are valid also as ``NAME:valid``.
+        frame_ids: (n,) int64.
+        time: of the drive: how long it is, and where it lies in its route.
+        times_s: (n,) end-of-frame time in the drive.
+        execution_ms: (n,).
+        drop_percent: (n,) ``frameDropPerc``.
+        plan_speed_mps: (n,) planned speed at time 0.
+        curvature_1pm: (n,) desired curvature, 1/m.
+        acceleration_mps2: (n,) desired acceleration.
+        car_times_s: (m,) of carState messages, in the drive.
+        car_speed_mps: (m,).
+        curves: by frame id, of the frames that were asked for.
+        all_finite: no NaN or infinity in any of the above, in the curves of no frame.
+    """
+
+    counts: Counter[str]
+    time: DriveTime
+    frame_ids: NDArray[np.int64]
+    times_s: Floats
+    execution_ms: Floats
+    drop_percent: Floats
+    plan_speed_mps: Floats
+    curvature_1pm: Floats
+    acceleration_mps2: Floats
+    car_times_s: Floats
+    car_speed_mps: Floats
+    curves: Mapping[int, Curves]
+    all_finite: bool
+
+    @property
+    def missing_frames(self) -> int:
+        """Frame ids between the first and the last modelV2 that have none."""
+        if not self.frame_ids.size:
+            return 0
+        return int(self.frame_ids[-1] - self.frame_ids[0] + 1 - np.unique(self.frame_ids).size)
+
+
+@dataclass(slots=True)
+class _Series:
+    """Numbers of the messages so far, packed: boxed they would be four times as large."""
+
+    frame_ids: array[int] = field(default_factory=lambda: array("q"))
+    times_ns: array[int] = field(default_factory=lambda: array("q"))
+    execution_ms: array[float] = field(default_factory=lambda: array("d"))
+    drop_percent: array[float] = field(default_factory=lambda: array("d"))
+    plan_speed_mps: array[float] = field(default_factory=lambda: array("d"))
+    curvature_1pm: array[float] = field(default_factory=lambda: array("d"))
+    acceleration_mps2: array[float] = field(default_factory=lambda: array("d"))
+    car_ns: array[int] = field(default_factory=lambda: array("q"))
+    car_speed_mps: array[float] = field(default_factory=lambda: array("d"))
+
+    def add_model(self, model: Any, time_ns: int) -> None:
+        self.frame_ids.append(model.frameId)
+        self.times_ns.append(time_ns)
+        self.execution_ms.append(1e3 * model.modelExecutionTime)
+        self.drop_percent.append(model.frameDropPerc)
+        self.plan_speed_mps.append(model.velocity.x[0])
+        self.curvature_1pm.append(model.action.desiredCurvature)
+        self.acceleration_mps2.append(model.action.desiredAcceleration)
+
+    def add_car(self, event: Any, time_ns: int) -> None:
+        self.car_ns.append(time_ns)
+        self.car_speed_mps.append(event.carState.vEgo)
+
+
+def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog:
+    """Collect the daemon's messages of a drive.
+
+    Args:
+        events: Event readers in time order.
+        curves_of: frame ids whose curves are kept.
+
+    Returns:
+        The arrays; all of length 0 when there is no modelV2.
+    """
+    counts: Counter[str] = Counter()
+    series = _Series()
+    kept: dict[int, Curves] = {}
+    finite = True
+    time = DriveTime()
+    for event in events:
+        name = str(event.which())
+        time_ns = time.take(name, event.logMonoTime)
+        counts[name] += 1
+        if name in (*OUTPUT_SERVICES, MONITORING_SERVICE) and event.valid:
+            counts[f"{name}:valid"] += 1
+        if name == "modelV2":
+            model = event.modelV2
+            # Without the time of its frame that of the message.
+            eof_ns = model.timestampEof
+            series.add_model(model, time.of(eof_ns) if eof_ns else time_ns)
+            curves = _curves(model)
+            finite = finite and _is_finite(curves)
+            if model.frameId in curves_of:
+                kept[model.frameId] = curves
+        elif name == "carState":
+            series.add_car(event, time_ns)
+    arrays: dict[str, Floats] = {
+        "times_s": _seconds(series.times_ns),
+        "execution_ms": np.array(series.execution_ms, np.float64),
+        "drop_percent": np.array(series.drop_percent, np.float64),
+        "plan_speed_mps": np.array(series.plan_speed_mps, np.float64),
+        "curvature_1pm": np.array(series.curvature_1pm, np.float64),
+        "acceleration_mps2": np.array(series.acceleration_mps2, np.float64),
+        "car_times_s": _seconds(series.car_ns),
+        "car_speed_mps": np.array(series.car_speed_mps, np.float64),
+    }
+    return DriveLog(
+        counts=counts,
+        time=time,
+        frame_ids=np.array(series.frame_ids, np.int64),
+        curves=kept,
+        all_finite=finite and all(bool(np.isfinite(one).all()) for one in arrays.values()),
+        **arrays,
+    )
+
+
+def with_measured_times(
+    drive: DriveLog, frame_ids: NDArray[np.int64], execution_s: Floats
+) -> DriveLog:
+    """Return the drive with execution times that were measured beside its log.
+
+    Args:
+        drive: whose messages hold no times, because its log is the same in every run.
+        frame_ids: (n,) of the frames that were measured; a frame that is not among them gets NaN.
+        execution_s: (n,).
+    """
+    times = dict(zip(frame_ids.tolist(), execution_s.tolist(), strict=True))
+    measured = [1e3 * times.get(frame_id, np.nan) for frame_id in drive.frame_ids.tolist()]
+    return replace(drive, execution_ms=np.array(measured, np.float64))
+
+
+def _seconds(times_ns: array[int]) -> Floats:
+    return np.array(times_ns, np.int64).astype(np.float64) * np.float64(1e-9)
+
+
+def _curves(model: Any) -> Curves:
+    return Curves(
+        plan_m=_xyz(model.position),
+        lane_lines_m=_stacked([_xyz(curve) for curve in model.laneLines]),
+        lane_line_probs=np.array(list(model.laneLineProbs), np.float32),
+        road_edges_m=_stacked([_xyz(curve) for curve in model.roadEdges]),
+    )
+
+
+def _xyz(curve: Any) -> Curve:
+    return np.array([list(curve.x), list(curve.y), list(curve.z)], np.float32).T
+
+
+def _stacked(curves: list[Curve]) -> Curve:
+    return np.stack(curves) if curves else np.zeros((0, 0, 3), np.float32)
+
+
+def _is_finite(curves: Curves) -> bool:
+    return all(
+        bool(np.isfinite(one).all())
+        for one in (
+            curves.plan_m,
+            curves.lane_lines_m,
+            curves.lane_line_probs,
+            curves.road_edges_m,
+        )
+    )

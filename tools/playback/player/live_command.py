@@ -1,0 +1,103 @@
+"""``modeld replay --live``: its options, and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Final
+
+from tools.drives.open_drive import DriveOptions, open_drive
+from tools.errors import UsageError
+from tools.lib.json_output import print_json
+from tools.playback.lock import output_lock
+from tools.playback.model import DRIVING, MONITORING
+from tools.playback.player.live import (
+    LiveJob,
+    answer_problems,
+    live_lines,
+    live_report,
+    replay_live,
+)
+from tools.playback.player.options import add_play_arguments, play_options
+from tools.playback.result import DriveResult, read_result
+
+_ONLY_LIVE: Final = ("speed", "start", "allow", "block")
+
+
+def add_live_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of live replay."""
+    group = parser.add_argument_group(
+        "live replay",
+        "With --live a daemon process of its own is driven at the recorded pace over real shared "
+        "memory and a real bus. The log holds what was played and what the daemon said, stamped "
+        "with the time of the drive; how evenly modelV2 came is printed beside it. A frame "
+        "without an answer is an error, exit code 1. One drive, one model.",
+    )
+    group.add_argument("--live", action="store_true", help="at the recorded pace, as in the car")
+    add_play_arguments(group)
+
+
+def check_not_live(args: argparse.Namespace) -> None:
+    """Refuse options of live replay without it.
+
+    Raises:
+        UsageError: one was given.
+    """
+    for name in _ONLY_LIVE:
+        if getattr(args, name) is not None:
+            raise UsageError(f"--{name}: expected with --live only; a replay has no pace")
+
+
+def run_live(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
+    """Replay one drive live; return 0, or 1 when a frame has no answer or a value is not finite.
+
+    Args:
+        args: of ``modeld replay``.
+        text: the drive.
+        options: how it is opened.
+
+    Raises:
+        UsageError: an option that live replay does not have.
+    """
+    if args.report is not None:
+        raise UsageError("--report: expected without --live, found both; replay the drive as it is")
+    (model,) = args.model
+    drive = open_drive(text, options)
+    try:
+        played = play_options(args, drive.info)
+        job = LiveJob(model, args.output, played, args.device, args.monitoring)
+        with output_lock(args.output):
+            live = replay_live(drive, job)
+            paths = {DRIVING: model, MONITORING: args.monitoring}
+            ran = {kind: path for kind, path in paths.items() if path is not None}
+            result = read_result(drive.info, ran, args.output, [])
+    finally:
+        drive.close()
+    problems = answer_problems(live)
+    if result.problem is not None:
+        problems.append(result.problem)
+    figures = result.as_json() | {
+        "video": text,
+        "wall_s": round(live.outcome.wall_s, 3),
+        "report": None,
+        "live": live_report(live),
+        "problem": problems[0] if problems else None,
+    }
+    if args.json:
+        print_json(figures)
+    else:
+        _print(figures, result, live_lines(live))
+    for problem in problems:
+        print(f"modeld: error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _print(figures: dict[str, Any], result: DriveResult, lines: list[str]) -> None:
+    messages = "  ".join(f"{name} {count}" for name, count in figures["messages"].items())
+    print(f"{result.info.name}: {messages}  valid {figures['valid']}")
+    if figures["execution_ms"]:
+        times = "  ".join(f"{name} {value:.1f}" for name, value in figures["execution_ms"].items())
+        print(f"execution ms: {times}")
+    for line in lines:
+        print(line)
+    print(f"log: {result.log}")

@@ -1,0 +1,184 @@
+"""Listens to a live daemon in a thread, which stamps arrivals, and writes the log in another.
+
+Arrival is stamped by a thread that does nothing else. Compressing the log takes milliseconds at a
+time, so it is done by a thread of low priority that is fed through a queue.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cereal.clock import Clock
+from cereal.errors import CerealError
+from cereal.log_writer import LogWriter
+from cereal.schema import content, read_event
+from cereal.transport import ZmqTransport
+from tools.drives.event_bytes import write_stamp
+from tools.messages.drive_log import MONITORING_SERVICE
+from tools.playback.threads import hurry, yield_to_others
+
+_POLL_MS: Final = 50
+MODEL_SERVICE: Final = "modelV2"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A modelV2 or driverStateV2 that arrived.
+
+    Attributes:
+        frame_id: of the camera that sets its daemon's pace.
+        arrived_ns: on this machine's monotonic clock.
+        execution_s: of the model.
+        drop_percent: ``frameDropPerc``; 0 of driverStateV2.
+        valid: as marked.
+    """
+
+    frame_id: int
+    arrived_ns: int
+    execution_s: float
+    drop_percent: float
+    valid: bool
+
+
+class LiveLog:
+    """Writes events to a log in the order in which they are given; stamps them anew if asked.
+
+    A context: when it ends by an exception, no log is left.
+
+    Args:
+        path: of the log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._writer = LogWriter(path)
+        self._events: queue.SimpleQueue[tuple[bytes, int | None] | None] = queue.SimpleQueue()
+        self._error: CerealError | None = None
+        self._thread = threading.Thread(target=self._run, name="live log", daemon=True)
+
+    def write(self, data: bytes, mono_time_ns: int | None = None) -> None:
+        """Append an event; with `mono_time_ns` in place of its stamp.
+
+        Raises:
+            CerealError: an earlier one could not be written.
+        """
+        if self._error is not None:
+            raise self._error
+        self._events.put((data, mono_time_ns))
+
+    def __enter__(self) -> LiveLog:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._events.put(None)
+        self._thread.join()
+        if kind is not None or self._error is not None:
+            self._writer.discard()
+        else:
+            self._writer.close()
+        if kind is None and self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        yield_to_others()
+        while (item := self._events.get()) is not None:
+            if self._error is not None:
+                continue
+            data, mono_time_ns = item
+            try:
+                if mono_time_ns is not None:
+                    data = write_stamp(data, max(0, mono_time_ns)) or data
+                self._writer.write(data)
+            except CerealError as error:
+                self._error = error
+
+
+class Listener:
+    """Follows services of a bus in a thread. A context.
+
+    Args:
+        transport: the bus; sockets of it are made and used here only.
+        services: which; ``modelV2`` among them.
+        clock: stamps arrivals.
+        take: called in the thread with every message as it was received.
+
+    Attributes:
+        answers: modelV2 so far, in order of arrival; grows.
+        monitored: likewise driverStateV2.
+    """
+
+    def __init__(
+        self,
+        transport: ZmqTransport,
+        services: Sequence[str],
+        clock: Clock,
+        take: Callable[[bytes, int], None],
+    ) -> None:
+        self.answers: list[Answer] = []
+        self.monitored: list[Answer] = []
+        self._kept = {MODEL_SERVICE: self.answers, MONITORING_SERVICE: self.monitored}
+        self._transport, self._clock, self._take = transport, clock, take
+        self._subscribers = {name: transport.subscriber(name) for name in services}
+        self._stop = threading.Event()
+        self._error: CerealError | None = None
+        self._thread = threading.Thread(target=self._run, name="live listener", daemon=True)
+
+    def check(self) -> None:
+        """Raise what ended the thread early.
+
+        Raises:
+            CerealError: it ended.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def has_answered(self, frame_id: int | None = None) -> bool:
+        """Tell whether an answer arrived: about that frame, or any, at the end or before it."""
+        answers = self.answers
+        if frame_id is None:
+            return bool(answers)
+        return any(one.frame_id == frame_id for one in answers[-10:])
+
+    def __enter__(self) -> Listener:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        for subscriber in self._subscribers.values():
+            subscriber.close()
+
+    def _run(self) -> None:
+        hurry()
+        waiting = list(self._subscribers.values())
+        try:
+            while not self._stop.is_set():
+                if not self._transport.wait(waiting, _POLL_MS):
+                    continue
+                for name, subscriber in self._subscribers.items():
+                    while (data := subscriber.receive()) is not None:
+                        self._receive(name, data)
+        except CerealError as error:
+            self._error = error
+
+    def _receive(self, name: str, data: bytes) -> None:
+        arrived_ns = self._clock.now_ns()
+        event = read_event(data)
+        if name in self._kept:
+            model = content(event)
+            self._kept[name].append(
+                Answer(
+                    frame_id=model.frameId,
+                    arrived_ns=arrived_ns,
+                    execution_s=model.modelExecutionTime,
+                    drop_percent=model.frameDropPerc if name == MODEL_SERVICE else 0.0,
+                    valid=event.valid,
+                )
+            )
+        self._take(data, event.logMonoTime)

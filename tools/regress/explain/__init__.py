@@ -1,0 +1,1 @@
+"""Finds why a drive or a time changed: the first frame, the first kernel."""

@@ -1,0 +1,279 @@
+"""Finds which of weights, graph, code generation or driver makes two artifacts differ.
+
+First what the manifests say: digests of models and weights, ONNX nodes, texts of kernels, row of
+device figures, device and driver of the binaries. Then experiments on a drive, all in one pass with
+the same inputs: A beside B; A's kernels with B's weights, where they fit; both built from source,
+without their binaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from modeld.daemon import StepResult
+from modeld.service.config import Config
+from runtime import load_program
+from runtime.format.artifact import Artifact
+from runtime.opencl.device import Device, choose_device
+from runtime.quantities import count_text
+from tools.drives.drive import Moment
+from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
+from tools.errors import UsageError
+from tools.lib.wrapped_program import WrappedProgram
+from tools.playback.model import check_fits, read_driving_artifact
+from tools.regress.explain.artifact_facts import (
+    CAUSES,
+    Cause,
+    Fact,
+    code_facts,
+    driver_facts,
+    fits,
+    model_facts,
+    weight_facts,
+)
+from tools.regress.explain.launch_values import ROUNDING, Difference, compare_arrays
+
+Array = NDArray[Any]
+# After the first frame in which A and B differ, as many are played to see how far they go.
+FRAMES_AFTER: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Two programs on the same inputs.
+
+    Attributes:
+        name: what was run beside what.
+        first_frame: in which outputs differ in their bits; -1: in none.
+        frames: how many differ.
+        played: how many there were.
+        worst: largest difference; None where there is none.
+    """
+
+    name: str
+    first_frame: int
+    frames: int
+    played: int
+    worst: Difference | None
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        if self.worst is None:
+            return f"{self.name}: the same bits in {count_text(self.played, 'frame')}"
+        return (
+            f"{self.name}: differ in {self.frames} of {count_text(self.played, 'frame')}, from "
+            f"frame {self.first_frame} on; at the worst {self.worst.text}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bisection:
+    """What a bisection found.
+
+    Attributes:
+        causes: those that the facts speak for and no experiment excludes.
+        facts: of the manifests.
+        experiments: on the drive.
+        conclusion: one line.
+    """
+
+    causes: tuple[Cause, ...]
+    facts: tuple[Fact, ...]
+    experiments: tuple[Experiment, ...]
+    conclusion: str
+
+    @property
+    def is_same(self) -> bool:
+        """Whether A and B answer with the same bits."""
+        return self.experiments[0].worst is None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def bisect(
+    artifacts: tuple[Path, Path], drive: str, options: DriveOptions, device: str | None
+) -> Bisection:
+    """Say what makes two artifacts differ.
+
+    Args:
+        artifacts: A, the older one, and B.
+        drive: one drive, as `open_drive` takes it.
+        options: how it is opened.
+        device: OpenCL device; None: the best.
+
+    Raises:
+        ToolError: an artifact or the drive cannot be used.
+        RuntimeFault: an artifact does not run here.
+    """
+    sides = read_driving_artifact(artifacts[0]), read_driving_artifact(artifacts[1])
+    opened = choose_device(device)
+    manifests = sides[0].manifest, sides[1].manifest
+    facts = [*model_facts(*manifests), *weight_facts(*sides), *code_facts(*manifests)]
+    facts += driver_facts(*manifests)
+    experiments = _experiment(sides, artifacts[0], drive, options, opened)
+    return _conclude(facts, experiments)
+
+
+class _Several(WrappedProgram):
+    """Programs on the same inputs; the first one answers to the daemon.
+
+    Args:
+        pairs: name of an experiment -> the two programs that it compares, by their names.
+        programs: by name; the first one answers.
+    """
+
+    def __init__(self, programs: Mapping[str, Any], pairs: Mapping[str, tuple[str, str]]) -> None:
+        super().__init__(next(iter(programs.values())))
+        self._programs, self._pairs = programs, pairs
+        self.now: dict[str, Difference] = {}
+
+    def run(self, inputs: Mapping[str, Array], entry: str | None = None) -> Mapping[str, Array]:
+        """Run all, and compare what they say."""
+        said = {name: program.run(inputs, entry) for name, program in self._programs.items()}
+        self.now = {}
+        for experiment, (one, other) in self._pairs.items():
+            apart = [
+                compare_arrays(said[other][name].ravel(), array.ravel())
+                for name, array in said[one].items()
+            ]
+            differing = [found for found in apart if found.elements]
+            if differing:
+                self.now[experiment] = max(differing, key=lambda found: found.largest)
+        first: Mapping[str, Array] = next(iter(said.values()))
+        return first
+
+    def reset(self) -> None:
+        """Reset the state buffers of all."""
+        for program in self._programs.values():
+            program.reset()
+
+
+class _StopError(Exception):
+    """Enough was seen."""
+
+
+def _variants(a: Artifact, b: Artifact) -> tuple[dict[str, Artifact], dict[str, tuple[str, str]]]:
+    """Return the artifacts that are run, and which of them are compared."""
+    programs = {"A": a, "B": b}
+    pairs = {"A and B": ("A", "B")}
+    if fits(a, b):
+        programs["A with B's weights"] = replace(a, data=b.data)
+        pairs["A and A with B's weights"] = ("A", "A with B's weights")
+        pairs["B and A with B's weights"] = ("B", "A with B's weights")
+    for name, one in (("A", a), ("B", b)):
+        if any(program.binary for program in one.manifest.programs):
+            programs[f"{name} from source"] = _from_source(one)
+            pairs[f"{name} and {name} from source"] = (name, f"{name} from source")
+    return programs, pairs
+
+
+def _from_source(artifact: Artifact) -> Artifact:
+    manifest = artifact.manifest
+    programs = tuple(replace(program, binary=b"") for program in manifest.programs)
+    return replace(artifact, manifest=replace(manifest, programs=programs))
+
+
+def _experiment(
+    sides: tuple[Artifact, Artifact], path: Path, text: str, options: DriveOptions, device: Device
+) -> list[Experiment]:
+    from tools.playback.run_drive import PlaybackOptions, play
+    from tools.playback.session import Programs
+
+    artifacts, pairs = _variants(*sides)
+    first: dict[str, int] = {}
+    counts, worst = dict.fromkeys(pairs, 0), dict[str, Difference]()
+    played = 0
+    with ExitStack() as stack:
+        drive = open_drive(_single(text, options), options)
+        stack.callback(drive.close)
+        for artifact in sides:
+            check_fits(artifact.path or path, artifact, drive.info)
+        programs = {
+            name: stack.enter_context(load_program(artifact, device))
+            for name, artifact in artifacts.items()
+        }
+        several = _Several(programs, pairs)
+
+        def look(_moment: Moment, result: StepResult | None) -> None:
+            nonlocal played
+            if result is None:
+                return
+            played += 1
+            for name, apart in several.now.items():
+                first.setdefault(name, result.frame_id)
+                counts[name] += 1
+                if name not in worst or apart.largest > worst[name].largest:
+                    worst[name] = apart
+            if counts["A and B"] > FRAMES_AFTER:
+                raise _StopError
+
+        config = Config(demo=True, send_raw_predictions=False)
+        with suppress(_StopError):
+            play(drive, Programs(several), _forget, PlaybackOptions(config=config, on_moment=look))
+    return [
+        Experiment(name, first.get(name, -1), counts[name], played, worst.get(name))
+        for name in pairs
+    ]
+
+
+def _forget(_data: bytes) -> None:
+    """Take an event that nobody reads."""
+
+
+def _single(text: str, options: DriveOptions) -> str:
+    found = expand_drives([text], options)
+    if len(found) != 1:
+        raise UsageError(f"--drives: expected one drive with --bisect, found {len(found)}")
+    return found[0]
+
+
+def _conclude(facts: Sequence[Fact], experiments: Sequence[Experiment]) -> Bisection:
+    said = {experiment.name: experiment for experiment in experiments}
+    speaking = [fact.about for fact in facts if fact.differs]
+    causes: list[Cause] = [cause for cause in CAUSES if cause in speaking]
+    main = said["A and B"]
+    if main.worst is None:
+        text = "A and B answer with the same bits here: what differs between them changes nothing"
+        if causes:
+            text += f" ({', '.join(causes)})"
+        return Bisection((), tuple(facts), tuple(experiments), text)
+    excluded: list[str] = []
+    notes: list[str] = []
+    with_weights = said.get("B and A with B's weights")
+    own_weights = said.get("A and A with B's weights")
+    if with_weights is not None and with_weights.worst is None:
+        notes.append("A's kernels with B's weights answer like B, bit by bit")
+        causes = ["weights"]
+    elif own_weights is not None and own_weights.worst is None:
+        excluded.append("weights")
+        notes.append("B's weights change nothing in A")
+    rebuilt = [said[name] for name in said if name.endswith("from source")]
+    if rebuilt and all(experiment.worst is None for experiment in rebuilt):
+        excluded.append("driver")
+        notes.append("both built from source by this driver answer like their binaries")
+    elif rebuilt:
+        notes.append("built from source here, an artifact answers otherwise than its binaries")
+        causes = [*causes, "driver"] if "driver" not in causes else causes
+    if "code generation" in causes and "graph" not in causes:
+        kind = "roundings" if not main.worst.exceeds(ROUNDING) else "more than roundings"
+        notes.append(
+            f"kernels of the same nodes differ in text, and results by {kind}"
+            + ("" if kind == "roundings" else ": they do not compute the same")
+        )
+    left = [cause for cause in causes if cause not in excluded]
+    names = " and ".join(left) or "nothing that the artifacts show"
+    return Bisection(
+        tuple(left),
+        tuple(facts),
+        tuple(experiments),
+        f"{names} changed: {'; '.join(notes)}" if notes else f"{names} changed",
+    )

@@ -1,0 +1,184 @@
+"""A drive through the daemon with a second program beside the first, until they part.
+
+Both get the same inputs, in the same order, whatever the daemon does with the answers of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.daemon import StepResult
+from modeld.service.config import Config
+from runtime.run.program import Program
+from tools.drives.drive import Moment
+from tools.drives.open_drive import DriveOptions, open_drive
+from tools.lib.wrapped_program import WrappedProgram
+from tools.playback.model import LoadedModel, check_fits
+from tools.regress.explain.launch_values import Difference, compare_arrays
+from tools.regress.stepping import Stepper
+
+Array = NDArray[Any]
+
+
+class Part(NamedTuple):
+    """One output or state in which two programs differ."""
+
+    name: str
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One frame at which a drive was stopped.
+
+    Attributes:
+        frame_id: of the main camera.
+        entry: that ran, ``run`` or ``prepare``.
+        inputs: copies.
+        states: of the first program before the frame.
+        outputs, states_after: what differs from the second program, in its bits.
+    """
+
+    frame_id: int
+    entry: str
+    inputs: Mapping[str, Array]
+    states: Mapping[str, Array]
+    outputs: Sequence[Part]
+    states_after: Sequence[Part]
+
+    def is_apart(self, rounding: float) -> bool:
+        """Whether something differs by more than roundings."""
+        return any(part.difference.exceeds(rounding) for part in self.parts)
+
+    @property
+    def parts(self) -> list[Part]:
+        """All that differs."""
+        return [*self.outputs, *self.states_after]
+
+
+class _StopError(Exception):
+    """The drive has come to the frame that was looked for."""
+
+
+class Beside(WrappedProgram):
+    """A driving program that runs others with the same inputs, and says where they part.
+
+    Args:
+        first: answers.
+        second: runs too; None: nothing is compared.
+    """
+
+    def __init__(self, first: Program, second: Program | None) -> None:
+        super().__init__(first)
+        self._second = second
+        self._steppers = [Stepper(program) for program in (first, second) if program is not None]
+        self._run: tuple[str, Mapping[str, Array], dict[str, Array]] | None = None
+        self._outputs: list[Part] = []
+
+    def run(self, inputs: Mapping[str, Array], entry: str | None = None) -> Mapping[str, Array]:
+        """Run all; return what the first one says."""
+        name = entry or self.entries[0]
+        self._run = name, inputs, self._steppers[0].states()
+        results = super().run(inputs, name)
+        self._outputs = []
+        if self._second is not None:
+            self._outputs = _parts(results, self._second.run(inputs, name))
+        return results
+
+    def reset(self) -> None:
+        """Reset the state buffers."""
+        super().reset()
+        if self._second is not None:
+            self._second.reset()
+
+    def case(self, frame_id: int) -> Case:
+        """Return the run just made."""
+        assert self._run is not None
+        entry, inputs, before = self._run
+        after = [stepper.states() for stepper in self._steppers]
+        return Case(
+            frame_id,
+            entry,
+            {name: np.array(array) for name, array in inputs.items()},
+            before,
+            self._outputs,
+            _parts(after[0], after[-1]) if len(after) > 1 else [],
+        )
+
+    def is_apart(self, rounding: float) -> bool:
+        """Whether the run just made differs by more than roundings."""
+        if self._second is None:
+            return False
+        if any(part.difference.exceeds(rounding) for part in self._outputs):
+            return True
+        one, other = (stepper.states() for stepper in self._steppers)
+        return any(part.difference.exceeds(rounding) for part in _parts(one, other))
+
+
+def _parts(one: Mapping[str, Array], other: Mapping[str, Array]) -> list[Part]:
+    """Return what differs in its bits; of what only one has, nothing is said."""
+    found = []
+    for name in one:
+        right = other.get(name)
+        if right is None or right.shape != one[name].shape:
+            continue
+        apart = compare_arrays(one[name].ravel(), right.ravel())
+        if apart.elements:
+            found.append(Part(name, apart))
+    return found
+
+
+def play_until(
+    text: str,
+    options: DriveOptions,
+    model: LoadedModel,
+    beside: Program | None,
+    stop: tuple[int, float],
+) -> Case | None:
+    """Play a drive to the first frame after which two programs are apart.
+
+    Args:
+        text: the drive, as `open_drive` takes it.
+        options: how it is opened.
+        model: answers to the daemon.
+        beside: gets the same inputs; None: only the frame counts.
+        stop: frame id at which to stop in any case, and how far apart programs may be by rounding.
+
+    Returns:
+        The frame; None where the drive ended before.
+
+    Raises:
+        ToolError: the drive cannot be read, or the program does not fit it.
+    """
+    from tools.playback.run_drive import PlaybackOptions, play
+    from tools.playback.session import Programs
+
+    last_frame, rounding = stop
+    pair = Beside(model.program, beside)
+    found: list[Case] = []
+
+    def look(_moment: Moment, result: StepResult | None) -> None:
+        if result is not None and (result.frame_id >= last_frame or pair.is_apart(rounding)):
+            found.append(pair.case(result.frame_id))
+            raise _StopError
+
+    drive = open_drive(text, options)
+    try:
+        check_fits(model.path, model.artifact, drive.info)
+        config = Config(demo=True, send_raw_predictions=False)
+        play(
+            drive,
+            Programs(pair),
+            lambda _data: None,
+            PlaybackOptions(config=config, on_moment=look),
+        )
+    except _StopError:
+        pass
+    finally:
+        drive.close()
+    return found[0] if found else None

@@ -1,0 +1,1 @@
+"""References, and the judgement of a drive by them."""

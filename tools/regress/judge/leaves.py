@@ -1,0 +1,268 @@
+"""Events as plain columns: every leaf of a message under its path, and back again.
+
+A message is a skeleton, which says what is where and how long lists are, and the values of its
+leaves in the skeleton's order. Messages of one service nearly always share a skeleton.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import capnp
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.schema import log
+from tools.lib.json_output import json_text
+from tools.regress.errors import ReferenceFormatError
+
+# Kinds of leaves, as skeletons name them.
+FLOAT, INTEGER, BOOL, TEXT, DATA = "f", "i", "b", "s", "d"
+KINDS: Final = (FLOAT, INTEGER, BOOL, TEXT, DATA)
+_KIND_OF_TYPE: Final[dict[type, str]] = {
+    float: FLOAT,
+    int: INTEGER,
+    bool: BOOL,
+    str: TEXT,
+    bytes: DATA,
+}
+_ZEROS: Final[dict[str, Any]] = {FLOAT: 0.0, INTEGER: 0, BOOL: False, TEXT: "", DATA: b""}
+
+# (service, field) -> whether it is measured anew in each run, and not kept.
+IsMeasured = Callable[[str, str], bool]
+
+
+@dataclass(slots=True)
+class Leaves:
+    """One message taken apart.
+
+    Attributes:
+        service: the Event's member.
+        skeleton: JSON text.
+        values: leaf path -> its values in order, lists joined; measured ones are zero.
+        kinds: leaf path -> one of ``KINDS``.
+    """
+
+    service: str
+    skeleton: str
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+
+    def digest(self) -> int:
+        """Return the CRC-32 of the exact content: structure, and every bit of every value."""
+        # Without spaces: how JSON is laid out is not what a message says. No name has any.
+        crc = zlib.crc32(self.skeleton.replace(" ", "").encode())
+        for path, values in self.values.items():
+            kind = self.kinds[path]
+            exact = array("d", values).tobytes() if kind == FLOAT else repr(values).encode()
+            crc = zlib.crc32(exact, crc)
+        return crc
+
+
+def take_apart(event: Any, is_measured: IsMeasured) -> Leaves:
+    """Return the leaves of an Event.
+
+    Args:
+        event: an Event reader.
+        is_measured: leaves that become zero, by service and path below it (``.valid`` for the
+            Event's own).
+    """
+    content = event.to_dict()
+    service = str(event.which())
+    leaves = Leaves(service, "")
+    walk = _Walk(service, leaves, is_measured)
+    leaves.skeleton = json_text(walk.skeleton(content, ""))
+    return leaves
+
+
+class _Walk:
+    def __init__(self, service: str, leaves: Leaves, is_measured: IsMeasured) -> None:
+        self._service = service
+        self._leaves = leaves
+        self._is_measured = is_measured
+
+    def skeleton(self, value: Any, path: str) -> Any:
+        """Return the structure of a value and collect its leaves."""
+        if isinstance(value, dict):
+            return {
+                key: self.skeleton(item, f"{path}.{key}" if path else key)
+                for key, item in value.items()
+            }
+        if isinstance(value, list):
+            if value and isinstance(value[0], dict | list):
+                return [self.skeleton(item, f"{path}[]") for item in value]
+            kind = _KIND_OF_TYPE[type(value[0])] if value else INTEGER
+            self._collect(path, kind, value)
+            return [kind, len(value)]
+        kind = _KIND_OF_TYPE.get(type(value), TEXT)
+        self._collect(path, kind, [value])
+        return kind
+
+    def _collect(self, path: str, kind: str, values: list[Any]) -> None:
+        if not values:
+            return
+        if self._is_measured(self._service, field_of(self._service, path)):
+            values = [_ZEROS[kind]] * len(values)
+        if self._leaves.kinds.setdefault(path, kind) != kind:
+            raise ReferenceFormatError(
+                f"{path}: expected values of one kind, found {kind} and {self._leaves.kinds[path]}"
+            )
+        self._leaves.values.setdefault(path, []).extend(values)
+
+
+def field_of(service: str, path: str) -> str:
+    """Return the name comparisons use: below the service, ``.valid`` for members of the Event."""
+    if path == service:
+        return ""
+    if path.startswith(f"{service}."):
+        return path[len(service) + 1 :]
+    return f".{path}"
+
+
+def leaf_places(skeleton: Any) -> Iterator[tuple[str, str, int]]:
+    """Yield path, kind and number of values of each run of leaves, in a skeleton's order.
+
+    Raises:
+        ReferenceFormatError: it is no skeleton.
+    """
+    yield from _places(skeleton, "")
+
+
+def _places(node: Any, path: str) -> Iterator[tuple[str, str, int]]:
+    if isinstance(node, dict):
+        for key, item in node.items():
+            yield from _places(item, f"{path}.{key}" if path else key)
+    elif _is_leaf_list(node):
+        yield path, node[0], node[1]
+    elif isinstance(node, list):
+        for item in node:
+            yield from _places(item, f"{path}[]")
+    elif node in KINDS:
+        yield path, node, 1
+    else:
+        raise ReferenceFormatError(f"skeleton: {path}: found {node!r}, which is no leaf")
+
+
+def _is_leaf_list(node: Any) -> bool:
+    return (
+        isinstance(node, list)
+        and len(node) == 2
+        and node[0] in KINDS
+        and isinstance(node[1], int)
+        and 0 <= node[1] < 1 << 24
+    )
+
+
+def put_together(skeleton: Any, values: Mapping[str, Iterator[Any]]) -> bytes:
+    """Return the Event's bytes.
+
+    Args:
+        skeleton: what `take_apart` found, as a Python value.
+        values: leaf path -> its values; each is advanced by what the message takes.
+
+    Raises:
+        ReferenceFormatError: there are too few values, or no Event has such fields.
+    """
+    try:
+        event = log.Event.new_message(**_filled(skeleton, "", values))
+        return bytes(event.to_bytes())
+    except (capnp.KjException, ValueError, TypeError, OverflowError) as error:
+        raise ReferenceFormatError(f"message: cannot be put together: {error}") from error
+
+
+def _filled(node: Any, path: str, values: Mapping[str, Iterator[Any]]) -> Any:
+    if isinstance(node, dict):
+        return {
+            key: _filled(item, f"{path}.{key}" if path else key, values)
+            for key, item in node.items()
+        }
+    if _is_leaf_list(node):
+        return [_next(path, values) for _ in range(node[1])]
+    if isinstance(node, list):
+        return [_filled(item, f"{path}[]", values) for item in node]
+    return _next(path, values)
+
+
+def _next(path: str, values: Mapping[str, Iterator[Any]]) -> Any:
+    try:
+        return next(values[path])
+    except (KeyError, StopIteration) as error:
+        raise ReferenceFormatError(f"message: expected another value of {path}") from error
+
+
+# --- Integers as bytes that compress: differences, zigzag, one plane for each byte ------------
+#
+# Used for every column of a reference: values as steps, frame ids, digests. Nothing is lost.
+
+Integers = NDArray[np.int64]
+
+# How a column is predicted, by number: how often neighbours are subtracted, (rows, places). Rows
+# are frames; places are points of a curve, smooth enough for differences of differences.
+PREDICTIONS: Final = tuple((rows, places) for rows in range(2) for places in range(4))
+_WIDTHS: Final = (0, 1, 2, 3, 4, 8)
+
+
+def encode_column(values: Integers) -> tuple[int, int, bytes]:
+    """Return the number of the prediction, the bytes of one number, and the bytes.
+
+    Args:
+        values: (rows, places) int64; differences may wrap, which decoding undoes.
+    """
+    rests = [_differences(values, *prediction) for prediction in PREDICTIONS]
+    number = min(range(len(rests)), key=lambda index: (_cost(rests[index]), index))
+    rest = rests[number]
+    codes = _zigzag(rest)
+    largest = int(codes.max(initial=0))
+    width = next(width for width in _WIDTHS if largest < 1 << (8 * width))
+    # Place by place, so that what one place does over time stands together.
+    planes = codes.T.astype("<u8").reshape(-1, 1).view(np.uint8)[:, :width]
+    return number, width, planes.T.tobytes()
+
+
+def decode_column(data: bytes, shape: tuple[int, int], prediction: int, width: int) -> Integers:
+    """Return the numbers that `encode_column` took.
+
+    Raises:
+        ReferenceFormatError: the bytes do not fit the shape, or there is no such prediction.
+    """
+    rows, places = shape
+    if width not in _WIDTHS or not 0 <= prediction < len(PREDICTIONS):
+        raise ReferenceFormatError(f"column: found prediction {prediction}, width {width}")
+    if len(data) != rows * places * width:
+        raise ReferenceFormatError(
+            f"column: expected {rows * places * width} bytes, found {len(data)}"
+        )
+    wide = np.zeros((rows * places, 8), np.uint8)
+    if width:
+        wide[:, :width] = np.frombuffer(data, np.uint8).reshape(width, -1).T
+    codes = wide.view("<u8").reshape(places, rows).T.astype(np.uint64)
+    values = _unzigzag(codes)
+    for axis, times in enumerate(PREDICTIONS[prediction]):
+        for _ in range(times):
+            values = np.cumsum(values, axis=axis)
+    return values
+
+
+def _differences(values: Integers, rows: int, places: int) -> Integers:
+    for _ in range(rows):
+        values = np.diff(values, axis=0, prepend=np.zeros_like(values[:1]))
+    for _ in range(places):
+        values = np.diff(values, axis=1, prepend=np.zeros_like(values[:, :1]))
+    return values
+
+
+def _cost(rest: Integers) -> float:
+    """Estimate the bits that remain: the logarithm of each difference's size."""
+    return float(np.log2(1.0 + np.abs(rest.astype(np.float64))).sum())
+
+
+def _zigzag(values: Integers) -> NDArray[np.uint64]:
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)
+
+
+def _unzigzag(codes: NDArray[np.uint64]) -> Integers:
+    return (codes >> np.uint64(1)).view(np.int64) ^ -(codes & np.uint64(1)).view(np.int64)

@@ -1,0 +1,1 @@
+"""Results of a regression for people: lines, pages, pictures, tables."""

@@ -1,0 +1,344 @@
+"""Several models, or results, side by side in one table: for choosing among trainings.
+
+The first is what the others are compared with. Where the truth of the drives is known, each stands
+there by its own distance to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from runtime.quantities import count_text
+from tools.behaviour.behaviour import true_behaviour
+from tools.behaviour.describe import number
+from tools.behaviour.difference import Row, Sides, Spread
+from tools.behaviour.drive_result import TELLING, chosen_figures, read_result
+from tools.behaviour.gates import Gates
+from tools.behaviour.headline import AFTER, PATH, SUMMARY, length_text, value_text
+from tools.errors import CompareError
+from tools.lib.table import format_table, printable
+from tools.regress.tell.replayed import behaviour_of_log, read_replayed, truth_of_drive
+from tools.regress.tell.whole import ALL, WholeVerdict, gate_word, judge_whole, number_of
+from tools.report.report_page import folded, table_part, whole_page
+
+# One line of the table: what it is, its unit, a cell for each candidate.
+Line = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Models side by side.
+
+    Attributes:
+        names: one each.
+        drives: that all have; those of the figures.
+        notes: what was left out, and why.
+        verdicts: of each against the first.
+    """
+
+    names: tuple[str, ...]
+    drives: tuple[str, ...]
+    notes: tuple[str, ...]
+    verdicts: tuple[WholeVerdict, ...]
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether figures are distances to the truth."""
+        return any(row.right_error is not None for row in self.verdicts[0].rows)
+
+    @property
+    def title(self) -> str:
+        """What the figures are."""
+        what = "distance to the truth" if self.has_truth else f"difference from {self.names[0]}"
+        return f"{what}, mean and 99th percentile, over {count_text(len(self.drives), 'drive')}"
+
+    def lines(self) -> list[Line]:
+        """Return the lines of the table."""
+        found: list[Line] = []
+        for rows in zip(*(one.rows for one in self.verdicts), strict=True):
+            cells = [self._cell(row) for row in rows]
+            if any(cell not in ("-", "0, 0") for cell in cells):
+                found.append((rows[0].quantity, rows[0].unit or "-", *cells))
+        costs = [one.costs[1] for one in self.verdicts]
+        names = (("execution, median", "ms"), ("execution, p99", "ms"), ("artifact", "bytes"))
+        for (name, unit), values in zip(names, zip(*costs, strict=True), strict=True):
+            if any(math.isfinite(value) for value in values):
+                found.append((name, unit, *(number_of(value) for value in values)))
+        for gates in zip(*(one.gates for one in self.verdicts), strict=True):
+            words = [gate_word(gate) for gate in gates]
+            found.append((f"gate {gates[0].gate}", "-", *words))
+        return found
+
+    def _cell(self, row: Row) -> str:
+        error = row.right_error
+        spread = error.spread if error is not None else row.spread
+        if self.has_truth and error is None:
+            return "-"
+        missed = f", {error.missed} missed" if error is not None and error.missed else ""
+        if not spread.frames:
+            return missed.lstrip(", ") or "-"
+        return f"{number(spread.mean)}, {number(spread.p99)}{missed}"
+
+    def text(self) -> str:
+        """Return the table for people."""
+        header = ("", "unit", *map(printable, self.names))
+        return "\n".join([*self.notes, self.title, format_table(header, self.lines())])
+
+    def page(self) -> str:
+        """Return the table as a page."""
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        title = self.title[0].upper() + self.title[1:]
+        lines = self.lines()
+        parts = [
+            f'<p class="lead">{escape(self.lead())}</p>{notes}',
+            f"<p>{escape(title)}. The best of a row is bold.</p>",
+            self._summary_part(),
+            folded(
+                f"All {count_text(len(lines), 'row')}",
+                table_part(("", "unit", *self.names), lines),
+            ),
+        ]
+        return _page("".join(parts), self.names)
+
+    def lead(self) -> str:
+        """Return how far the path of each lies from the truth, or from the first one's."""
+        found = [self._spread(one, (PATH,)) for one in self.verdicts]
+        what = "the truth" if self.has_truth else f"that of {self.names[0]}"
+        pairs = [
+            f"{name} {length_text(spread[0].mean)}"
+            for name, spread in zip(self.names, found, strict=True)
+            if spread is not None and (self.has_truth or name != self.names[0])
+        ]
+        return (
+            f"Mean distance of the path from {what} {AFTER}: {', '.join(pairs)}." if pairs else ""
+        )
+
+    def _summary_part(self) -> str:
+        """Return a few rows in lengths that people use, the best of each marked."""
+        rows = []
+        for summed in SUMMARY:
+            found = [self._spread(one, summed.quantities) for one in self.verdicts]
+            cells = [
+                (math.nan, "-") if one is None else (one[0].mean, " / ".join(_spread_cells(*one)))
+                for one in found
+            ]
+            if any(text != "-" for _, text in cells):
+                rows.append((f"{summed.label}, mean / p99", cells, self.has_truth))
+        costs = [one.costs[1] for one in self.verdicts]
+        names = (("execution, median", "ms"), ("execution, p99", "ms"), ("artifact", "bytes"))
+        for (name, unit), values in zip(names, zip(*costs, strict=True), strict=True):
+            if any(math.isfinite(value) for value in values):
+                rows.append((name, [(one, f"{number_of(one)} {unit}") for one in values], True))
+        rows += [
+            (gates[0].gate, [(math.nan, gate_word(gate)) for gate in gates], False)
+            for gates in zip(*(one.gates for one in self.verdicts), strict=True)
+        ]
+        body = "".join(
+            f"<tr><td>{escape(label)}</td>{_cells_of(cells, is_judged=is_judged)}</tr>"
+            for label, cells, is_judged in rows
+        )
+        head = "".join(f'<th class="number">{escape(name)}</th>' for name in self.names)
+        table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f'<div class="wide">{table}</div>'
+
+    def _spread(
+        self, verdict: WholeVerdict, quantities: Sequence[str]
+    ) -> tuple[Spread, str] | None:
+        """Return how far the worst of some quantities is off, and its unit; None: nobody knows."""
+        found = []
+        for row in verdict.rows:
+            error = row.right_error
+            spread = error.spread if error is not None else row.spread
+            is_known = error is not None or not self.has_truth
+            if row.quantity in quantities and is_known and spread.frames:
+                found.append((spread, row.unit))
+        return max(found, key=lambda one: one[0].mean, default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "drives": list(self.drives),
+            "notes": list(self.notes),
+            "has_truth": self.has_truth,
+            "candidates": [
+                {
+                    "name": name,
+                    "costs": verdict.costs[1]._asdict(),
+                    "quantities": [asdict(row) for row in verdict.rows],
+                    "gates": [asdict(gate) for gate in verdict.gates],
+                }
+                for name, verdict in zip(self.names, self.verdicts, strict=True)
+            ],
+        }
+
+    def to_history(self) -> dict[str, Mapping[str, float | None]]:
+        """Return what a history keeps of each but the first, by subject."""
+        pairs = zip(self.names[1:], self.verdicts[1:], strict=True)
+        return {f"{self.names[0]} and {name}": verdict.to_history() for name, verdict in pairs}
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Closed-loop results side by side.
+
+    Attributes:
+        names: one each.
+        figures: a row for each: its name, then its values; NaN without one.
+    """
+
+    names: tuple[str, ...]
+    figures: tuple[tuple[str, tuple[float, ...]], ...]
+
+    @property
+    def differing(self) -> dict[str, tuple[float, ...]]:
+        """Those that are not the same everywhere."""
+        # NaN is unequal to itself, but a figure that nobody has is the same everywhere.
+        return {name: row for name, row in self.figures if len({repr(one) for one in row}) > 1}
+
+    def lines(self) -> list[Line]:
+        """Return the lines of the table."""
+        return [(printable(name), *map(number, row)) for name, row in self.differing.items()]
+
+    def text(self) -> str:
+        """Return the table for people."""
+        verb = "differs" if len(self.figures) == 1 else "differ"
+        title = f"{count_text(len(self.figures), 'figure')} {verb}"
+        return "\n".join([title, format_table(("figure", *self.names), self.lines())])
+
+    def page(self) -> str:
+        """Return the table as a page."""
+        lines = self.lines()
+        whole = [line for line in lines if "." not in line[0]]
+        parts = [line for line in lines if "." in line[0]]
+        header = ("metric", *self.names)
+        count = count_text(len(parts), "metric")
+        return _page(
+            f'<p class="lead">{escape(self.lead())}</p>{table_part(header, whole)}'
+            + (
+                folded(f"{count} of single scenarios and drives", table_part(header, parts))
+                if parts
+                else ""
+            ),
+            self.names,
+        )
+
+    def lead(self) -> str:
+        """Return what matters most of each: drives to the end, departures, the offset."""
+        figures = dict(self.figures)
+        said = []
+        for name, label, unit in TELLING:
+            if name in figures:
+                values = (
+                    f"{who} {number(one)}{unit}"
+                    for who, one in zip(self.names, figures[name], strict=True)
+                )
+                said.append(f"{label}: {', '.join(values)}.")
+        return (
+            " ".join(said) or "Drives completed, departures, collisions and offsets are the same."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"candidates": list(self.names), "figures": self.differing}
+
+    def to_history(self) -> dict[str, Mapping[str, float | None]]:
+        """Return what a history keeps of each but the first, by subject."""
+        return {
+            f"{self.names[0]} and {name}": {figure: row[place] for figure, row in self.figures}
+            for place, name in enumerate(self.names[1:], 1)
+        }
+
+
+def _spread_cells(spread: Spread, unit: str) -> list[str]:
+    texts = [value_text(value, unit, spread.p99) for value in (spread.mean, spread.p99)]
+    # The unit of a pair is written once.
+    first, _, ending = texts[0].rpartition(" ")
+    return [first if texts[1].endswith(f" {ending}") and first else texts[0], texts[1]]
+
+
+def _cells_of(cells: Sequence[tuple[float, str]], *, is_judged: bool) -> str:
+    """Return cells of a row; less is better, and the least is marked where that says anything."""
+    known = {value for value, _ in cells if math.isfinite(value)}
+    texts = {text for value, text in cells if value == min(known, default=math.nan)}
+    is_told_apart = is_judged and len({text for _, text in cells}) > 1
+    best = texts if is_told_apart else set()
+    return "".join(
+        f'<td class="number{" best" if text in best else ""}">{escape(text)}</td>'
+        for _, text in cells
+    )
+
+
+def _page(content: str, names: Sequence[str]) -> str:
+    title = f"{count_text(len(names), 'candidate')} side by side"
+    head = f"<header><h1>{escape(title)}</h1></header>"
+    return whole_page(title, [head, f"<section>{content}</section>"])
+
+
+def candidates_of(paths: Sequence[Path], gates: Gates, truth: Path | None) -> Candidates:
+    """Return models side by side.
+
+    Args:
+        paths: directories that `modeld replay` wrote for a model, or logs.
+        gates: judged over all drives, whatever their names begin with.
+        truth: see `truth_of_drive`.
+
+    Raises:
+        CompareError: they have no drive in common.
+        LogError: a log cannot be read.
+    """
+    models = [read_replayed(path) for path in paths]
+    # Single logs are of one drive, whatever they are called.
+    if all(not path.is_dir() for path in paths):
+        models = [type(one)(one.name, {"": next(iter(one.logs.values()))}) for one in models]
+    drives = [name for name in models[0].logs if all(name in one.logs for one in models)]
+    if not drives:
+        raise CompareError(
+            f"{paths[-1]}: expected a drive that all candidates have, found none; replay the same "
+            "drives with each"
+        )
+    left_out = {name for one in models for name in one.logs} - set(drives)
+    notes = [f"left out, as not all have it: {', '.join(sorted(left_out))}"] if left_out else []
+    true = {name: truth_of_drive(truth, name, len(drives)) for name in drives}
+    known = {name: None if one is None else true_behaviour(one) for name, one in true.items()}
+    first = {name: behaviour_of_log(models[0].logs[name]) for name in drives}
+    over_all = Gates(
+        tuple(replace(one, name=ALL + one.name.removeprefix(ALL)) for one in gates.all)
+    )
+    verdicts = []
+    for one in models:
+        sides = {
+            name: Sides(
+                first[name],
+                first[name] if one is models[0] else behaviour_of_log(one.logs[name]),
+                known[name],
+            )
+            for name in drives
+        }
+        costs = models[0].costs(drives), one.costs(drives)
+        verdicts.append(judge_whole(sides, costs, over_all))
+    told = _told_apart(paths, [one.name for one in models])
+    return Candidates(told, tuple(drives), tuple(notes), tuple(verdicts))
+
+
+def results_of(paths: Sequence[Path], ignore: Sequence[str]) -> Results:
+    """Return closed-loop results side by side.
+
+    Raises:
+        CompareError: a file is no such result.
+    """
+    found = [chosen_figures(read_result(path), ignore) for path in paths]
+    names = dict.fromkeys(name for one in found for name in one)
+    rows = [(name, tuple(one.get(name, math.nan) for one in found)) for name in names]
+    return Results(_told_apart(paths, [path.stem for path in paths]), tuple(rows))
+
+
+def _told_apart(paths: Sequence[Path], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(
+        str(path) if names.count(name) > 1 else name
+        for path, name in zip(paths, names, strict=True)
+    )

@@ -1,0 +1,227 @@
+"""Two directories of logs compared: drives paired by name, one verdict over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from cereal.errors import CerealError
+from runtime.quantities import count_text
+from tools.behaviour.describe import TITLE as BEHAVIOUR
+from tools.behaviour.describe import behaviour_lines, behaviour_part
+from tools.behaviour.difference import Spread
+from tools.behaviour.headline import gates_sentence, length_text, path_sentence, worst_path
+from tools.compare.compare import CompareOptions, compare_logs
+from tools.compare.describe import describe_json, verdict
+from tools.compare.findings import Comparison
+from tools.compare.page_parts import COMPARE_STYLE, findings_part, verdict_part
+from tools.errors import CompareError, ToolError
+from tools.regress.tell.replayed import Replayed, read_replayed, truth_of_drive
+from tools.regress.tell.whole import WholeVerdict, judge_whole, of_drives, whole_section
+from tools.report.report_page import folded, table_part, title_of_two, whole_page
+
+SIDES = ("left", "right")
+
+
+@dataclass(frozen=True, slots=True)
+class PairOutcome:
+    """One drive of both directories.
+
+    Attributes:
+        drive: its name.
+        comparison: None where it could not be compared.
+        error: one line; "" where it was.
+        exit_code: that belongs to the error.
+    """
+
+    drive: str
+    comparison: Comparison | None = None
+    error: str = ""
+    exit_code: int = 0
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word."""
+        if self.comparison is None:
+            return "FAILED"
+        return "AGREE" if self.comparison.passed else "DIFFER"
+
+    @property
+    def text(self) -> str:
+        """The verdict in a line, without that word."""
+        return verdict(self.comparison).split(": ", 1)[1] if self.comparison else self.error
+
+
+@dataclass(frozen=True, slots=True)
+class SetComparison:
+    """Two directories compared.
+
+    Attributes:
+        left: the reference.
+        right: what is compared with it.
+        pairs: one for each drive that either has.
+        whole: on all of them as one.
+    """
+
+    left: str
+    right: str
+    pairs: tuple[PairOutcome, ...]
+    whole: WholeVerdict
+
+    @property
+    def exit_code(self) -> int:
+        """0: all agree; 1: one differs; else of the first drive that could not be compared."""
+        codes = [pair.exit_code or 1 for pair in self.pairs if pair.comparison is None]
+        if codes:
+            return codes[0]
+        agrees = all(pair.comparison and pair.comparison.passed for pair in self.pairs)
+        return 0 if agrees and self.whole.holds else 1
+
+    @property
+    def conclusion(self) -> str:
+        """One line."""
+        total = count_text(len(self.pairs), "drive")
+        words = [pair.word for pair in self.pairs]
+        if "FAILED" in words:
+            more = f"; {words.count('DIFFER')} differ" if "DIFFER" in words else ""
+            return f"{words.count('FAILED')} of {total} could not be compared{more}"
+        missed = sum(not gate.holds for gate in self.whole.gates)
+        gates = f"{count_text(missed, 'gate')} over all drives not held" if missed else ""
+        differ = f"{words.count('DIFFER')} of {total} differ" if "DIFFER" in words else ""
+        return "; ".join(one for one in (differ, gates) if one) or f"{total} agree"
+
+    def text(self) -> str:
+        """Return the comparison for people."""
+        width = max(len(pair.drive) for pair in self.pairs)
+        lines = [f"{pair.word:8}{pair.drive:{width}}  {pair.text}" for pair in self.pairs]
+        for pair in self.pairs:
+            if pair.comparison and not pair.comparison.passed:
+                shown = behaviour_lines(pair.comparison.behaviour, SIDES)
+                lines += ["", f"{pair.drive}, " + "\n".join(shown)] if shown else []
+        whole = self.whole.lines(SIDES)
+        lines += ["", *whole, ""] if whole else []
+        return "\n".join([*lines, self.conclusion])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "left": self.left,
+            "right": self.right,
+            "passed": self.exit_code == 0,
+            "exit_code": self.exit_code,
+            "verdict": self.conclusion,
+            "drives": [
+                {
+                    "drive": pair.drive,
+                    "error": pair.error or None,
+                    **(describe_json(pair.comparison) if pair.comparison else {}),
+                }
+                for pair in self.pairs
+            ],
+            "whole": self.whole.to_json(),
+        }
+
+    def to_history(self) -> dict[str, Mapping[str, float | None]]:
+        """Return what a history keeps, by subject; nothing where nothing was compared."""
+        subject = f"{Path(self.left).name} and {Path(self.right).name}"
+        return {subject: self.whole.to_history()} if self.whole.drives else {}
+
+    def page(self) -> str:
+        """Return the comparison as a page: the conclusion, then the drives, the worst first."""
+        title = title_of_two(self.left, self.right)
+        ordered = sorted(self.pairs, key=_badness, reverse=True)
+        rows = [
+            row for pair in ordered if pair.comparison for row in pair.comparison.behaviour.rows
+        ]
+        moved = " ".join(filter(None, (path_sentence(rows), gates_sentence(self.whole.gates))))
+        drives = [(pair.word, pair.drive, *_moved(pair), pair.text) for pair in ordered]
+        css = "bad" if self.exit_code else "good"
+        lead = f'<p class="lead">{escape(moved)}</p><p class="{css}">{escape(self.conclusion)}.</p>'
+        parts = [
+            f"<header><h1>{escape(title)}</h1>{lead}</header>",
+            f"<section><h2>Drives</h2>{table_part(_DRIVES, drives)}</section>",
+            whole_section(self.whole, SIDES),
+            *map(_section, ordered),
+        ]
+        return whole_page(title, parts, COMPARE_STYLE)
+
+
+_DRIVES = ("", "drive", "path moves at most", "in frame", "result")
+
+
+def _path_of(pair: PairOutcome) -> Spread | None:
+    return worst_path(pair.comparison.behaviour.rows) if pair.comparison else None
+
+
+def _badness(pair: PairOutcome) -> tuple[bool, bool, float]:
+    """Return what orders drives: those without a comparison, those that differ, how far."""
+    path = _path_of(pair)
+    return pair.comparison is None, pair.word == "DIFFER", path.max if path else 0.0
+
+
+def _moved(pair: PairOutcome) -> tuple[str, str]:
+    path = _path_of(pair)
+    if path is None:
+        return "-", "-"
+    return length_text(path.max), str(path.frame) if path.max > 0.0 else "-"
+
+
+def _section(pair: PairOutcome) -> str:
+    if pair.comparison is None or not pair.comparison.findings:
+        return ""
+    behaviour = behaviour_part(pair.comparison.behaviour, SIDES)
+    findings = pair.comparison.findings
+    return (
+        f"<section><h2>{escape(pair.drive)}</h2>{verdict_part(pair.comparison)}"
+        f"{f'<h3>{BEHAVIOUR}</h3>{behaviour}' if behaviour else ''}"
+        f"{folded(count_text(len(findings), 'finding'), findings_part(findings))}</section>"
+    )
+
+
+def compare_directories(
+    left: Path, right: Path, options: CompareOptions, truth: Path | None = None
+) -> SetComparison:
+    """Compare the logs of two directories, drive by drive and as one.
+
+    Args:
+        left: the reference.
+        right: what is compared with it.
+        options: how logs are compared; ``truth`` in it is not used.
+        truth: see `truth_of_drive`.
+
+    Raises:
+        CompareError: a directory has no logs.
+    """
+    sides = read_replayed(left), read_replayed(right)
+    names = [*sides[0].logs, *(name for name in sides[1].logs if name not in sides[0].logs)]
+    single = replace(options, gates=of_drives(options.gates))
+    pairs = tuple(_pairs(sides, names, single, truth))
+    compared = {
+        pair.drive: pair.comparison.sides
+        for pair in pairs
+        if pair.comparison and pair.comparison.sides
+    }
+    costs = sides[0].costs([*compared]), sides[1].costs([*compared])
+    whole = judge_whole(compared, costs, options.gates)
+    return SetComparison(str(left), str(right), pairs, whole)
+
+
+def _pairs(
+    sides: tuple[Replayed, Replayed], names: list[str], options: CompareOptions, truth: Path | None
+) -> Iterator[PairOutcome]:
+    for name in names:
+        logs = [side.logs.get(name) for side in sides]
+        try:
+            if logs[0] is None or logs[1] is None:
+                only = sides[0 if logs[0] else 1].name
+                raise CompareError(
+                    f"{name}: expected the drive on both sides, found it in {only} only; replay it "
+                    "with both models"
+                )
+            true = truth_of_drive(truth, name, len(names))
+            yield PairOutcome(name, compare_logs(logs[0], logs[1], replace(options, truth=true)))
+        except (ToolError, CerealError) as error:
+            yield PairOutcome(name, error=str(error), exit_code=error.exit_code)

@@ -1,0 +1,1 @@
+"""The timing gate: measures two sides by turns, and decides."""

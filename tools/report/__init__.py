@@ -1,0 +1,1 @@
+"""Pages and charts of reports, and the history of figures over commits."""

@@ -1,0 +1,241 @@
+"""Keeps the figures of runs over the commits of a repository: a file of one JSON object a line.
+
+`note_run` appends a run whole, whoever else appends; `read_history` trusts no line, and names those
+that are damaged. Called by ``modeld regress``, ``bench``, ``drive`` and ``compare``; read by
+``modeld history``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from runtime.files.given_file import open_given
+from tools.errors import UsageError
+from tools.lib.json_output import json_text
+from tools.report.checkout import commit_of
+
+FILE_NAME: Final = "figures.jsonl"
+FORMAT: Final = 1
+# Ten years of a run an hour; a file that is larger is no history.
+MAX_BYTES: Final = 64 << 20
+MAX_LINE_BYTES: Final = 64 << 10
+MAX_FIGURES: Final = 400
+MAX_TEXT: Final = 200
+# Lines that are named one by one.
+MAX_DAMAGED: Final = 20
+_TEXTS: Final = ("date", "commit", "command", "subject", "device", "model")
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a command.
+
+    Attributes:
+        date: when it ended, ``2026-11-28T09:30:00Z``.
+        commit: of the checkout that the command was started in; "" for none.
+        modified: that had changes which were not committed.
+        command: ``bench``, ``compare``, ``drive`` or ``regress``.
+        subject: what was run, such as the drives and their scenario: runs of the same are compared.
+        device: on which; "" where that does not matter.
+        model: digest of the artifact; "" for none.
+        figures: values by name, all finite, with their units in the names.
+    """
+
+    date: str
+    commit: str
+    modified: bool
+    command: str
+    subject: str
+    device: str
+    model: str
+    figures: Mapping[str, float]
+
+    @property
+    def name(self) -> str:
+        """The commit in short, with a star where it was modified."""
+        return f"{self.commit[:10] or 'no commit'}{'*' if self.modified else ''}"
+
+
+def add_history(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Declare ``--history``."""
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="DIR",
+        help="add this run's metrics to a history, see modeld history",
+    )
+
+
+def note_run(
+    args: argparse.Namespace, *, subject: str, device: str, model: str, figures: Mapping[str, Any]
+) -> None:
+    """Append a run where ``--history`` asks for it.
+
+    Args:
+        args: of the command.
+        subject: see `Run`.
+        device: see `Run`.
+        model: see `Run`.
+        figures: those that are finite numbers are kept.
+
+    Raises:
+        UsageError: the history cannot be written.
+    """
+    if args.history is None:
+        return
+    checkout = commit_of(Path.cwd())
+    numbers = {
+        name[:MAX_TEXT]: float(value)
+        for name, value in figures.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+    run = Run(
+        datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        checkout.get("commit", ""),
+        checkout.get("modified", "False") != "False",
+        args.command,
+        subject[:MAX_TEXT],
+        device.strip()[:MAX_TEXT],
+        model[:MAX_TEXT],
+        dict(list(numbers.items())[:MAX_FIGURES]),
+    )
+    append_run(args.history, run)
+
+
+def append_run(directory: Path, run: Run) -> None:
+    """Append a run in one write, under a lock; the directory is made.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    line = f"{json_text({'format': FORMAT, **asdict(run)})}\n".encode()
+    path = directory / FILE_NAME
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            _append(descriptor, line)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise UsageError(
+            f"--history {path}: expected to append a line, found: {error.strerror or error}; free "
+            "some disk space or name another directory"
+        ) from error
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(None, "no ordinary file")
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    # A writer that was killed inside its line costs that line, not this one.
+    is_torn = end > 0 and os.pread(descriptor, 1, end - 1) != b"\n"
+    line = b"\n" * is_torn + line
+    if end + len(line) > MAX_BYTES:
+        raise OSError(None, f"a history of {MAX_BYTES >> 20} MiB")
+    if os.write(descriptor, line) != len(line):
+        os.ftruncate(descriptor, end)
+        raise OSError(None, "no space left")
+
+
+def read_history(directory: Path) -> tuple[list[Run], list[str]]:
+    """Return the runs in the order in which they were added, and a line about each damaged one.
+
+    Raises:
+        UsageError: there is no history.
+    """
+    path = directory / FILE_NAME
+    runs: list[Run] = []
+    damaged: list[str] = []
+    count = 0
+    try:
+        with open_given(path) as file:
+            for number, line in enumerate(_lines(file), 1):
+                try:
+                    runs.append(_run_of(line))
+                except (ValueError, RecursionError) as error:
+                    count += 1
+                    if count <= MAX_DAMAGED:
+                        damaged.append(f"{path}:{number}: left out: {error}")
+    except OSError as error:
+        raise UsageError(
+            f"{directory}: expected a history, found for {path.name}: {error.strerror or error}; "
+            "modeld bench, compare, drive and regress write one with --history"
+        ) from error
+    if count > MAX_DAMAGED:
+        damaged.append(f"{path}: {count - MAX_DAMAGED} more damaged lines are left out")
+    return runs, damaged
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield lines, of those that are too long the beginning."""
+    left = MAX_BYTES
+    while left > 0:
+        line = file.readline(MAX_LINE_BYTES + 1)
+        if not line:
+            return
+        left -= len(line)
+        whole = line.endswith(b"\n")
+        yield line
+        while not whole and left > 0:
+            rest = file.readline(MAX_LINE_BYTES)
+            left -= len(rest)
+            whole = not rest or rest.endswith(b"\n")
+
+
+def _run_of(line: bytes) -> Run:
+    """Return the run of a line.
+
+    Raises:
+        ValueError: it is none; says why.
+        RecursionError: it is nested too deep.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"expected at most {MAX_LINE_BYTES >> 10} KiB, found more")
+    if not line.endswith(b"\n"):
+        raise ValueError("expected a whole line, found its beginning")
+    try:
+        found = json.loads(line)
+    except ValueError:
+        raise ValueError("expected a JSON object, found none") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"expected a JSON object, found a {type(found).__name__}")  # noqa: TRY004
+    if found.get("format") != FORMAT:
+        raise ValueError(f"expected format {FORMAT}, found {str(found.get('format'))[:20]!r}")
+    texts = {name: found.get(name) for name in _TEXTS}
+    for name, text in texts.items():
+        if not isinstance(text, str) or len(text) > MAX_TEXT or not (text + " ").isprintable():
+            raise ValueError(f"{name}: expected a text of at most {MAX_TEXT} characters")
+    if not _DATE.fullmatch(str(texts["date"])):
+        raise ValueError(f"date: expected 2026-11-28T09:30:00Z, found {texts['date']!r}")
+    figures = found.get("figures")
+    if not isinstance(figures, dict) or len(figures) > MAX_FIGURES:
+        raise ValueError(f"figures: expected an object of at most {MAX_FIGURES} numbers")
+    numbers = {name: _number(name, value) for name, value in figures.items()}
+    whole = {name: str(text) for name, text in texts.items()}
+    return Run(**whole, modified=bool(found.get("modified")), figures=numbers)
+
+
+def _number(name: str, value: object) -> float:
+    if len(name) > MAX_TEXT or not name.isprintable():
+        raise ValueError(f"figures: expected names of at most {MAX_TEXT} characters")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
+        raise ValueError(f"figures: {name}: expected a finite number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"figures: {name}: expected a finite number") from None

@@ -1,0 +1,1 @@
+"""The daemon seen from outside: its health on the bus, its settings as options, its store."""

@@ -1,0 +1,1 @@
+"""Times of programs and what bounds them: blocks, traces, ceilings, the roofline."""

@@ -1,0 +1,311 @@
+"""Other runtimes that run the same ONNX file, each with its best settings, behind one interface.
+
+A peer offers *variants* where its documentation leaves open what is faster (spinning workers,
+pinned threads); a benchmark times all of them and counts the fastest. Every variant gets its
+inputs once, in place, and writes its outputs where it likes: what is timed is the bare call. To add
+a peer, write a function like the three below and a line in ``PEERS``. Packages are imported only
+when they are asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.errors import ToolError, UsageError
+
+# What onnxruntime computes with.
+_CPU: Final = "CPUExecutionProvider"
+_CUDA: Final = "CUDAExecutionProvider"
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class PeerError(ToolError):
+    """A peer is installed but cannot run the model here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One model in one peer with one choice of settings.
+
+    Attributes:
+        options: the settings, for reports; differ between the variants of one peer.
+        run: one frame on the inputs that were given.
+        outputs: results of the last frame by name; copies.
+    """
+
+    options: str
+    run: Callable[[], object]
+    outputs: Callable[[], dict[str, NDArray[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What is known of a peer without importing it.
+
+    Attributes:
+        extra: of ours that installs it.
+        open_variants: opens a model: (path, inputs, threads) -> variants to choose from.
+    """
+
+    extra: str
+    open_variants: Callable[[Path, Arrays, int], Sequence[Variant]]
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Refuse peers that are unknown or not installed, before anything is compiled for them.
+
+    Raises:
+        UsageError: names the extra to install.
+    """
+    for name in names:
+        peer = PEERS.get(name)
+        if peer is None:
+            raise UsageError(
+                f"--against: expected one of {', '.join(PEERS)}, found {name!r}; choose from these"
+            )
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(
+                f"--against {name}: expected the package {name} to be installed, found none; "
+                f"install it with: pip install 'modeld[{peer.extra}]'"
+            )
+
+
+def installed() -> list[str]:
+    """Return the names of the peers that can be imported."""
+    return [name for name in PEERS if importlib.util.find_spec(name) is not None]
+
+
+def version_of(name: str) -> str:
+    """Return the version of an installed peer."""
+    return metadata.version(name)
+
+
+def open_peer(name: str, path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
+    """Open a model in a peer.
+
+    Args:
+        name: a key of ``PEERS``; it is installed.
+        path: the ONNX file.
+        inputs: all its inputs by name.
+        threads: worker threads, the caller's included.
+
+    Raises:
+        PeerError: the peer refuses the model, or does not work on this machine.
+    """
+    try:
+        return PEERS[name].open_variants(path, inputs, threads)
+    except Exception as error:
+        # Peers raise their own classes, RuntimeError and worse: it is their failure, in one line.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise PeerError(
+            f"{name} {version_of(name)}: expected it to open {path}, found {type(error).__name__}: "
+            f"{reason}; leave it out of --against"
+        ) from error
+
+
+def _open_onnxruntime(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
+    """All graph optimizations, one operator at a time, bound inputs and outputs; spinning or not.
+
+    Spinning workers answer faster and burn a core between frames; the default is to spin. Where it
+    was built with CUDA, that is tried as well; inputs and outputs are the host's, as ours are.
+    """
+    import onnxruntime
+
+    processors = [_onnxruntime_variant(path, inputs, threads, spin=spin) for spin in (True, False)]
+    if _CUDA not in onnxruntime.get_available_providers():
+        return processors
+    try:
+        return [*processors, _onnxruntime_variant(path, inputs, threads, spin=True, on=_CUDA)]
+    except Exception:  # noqa: BLE001 -- it has classes of its own: no such GPU, or no library of it
+        return processors
+
+
+def _onnxruntime_variant(
+    path: Path, inputs: Arrays, threads: int, *, spin: bool, on: str = _CPU
+) -> Variant:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 3  # errors only: it warns about things we did not ask for
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+    providers = list(dict.fromkeys((on, _CPU)))
+    session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+    if session.get_providers()[0] != on:  # it falls back with nothing but a warning
+        raise RuntimeError(f"{on} cannot be used")
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+    names = [output.name for output in session.get_outputs()]
+    for name in names:
+        binding.bind_output(name, "cpu")
+
+    def outputs() -> dict[str, NDArray[Any]]:
+        arrays = binding.copy_outputs_to_cpu()
+        return {name: np.array(array) for name, array in zip(names, arrays, strict=True)}
+
+    return Variant(
+        f"{threads} threads, all graph optimizations, {'spinning' if spin else 'no spinning'}"
+        + ("" if on == _CPU else ", CUDA"),
+        lambda: session.run_with_iobinding(binding),
+        outputs,
+    )
+
+
+def _open_openvino(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
+    """Latency hint, float32 (the default would be bfloat16 on some CPUs); pinned or not."""
+    with _kept_signal_stack():
+        return [_openvino_variant(path, inputs, threads, pin=pin) for pin in (True, False)]
+
+
+@contextmanager
+def _kept_signal_stack() -> Iterator[None]:
+    """Put back this thread's alternative signal stack (Linux: sigaltstack(2)).
+
+    OpenVINO 2026.4 replaces it when it compiles for a CPU, and unmaps its own when the model goes:
+    the next signal that Python handles, Ctrl-C for one, would then end the process.
+    """
+
+    class Stack(ctypes.Structure):
+        _fields_ = (("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+    libc, before = ctypes.CDLL(None), Stack()
+    libc.sigaltstack(None, ctypes.byref(before))
+    try:
+        yield
+    finally:
+        libc.sigaltstack(ctypes.byref(before), None)
+
+
+def _openvino_variant(path: Path, inputs: Arrays, threads: int, *, pin: bool) -> Variant:
+    import openvino
+
+    compiled = openvino.Core().compile_model(
+        str(path),
+        "CPU",
+        {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": "f32",
+            "ENABLE_CPU_PINNING": pin,
+        },
+    )
+    request = compiled.create_infer_request()
+    for port in compiled.inputs:
+        # Shared: the request reads our array, nothing is copied in a frame.
+        name = next(name for name in sorted(port.names) if name in inputs)
+        request.set_tensor(port, openvino.Tensor(inputs[name], shared_memory=True))
+
+    def outputs() -> dict[str, NDArray[Any]]:
+        return {
+            name: np.array(request.get_tensor(port).data)
+            for port in compiled.outputs
+            for name in sorted(port.names)
+        }
+
+    return Variant(
+        f"{threads} threads, latency hint, f32, {'pinned' if pin else 'not pinned'}",
+        lambda: request.infer(share_outputs=True),
+        outputs,
+    )
+
+
+def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
+    """Its OpenCL device, kernels recorded once and replayed (TinyJit), without kernel search."""
+    from runtime.opencl.binding import cl  # tinygrad finds PoCL only after pyopencl has loaded it
+
+    cl.get_platforms()
+    libraries = sorted((Path(cl.__file__).parent / ".libs").glob("libOpenCL*"))
+    if libraries:
+        os.environ.setdefault("OPENCL_PATH", str(libraries[0]))
+    os.environ.setdefault("DEV", "CL")
+
+    from tinygrad import Tensor, TinyJit
+    from tinygrad.nn.onnx import OnnxRunner
+
+    runner = OnnxRunner(str(path))
+    placed = {name: Tensor(array).realize() for name, array in inputs.items()}
+
+    def forward(**tensors: Any) -> dict[str, Any]:
+        return {name: tensor.realize() for name, tensor in runner(tensors).items()}
+
+    replayed = TinyJit(forward)
+    last: dict[str, NDArray[Any]] = {}
+
+    def run() -> None:
+        # To the host, as the others do; without it the call only enqueues.
+        last.update({name: tensor.numpy() for name, tensor in replayed(**placed).items()})
+
+    for _ in range(3):  # once to run, once to record, once to replay
+        run()
+    options = f"{os.environ['DEV']} device, {threads} threads, TinyJit, no kernel search"
+    return [Variant(options, run, lambda: {name: np.array(a) for name, a in last.items()})]
+
+
+def _open_torch(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
+    """Its functions operator by operator, float32 without TF32; on CUDA as one recorded graph."""
+    import torch
+
+    from tools.timing.torch_model import TorchModel
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    model = TorchModel(path, device)
+    host = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    placed = {name: tensor.to(device) for name, tensor in host.items()}
+    last: dict[str, NDArray[Any]] = {}
+
+    def forward() -> dict[str, Any]:
+        with torch.inference_mode():
+            return model(placed)
+
+    found, replay = forward(), None
+    if device == "cuda":
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):  # libraries choose their kernels before they are recorded
+                forward()
+        stream.synchronize()
+        replay = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(replay):
+            found = forward()
+
+    def run() -> None:
+        # From the host and to it, as the others do.
+        results = found
+        if replay is None:
+            results = forward()
+        else:
+            for name, tensor in host.items():
+                placed[name].copy_(tensor)
+            replay.replay()
+        last.update({name: tensor.cpu().numpy() for name, tensor in results.items()})
+
+    run()
+    options = "CUDA, one graph" if replay is not None else f"{threads} threads, CPU"
+    return [Variant(options, run, lambda: {name: np.array(a) for name, a in last.items()})]
+
+
+PEERS: dict[str, Peer] = {
+    "onnxruntime": Peer("bench", _open_onnxruntime),
+    "openvino": Peer("bench", _open_openvino),
+    "tinygrad": Peer("tinygrad", _open_tinygrad),
+    "torch": Peer("train", _open_torch),
+}

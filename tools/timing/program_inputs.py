@@ -1,0 +1,142 @@
+"""Inputs of a program that is run by hand: arrays of a file, or random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.frame_ring import FrameFormat, nv12_format
+from modeld.vehicle.calibration import find_cameras
+from modeld.vehicle.driver_camera import VIEW_INTRINSICS
+from modeld.vehicle.view_geometry import (
+    MED_MODEL_INTRINSICS,
+    SBIG_MODEL_INTRINSICS,
+    pinhole_matrix,
+    warp_matrix,
+)
+from tools.lib.npz import read_npz
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from runtime import TensorSpec
+
+# ----------------------------------------------------------------------------------------------
+# Camera frames as inputs of a program, for timing: random pixels seen through a level camera.
+
+# Of the cameras that most devices have: 1928x1208.
+CAMERAS: Final = find_cameras("mici", "ox03c10")
+LEVEL: Final = (0.0, 0.0, 0.0)
+
+
+def make_frame_inputs(
+    specs: Sequence[TensorSpec], generator: np.random.Generator
+) -> dict[str, NDArray[Any]]:
+    """Return the inputs of an entry that are frames of cameras and what belongs to them.
+
+    A camera is an input ``NAME_frame`` (uint8, capacity in bytes) with a ``NAME_geometry`` (int32:
+    width, height, stride, offset of the chroma plane); its ``NAME_transform`` is that of a camera
+    without rotation.
+
+    Args:
+        specs: what the entry takes.
+        generator: of the pixels.
+
+    Returns:
+        Arrays by name; frames as long as the padded 1928x1208 ones, or the largest that fit.
+    """
+    known = {spec.name: spec for spec in specs}
+    found: dict[str, NDArray[Any]] = {}
+    for geometry in known:
+        name = geometry.removesuffix("_geometry")
+        frame = known.get(f"{name}_frame")
+        if name == geometry or frame is None or len(frame.shape) != 1:
+            continue
+        layout = fitting_format(frame.shape[0])
+        taken = layout.payload_bytes if frame.partial else frame.shape[0]
+        found[frame.name] = generator.integers(0, 256, taken, np.uint8)
+        found[geometry] = geometry_of(layout)
+        if f"{name}_transform" in known:
+            found[f"{name}_transform"] = _transform(name, layout)
+    return found
+
+
+def geometry_of(layout: FrameFormat) -> NDArray[np.int32]:
+    """Return what a program is told of a frame: (4,) int32."""
+    return np.array([layout.width, layout.height, layout.stride, layout.uv_offset], np.int32)
+
+
+def fitting_format(capacity: int) -> FrameFormat:
+    """Return the layout of frames of 1928x1208, or of half as many rows until they fit.
+
+    Args:
+        capacity: bytes of the largest frame.
+    """
+    width, height = CAMERAS.road.width, CAMERAS.road.height
+    while nv12_format(width, height).payload_bytes > capacity and height > 2:
+        width, height = max(width // 4 * 2, 2), max(height // 4 * 2, 2)
+    return nv12_format(width, height)
+
+
+def _transform(name: str, layout: FrameFormat) -> NDArray[np.float32]:
+    assert CAMERAS.wide is not None
+    camera = CAMERAS.road if name == "road" else CAMERAS.wide
+    views: Mapping[str, NDArray[np.float64]] = {
+        "wide": SBIG_MODEL_INTRINSICS,
+        "driver": VIEW_INTRINSICS,
+    }
+    focal_px = camera.focal_px * layout.width / camera.width
+    seen = pinhole_matrix(focal_px, layout.width / 2, layout.height / 2)
+    return warp_matrix(LEVEL, seen, views.get(name, MED_MODEL_INTRINSICS))
+
+
+# ----------------------------------------------------------------------------------------------
+
+
+def inputs_for(
+    specs: Sequence[TensorSpec], path: Path | None, seed: int
+) -> Mapping[str, NDArray[Any]]:
+    """Return the arrays of a file, or random ones where there is none.
+
+    Args:
+        specs: the inputs of the entry.
+        path: of an .npz with one array per input, by name; None: random inputs.
+        seed: of the random inputs.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    return make_inputs(specs, seed) if path is None else read_npz(path)
+
+
+def make_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
+    """Return inputs for timing: any values will do that do not change the amount of work.
+
+    Args:
+        specs: what the entry takes.
+        seed: of the generator; equal seeds give equal inputs.
+
+    Returns:
+        Frames of cameras: see `make_frame_inputs`; other uint8: uniform bytes; other floats:
+        normal noise; other integers and booleans: 0 and 1, which are valid indices nearly
+        everywhere.
+    """
+    generator = np.random.default_rng(seed)
+    inputs = make_frame_inputs(specs, generator)
+    for spec in specs:
+        value: NDArray[Any]
+        if spec.name in inputs:
+            continue
+        if spec.dtype == np.uint8:
+            value = generator.integers(0, 256, spec.shape)
+        elif spec.dtype.kind == "f":
+            value = generator.standard_normal(spec.shape)
+        else:
+            value = generator.integers(0, 2, spec.shape)
+        inputs[spec.name] = np.asarray(value, spec.dtype, order="C").reshape(spec.shape)
+    return inputs

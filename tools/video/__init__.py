@@ -1,0 +1,1 @@
+"""Video files as camera frames."""

@@ -1,0 +1,306 @@
+"""Video files as NV12 camera frames, as a player shows them: every tool opens videos here.
+
+Pictures are upright, edit lists are followed, covers are no films, times are those of the file.
+Pixels stay as they were coded: where they are not square, `VideoInfo.pixel_aspect` says so. What
+precedes damage is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.frames import FrameFormat
+from tools.errors import PictureSizeError, VideoError
+from tools.lib.named_file import what_is_at
+from tools.video.video_decoder import Decoder
+from tools.video.video_planes import UPRIGHT, Orientation, is_gray, nv12_planes, orientation_of
+from tools.video.video_seek import SeekingDecoder
+
+logger = logging.getLogger(__name__)
+
+# Without timestamps in the file, frames are taken to come at this rate (comma cameras, 20 Hz).
+FALLBACK_FPS = 20.0
+# Elementary streams have no timestamps; FFmpeg makes some up, at 25 frames/s.
+UNTIMED_FORMATS = frozenset({"hevc", "h264"})
+# Times are rounded to a container's units, often milliseconds; beyond this the rate varies.
+STEADY_RATIO = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class VideoInfo:
+    """What is known of a video once its first picture is decoded.
+
+    Attributes:
+        path: the file.
+        width: luma columns in pixels, as shown, even.
+        height: luma rows in pixels, as shown, even.
+        fps: average frames per second.
+        frame_count: frames that the container's index shows; 0 where it has none.
+        last_time_s: time of the last frame from the first, at most; None where nothing tells.
+        pixel_aspect: width of a pixel over its height, as shown.
+        notes: what had to be done for pictures as a player shows them; one thing each.
+        cut: where the file is cut off; "" where it is not, as far as it tells.
+    """
+
+    path: Path
+    width: int
+    height: int
+    fps: float
+    frame_count: int
+    last_time_s: float | None
+    pixel_aspect: float = 1.0
+    notes: tuple[str, ...] = ()
+    cut: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VideoFrame:
+    """One decoded picture.
+
+    Attributes:
+        index: position in presentation order, from 0.
+        time_s: presentation time relative to the first frame.
+        luma: (height, width) uint8.
+        chroma: (height/2, width) uint8, U and V interleaved.
+    """
+
+    index: int
+    time_s: float
+    luma: NDArray[np.uint8]
+    chroma: NDArray[np.uint8]
+
+    def write_nv12(self, target: NDArray[np.uint8], layout: FrameFormat) -> None:
+        """Write the picture into a padded NV12 buffer.
+
+        Args:
+            target: (>= layout.payload_bytes,) uint8, modified; padding bytes are left as they are.
+            layout: size, stride and chroma offset of the buffer.
+        """
+        write_planes(self.luma, self.chroma, target, layout)
+
+
+def write_planes(
+    luma: NDArray[np.uint8],
+    chroma: NDArray[np.uint8],
+    target: NDArray[np.uint8],
+    layout: FrameFormat,
+) -> None:
+    """Copy (height, width) luma and (height/2, width) interleaved chroma into padded NV12 rows."""
+    luma_rows, chroma_rows = read_planes(target, layout)
+    luma_rows[...] = luma
+    chroma_rows[...] = chroma
+
+
+def read_planes(
+    data: NDArray[np.uint8], layout: FrameFormat
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return (height, width) luma and (height/2, width) interleaved chroma of padded NV12 rows.
+
+    Args:
+        data: (>= layout.payload_bytes,) uint8, which the results are views of.
+        layout: size, stride and chroma offset of the buffer.
+    """
+    height, width, stride = layout.height, layout.width, layout.stride
+    rows = data[: stride * height].reshape(height, stride)
+    chroma_end = layout.uv_offset + stride * (height // 2)
+    chroma_rows = data[layout.uv_offset : chroma_end].reshape(height // 2, stride)
+    return rows[:, :width], chroma_rows[:, :width]
+
+
+class Video:
+    """An open video; iterate ``frames()`` once.
+
+    Attributes:
+        info: see there.
+        damage: why the frames ended too early, in one line; "" where they did not, or not yet.
+
+    Raises:
+        VideoError: the file is no video, or nothing in it can be decoded or followed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise VideoError(
+                f"{path}: expected a video file, found {what_is_at(path)}; check the path"
+            )
+        self._path, self.damage = path, ""
+        self._seeking: SeekingDecoder | None = None
+        self._decoder = Decoder(path)
+        try:
+            self._is_timed = self._decoder.format_name not in UNTIMED_FORMATS
+            self._pictures = self._decoder.pictures()
+            self._first = self._read_first()
+            self._orientation = self._read_orientation(self._first)
+            self.info = self._read_info(self._first)
+        except VideoError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Video:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the decoder; further frames cannot be read."""
+        self._decoder.close()
+        if self._seeking is not None:
+            self._seeking.close()
+
+    def frames_from(self, first: int) -> Iterator[VideoFrame] | None:
+        """Return the frames from a number on without decoding all that precede, up to a damage.
+
+        Returns:
+            None where the container's table does not tell which frame that is.
+        """
+        if self._seeking is not None:
+            self._seeking.close()
+        self._seeking = SeekingDecoder(self._path)
+        pictures = self._seeking.pictures(first)
+        if pictures is None or not self._is_timed:
+            return None
+        return self._numbered(first, pictures)
+
+    def _numbered(self, first: int, pictures: Iterator[Any]) -> Iterator[VideoFrame]:
+        base, size = self._decoder.stream.time_base, (self._first.width, self._first.height)
+        for number, picture in enumerate(pictures, first):
+            if (picture.width, picture.height) != size:
+                return
+            time_s = float((picture.pts - self._first.pts) * base)
+            yield VideoFrame(number, time_s, *nv12_planes(picture, self._orientation))
+
+    def frames(self) -> Iterator[VideoFrame]:
+        """Yield every picture in presentation order, up to the first damage.
+
+        What is missing or damaged is a line in our own log, and in ``damage``.
+
+        Raises:
+            PictureSizeError: the pictures change their size; those before were yielded.
+        """
+        info, size = self.info, (self._first.width, self._first.height)
+        base = self._decoder.stream.time_base
+        start_s: float | None = None
+        decoded, time_s, shift_s = 0, 0.0, 0.0
+        for is_anew, picture in chain([(False, self._first)], self._pictures):
+            if picture.is_corrupt:
+                self._end(decoded, "a damaged picture")
+                return
+            if (picture.width, picture.height) != size:
+                raise PictureSizeError(
+                    f"{info.path}: frame {decoded}: expected a picture of {size[0]}x{size[1]} like "
+                    f"those before it, found {picture.width}x{picture.height}; cut the video there"
+                )
+            if self._is_timed and picture.pts is not None:
+                stamp_s = picture.pts * base.numerator / base.denominator
+            else:
+                stamp_s = decoded / info.fps
+            if start_s is None:
+                start_s = stamp_s
+            elif is_anew:
+                shift_s = start_s + time_s + 1.0 / info.fps - stamp_s
+                logger.warning(
+                    "%s: frame %d: times begin anew, as where streams are joined; they go on one "
+                    "frame interval after %.3f s",
+                    *(info.path, decoded, time_s),
+                )
+            time_s = stamp_s + shift_s - start_s
+            yield VideoFrame(decoded, time_s, *nv12_planes(picture, self._orientation))
+            decoded += 1
+        self._check_complete(decoded)
+
+    def _read_first(self) -> Any:
+        _, picture = next(self._pictures, (False, None))
+        if picture is not None and not picture.is_corrupt:
+            return picture
+        cause = "a damaged picture" if picture is not None else self._decoder.cause
+        raise VideoError(
+            f"{self._path}: expected at least one picture, found {cause or 'the end of the file'} "
+            "before the first; the video is damaged or incomplete: fetch it again"
+        )
+
+    def _check_complete(self, decoded: int) -> None:
+        if self._decoder.cause:
+            self._end(decoded, self._decoder.cause)
+        elif self.info.cut:
+            logger.warning("%s: found %s; no picture is missing", self._path, self.info.cut)
+
+    def _end(self, decoded: int, found: str) -> None:
+        count = self.info.frame_count
+        expected = f"{count} frames" if count else "frames to the end of the file"
+        self.damage = (
+            f"{self._path}: expected {expected}, found {found} after {decoded} decoded frames; the "
+            f"video is damaged or incomplete from frame {decoded} on: fetch it again"
+        )
+        logger.warning("%s", self.damage)
+
+    def _read_orientation(self, picture: Any) -> Orientation:
+        orientation = orientation_of(picture)
+        if orientation is None:
+            raise VideoError(
+                f"{self._path}: expected pictures of {picture.width}x{picture.height} that are "
+                f"shown turned by quarter turns, found by {picture.rotation} degrees; turn the "
+                "video and write it anew"
+            )
+        return orientation
+
+    def _read_info(self, picture: Any) -> VideoInfo:
+        decoder, stream, extent = self._decoder, self._decoder.stream, self._decoder.extent
+        width, height = picture.width, picture.height
+        aspect = float(stream.sample_aspect_ratio or 1.0)
+        if self._orientation.is_transposed:
+            width, height, aspect = height, width, 1.0 / aspect
+        if width % 2 or height % 2:
+            raise VideoError(
+                f"{self._path}: expected an even width and height (NV12 halves both), found "
+                f"{width}x{height}; crop or scale the video"
+            )
+        rate = (stream.average_rate or stream.guessed_rate) if self._is_timed else None
+        fps = float(rate) if rate else FALLBACK_FPS
+        index = decoder.index()
+        # The table of AVI stands at its end, that of fragments is not all in one place.
+        is_whole = not (extent.is_fragmented or (extent.is_cut and not decoder.is_iso))
+        times_s = index.times_s if index is not None and is_whole else np.zeros(0)
+        notes = [decoder.note] if decoder.note else []
+        if self._orientation != UPRIGHT:
+            notes.append(str(self._orientation))
+        if aspect != 1.0:
+            notes.append(f"pixels {aspect:.6g} times as wide as high")
+        if is_gray(picture):
+            notes.append(f"without colour ({picture.format.name})")
+        if 0 < times_s.size < stream.frames:
+            notes.append(
+                f"{times_s.size} of {stream.frames} frames shown, by the container's index"
+            )
+        steps_s = np.diff(times_s)
+        last_s = float(times_s[-1] - times_s[0]) if times_s.size else None
+        if steps_s.size and steps_s.max() > STEADY_RATIO * steps_s.min():
+            notes.append("frames at varying intervals")
+            if not decoder.is_iso:
+                # AVI knows one rate, and leaves out what does not follow it.
+                fps = steps_s.size / float(times_s[-1] - times_s[0])
+            if stream.codec_context.has_b_frames:
+                # The index has times of decoding: here the last one is not that of the last frame.
+                last_s = None
+        if "matroska" in decoder.format_name:
+            # Elsewhere it is FFmpeg's guess.
+            last_s = decoder.end_s
+        return VideoInfo(
+            path=self._path,
+            width=width,
+            height=height,
+            fps=fps,
+            frame_count=int(times_s.size),
+            last_time_s=last_s,
+            pixel_aspect=aspect,
+            notes=tuple(notes),
+            cut=extent.cut,
+        )
