@@ -1,7 +1,7 @@
 """Every example model against every peer, written as a table to benchmarks/results/.
 
 Each model is measured by ``modeld bench --against`` in a process of its own; benchmarks/README.md
-says how, and what the figures mean. A model in halves takes turns with the one in float32, too. The
+says how, and what the figures mean. A model in fp16 takes turns with the one in float32, too. The
 last row is the whole driving program (two camera frames to outputs) against the peers' vision and
 policy alone. Geometric means over the others say in two figures how we stand.
 
@@ -78,7 +78,7 @@ class Row:
 
     @property
     def of_float32(self) -> float | None:
-        """The time of a model in halves over that of the same one in float32, both ours."""
+        """The time of a model in fp16 over that of the same one in float32, both ours."""
         peers = self.result["peers"] if self.result else {}
         return next((p["ratio"] for name, p in peers.items() if name.startswith("file:")), None)
 
@@ -139,7 +139,7 @@ def roofline(model: Path, iterations: int) -> dict[str, Any]:
 
 def table(rows: Sequence[Row], peers: Sequence[str]) -> list[str]:
     """Return the comparison as lines of Markdown."""
-    header = ["model", "launches", "ours ms", "ours / fastest", "halves / float32"]
+    header = ["model", "launches", "ours ms", "ours / fastest", "fp16 / float32"]
     for peer in peers:
         header += [f"{peer} ms", f"ours / {peer}", "max rel err"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
@@ -175,7 +175,7 @@ def means(rows: Sequence[Row]) -> list[str]:
     halves = [row.of_float32 for row in rows if row.of_float32 is not None]
     if halves:
         mean = geometric_mean(halves)
-        lines += ["", f"Our models in halves take {mean:.2f} of the time of those in float32."]
+        lines += ["", f"Our models in fp16 take {mean:.2f} of the time of those in float32."]
     return lines
 
 

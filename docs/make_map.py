@@ -1,4 +1,4 @@
-"""Writes the map of files from the modules' docstrings, and the list of decisions from titles.
+"""Writes the map of rooms from their docstrings, and the list of decisions from titles.
 
 Example:
     python docs/make_map.py          # write it
@@ -16,10 +16,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("cereal", "runtime", "scheduler", "modeld", "tools")
-MAP_HEAD = """# Map of files
+MAP_HEAD = """# Map of rooms
 
-Written by `make map` from the first line of every module's docstring; change it there.
-"""
+Each package's folders, from the first lines of their docstrings. `make map` writes this page. The
+first line of a file says what the file is.
+
+| room | what | files |
+|---|---|---|"""
 DECISIONS_HEAD = """# Decisions
 
 One page each: context, decision, consequences. Missing numbers were merged into the smallest one
@@ -29,52 +32,41 @@ on their subject. Written by `make map` from the titles.
 
 
 def summary(path: Path) -> str:
-    """Return the first line of a module's docstring, or the first sentence of a schema's comment.
+    """Return the first line of a package's docstring.
 
     Raises:
-        ValueError: The file does not say what it is.
+        ValueError: The package does not say what it is.
     """
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".py":
-        said = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
-    else:
-        comment = itertools.takewhile(lambda line: line[:2] == "# ", text.splitlines())
-        said = re.split(r"(?<=\.) ", " ".join(line[2:] for line in comment))[0]
+    said = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
     if not said:
-        message = f"{path}: no docstring that says what the file is; write one"
+        message = f"{path}: no docstring that says what the room is; write one"
         raise ValueError(message)
     return said.replace("``", "`").replace("|", "\\|")
 
 
-def folder_text(folder: Path, root: Path) -> str:
-    """Return the heading, the sentence and the table of one folder."""
+def room_row(folder: Path, root: Path) -> str:
+    """Return the row of one folder: its name, its sentence, its files."""
     name = folder.relative_to(root).as_posix()
     package = folder / "__init__.py"
-    lines = [f"## `{name}/`", ""]
-    if package.exists():
-        lines += [summary(package), ""]
-    files = sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix in {".py", ".capnp"} and path.name != "__init__.py"
-    )
-    if files:
-        lines += ["| file | what |", "|---|---|"]
-        lines += [f"| `{name}/{path.name}` | {summary(path)} |" for path in files]
-        lines.append("")
-    return "\n".join(lines)
+    files = sorted(path.name for path in folder.iterdir() if is_mapped(path))
+    return f"| `{name}/` | {summary(package) if package.exists() else ''} | {', '.join(files)} |"
+
+
+def is_mapped(path: Path) -> bool:
+    """Return whether the map names a file."""
+    return path.suffix in {".py", ".capnp"} and path.name != "__init__.py"
 
 
 def map_of(root: Path) -> str:
-    """Return the map of the packages below a directory, folder by folder."""
+    """Return the map of the packages below a directory: a row for each folder with code."""
     folders = sorted(  # with packages in the order above, and each folder once for each file
         (PACKAGES.index(path.relative_to(root).parts[0]), path.parent)
         for package in PACKAGES
         for path in (root / package).rglob("*")
         if path.suffix in {".py", ".capnp"}
     )
-    texts = [folder_text(folder, root) for (_, folder), _ in itertools.groupby(folders)]
-    return "\n".join([MAP_HEAD, *texts])
+    rows = [room_row(folder, root) for (_, folder), _ in itertools.groupby(folders)]
+    return "\n".join([MAP_HEAD, *rows, ""])
 
 
 def decisions(folder: Path) -> str:

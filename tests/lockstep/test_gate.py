@@ -145,7 +145,7 @@ def fifo_state(called: bytes, ready: bytes) -> bytes:
         ("fifos", b"\0" * 256, "expected 257 bytes that describe FIFOs, found 256"),
         ("fifos", fifo_state(b"", b""), "expected the path of a FIFO of the harness, found ''"),
         ("fifos", fifo_state(b"/nowhere/0", b"/nowhere/1"), "'/nowhere/0': No such file"),
-        ("fifos", fifo_state(b"/dev/null", b"/dev/null"), "found '/dev/null'; start"),
+        ("fifos", fifo_state(b"/dev/null", b"/dev/null"), "found '/dev/null'; restart"),
         ("fifos", fifo_state(b"/" * 128, b"x"), "path of a FIFO"),
         ("fifos", fifo_state(b"\xff\xfe", b"x"), "path of a FIFO"),
     ],

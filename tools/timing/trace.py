@@ -3,7 +3,6 @@
 The device is idle between phases, so each has its own time; `Program.run` waits once.
 """
 
-import json
 import os
 import re
 import time
@@ -23,6 +22,7 @@ from runtime.opencl.recording_api import RecordingError
 from runtime.origin import short_origin
 from runtime.run.profile import Span
 from runtime.run.program import Program
+from tools.lib.json_output import json_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +239,6 @@ def write_trace(path: str | os.PathLike[str], trace: dict[str, Any]) -> None:
     target = Path(path)
     try:
         with whole_file(target) as file:
-            file.write(json.dumps(trace).encode())
+            file.write(json_text(trace).encode())
     except OSError as error:
         raise RuntimeFault(f"{target}: cannot write: {error.strerror or error}") from error

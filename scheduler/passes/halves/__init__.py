@@ -1,1 +1,1 @@
-"""Passes that decide where values are halves and where they are float32."""
+"""Passes that decide which values are fp16 and which are float32."""

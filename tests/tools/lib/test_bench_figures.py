@@ -208,7 +208,7 @@ def test_report_shows_ratios_their_means_and_what_has_none() -> None:
         "| halves | 1 of 1 | **2.00** | 1 |",
         "| all | 2 of 3 | **1.00** | 1 |",
         "",
-        "Our models in halves take 0.50 of the time of those in float32.",
+        "Our models in fp16 take 0.50 of the time of those in float32.",
     ]
 
 

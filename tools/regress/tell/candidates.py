@@ -206,8 +206,8 @@ class Results:
 
     def text(self) -> str:
         """Return the table for people."""
-        verb = "differs" if len(self.figures) == 1 else "differ"
-        title = f"{count_text(len(self.figures), 'figure')} {verb}"
+        count = len(self.differing)
+        title = f"{count_text(count, 'figure')} {'differs' if count == 1 else 'differ'}"
         return "\n".join([title, format_table(("figure", *self.names), self.lines())])
 
     def page(self) -> str:

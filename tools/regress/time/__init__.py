@@ -1,1 +1,1 @@
-"""The timing gate: measures two sides by turns, and decides."""
+"""The timing gate: alternates runs of two sides, and decides."""

@@ -1,1 +1,1 @@
-"""Trained networks as ONNX files, and the card beside them."""
+"""Trained networks as ONNX files, and their model card."""
