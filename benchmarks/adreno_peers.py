@@ -31,8 +31,7 @@ from typing import Any, Final
 from benchmarks.adreno_launches import GPU, Launch, Totals, totals
 from runtime.format.artifact import read_artifact
 from runtime.own_process import own_command
-from tools.adreno.build import Failure, build
-from tools.adreno.sources import kernel_sources
+from tools.adreno.build import Failure, build, kernel_sources
 from tools.adreno.statistics import read_code
 from tools.adreno.toolchain import MESA, Toolchain, find_toolchain
 

@@ -24,7 +24,7 @@ from scheduler.device.targets import target_for
 from scheduler.device.tuned_table import Entry, TunedTable
 from scheduler.tuning.jobs import jobs_of
 from scheduler.tuning.tune import tune
-from tools.describe.tuning import describe_tuning
+from tools.describe.compilation import describe_tuning
 
 
 class Shipper:

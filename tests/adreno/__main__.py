@@ -21,10 +21,9 @@ from typing import Any
 from runtime.quantities import count_text
 from tests.adreno.golden import compare, failures_of, read, write
 from tests.adreno.workloads import WORKLOADS, Manifest, compiled
-from tools.adreno.build import Built, build
+from tools.adreno.build import Built, Source, build, kernel_sources
 from tools.adreno.cost import GPU_TABLE, EntryCost, entry_cost
 from tools.adreno.report import sections
-from tools.adreno.sources import Source, kernel_sources
 from tools.adreno.toolchain import GPUS, Toolchain, fetch_toolchain
 from tools.errors import ToolError
 from tools.lib.progress_bar import counted

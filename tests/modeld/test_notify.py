@@ -12,7 +12,7 @@ import pytest
 from cereal.schema import new_event
 from cereal.transport import MemoryTransport, ZmqTransport
 from modeld.service.notify import Notifier
-from tools.service.parked import why_not_parked
+from tools.service.running_models import why_not_parked
 
 
 @pytest.fixture(params=["path", "abstract"])

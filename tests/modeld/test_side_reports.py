@@ -113,7 +113,7 @@ def test_too_few_open_files_are_refused(limit: int, enough: bool, monkeypatch: P
         ("modeld.store.model_store", "LOCK_WAIT_S", 30.0),
         ("modeld.service.notify", "READY_WAIT_S", 2.0),
         ("modeld.vehicle.params", "LIMIT_BYTES", 1 << 20),
-        ("tools.service.parked", "ANSWER_S", 1.6),
+        ("tools.service.running_models", "ANSWER_S", 1.6),
         ("modeld.process", "BUILD_S", 60.0),
         ("modeld.service.process_figures", "MOST_TEMPERATURES", 16),
         ("modeld.service.realtime", "STACK_BYTES", 256 << 10),

@@ -13,7 +13,7 @@ from tests.faults.service import Life
 from tests.faults.world import FALLBACK_MPS, PRIMARY_MPS, World
 from tests.soak.kinds import Kind
 from tests.soak.standstill import Standstill, stood_still_ns
-from tools.bench.watched_daemon import Usage, usage_of
+from tools.bench.daemon import Usage, usage_of
 
 NS_PER_S = 1_000_000_000
 # Of an undisturbed daemon: half a second is ten frames, far beyond a hiccup of this machine.

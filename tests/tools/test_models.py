@@ -213,7 +213,7 @@ print(why_not_parked(transport, 0.1), flush=True)
         open_directory,
         user=STRANGER,
         group=OWN_GROUP,
-        imports="from tools.service.parked import why_not_parked",
+        imports="from tools.service.running_models import why_not_parked",
     ) as child:
         assert line(child) == "ready"
         with repeating(f"ipc://{open_directory}", ("deviceState", driving)):

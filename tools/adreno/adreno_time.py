@@ -26,7 +26,7 @@ class Anchor:
     Attributes:
         what: was measured.
         ms: that was published.
-        analytic_ms: what `tools.describe.target_report` counts of the stand-in, in fp16.
+        analytic_ms: what `tools.describe.compilation` counts of the stand-in, in fp16.
         slots_ms: floor of tinygrad's kernels for the stand-in, in fp16, as it made the published
             ones; the same rules and the same compiler as `tools.adreno`.
     """

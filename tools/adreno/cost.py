@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any, Final
 
-from tools.adreno.build import Failure
-from tools.adreno.sources import Source
+from tools.adreno.build import Failure, Source
 from tools.adreno.statistics import KernelCode, Slots
 from tools.adreno.walk import executed, slots_of_counts
 

@@ -14,9 +14,8 @@ from runtime.quantities import count_text
 from scheduler.debug.viz import PageTable
 from scheduler.device.spec import SPECS
 from tools.adreno.adreno_time import SLOTS
-from tools.adreno.build import Progress, build
+from tools.adreno.build import Progress, build, kernel_sources
 from tools.adreno.cost import GPU_TABLE, EntryCost, KernelCost, entry_cost
-from tools.adreno.sources import kernel_sources
 from tools.adreno.statistics import Slots
 from tools.adreno.toolchain import MESA, Toolchain
 from tools.errors import ArtifactMismatchError, UsageError

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from runtime.quantities import count_text
-from tools.behaviour.difference import Row, TrueError
+from tools.behaviour.difference import BehaviourVerdict, Row, TrueError
 from tools.behaviour.gates import GateVerdict
 from tools.behaviour.headline import SUMMARY_HEADER, summary_rows
 from tools.behaviour.quantities import QUANTITIES
-from tools.behaviour.verdict import BehaviourVerdict
 from tools.lib.table import format_table
 from tools.report.report_page import folded, table_part
 

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.constants import LANE_LINE_COUNT, ROAD_EDGE_COUNT, X_IDXS
-from tools.behaviour.labels import LabelledFrame, Labels
-from tools.behaviour.road_plane import where_crossed
+from tools.behaviour.labels import LabelledFrame, Labels, where_crossed
 from tools.messages.drive_log import Curves
 
 # What is compared: two lines, the middle between them, and the planned path with that middle.

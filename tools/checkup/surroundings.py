@@ -18,8 +18,7 @@ from cereal.stacks import VISION_ENDPOINT
 from cereal.visionipc.layout import DIRECTORY as SOCKETS
 from tools.checkup.findings import Section
 from tools.service.bus_options import open_bus
-from tools.service.health_ear import HealthEar
-from tools.service.health_judge import problems_of
+from tools.service.health_judge import HealthEar, problems_of
 
 # A daemon reports once a second.
 LISTEN_S: Final = 2.5

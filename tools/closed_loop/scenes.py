@@ -5,21 +5,37 @@ Equal scenes give equal pictures, so of a frame that is driven only who was wher
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modeld.constants import X_IDXS
+from modeld.vehicle.calibration import Camera
 from tools.closed_loop.cameras import device_cameras
-from tools.closed_loop.simulation import Simulation
+from tools.closed_loop.simulation import FRAME_S, Simulation
 from tools.closed_loop.trial import Trial
 from tools.messages.drive_log import Curve, Curves
 from tools.report.picture import encode_jpeg
+from tools.views.canvas import Canvas
+from tools.views.overlay import (
+    BLUE,
+    GREEN,
+    HALF_CAR_M,
+    HALF_LINE_M,
+    MIN_OPACITY,
+    RED,
+    ribbon,
+)
 from tools.world.body import Body
 from tools.world.curves import Floats
 from tools.world.expert import Expert
 from tools.world.painting.painter import Painter
+from tools.world.painting.sky import Picture
 from tools.world.traffic import Vehicle
 from tools.world.truth import truth_of
 from tools.world.view import Lens, Mount
@@ -99,3 +115,97 @@ def line_errors_m(found: Curves, truth: Curves) -> Floats:
     ]
     pooled = np.concatenate([np.zeros(0), *errors])
     return np.asarray(pooled[np.isfinite(pooled)])
+
+
+# ----------------------------------------------------------------------------------------------
+# A short moving picture of a drive: what the road camera saw, with the model's path and lines.
+#
+# An animated WebP of bounded size, which browsers show in a page and beside a README without a
+# player. Pictures are painted again at its small size, as those of `tools.closed_loop.film` are.
+
+# A column of a page; more pixels only make the file large.
+SIZE: Final = (640, 400)
+# Pictures of a clip, and how many a second of the drive at most.
+MOST_PICTURES: Final = 60
+EVERY: Final = 2
+# Where road texture begins to show blocks; 10 to 15 KB a picture.
+QUALITY: Final = 55
+# What a page may grow by; a clip of more is left out.
+MAX_BYTES: Final = 1 << 20
+
+
+def clip_frames(frames: Sequence[int]) -> list[int]:
+    """Return which frames of a drive its clip shows: evenly spaced, so that it plays evenly."""
+    return list(frames[:: max(EVERY, -(-len(frames) // MOST_PICTURES))])
+
+
+def make_clip(trial: Trial, scenes: Mapping[int, Scene], curves: Mapping[int, Curves]) -> bytes:
+    """Return an animated WebP; b"" where there is nothing to show, or it would be too large.
+
+    Args:
+        trial: the drive.
+        scenes: frame id -> what the cameras saw, in order.
+        curves: frame id -> the model's answer; frames without one are left out.
+    """
+    chosen = clip_frames(list(scenes))
+    shown = [frame for frame in chosen if frame in curves]
+    if len(shown) < 2:
+        return b""
+    camera = device_cameras().road.scaled(*SIZE)
+    mount = Mount(Lens.of(camera), trial.rpy_rad, trial.height_m)
+    painter = Painter(trial.world, mount)
+    step_s = FRAME_S * (chosen[1] - chosen[0])
+    clip = _Clip(Fraction(step_s).limit_denominator(1000))
+    for frame in shown:
+        scene = scenes[frame]
+        rgb = _rgb(painter.paint(scene.body, scene.vehicles, scene.number))
+        _draw(Canvas(rgb), curves[frame], camera, trial)
+        clip.add(rgb)
+    data = clip.end()
+    return data if len(data) <= MAX_BYTES else b""
+
+
+def _draw(canvas: Canvas, curves: Curves, camera: Camera, trial: Trial) -> None:
+    rpy = trial.rpy_rad
+    for edge in curves.road_edges_m:
+        canvas.fill(ribbon(edge, HALF_LINE_M, camera, rpy), RED, 0.75)
+    for line, probability in zip(curves.lane_lines_m, curves.lane_line_probs, strict=True):
+        opacity = max(float(probability), MIN_OPACITY)
+        canvas.fill(ribbon(line, HALF_LINE_M, camera, rpy), BLUE, opacity)
+    plan = curves.plan_m + np.array([0.0, 0.0, trial.height_m])
+    canvas.fill(ribbon(plan, HALF_CAR_M, camera, rpy), GREEN, 0.45)
+
+
+def _rgb(picture: Picture) -> NDArray[np.uint8]:
+    import av
+
+    frame: Any = av.VideoFrame.from_ndarray(np.concatenate(picture.nv12()), format="nv12")
+    rgb: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
+    return rgb
+
+
+class _Clip:
+    """An animated WebP in memory that plays without end."""
+
+    def __init__(self, step: Fraction) -> None:
+        import av
+
+        self._av, self._file, self._count = av, io.BytesIO(), 0
+        options = {"loop": "0"}
+        self._container: Any = av.open(self._file, "w", format="webp", options=options)
+        quality = {"quality": str(QUALITY), "preset": "photo"}
+        self._stream: Any = self._container.add_stream(
+            "libwebp_anim", rate=1 / step, options=quality
+        )
+        self._stream.width, self._stream.height = SIZE
+        self._stream.pix_fmt = "yuv420p"
+
+    def add(self, rgb: NDArray[np.uint8]) -> None:
+        picture: Any = self._av.VideoFrame.from_ndarray(rgb, format="rgb24")
+        picture.pts, self._count = self._count, self._count + 1
+        self._container.mux(self._stream.encode(picture.reformat(format="yuv420p")))
+
+    def end(self) -> bytes:
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+        return self._file.getvalue()

@@ -50,9 +50,14 @@ from scheduler.tuning.tune import Tuned, tune
 from tools.adreno.cost import EntryCost
 from tools.adreno.report import cost_of, lines, plain
 from tools.adreno.toolchain import GPUS, find_toolchain
-from tools.describe.check import describe_check
-from tools.describe.target_report import TargetReport, describe_target, target_report
-from tools.describe.tuning import describe_precision, describe_tuning
+from tools.describe.compilation import (
+    TargetReport,
+    describe_check,
+    describe_precision,
+    describe_target,
+    describe_tuning,
+    target_report,
+)
 from tools.errors import ToolchainError, ToolchainMissingError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.model_options import (

@@ -37,8 +37,7 @@ from runtime.files.whole_file import whole_file
 from tools.checkup.apart import run_apart
 from tools.checkup.findings import Section, Verdict
 from tools.checkup.parts import LIMITS, ON_DEVICE
-from tools.checkup.report_text import report_plain, report_text
-from tools.checkup.scrub import Scrubber
+from tools.checkup.report_text import Scrubber, report_plain, report_text
 from tools.errors import UsageError
 from tools.lib.json_output import json_text, print_json
 from tools.lib.number_options import MOST_S, above

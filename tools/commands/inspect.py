@@ -287,7 +287,7 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
     scheduled = load(args.file, kind, parse_bindings(args.bind))
     times = {}
     if args.times is not None:
-        from tools.describe.launch_times import load_times
+        from tools.describe.schedule import load_times
 
         times = load_times(args.times, scheduled.manifest)
     facts, sections = describe(scheduled, args.entry)

@@ -36,8 +36,14 @@ from tools.errors import ToolError
 from tools.lib.json_output import print_json
 from tools.lib.number_options import MOST_S, above
 from tools.service.bus_options import add_bus_arguments, addresses_of, open_bus, take_bus_of
-from tools.service.health_ear import SERVICES, HealthEar
-from tools.service.health_judge import Health, problems_of, quantile_ms, stages_since
+from tools.service.health_judge import (
+    SERVICES,
+    Health,
+    HealthEar,
+    problems_of,
+    quantile_ms,
+    stages_since,
+)
 from tools.service.health_text import Painter, health_text
 from tools.service.running_models import comparison
 

@@ -40,8 +40,13 @@ from tools.lib.json_output import print_json
 from tools.lib.model_options import lineage_text
 from tools.lib.table import format_size, format_table, printable
 from tools.service.bus_options import add_stack_arguments
-from tools.service.parked import why_not_parked
-from tools.service.running_models import Run, open_transport, roles_of, running_models
+from tools.service.running_models import (
+    Run,
+    open_transport,
+    roles_of,
+    running_models,
+    why_not_parked,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -344,7 +349,7 @@ def _switch(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
 
 def _self_test(config: Config) -> SelfTest:
     # Reading a list needs none of what runs a model.
-    from tools.service.model_check import self_test_on
+    from tools.service.running_models import self_test_on
 
     return self_test_on(config.device)
 

@@ -16,11 +16,10 @@ from cereal.log_reader import read_log_bytes
 from cereal.schema import log
 from cereal.services import members_of
 from runtime.quantities import count_text
-from tools.behaviour.behaviour import BehaviourReader, true_behaviour
-from tools.behaviour.difference import Sides
+from tools.behaviour.difference import Sides, judge_behaviour
 from tools.behaviour.gates import Gates
+from tools.behaviour.quantities import BehaviourReader, true_behaviour
 from tools.behaviour.truth import Truth
-from tools.behaviour.verdict import judge_behaviour
 from tools.compare.align import Aligner, Message, Pair, Unmatched
 from tools.compare.findings import Comparison
 from tools.compare.judge import ServiceJudge

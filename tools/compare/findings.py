@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.behaviour.difference import Sides
-from tools.behaviour.verdict import BehaviourVerdict
+from tools.behaviour.difference import BehaviourVerdict, Sides
 from tools.messages.drive_time import DriveTime
 
 FindingKind = Literal[

@@ -14,8 +14,7 @@ from cereal.errors import MessageError
 from cereal.schema import content, enumerant_name, read_event, reading
 from tools.drives.drive import Message
 from tools.drives.encode_index import INDEX
-from tools.drives.log_events import read_messages
-from tools.drives.migrations import Migrator, Recorder
+from tools.drives.log_events import Migrator, Recorder, read_messages
 from tools.drives.thinned_states import STATE, Rows
 from tools.messages.drive_messages import Mounting
 

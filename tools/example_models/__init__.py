@@ -13,11 +13,10 @@ import onnx
 from scheduler.driving.derive import example_parts
 from scheduler.driving.revisions import MonitoringRevision, Revision
 from tools.example_models.attention import build_vit
-from tools.example_models.convnext import build_convnext
 from tools.example_models.convolutional import build_resnet18, build_unet
 from tools.example_models.efficientnet import build_efficientnet_b2_elu
 from tools.example_models.espnet import build_espnet
-from tools.example_models.fastvit import build_fastvit
+from tools.example_models.fastvit import build_convnext, build_fastvit
 from tools.example_models.mobile import build_mobilenetv3_large
 from tools.example_models.mobilevit import build_mobilevit
 from tools.example_models.monitoring import build_monitoring

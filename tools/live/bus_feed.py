@@ -17,12 +17,10 @@ from cereal.errors import MessageError
 from cereal.schema import read_event
 from cereal.transport.base import Transport
 from tools.live.camera_pictures import CameraPictures
-from tools.live.cameras import ROAD, WIDE, CameraTable
-from tools.live.field_ear import FieldEar, Sample
-from tools.live.fields import FieldPath
-from tools.live.health import describe_health
+from tools.live.fields import FieldEar, FieldPath, Sample
 from tools.live.messages import Json, Moment, Shown
-from tools.live.newest import HEALTH, SERVICES, Newest, Row
+from tools.live.newest import HEALTH, SERVICES, Newest, Row, describe_health
+from tools.live.scene import ROAD, WIDE, CameraTable
 from tools.playback.threads import yield_to_others
 from tools.service.health_judge import Health
 

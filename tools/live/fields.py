@@ -7,16 +7,19 @@ where it names a structure all that is in it.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from cereal.errors import MessageError
-from cereal.schema import log, member_name, read_event
-from tools.live.schema_notes import schema_notes, unit_of
+from cereal.errors import MessageError, TransportError
+from cereal.schema import SCHEMA_PATH, log, member_name, read_event
+from cereal.services import SERVICES
+from cereal.transport.base import Subscriber, Transport
 from tools.messages.message_values import Field as SchemaField
 from tools.messages.message_values import (
     Selection,
@@ -26,6 +29,68 @@ from tools.messages.message_values import (
     flatten_message,
     has_field,
 )
+
+# --- What the schema's own text says beside its fields: a unit, or a few words ----------------
+#
+# The text is that of the `.capnp` files; the schema as pycapnp knows it has no comments.
+
+_OPENING: Final = re.compile(r"(?:(struct|enum|union)\s*(\w+)?|(\w+)\s*:group)\b[^{]*\{")
+_FIELD: Final = re.compile(r"(\w+)\s*(?:@\d+\s*)?:(?:\w|\()[^;{]*[;{]\s*#\s*(.+)")
+# Longer ones first. They begin the comment, and a space or a sign follows.
+_UNITS: Final = (
+    "degrees Celsius", "degrees/s", "degrees", "m/s^3", "m/s^2", "m/s", "rad/s", "N/rad", "1/m",
+    "1/s", "rad", "kbit/s", "uWh", "mV", "mA", "uT", "mg", "dBHz", "dB", "Hz", "kg", "MB", "ms",
+    "us", "ns", "Nm", "m", "s", "V", "W", "%", "bytes", "pixels", "cycles",
+)  # fmt: skip
+_UNIT: Final = re.compile(f"({'|'.join(map(re.escape, _UNITS))})(?=$|[\\s,;:.])")
+_SHOWN: Final = {
+    "degrees": "°", "degrees/s": "°/s", "degrees Celsius": "°C", "m/s^2": "m/s²", "m/s^3": "m/s³",
+    "uT": "µT",
+}  # fmt: skip
+# Of names that say it themselves, as the schema's first lines have it.
+_ENDINGS: Final = {"Deg": "°", "MonoTime": "ns", "Ms": "ms", "Nanos": "ns", "TempC": "°C"}
+
+
+def schema_notes() -> Mapping[tuple[str, str, str], str]:
+    """Return the comment of each field that has one, by file, structure (``A.B``) and field.
+
+    One behind a structure's opening brace is of all its fields; its own name is "" there.
+    """
+    notes: dict[tuple[str, str, str], str] = {}
+    for path in sorted(SCHEMA_PATH.parent.glob("*.capnp")):
+        notes.update(_notes_in(path))
+    return notes
+
+
+def _notes_in(path: Path) -> dict[tuple[str, str, str], str]:
+    found: dict[tuple[str, str, str], str] = {}
+    inside: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        field = _FIELD.search(line)
+        if field:
+            where = ".".join(filter(None, inside))
+            found[path.name, where, field.group(1)] = field.group(2).strip()
+        code = line.partition("#")[0]
+        opening = _OPENING.search(code)
+        if opening:
+            inside.append(opening.group(2) or opening.group(3) or "")
+            if "#" in line:
+                where = ".".join(filter(None, inside))
+                found[path.name, where, ""] = line.partition("#")[2].strip()
+        if "}" in code:
+            inside.pop()
+    return found
+
+
+def unit_of(name: str, note: str) -> str:
+    """Return the unit of a field by its comment or its name; "" where neither says one."""
+    found = _UNIT.match(note)
+    if found:
+        return _SHOWN.get(found.group(1), found.group(1))
+    return next((unit for ending, unit in _ENDINGS.items() if name.endswith(ending)), "")
+
+
+# ----------------------------------------------------------------------------------------------
 
 Shown = bool | int | float | str | None
 """A value as the page gets it; None where a message has none there, or it is not finite."""
@@ -201,3 +266,76 @@ def _text(value: Any) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
+
+
+# --- Hears fields of any service on the bus, while somebody looks at them ---------------------
+
+logger = logging.getLogger(__name__)
+
+Sample = tuple[str, float, Shown]
+"""A field's text, seconds since the view's start, and its value."""
+
+# Of messages of one service that are read at once: more than a second of any.
+_AT_ONCE: Final = 200
+# Samples that wait to be taken; older ones are dropped.
+_MAX_WAITING: Final = 20_000
+
+
+class FieldEar:
+    """Subscribers of services, each while one of its fields is looked at; used by one thread.
+
+    Args:
+        transport: the bus.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._subscribers: dict[str, Subscriber] = {}
+        self._refused: set[str] = set()
+        self._samples: list[Sample] = []
+
+    def listen(self, fields: Mapping[str, FieldPath], now_s: float) -> None:
+        """Read what has come of these fields' services, and of no others.
+
+        Args:
+            fields: that somebody looks at.
+            now_s: time of what came.
+        """
+        # Members of Event that are no service any more have fields, too.
+        wanted = {one.service for one in fields.values()} & SERVICES.keys() - self._refused
+        for service in self._subscribers.keys() - wanted:
+            self._subscribers.pop(service).close()
+        for service in sorted(wanted):
+            subscriber = self._subscriber(service)
+            if subscriber is None:
+                continue
+            mine = [one for one in fields.values() if one.service == service]
+            for _ in range(_AT_ONCE):
+                data = subscriber.receive()
+                if data is None:
+                    break
+                self._take(data, mine, now_s)
+
+    def take(self) -> list[Sample]:
+        """Return the samples since the last call."""
+        samples, self._samples = self._samples, []
+        return samples
+
+    def _subscriber(self, service: str) -> Subscriber | None:
+        found = self._subscribers.get(service)
+        if found is None:
+            try:
+                found = self._subscribers[service] = self._transport.subscriber(service)
+            except TransportError as error:
+                logger.warning("fields of %s cannot be shown: %s", service, error)
+                self._refused.add(service)
+        return found
+
+    def _take(self, data: bytes, fields: list[FieldPath], now_s: float) -> None:
+        try:
+            values = read_fields(data, fields)
+        except MessageError:
+            # The feed counts damage of its own services, and a plot has a gap.
+            return
+        if len(self._samples) < _MAX_WAITING:
+            self._samples += [(text, round(now_s, 3), value) for text, value in values.items()]

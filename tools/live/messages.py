@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tools.lib.json_output import json_text
-from tools.live.cameras import CameraTable, View
-from tools.live.field_ear import Sample
-from tools.live.fields import FieldPath
+from tools.live.fields import FieldPath, Sample
 from tools.live.newest import COLUMNS, Row, Surroundings
-from tools.live.scene import describe_answer, project_answer
+from tools.live.scene import CameraTable, View, describe_answer, project_answer
 from tools.views.answer import Answer
 
 Json = dict[str, Any]

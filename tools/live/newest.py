@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any, Final
 
 from cereal.errors import MessageError
 from cereal.schema import enumerant_name, member_name, reading
 from modeld.health.reporter import HEALTH_SERVICES
 from tools.messages.message_values import to_plain
-from tools.service.health_judge import Health
+from tools.service.health_judge import Health, problems_of, quantile_ms, stages_since
 from tools.views.answer import Answer, AnswerReader, Rpy
 
 HEALTH: Final = HEALTH_SERVICES["driving"]
@@ -223,3 +224,52 @@ def _rounded(value: float | None, digits: int) -> float | None:
         return None
     # 0.0 added: -0.0 would be shown with its sign.
     return round(value, digits) + 0.0 if digits else int(value)
+
+
+# --- The daemon's health as plain values for the page: state, stages of a frame, faults, model
+
+_SHA_DIGITS = 12
+
+
+def describe_health(health: Health, earlier: Health | None) -> dict[str, Any]:
+    """Return what the page shows of a daemon.
+
+    Args:
+        health: what it says.
+        earlier: what it said some seconds before, for times since then; None: since its start.
+    """
+    bounds = list(health["stageBounds"])
+    return {
+        "phase": health["phase"],
+        "problems": problems_of(health),
+        "uptime": health["uptime"],
+        "process": health["processId"],
+        "model": PurePath(health["model"]).name,
+        "digest": health["modelSha256"][:_SHA_DIGITS],
+        "isFallback": health["isFallback"],
+        "checkpoints": [f"{one['role']} {one['name']}" for one in health["checkpoints"]],
+        "device": health["device"],
+        "driver": health["driver"],
+        "selfTest": health["selfTest"]["result"],
+        "frames": {
+            name: health[name] for name in ("frames", "published", "publishedValid", "dropped")
+        },
+        "rate": health["recentPublished"] / health["recentTime"] if health["recentTime"] else 0.0,
+        "faults": [
+            {"name": one["name"], "count": one["count"], "recent": one["recent"]}
+            for one in health["faults"]
+            if one["count"]
+        ],
+        "memory": health["memory"],
+        "bounds": bounds,
+        "sinceStart": earlier is None,
+        "stages": [
+            {
+                "name": stage["name"],
+                "counts": list(stage["counts"]),
+                "median": quantile_ms(bounds, stage["counts"], 0.5),
+                "p99": quantile_ms(bounds, stage["counts"], 0.99),
+            }
+            for stage in stages_since(health, earlier)
+        ],
+    }

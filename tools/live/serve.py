@@ -21,11 +21,11 @@ from tools.drives.segment_files import SMALL_VIDEO, segment_at
 from tools.errors import DriveError, ToolError, UsageError
 from tools.live.bus_feed import STREAMS, BusFeed, LiveOptions, Seen
 from tools.live.camera_pictures import CameraPictures
-from tools.live.cameras import CameraTable
 from tools.live.drive_pictures import NoPictures, Pictures, picture_maker
 from tools.live.log_index import IndexThread, LogIndex
 from tools.live.log_source import WARM_UP_ROWS, LogSource
 from tools.live.messages import Json
+from tools.live.scene import CameraTable
 from tools.live.server import Address, Server
 from tools.live.viewers import LiveSource, Source
 from tools.playback.threads import yield_to_others

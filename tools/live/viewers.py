@@ -17,12 +17,11 @@ from typing import Any, Final, Protocol, TypeVar
 
 from cereal.services import SERVICES
 from tools.live.bus_feed import STREAMS, LiveOptions, Seen
-from tools.live.cameras import ROAD
-from tools.live.field_ear import Sample
-from tools.live.fields import MAX_FIELDS, FieldPath, parse_fields
+from tools.live.fields import MAX_FIELDS, FieldPath, Sample, parse_fields
 from tools.live.layout import LayoutError, parse_layout
 from tools.live.messages import WINDOW_S, Json, hello, pack, rows_json, samples_json
 from tools.live.newest import Row
+from tools.live.scene import ROAD
 
 # Rows of the last half minute, of a camera of at most 40 Hz.
 MAX_ROWS: Final = int(WINDOW_S * 40)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tools.behaviour.arguments import add_gate_arguments
-from tools.drives.arguments import add_drive_arguments
+from tools.behaviour.gates import add_gate_arguments
+from tools.drives.open_drive import add_drive_arguments
 from tools.errors import UsageError
 from tools.lib.number_options import whole
 from tools.regress.cluster import parse_address

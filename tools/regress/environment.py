@@ -14,7 +14,7 @@ from typing import Final
 
 from runtime.format.manifest import Manifest, is_strict
 from runtime.opencl.device import DeviceInfo
-from tools.report.checkout import ask_git, commit_of
+from tools.report.history import ask_git, commit_of
 
 # Packages whose version may move an output or a time.
 PACKAGES: Final = ("modeld", "numpy", "pyopencl", "pocl-binary-distribution", "av", "pycapnp")

@@ -2,18 +2,296 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tools.render.driver_painter import DriverPainter
-from tools.render.hevc import Packet, encode_file
-from tools.render.painter import DrivePainter
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.vehicle.calibration import Camera
+from tools.drives.qcamera import SIZE
+from tools.render.hevc import RATE_HZ, Packet, encode_file, fill_plane
 from tools.render.recorded_motion import recorded_motion
-from tools.render.small_video import encode_small
 from tools.render.spec import FRAME_NS, SMALL, DriveSpec
-from tools.render.world import TICK_NS, World, seeded_motion
+from tools.render.world import (
+    EDGE_OFFSETS_M,
+    LANE_WIDTH_M,
+    LINE_OFFSETS_M,
+    TICK_NS,
+    TICKS_PER_S,
+    CarState,
+    World,
+    seeded_motion,
+)
+from tools.world.body import Body
+from tools.world.curves import Floats, random_walk, through_knots
+from tools.world.painting.painter import Painter
 from tools.world.painting.sky import Picture
+from tools.world.road import Road
+from tools.world.scenery import PLAIN, Scenery
+from tools.world.traffic import Vehicle
+from tools.world.view import Bytes, Mount
+from tools.world.world import Lanes, Marking, MarkingKind
+from tools.world.world import World as PaintedWorld
+
+# ----------------------------------------------------------------------------------------------
+# Encodes pictures as ``qcamera.ts``: small, H.264 in a transport stream, stamped by end of frame.
+#
+# The same pictures give the same bytes: sums of whole numbers scale them, one thread encodes them.
+
+# Of transport streams.
+_CLOCK_HZ = 90_000
+# About the 256 kbit/s of a device.
+_OPTIONS = {
+    "preset": "ultrafast",
+    "qp": "30",
+    "x264-params": "keyint=15:min-keyint=15:scenecut=0:bframes=0:threads=1:log-level=0",
+}
+
+
+def encode_small(path: Path, pictures: Iterable[Picture], ends_ns: Sequence[int]) -> list[Packet]:
+    """Write the small pictures of a segment.
+
+    Args:
+        path: the file; overwritten.
+        pictures: of the full size, in order.
+        ends_ns: end of exposure of each.
+
+    Returns:
+        One packet for each picture, as its encoder made it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import av
+
+    packets: list[Packet] = []
+    with path.open("wb") as file, av.open(file, "w", format="mpegts") as container:
+        stream: Any = container.add_stream("libx264", rate=RATE_HZ)
+        stream.width, stream.height = SIZE
+        stream.pix_fmt, stream.options = "yuv420p", _OPTIONS
+        stream.time_base = stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
+
+        def write(encoded: Iterable[Any]) -> None:
+            for packet in encoded:
+                packets.append(Packet(packet.size, bool(packet.is_keyframe)))
+                container.mux(packet)
+
+        for picture, end_ns in zip(pictures, ends_ns, strict=True):
+            frame: Any = av.VideoFrame(*SIZE, "yuv420p")
+            for plane, values in zip(frame.planes, picture, strict=True):
+                fill_plane(plane, scale_plane(values, plane.width, plane.height))
+            frame.pts = end_ns * _CLOCK_HZ // 1_000_000_000
+            write(stream.encode(frame))
+        write(stream.encode(None))
+    return packets
+
+
+def scale_plane(plane: Bytes, width: int, height: int) -> Bytes:
+    """Return a plane scaled down: each value is the mean of what it covers, exactly."""
+    rows, columns = plane.shape
+    total = _sums(_sums(plane.astype(np.int64), height).T, width).T
+    area = rows * columns
+    return np.asarray((total + area // 2) // area, np.uint8)
+
+
+def _sums(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return `count` times the sums over equal spans of the first axis."""
+    length = len(values)
+    whole, part = np.divmod(np.arange(count + 1) * length, count)
+    padded = np.concatenate([values, np.zeros_like(values[:1])])
+    below = np.concatenate([np.zeros_like(values[:1]), np.cumsum(values, axis=0)])
+    return np.asarray(np.diff(below[whole] * count + padded[whole] * part[:, None], axis=0))
+
+
+# --- Paints what the driver camera sees: a face before a seat, which turns a little and blinks
+
+_CABIN, _SEAT, _SHIRT = (58, 128, 128), (44, 130, 126), (76, 140, 118)
+_SKIN, _HAIR, _DARK = (142, 114, 148), (40, 124, 132), (30, 128, 128)
+_KNOT_S = 1.5
+_BLINK_S = (4.0, 0.2)
+# Of the picture's height: radii of the head, and how far the walk of the head moves it.
+_HEAD = (0.13, 0.18)
+_SWAY = 0.004
+
+
+class DriverPainter:
+    """Paints the driver camera's pictures.
+
+    Args:
+        camera: even width and height.
+        seconds: length of the drive.
+        seed: of how the head moves.
+    """
+
+    def __init__(self, camera: Camera, seconds: float, seed: int) -> None:
+        self._size = (camera.height, camera.width)
+        rng = np.random.default_rng((seed, 7))
+        count = int(seconds / _KNOT_S) + 3
+        self._knots = [random_walk(rng, count, 5, (-12, 12)).astype(np.float64) for _ in range(2)]
+        self._still = self._paint_cabin()
+
+    def paint(self, tick: int) -> Picture:
+        """Return what the camera sees at a tick of 10 ms."""
+        height, width = self._size
+        time_s = tick / TICKS_PER_S
+        at = np.array([time_s])
+        sway = [float(through_knots(knots, _KNOT_S, at)[0]) * _SWAY for knots in self._knots]
+        centre = (0.46 * width + sway[0] * height, (0.42 + 0.3 * sway[1]) * height)
+        # The face looks where the head goes.
+        nose = centre[0] + 2.0 * sway[0] * height
+        picture = Picture(*(plane.copy() for plane in self._still))
+        across, up = _HEAD[0] * height, _HEAD[1] * height
+        is_closed = time_s % _BLINK_S[0] < _BLINK_S[1]
+        eye = (0.012 if is_closed else 0.1) * up
+        for colour, x, y, radius_x, radius_y in (
+            (_SKIN, centre[0], centre[1] + up, 0.45 * across, 0.5 * up),
+            (_HAIR, centre[0], centre[1] - 0.12 * up, 1.06 * across, 1.0 * up),
+            (_SKIN, 0.5 * (centre[0] + nose), centre[1] + 0.1 * up, 0.9 * across, 0.9 * up),
+            (_DARK, nose - 0.38 * across, centre[1] - 0.1 * up, 0.15 * across, eye),
+            (_DARK, nose + 0.38 * across, centre[1] - 0.1 * up, 0.15 * across, eye),
+            (_DARK, nose, centre[1] + 0.55 * up, 0.3 * across, 0.06 * up),
+        ):
+            _paint_ellipse(picture, colour, (x, y), (radius_x, radius_y))
+        return picture
+
+    def _paint_cabin(self) -> Picture:
+        height, width = self._size
+        picture = Picture(
+            np.full((height, width), _CABIN[0], np.uint8),
+            np.full((height // 2, width // 2), _CABIN[1], np.uint8),
+            np.full((height // 2, width // 2), _CABIN[2], np.uint8),
+        )
+        for colour, x, y, radius_x, radius_y in (
+            (_SEAT, 0.46, 0.75, 0.28, 0.6),
+            (_SHIRT, 0.46, 1.02, 0.34, 0.4),
+        ):
+            size = (radius_x * height, radius_y * height)
+            _paint_ellipse(picture, colour, (x * width, y * height), size)
+        return picture
+
+
+def _paint_ellipse(
+    picture: Picture,
+    colour: tuple[int, int, int],
+    centre: tuple[float, float],
+    radii: tuple[float, float],
+) -> None:
+    """Blend an ellipse into the picture; its rim is about a pixel wide."""
+    for plane, target in enumerate(picture):
+        scale = 1 if plane == 0 else 2
+        x, y = ((value + 0.5) / scale for value in centre)
+        across, up = (max(value / scale, 0.5) for value in radii)
+        rows, columns = (
+            np.arange(max(0, int(middle - radius) - 1), min(size, int(middle + radius) + 2))
+            for middle, radius, size in ((y, up, target.shape[0]), (x, across, target.shape[1]))
+        )
+        if not (rows.size and columns.size):
+            continue
+        # One chord for each row: the ellipse's half width there.
+        beside: Floats = 1.0 - ((rows + 0.5 - y) / up) ** 2
+        half = across * np.sqrt(np.maximum(beside, 0.0))
+        share = (
+            np.minimum(np.maximum(half[:, None] - np.abs(columns + 0.5 - x) + 0.5, 0.0), 1.0)
+            * (half > 0.0)[:, None]
+        )
+        part = target[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        part[:] = np.rint(part + (float(colour[plane]) - part) * share).astype(np.uint8)
+
+
+# ----------------------------------------------------------------------------------------------
+# Paints the pictures of a rendered drive: its flat road of three lanes, in the simulated world.
+
+# By day, without noise: noise mostly busies the encoder.
+DRIVE_SCENERY: Scenery = replace(
+    PLAIN,
+    asphalt=(84.0, 128.0, 128.0),
+    verge=(100.0, 108.0, 122.0),
+    haze_m=300.0,
+    asphalt_grain=2.0,
+    verge_grain=5.0,
+    post_m=25.0,
+    trees=0.7,
+    signs=2.0,
+)
+_SPEED_LIMIT_MPS = 30.0
+# The car ahead: a blue one.
+_LEAD = Vehicle(0.0, 0.0, 0.0, 0.0, width_m=1.82, height_m=1.46, length_m=4.5, paint=9)
+
+
+class DrivePainter:
+    """Paints one camera's pictures of a drive.
+
+    Args:
+        world: what happens.
+        mount: the camera; even width and height.
+        seed: of texture, trees and hills.
+    """
+
+    def __init__(self, world: World, mount: Mount, seed: int) -> None:
+        self._world = world
+        self._painter = Painter(painted_world(world, seed), mount)
+
+    def paint(self, tick: int) -> Picture:
+        """Return what the camera sees at a tick of the world."""
+        state = self._world.state(tick)
+        lead = replace(
+            _LEAD,
+            s_m=state.lead_s_m,
+            offset_m=self._world.offset_at(state.lead_s_m),
+            speed_mps=state.lead_speed_mps,
+        )
+        return self._painter.paint(body_of(state), (lead,), tick)
+
+
+def painted_world(world: World, seed: int) -> PaintedWorld:
+    """Return the road of a drive as a world: flat, with three lanes."""
+    road = world.road
+    level = np.zeros_like(road.x_m)
+    kinds = (MarkingKind.SOLID, MarkingKind.DASHED, MarkingKind.DASHED, MarkingKind.SOLID)
+    markings = tuple(
+        Marking(offset, kind, is_yellow=index == 0)
+        for index, (offset, kind) in enumerate(zip(LINE_OFFSETS_M, kinds, strict=True))
+    )
+    return PaintedWorld(
+        seed=seed,
+        road=Road(
+            start_m=road.start_m,
+            x_m=road.x_m,
+            y_m=road.y_m,
+            z_m=level,
+            heading_rad=road.heading_rad,
+            curvature_1pm=road.curvature_1pm,
+            grade_rad=level,
+            bank_rad=level,
+        ),
+        lanes=Lanes(LANE_WIDTH_M, len(markings) - 1, markings, *EDGE_OFFSETS_M),
+        scenery=replace(DRIVE_SCENERY, texture=seed),
+        speed_limit_mps=_SPEED_LIMIT_MPS,
+    )
+
+
+def body_of(state: CarState) -> Body:
+    """Return the car of a drive on its flat road."""
+    return Body(
+        s_m=state.s_m,
+        offset_m=state.offset_m,
+        x_m=state.x_m,
+        y_m=state.y_m,
+        z_m=0.0,
+        heading_rad=state.heading_rad,
+        pitch_rad=0.0,
+        roll_rad=0.0,
+        speed_mps=state.speed_mps,
+        acceleration_mps2=state.acceleration_mps2,
+        curvature_1pm=state.curvature_1pm,
+    )
+
+
+# ----------------------------------------------------------------------------------------------
 
 FILES = {
     "road": "fcamera.hevc",

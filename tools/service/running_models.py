@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+from typing import Final
 
+import runtime
 from cereal.address import Addresses, BusAddress
+from cereal.errors import MessageError
+from cereal.schema import content, read_event, reading
 from cereal.transport import Transport
+from cereal.transport.base import Subscriber
 from modeld.bus import open_bus
+from modeld.errors import ModelInterfaceError
+from modeld.process import KINDS
 from modeld.service.config import Config
-from modeld.store.model_store import ModelStore
+from modeld.store.model_store import ModelStore, SelfTest
 from modeld.store.removal import version_at
 from modeld.store.selection import Selected
-from tools.service.health_ear import SERVICES, HealthEar
-from tools.service.health_judge import Health
+from runtime.run.selftest import self_test as self_test_program
+from tools.service.health_judge import SERVICES, Health, HealthEar
 
 # A daemon says once a second how it is.
 LISTEN_S = 1.3
@@ -114,3 +122,79 @@ def comparison(store: ModelStore, selection: Mapping[str, Selected], health: Hea
 def roles_of(model: str, runs: Collection[Run]) -> list[str]:
     """Return the roles that a model version runs for."""
     return [run.role for run in runs if run.in_store and run.model == model]
+
+
+# --- Runs an artifact on the device before a daemon does: interface, kernels, self-test -------
+
+
+def self_test_on(device: str | None) -> SelfTest:
+    """Return what loads an artifact on a device and runs it.
+
+    It raises ModeldError or RuntimeFault, in one line that names the artifact.
+
+    Args:
+        device: as for `runtime.load_program`.
+    """
+
+    def self_test(path: Path) -> None:
+        artifact = runtime.read_artifact(path)
+        kind = KINDS[artifact.manifest.kind].model
+        try:
+            kind.check(artifact.manifest.metadata)
+        except ModelInterfaceError as error:
+            raise ModelInterfaceError(f"{path}: {error}") from error
+        with runtime.load_program(artifact, device) as program:
+            self_test_program(program)
+            kind.try_out(program)
+
+    return self_test
+
+
+# --- Whether the car is parked, asked on the bus: models are switched only then ---------------
+
+_DEVICE: Final = "deviceState"
+# What a daemon that has frames publishes 20 times a second.
+_OUTPUTS: Final = ("modelV2", "driverStateV2")
+# Three messages of deviceState at its 2 Hz, and the time that ZeroMQ takes to connect.
+ANSWER_S: Final = 1.6
+
+
+def why_not_parked(transport: Transport, timeout_s: float = ANSWER_S) -> str:
+    """Return in a phrase what says that the car drives; "" if it is parked.
+
+    It drives while deviceState says started, or a daemon publishes what a model sees. If nobody
+    says anything for `timeout_s`, it is parked; who may not listen cannot tell.
+    """
+    device = transport.subscriber(_DEVICE, conflate=True)
+    outputs = {name: transport.subscriber(name, conflate=True) for name in _OUTPUTS}
+    ends = [device, *outputs.values()]
+    try:
+        for service, reason in transport.refused().items():
+            return f"nobody can tell, as {service} may not be received ({reason})"
+        deadline = time.monotonic() + timeout_s
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            # Rounded up, so that the last millisecond is not spent in turns.
+            if not transport.wait(ends, int(remaining_s * 1000) + 1):
+                break
+            for name, output in outputs.items():
+                if output.receive() is not None:
+                    return f"a daemon publishes {name}"
+            if _says_started(device):
+                return f"{_DEVICE} says that it is started"
+    finally:
+        for end in ends:
+            end.close()
+    return ""
+
+
+def _says_started(device: Subscriber) -> bool:
+    """Return what the newest message says; False of none, and of one that is damaged."""
+    data = device.receive()
+    if data is None:
+        return False
+    try:
+        event = read_event(data)
+        with reading(_DEVICE):
+            return event.which() == _DEVICE and bool(content(event).started)
+    except MessageError:
+        return False

@@ -17,10 +17,9 @@ from tools.errors import UsageError
 from tools.training import checkpoint, vision_stage
 from tools.training.commanding import CommandLoss
 from tools.training.errors_on_samples import answers, command_errors
-from tools.training.export.export import Trained
+from tools.training.export.export import Trained, Written, build_models
 from tools.training.figures import Figures, judge
 from tools.training.heads import VISION_TARGETS, size_of
-from tools.training.limits import check_sizes
 from tools.training.memory import keep_freed_memory
 from tools.training.networks.networks import Policy, Vision, arrays_of
 from tools.training.networks.scaling import Scaling
@@ -34,6 +33,30 @@ from tools.training.samples.painting import PaintingPlan, fill, open_crew
 from tools.training.samples.replay import Sample, open_replay
 from tools.training.samples.situations import Situations
 from tools.training.vision_stage import VisionRun, VisionState
+
+# --- Refuses networks that are larger than the model may be, before time is spent on them -----
+
+
+def check_sizes() -> Written:
+    """Return how large the models of these networks will be; nothing has to be trained for it.
+
+    Raises:
+        TrainingError: larger than they may be.
+    """
+    # Shapes alone: no weight is drawn, so draws that come later are what they were.
+    with torch.device("meta"):
+        networks = (Vision(), Policy())
+    vision, policy = (
+        {name: np.zeros(value.shape, np.float32) for name, value in network.state_dict().items()}
+        for network in networks
+    )
+    size = size_of(VISION_TARGETS)
+    scaling = Scaling(np.zeros(size, np.float32), np.ones(size, np.float32))
+    _, written = build_models(Trained("not-trained", vision, policy, scaling))
+    return written
+
+
+# ----------------------------------------------------------------------------------------------
 
 # Of each held-out world: so many moments, as worlds differ more than moments do.
 _MOMENTS_EACH = 4

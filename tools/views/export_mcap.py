@@ -29,8 +29,7 @@ from tools.report.picture import encode_jpeg, jpeg_size
 from tools.views import foxglove
 from tools.views.answer import Answer, AnswerReader
 from tools.views.frames import FrameFollower, followed, planes
-from tools.views.mcap_file import McapFile, mcap_file
-from tools.views.message_schema import as_object, message_schema
+from tools.views.mcap_file import McapFile, as_object, mcap_file, message_schema
 
 logger = logging.getLogger(__name__)
 

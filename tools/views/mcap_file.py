@@ -5,14 +5,128 @@ The only module that imports `mcap` (extra ``replay``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cereal.schema import log
 from runtime.files.whole_file import whole_file
-from tools.lib.json_output import json_text
-from tools.views.message_schema import message_text
+from tools.lib.json_output import finite_json_text, json_text
+from tools.messages.message_values import Type, fields_of
+
+# --- JSON schemas of messages, made from the Cap'n Proto schema, in the form that viewers read
+#
+# What `message_text` writes of `tools.messages.message_values.to_plain` is valid by them. They use
+# what viewers know of JSON Schema and no more: one type for each field, objects with properties, no
+# references. So nothing is null that is declared: a number that is not finite, and a list that
+# holds one, stands apart in its object. Void fields and lists of lists are left out of the schema,
+# because a viewer would refuse all of it.
+
+# Beside the fields of a message; Cap'n Proto names never begin with an underscore.
+VALID_KEY = "__valid"
+# Of an object: what is not finite in it, or lists of numbers that are not all finite, by name, with
+# "nan", "inf" and "-inf" for what JSON has no number for.
+NOT_FINITE_KEY = "__notFinite"
+# What a message is under if it is no structure: a viewer wants an object.
+VALUE_KEY = "value"
+
+_INTEGERS = ("i", "u")
+
+
+def message_schema(service: str) -> dict[str, Any]:
+    """Return the schema of what `as_object` makes of an Event.
+
+    Args:
+        service: a member of Event.
+    """
+    kind = next(field.type for field in fields_of(log.Event.schema) if field.name == service)
+    schema = _schema_of(kind)
+    if schema is None or schema["type"] != "object":
+        schema = {"type": "object", "properties": {VALUE_KEY: schema} if schema else {}}
+    schema["properties"] = {VALID_KEY: {"type": "boolean"}, **schema["properties"]}
+    return {"title": service, **schema}
+
+
+def as_object(plain: Any, *, is_valid: bool) -> dict[str, Any]:
+    """Return the object that stands for a message.
+
+    Args:
+        plain: what `message_to_plain` made of it.
+        is_valid: `valid` of the Event.
+    """
+    body = plain if isinstance(plain, dict) else {VALUE_KEY: plain}
+    return {VALID_KEY: is_valid, **body}
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """Return a message as strict JSON; what is not finite is under `NOT_FINITE_KEY`."""
+    try:
+        # Nearly always: to look at every number beforehand takes longer than this.
+        return finite_json_text(message)
+    except ValueError:
+        return finite_json_text(_apart(message))
+
+
+def _apart(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_apart(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    moved = {name: one for name, one in value.items() if not _is_finite(one)}
+    result = {name: _apart(one) for name, one in value.items() if name not in moved}
+    return {**result, NOT_FINITE_KEY: _texts(moved)} if moved else result
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether it is no number, and no list of numbers, that JSON lacks."""
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _texts(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_texts(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _schema_of(kind: Type) -> dict[str, Any] | None:
+    """Return the schema of a type; None for what has none."""
+    if kind.kind == "struct":
+        properties = {field.name: _schema_of(field.type) for field in fields_of(kind.schema)}
+        return {
+            "type": "object",
+            "properties": {name: one for name, one in properties.items() if one is not None},
+        }
+    if kind.kind == "list" and kind.element is not None:
+        items = _schema_of(kind.element)
+        if items is None or items["type"] == "array":
+            return None
+        # Viewers decode base64 in fields, not in the elements of lists.
+        return {"type": "array", "items": {k: v for k, v in items.items() if k != _ENCODING}}
+    if kind.dtype is not None:
+        return {"type": _number_type(kind.dtype.kind)}
+    if kind.kind in ("enum", "text"):
+        return {"type": "string"}
+    if kind.kind == "data":
+        return {"type": "string", _ENCODING: "base64"}
+    return None
+
+
+_ENCODING = "contentEncoding"
+
+
+def _number_type(numpy_kind: str) -> str:
+    if numpy_kind == "b":
+        return "boolean"
+    return "integer" if numpy_kind in _INTEGERS else "number"
+
+
+# ----------------------------------------------------------------------------------------------
 
 # Decompressed at a time by a viewer that seeks.
 CHUNK_BYTES = 1 << 20

@@ -43,7 +43,7 @@ from tests.scheduler.support.values import rng
 from tests.support.built import example_models
 from tests.support.selection import quick_cases
 from tools import cli
-from tools.describe.target_report import target_report
+from tools.describe.compilation import target_report
 
 pytestmark = pytest.mark.opencl
 Array = NDArray[Any]

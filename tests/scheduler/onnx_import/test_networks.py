@@ -19,11 +19,15 @@ from tests.scheduler.support.programs import load
 from tests.support.built import example_models
 from tests.support.selection import quick_cases
 from tools.example_models.attention import ViTConfig, build_vit
-from tools.example_models.convnext import ConvNeXtConfig, build_convnext
 from tools.example_models.convolutional import ResNetConfig, UNetConfig, build_resnet18, build_unet
 from tools.example_models.efficientnet import EfficientNetConfig, build_efficientnet_b2_elu
 from tools.example_models.espnet import ESPNetConfig, build_espnet
-from tools.example_models.fastvit import FastViTConfig, build_fastvit
+from tools.example_models.fastvit import (
+    ConvNeXtConfig,
+    FastViTConfig,
+    build_convnext,
+    build_fastvit,
+)
 from tools.example_models.mobile import MobileNetConfig, build_mobilenetv3_large
 from tools.example_models.mobilevit import MobileViTConfig, build_mobilevit
 from tools.example_models.swin import SwinConfig, build_swin

@@ -27,7 +27,7 @@ from tests.fuzz.networks import stack
 from tests.scheduler.passes.pass_check import weight
 from tests.scheduler.support.programs import Array, artifact_of, loaded, plan_of
 from tests.support.selection import quick_cases
-from tools.describe.tuning import describe_precision
+from tools.describe.compilation import describe_precision
 
 HALVES = CompileContext(precision="fp16")
 # A device like this one on which conversions cost nothing.

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.adreno.stand_in import stand_in, starts
-from tools.adreno.build import Failure, build
-from tools.adreno.sources import Source, kernel_sources
+from tools.adreno.build import Failure, Source, build, kernel_sources
 from tools.adreno.statistics import KernelCode
 from tools.errors import ArtifactMismatchError, ToolchainError
 

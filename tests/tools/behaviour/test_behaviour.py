@@ -13,8 +13,14 @@ import pytest
 from cereal.schema import new_event
 from modeld.constants import T_IDXS, X_IDXS
 from tests.tools.behaviour.made_models import Made, car_state, made_truth, message
-from tools.behaviour.behaviour import Behaviour, BehaviourReader, behaviour_of, true_behaviour
-from tools.behaviour.quantities import QUANTITIES, place_of
+from tools.behaviour.quantities import (
+    QUANTITIES,
+    Behaviour,
+    BehaviourReader,
+    behaviour_of,
+    place_of,
+    true_behaviour,
+)
 from tools.behaviour.truth import read_truth
 from tools.errors import CompareError
 

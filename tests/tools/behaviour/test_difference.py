@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from tests.tools.behaviour.made_models import Made, car_state, made_truth, message
-from tools.behaviour.behaviour import Behaviour, behaviour_of, true_behaviour
 from tools.behaviour.describe import behaviour_lines
-from tools.behaviour.difference import Row, difference, figure_names, figures_of
+from tools.behaviour.difference import BehaviourVerdict, Row, difference, figure_names, figures_of
 from tools.behaviour.gates import MAX_GATES, Gate, judge, parse_gates
-from tools.behaviour.verdict import BehaviourVerdict
+from tools.behaviour.quantities import Behaviour, behaviour_of, true_behaviour
 from tools.errors import UsageError
 
 

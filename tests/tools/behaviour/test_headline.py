@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tools.behaviour.describe import behaviour_part, number
-from tools.behaviour.difference import Row, Spread
+from tools.behaviour.difference import BehaviourVerdict, Row, Spread
 from tools.behaviour.gates import Gate, judge
 from tools.behaviour.headline import (
     SUMMARY_HEADER,
@@ -19,7 +19,6 @@ from tools.behaviour.headline import (
     worst_frame,
 )
 from tools.behaviour.quantities import QUANTITIES
-from tools.behaviour.verdict import BehaviourVerdict
 
 MOVED = "The path moves by at most 2.0 mm after 2 s (frame 7)."
 NOTHING = Spread(0, math.nan, math.nan, math.nan, -1)

@@ -15,8 +15,7 @@ from cereal.frame_ring import MAGIC
 from tools.checkup import machine, surroundings
 from tools.checkup.apart import run_apart
 from tools.checkup.findings import Finding, Section, Verdict
-from tools.checkup.report_text import report_plain, report_text
-from tools.checkup.scrub import Scrubber
+from tools.checkup.report_text import Scrubber, report_plain, report_text
 from tools.checkup.sensors import Clock, read_sensors
 from tools.service import opencl_drivers
 from tools.service.opencl_drivers import Driver

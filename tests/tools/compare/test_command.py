@@ -17,7 +17,7 @@ from cereal.schema import log, read_event
 from tests.tools.behaviour.made_models import Made, car_state, made_truth, message
 from tests.tools.compare.made_logs import Change, drive, move_lines, unchanged, write_pair
 from tests.tools.conftest import Modeld, Said
-from tools.behaviour.verdict import FRAME_FIELDS
+from tools.behaviour.difference import FRAME_FIELDS
 from tools.compare.compare import OUTPUT_SERVICES
 from tools.compare.fields import layout_of
 from tools.compare.findings import Comparison

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.tools.compare.made_logs import drive, unchanged, write_log
 from tests.tools.conftest import Modeld
-from tools.compare.paths_part import paths_part
+from tools.compare.page import paths_part
 
 SIDES = ("left", "right")
 

@@ -12,9 +12,8 @@ import pytest
 
 from cereal.schema import read_event
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
-from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.drive import KEPT_MOMENTS, Moment
-from tools.drives.open_drive import DriveOptions
+from tools.drives.open_drive import DriveOptions, add_drive_arguments, drive_options
 from tools.drives.video_drive import expand, open_drive, resample
 from tools.errors import TelemetryError, UsageError
 from tools.messages.drive_messages import DRIVE_SERVICES, MIN_INTERVAL_NS, READOUT_NS, START_NS

@@ -15,8 +15,7 @@ from modeld.vehicle.calibration import Camera
 from tests.tools.conftest import Modeld
 from tests.tools.footage.clip import LABELS
 from tools.behaviour.footage import Figures, Subject, judge, lane_ahead, perfect_fit, subject_of
-from tools.behaviour.labels import LabelledFrame, Labels, read_labels
-from tools.behaviour.road_plane import RoadPlane, where_crossed
+from tools.behaviour.labels import LabelledFrame, Labels, RoadPlane, read_labels, where_crossed
 from tools.messages.camera import project
 from tools.messages.drive_log import Curves
 from tools.video.video_camera import VideoCamera

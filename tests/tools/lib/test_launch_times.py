@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tools.describe.launch_times import load_times
+from tools.describe.schedule import load_times
 from tools.errors import FileKindError
 
 MANIFEST: dict[str, Any] = {

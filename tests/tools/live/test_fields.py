@@ -18,12 +18,20 @@ from modeld.bus import DAEMON_SERVICES
 from tests.tools.live.speaker import message, unpacked
 from tools.errors import UsageError
 from tools.live.bus_feed import LiveOptions, Seen
-from tools.live.cameras import CameraTable
-from tools.live.field_ear import FieldEar, Sample
-from tools.live.fields import MAX_FIELDS, catalogue, parse_field, parse_fields, read_fields
+from tools.live.fields import (
+    MAX_FIELDS,
+    FieldEar,
+    Sample,
+    catalogue,
+    parse_field,
+    parse_fields,
+    read_fields,
+    schema_notes,
+    unit_of,
+)
 from tools.live.layout import LayoutError, load_layout, parse_layout
 from tools.live.messages import Json
-from tools.live.schema_notes import schema_notes, unit_of
+from tools.live.scene import CameraTable
 from tools.live.viewers import LiveSource, Viewer
 from tools.messages.message_values import fields_of
 

@@ -34,7 +34,6 @@ from tools.drives.segment_drive import SegmentDrive
 from tools.drives.video_drive import VideoDrive
 from tools.errors import DriveError
 from tools.live import drive_pictures, log_content, log_index
-from tools.live.cameras import CameraTable
 from tools.live.drive_pictures import (
     NoPictures,
     SegmentPictures,
@@ -42,11 +41,11 @@ from tools.live.drive_pictures import (
     picture_maker,
 )
 from tools.live.fields import parse_field
-from tools.live.health import describe_health
 from tools.live.log_index import IndexThread, LogIndex
 from tools.live.log_source import LogSource
 from tools.live.messages import Shown
-from tools.live.newest import COLUMNS, HEALTH
+from tools.live.newest import COLUMNS, HEALTH, describe_health
+from tools.live.scene import CameraTable
 from tools.live.serve import ServeOptions, log_session
 from tools.live.viewers import Source, Viewer
 

@@ -14,8 +14,8 @@ from tests.tools.playback.synthetic_drive import SyntheticDrive, brightness
 from tests.tools.waiting import wait_until
 from tools.drives.drive import KEPT_MOMENTS, Moment
 from tools.errors import DriveError
-from tools.playback.log_thread import LogThread
 from tools.playback.prefetch import DEPTH, prefetch
+from tools.playback.run_drive import LogThread
 
 
 def left() -> list[threading.Thread]:
@@ -95,7 +95,7 @@ INTERRUPTED = """
 import itertools, random, signal, sys, threading
 from tools.drives.drive import Moment
 from tools.playback.prefetch import prefetch
-from tools.playback.log_thread import LogThread
+from tools.playback.run_drive import LogThread
 
 class Drive:
     def moments(self, first=0):

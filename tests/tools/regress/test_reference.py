@@ -23,13 +23,14 @@ from tools.regress.errors import ReferenceFormatError, RegressionReferenceError
 from tools.regress.job import DriveName, JobResult, Launches, Measured
 from tools.regress.judge.leaves import (
     PREDICTIONS,
+    STEPS_OF_TOLERANCE,
+    Scale,
     decode_column,
     encode_column,
     put_together,
     take_apart,
 )
 from tools.regress.judge.packing import FieldRule, content_digest, pack, rule_of, unpack
-from tools.regress.judge.quantize import STEPS_OF_TOLERANCE, Scale
 from tools.regress.judge.reference import (
     ReferenceStore,
     from_bytes,

@@ -34,8 +34,8 @@ from tools.playback.run_drive import DigestingProgram
 from tools.regress import job as regress_job
 from tools.regress import run as regress_run
 from tools.regress.judge.frame_changes import frame_changes
+from tools.regress.judge.leaves import Scale
 from tools.regress.judge.packing import FieldRule, rule_of
-from tools.regress.judge.quantize import Scale
 from tools.regress.judge.reference import ReferenceStore
 from tools.regress.time.kernel_times import KernelChange, LaunchTime
 from tools.regress.time.timing import FrameTiming, Interval, Kernels, StoredTiming, TimingResult

@@ -22,8 +22,8 @@ from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.tools.regress.fault import plant_delay
 from tools.cli import main
 from tools.errors import ToolError
-from tools.regress.explain.explain_timing import explain_timing
 from tools.regress.run import TimingOutcome
+from tools.regress.tell.summary import explain_timing
 from tools.regress.time import timing_sides
 from tools.regress.time.kernel_times import LaunchTime, compare_kernels, describe_kernels
 from tools.regress.time.timing import (

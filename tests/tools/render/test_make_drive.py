@@ -26,9 +26,8 @@ from tools.errors import UsageError
 from tools.render.recorded_motion import recorded_motion
 from tools.render.render_file import FileJob
 from tools.render.spec import DriveSpec
-from tools.render.workers import open_workers
 from tools.render.world import World
-from tools.render.write_drive import write_drive
+from tools.render.write_drive import open_workers, write_drive
 
 ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared/data/comma2k19"

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from modeld.constants import X_IDXS
 from modeld.vehicle.calibration import Camera
 from tools.messages.camera import project
-from tools.render.driver_painter import DriverPainter
-from tools.render.painter import DRIVE_SCENERY, DrivePainter
+from tools.render.render_file import DRIVE_SCENERY, DrivePainter, DriverPainter
 from tools.render.spec import DriveSpec
-from tools.render.truth import segment_truth
 from tools.render.world import Motion, World, road_grid, seeded_motion
+from tools.render.write_drive import segment_truth
 from tools.world.view import Lens, Mount
 
 SEED = 5

@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from modeld.constants import T_IDXS, X_IDXS
 from tools.render import world as constants
 from tools.render.spec import DriveSpec
-from tools.render.truth import segment_truth
 from tools.render.world import LEFT, RIGHT, LaneChange, Motion, World, road_grid, seeded_motion
+from tools.render.write_drive import segment_truth
 from tools.world import curves
 
 

@@ -27,7 +27,7 @@ from tools.drives.video_drive import open_drive
 from tools.errors import DriveError
 from tools.messages.camera import project
 from tools.playback.frame_table import frames_path, load_frames
-from tools.views import font
+from tools.views import canvas
 from tools.views.answer import AnswerReader
 from tools.views.canvas import Canvas, text_size
 from tools.views.overlay import BLUE, GREEN, FrameFacts, draw_overlay, ribbon
@@ -129,15 +129,15 @@ def test_text_is_read_cell_by_cell() -> None:
     # Over every border; a character that the font lacks is a question mark.
     for u, v in ((-5, -5), (26, 12), (100, 100), (-100, 3)):
         Canvas(rgb).text(u, v, "ab\N{SNOWMAN}", 3, WHITE)
-    assert np.array_equal(font.text_mask("\N{SNOWMAN}", 1), font.text_mask("?", 1))
+    assert np.array_equal(canvas.text_mask("\N{SNOWMAN}", 1), canvas.text_mask("?", 1))
     # Glyphs differ and fit their cells.
-    masks = {name: font.text_mask(name, 1) for name in font._GLYPHS}
+    masks = {name: canvas.text_mask(name, 1) for name in canvas._GLYPHS}
     assert len({mask.tobytes() for mask in masks.values()}) == len(masks)
     assert all(mask.shape == (7, 6) and not mask[:, 5].any() for mask in masks.values())
     # All that the overlay writes.
     shown = "frame time model car plan curvature accel drops 0123456789.-+/% ms s km m/s² no answer"
     shown += "for this frame not valid dropped before lane change left right wanted starts"
-    assert set(shown) <= set(font._GLYPHS)
+    assert set(shown) <= set(canvas._GLYPHS)
 
 
 def test_the_path_lies_where_the_car_would_drive() -> None:

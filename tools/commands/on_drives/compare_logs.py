@@ -35,9 +35,9 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from tools.behaviour.arguments import add_gate_arguments, gates_of
 from tools.behaviour.difference import figure_names, largest_of
 from tools.behaviour.drive_result import compare_results
+from tools.behaviour.gates import add_gate_arguments, gates_of
 from tools.behaviour.truth import read_truth
 from tools.compare.compare import CompareOptions, compare_logs
 from tools.compare.describe import describe_json, describe_text

@@ -36,9 +36,8 @@ from typing import Any
 
 from cereal.log_writer import LogWriter
 from runtime.quantities import count_text
-from tools.behaviour.arguments import add_gates
 from tools.behaviour.describe import gate_lines
-from tools.behaviour.gates import Gate, parse_gates
+from tools.behaviour.gates import Gate, add_gates, parse_gates
 from tools.closed_loop.apart import drive_apart
 from tools.closed_loop.cameras import cropped_cameras, device_cameras, formats
 from tools.closed_loop.daemon_driver import ignore

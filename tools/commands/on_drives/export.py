@@ -33,8 +33,7 @@ from typing import Any
 
 from runtime.quantities import count_text
 from tools.describe.dump_log import selections
-from tools.drives.arguments import add_drive_arguments, drive_options
-from tools.drives.open_drive import open_drive
+from tools.drives.open_drive import add_drive_arguments, drive_options, open_drive
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.number_options import MOST_HZ, above

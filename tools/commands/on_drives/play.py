@@ -32,8 +32,7 @@ from typing import Final
 from cereal.clock import MonotonicClock
 from modeld.service.config import environment_prefix
 from modeld.startup import StopSignals
-from tools.drives.arguments import add_drive_arguments, drive_options
-from tools.drives.open_drive import open_drive
+from tools.drives.open_drive import add_drive_arguments, drive_options, open_drive
 from tools.errors import DriveError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.number_options import whole

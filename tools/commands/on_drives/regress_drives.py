@@ -41,16 +41,14 @@ from runtime.format.artifact import Artifact
 from runtime.opencl.device import choose_device
 from runtime.quantities import count_text
 from scheduler.errors import SchedulerError
-from tools.behaviour.arguments import gates_of
 from tools.behaviour.describe import behaviour_lines
 from tools.behaviour.difference import largest_of
-from tools.behaviour.gates import Gates
+from tools.behaviour.gates import Gates, gates_of
 from tools.behaviour.truth import FILE_NAME, Truth, joined, read_truth
 from tools.command_files import attribute
 from tools.compare.compare import CompareOptions, compare_events
 from tools.compare.tolerances import read_tolerances
-from tools.drives.arguments import drive_options
-from tools.drives.open_drive import DriveOptions
+from tools.drives.open_drive import DriveOptions, drive_options
 from tools.drives.openpilot import segment_directories
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
@@ -61,7 +59,6 @@ from tools.regress.drive_list import parse_shard
 from tools.regress.environment import model_hash
 from tools.regress.explain.bisect import bisect
 from tools.regress.explain.explain import Beliefs, Explanation, explain
-from tools.regress.explain.explain_timing import explain_timing
 from tools.regress.job import Job, JobResult
 from tools.regress.judge.against import against_directory, read_against
 from tools.regress.judge.prune import remove, unused_references
@@ -71,7 +68,7 @@ from tools.regress.pool import OnResult, WorkDirectory, run_jobs
 from tools.regress.run import Plan, RunJobs, RunVerdict, default_processes, regress, work_directory
 from tools.regress.tell.page import write_report
 from tools.regress.tell.pictures import write_pictures
-from tools.regress.tell.summary import conclusion, error_lines, junit, markdown
+from tools.regress.tell.summary import conclusion, error_lines, explain_timing, junit, markdown
 from tools.regress.tell.whole import all_figure_names
 from tools.report.history import note_run
 from tools.report.report_page import write_page

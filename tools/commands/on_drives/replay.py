@@ -40,9 +40,14 @@ from cereal.frames import STREAMS
 from runtime.files.whole_file import whole_file
 from runtime.quantities import count_text
 from tools.command_files import check_files
-from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.drive import Drive, DriveInfo
-from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
+from tools.drives.open_drive import (
+    DriveOptions,
+    add_drive_arguments,
+    drive_options,
+    expand_drives,
+    open_drive,
+)
 from tools.errors import UsageError
 from tools.lib.json_output import json_text, print_json
 from tools.lib.number_options import whole

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modeld.startup import StopRequested, StopSignals
-from tools.drives.arguments import add_drive_arguments, drive_options
+from tools.drives.open_drive import add_drive_arguments, drive_options
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.number_options import above, whole

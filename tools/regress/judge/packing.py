@@ -29,6 +29,7 @@ from tools.regress.judge.leaves import (
     FLOAT,
     INTEGER,
     Leaves,
+    Scale,
     decode_column,
     encode_column,
     field_of,
@@ -36,7 +37,6 @@ from tools.regress.judge.leaves import (
     put_together,
     take_apart,
 )
-from tools.regress.judge.quantize import Scale
 
 VERSION: Final = 1
 # What a damaged file may make us allocate: a ten-minute drive takes a tenth of it.

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.quantities import count_text
-from tools.behaviour.behaviour import Behaviour, behaviour_of, true_behaviour
-from tools.behaviour.difference import Sides
+from tools.behaviour.difference import BehaviourVerdict, Sides, judge_behaviour
 from tools.behaviour.gates import Gates
+from tools.behaviour.quantities import Behaviour, behaviour_of, true_behaviour
 from tools.behaviour.truth import Truth
-from tools.behaviour.verdict import BehaviourVerdict, judge_behaviour
 from tools.compare.describe import short_number
 from tools.compare.findings import Comparison, Finding
 from tools.errors import CompareError, ToolError

@@ -12,6 +12,7 @@ from xml.etree import ElementTree as Xml
 
 from runtime.quantities import count_text
 from tools.lib.table import printable
+from tools.regress.explain.explain import Explanation
 from tools.regress.judge.verdict import SHOWN_CHANGES, DriveVerdict
 from tools.regress.run import RunVerdict, TimingOutcome
 from tools.regress.tell.whole import TITLE, WholeVerdict, gate_word
@@ -238,3 +239,20 @@ def _note(case: Xml.Element, tag: str, *texts: str) -> None:
 def _xml_text(text: str) -> str:
     """Return text without characters that XML does not have."""
     return "\n".join(printable(line) for line in text.split("\n"))
+
+
+# --- Says with --explain what became slower, as `explain` says why a drive changed ------------
+
+
+def explain_timing(outcome: TimingOutcome) -> Explanation:
+    """Say what became slower, of an entry whose timing gate failed.
+
+    Its `largest` is in ms, of a frame.
+    """
+    verdict = outcome.verdict
+    lines = verdict.lines or (verdict.text,)
+    name = f"the speed of {outcome.entry}"
+    if not verdict.slower_kernels:
+        return Explanation(name, "speed", lines)
+    worst = verdict.slower_kernels[0]
+    return Explanation(name, "speed", lines, -1, worst.names[0], worst.nodes, worst.lost_ms)

@@ -9,9 +9,8 @@ import pytest
 
 from tests.adreno.golden import compare, records_of
 from tests.tools.adreno.with_compiler.planted import WORSE, planted
-from tools.adreno.build import Built, Failure, build
+from tools.adreno.build import Built, Failure, Source, build, kernel_sources
 from tools.adreno.cost import GPU_TABLE, EntryCost, entry_cost
-from tools.adreno.sources import Source, kernel_sources
 from tools.adreno.statistics import read_log
 from tools.adreno.toolchain import Toolchain, find_toolchain
 from tools.errors import ToolchainMissingError

@@ -22,7 +22,6 @@ from tools.training.export import export
 from tools.training.export.export import Trained, Written, vision_model, write_models
 from tools.training.export.onnx_weights import EightBitGraph, WeightedGraph
 from tools.training.heads import PLAN, VISION_HEADS, VISION_TARGETS, Singles
-from tools.training.limits import check_sizes
 from tools.training.networks.architecture import MIDDLE
 from tools.training.networks.networks import as_input
 from tools.training.networks.parts import ConvNorm
@@ -30,7 +29,7 @@ from tools.training.networks.rounded_networks import fold_norms, round_weights, 
 from tools.training.networks.rounding import in_eight_bits
 from tools.training.networks.scaling import part_of
 from tools.training.options import TrainingOptions
-from tools.training.training import Training
+from tools.training.training import Training, check_sizes
 
 FILES = ("vision.onnx", "policy.onnx")
 # What weights of 11 bits may change, in units of the scaling: the most, and the root mean square.
