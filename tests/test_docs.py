@@ -253,6 +253,25 @@ def test_relative_links_resolve(name: str) -> None:
     assert not broken
 
 
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub and the site make them."""
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_anchors_of_links_resolve(name: str) -> None:
+    broken = []
+    for target in LINK.findall(FENCE.sub("", read(name))):
+        path, _, anchor = target.partition("#")
+        page = (ROOT / name).parent / path if path else ROOT / name
+        if "://" in target or not anchor or page.suffix != ".md":
+            continue
+        if anchor not in anchors(page.read_text(encoding="utf-8")):
+            broken.append(target)
+    assert not broken
+
+
 def test_decisions_have_distinct_numbers() -> None:
     numbers = [path.name[:4] for path in (ROOT / "docs/adr").glob("*.md")]
     assert len(numbers) > 10

@@ -59,7 +59,7 @@ def run(tree: Path, *words: str) -> str:
 
 
 def test_there_is_a_recipe_for_each_common_change() -> None:
-    tried = ["An ONNX operator", "An op of the IR", "A pass", "A message field", "A target row"]
+    tried = ["An ONNX operator", "An op of the IR", "A pass", "A message field", "A device row"]
     assert list(RECIPES) == [*tried, "An interface revision"]
 
 
