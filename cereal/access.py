@@ -1,7 +1,6 @@
-"""Says in a few words why a path may not be used: whose it is, its mode, and who asks.
+"""Says in a few words why a path may not be used: its owner, its mode, and who asks.
 
-Modes of what this package makes are set on purpose, whatever the umask of the process is
-(docs/formats/bus.md, ADR 0092); this is for the reader of a refusal.
+The modes of what this package makes do not depend on the umask (docs/formats/bus.md, ADR 0092).
 """
 
 import grp
@@ -22,9 +21,10 @@ ADVICE: Final = (
 
 
 def owner_and_mode(path: Path) -> str:
-    """Return whose `path` is, for a message: "/run/b belongs to root:root with mode 0755".
+    """Return the owner of `path` for a message: "/run/b belongs to root:root with mode 0755".
 
-    Where it cannot be looked at, this is said of the lowest directory above it that can.
+    If this process cannot look at it, the message is about the lowest directory above that it can
+    see.
     """
     for place in (path, *path.parents):
         try:
@@ -88,11 +88,9 @@ class _Socket(NamedTuple):
 
 
 def holder_of_port(port: int, host: str) -> str | None:
-    """Return who holds a TCP port, as "process 4711 (./bridge)"; None where nobody can tell.
+    """Return who holds a TCP port, as "process 4711 (./bridge)"; None if nobody can tell.
 
-    Args:
-        port: That could not be bound.
-        host: Where; anything but a number, as "*" or a name, is taken for every address.
+    A `host` that is not a number, such as "*" or a name, stands for every address.
     """
     wanted: _Ip | None = None
     with suppress(ValueError):

@@ -51,10 +51,8 @@ def nv12_format(width: int, height: int) -> FrameFormat:
     """Return the padded layout that the cameras use for `width` x `height` pixels.
 
     Source: VENUS NV12 rules of the Snapdragon 845 (luma rows in multiples of 128 bytes, planes of
-    32 and 16 rows, and the room its compressor asks for); 1928x1208 takes 4,804,608 bytes.
-
-    Raises:
-        ValueError: a side is odd or not positive: NV12 has one chroma sample per 2 x 2 pixels.
+    32 and 16 rows, and the room its compressor asks for); 1928x1208 takes 4,804,608 bytes. Raises
+    ValueError if a side is odd or not positive: NV12 has one chroma sample per 2 x 2 pixels.
     """
     _check_sides(width, height)
     stride = _align(width, 128)
@@ -67,10 +65,9 @@ def nv12_format(width: int, height: int) -> FrameFormat:
 
 
 def nv12_unpadded(width: int, height: int) -> FrameFormat:
-    """Return the layout without padding: rows end with their pixels, chroma follows luma at once.
+    """Return the layout without padding; raise ValueError as `nv12_format` does.
 
-    Raises:
-        ValueError: as for `nv12_format`.
+    Rows end with their pixels, and chroma follows luma at once.
     """
     _check_sides(width, height)
     return FrameFormat(width, height, width, width * height, width * height * 3 // 2)
@@ -124,15 +121,10 @@ class Record:
 
 
 class Mapping:
-    """A mapped ring file, by writer or reader.
+    """A mapped ring file of a writer or a reader; messages call it `where`.
 
-    Args:
-        descriptor: Open file; stays open (and locked, for the writer) as long as the mapping.
-        where: The file's name, for messages.
-        writable: Map for writing.
-
-    Raises:
-        FrameError: the file is no ring of this version, or its header contradicts its size.
+    The open `descriptor` stays open (and locked, for the writer) as long as the mapping. Raises
+    FrameError if the file is no ring of this version, or its header contradicts its size.
     """
 
     def __init__(self, descriptor: int, where: Path, *, writable: bool) -> None:
@@ -223,7 +215,7 @@ class Mapping:
     def read(self, number: int) -> Record | None:
         """Return what is known of frame `number`.
 
-        None if its slot was taken for a newer one, or if its id is none that a message can carry.
+        None if a newer one has its slot, or if no message can carry its id.
         """
         start = self._record(number)
         if int(self.words[start + _SEQUENCE]) != 2 * number:

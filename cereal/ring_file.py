@@ -34,10 +34,8 @@ def create(path: Path, form: FrameFormat, count: int) -> Mapping:
     """Make a ring file at `path`, replacing one whose writer is gone.
 
     The file appears under its name only when it is complete and locked, so a reader never sees a
-    half-made one.
-
-    Raises:
-        FrameError: another writer lives, the memory is not there, or this process may not.
+    half-made one. Raises FrameError if another writer lives, memory is short, or permission is
+    missing.
     """
     temporary = _beside(path)
     try:
@@ -71,11 +69,7 @@ def create(path: Path, form: FrameFormat, count: int) -> Mapping:
 
 
 def attach(path: Path) -> Mapping:
-    """Map an existing ring for reading.
-
-    Raises:
-        FrameError: there is none, it is damaged, or this process may not read it.
-    """
+    """Map a ring for reading; raise FrameError if it is missing, damaged or not permitted."""
     try:
         descriptor = os.open(path, _READ)
     except OSError as error:
@@ -116,8 +110,8 @@ def has_writer(path: Path) -> bool:
 def unusable(path: Path) -> str | None:
     """Return in one line why the ring at `path` cannot be read; None if it can, or is not there.
 
-    What a writer left that is gone counts only where the file may not be read, since of that
-    nobody can tell whether its writer lives.
+    The ring of a dead writer counts only if it may not be read: nobody can tell then whether its
+    writer lives.
     """
     try:
         descriptor = os.open(path, _READ)
@@ -169,11 +163,7 @@ def _publish_file(temporary: Path, path: Path) -> None:
 
 
 def _open_guard(path: Path) -> int:
-    """Open the lock file of a directory, which all who write rings there must be able to.
-
-    Raises:
-        FrameError: it cannot be opened or made.
-    """
+    """Open, or make, the lock file of a directory, which every writer of rings there must open."""
     try:
         try:
             guard = os.open(path, _READ)

@@ -39,19 +39,13 @@ class FieldLayout(TypedDict):
 
 
 class SchemaLayout(TypedDict):
-    """A schema.
+    """A schema."""
 
-    Attributes:
-        root: number of the structure that messages are.
-        names: of structures and enumerations, by number.
-        structs: number -> ordinal, as text -> field; fields of groups among them.
-        enums: number -> enumerants in order.
-    """
-
-    root: str
-    names: dict[str, str]
+    root: str  # number of the structure that messages are
+    names: dict[str, str]  # of structures and enumerations, by number
+    # number -> ordinal, as text -> field; fields of groups too
     structs: dict[str, dict[str, FieldLayout]]
-    enums: dict[str, list[str]]
+    enums: dict[str, list[str]]  # number -> enumerants in order
 
 
 def layout_of(schema: Any) -> SchemaLayout:

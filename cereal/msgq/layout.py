@@ -39,15 +39,13 @@ class Words(Protocol):
 
 
 class Memory(Protocol):
-    """A mapped ring. Other processes may come between any two accesses.
+    """A mapped ring.
 
-    Attributes:
-        size: Bytes of data.
-        words: The header, without sign.
-        sizes: The data as words with sign: where a record begins, its size.
+    Other processes may come between any two accesses. `words` is the unsigned header. `sizes` is
+    the data as signed words: a record begins with its size.
     """
 
-    size: int
+    size: int  # bytes of data
 
     @property
     def words(self) -> Words:

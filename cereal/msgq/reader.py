@@ -28,23 +28,16 @@ _RESET_TRIES = 4
 class RingReader:
     """One of the readers of a ring.
 
-    It hears what is sent from its registration on. Its place is one of 15 in the header: uid,
+    It receives messages sent after its registration. Its place is one of 15 in the header: uid,
     position, and a flag that the writer clears before it writes over what has not been read. The
     reader then loses what it has not read, and goes on with the newest.
-
-    Attributes:
-        memory: The ring.
-        uid: Of this reader; a random upper half, and the thread to wake.
-        conflate: Take the newest message only.
-        lost: How often the writer has overtaken it.
-        damaged: How often the ring held what no writer leaves there.
     """
 
     memory: Memory
-    uid: int
-    conflate: bool = False
-    lost: int = 0
-    damaged: int = 0
+    uid: int  # a random upper half, and the thread to wake
+    conflate: bool = False  # take the newest message only
+    lost: int = 0  # how often the writer has overtaken it
+    damaged: int = 0  # how often the ring held what no writer leaves there
     _slot: int = -1
 
     def register(self) -> None:
@@ -141,8 +134,8 @@ class RingReader:
     def _walk(self, at: int, head: int) -> tuple[int, int, int] | None:
         """Find the record to take: its offset, its size and the pointer to what follows it.
 
-        The size is 0 where only the end of the ring was passed; None where no ring can be so.
-        The reader's own position stays where it was, so the writer meets that first.
+        The size is 0 at the end of the ring; None is an impossible ring. The reader's own position
+        stays, so the writer meets that first.
         """
         size, sizes = self.memory.size, self.memory.sizes
         offset = count = 0

@@ -33,7 +33,7 @@ T = TypeVar("T")
 def block() -> None:
     """Block the signal in the calling thread, and so in all threads and processes it starts.
 
-    For the first thing that a process does which will wait. Idempotent.
+    Idempotent. A process must call it before anything that waits.
     """
     if signal.getsignal(SIGNAL) is signal.SIG_DFL and _is_main_thread():
         # The compiler inside PoCL unblocks all signals where one of its own arrives, as of a file
@@ -61,22 +61,14 @@ def this_thread() -> int:
 
 
 def new_uid(thread: int = 0) -> int:
-    """Return a uid for a place in a ring.
-
-    Args:
-        thread: That is to be woken; 0: nobody, as the reader looks by itself.
-    """
+    """Return a uid for a place in a ring; writers wake `thread`, or nobody if it is 0."""
     return (secrets.randbits(31) + 1) << 32 | thread
 
 
 class Waiter:
-    """Waits for what writers send.
+    """Waits for messages by the signal, or by looking again and again.
 
-    Args:
-        by_signal: Wait for the signal; else look again and again. None: as `is_ours` says.
-
-    Attributes:
-        by_signal: As decided.
+    `by_signal` None: as `is_ours` says.
     """
 
     def __init__(self, *, by_signal: bool | None = None) -> None:
@@ -95,13 +87,10 @@ class Waiter:
         return thread
 
     def wait(self, take: Callable[[], T], idle: Callable[[], None], deadline_s: float) -> T:
-        """Wait until something can be taken, or a moment of the monotonic clock.
+        """Wait until something can be taken, or until `deadline_s` of the monotonic clock.
 
-        Args:
-            take: Takes it; nothing, or none, where there is none. Called before each wait, as a
-                signal stays pending until it is waited for.
-            idle: Called before the thread sleeps.
-            deadline_s: When to give up.
+        `take` returns something empty if there is nothing; it is called before each wait, as a
+        signal stays pending until it is waited for. `idle` is called before the thread sleeps.
         """
         while not (taken := take()):
             remaining_s = deadline_s - time.monotonic()
@@ -122,11 +111,7 @@ class Waiter:
 
 
 class Waker:
-    """Wakes readers.
-
-    A thread that has ended is not woken again: its number may come to be another program's, which
-    the signal would end.
-    """
+    """Wakes readers, except threads that ended: another program may have their number by now."""
 
     def __init__(self) -> None:
         self._ended: set[int] = set()

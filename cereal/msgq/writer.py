@@ -23,12 +23,7 @@ from cereal.msgq.layout import (
 
 @dataclass(slots=True)
 class RingWriter:
-    """The one writer of a ring.
-
-    Attributes:
-        memory: The ring.
-        uid: Of this writer.
-    """
+    """The one writer of a ring."""
 
     memory: Memory
     uid: int
@@ -53,8 +48,7 @@ class RingWriter:
     def send(self, data: bytes) -> bool:
         """Write a message; readers that have not read what it overwrites lose that.
 
-        Returns:
-            False, and nothing is written, if another writer has the ring or it does not fit.
+        Returns False and writes nothing if another writer has the ring or it does not fit.
         """
         memory = self.memory
         words, size = memory.words, memory.size

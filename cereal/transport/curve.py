@@ -36,28 +36,19 @@ _MOST_SAID: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """The keys of a machine, in the 40 characters that ZeroMQ writes them in.
+    """The keys of a machine, in the 40 characters that ZeroMQ writes them in."""
 
-    Attributes:
-        directory: Where they are from.
-        public: Its own.
-        secret: Its own.
-        peers: Of those that may listen to what it publishes; it may itself.
-        server: Of the machine that it listens to; None: not known.
-    """
-
-    directory: Path
+    directory: Path  # where they are from
     public: bytes
     secret: bytes = field(repr=False)
-    peers: frozenset[bytes]
-    server: bytes | None
+    peers: frozenset[bytes]  # may listen to what it publishes, as may itself
+    server: bytes | None  # of the machine that it listens to; None: not known
 
     @classmethod
     def read(cls, directory: Path) -> Self:
         """Return the keys in a directory, as they are now.
 
-        Raises:
-            TransportError: One is missing, damaged, or a secret that others may read.
+        Raises TransportError if one is missing, damaged, or a secret that others may read.
         """
         public, secret = _own(directory / SECRET_NAME)
         peers = directory / PEERS_NAME
@@ -75,14 +66,9 @@ class CurveKeys:
         socket.zap_domain = _DOMAIN.encode()
 
     def protect_subscriber(self, socket: "zmq.Socket[bytes]", *, to_itself: bool) -> None:
-        """Connect a socket to the one machine only whose key is known; before it connects.
+        """Let an unconnected socket connect only to the machine whose key is known, or to itself.
 
-        Args:
-            socket: Not connected yet.
-            to_itself: That machine is this one.
-
-        Raises:
-            TransportError: The key is not known.
+        Raises TransportError if the key is not known.
         """
         server = self.public if to_itself else self.server
         if server is None:
@@ -125,13 +111,10 @@ class _Listeners:
 
 
 def make_keys(directory: Path) -> bool:
-    """Make the keys of a machine that are not there yet; nothing is written over.
-
-    Returns:
-        Whether there were none before.
+    """Make the missing keys of a machine, overwriting none; return whether there were none before.
 
     Raises:
-        TransportError: What is there is damaged.
+        TransportError: An existing key is damaged.
         OSError: The directory cannot be written.
     """
     (directory / PEERS_NAME).mkdir(parents=True, exist_ok=True)

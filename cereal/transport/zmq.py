@@ -40,10 +40,10 @@ class ZmqTransport:
 
     Args:
         address: "tcp://HOST" (port by service; "tcp://HOST:+N" with all ports moved by N) or
-            "ipc:///DIR" (one socket file per service; the directory must be there). "tcp://*"
+            "ipc:///DIR" (one socket file per service; the directory must exist). "tcp://*"
             publishes on all interfaces: anyone who reaches the machine can then read, without keys.
         elsewhere: Service -> its address, where that is another one.
-        stack: Whose names and ports the endpoints have; services keep their names of 2025.
+        stack: Gives names and ports of the endpoints; services keep their names of 2025.
         keys: For addresses that leave the machine; loopback and socket files need none. Without,
             such addresses are used as they are, which the log says.
 
@@ -83,8 +83,7 @@ class ZmqTransport:
     def publisher(self, service: str) -> "ZmqPublisher":
         """Bind the endpoint of `service`.
 
-        Raises:
-            TransportError: it is taken, this process may not make it, or its path is too long.
+        Raises TransportError if it is taken, this process may not make it, or its path is too long.
         """
         endpoint = self.endpoint(service, bind=True)
         path = ipc.path_of(endpoint)
@@ -114,12 +113,9 @@ class ZmqTransport:
     def subscriber(self, service: str, *, conflate: bool = False) -> "ZmqSubscriber":
         """Connect to the endpoint of `service`; retries in the background until it is bound.
 
-        A socket that is there and may not be used is said in the log; it may be replaced by
-        another, so the subscriber stays. `log_refused` tells later.
-
-        Raises:
-            TransportError: the endpoint is not one, its directory is not there or is closed, or
-                the key of its machine is not known.
+        A socket that exists but may not be used is logged; it may be replaced, so the subscriber
+        stays. `log_refused` reports it later. Raises TransportError if the endpoint is not one, its
+        directory is missing or closed, or the key of its machine is not known.
         """
         endpoint = self.endpoint(service)
         path = ipc.path_of(endpoint)
@@ -151,9 +147,9 @@ class ZmqTransport:
         return subscriber
 
     def refused(self) -> Mapping[str, str]:
-        """Return of each service whose socket this process may not use why, in one line.
+        """Return, in one line for each service, why this process may not use its socket.
 
-        ZeroMQ retries for ever and tells nobody. It takes one system call for each subscriber, and
+        ZeroMQ retries for ever and silently. This takes one system call for each subscriber, and
         may be called from another thread than the one that receives.
         """
         reasons = {}
@@ -240,8 +236,7 @@ class ZmqPublisher:
     def send(self, data: bytes) -> None:
         """Send `data`; a subscriber whose queue is full misses it.
 
-        Raises:
-            TransportError: the process was forked since, or the publisher is closed.
+        Raises TransportError if the process was forked since, or the publisher is closed.
         """
         if os.getpid() != self._pid:
             # A ZeroMQ context does not survive a fork: both processes would write one stream.
@@ -271,11 +266,7 @@ class ZmqPublisher:
         return self._has_readers
 
     def is_read(self) -> bool:
-        """Raise: ZeroMQ does not tell.
-
-        Raises:
-            TransportError: always.
-        """
+        """Raise TransportError: ZeroMQ does not tell."""
         raise TransportError(
             f"zmq transport, {self._service}: expected a transport that knows what its readers "
             "have taken, got ZeroMQ, which does not; use msgq or memory, or wait for an answer"
@@ -299,11 +290,7 @@ class ZmqPublisher:
 
 
 class ZmqSubscriber:
-    """Receiving end: a connected SUB socket.
-
-    Attributes:
-        lost: 0, as ZeroMQ does not tell.
-    """
+    """Receiving end: a connected SUB socket. ZeroMQ does not count lost messages."""
 
     lost: Final = 0
 

@@ -26,14 +26,10 @@ _PAUSE_S: Final = 0.01
 
 
 class Listener:
-    """Answers clients until it is closed; one that says nothing keeps nobody waiting.
+    """Answers clients until it is closed; a silent one keeps nobody waiting.
 
-    Args:
-        path: Of the socket.
-        replies: Of the number of each stream what its clients get, bytes and descriptors.
-
-    Raises:
-        FrameError: another server lives at the path, or it cannot be used.
+    `replies` has the bytes and descriptors that clients get, by the number of the stream. Raises
+    FrameError if another server lives at the path, or it cannot be used.
     """
 
     def __init__(self, path: Path, replies: Mapping[int, tuple[bytes, list[int]]]) -> None:
@@ -128,11 +124,7 @@ def _bind(path: Path) -> socket.socket:
 
 
 def _lives(path: Path) -> bool:
-    """Tell whether a server answers at a path; one that is only slow counts as living.
-
-    Raises:
-        FrameError: there is something else than a socket.
-    """
+    """Tell whether a server answers at a path; one that is only slow counts as living."""
     conversation = Conversation(path)
     try:
         if conversation.identity() is None:
