@@ -95,8 +95,7 @@ class Gate:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the harness wants the next receive to wait; raise TransportError if it is gone.
-        """
+        """Whether the harness wants the next receive to wait; TransportError if it is gone."""
         return self._read()[self._kind.enabled_at] != 0
 
     def open(self) -> None:

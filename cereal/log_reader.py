@@ -266,8 +266,7 @@ class _StreamError(Exception):
 
 
 class _Stream:
-    """One compressed stream from byte `start` of the file, read byte by byte from `slow_from` on.
-    """
+    """One compressed stream from byte `start` of the file, read bytewise from `slow_from` on."""
 
     def __init__(
         self,

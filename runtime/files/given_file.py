@@ -39,13 +39,9 @@ def what_is(mode: int) -> str:
 def open_given(path: Path, max_bytes: int | None = None) -> BinaryIO:
     """Open an ordinary file for reading; links are followed.
 
-    Args:
-        path: of the file.
-        max_bytes: a longer file is refused; None: any length.
-
     Raises:
         NotAFileError: it is a directory, device, FIFO or socket.
-        OSError: it cannot be opened, or is too long (EFBIG).
+        OSError: it cannot be opened, or is longer than `max_bytes` (EFBIG).
     """
     # Opening some devices does something, so nothing but a file is opened at all.
     _check(path, path.stat(), max_bytes)
@@ -60,11 +56,7 @@ def open_given(path: Path, max_bytes: int | None = None) -> BinaryIO:
 
 
 def read_given(path: Path, max_bytes: int) -> bytes:
-    """Return what is in an ordinary file of at most so many bytes.
-
-    Raises:
-        NotAFileError, OSError: as `open_given`.
-    """
+    """Return the content of an ordinary file of at most `max_bytes`; raise as `open_given`."""
     with open_given(path, max_bytes) as file:
         # It may have grown, and files of /proc have no size.
         content = file.read(max_bytes + 1)
@@ -105,22 +97,14 @@ class FileChangedError(Exception):
 class PrivateCopy:
     """The memory that a file is copied to, while that goes on.
 
-    Use it in a `with` block: whatever ends the block ends the copying, too.
-
-    Attributes:
-        memory: as long as the file; bytes are those of the file as far as `wait` says so.
-        size: bytes.
+    Use it in a `with` block: whatever ends the block ends the copying, too. `memory` has the `size`
+    of the file; its bytes are the file's as far as `wait` says so.
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        """Open a file.
+        """Open an ordinary file; one longer than `max_bytes` gives an empty `memory` and a `size`.
 
-        Args:
-            path: of an ordinary file.
-            max_bytes: a longer one is not copied: `memory` is then empty, `size` is the file's.
-
-        Raises:
-            OSError: it cannot be opened, is no ordinary file, or there is no memory for it.
+        Raises OSError if it cannot be opened, is no ordinary file, or there is no memory for it.
         """
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(open_given(path))
@@ -169,11 +153,7 @@ class PrivateCopy:
             chunk.result()
 
     def pieces(self, start: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of bytes from `start` to the end, each when it is there.
-
-        Raises:
-            OSError, FileChangedError: as `wait`.
-        """
+        """Yield ranges of bytes from `start` to the end, each when it is there; raise as `wait`."""
         while start < len(self.memory):
             end = min(len(self.memory), (start // CHUNK_BYTES + 1) * CHUNK_BYTES)
             self.wait(end)

@@ -27,10 +27,9 @@ MISSING = (
 
 
 def ensure_linker() -> bool:
-    """Make sure that PoCL will find a linker; prepend a directory to PATH if that is needed.
+    """Put a linker for PoCL on PATH if it lacks one; return whether there is one now.
 
-    Returns:
-        Whether there is one now. Where not, no PoCL device may be used (see MISSING).
+    Without one no PoCL device may be used (see MISSING).
     """
     # Python looks in a default place where PATH is not set at all; PoCL's linker driver does not.
     os.environ.setdefault("PATH", os.defpath)
@@ -98,8 +97,7 @@ _NAMES: Final = frozenset({_BASELINE, *(name for name, _ in _LEVELS)})
 def level_of(flags: frozenset[str]) -> str:
     """Return the best psABI level, or `VNNI`, that a CPU with these flags is, as clang names it.
 
-    Args:
-        flags: as in /proc/cpuinfo, where Linux leaves out what it does not save at a switch.
+    The flags are those in /proc/cpuinfo, which omits what Linux does not save at a switch.
     """
     best = _BASELINE
     # A level counts only if all levels below it are there, so the first gap ends the search.
@@ -151,7 +149,7 @@ def name_in_force(handle: cl.Device) -> str | None:
 
 
 def rename(handle: cl.Device, name: str) -> bool:
-    """Let the compiler take the CPU for another one from now on; whether that could be done.
+    """Let the compiler take the CPU for another one from now on; return whether that worked.
 
     Only before the device's first successful build: LLVM keeps what it made for the old name.
     """

@@ -42,15 +42,7 @@ _STREAM: Final = threading.Lock()
 
 
 def build(program: cl.Program, options: str = "") -> cl.Program:
-    """Build a program and return it.
-
-    Args:
-        program: made from source or from a binary.
-        options: of the compiler.
-
-    Raises:
-        pyopencl.Error: it does not build; the text holds the build log.
-    """
+    """Build a program and return it; pyopencl.Error holds the build log."""
     pocl_directory.ensure()
     with _STREAM, warnings.catch_warnings(), _without_counts():
         # A log that is not empty is a warning to pyopencl; for us it is for those who debug.
@@ -141,12 +133,8 @@ class ProgramCache:
     def build(self, spec: ProgramSpec, target: TargetSpec | None = None) -> cl.Program:
         """Return `spec` built: from memory, the artifact's binary, the cache, else the source.
 
-        Args:
-            spec: source, options and possibly a binary.
-            target: what the binary was made for; it is used only on that device and driver.
-
-        Raises:
-            BuildError: the compiler rejects the source; holds its first error.
+        The binary is used only on its `target`, a device and driver. Raises BuildError with the
+        first error of the compiler if it rejects the source.
         """
         key = cache_key(spec.source, spec.options, self.device.info)
         program = self._built.get(key)
@@ -170,9 +158,9 @@ class ProgramCache:
     def save(self) -> None:
         """Write the programs that were compiled to disk; call it after their first launches.
 
-        PoCL compiles a kernel again for the work-group size and grid of its first launch. A
-        binary taken before that lacks the result, and each start would compile it again
-        (measured: 22 ms a kernel, PoCL 3.0).
+        PoCL compiles a kernel again for the work-group size and grid of its first launch. An
+        earlier binary lacks the result, and each start would compile it again (measured: 22 ms a
+        kernel, PoCL 3.0).
         """
         for key, program in self._unsaved.items():
             binary = binary_of(program)

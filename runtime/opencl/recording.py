@@ -20,14 +20,10 @@ Version = tuple[int, int, int]
 
 
 class CommandBuffers:
-    """Records launches; see `runtime.opencl.recording.Recorder`.
+    """Records launches for a queue; see `runtime.opencl.recording.Recorder`.
 
-    Args:
-        queue: that replays enqueue to.
-        mutable: version of the layer that changes arguments; None without it.
-
-    Raises:
-        RecordingError: the driver lacks a function.
+    `mutable` is the version of the layer that changes arguments; None without it. Raises
+    RecordingError if the driver lacks a function.
     """
 
     def __init__(self, queue: cl.CommandQueue, mutable: Version | None) -> None:
@@ -45,11 +41,7 @@ class CommandBuffers:
             self.update = api.extension_function(queue.device, name, prototype)
 
     def record(self, launches: Sequence[Launch]) -> CommandBuffer:
-        """Record launches, with the arguments that their kernels have now.
-
-        Raises:
-            RecordingError: the driver refuses.
-        """
+        """Record launches, with their kernels' present arguments, or raise RecordingError."""
         status = api.Int()
         queues = (api.Pointer * 1)(self._queue)
         # A driver without the layer must be asked neither for changes nor for handles.
@@ -79,10 +71,10 @@ class CommandBuffers:
 
 
 class CommandBuffer:
-    """What was recorded; see `runtime.opencl.steps.Recording`.
+    """A recorded buffer; see `runtime.opencl.steps.Recording`.
 
-    It remembers arguments that it was given. What describes a change is made at the first one of an
-    argument and used again.
+    It remembers arguments that it was given. The description of a change is made at the first one
+    of an argument and used again.
     """
 
     submissions = 1
@@ -152,14 +144,10 @@ class CommandBuffer:
 
 
 class RecordableQueue:
-    """Records launches; see `runtime.opencl.recording.Recorder`.
+    """Records launches for a queue; see `runtime.opencl.recording.Recorder`.
 
-    Args:
-        queue: that replays enqueue to.
-        longest: launches of one recording.
-
-    Raises:
-        RecordingError: the driver has no such queue.
+    A recording has at most `longest` launches. Raises RecordingError if the driver has no such
+    queue.
     """
 
     def __init__(self, queue: cl.CommandQueue, longest: int) -> None:
@@ -177,11 +165,7 @@ class RecordableQueue:
             raise RecordingError(f"no recordable queue: {error}") from error
 
     def record(self, launches: Sequence[Launch]) -> LaunchesOfQueue:
-        """Record launches, with the arguments that their kernels have now.
-
-        Raises:
-            RecordingError: the driver refuses.
-        """
+        """Record launches, with their kernels' present arguments, or raise RecordingError."""
         made = LaunchesOfQueue(self)
         try:
             for start in range(0, len(launches), self.longest):
@@ -241,7 +225,7 @@ class LaunchesOfQueue:
 
 
 class _Part:
-    """One recording, and all arguments that are not what was recorded.
+    """One recording, and all arguments that have changed since.
 
     They are given with every replay, as nothing says that drivers remember them.
     """
@@ -274,18 +258,12 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """What a device says of recordings.
+    """A device's support of recordings."""
 
-    Attributes:
-        extension: its name.
-        longest: launches of one recording; 0 for any number.
-        changes: whether arguments may change from run to run.
-        mutable: version of the layer of command buffers that changes them, None without it.
-    """
-
-    extension: str
-    longest: int
-    changes: bool
+    extension: str  # its name
+    longest: int  # launches of one recording; 0 for any number
+    changes: bool  # whether arguments may change from run to run
+    # version of the layer of command buffers that changes them
     mutable: tuple[int, int, int] | None = None
 
 
@@ -312,19 +290,11 @@ class Recorder(Protocol):
     """Records launches for one queue, which runs in order."""
 
     def record(self, launches: Sequence[Launch]) -> Recording:
-        """Record launches, with the arguments that their kernels have now.
-
-        Raises:
-            RecordingError: the driver refuses.
-        """
+        """Record launches, with their kernels' present arguments, or raise RecordingError."""
 
 
 def recorder_of(support: Support, queue: cl.CommandQueue) -> Recorder:
-    """Return what records for a queue.
-
-    Raises:
-        RecordingError: the driver refuses, or lacks a function.
-    """
+    """Return the recorder of a queue; raise RecordingError if the driver lacks or refuses it."""
     if support.extension == api.QCOM:
         return RecordableQueue(queue, support.longest)
     return CommandBuffers(queue, support.mutable)

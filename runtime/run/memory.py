@@ -16,14 +16,9 @@ from runtime.opencl.device import Device
 
 
 def check_images(specs: list[tuple[str, ImageSpec]], device: Device) -> None:
-    """Compare images with what the device takes: a driver's own refusal names no image.
+    """Compare images, name and texels, with the device: a driver's own refusal names no image.
 
-    Args:
-        specs: name and texels of each.
-        device: to be used.
-
-    Raises:
-        ArtifactError: the device has no images, or none as large.
+    Raises ArtifactError if the device has no images, or none as large.
     """
     if not specs:
         return
@@ -40,15 +35,7 @@ def check_images(specs: list[tuple[str, ImageSpec]], device: Device) -> None:
 
 
 def check_image_arguments(manifest: Manifest, device: Device) -> None:
-    """Compare the images that kernels are given with what the device takes.
-
-    Args:
-        manifest: of the artifact.
-        device: to be used.
-
-    Raises:
-        ArtifactError: a kernel reads or writes more images than kernels may on the device.
-    """
+    """Raise ArtifactError if a kernel reads or writes more images than the device allows."""
     info = device.info
     for kernel in manifest.kernels:
         images = [manifest.buffers[index].image is not None for index in kernel.args]
@@ -64,16 +51,9 @@ def check_image_arguments(manifest: Manifest, device: Device) -> None:
 def make_image(
     device: Device, image: ImageSpec, dtype: str, data: NDArray[np.uint8] | None
 ) -> cl.Image:
-    """Return an image.
+    """Return an image with a copy of `data`, None for an intermediate; `dtype` is a component's.
 
-    Args:
-        device: where it is.
-        image: its texels.
-        dtype: of a component.
-        data: what it holds, copied; None for an intermediate.
-
-    Raises:
-        pyopencl.Error: the device refuses it.
+    Raises pyopencl.Error if the device refuses it.
     """
     kind = cl.channel_type.HALF_FLOAT if dtype == "float16" else cl.channel_type.FLOAT
     texels = cl.ImageFormat(cl.channel_order.RGBA, kind)
@@ -105,10 +85,8 @@ IN_DATA = 1  # in a place: the offset is one into the data; offsets are multiple
 class DeviceMemory:
     """Allocates on construction; `buffer(i)` belongs to `manifest.buffers[i]`.
 
-    Attributes:
-        memory, data: the two pieces, None where each buffer is on its own.
-        places: for each buffer its offset in its piece, plus IN_DATA if that is the data; empty
-            where there are no pieces.
+    `memory` and `data` are the two pieces, None if each buffer is on its own. `places` has for each
+    buffer its offset in its piece, plus IN_DATA if that is the data; it is empty without pieces.
     """
 
     def __init__(self, artifact: Artifact, device: Device, queue: cl.CommandQueue) -> None:
@@ -187,12 +165,11 @@ class DeviceMemory:
         return cl.Buffer(self._device.context, how, hostbuf=self._host)
 
     def view(self, index: int) -> NDArray[Any] | None:
-        """Return the memory of an input or output as an array, None where the host has no access.
+        """Return an input's or output's memory as an array, None if the host has no access.
 
-        One without elements is an array that is nobody's memory.
-
-        PoCL runs kernels on the host: a buffer over host memory is that memory, so what would be a
-        command for its workers is a copy by the caller. To be touched between runs only.
+        PoCL runs kernels on the host: a buffer over host memory is that memory, so the caller
+        copies instead of a command for its workers. Touch it between runs only. An array without
+        elements is nobody's memory.
         """
         spec = self._specs[index]
         if not spec.payload_bytes:
@@ -249,19 +226,14 @@ class DeviceMemory:
         return buffer
 
     def argument(self, index: int) -> cl.Buffer | cl.Image:
-        """Return what a kernel is given for an entry of the buffer table: an image, or a buffer.
-
-        Raises:
-            pyopencl.Error: as `buffer`.
-        """
+        """Return a kernel's argument for an entry of the buffer table: an image, or a `buffer`."""
         image = self._images.get(index)
         return self.buffer(index) if image is None else image
 
     def buffer(self, index: int) -> cl.Buffer:
         """Return the buffer of an entry of the buffer table; windows are made on first use.
 
-        Raises:
-            pyopencl.Error: the device refuses the window.
+        Raises pyopencl.Error if the device refuses the window.
         """
         found = self._buffers[index]
         if found is None:

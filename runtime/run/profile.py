@@ -85,11 +85,9 @@ class KernelTime:
 def summarize(
     iterations: Sequence[Sequence[Span]], work: Sequence[tuple[tuple[str, ...], int, int]]
 ) -> list[KernelTime]:
-    """Reduce the spans of several iterations to one time per launch.
+    """Reduce the spans of each iteration, in launch order, to one time per launch.
 
-    Args:
-        iterations: for each iteration, the spans of all launches in launch order.
-        work: for each launch, its origin, flops and bytes.
+    `work` has each launch's origin, flops and bytes.
     """
     times = []
     for spans, (origin, flops, bytes_moved) in zip(

@@ -189,35 +189,21 @@ ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """One output or state beside what is expected, where it is furthest off.
-
-    Attributes:
-        entry, seed: of the run.
-        kind: "output" or "state".
-        name: of the array.
-        index: of the value in it; () for an array without elements.
-        expected, found: the value.
-        peak: the largest expected value, 1 for integers.
-        deviation: the difference, as a share of `peak`; infinite if no finite number was found.
-        tolerance: what it may be.
-        values: so many were compared.
-        beyond: so many of them were further off than the tolerance.
-        passed: whether that is allowed.
-    """
+    """One output or state beside what is expected, where it is furthest off."""
 
     entry: str
     seed: int
-    kind: str
+    kind: str  # "output" or "state"
     name: str
-    index: tuple[int, ...]
+    index: tuple[int, ...]  # of the value in the array; () for an array without elements
     expected: float
     found: float
-    peak: float
-    deviation: float
+    peak: float  # the largest expected value, 1 for integers
+    deviation: float  # a share of `peak`; infinite if no finite number was found
     tolerance: float
-    values: int
-    beyond: int
-    passed: bool
+    values: int  # so many were compared
+    beyond: int  # so many of them were further off than the tolerance
+    passed: bool  # whether that is allowed
 
     def __str__(self) -> str:
         of_peak = "" if self.peak == 1.0 else f" of the largest value {self.peak:.3g}"
@@ -231,20 +217,12 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class SelfTestReport:
-    """What a self-test found.
-
-    Attributes:
-        name: of the artifact.
-        device: that ran it.
-        runs: how many runs were compared; 0 if the artifact has no self-test.
-        deviations: one for each array of each run, in order.
-        duration_ms: of all of it.
-    """
+    """The result of a self-test."""
 
     name: str
     device: str
-    runs: int
-    deviations: tuple[Deviation, ...]
+    runs: int  # how many were compared; 0 if the artifact has no self-test
+    deviations: tuple[Deviation, ...]  # one for each array of each run, in order
     duration_ms: float
 
     @property
@@ -262,11 +240,7 @@ class SelfTestReport:
         )
 
     def require(self) -> None:
-        """Do nothing if all is well.
-
-        Raises:
-            SelfTestError: says what is furthest off and what to do next.
-        """
+        """Raise SelfTestError on a failure: it names the largest deviation and what to do."""
         worst = self.worst
         if worst is not None and not worst.passed:
             raise SelfTestError(f"{self.name}: self-test on {self.device}: {worst}; {ADVICE}")
@@ -298,12 +272,8 @@ class SelfTestReport:
 def self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
     """Run the self-test of a loaded program; its states are at their reset values afterwards.
 
-    Args:
-        program: that nobody else runs meanwhile.
-        limit: at most so many runs; None for all that the artifact has.
-
-    Returns:
-        What was compared; `runs` is 0 if the artifact has no self-test.
+    Nobody else may run the program meanwhile. `limit` bounds the number of runs; `runs` of the
+    report is 0 if the artifact has no self-test.
 
     Raises:
         SelfTestError: an output or state is too far off; the message names the worst.
@@ -315,11 +285,7 @@ def self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
 
 
 def run_self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
-    """Do what `self_test` does, and return the report of a failure, too.
-
-    Raises:
-        RuntimeFault: the device failed.
-    """
+    """Do what `self_test` does, but return the report of a failure. RuntimeFault stays."""
     started_ns = time.perf_counter_ns()
     vectors = program.manifest.self_test[:limit]
     deviations: list[Deviation] = []

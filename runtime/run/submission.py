@@ -42,8 +42,7 @@ def recording_wanted() -> bool | None:
 def check_finite(outputs: Mapping[str, NDArray[Any]], entry: str) -> None:
     """Refuse NaN and infinity in floating point outputs of any shape.
 
-    Raises:
-        RuntimeFault: names the first output, how many of its values are not finite, and where.
+    RuntimeFault names the first output, how many of its values are not finite, and where.
     """
     for name, array in outputs.items():
         if array.dtype.kind != "f":
@@ -79,12 +78,8 @@ def recorded_entries(
 ) -> dict[str, BoundEntry]:
     """Return the entries, recorded where that can be done.
 
-    Args:
-        entries: by name; each has run, so drivers have finished its kernels.
-        binder: of these entries.
-        device: where.
-        queue: that runs use.
-        run: does a run of an entry, on the inputs that are on the device.
+    Each entry has run, so drivers have finished its kernels. `run` runs one on the inputs that are
+    on the device.
     """
     support = device.info.recording
     # A single launch is one command already.
