@@ -65,13 +65,10 @@ ENGAGED: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class MetaLayout:
-    """Where the probabilities of each kind lie, one for each horizon.
+    """The columns of each kind of probability, one for each horizon.
 
-    Attributes:
-        gas_disengage, brake_disengage, steer_override: the driver takes over by that.
-        hard_brake_3, hard_brake_4, hard_brake_5: the car brakes harder than so many m/s^2.
-        gas_press, brake_press: the driver presses that pedal; None where a model does not tell
-            both.
+    The driver takes over by gas, brake or steering; the car brakes harder than 3, 4 or 5 m/s^2; the
+    driver presses a pedal, None if a model does not predict both pedals.
     """
 
     gas_disengage: slice

@@ -1,4 +1,4 @@
-"""The process of ``modeld run``: signals, the models, and the loop that their kind asks for.
+"""The process of ``modeld run``: signals, the models, and the loop of their kind.
 
 A driving artifact is run by ``modeld.daemon``, one of driver monitoring by ``modeld.monitoring``.
 The loop has a thread of its own; this one is its supervisor's.
@@ -75,11 +75,8 @@ BUILD_S: Final = 60.0
 class Kind:
     """How artifacts of one kind are run.
 
-    Attributes:
-        model: What is asked of them.
-        start: Opens cameras, registers them to be closed, and waits for what the loop needs; None
-            when stopped.
-        streams: Of the cameras that it opens.
+    `start` opens cameras, registers them to be closed, and waits for what the loop needs; None when
+    stopped. `streams` are those of the cameras that it opens.
     """
 
     model: ModelKind
@@ -106,8 +103,8 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
 
     Args:
         config: Settings; ``model`` is required.
-        read_again: Reads the settings as a new process would; raises ConfigError. None: they
-            cannot have changed.
+        read_again: Reads the settings as a new process would; raises ConfigError. None: they cannot
+            have changed.
 
     Returns:
         Exit code: 0 after SIGTERM, 130 after SIGINT.
@@ -159,8 +156,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
 def _start_anew(notifier: Notifier) -> NoReturn:
     """Replace this process by one that starts from the beginning, with the same identity.
 
-    Raises:
-        ModeldError: The system refuses it; the service manager's restart does the same.
+    If the system refuses it, the service manager restarts the process after ModeldError.
     """
     # An ignored signal stays so until the new process has its handler: it must not be ended by it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -178,11 +174,7 @@ def _start_anew(notifier: Notifier) -> NoReturn:
 
 
 class _Service:
-    """One life of the process between two starts.
-
-    Attributes:
-        left_behind: As of `Supervisor`.
-    """
+    """One life of the process between two starts. `left_behind` is as of `Supervisor`."""
 
     def __init__(
         self,
@@ -208,11 +200,7 @@ class _Service:
         self._place: tuple[Transport, PubMaster] | None = None
 
     def run(self) -> Ending:
-        """Load, watch the loop, and close what was opened.
-
-        Raises:
-            ModeldError, RuntimeFault, CerealError: As `run` of this module.
-        """
+        """Load, watch the loop, and close what was opened; raise as `run` of this module."""
         try:
             return self._run()
         except StopRequested:
@@ -269,10 +257,9 @@ class _Service:
         return ending
 
     def _take_place(self, kind: str) -> None:
-        """Open the bus, and take the place on it that two daemons of a kind cannot both have.
+        """Open the bus and claim the daemon's place on it.
 
-        Raises:
-            CerealError: Another daemon has it: that is told before seconds go into loading.
+        Another daemon of the kind is a CerealError before seconds go into loading.
         """
         if self._place is not None:
             return

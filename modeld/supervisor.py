@@ -1,8 +1,8 @@
 """The main thread while the loop runs in another: watches its progress, and speaks for the process.
 
 It wakes 40 times a second for microseconds, to see whether the model comes back; once a second it
-does what takes longer (status, health, figures), between two frames. What the loop does of itself,
-and what another thread has to do for it, is ADR 0086.
+does longer work (status, health, figures), between two frames. ADR 0086 has what the loop does by
+itself, and what needs another thread.
 """
 
 import logging
@@ -66,9 +66,8 @@ class Ending(Enum):
 class Supervisor:
     """Starts the loop in a thread and watches it.
 
-    Attributes:
-        left_behind: A thread was given up and may still be in the driver: nothing of the device can
-            be closed any more, the process can only end.
+    After `left_behind`, an abandoned thread may still be in the driver: nothing of the device can
+    be closed any more, the process can only end.
     """
 
     def __init__(  # noqa: PLR0913 -- what is watched, who is told
@@ -95,12 +94,12 @@ class Supervisor:
             notifier: The service manager.
             run_timeout_s: Longest run before the fallback model takes over.
             reports: Called once a second, in the main thread, with ns of the monotonic clock.
-            is_on_road: Whether the car says that it is driven.
+            is_on_road: Whether the car is on the road by its own messages.
             enter_thread: The first act of each thread of the loop.
-            each_tick: What cannot wait for a report, told whether the car is parked; once more when
-                the loop has ended.
-            is_remembered: The drive of a process before this one is continued with a model that
-                would not be chosen now.
+            each_tick: Cannot wait for a report; its argument is whether the car is parked. Called
+                once more when the loop has ended.
+            is_remembered: The drive of an earlier process continues with a model that would not be
+                chosen now.
             why_no_reload: Why a new process could not start, "" if it could; asked before a reload.
         """
         self.left_behind = False
@@ -132,11 +131,11 @@ class Supervisor:
         self._is_refused = False
 
     def run(self) -> Ending:
-        """Run the loop until a signal, or until the process should start anew.
+        """Run the loop until a signal, or until the process should restart.
 
         Raises:
             RunTimeoutError: The model hangs, and there is no fallback model.
-            Exception: What the loop raised.
+            Exception: The loop raised it.
         """
         try:
             return self._watch()

@@ -66,9 +66,9 @@ class CurveKeys:
         socket.zap_domain = _DOMAIN.encode()
 
     def protect_subscriber(self, socket: "zmq.Socket[bytes]", *, to_itself: bool) -> None:
-        """Let an unconnected socket connect only to the machine whose key is known, or to itself.
+        """Let a socket connect only to the machine whose key is known; call it before it connects.
 
-        Raises TransportError if the key is not known.
+        With `to_itself` that machine is this one. Raises TransportError if the key is not known.
         """
         server = self.public if to_itself else self.server
         if server is None:

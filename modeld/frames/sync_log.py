@@ -47,12 +47,7 @@ def no_frame(camera: str) -> Kind:
 
 @dataclass(slots=True)
 class UnpairedRun:
-    """Frames of one camera in a row that paired with nothing, over as many calls as it takes.
-
-    Attributes:
-        first: The first of them.
-        count: How many there are.
-    """
+    """Consecutive frames of one camera that paired with nothing, over any number of calls."""
 
     first: Frame | None = None
     count: int = 0
@@ -70,16 +65,11 @@ class UnpairedRun:
 
 @dataclass(slots=True)
 class SyncLog:
-    """Says what goes wrong in pairing, each kind by itself.
-
-    Attributes:
-        episodes: Of the loop.
-        main_name: Which camera paces the loop, "road" or "wide"; the other one is the wide one.
-        is_ending: The loop was asked to end: no frame is missed any more.
-    """
+    """Logs the faults of pairing, each kind by itself."""
 
     episodes: Episodes
-    main_name: str = "road"
+    main_name: str = "road"  # of the camera that paces the loop, "road" or "wide"
+    # the loop was asked to end: no frame is missed any more
     is_ending: Callable[[], bool] = lambda: False
     _lost_text: str = ""
     _no_main: Kind = field(init=False)
@@ -155,10 +145,9 @@ class SyncLog:
     def unpaired(
         self, run: UnpairedRun, last: Frame, other_sof_ns: int | None, *, of_main: bool
     ) -> bool:
-        """Say why a run of frames paired with nothing, and end it; see ADR 0020.
+        """Log why a run of frames paired with nothing, and end it; see ADR 0020.
 
-        Returns:
-            False if the stamps of the run are not nanoseconds, or stand still.
+        Returns False if the stamps of the run are not nanoseconds, or stand still.
         """
         camera = self.main_name if of_main else "wide"
         first = run.first or last

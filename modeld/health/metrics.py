@@ -30,9 +30,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 class MetricsFile:
     """A file that is replaced as a whole, so that a reader never sees half of one.
 
-    Attributes:
-        path: The file.
-        failures: How often it could not be written.
+    `failures` counts failed writes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,12 +79,7 @@ class MetricsFile:
 
 
 def metrics_text(snapshot: HealthSnapshot, written_s: float) -> str:
-    """Return the metrics of a snapshot, a line for each sample.
-
-    Args:
-        snapshot: How the daemon is.
-        written_s: When this is written, seconds since 1970 in UTC.
-    """
+    """Return the metrics of a snapshot, a line for each sample; `written_s` is UTC since 1970."""
     daemon = (("daemon", snapshot.facts.kind),)
     name = "modeld_written_timestamp_seconds"
     lines = [

@@ -41,22 +41,16 @@ MAX_EXPONENT: Final = np.float32(11.0)
 class Head:
     """How one named output is to be read.
 
-    Attributes:
-        name: Name in the metadata.
-        kind: ``gaussian`` (means then log stds), ``categorical`` (softmax over the last axis),
-            ``binary`` (a sigmoid each).
-        shape: Shape of the result (of the means for ``gaussian``).
-        hypotheses: Competing predictions, when the output is wide enough for a mixture.
-        selections: Predictions to choose among the hypotheses, each with its own logits.
-        required: The messages cannot be filled without it.
+    `kind` is ``gaussian`` (means then log stds), ``categorical`` (softmax over the last axis) or
+    ``binary`` (a sigmoid each). `shape` is that of the result (of the means for ``gaussian``).
     """
 
     name: str
     kind: Literal["gaussian", "categorical", "binary"]
     shape: tuple[int, ...]
-    hypotheses: int = 1
-    selections: int = 1
-    required: bool = True
+    hypotheses: int = 1  # competing predictions, if wide enough for a mixture
+    selections: int = 1  # predictions to choose among the hypotheses, each with its own logits
+    required: bool = True  # the messages cannot be filled without it
 
     @property
     def size(self) -> int:
@@ -159,8 +153,7 @@ class DrivingOutputs:
 def check_vector(results: RawVectors, name: str, width: int, entry: str) -> None:
     """Check that a run returned an output as the artifact's interface promises it.
 
-    Raises:
-        ModelInterfaceError: It is not there, or not float32 (1, width).
+    Raises ModelInterfaceError if it is missing, or not float32 (1, width).
     """
     vector = results.get(name)
     if vector is None or vector.size != width or vector.dtype != np.float32:
@@ -198,11 +191,7 @@ class OutputParser:
     """Parses the raw vectors of one artifact; allocates everything when constructed."""
 
     def __init__(self, interface: Interface) -> None:
-        """Lay out the arrays.
-
-        Raises:
-            ModelInterfaceError: As `check_heads`.
-        """
+        """Lay out the arrays; raise as `check_heads`."""
         check_heads(interface)
         # Of each vector a copy and its exponentials, which the heads are parts of: one pass over a
         # vector costs less than one over each head.
@@ -226,13 +215,9 @@ class OutputParser:
         self.outputs = DrivingOutputs(**named, mixtures=MappingProxyType(mixtures))
 
     def parse(self, raw: RawVectors) -> DrivingOutputs:
-        """Read the raw vectors.
+        """Read the raw vectors; return ``self.outputs``, rewritten in place.
 
-        Args:
-            raw: By role, (1, width) or (width,) float32; not written to.
-
-        Returns:
-            ``self.outputs``, rewritten in place.
+        `raw` has, by role, (1, width) or (width,) float32; it is not written to.
         """
         for role, (values, exponentials) in self._vectors.items():
             values[...] = raw[role].reshape(-1)
@@ -250,9 +235,8 @@ class OutputParser:
 def check_heads(interface: Interface) -> None:
     """Check that the messages can be filled from the heads of an interface.
 
-    Raises:
-        ModelInterfaceError: Heads that messages or action rule need are missing, or one has a
-            width that its shape does not explain; all of them are named.
+    ModelInterfaceError names all heads that messages or action rule need and that are missing or
+    have a width that their shape does not explain.
     """
     problems = []
     found = interface.heads
@@ -286,12 +270,7 @@ def _plan_head(
 ) -> HeadUpdate | None:
     """Name the arrays of one head and return what fills them; None if they are parts of a vector.
 
-    Args:
-        head: It.
-        values: (width,) its part of the raw vector.
-        exponentials: (width,) of `values`, clipped as in `safe_exp`.
-        named: Takes its arrays.
-        mixtures: Takes those of its hypotheses.
+    `exponentials` are those of `values`, its part of the raw vector, clipped as in `safe_exp`.
     """
     # The width tells a plain Gaussian from a mixture, as models of both kinds use the same names.
     if head.kind == "gaussian" and values.size == head.widths[0]:

@@ -116,13 +116,7 @@ class CameraTable:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Settings; every instance has been checked.
-
-    Attributes:
-        cameras: Cameras to use instead of looking up the device; None looks up. The tables
-            ``[camera.road]`` and ``[camera.wide]`` of a file.
-        realtime: What the process asks of the system.
-    """
+    """Settings; every instance has been checked."""
 
     model: Path | None = field(
         default=None,
@@ -268,6 +262,7 @@ class Config:
             option="--camera-server ADDRESS",
         ),
     )
+    # used instead of the device's: tables ``[camera.road]``, ``[camera.wide]``
     cameras: DeviceCameras | None = None
     frame_timeout_ms: int = field(
         default=100,
@@ -337,11 +332,7 @@ class Config:
     realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
 
     def __post_init__(self) -> None:
-        """Check what one field cannot know of another, and each field by itself.
-
-        Raises:
-            ConfigError: Values that cannot be used, all of them.
-        """
+        """Check each field, and fields against each other; ConfigError names all that is wrong."""
         problems: list[str] = []
         for key, value in self.values().items():
             try:

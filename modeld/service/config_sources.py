@@ -1,6 +1,6 @@
 """Where settings come from: defaults, a TOML file, environment variables, options; the last wins.
 
-All that is wrong in any of them is told at once, in one line.
+One line reports everything that is wrong in any of them.
 """
 
 import textwrap
@@ -39,30 +39,19 @@ _TABLES: Final = tuple(dict.fromkeys(key.rpartition(".")[0] for key in SETTINGS 
 
 
 class Given(NamedTuple):
-    """A setting as an option of the command line gives it.
+    """A setting as an option of the command line gives it."""
 
-    Attributes:
-        key: Of ``SETTINGS``; another is refused.
-        text: Its value, spelled.
-        option: The option, for people.
-    """
-
-    key: str
-    text: str
-    option: str
+    key: str  # of ``SETTINGS``; another is refused
+    text: str  # its value, spelled
+    option: str  # for people
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Settings, and for each key where its value comes from.
-
-    Attributes:
-        config: The settings.
-        sources: "default", "file PATH", "variable NAME" or "option NAME" by key.
-    """
+    """Settings, and for each key where its value comes from."""
 
     config: Config
-    sources: Mapping[str, str]
+    sources: Mapping[str, str]  # key -> "default", "file PATH", "variable NAME" or "option NAME"
 
 
 def load_config(
@@ -79,15 +68,10 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     options: Iterable[Given] = (),
 ) -> LoadedSettings:
-    """Read the settings.
+    """Read the settings from defaults, a TOML file, variables and options.
 
-    Args:
-        path: TOML file; None uses the defaults. Relative paths in it are relative to the file.
-        environment: Variables; those that begin with ``MODELD_`` have to be known. None: none.
-        options: Of the command line.
-
-    Raises:
-        ConfigError: The file cannot be read, or keys or values are not acceptable; all of them.
+    Relative paths in the file are relative to the file. Variables that begin with ``MODELD_`` have
+    to be known. ConfigError names all unreadable files, unknown keys and unacceptable values.
     """
     found = _Found()
     if path is not None:
@@ -250,10 +234,9 @@ _HEAD: Final = """\
 
 
 def sample_config(values: Mapping[str, Any] | None = None) -> str:
-    """Return a complete sample, every line a comment besides those of the values given.
+    """Return a complete sample: every line is a comment, except the values in force.
 
-    Args:
-        values: What shall be in force, by keys of ``SETTINGS``.
+    `values` are those, by keys of ``SETTINGS``.
     """
     given = values or {}
     parts = [_HEAD]

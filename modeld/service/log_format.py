@@ -27,21 +27,13 @@ _DEBUG_PRIORITY: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record that waits for its writer; holds no object of the program.
+    """A record that waits for its writer; holds no object of the program."""
 
-    Attributes:
-        created_s: Wall clock, seconds since 1970, as ``logging`` takes it; only ever shown.
-        level: Number of the level.
-        name: Name of the logger.
-        message: With its arguments filled in.
-        exception: What was raised, its calls without their variables.
-    """
-
-    created_s: float
+    created_s: float  # wall clock, seconds since 1970; only ever shown
     level: int
-    name: str
-    message: str
-    exception: traceback.TracebackException | None = None
+    name: str  # of the logger
+    message: str  # with its arguments filled in
+    exception: traceback.TracebackException | None = None  # with its calls, without their variables
 
 
 def entry_of(record: logging.LogRecord) -> Entry:
@@ -73,10 +65,9 @@ class Format(Protocol):
 class TextFormat:
     """``2026-11-22T22:50:01.123Z I modeld.daemon: running``.
 
-    Attributes:
-        journal: The journal has the time itself, and takes the level from ``<6>`` in front.
-        tracebacks: Show what was raised as Python does, in several lines; without, the innermost
-            calls stand in the record's own line.
+    The journal has the time itself, and takes the level from ``<6>`` in front. Tracebacks show
+    exceptions as Python does, in several lines; without, the innermost calls stand in the record's
+    own line.
     """
 
     journal: bool = False
@@ -101,8 +92,7 @@ class TextFormat:
 class JsonFormat:
     """``{"time": ..., "level": "info", "logger": ..., "message": ..., "exception": ...}``.
 
-    Attributes:
-        journal: The journal takes the level from ``<6>`` in front, and keeps the rest.
+    The journal takes the level from ``<6>`` in front, and keeps the rest.
     """
 
     journal: bool = False
@@ -122,7 +112,7 @@ class JsonFormat:
 
 
 def journal_reads(descriptor: int) -> bool:
-    """Whether a descriptor is the stream to the journal that the manager of services has opened.
+    """Whether a descriptor is the stream to the journal that the service manager has opened.
 
     ``JOURNAL_STREAM`` is its device and inode, see systemd.exec(5); a descriptor that was
     redirected since has others.
@@ -185,9 +175,7 @@ class _Window:
 class RateLimit:
     """Counts records by kind; each kind has its own allowance, so that none starves another.
 
-    Attributes:
-        most: Records of one kind that are shown in a period.
-        period_ns: Length of a period, which begins with its first record.
+    At most `most` of a kind are shown in a period, which begins with its first record.
     """
 
     most: int = MOST
@@ -211,11 +199,7 @@ class RateLimit:
         return entry
 
     def ended(self, now_ns: int | None = None) -> list[Entry]:
-        """Return the last entry of each kind that was suppressed and that no other followed.
-
-        Args:
-            now_ns: Only kinds whose period is over then; None: all.
-        """
+        """Return each kind's last suppressed entry whose period is over at `now_ns`; None: all."""
         found: list[Entry] = []
         for window in self._windows.values():
             over = now_ns is None or now_ns - window.start_ns >= self.period_ns

@@ -1,4 +1,4 @@
-"""Tells the service manager how the daemon does: systemd's notification protocol, sd_notify(3).
+"""Reports to the service manager by systemd's notification protocol, sd_notify(3).
 
 One datagram of ``KEY=VALUE`` lines to the socket that ``NOTIFY_SOCKET`` names; nobody answers.
 """
@@ -23,11 +23,10 @@ _MAX_STATUS: Final = 400
 
 
 class Notifier:
-    """The way to the service manager; without one everything here does nothing.
+    """The connection to the service manager; without one every method does nothing.
 
-    Attributes:
-        watchdog_s: Within which time the manager expects `alive` again; None: it does not.
-        environment: The variables that a process needs that takes this one's place.
+    The manager expects `alive` again within `watchdog_s`, None for no watchdog. `environment` has
+    the variables for a process that takes this one's place.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
@@ -71,10 +70,9 @@ class Notifier:
         self._send("STOPPING=1")
 
     def reloading(self, now_ns: int) -> None:
-        """The daemon starts anew by itself; `ready` follows, and sets the watchdog's period again.
+        """Announce a restart of the daemon; `ready` follows, and sets the watchdog's period again.
 
-        Args:
-            now_ns: ns of the monotonic clock.
+        `now_ns` is of the monotonic clock.
         """
         watchdog = self._period(RELOAD_S if self.watchdog_s else None)
         self._send(f"RELOADING=1\nMONOTONIC_USEC={now_ns // 1000}{watchdog}")

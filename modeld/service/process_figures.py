@@ -21,29 +21,20 @@ MOST_TEMPERATURES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a process takes; 0 is not known.
+    """The resource usage of a process; 0 is not known."""
 
-    Attributes:
-        memory_bytes: Resident.
-        memory_peak_bytes: The most that was resident.
-        threads: Threads.
-        open_files: Descriptors.
-        cpu_s: Time of all threads, in user and system mode.
-        major_faults: Pages that had to be read from disk.
-    """
-
-    memory_bytes: int = 0
-    memory_peak_bytes: int = 0
+    memory_bytes: int = 0  # resident
+    memory_peak_bytes: int = 0  # the most that was resident
     threads: int = 0
-    open_files: int = 0
-    cpu_s: float = 0.0
-    major_faults: int = 0
+    open_files: int = 0  # descriptors
+    cpu_s: float = 0.0  # of all threads, in user and system mode
+    major_faults: int = 0  # pages that had to be read from disk
 
 
 class FigureReader:
-    """Reads the figures of this process again and again.
+    """Reads the figures of this process repeatedly.
 
-    The file stays open, since a process that has run out of descriptors is one to hear of.
+    The file stays open, to report also when the process has run out of descriptors.
     """
 
     def __init__(self) -> None:
@@ -125,9 +116,9 @@ def find_sensors(root: Path = Path("/sys/class")) -> tuple[Sensor, ...]:
 
 
 def read_temperatures(sensors: Sequence[Sensor]) -> tuple[Temperature, ...]:
-    """Return what the sensors say, at most `MOST_TEMPERATURES`: the hottest.
+    """Return the readings of the sensors, at most `MOST_TEMPERATURES`: the hottest.
 
-    A sensor behind a slow bus may take its time: not for a thread that others wait for.
+    A sensor on a slow bus takes its time, so call it in a thread that nobody waits for.
     """
     found = []
     for sensor in sensors:

@@ -1,14 +1,13 @@
-"""What the process asks of the system for steady frames: CPUs, priority, memory, no collector.
+"""Real-time settings for steady frames: CPUs, priority, locked memory, no garbage collection.
 
-Each is optional and none is an error when it is refused: a daemon that is a little late drives
-better than one that does not start. Whether each took effect is an `Effect`, for the log and for
-the health message. Linux and glibc; where a call does not exist, that is the reason.
+Each is optional, and a refusal is no error: a daemon that is a little late drives better than one
+that does not start. Whether each took effect is an `Effect`, for the log and for the health
+message. Linux and glibc; where a call does not exist, that is the reason.
 
-`apply_to_process` and `apply_to_program` are called once by the main thread, when the model has
-been loaded: memory that is in use by then is locked, and objects that exist are left alone by the
-collector. `apply_to_loop` is the first act of the loop's thread. Threads of the driver exist by
-then, so they do not inherit the loop's CPUs: `runtime.opencl.workers` places them. See ADR 0094 for
-what each is good for.
+The main thread calls `apply_to_process` and `apply_to_program` once, when the model has been
+loaded: memory that is in use by then is locked, and the collector leaves existing objects alone.
+`apply_to_loop` is the first act of the loop's thread. Threads of the driver exist by then, so they
+do not inherit the loop's CPUs: `runtime.opencl.workers` places them. ADR 0094 has the gain of each.
 """
 
 import ctypes
@@ -55,19 +54,12 @@ _RT_RUNTIME: Final = Path("/proc/sys/kernel/sched_rt_runtime_us")
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What was asked of the system, and whether it came.
+    """A request to the system, and whether it took effect."""
 
-    Attributes:
-        name: Of the setting in ``[realtime]``.
-        wanted: Its value, as text.
-        effective: Whether it took effect.
-        reason: Why not, and what to do; "" if it did.
-    """
-
-    name: str
-    wanted: str
+    name: str  # of the setting in ``[realtime]``
+    wanted: str  # its value, as text
     effective: bool
-    reason: str = ""
+    reason: str = ""  # why it did not, and what to do; "" if it did
 
     def __str__(self) -> str:
         text = f"{self.name} {self.wanted}"
@@ -103,11 +95,9 @@ def apply_to_loop(settings: RealtimeConfig) -> tuple[Effect, ...]:
 
 
 def apply_to_program(settings: RealtimeConfig, program: runtime.Program) -> tuple[Effect, ...]:
-    """Ask for what concerns the device's work: its queue, and the threads of a driver for CPUs.
+    """Set up the work on the device: its queue, and the threads of a driver for CPUs.
 
-    Args:
-        settings: What is wanted.
-        program: Loaded with ``gpu_priority``.
+    The program must have been loaded with ``gpu_priority``.
     """
     effects = []
     if settings.gpu_priority is not None:
@@ -132,7 +122,7 @@ def newest(effects: Sequence[Effect]) -> tuple[Effect, ...]:
 
 @contextmanager
 def awake(*, wanted: bool = True) -> Iterator[tuple[Effect, ...]]:
-    """Within, no CPU of the machine goes idle deeper than it wakes from at once.
+    """Keep all CPUs of the machine out of deep idle states, from which they wake late.
 
     Costs power: on a virtual machine an idle CPU counts as busy for its host. The system takes the
     request back when the process ends, however it ends.
@@ -169,11 +159,7 @@ def collector_restored() -> Iterator[None]:
 
 
 def cpus_of(text: str) -> frozenset[int]:
-    """Return the CPUs of a list as in "7" or "0-3,6".
-
-    Raises:
-        ValueError: it is no such list.
-    """
+    """Return the CPUs of a list such as "7" or "0-3,6"; raise ValueError if it is none."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")

@@ -1,7 +1,7 @@
-"""Remembers over restarts of the process how the present drive goes: three small files.
+"""Remembers the state of the present drive across restarts of the process: three small files.
 
-A process that is started again while driving must go on as the one before it: with the fallback
-model once that was taken, and with the same model of the store (ADRs 0086 and 0091).
+A process that is restarted while driving must go on as the one before it: with the fallback model
+once that was in use, and with the same model of the store (ADRs 0086 and 0091).
 """
 
 import json
@@ -26,8 +26,7 @@ _MAX_TEXT: Final = 4000
 class Note:
     """One text that is kept until it is cleared, or the machine is booted.
 
-    Attributes:
-        path: Of its file; None keeps nothing.
+    A `path` None keeps nothing.
     """
 
     path: Path | None
@@ -68,12 +67,7 @@ class Note:
 
 
 class DriveMemory:
-    """The notes of one daemon.
-
-    Attributes:
-        fallback: Why the drive goes on with the fallback model.
-        model: The artifact that the drive began with.
-    """
+    """The notes of one daemon: why it uses the fallback model, and the drive's first artifact."""
 
     def __init__(self, directory: Path | None) -> None:
         """Use a directory, as `state_dir` of the configuration; None remembers nothing."""
@@ -85,10 +79,10 @@ class DriveMemory:
 
     @contextmanager
     def loading(self) -> Iterator[str]:
-        """Around the loading of models; gives the artifact at which the start before ended, or "".
+        """Around the loading of models; gives the artifact that ended the last start, or "".
 
-        A model may hang the device before anything watches it. Whoever ends the process then
-        leaves the note of `load`, by which the next one does without that model.
+        A model may hang the device before anything watches it. The note of `load` survives the
+        process, and the next one does without that model.
         """
         try:
             yield self._loading.read()

@@ -1,4 +1,4 @@
-"""What a loop tells of itself: written by the loop's thread alone, read by others at any time.
+"""The progress of a loop: written by the loop's thread alone, read by others at any time.
 
 Each field is one object that is replaced whole, so a reader sees an old or a new value and needs no
 lock. Stamps are ns of ``time.monotonic_ns``, whatever clock stamps the messages; 0 is never.
@@ -52,46 +52,25 @@ class Fault(StrEnum):
 
 @dataclass(slots=True)
 class LoopState:
-    """The progress of a loop.
-
-    Attributes:
-        phase: What it does.
-        iterated_ns: When it last came back from waiting for a frame, with or without one.
-        awaiting_ns: When the first usable frame came of those for which nothing has been published;
-            0 if there is none.
-        running_ns: When the model's present run began; 0 while it is not running.
-        published_ns: When the last messages went out.
-        frame_id: Of the last frame used.
-        frames: Frames used.
-        published: Frames for which messages went out.
-        valid: Of these, how many were valid.
-        dropped: Frames missing between those used.
-        refused: When frames came last that cannot be used, and why; they count as none.
-        reasons: Why the last messages were not valid, for a person; empty if they were.
-        warm_up_left: Runs until the model's histories are full.
-        model: Name of the model in use.
-        fallback: Why the fallback model is in use; "" while the primary one is.
-        problems: Models that were to be used, and that the loop has found to be of no use.
-        faults: How often each kind of fault has been seen.
-        stages: Times by stage.
-    """
+    """The progress of a loop."""
 
     phase: Phase = Phase.STARTING
-    iterated_ns: int = 0
-    awaiting_ns: int = 0
-    running_ns: int = 0
-    published_ns: int = 0
-    frame_id: int = 0
-    frames: int = 0
-    published: int = 0
-    valid: int = 0
-    dropped: int = 0
+    iterated_ns: int = 0  # its last return from a wait for a frame, with or without one
+    awaiting_ns: int = 0  # arrival of the first usable frame not yet published; 0 for none
+    running_ns: int = 0  # begin of the model's present run; 0 for none
+    published_ns: int = 0  # of the last messages
+    frame_id: int = 0  # of the last frame used
+    frames: int = 0  # used
+    published: int = 0  # frames for which messages went out
+    valid: int = 0  # of these
+    dropped: int = 0  # frames missing between those used
+    # when the last unusable frames came, and why; they count as none
     refused: tuple[int, str] = (0, "")
-    reasons: tuple[str, ...] = ()
-    warm_up_left: int = 0
-    model: str = ""
-    fallback: str = ""
-    problems: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # why the last messages were not valid, for a person
+    warm_up_left: int = 0  # runs until the model's histories are full
+    model: str = ""  # name of the model in use
+    fallback: str = ""  # why the fallback model is in use; "" while the primary one is
+    problems: tuple[str, ...] = ()  # models that the loop has found to be unusable
     faults: dict[Fault, int] = field(default_factory=lambda: dict.fromkeys(Fault, 0))
     stages: StageTimes = field(default_factory=StageTimes)
 
@@ -116,11 +95,7 @@ class LoopState:
 
 
 class RunGuard:
-    """The present run of a loop's model.
-
-    Args:
-        state: Of the loop; ``running_ns`` is kept here.
-    """
+    """The present run of a loop's model; it keeps ``running_ns`` of the state."""
 
     def __init__(self, state: LoopState) -> None:
         self._state = state
@@ -130,11 +105,7 @@ class RunGuard:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Around a run.
-
-        Raises:
-            RunAbandonedError: The run was given up; its thread must end.
-        """
+        """Around a run; raise RunAbandonedError if it was given up, so its thread must end."""
         turn = self._turn
         self._state.running_ns = time.monotonic_ns()
         try:

@@ -14,12 +14,7 @@ NS_PER_MS: Final = 1_000_000
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of durations.
-
-    Attributes:
-        counts: One for each of `BOUNDS_MS`, and one beyond; since the start.
-        total_ns: Sum of the durations.
-    """
+    """Counts of durations since the start: one for each of `BOUNDS_MS`, and one beyond."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
     total_ns: int = 0

@@ -26,13 +26,7 @@ class CalibrationMessages(Received, Protocol):
 class CalibrationInput:
     """Keeps a calibration up to date from the bus.
 
-    A calibration is used whatever its Event says of its validity: its sender waits for ours.
-
-    Args:
-        calibration: Which is kept up to date.
-        messages: The bus.
-        episodes: Takes what cannot be used.
-        freshness: Of the services.
+    The validity of its Event is ignored: its sender waits for our messages.
     """
 
     def __init__(
@@ -75,11 +69,7 @@ class CalibrationInput:
             )
 
     def reason(self, now_ns: int) -> Reason | None:
-        """Return why messages are not valid, None if they are as far as calibration goes.
-
-        Args:
-            now_ns: Time of the loop's clock.
-        """
+        """Return why calibration makes messages invalid at `now_ns` of the loop's clock."""
         calibration, messages = self._calibration, self._messages
         if calibration.refused:
             return Reason("calibration not used", calibration.refused)
