@@ -65,11 +65,9 @@ def set_mode(descriptor: int, mode: int) -> None:
         os.fchmod(descriptor, mode)
 
 
-# ----------------------------------------------------------------------------------------------
-# Names the process that holds a port or a lock, for the reader of a refusal, where Linux tells.
-#
-# Reads /proc once, a bounded part of it, and only after something was refused. What this process
-# may not see is left out: of another user's socket there is the user.
+# --- The process that holds a port or a lock --------------------------------------------------
+# It reads a bounded part of /proc once, after a refusal. Of a socket of another user, it sees only
+# the user.
 
 _PROC: Final = Path("/proc")
 _LISTENS: Final = "0A"

@@ -141,8 +141,7 @@ def open_packets(
     return MsgqTransport(stack=stack, prefix=prefix, gates=gates)
 
 
-# ----------------------------------------------------------------------------------------------
-# Where a camera process sends frames, rings or VisionIPC, as the address of the cameras says.
+# --- Where a camera process sends frames: rings or VisionIPC ----------------------------------
 
 # As many as openpilot's camera process has.
 _VISION_BUFFERS: Final = 18

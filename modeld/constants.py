@@ -54,11 +54,9 @@ def _quadratic_grid(last: float) -> NDArray[np.float64]:
 T_IDXS: Final = _quadratic_grid(10.0)
 X_IDXS: Final = _quadratic_grid(192.0)
 
-# --- Columns of the head `meta`, whose width tells which of three layouts a model has ---------
-#
-# Chances of what the driver may do: five horizons (2, 4 .. 10 s) interleave disengagements by
-# cause; the blinkers of six horizons (0, 2 .. 10 s) follow, which nobody reads. Source: openpilot,
-# 2024-26.
+# --- Columns of the head `meta`, whose width determines which of three layouts a model has ----
+# Chances that the driver acts: five horizons (2, 4 .. 10 s) interleave disengagements by cause; the
+# unused blinkers of six horizons (0, 2 .. 10 s) follow. Source: openpilot, 2024-26.
 
 ENGAGED: Final = 0
 

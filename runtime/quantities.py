@@ -49,9 +49,7 @@ def _flops_unit(flops: float) -> tuple[str, int]:
     return "TFLOP", size
 
 
-# ----------------------------------------------------------------------------------------------
-# Numbers in text that others wrote, as programs write them: digits of ASCII, and nothing between.
-#
+# --- Numbers in text of other programs: digits of ASCII, and nothing between ------------------
 # Python's own ``float`` and ``int`` also take ``1_0`` for 10, and digits of every script.
 
 _FLOAT: Final = re.compile(

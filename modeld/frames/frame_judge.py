@@ -110,9 +110,7 @@ class FrameJudge:
         self._samples, self._same, self._same_since_ns = samples, 0, now_ns
 
 
-# --- Counting frames that the daemon never saw, and the smoothed share it reports -------------
-#
-# Constants: openpilot modeld, 2023-2025 (unchanged).
+# --- Missing frames, and their smoothed share. Constants: openpilot modeld, 2023-2025 ---------
 
 FILTER_TIME_CONSTANT_S: Final = 10.0
 FILTER_ALPHA: Final = DT_MODEL_S / (FILTER_TIME_CONSTANT_S + DT_MODEL_S)

@@ -86,12 +86,9 @@ class LoopState:
         self.faults[fault] += times
 
 
-# ----------------------------------------------------------------------------------------------
-# Marks when the model runs, so that another thread can give up a run that does not come back.
-#
-# A run lies in calls of the driver that nothing can interrupt. It is not ended, it is left behind:
-# its thread learns so when the call returns, if it ever does, and touches nothing any more
-# (ADR 0086).
+# --- The present run of the model, which another thread can give up ---------------------------
+# Nothing can interrupt a run inside the driver. Its thread is left behind, and ends without another
+# act when the call returns, if it ever does (ADR 0086).
 
 
 class RunGuard:

@@ -14,9 +14,8 @@ from modeld.vehicle.inputs import CarParameters, read_car_parameters
 from modeld.vehicle.params import Parameter
 from modeld.vehicle.validity import ANGLES, LATERAL_DELAY
 
-# --- The driving model that a user of sunnypilot has chosen, as its parameter says it in JSON -
-#
-# The daemon runs the artifact of its own configuration. What is said here is how the two differ.
+# --- The driving model that sunnypilot's user has chosen, in JSON -----------------------------
+# The daemon runs the artifact of its own configuration, and reports how the two differ.
 
 # The end of what a user may set of a delay or a filter.
 MAX_DELAY_S: Final = 5.0

@@ -76,14 +76,9 @@ def _too_long(path: Path, size: int, max_bytes: int) -> OSError:
     return OSError(errno.EFBIG, f"expected at most {max_bytes} bytes, found {size}", str(path))
 
 
-# ----------------------------------------------------------------------------------------------
-# A file as private memory of this process: once it is there, nothing depends on the file any
-# more.
-#
+# --- A file as private memory of this process, which no longer depends on the file ------------
 #     reader   | chunk 0 | chunk 1 | chunk 2 | ...          a thread of its own
 #     caller             | decodes what is there, and hashes chunk after chunk
-#
-# Used by `runtime.format.artifact` only.
 
 # Larger chunks leave the last one to be hashed alone, smaller ones cost more hand-overs; 1 to 4 MiB
 # took the same time with a file of 64 MB.

@@ -37,11 +37,8 @@ def check_code(kernel: Fields, source: str, args: int) -> int:
     return writes
 
 
-# --- Images in the buffer table of an artifact: what the manifest says of one, checked --------
-#
+# --- Images in the buffer table; a texel is four elements (CL_RGBA) ---------------------------
 #     {"kind": "image", "dtype": "float16", "image": [width, height], ...}
-#
-# A texel is four elements (CL_RGBA). Needs no device.
 
 KEY: Final = "image"
 KIND: Final = "image"  # an intermediate; a weight may be an image too
@@ -81,12 +78,9 @@ def parse_image(fields: Fields, kind: str, dtype: str, size: int) -> ImageSpec |
     return ImageSpec(extent[0], extent[1])
 
 
-# --- The megakernel of a manifest, typed and checked; used by `runtime.format.manifest` only
-# ---------
-#
+# --- The megakernel ---------------------------------------------------------------------------
 #     "replay": {"program": 2, "functions": [{"name": "map_1f", "args": 3}, ...]}
 #     "kernels": [{..., "function": 0}, ...]
-#
 # A kernel names its function by number; name and number of arguments must be those of the function,
 # so a damaged number cannot make one function read the arguments of another.
 
@@ -170,12 +164,9 @@ def check_table(counts: Iterable[int]) -> None:
         )
 
 
-# ----------------------------------------------------------------------------------------------
-# What an artifact says of its self-test: seeds, and the values that the model gives for them.
-#
-# Inputs and states before a run are not stored: a rule makes them of the seed
-# (`runtime.run.selftest`). Of each output, and of each state that the entry writes, evenly spaced
-# values are.
+# --- The self-test: seeds, and the values that the model gives for them -----------------------
+# A rule derives inputs and states before a run from the seed (`runtime.run.selftest`). Stored are
+# evenly spaced values of each output, and of each state that the entry writes.
 
 RULE: Final = 1  # how inputs and states are made of a seed, and which values are kept
 # Values of one array that are kept: all of an output of the driving models (2576 at most). A prime,

@@ -59,17 +59,14 @@ def find_zig() -> Path | None:
     return None
 
 
-# --- The name by which PoCL's compiler knows the CPU, replaced where it is no good ------------
-#
-# PoCL 3.0 asks its own LLVM 14 for the name, which knows no CPU newer than itself: it says
-# `generic`, which clang then refuses, or the name of an older relative without AVX-512. The name
-# stands in the record behind a `cl_device_id`, in the word after the target triple. Both compilers
-# that PoCL runs (clang for the source, LLVM for the machine code) read it there, for each kernel.
-#
-# What is read and written here goes through the kernel (`/proc/self/mem`), so a wrong address is an
-# error and never a fault, and nothing is written unless the record is the one that was examined:
-# the driver's version is in `_TRIPLE_AT`, and the words hold the triple and the name that the
-# driver itself reports. The decision is ADR 0003.
+# --- The name by which PoCL's compiler knows the CPU, replaced if it is useless ---------------
+# PoCL 3.0 asks its own LLVM 14 for the name, which knows no CPU newer than itself: it reports
+# `generic`, which clang then refuses, or the name of an older relative without AVX-512. The name is
+# in the record behind a `cl_device_id`, in the word after the target triple. Both compilers that
+# PoCL runs (clang for the source, LLVM for the machine code) read it there, for each kernel.
+# All access goes through the kernel (`/proc/self/mem`), so a wrong address is an error and never a
+# fault. Nothing is written unless the driver's version is in `_TRIPLE_AT`, and the words hold the
+# triple and the name that the driver itself reports (ADR 0003).
 
 POCL: Final = "Portable Computing Language"
 FORCED_NAME: Final = "MODELD_POCL_CPU"

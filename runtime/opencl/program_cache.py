@@ -92,10 +92,9 @@ def _write_all(text: bytes) -> None:
 
 
 # --- Built OpenCL programs: from an artifact's binary, from our cache, or from source ---------
-#
-# Compiling takes 50 ms or more a kernel on PoCL, loading a binary about 1 ms a program. A binary
-# belongs to exactly one source, device, driver and set of options; all of them are in the cache
-# key. Entries carry a digest (`EntryStore`): a driver given a damaged binary may abort the process.
+# Compiling takes 50 ms or more a kernel on PoCL, loading a binary about 1 ms a program. The cache
+# key has everything that a binary depends on: source, device, driver and options. Entries carry a
+# digest (`EntryStore`): a driver given a damaged binary may abort the process.
 
 # Of the entries on disk; what another layout left is not looked for.
 _LAYOUT: Final = "2"

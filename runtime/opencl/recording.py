@@ -137,10 +137,8 @@ class CommandBuffer:
 
 
 # --- Recordings by ``cl_qcom_recordable_queues``, the extension of drivers of Adreno GPUs -----
-#
-# A queue of a special kind keeps launches instead of running them; kept ones are enqueued to
-# another queue as often as wanted. A recording has at most as many launches as the device says, so
-# a long list is several recordings, which are enqueued one after another.
+# A special queue keeps launches, and another queue enqueues them as often as wanted. The device
+# limits the launches of a recording, so a long list is several, enqueued one after another.
 
 
 class RecordableQueue:
@@ -249,11 +247,7 @@ class _Part:
             entry.arg_size, entry.arg_value = ctypes.sizeof(cell), ctypes.addressof(cell)
 
 
-# ----------------------------------------------------------------------------------------------
-# Recordings of launches: what a device has for them, and how a list of launches is recorded.
-#
-# A run then hands the driver one command in place of a hundred. Which extension is used follows
-# from what the device reports. The decision is ADR 0040.
+# --- The recorder for a device, chosen by the device's extensions (ADR 0040) ------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,13 +70,9 @@ def poison_image(queue: cl.CommandQueue, memory: cl.Image, image: ImageSpec) -> 
     cl.enqueue_fill_image(queue, memory, texel, (0, 0, 0), (image.width, image.height, 1))
 
 
-# --- The device memory of one program: a place for each entry of the manifest's buffer table --
-#
-# On a CPU there are two pieces: the data, which is the artifact's own memory, and one for
-# everything else; what a launch is given are windows of them. Elsewhere, or where a piece would be
-# larger than the device allows, each buffer is an allocation of its own, and arena buffers are
-# windows of one.
-#
+# --- The device memory of one program: a place for each entry of the buffer table -------------
+# On a CPU there are two pieces, and launches use windows of them. Elsewhere, or if a piece would be
+# larger than the device allows, each buffer is an allocation, and arena buffers are windows of one.
 #     memory: arena | input x | output y | state s | ...        data: weights, reset values
 
 IN_DATA = 1  # in a place: the offset is one into the data; offsets are multiples of ALIGNMENT

@@ -174,12 +174,10 @@ def _transform(name: str, seed: int, scale: float) -> NDArray[np.float64]:
     )
 
 
-# --- Runs the self-test of an artifact: does the device compute what the model means? ---------
-#
-#     states and inputs of a seed -> one run -> outputs and states, beside those of the artifact
-#
-# It finds a driver that miscompiles, a binary of another program, memory and weights that are not
-# what they were. The expected values were computed without a device (`scheduler.check.vectors`).
+# --- The self-test of an artifact: does the device compute what the model means? --------------
+#     states and inputs of a seed -> one run -> outputs and states, compared with the artifact
+# It finds a driver that miscompiles, a wrong binary, and damaged memory or weights. The expected
+# values were computed without a device (`scheduler.check.vectors`).
 
 ADVICE: Final = (
     "the device computes something else than the model; do not drive with it: compile the model "

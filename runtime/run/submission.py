@@ -56,15 +56,10 @@ def check_finite(outputs: Mapping[str, NDArray[Any]], entry: str) -> None:
             )
 
 
-# ----------------------------------------------------------------------------------------------
-# How an entry's launches reach the device: one by one, or recorded by the driver as one command.
-#
-#     5 launches    ->    1 recording of 5 launches, replayed by each run
-#
-# Recorded where the device has an extension for it and a run has several launches. On PoCL's CPU
-# devices the megakernel is one launch already; what it leaves out is not recorded, because PoCL
-# takes a recording apart and gains nothing. What cannot be recorded, or does not run so once, is
-# launched one by one, and a line of the log says why.
+# --- How an entry's launches reach the device: one by one, or recorded as one command ---------
+# Launches are recorded if the device has an extension for it and a run has several. On PoCL the
+# megakernel is one launch already; the rest is not recorded, because PoCL takes a recording apart.
+# If recording or a replay fails, launches go one by one, and the log says why.
 
 logger = logging.getLogger(__name__)
 
