@@ -23,7 +23,7 @@ from cereal.errors import FrameError
 
 # --- The memory layout of an NV12 camera frame ------------------------------------------------
 
-_PAGE: Final = 4096
+PAGE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def nv12_format(width: int, height: int) -> FrameFormat:
     luma_rows = _align(height, 32)
     chroma_rows = _align(height // 2, 16)
     planes = stride * (luma_rows + chroma_rows)
-    size = _align(planes + _PAGE + max(16 * 1024, 8 * stride), _PAGE)
-    size = _align(size + _align(width, 512) * 512, _PAGE)
+    size = _align(planes + PAGE + max(16 * 1024, 8 * stride), PAGE)
+    size = _align(size + _align(width, 512) * 512, PAGE)
     return FrameFormat(width, height, stride, stride * luma_rows, size)
 
 
@@ -90,7 +90,6 @@ MAGIC: Final = int.from_bytes(b"NV12RING", "little")
 VERSION: Final = 1
 MAX_SLOTS: Final = 256
 MAX_SIDE: Final = 1 << 14
-PAGE: Final = 4096
 # Messages have 32 bits for a frame's id.
 MAX_FRAME_ID: Final = (1 << 32) - 1
 
@@ -279,7 +278,7 @@ def is_sound(form: FrameFormat) -> bool:
 
 def slot_bytes(size: int) -> int:
     """Return the bytes between two frame buffers."""
-    return (size + PAGE - 1) // PAGE * PAGE
+    return _align(size, PAGE)
 
 
 def data_offset(count: int) -> int:

@@ -6,7 +6,6 @@ may come to lead elsewhere. Nothing is ever written. Format: openpilot, 2022-202
 
 import logging
 import os
-import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from cereal.errors import MessageError
 from modeld.errors import ParameterError
+from runtime.files.given_file import NotAFileError, open_given
 
 logger = logging.getLogger(__name__)
 
@@ -133,15 +133,12 @@ class Params:
 
 def _read(path: Path) -> tuple[bytes, _Identity | None]:
     """Return the content of a file, and the identity that shows a change of it."""
-    # Whatever lies there must not stop the wait: a pipe without a writer would.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ParameterError("expected a file, found a directory or a device; remove it")
-        data = os.read(descriptor, LIMIT_BYTES + 1)
-    finally:
-        os.close(descriptor)
+        with open_given(path) as file:
+            status, data = os.fstat(file.fileno()), file.read(LIMIT_BYTES + 1)
+    except NotAFileError as error:
+        problem = "expected a file, found a directory or a device; remove it"
+        raise ParameterError(problem) from error
     if len(data) > LIMIT_BYTES:
         raise ParameterError(f"expected at most {LIMIT_BYTES} bytes, found more; it is damaged")
     is_settled = abs(time.time_ns() - status.st_mtime_ns) > _TICK_NS

@@ -237,7 +237,7 @@ class Binder:
         outputs = tuple(
             OutputSlot(
                 specs[index].name,
-                _tensor_spec(specs[index]),
+                tensor_spec(specs[index]),
                 buffer(index),
                 view(index),
                 np.zeros(specs[index].shape, specs[index].dtype),
@@ -248,7 +248,7 @@ class Binder:
             name=entry.name,
             inputs=tuple(
                 InputSlot(
-                    specs[index].name, _tensor_spec(specs[index]), index, buffer(index), view(index)
+                    specs[index].name, tensor_spec(specs[index]), index, buffer(index), view(index)
                 )
                 for index in entry.inputs
             ),
@@ -334,5 +334,6 @@ def programs_needed(manifest: Manifest, *, as_one: bool) -> frozenset[int]:
     return frozenset(alone)
 
 
-def _tensor_spec(spec: BufferSpec) -> TensorSpec:
+def tensor_spec(spec: BufferSpec) -> TensorSpec:
+    """Return the array that a buffer of a manifest is for the host."""
     return TensorSpec(spec.name, spec.shape, np.dtype(spec.dtype), spec.partial)

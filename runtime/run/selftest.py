@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import SelfTestError
-from runtime.format.manifest import BufferSpec
 from runtime.format.specs import SMALLEST_PEAK, ExpectedValues, TestVector, positions
+from runtime.run.entry import TensorSpec, tensor_spec
 from runtime.run.program import Program
 
 Array = NDArray[Any]
@@ -49,16 +49,7 @@ _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
-class Port(NamedTuple):
-    """An input, or a state before a run; of a partial input the shape is the longest."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    partial: bool = False
-
-
-def seeded_inputs(ports: Sequence[Port], seed: int) -> dict[str, Array]:
+def seeded_inputs(ports: Sequence[TensorSpec], seed: int) -> dict[str, Array]:
     """Return an array for each input of an entry, as `Program.run` takes them."""
     found = {port.name: port for port in ports}
     made = {}
@@ -71,7 +62,7 @@ def seeded_inputs(ports: Sequence[Port], seed: int) -> dict[str, Array]:
     return made
 
 
-def seeded_states(ports: Iterable[Port], seed: int) -> dict[str, Array]:
+def seeded_states(ports: Iterable[TensorSpec], seed: int) -> dict[str, Array]:
     """Return an array for each state."""
     return {port.name: _values(port, "state", seed) for port in ports}
 
@@ -92,7 +83,7 @@ def _bytes(kind: str, name: str, seed: int, count: int) -> NDArray[np.uint8]:
     return _words(kind, name, seed, -(-count // 8)).astype("<u8").view(np.uint8)[:count]
 
 
-def _values(port: Port, kind: str, seed: int) -> Array:
+def _values(port: TensorSpec, kind: str, seed: int) -> Array:
     size, dtype = math.prod(port.shape), port.dtype
     if dtype.kind == "b":
         made: Array = (_bytes(kind, port.name, seed, size) & 1).astype(dtype)
@@ -120,7 +111,7 @@ class _Layout(NamedTuple):
         return self.stride * (self.height + self.height // 2)
 
 
-def _layout(frame: Port, geometry: Port, seed: int) -> _Layout | None:
+def _layout(frame: TensorSpec, geometry: TensorSpec, seed: int) -> _Layout | None:
     """Return the layout of the picture that a frame is; None where these are something else."""
     is_frame = frame.partial and frame.dtype == np.uint8 and len(frame.shape) == 1
     if not is_frame or (geometry.dtype, geometry.shape) != (np.dtype(np.int32), (4,)):
@@ -136,7 +127,7 @@ def _layout(frame: Port, geometry: Port, seed: int) -> _Layout | None:
         width, height = width // 2, height // 4 * 2
 
 
-def _input(port: Port, seed: int, layout: _Layout | None) -> Array:
+def _input(port: TensorSpec, seed: int, layout: _Layout | None) -> Array:
     name, dtype = port.name, port.dtype
     if name.endswith(_TRANSFORM) and port.shape == (3, 3) and dtype.kind == "f":
         return _transform(name, seed, 1.0 if layout is None else layout.scale).astype(dtype)
@@ -303,12 +294,11 @@ def run_self_test(program: Program, *, limit: int | None = None) -> SelfTestRepo
 
 
 def _run(program: Program, vector: TestVector) -> list[Deviation]:
-    states = [_port(b) for b in program.manifest.buffers if b.kind == "state"]
+    states = [tensor_spec(b) for b in program.manifest.buffers if b.kind == "state"]
     for name, value in seeded_states(states, vector.seed).items():
         program.set_state(name, value)
-    specs = program.entry_inputs(vector.entry)
-    ports = [Port(s.name, s.shape, s.dtype, s.partial) for s in specs]
-    outputs = program.run(seeded_inputs(ports, vector.seed), vector.entry)
+    inputs = seeded_inputs(program.entry_inputs(vector.entry), vector.seed)
+    outputs = program.run(inputs, vector.entry)
     return [
         _compared(
             vector,
@@ -317,10 +307,6 @@ def _run(program: Program, vector: TestVector) -> list[Deviation]:
         )
         for expected in vector.expected
     ]
-
-
-def _port(spec: BufferSpec) -> Port:
-    return Port(spec.name, spec.shape, np.dtype(spec.dtype), spec.partial)
 
 
 def _compared(vector: TestVector, wanted: ExpectedValues, array: NDArray[Any]) -> Deviation:
