@@ -30,7 +30,7 @@ from modeld.vehicle.params import Params
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
-# After so long without an answer the user is told what is missing.
+# A longer wait is logged, with what is missing.
 PATIENCE_NS: Final = NS_PER_S
 ROAD_STREAM: Final = "road"
 WIDE_STREAM: Final = "wideRoad"
@@ -88,7 +88,7 @@ class StopSignals:
             yield
         finally:
             self._raises = False
-        # Code that runs within may have swallowed the exception, a destructor for one.
+        # Code in the block, such as a destructor, may have swallowed the exception.
         if self.event.is_set():
             raise StopRequested
 
@@ -112,7 +112,7 @@ class CameraStreams:
 
     @property
     def names(self) -> str:
-        """Of the cameras that are there."""
+        """Names of the connected cameras."""
         named = {"road": self.road, "wide": self.wide}
         return " ".join(name for name, reader in named.items() if reader is not None)
 
@@ -155,8 +155,8 @@ def wait_for_cameras(
         state.iterated_ns = time.monotonic_ns()
         streams = server.available_streams() & wanted
         unusable = why_unusable(server, wanted)
-        # A daemon opens its streams one after the other; believe what two polls agree on, or that
-        # there are both.
+        # A camera daemon opens its streams one after the other, so two polls must agree unless both
+        # streams are there.
         if streams and (streams == found or len(streams) == 2):
             try:
                 cameras = _connect(server, streams)
@@ -272,7 +272,7 @@ def wait_for_car(
 
 @dataclass(slots=True)
 class _CarLook:
-    """Looks for a car in both places; says once of each what is wrong with what lies there."""
+    """Looks for a car in both places; logs a defect of each once."""
 
     subscriber: Subscriber
     params: Params | None

@@ -1,4 +1,4 @@
-"""A camera's frames as a driving program takes them: bytes, and where the pixels lie in them."""
+"""A camera's frames in the form of a program's input: bytes, and the layout of the pixels."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,7 +22,7 @@ class CameraInput:
     """
 
     camera: str  # "road", "wide" or "driver", for messages
-    capacity_bytes: int  # the program's room
+    capacity_bytes: int  # of the program's buffer
     geometry: NDArray[np.int32] = field(default_factory=lambda: np.zeros(4, np.int32))
     _format: FrameFormat | None = None
     _payload_bytes: int = 0

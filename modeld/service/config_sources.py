@@ -26,10 +26,10 @@ PREFIX: Final = "MODELD_"
 # Variables of the same prefix that are no settings (docs/env-vars.md).
 OTHER_VARIABLES: Final = ("MODELD_ADRENO_DIR", "MODELD_CACHE_DIR", "MODELD_POCL_CPU")
 MAX_FILE_BYTES: Final = 1 << 20
-# Whoever tests the daemon may set variables of this prefix for itself.
+# Tests of the daemon may set variables of this prefix for their own use.
 TEST_PREFIX: Final = "MODELD_TEST_"
 
-# Settings whose defaults are what variables of the stack say.
+# Settings whose defaults come from the stack's variables.
 _BY_STACK: Final = {
     "send_raw_predictions": RAW_PREDICTIONS_VARIABLE,
     "simulation": SIMULATION_VARIABLE,
@@ -101,7 +101,7 @@ def changed_settings(config: Config) -> str:
 
 @dataclass(slots=True)
 class _Found:
-    """What was read so far, and what was wrong with it."""
+    """The values read so far, and the problems found."""
 
     where: str = ""
     values: dict[str, Any] = field(default_factory=dict)
@@ -111,12 +111,12 @@ class _Found:
     refused: set[str] = field(default_factory=set)
 
     def wrong(self, problem: str, key: str = "") -> None:
-        """Note a problem of the place that is read, and the key whose value it is."""
+        """Note a problem of the current place, and the key of the bad value."""
         self.problems.setdefault(self.where, []).append(problem)
         self.refused.add(key)
 
     def take(self, key: str, value: Any, source: str) -> None:
-        """Set a value that is known to be good, over those of sources before."""
+        """Set a checked value, replacing those of earlier sources."""
         for covered in SETTINGS[key].doc.covers:
             if self.places.get(covered) != self.where:
                 self.values.pop(covered, None)
@@ -126,7 +126,7 @@ class _Found:
         self.sources[key] = source
 
     def spelled(self, key: str, text: str, source: str, name: str) -> None:
-        """Set what a variable or an option spells."""
+        """Parse and set the value of a variable or an option."""
         if key not in SETTINGS:
             self.wrong(f"unknown key {key}{suggestion(key, SETTINGS)}")
             return
@@ -164,7 +164,7 @@ def _read_file(path: Path, found: _Found) -> None:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield keys with those of their tables in front, and values."""
+    """Yield dotted keys and their values."""
     for name, value in table.items():
         key = f"{prefix}{name}"
         known = any(t == key or t.startswith(f"{key}.") for t in _TABLES)
@@ -181,7 +181,7 @@ def _unknown(key: str, value: Any) -> str:
         return f"{key}: expected {expected}, got {value!r:.80}"
     if isinstance(value, dict):
         return f"unknown table [{key}]{suggestion(key, _TABLES)}"
-    # A key may stand in the wrong table, too.
+    # The key may be in the wrong table.
     near = suggestion(key, SETTINGS)
     last = key.rpartition(".")[2]
     elsewhere = [known for known in SETTINGS if known.rpartition(".")[2] == last]
@@ -198,12 +198,12 @@ def _read_environment(environment: Mapping[str, str], found: _Found) -> None:
         if name not in _BY_VARIABLE:
             near = suggestion(name, (*_BY_VARIABLE, *OTHER_VARIABLES), PREFIX)
             found.wrong(f"unknown variable {name}{near}")
-        elif text:  # an empty one is one that is not set
+        elif text:  # an empty variable counts as not set
             found.spelled(_BY_VARIABLE[name], text, f"variable {name}", name)
 
 
 def _cameras(found: _Found) -> DeviceCameras | None:
-    """Take the cameras out of the values; their keys may come from different places."""
+    """Return the cameras; their keys may come from different sources."""
     cameras: dict[str, Camera] = {}
     for name in ("road", "wide"):
         keys = [key for key in SETTINGS if key.startswith(f"camera.{name}.")]
@@ -211,7 +211,7 @@ def _cameras(found: _Found) -> DeviceCameras | None:
         needed = [key for key in keys if not key.endswith(".focal_y_px")]
         missing = [key for key in needed if key not in found.values]
         if found.refused.intersection(keys):
-            continue  # told already
+            continue  # reported already
         if given and missing:
             found.wrong(f"[camera.{name}]: missing {', '.join(key[12:] for key in missing)}")
         elif given:
@@ -257,7 +257,7 @@ def _comment(setting: Setting) -> str:
 
 
 def _values(setting: Setting) -> str:
-    """Return what values there are, where the line itself does not show it."""
+    """Return the permitted values, if the line itself does not show them."""
     said = setting.doc.choices or setting.doc.bounds
     return f"({setting.expected})" if said else ""
 

@@ -1,7 +1,7 @@
 """A setting as data: its type, bounds, option and description, next to its default in ``Config``.
 
-All users of settings are made from these: reading of files, variables and options, the checks, the
-sample file, ``modeld config`` and the options of ``modeld run``.
+Everything else about settings is derived from these: reading of files, variables and options, the
+checks, the sample file, ``modeld config`` and the options of ``modeld run``.
 """
 
 import dataclasses
@@ -34,12 +34,12 @@ class Doc:
 
     text: str  # description, in sentences
     bounds: tuple[float, float] | None = None  # least and largest number, inclusive
-    # the known texts; a ``Literal`` in the field's type lists them itself
+    # The known texts; a ``Literal`` in the field's type lists them itself.
     choices: tuple[str, ...] = ()
-    # returns what a text should have been, None if it is acceptable
+    # Returns what a text should have been, None if it is acceptable.
     check: Callable[[str], str | None] | None = None
     example: str | float | None = None  # for the sample file, if the setting has no default
-    # of ``modeld run``, with a placeholder for its value: ``--model FILE``
+    # Of ``modeld run``, with a placeholder for its value: ``--model FILE``.
     option: str | None = None
     covers: tuple[str, ...] = ()  # keys of settings
 
@@ -87,7 +87,7 @@ class Setting:
     def parse(self, text: str) -> Any:
         """Return the value that a variable or an option spells.
 
-        ValueError begins with "expected".
+        Otherwise raises ValueError, whose message begins with "expected".
         """
         if self.kind is bool:
             word = text.lower()
@@ -105,7 +105,8 @@ class Setting:
     def convert(self, value: Any) -> Any:
         """Return the value that a file holds.
 
-        ValueError, which begins with "expected", reports another type or a value out of bounds.
+        Raises ValueError, whose message begins with "expected", if it has another type or is out of
+        bounds.
         """
         # TOML writes 1 for 1.0; a bool is an int to Python but not to the reader of a file.
         if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -122,7 +123,7 @@ class Setting:
     def checked(self, value: Any) -> Any:
         """Return a value of the setting's type.
 
-        ValueError, for one out of bounds, begins with "expected".
+        Raises ValueError, whose message begins with "expected", if it is out of bounds.
         """
         doc = self.doc
         expected = None
@@ -142,7 +143,7 @@ class Setting:
 
 
 def settings_of(table: type, prefix: str = "") -> dict[str, Setting]:
-    """Return the settings of a dataclass by key; of those that are dataclasses, too, inside."""
+    """Return the settings of a dataclass by key, including those of nested dataclasses."""
     found: dict[str, Setting] = {}
     hints = get_type_hints(table)
     for field in dataclasses.fields(table):
@@ -166,8 +167,8 @@ def settings_of(table: type, prefix: str = "") -> dict[str, Setting]:
 def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
     """Return "; did you mean ...?" for the nearest known word, "" for none.
 
-    A known word that begins with `word` is nearest, such as bus_address for bus. All begin with
-    `prefix`, which makes none of them likelier.
+    A known word that begins with `word` is nearest, such as bus_address for bus. The common
+    `prefix` is ignored.
     """
     short = word.removeprefix(prefix)
     names = {name.removeprefix(prefix): name for name in known}
@@ -203,7 +204,7 @@ def toml_text(text: str) -> str:
 
 
 def cpu_list(text: str) -> str | None:
-    """Check "7" or "0-3,6"; whether there are such CPUs is seen when they are used."""
+    """Return the expected form, or None for "7" or "0-3,6"; such CPUs may still be missing."""
     ranges = [
         re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part.strip()) for part in text.split(",")
     ]
@@ -212,7 +213,7 @@ def cpu_list(text: str) -> str | None:
 
 
 def address_form(text: str) -> str | None:
-    """Check the form of an address; whether it can be bound is seen when it is."""
+    """Return the expected form, or None for an address; binding it may still fail."""
     try:
         BusAddress.parse(text)
     except TransportError:
@@ -221,7 +222,7 @@ def address_form(text: str) -> str | None:
 
 
 def camera_form(text: str) -> str | None:
-    """Check the form of an address of cameras; whether they are there is seen when it is used."""
+    """Return the expected form, or None for an address of cameras, which may still be missing."""
     try:
         CameraAddress.parse(text)
     except FrameError:

@@ -32,7 +32,7 @@ class Note:
     path: Path | None
 
     def read(self) -> str:
-        """Return the text, "" if there is none. What cannot be read counts as not there."""
+        """Return the text, "" if there is none. An unreadable note counts as missing."""
         if self.path is None:
             return ""
         try:
@@ -45,7 +45,7 @@ class Note:
             return ""
 
     def write(self, text: str) -> None:
-        """Keep a text; a disk that refuses is logged, and the next process decides anew."""
+        """Keep a text. A failed write is logged, and the next process decides without it."""
         if self.path is None:
             return
         beside = self.path.with_suffix(".tmp")
@@ -70,7 +70,7 @@ class DriveMemory:
     """The notes of one daemon: why it uses the fallback model, and the drive's first artifact."""
 
     def __init__(self, directory: Path | None) -> None:
-        """Use a directory, as `state_dir` of the configuration; None remembers nothing."""
+        """Keep the notes in a directory, `state_dir` of the configuration; None keeps none."""
 
         def note(name: str) -> Note:
             return Note(None if directory is None else directory / f"{name}.json")
@@ -79,7 +79,7 @@ class DriveMemory:
 
     @contextmanager
     def loading(self) -> Iterator[str]:
-        """Around the loading of models; gives the artifact that ended the last start, or "".
+        """Guard the loading of models; yield the artifact that ended the last start, or "".
 
         A model may hang the device before anything watches it. The note of `load` survives the
         process, and the next one does without that model.
@@ -100,7 +100,7 @@ class DriveMemory:
 
 
 def state_directory(configured: Path | None) -> Path | None:
-    """Return the directory that is configured, else the one that the service manager made."""
+    """Return the configured directory, else the one that the service manager made."""
     if configured is not None:
         return configured
     made = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]

@@ -15,9 +15,9 @@ from typing import Final
 from modeld.errors import RunAbandonedError
 from modeld.state.stages import StageTimes
 
-# For so long a refusal holds without another one: then no frames come any more.
+# A refusal expires after this time without another one: frames have stopped.
 _LATELY_NS: Final = 1_000_000_000
-# How a refusal begins, in the log, the status line and the health message.
+# Prefix of a refusal in the log, the status line and the health message.
 REFUSED: Final = "frames not used"
 
 
@@ -57,14 +57,14 @@ class LoopState:
     phase: Phase = Phase.STARTING
     iterated_ns: int = 0  # its last return from a wait for a frame, with or without one
     awaiting_ns: int = 0  # arrival of the first usable frame not yet published; 0 for none
-    running_ns: int = 0  # begin of the model's present run; 0 for none
+    running_ns: int = 0  # start of the model's present run; 0 for none
     published_ns: int = 0  # of the last messages
     frame_id: int = 0  # of the last frame used
     frames: int = 0  # used
     published: int = 0  # frames for which messages went out
     valid: int = 0  # of these
     dropped: int = 0  # frames missing between those used
-    # when the last unusable frames came, and why; they count as none
+    # When the last unusable frames came, and why; they count as no frames.
     refused: tuple[int, str] = (0, "")
     reasons: tuple[str, ...] = ()  # why the last messages were not valid, for a person
     warm_up_left: int = 0  # runs until the model's histories are full
@@ -97,12 +97,12 @@ class RunGuard:
     def __init__(self, state: LoopState) -> None:
         self._state = state
         self._turn = 0
-        # Held for a comparison and an assignment only: neither side ever waits for the other.
+        # It is held for a comparison and an assignment only, so neither side waits for a run.
         self._lock = threading.Lock()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Around a run; raise RunAbandonedError if it was given up, so its thread must end."""
+        """Mark a run; raise RunAbandonedError at its end if it was given up."""
         turn = self._turn
         self._state.running_ns = time.monotonic_ns()
         try:
@@ -116,7 +116,7 @@ class RunGuard:
                 raise RunAbandonedError
 
     def abandon(self, began_ns: int) -> bool:
-        """Give up the run that began then; False if it has come to its end meanwhile."""
+        """Give up the run that began at `began_ns`; return False if it has ended meanwhile."""
         with self._lock:
             if began_ns == 0 or self._state.running_ns != began_ns:
                 return False

@@ -1,4 +1,4 @@
-"""What a loop gets from the process that it runs in."""
+"""The parts that a loop gets from its process."""
 
 from dataclasses import dataclass, field
 

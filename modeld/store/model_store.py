@@ -61,7 +61,7 @@ class ModelStore:
         self._lock_wait_s = lock_wait_s
 
     def path_of(self, model: ModelId) -> Path:
-        """Return where the artifact of a model version lies."""
+        """Return the path of a model version's artifact."""
         return self.directory / str(model) / ARTIFACT
 
     # --- reading ------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class ModelStore:
             if model is None:
                 continue
             try:
-                # The second one is taken only where the first fails, and is checked then.
+                # The second is used only if the first fails, and is checked then.
                 manifest = self.manifest(model) if found else self._verify_file(model)
                 _check_kind(manifest, role)
             except ModeldError as error:
@@ -301,7 +301,7 @@ class ModelStore:
         try:
             is_there = self.directory.is_dir()
         except OSError as error:
-            # Of a directory above it that is closed to this user, for one.
+            # A directory above it may be closed to this user.
             raise StoreError(
                 f"{self.directory}: expected a store of models, got {error.strerror}; let this "
                 "process look into the directories above it, or correct models_dir"
@@ -315,12 +315,12 @@ class ModelStore:
 
     @contextmanager
     def changing(self, *, make: bool = False) -> Iterator[None]:
-        """Hold the lock of the store, without what a killed command left."""
+        """Hold the lock of the store; first remove the remains of killed commands."""
         try:
             made = files.make_directory(self.directory) if make else []
             self._check_store()
             with files.locked(self.directory, self._lock_wait_s):
-                # Who made it holds no lock any more.
+                # Its maker no longer holds the lock, so it was killed.
                 for path in sorted(self.directory.iterdir()):
                     if _UNFINISHED.fullmatch(path.name):
                         logger.info("%s: removed, a killed command left it", path)
@@ -351,7 +351,7 @@ def _check_kind(manifest: StoreManifest, role: str) -> None:
 
 
 def _id_of(place: Path) -> ModelId:
-    """Return the id that a directory of the store is named by."""
+    """Return the id in the name of a directory of the store."""
     try:
         return ModelId.of(place.name)
     except StoreError as error:

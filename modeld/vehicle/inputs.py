@@ -36,7 +36,7 @@ class DesirePulse:
     _previous: int = 0
 
     def update(self, desire: int) -> NDArray[np.float32]:
-        """Take a desire's index, 0 for none, which never pulses, and return ``pulse``."""
+        """Return ``pulse`` for a desire's index; 0 is no desire and never pulses."""
         self.pulse.fill(0.0)
         if desire != self._previous and 0 < desire < DESIRE_LENGTH:
             self.pulse[desire] = 1.0
@@ -44,7 +44,7 @@ class DesirePulse:
         return self.pulse
 
     def reset(self) -> None:
-        """Forget the level, so that a desire that lasts rises again with the next update."""
+        """Forget the level, so that a lasting desire pulses again at the next update."""
         self._previous = 0
 
 
@@ -76,7 +76,7 @@ class CarParameters:
 
     longitudinal_actuator_delay_s: float  # from command to acceleration
     name: str  # car fingerprint, for the log
-    steer_actuator_delay_s: float = 0.0  # command to curvature, as its developers estimated
+    steer_actuator_delay_s: float = 0.0  # from command to curvature, an estimate
     reasons: tuple[Reason, ...] = ()  # why messages that rest on it are not valid
 
 
@@ -149,7 +149,7 @@ class HostInputs:
     def update(self, bus: BusInputs, times: ActionTimes) -> None:
         """Write the values of one frame."""
         write_traffic_convention(self.traffic_convention, is_rhd=bus.is_rhd)
-        # Number by number: a few cost less so than as a row.
+        # Writing a few numbers one by one is faster than assigning a row.
         self.lateral_control_params[0, 0] = bus.vehicle.v_ego_mps
         self.lateral_control_params[0, 1] = times.lateral_delay_s
         self.action_t[0, 0] = times.lateral_s
