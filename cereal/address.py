@@ -34,7 +34,7 @@ class BusAddress:
     directory: Path | None = None  # of socket files; None for a host
     hash_name: HashName | None = None  # hash that gives TCP ports; None: the stack's
     moved: int = 0  # the stack's ports plus this, in a circle
-    # of rings in shared memory, "" the one of the environment; None: no rings
+    # Of rings in shared memory, "" the one of the environment; None: no rings.
     prefix: str | None = None
 
     @classmethod

@@ -95,11 +95,14 @@ class Gate:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the harness wants the next receive to wait; TransportError if it is gone."""
+        """Whether the harness wants the next receive to wait; TransportError without a state."""
         return self._read()[self._kind.enabled_at] != 0
 
     def open(self) -> None:
-        """Open the two events, or raise TransportError; otherwise the first receive does it."""
+        """Open the two events; otherwise the first receive does it.
+
+        Raises TransportError if they are not those of the generation.
+        """
         if self._events is None:
             self._events = called, ready = self._kind.events(self.path, self._read())
             if self._kind.owns_events:

@@ -43,7 +43,7 @@ class SchemaLayout(TypedDict):
 
     root: str  # number of the structure that messages are
     names: dict[str, str]  # of structures and enumerations, by number
-    # number -> ordinal, as text -> field; fields of groups too
+    # Number -> ordinal, as text -> field; fields of groups too.
     structs: dict[str, dict[str, FieldLayout]]
     enums: dict[str, list[str]]  # number -> enumerants in order
 

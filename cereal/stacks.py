@@ -26,16 +26,16 @@ class Stack:
     """One stack: its names, ports, queues and paths."""
 
     name: str  # as in the configuration
-    # name of 2025 -> name on this stack, if another
+    # Name of 2025 -> name on this stack, if another.
     renames: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
-    # name of 2025 -> Event member, if another
+    # Name of 2025 -> Event member, if another.
     members: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
     hash_name: HashName = "fnv1a"  # hash of an endpoint's name that gives its TCP port
     has_small_queues: bool = False  # rings have `Service.queue_bytes`; else all have 10 MiB
     queue_prefix: str = ""  # what a ring's file name in /dev/shm begins with
     default_queue_bytes: int = BIG_QUEUE  # ring of an endpoint that is no service
     vision_buffer_bytes: int = 136  # VisionIPC's description of a buffer
-    # the user may set the lateral delay (LagdToggle, LagdValueCache)
+    # The user may set the lateral delay (LagdToggle, LagdValueCache).
     has_delay_params: bool = False
 
     def endpoint(self, name: str) -> str:

@@ -21,7 +21,7 @@ class Buffers:
 
     server_id: int  # as of `Packet`
     format: FrameFormat
-    # of each buffer its payload, (format.size,) uint8, a read-only view
+    # Of each buffer its payload, (format.size,) uint8, a read-only view.
     frames: list[NDArray[np.uint8]]
     frame_ids: list[memoryview]  # of each buffer the uint64 id behind the payload, read-only
     identity: Identity  # of their socket

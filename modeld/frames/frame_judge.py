@@ -33,10 +33,10 @@ _FROZEN: Final = Kind(
 class FrameJudge:
     """Judges each frame that is used, once and in order.
 
-    `hold` is for how many frames the model sees the image of a frame, its own included; a frame of
-    a wrong moment makes messages invalid for so long. `is_timed` is False if time does not run
-    evenly, so that stamps do not follow the loop's clock. After `restarted`, the model's histories
-    are of another time: the last frame is from before its predecessor.
+    The model sees the image of a frame for `hold` frames, its own included; a frame of a wrong
+    moment makes messages invalid for so long. `is_timed` is False if time does not run evenly, so
+    that stamps do not follow the loop's clock. `restarted` means that the last frame is older than
+    the one before it: the model's histories are of another time.
     """
 
     camera: str  # "road", "wide" or "driver", for messages

@@ -69,7 +69,7 @@ class SyncLog:
 
     episodes: Episodes
     main_name: str = "road"  # of the camera that paces the loop, "road" or "wide"
-    # the loop was asked to end: no frame is missed any more
+    # The loop was asked to end: no frame is missed any more.
     is_ending: Callable[[], bool] = lambda: False
     _lost_text: str = ""
     _no_main: Kind = field(init=False)

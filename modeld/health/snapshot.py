@@ -39,9 +39,9 @@ class ServiceFacts:
     model: str = ""  # path of the model in use; "": the health message has the loop's name
     sha256: str = ""  # of the artifact
     program_sha256: str = ""  # of its program
-    # where the model came from, by its artifact
+    # Where the model came from, by its artifact.
     lineage: Mapping[str, str] = field(default_factory=dict)
-    # name of each model's checkpoint, by role
+    # Name of each model's checkpoint, by role.
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     device: str = ""  # the OpenCL device
     driver: str = ""  # of the device, with version

@@ -73,7 +73,7 @@ class ModelResult:
 
     outputs: DrivingOutputs  # those of the last finite run if this one was not finite
     message: ModelMessage  # fills the ``modelV2`` of these outputs
-    # vectors by role in the order the models run, reused by the next run
+    # Vectors by role in the order the models run, reused by the next run.
     raw: Mapping[str, NDArray[np.float32]]
     finite: bool  # all raw values are finite
     execution_time_s: float  # from inputs ready to outputs parsed

@@ -86,9 +86,9 @@ class Loader:
     config: Config
     kinds: Mapping[str, ModelKind]
     resources: ExitStack
-    # called before each compilation, which takes seconds
+    # Called before each compilation, which takes seconds.
     on_build: Callable[[], None] = lambda: None
-    # called before each artifact, which may hang the process
+    # Called before each artifact, which may hang the process.
     on_load: Callable[[Path], None] = lambda _path: None
     on_kind: Callable[[str], None] = lambda _kind: None
 

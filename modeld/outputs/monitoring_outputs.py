@@ -25,7 +25,7 @@ class DriverOutputs:
     orientation_stds: Array  # (3,) rad
     position: Array  # (3,) x, y of the face from the image's middle, in image sizes; size
     position_stds: Array  # (3,)
-    # head without its seat, such as "left_eye_prob" -> (n,), 0..1
+    # Head without its seat, such as "left_eye_prob" -> (n,), 0..1.
     probabilities: Mapping[str, Array]
 
 

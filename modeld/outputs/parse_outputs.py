@@ -95,57 +95,38 @@ class DrivingOutputs:
     """Parsed outputs; every array is owned by the parser and rewritten by the next parse.
 
     Distances are metres, speeds m/s, angles rad, in the device frame at the frame's time (x
-    forward, y right, z down).
-
-    Attributes:
-        plan: (33, 15) rows at ``T_IDXS``; columns as named in ``constants``. Its means have those
-            of `planplus` added, where a model has them.
-        lane_lines: (4, 33, 2) y and z at ``X_IDXS``, far left to far right.
-        lane_lines_prob: (8,) two per line, the second is "the line exists".
-        road_edges: (2, 33, 2) like lane lines, left and right.
-        lead: (3, 6, 4) x, y, v, a every 2 s, for "which car leads in 0, 2, 4 s".
-        lead_prob: (3,).
-        desire_state: (8,) sums to 1.
-        desire_pred: (4, 8) each row sums to 1.
-        meta: (48,), (53,) or (55,) probabilities; columns as in ``meta_layout``.
-        pose: (6,) velocity and angular velocity of the device.
-        wide_from_device_euler: (3,).
-        road_transform: (6,) road frame relative to the device.
-        action: (2,) lateral and longitudinal acceleration, m/s^2; None where the model has no such
-            output, like all that follow.
-        desired_curvature: (1,) 1/m.
-        sim_pose: (6,) as `pose`.
-        planplus: (33, 15) what was added to the plan.
-        mixtures: ``<name>_weights`` (hypotheses, selections) and ``<name>_hypotheses``,
-            ``<name>_stds_hypotheses`` (hypotheses, *) of outputs that are mixtures.
+    forward, y right, z down). A plan's means have those of `planplus` added, if the model has them.
+    From `action` on, None means that the model has no such output. `mixtures` has
+    ``<name>_weights`` (hypotheses, selections) and ``<name>_hypotheses``,
+    ``<name>_stds_hypotheses`` (hypotheses, *) of outputs that are mixtures.
     """
 
-    plan: Array
+    plan: Array  # (33, 15) rows at ``T_IDXS``; columns as named in ``constants``
     plan_stds: Array
-    lane_lines: Array
+    lane_lines: Array  # (4, 33, 2) y and z at ``X_IDXS``, far left to far right
     lane_lines_stds: Array
-    lane_lines_prob: Array
-    road_edges: Array
+    lane_lines_prob: Array  # (8,) two per line, the second is "the line exists"
+    road_edges: Array  # (2, 33, 2) like lane lines, left and right
     road_edges_stds: Array
-    lead: Array
+    lead: Array  # (3, 6, 4) x, y, v, a every 2 s, for "which car leads in 0, 2, 4 s"
     lead_stds: Array
-    lead_prob: Array
-    desire_state: Array
-    desire_pred: Array
-    meta: Array
-    pose: Array
+    lead_prob: Array  # (3,)
+    desire_state: Array  # (8,) sums to 1
+    desire_pred: Array  # (4, 8) each row sums to 1
+    meta: Array  # (48,), (53,) or (55,) probabilities; columns as in ``meta_layout``
+    pose: Array  # (6,) velocity and angular velocity of the device
     pose_stds: Array
-    wide_from_device_euler: Array
+    wide_from_device_euler: Array  # (3,)
     wide_from_device_euler_stds: Array
-    road_transform: Array
+    road_transform: Array  # (6,) road frame relative to the device
     road_transform_stds: Array
-    action: Array | None = None
+    action: Array | None = None  # (2,) lateral and longitudinal acceleration, m/s^2
     action_stds: Array | None = None
-    desired_curvature: Array | None = None
+    desired_curvature: Array | None = None  # (1,) 1/m
     desired_curvature_stds: Array | None = None
-    sim_pose: Array | None = None
+    sim_pose: Array | None = None  # (6,) as `pose`
     sim_pose_stds: Array | None = None
-    planplus: Array | None = None
+    planplus: Array | None = None  # (33, 15) was added to the plan
     planplus_stds: Array | None = None
     mixtures: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
 

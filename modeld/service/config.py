@@ -262,7 +262,7 @@ class Config:
             option="--camera-server ADDRESS",
         ),
     )
-    # used instead of the device's: tables ``[camera.road]``, ``[camera.wide]``
+    # Used instead of the device's: tables ``[camera.road]``, ``[camera.wide]``.
     cameras: DeviceCameras | None = None
     frame_timeout_ms: int = field(
         default=100,

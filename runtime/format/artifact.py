@@ -53,8 +53,8 @@ def write_artifact(
 
     The file replaces an existing one, and appears complete or not at all. A symbolic link is
     followed. The manifest (docs/formats/artifact.md) is of builtin types; `sha256` and `data_size`
-    are filled in here. `data` holds weights and reset values; every offset in the manifest is
-    relative to its start.
+    are filled in here, whatever they were. `data` holds weights and reset values; every offset in
+    the manifest is relative to its start.
 
     Raises:
         ArtifactError: the manifest is not valid (nothing is written), the target is no ordinary

@@ -104,7 +104,7 @@ class Interface:
 
     name: str  # of the revision, see `modeld make-model --list-interfaces`
     reason: str  # how it was chosen, for people
-    # in the order in which they run; a head in two is the later one's
+    # In the order in which they run; a head in two is the later one's.
     models: tuple[ModelPart, ...]
     image: ImageRule
     desire: HistoryRule | None  # history of desires; None if the model keeps it

@@ -257,7 +257,7 @@ class Support:
     extension: str  # its name
     longest: int  # launches of one recording; 0 for any number
     changes: bool  # whether arguments may change from run to run
-    # version of the layer of command buffers that changes them
+    # Version of the layer of command buffers that changes them.
     mutable: tuple[int, int, int] | None = None
 
 
