@@ -1,4 +1,4 @@
-"""Says in a few words why a path may not be used: its owner, its mode, and who asks.
+"""Explains a refusal: the owner and mode of a path, or the process that holds a port or a lock.
 
 The modes of what this package makes do not depend on the umask (docs/formats/bus.md, ADR 0092).
 """
@@ -173,7 +173,7 @@ def name_of_process(number: int) -> str | None:
     with suppress(OSError), (place / "cmdline").open("rb") as file:
         words = file.read(4 * _MOST_COMMAND)
     command = words.replace(b"\0", b" ").decode(errors="replace").strip()
-    # Whoever started it may have called it anything; a message has one line.
+    # A command line may hold any character, but a message has one line.
     command = "".join(one if one.isprintable() else "?" for one in command)
     if len(command) > _MOST_COMMAND:
         command = f"{command[: _MOST_COMMAND - 3]}..."

@@ -1,4 +1,4 @@
-"""The codecs of log files: zstd, bzip2 or none; which one is told by a file's first bytes."""
+"""The codecs of log files: zstd, bzip2 or none, recognised by the first bytes."""
 
 import operator
 import os
@@ -81,7 +81,7 @@ class ZstdFrame:
 
     def write(self, data: bytes) -> None:
         """Append content."""
-        # Whoever interrupts the next line leaves a size that nobody knows.
+        # After an interrupt of the next line the size is unknown.
         size, self._size = self._size, None
         self._step(self._compressor.compress, data)
         self._size = None if size is None else size + len(data)

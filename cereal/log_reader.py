@@ -99,7 +99,7 @@ def _report(defect: str, on_defect: OnDefect | None) -> None:
     if on_defect is not None:
         on_defect(defect)
     else:
-        # Of whoever asks the generator for the next event.
+        # The warning belongs to the caller of the generator.
         warnings.warn(defect, LogTruncatedWarning, stacklevel=3)
 
 

@@ -247,7 +247,7 @@ class GrowingLogWriter(_Writer):
 
     def discard(self) -> None:
         """Finish the file: what a growing log holds is kept."""
-        # Whoever gives up has an error of its own to tell.
+        # The caller is already handling an error of its own.
         with contextlib.suppress(LogError):
             self.close()
 

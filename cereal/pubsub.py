@@ -167,7 +167,7 @@ class SubMaster:
         }
         # With the name of the member that it holds.
         self._data: dict[str, tuple[bytes, str]] = {}
-        # What `update` made to check a message, for whoever asks first: nobody has read it.
+        # The reader that `update` made to check a message: the first request gets it unused.
         self._checked_messages: dict[str, Any] = {}
 
     def __getitem__(self, service: str) -> Any:

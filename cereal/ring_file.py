@@ -18,7 +18,7 @@ from cereal.frame_ring import MAGIC, VERSION, FrameFormat, Mapping, ring_bytes
 
 # Pictures of people: the group of the writer may read them, and nobody but it may write.
 RING_MODE: Final = 0o640
-# Empty, and locked by whoever starts a writer, for which opening it to read is enough.
+# Empty, and locked by each writer that starts, for which opening it to read is enough.
 GUARD_MODE: Final = 0o644
 _GUARD: Final = "frames.lock"
 # The lock is held while one file is renamed; who holds it longer hangs, or is no camera.

@@ -33,7 +33,7 @@ TRAVERSAL_BYTES: Final = 1 << 23
 
 A list of empty elements takes no bytes, so that its announced length counts only here; and each
 time that a pointer is followed counts. Who reads a message again and again makes a reader each
-time: it takes microseconds, and starts the count anew.
+time: it takes microseconds, and restarts the count.
 """
 _TRAVERSAL_FACTOR: Final = 64
 _MAX_SEGMENTS: Final = 512  # limit of the reference implementation

@@ -1,8 +1,8 @@
-"""What of a Cap'n Proto schema decides the bytes of its messages, as plain values.
+"""The parts of a Cap'n Proto schema that determine the bytes of its messages, as plain values.
 
-`python -m cereal.schema_layout FILE` prints that of a schema of somebody else as JSON: in a process
-of its own, because its structures have the numbers of ours, and because the time and the memory
-that an odd file takes are bounded there.
+`python -m cereal.schema_layout FILE` prints the layout of a foreign schema as JSON. It needs a
+process of its own, because its structures have the numbers of ours, and because the time and the
+memory that an odd file takes are bounded there.
 """
 
 import functools

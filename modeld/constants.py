@@ -1,7 +1,7 @@
-"""Figures that all generations of driving models share and more than one module needs.
+"""Constants that all generations of driving models share and more than one module needs.
 
-Shapes here say what the *messages* carry; where each output lies in the raw vectors, and how wide
-it is, comes from the artifact's interface. Source: openpilot's model interfaces, 2024-2026.
+Shapes here are those in the *messages*; the place of each output in the raw vectors, and its width,
+come from the artifact's interface. Source: openpilot's model interfaces, 2024-2026.
 """
 
 from collections.abc import Mapping

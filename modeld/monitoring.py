@@ -123,7 +123,7 @@ class Monitoring:
         self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
         self._episodes = Episodes(clock, logger, self.state)
         self._garbage = GarbageWatch(self._messages, self._episodes)
-        # Nothing is kept from frame to frame: their order is told and marks nothing.
+        # Nothing is kept from frame to frame: their order is logged, and makes nothing invalid.
         self._judge = FrameJudge("driver", self._episodes, hold=0, is_timed=not config.simulation)
         self._validity = ValidityLog(logger, self.state)
         self._log = LoopLog(self._episodes)

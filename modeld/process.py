@@ -136,7 +136,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
             logger.error("%s", error)  # noqa: TRY400 -- the message is for a user
             exit_code = error.exit_code
         finally:
-            # A manager that is told of an end kills what goes on instead of ending.
+            # A service manager that hears of an end kills a process that goes on.
             goes_on = ending is Ending.RELOAD and not stop.signalled
             if not goes_on:
                 notifier.stopping()

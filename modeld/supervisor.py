@@ -23,7 +23,7 @@ NS_PER_S: Final = 1_000_000_000
 TICK_S: Final = 0.025
 # While no frame comes: no run can hang, and ticks are half of what a daemon takes that waits.
 IDLE_TICK_S: Final = 0.1
-# Without progress for so long the service manager is not told that the daemon lives.
+# Without progress for this time the watchdog of the service manager is not fed.
 PROGRESS_NS: Final = NS_PER_S
 # How often the service manager, the bus and the file of figures hear of us.
 REPORT_NS: Final = NS_PER_S

@@ -45,7 +45,7 @@ class RingReader:
         words = self.memory.words
         count = words[NUM_READERS]
         if count >= MAX_READERS:
-            # Whoever was there finds its uid gone. Of those some may have ended long ago.
+            # The readers there find their uid gone. Some of them may have ended long ago.
             words[NUM_READERS] = 0
             for slot in range(MAX_READERS):
                 words[READ_VALID + slot] = 0

@@ -23,7 +23,7 @@ _OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 # Pointers have 32 bits for the offset.
 _LARGEST: Final = 1 << 32
 _SMALLEST: Final = 1024
-# From making a file to giving it its size; whoever made it may have been killed in between.
+# From making a file to giving it its size; its maker may have been killed in between.
 _SIZE_WAIT_S: Final = 0.2
 _DENIED: Final = (errno.EACCES, errno.EPERM)
 

@@ -24,7 +24,7 @@ _TKILL: Final = {"x86_64": 200, "aarch64": 130, "riscv64": 130}.get(platform.mac
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 # Another library owns the signal: how often is looked instead.
 POLL_S: Final = 0.0005
-# A writer that begins anew has forgotten whom to wake; so long it goes unnoticed.
+# A restarted writer has forgotten whom to wake; a reader notices that within this time.
 LONGEST_WAIT_S: Final = 0.1
 
 T = TypeVar("T")

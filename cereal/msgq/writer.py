@@ -68,7 +68,7 @@ class RingWriter:
         self._invalidate(at, total)
         memory.sizes[offset // SIZE_BYTES] = len(data)
         memory.write(offset + SIZE_BYTES, data)
-        # Whoever sees the pointer must see the message.
+        # A reader that sees the pointer must see the message.
         memory.fence()
         words[WRITE_POINTER] = at + total
         return True

@@ -146,7 +146,7 @@ class MsgqTransport:
                 end.has_message()
 
     def _keep(self, end: _End) -> _End:
-        # Whoever opens ends again and again closes them, too.
+        # Callers that keep opening ends close them, too.
         self._open = [one for one in self._open if one.is_open]
         self._open.append(end)
         return end
@@ -203,7 +203,7 @@ class MsgqPublisher:
     def has_readers(self) -> bool:
         """Tell whether anybody has a place in the ring whose thread has not ended."""
         if self._is_replaced:
-            # Whoever comes later comes to the new file.
+            # Later readers open the new file.
             self._reopen()
         return self._memory is not None and any(self._waker.living(self._writer.readers()))
 

@@ -88,7 +88,7 @@ class ZmqTransport:
         endpoint = self.endpoint(service, bind=True)
         path = ipc.path_of(endpoint)
         lock = None if path is None else ipc.claim(service, path)
-        # An XPUB is a PUB that is told who subscribes; it drops what a slow reader has no room for.
+        # An XPUB is a PUB that sees subscriptions; it drops what a slow reader has no room for.
         socket = self._context.socket(zmq.XPUB)
         socket.setsockopt(zmq.LINGER, 0)
         if self._keys is not None and self._address_of(service).leaves_machine:
@@ -202,7 +202,7 @@ class ZmqTransport:
         return self._elsewhere.get(service, self._address)
 
     def _keep(self, end: _End) -> _End:
-        # Whoever opens ends again and again closes them, too.
+        # Callers that keep opening ends close them, too.
         self._open = [one for one in self._open if one.is_open]
         self._open.append(end)
         return end
@@ -261,7 +261,7 @@ class ZmqPublisher:
         """Tell whether anybody is connected and subscribes; a connection takes some time."""
         socket = self._socket
         while not socket.closed and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            # All subscribe to everything, so the first and the last of them are told of.
+            # All subscribe to everything, so only the first and the last of them are reported.
             self._has_readers = socket.recv(zmq.DONTWAIT)[:1] == _SUBSCRIBES
         return self._has_readers
 

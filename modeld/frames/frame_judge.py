@@ -1,7 +1,7 @@
-"""Judges the frames of one camera by what came before: ids, stamps, and whether the picture moves.
+"""Judges the frames of one camera by earlier ones: ids, stamps, moving pictures, missing frames.
 
-What a frame holds by itself is judged by ``modeld.frames.camera_input``, and how two cameras belong
-together by ``modeld.frames.frame_sync``. Reasons: ADR 0020.
+``modeld.frames.camera_input`` judges the content of a frame, and ``modeld.frames.frame_sync`` pairs
+two cameras. Reasons: ADR 0020.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the loop logs of frames that went wrong."""
+"""The loop's log of faults in frames and runs."""
 
 import time
 from dataclasses import dataclass

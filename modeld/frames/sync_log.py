@@ -1,4 +1,4 @@
-"""What pairing says of cameras: which one sends nothing, or frames that belong to no others."""
+"""The log of pairing: which camera sends nothing, or frames without a partner."""
 
 import logging
 from collections.abc import Callable

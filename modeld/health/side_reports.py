@@ -1,4 +1,4 @@
-"""Small things that the supervisor does beside the health message."""
+"""Smaller reports of the supervisor besides the health message."""
 
 import logging
 from collections.abc import Collection, Iterable

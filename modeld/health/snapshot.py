@@ -1,4 +1,4 @@
-"""How the daemon is at one moment: what its health message and its metrics are made from."""
+"""The daemon's health at one moment, the source of its health message and its metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -113,7 +113,7 @@ class Loader:
         try:
             kind.check(artifact.manifest.metadata)
         except ModelInterfaceError as error:
-            # The path is told here: the check knows metadata, but no file.
+            # The path is added here: the check knows metadata, but no file.
             raise ModelInterfaceError(f"{path}: {error}") from error
         self.on_kind(artifact.manifest.kind)
         program = runtime.load_program(

@@ -132,7 +132,7 @@ class ModelSession:
         action = self._actions.update(outputs, bus.vehicle.v_ego_mps, times)
         desired = outputs.desire_state
         changing = desired[Desire.LANE_CHANGE_LEFT] + desired[Desire.LANE_CHANGE_RIGHT]
-        # The lane change moves after the model has run, on what the model says of this frame.
+        # The lane change moves after the model has run, on the model's outputs for this frame.
         self.lane_change.update(bus.vehicle, float(changing))
         return FrameVerdict(
             action=action,

@@ -212,7 +212,7 @@ class OutputParser:
         return outputs
 
 
-# All problems are told at once: each attempt means compiling a model anew.
+# All problems are reported at once: each attempt means compiling a model again.
 def check_heads(interface: Interface) -> None:
     """Check that the messages can be filled from the heads of an interface.
 

@@ -1,8 +1,7 @@
 """Settings of the daemon, one field each with its bounds and what it does.
 
-What a field says of itself is all there is: ``modeld.service.config_sources`` reads files,
-variables and options by it, ``modeld.service.config_sources`` writes the sample file. Example of a
-file::
+Fields are the only source: ``modeld.service.config_sources`` reads files, variables and options by
+them, and writes the sample file. Example of a file::
 
     model = "/usr/share/modeld/driving.pkl"
     publish_address = "ipc:///run/modeld"

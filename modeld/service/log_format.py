@@ -1,4 +1,4 @@
-"""Lines of the service's log: text for people and the journal, or one JSON object a record."""
+"""Lines of the service's log, as text or JSON, and the limit on repeated ones."""
 
 import json
 import logging
@@ -156,7 +156,7 @@ def _one_line(exception: traceback.TracebackException) -> str:
 # At 20 Hz a fault that lasts gives 1 line a second instead of 20, and its first half second whole.
 MOST: Final = 10
 PERIOD_NS: Final = 10_000_000_000
-# Kinds that are told apart; a place whose texts are all different must not fill the memory.
+# Most kinds that are counted apart; a place whose texts are all different must not fill the memory.
 MAX_KINDS: Final = 512
 
 # File, line, text without its arguments, and what the writer itself calls the kind, "" without one.

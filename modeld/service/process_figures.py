@@ -1,4 +1,4 @@
-"""What the process takes, from /proc, and how warm the machine is, from /sys."""
+"""The resource usage of the process, from /proc, and temperatures of the machine, from /sys."""
 
 import os
 import resource

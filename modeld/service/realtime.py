@@ -27,9 +27,9 @@ from typing import Final
 import runtime
 from modeld.service.config import RealtimeConfig
 
-# The supervisor shares the interpreter with the loop. Whoever wants it waits for so long until it
-# is asked to give way: 5 ms by default, a tenth of a frame. Shorter costs nothing here, as the two
-# seldom want it at the same time.
+# The supervisor shares the interpreter with the loop. A thread that wants it waits this
+# time until the other must give way: 5 ms by default, a tenth of a frame. Shorter costs nothing
+# here, as the two seldom want it at the same time.
 SWITCH_INTERVAL_S: Final = 0.000_5
 # Of the loop's stack, in use from the first frame on: deeper than any call of the frame path.
 STACK_BYTES: Final = 256 * 1024

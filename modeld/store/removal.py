@@ -1,4 +1,4 @@
-"""Removes model versions from a store, and tells which version a path of an artifact names."""
+"""Removes model versions from a store, and finds the version that the path of an artifact names."""
 
 from pathlib import Path
 

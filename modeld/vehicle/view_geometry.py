@@ -6,7 +6,7 @@ the device frame levelled with the road; *view* is x right, y down, z forward (O
 
 Products and inverses are written out in sums that every processor rounds alike: those of numpy's
 linear algebra differ in their last bits from one make to the next, and where an entry should be 0
-that is all there is, so a drive's inputs could not be told from changed ones.
+these bits are the whole value, so a drive's inputs would look like changed ones.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The directory of what the runtime can make again: built programs, PoCL's files, the linker."""
+"""The cache directory, for files made by the runtime: built programs, PoCL's files, the linker."""
 
 import functools
 import logging

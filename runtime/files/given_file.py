@@ -1,4 +1,4 @@
-"""Files that somebody named: opened without waiting for a pipe, or reading a device without end."""
+"""Files named by others: opened without waiting for a pipe, or copied to private memory."""
 
 import contextlib
 import ctypes

@@ -1,7 +1,7 @@
-"""Output files: written beside their place and put there, so that they are whole or not there.
+"""Output files: written next to their place and renamed, so that they are whole or missing.
 
-What replaces a file by renaming replaces whatever has its name: a symbolic link, or for root a
-device. So links are followed first, and what is no ordinary file is refused. Everything that writes
+Renaming replaces anything that has the name: a symbolic link, or for root a device. So links are
+followed first, and anything but an ordinary file is refused. Everything that writes
 a file for a user goes through here (`cereal.log_writer` does the same by itself: it knows no
 runtime).
 """

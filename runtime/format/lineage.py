@@ -1,4 +1,4 @@
-"""Where a model came from, as its artifact says it: short texts by short names.
+"""The origin of a model, stored in its artifact: short texts by short names.
 
 The compiler writes who made the ONNX files and what these say of themselves, and the notes of who
 compiled them (`modeld compile --note`). Nothing is computed from it (docs/formats/artifact.md).

@@ -165,7 +165,7 @@ class _Decoder:
                         f"opcode 0x{code:02x} at byte {self.position - 1} is not plain data"
                     )
                 handler(self)
-        # A stack that runs empty is a defect of the file, told as such and not as an IndexError.
+        # A stack that runs empty is a defect of the file, not an IndexError.
         except (IndexError, struct.error):
             raise PlainPickleError(f"it ends or unwinds early at byte {self.position}") from None
         except UnicodeDecodeError:

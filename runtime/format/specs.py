@@ -1,8 +1,8 @@
-"""The code of kernels in a manifest, checked; used by `runtime.format.manifest` only.
+"""Parts of a manifest, checked: the code of kernels, images, the megakernel, the self-test.
 
-The key is for the reader of an artifact: running it needs none of this. Loading only compares how
-many images a kernel reads and writes with the device's limits. All functions raise ArtifactError,
-which names the first field that is missing, mistyped or out of range.
+The key `code` is for the reader of an artifact: running it needs none of this. Loading only
+compares how many images a kernel reads and writes with the device's limits. All functions raise
+ArtifactError, which names the first field that is missing, mistyped or out of range.
 """
 
 import math

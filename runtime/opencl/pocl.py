@@ -1,8 +1,9 @@
-"""A linker for PoCL, which aborts the whole process when it finds no `ld` on PATH.
+"""Repairs for PoCL: a linker on PATH, and the right name of the CPU.
 
-PoCL turns each kernel into a shared object with the linker clang's driver finds. A machine with
-only Python has none; the `ziglang` package carries LLVM's lld, and a two-line `ld` script in our
-cache directory makes it the one PoCL finds. Used by `runtime.opencl.device` only.
+PoCL aborts the whole process when it finds no `ld` on PATH: it turns each kernel into a shared
+object with the linker that clang's driver finds. A machine with only Python has none; the `ziglang`
+package carries LLVM's lld, and a two-line `ld` script in our cache directory makes it the one PoCL
+finds. Used by `runtime.opencl.device` only.
 """
 
 import ctypes
@@ -136,7 +137,7 @@ def name_in_force(handle: cl.Device) -> str | None:
     except OSError as error:
         logger.debug("the record of PoCL's device cannot be read: %s", error)
         return None
-    # "OpenCL 3.0 PoCL HSTR: pthread-<triple>-<name>", with the name that LLVM told PoCL.
+    # "OpenCL 3.0 PoCL HSTR: pthread-<triple>-<name>", with the name that LLVM gave PoCL.
     reported = handle.version.strip().partition("HSTR: pthread-")[2]
     known = {reported.removeprefix(f"{triple}-"), *_NAMES, forced_name()}
     # Three signs must agree before memory is believed: the triple, what PoCL reports, and a known

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _OURS: Final = "process-"
 _NEW: Final = ".new-"
 _LOCK: Final = "lock"
-# PoCL notes here when a program was last built; it is made anew.
+# PoCL notes here when a program was last built; it is made again.
 _LAST_ACCESSED: Final = "last_accessed"
 
 

@@ -32,7 +32,7 @@ from runtime.own_process import own_command
 logger = logging.getLogger(__name__)
 
 # What a compiler generates code for, poorest first, by the macros that clang and gcc define. The
-# kernel's name says it, so a build tells without running anything.
+# kernel's name says it, so a build shows it without running anything.
 _AVX512: Final = " && ".join(f"defined(__AVX512{part}__)" for part in ["F", "BW", "CD", "DQ", "VL"])
 _MACROS: Final = {
     "sse": "defined(__SSE2__)",

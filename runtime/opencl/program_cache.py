@@ -1,9 +1,9 @@
-"""Building programs without the compiler's chatter; what it said goes to our log.
+"""Builds OpenCL programs and caches them; the compiler's chatter goes to our log.
 
-The clang inside a driver writes "1 warning generated." to the standard error stream of the process:
-not what the warning was, and there is no option of OpenCL against it. So while a program is built
-from source that stream is a file, and afterwards only what is not of this kind is passed on. The
-warnings themselves are in the build log, which is logged for those who debug.
+The clang inside a driver writes "1 warning generated." to the standard error stream of the process,
+without the warning, and OpenCL has no option against it. So while a program is built from source
+that stream is a file, and afterwards only other text is passed on. The build log has the warnings
+themselves, and is logged at debug level.
 
 Builds happen while programs are loaded, never in a frame.
 """

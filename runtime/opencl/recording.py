@@ -1,7 +1,8 @@
-"""Recordings by ``cl_khr_command_buffer``; arguments change where the driver has its layer for it.
+"""Recordings of launches by ``cl_khr_command_buffer`` or ``cl_qcom_recordable_queues``.
 
-A command buffer belongs to one queue. That runs in order, and so do the commands of the buffer; no
-two enqueued at the same time are the same buffer, because a run waits for its end.
+Arguments of command buffers change if the driver has the layer for that. A command buffer belongs
+to one queue. That runs in order, and so do the commands of the buffer; no two enqueued at the same
+time are the same buffer, because a run waits for its end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run enqueues: a launch, or many that the driver holds as one command.
+"""Steps of a run: a launch, or many that the driver holds as one command.
 
 sum, double_it, add_weight    ->    one step, whose recording has these three launches
 """

@@ -119,7 +119,7 @@ class Workers:
     def ran(self, duration_ns: int) -> None:
         """Take note of a run that took so long, and place the workers for the next one."""
         self._ran_ns += duration_ns
-        # Short runs are added up until the wait can be told from noise.
+        # Short runs are added up until the wait exceeds noise.
         if self._ran_ns < _LEAST_RUN_NS:
             return
         before = self._governor.apart

@@ -1,7 +1,7 @@
-"""Arguments that change between runs, such as an input that lies in another buffer each frame.
+"""Entry points bound to a device: kernels with their arguments, host arrays for outputs.
 
-Kernels are given their arguments once. If a buffer of the table moves, its readers are updated
-here: the kernels that are launched by themselves, and the recordings that hold them.
+Kernels are given their arguments once. If an input moves to another buffer, its readers are
+updated: the kernels that are launched by themselves, and the recordings that hold them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Arguments:
         # Cheap where nothing changes: it is called for each input that is a buffer.
         if self._moved.get(index) == memory:
             return
-        self._moved[index] = None  # some may be told and some not, should the driver refuse
+        self._moved[index] = None  # should the driver refuse, some may have it and some not
         for use in self._users.get(index, ()):
             use(memory)
         self._moved[index] = memory
@@ -61,8 +61,6 @@ class Arguments:
             self.move(index, own)
             del self._moved[index]
 
-
-# --- Entry points bound to a device: kernels with their arguments set, host arrays for outputs
 
 # What a run is given: arrays, or buffers of the device that hold an input already.
 Inputs = Mapping[str, NDArray[Any] | cl.Buffer]
@@ -326,8 +324,7 @@ class Binder:
 def programs_needed(manifest: Manifest, *, as_one: bool) -> frozenset[int]:
     """Return the programs that entries need, `as_one` if a megakernel runs what it can."""
     used = [manifest.kernels[index] for entry in manifest.entries for index in entry.launches]
-    # What has no function in the megakernel is launched from its own program, whoever runs the
-    # rest.
+    # A kernel without a function in the megakernel is always launched from its own program.
     alone = {k.program for k in used if k.function < 0 or not as_one}
     if as_one and manifest.megakernel is not None and any(k.function >= 0 for k in used):
         alone.add(manifest.megakernel.program)

@@ -1,4 +1,4 @@
-"""Images on a device: made from what the manifest says, filled where a check asks for it."""
+"""The device memory of a program: images, and a place for each entry of the buffer table."""
 
 import math
 import mmap
@@ -109,7 +109,7 @@ class DeviceMemory:
             self._allocate_apart()
         self._resets = self._reset_values()
         if device.info.kind != "cpu":
-            # The device has its own copy of the weights; whoever else holds the artifact keeps it.
+            # The device has its own copy of the weights; other holders of the artifact keep it.
             self._blob = memoryview(b"")
 
     def _allocate_pieces(self) -> None:

@@ -1,4 +1,4 @@
-"""The statistics of a program: sizes from the manifest, load time, and counters of runs."""
+"""The statistics of a program, and the measurements of a profiled run."""
 
 import statistics
 from collections.abc import Sequence

@@ -83,7 +83,7 @@ class Program:
                 self._entries, self._binder, device, self._queue, self._run_idle
             )
         self.workers = device.workers()  # known by now, as they have run
-        # The warm-up has run on zero inputs and advanced the states, so these are set anew.
+        # The warm-up has run on zero inputs and advanced the states, so these are reset.
         self.reset()
         self.stats.load_ms = (time.perf_counter_ns() - started_ns) / 1e6
 
@@ -94,8 +94,7 @@ class Program:
         waits may wait for ever.
         """
         manifest, memory = self._manifest, self._memory
-        # The megakernel addresses all buffers by offsets into two pieces; buffers apart cannot be
-        # told so.
+        # The megakernel addresses all buffers by offsets into two pieces, not separate buffers.
         if manifest.megakernel is None or memory.memory is None or memory.data is None:
             return None
         if not (self._device.info.is_pocl and megakernel_enabled()):

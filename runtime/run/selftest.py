@@ -1,4 +1,6 @@
-"""The rule that makes inputs and states of a seed; fixed for ever, as artifacts rely on it.
+"""The self-test of an artifact, with inputs and states that a rule derives from a seed.
+
+Artifacts rely on the rule, so it is fixed for ever:
 
     stream      splitmix64 of the seed, the kind and the name: 64-bit words, little endian
     uint8 int8  its bytes

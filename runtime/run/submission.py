@@ -1,4 +1,4 @@
-"""Reads the executor's guards from the environment: checks that cost time, single launches.
+"""The checks that the environment switches on, and the recording of launches.
 
 With `RUNTIME_CHECK=1` each run poisons the arena first (a kernel that reads what nothing wrote then
 yields NaN), every floating point output must be finite afterwards and the counters of
