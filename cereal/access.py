@@ -94,7 +94,7 @@ def holder_of_port(port: int, host: str) -> str | None:
     with suppress(ValueError):
         wanted = ipaddress.ip_address(host.strip("[]"))
     with suppress(OSError, ValueError, IndexError):
-        # An outgoing connection has a port, too; who listens has it more likely.
+        # An outgoing connection has a port, too, but a listener is the likelier holder.
         found = sorted(_sockets(port, wanted), key=lambda one: one.state != _LISTENS)
         if found:
             process = _process_with(f"socket:[{found[0].inode}]")
@@ -109,7 +109,7 @@ def holder_of_lock(descriptor: int) -> str | None:
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
         file = f"{device}:{status.st_ino}"
         for words in _rows(_PROC / "locks"):
-            # A line of one who waits has an arrow behind the number.
+            # A waiting process has an arrow after the number.
             if words[1] == "FLOCK" and words[5] == file and int(words[4]) > 0:
                 return name_of_process(int(words[4]))
     return None
@@ -159,7 +159,7 @@ def _process_with(link: str) -> str | None:
 def _names(directory: str) -> list[str]:
     """Return the names in a directory; none where it has gone, or is another user's."""
     try:
-        return os.listdir(directory)  # noqa: PTH208 -- names are what is wanted
+        return os.listdir(directory)  # noqa: PTH208 -- only names are needed
     except OSError:
         return []
 

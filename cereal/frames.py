@@ -260,7 +260,7 @@ class FrameRingReader:
         os.close(self._mapping.descriptor)
         # The old mapping goes when the last frame that views it goes.
         self._mapping = mapping
-        # All that a living writer's ring holds is recent; of a dead one's nobody can say.
+        # Frames of a living writer's ring are recent; those of a dead one's may be old.
         self._last = 0 if ring_file.has_writer(self._path) else mapping.head
         return True
 

@@ -31,7 +31,7 @@ __all__ = ["Gate", "gates_of"]
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- memory shared with the harness
 # How fast a stop is noticed that comes while the harness has not let a receive go on.
 _SLICE_MS: Final = 50
-# What a FIFO holds by default: one read takes all that was set.
+# Capacity of a FIFO by default: one read clears every event.
 _FIFO_BYTES: Final = 65536
 _PATH_BYTES: Final = 128
 

@@ -20,7 +20,7 @@ _MAGICS: Final[tuple[tuple[Codec, re.Pattern[bytes]], ...]] = (
 
 ZSTD_LEVEL: Final = 10
 """What logs are stored with on the device: smaller than the default 3, still fast."""
-# What that level has for content of unknown length; said, because it stands in the header.
+# That level's window for content of unknown length; explicit, because the header has it.
 _WINDOW_LOG: Final = 22
 
 # Magic, descriptor, window; then either the number of a dictionary or the size of the content.

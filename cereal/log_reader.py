@@ -15,9 +15,9 @@ from cereal.errors import LogError, MessageError
 from cereal.log_codec import codec_of, import_zstd
 from cereal.schema import message_size, read_event
 
-# What is decompressed at a time.
+# Bytes that are decompressed at a time.
 _CHUNK: Final = 1 << 20
-# What is read at a time: less, because what follows the end of a stream is handed on whole.
+# Bytes read at a time: fewer, because all bytes after the end of a stream are copied.
 _COMPRESSED_CHUNK: Final = 1 << 17
 
 

@@ -333,7 +333,7 @@ def _target_of(path: Path) -> Path:
     parents = [Path(os.path.realpath(link.parent)) for link in (path, *_links(path))]
     is_stream = any(parent.is_relative_to("/proc") for parent in parents)
     target = Path(os.path.realpath(path))
-    # What is a link still leads in circles.
+    # A path that is still a link leads in circles.
     if is_stream or target.is_symlink() or (target.exists() and not target.is_file()):
         raise LogError(
             f"{path}: expected an ordinary file, found a directory, device, stream or a link that "

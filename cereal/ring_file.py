@@ -16,12 +16,12 @@ from cereal.access import set_mode, why_refused
 from cereal.errors import FrameError
 from cereal.frame_ring import MAGIC, VERSION, FrameFormat, Mapping, ring_bytes
 
-# Pictures of people: the group of the writer may read them, and nobody but it may write.
+# Pictures of people: the writer's group may read them, and only the writer may write.
 RING_MODE: Final = 0o640
 # Empty, and locked by each writer that starts, for which opening it to read is enough.
 GUARD_MODE: Final = 0o644
 _GUARD: Final = "frames.lock"
-# The lock is held while one file is renamed; who holds it longer hangs, or is no camera.
+# The lock is held while one file is renamed; a longer holder hangs, or is no camera.
 _GUARD_WAIT_S: Final = 5.0
 _GUARD_POLL_S: Final = 0.01
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW

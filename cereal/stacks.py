@@ -32,7 +32,7 @@ class Stack:
     members: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
     hash_name: HashName = "fnv1a"  # hash of an endpoint's name that gives its TCP port
     has_small_queues: bool = False  # rings have `Service.queue_bytes`; else all have 10 MiB
-    queue_prefix: str = ""  # what a ring's file name in /dev/shm begins with
+    queue_prefix: str = ""  # prefix of a ring's file name in /dev/shm
     default_queue_bytes: int = BIG_QUEUE  # ring of an endpoint that is no service
     vision_buffer_bytes: int = 136  # VisionIPC's description of a buffer
     # The user may set the lateral delay (LagdToggle, LagdValueCache).

@@ -69,7 +69,7 @@ class Daemon:
     next drive, none until it is set. Others may read `state`. `guard` marks when the model runs.
     """
 
-    def __init__(  # noqa: PLR0913 -- what a loop is bound to, each from outside
+    def __init__(  # noqa: PLR0913 -- the parts of a loop, each from outside
         self,
         config: Config,
         program: DrivingProgram,
@@ -201,7 +201,7 @@ class Daemon:
             # A frame that was only prepared is followed by none: nothing is owed any more.
             state.awaiting_ns = 0
             return None
-        # A timeout of 0 takes what has arrived: the frames have paced the loop already.
+        # A timeout of 0 reads arrived messages only: the frames have paced the loop already.
         self._messages.update(0)
         stages.mark("wait", state.iterated_ns)
         state.awaiting_ns = state.awaiting_ns or state.iterated_ns

@@ -155,7 +155,7 @@ class Monitoring:
             self._episodes.happen(NO_FRAME, text, waited_ns=wait_ms * NS_PER_MS)
             return None
         self._episodes.end(NO_FRAME)
-        # A timeout of 0 takes what has arrived: the camera alone paces the loop.
+        # A timeout of 0 reads arrived messages only: the camera alone paces the loop.
         self._messages.update(0)
         stages.mark("wait", state.iterated_ns)
         self._garbage.look()

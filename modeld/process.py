@@ -148,7 +148,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
         exit_code = stop.exit_code
     notifier.close()
     if service.left_behind:
-        # Python's own shutdown may wait for what a driver never finishes.
+        # Python's own shutdown may wait for a driver for ever.
         os._exit(exit_code)
     return exit_code
 
@@ -219,7 +219,7 @@ class _Service:
             ) from error
         finally:
             if self.left_behind:
-                # What is left in the driver holds the device: closing it would wait for ever.
+                # The abandoned thread holds the device: closing it would wait for ever.
                 self._resources.pop_all()
             self._resources.close()
 

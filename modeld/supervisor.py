@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 NS_PER_S: Final = 1_000_000_000
 TICK_S: Final = 0.025
-# While no frame comes: no run can hang, and ticks are half of what a daemon takes that waits.
+# Without frames no run can hang, and ticks are half of a waiting daemon's work.
 IDLE_TICK_S: Final = 0.1
 # Without progress for this time the watchdog of the service manager is not fed.
 PROGRESS_NS: Final = NS_PER_S
@@ -38,7 +38,7 @@ JOIN_S: Final = 3.0
 # until the watchdog ends it without a word.
 PATIENCE_WITHOUT_FALLBACK: Final = 4
 LONGEST_PATIENCE_NS: Final = 3 * NS_PER_S // 2
-# A car that has had no frame for so long, and does not say that it is on the road, is parked.
+# A car is parked after this time without a frame, unless its messages say that it drives.
 PARKED_NS: Final = 5 * NS_PER_S
 
 
@@ -70,7 +70,7 @@ class Supervisor:
     be closed any more, the process can only end.
     """
 
-    def __init__(  # noqa: PLR0913 -- what is watched, who is told
+    def __init__(  # noqa: PLR0913 -- the loop, its signals and its reports
         self,
         make_loop: Callable[[], Loop | None],
         state: LoopState,
@@ -140,7 +140,7 @@ class Supervisor:
         try:
             return self._watch()
         finally:
-            # Whatever ended the watching: what a living thread uses must not be closed.
+            # After any end, resources of a living thread must not be closed.
             self.left_behind = self.left_behind or self._thread.is_alive()
             self._each_tick(self._is_parked)
 
@@ -255,7 +255,7 @@ class Supervisor:
             try:
                 report(now_ns)
             except Exception:
-                # Who says how the drive goes must not be what ends it.
+                # A report must not end the drive.
                 logger.exception("a report failed, going on")
 
     def _look_whether_parked(self, elapsed_ns: int) -> None:

@@ -79,7 +79,7 @@ class RingReader:
             return None
         words, slot = self.memory.words, self._slot
         start, head = words[READ_POINTER + slot], words[WRITE_POINTER]
-        # What the pointer announces must not be read before it.
+        # The message must not be read before the pointer that announces it.
         self.memory.fence()
         found = self._walk(start, head)
         if found is None:

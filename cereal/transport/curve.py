@@ -27,7 +27,7 @@ SECRET_NAME: Final = "own.key_secret"  # noqa: S105 -- a file's name
 PUBLIC_NAME: Final = "own.key"
 SERVER_NAME: Final = "server.key"
 PEERS_NAME: Final = "peers"
-# Without one ZeroMQ lets everybody in where nobody is there to ask.
+# Without one ZeroMQ admits everybody if there is no authenticator.
 _DOMAIN: Final = "modeld"
 _KEY_BYTES: Final = 32
 _MOST_BYTES: Final = 1 << 16
@@ -41,7 +41,7 @@ class CurveKeys:
     directory: Path  # where they are from
     public: bytes
     secret: bytes = field(repr=False)
-    peers: frozenset[bytes]  # may listen to what it publishes, as may itself
+    peers: frozenset[bytes]  # may subscribe to its services; so may the machine itself
     server: bytes | None  # of the machine that it listens to; None: not known
 
     @classmethod

@@ -89,13 +89,13 @@ class MsgqTransport:
         """Wait until one of `subscribers` has a message; return those that have one."""
         ends = [end for end in subscribers if isinstance(end, MsgqSubscriber) and end.is_open]
         if self._gates is not None:
-            # Who is held back at a gate must come to it.
+            # A subscriber must reach the gate that holds it back.
             return ends
         ready = [end for end in ends if end.has_message()]
         if ready or timeout_ms <= 0:
             return ready
         deadline_s = time.monotonic() + timeout_ms * 1e-3
-        # Only who waits is woken: messages that are looked for once a frame cost nobody a signal.
+        # Only a waiting thread is woken: polling once a frame costs no signal.
         thread = self._waiter.thread()
         for end in ends:
             end.be_woken(thread)

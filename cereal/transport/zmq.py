@@ -254,7 +254,7 @@ class ZmqPublisher:
                 f"zmq transport, {self._service}: expected to send {len(data)} bytes, got {error}; "
                 "open another publisher"
             ) from error
-        # What subscribers say piles up where nobody takes it.
+        # Messages of subscribers pile up unless they are read.
         self.has_readers()
 
     def has_readers(self) -> bool:

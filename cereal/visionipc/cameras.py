@@ -43,7 +43,7 @@ class VisionIpcCameras:
         self._transport = transport
         self._path = socket_path(server, prefix, directory)
         self._conversation = Conversation(self._path)
-        # What the server takes for a request to list is seen by its answer.
+        # The answer shows which request the server understands.
         self._requests: tuple[int, ...] = LIST_REQUESTS
 
     def available_streams(self) -> set[str]:
@@ -83,7 +83,7 @@ class VisionIpcCameras:
             TransportError: its packets cannot be subscribed to.
         """
         check_stream(stream)
-        # The list first: servers say on their console that somebody asked for what they lack.
+        # The list first: servers print a line on their console for a request of a missing stream.
         if stream not in self._streams():
             raise FrameError(
                 f"{self._path}: expected the stream {stream}, got none; start the camera process"

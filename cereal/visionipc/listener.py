@@ -15,10 +15,10 @@ from cereal.errors import FrameError
 from cereal.visionipc.conversation import Conversation
 from cereal.visionipc.layout import LIST_REQUESTS, REQUEST
 
-# As of sockets of the bus: who may connect may look at pictures of people.
+# As of sockets of the bus: a client may look at pictures of people.
 SOCKET_MODE: Final = 0o660
 _BACKLOG: Final = 16
-# Of clients that have connected and said nothing: so many, so long.
+# The most clients that have connected without a request, and their longest wait.
 _MAX_CLIENTS: Final = 64
 _PATIENCE_S: Final = 1.0
 # Where a client cannot be accepted now, as there is no descriptor for it.

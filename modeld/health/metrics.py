@@ -63,7 +63,7 @@ class MetricsFile:
         self._is_failing = False
 
     def _replace(self, data: bytes) -> None:
-        # Not synchronised to the disk: after a crash of the machine nobody needs the old figures.
+        # Not synchronised to the disk: old values are useless after a crash of the machine.
         with self._beside.open("wb") as file:
             # Readable for a collector of another user, whatever the umask.
             os.fchmod(file.fileno(), _MODE)
@@ -190,7 +190,7 @@ def _histogram(daemon: Labels, snapshot: HealthSnapshot) -> Iterator[str]:
 
 def _stage(name: str, labels: Labels, bounds: list[str], stage: StageCounts) -> Iterator[str]:
     own = _labels(labels)
-    # Buckets of this format hold what is at most their bound, smaller values included.
+    # Buckets of this format count all values up to their bound.
     below = list(accumulate(stage.counts))
     for bound, count in zip(bounds, below, strict=True):
         yield f'{name}_bucket{own[:-1]},le="{bound}"}} {count}'

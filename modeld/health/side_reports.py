@@ -14,7 +14,7 @@ from modeld.state.loop_state import LoopState, Phase
 
 logger: Final = logging.getLogger(__name__)
 
-# A car that has said nothing for so long is not known to be on the road: 20 periods of the message.
+# Without a message for this time, 20 periods, the car is not known to be on the road.
 _STALE_NS: Final = 10_000_000_000
 
 

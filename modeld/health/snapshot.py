@@ -46,7 +46,7 @@ class ServiceFacts:
     device: str = ""  # the OpenCL device
     driver: str = ""  # of the device, with version
     self_test: SelfTestFacts = SelfTestFacts()
-    realtime: tuple[Effect, ...] = ()  # what was requested from the system
+    realtime: tuple[Effect, ...] = ()  # requests to the system
     start_problems: tuple[str, ...] = ()  # unusable models
     versions: Mapping[str, str] = field(default_factory=dict)  # by name; that of modeld first
     started_ns: int = 0  # start of the process, as `LoopState`'s stamps; 0: of its reporter

@@ -56,7 +56,7 @@ class LoadedModel:
     sha256: str  # of the artifact, hexadecimal
     program: runtime.Program  # its state is at reset
     self_test: SelfTestFacts
-    program_sha256: str = ""  # of what the artifact computes, hexadecimal
+    program_sha256: str = ""  # of its program, hexadecimal
 
     @property
     def kind(self) -> str:
@@ -193,7 +193,7 @@ def _load_both(
         kept = _kept_path(loader.config, before.model)
         tried = paths if kept is None else [kept, *(path for path in paths if path != kept)]
         tried = _finished(tried, before.unfinished, problems)
-        # Of those of a store the selected one is known to be what was added.
+        # The selected one of a store has been compared with its manifest.
         first = _first_of(tried, loader, problems, checked=paths[0])
     except (ModeldError, RuntimeFault) as error:
         if fallback_path is None:

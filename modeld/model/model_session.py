@@ -45,7 +45,7 @@ class WarmUp:
 
 # ----------------------------------------------------------------------------------------------
 
-# Of models that keep their images themselves, not known: as of those with the longest gap known.
+# Models that keep their images themselves do not tell: assume the longest known gap.
 _GAP_INSIDE_MODEL = 4
 
 

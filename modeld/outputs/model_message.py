@@ -43,7 +43,7 @@ class ModelMessage:
             if isinstance(array := getattr(outputs, one.name), np.ndarray)
         }
         self._outputs = outputs
-        # Views: what the parser writes is seen here.
+        # Views show later writes of the parser.
         self._named = arrays
         self._parts = [array.reshape(-1) for array in arrays.values()]
         self._numbers: NDArray[np.float32] = np.concatenate(self._parts)

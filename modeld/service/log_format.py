@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Final, Protocol
 
-# Characters of a message; what is longer is a defect of its writer, and must not fill the queue.
+# Characters of a message; a longer one is a defect of its writer, and must not fill the queue.
 MAX_MESSAGE: Final = 3000
 # Innermost calls of an exception that are named in one line.
 MAX_FRAMES: Final = 6
@@ -47,7 +47,7 @@ def entry_of(record: logging.LogRecord) -> Entry:
         message = f"{message[:MAX_MESSAGE]}... ({len(message)} characters)"
     exception = None
     if record.exc_info and record.exc_info[1] is not None:
-        # Lines of source are looked up by who writes: files may be slow.
+        # The writer's thread looks up lines of source: files may be slow.
         exception = traceback.TracebackException.from_exception(
             record.exc_info[1], lookup_lines=False, compact=True
         )
@@ -151,7 +151,7 @@ def _one_line(exception: traceback.TracebackException) -> str:
     return f"{what} (at {', '.join(calls)})" if calls else what
 
 
-# --- Limit on records of the service's log: so many of one kind from one place in some seconds
+# --- Limit on records of one kind from one place ----------------------------------------------
 
 # At 20 Hz a fault that lasts gives 1 line a second instead of 20, and its first half second whole.
 MOST: Final = 10
@@ -159,7 +159,7 @@ PERIOD_NS: Final = 10_000_000_000
 # Most kinds that are counted apart; a place whose texts are all different must not fill the memory.
 MAX_KINDS: Final = 512
 
-# File, line, text without its arguments, and what the writer itself calls the kind, "" without one.
+# File, line, text without its arguments, and the writer's own name of the kind, "" without one.
 Kind = tuple[str, int, str, str]
 
 

@@ -12,10 +12,10 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 # The file is 1.5 KB; longer lists of CPUs and groups make it grow.
 _STATUS_BYTES: Final = 16 << 10
 _KIB: Final = 1024
-# What is outside is no temperature: sensors that are off say 0 K or their largest number.
+# Other values are no temperatures: sensors that are off report 0 K or their largest number.
 _COLDEST_C: Final = -100.0
 _HOTTEST_C: Final = 250.0
-# Telephones have ninety sensors; more than these nobody looks at, and they would be logged.
+# Telephones have ninety sensors, and all of them would be logged.
 MOST_TEMPERATURES: Final = 16
 
 

@@ -42,7 +42,7 @@ _MADV_POPULATE_WRITE: Final = 23  # since Linux 5.14
 # <malloc.h>, glibc.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-# Blocks up to so many bytes come from memory that is kept; the largest that glibc takes.
+# Blocks up to this size come from memory that is kept; the largest that glibc accepts.
 _KEPT_BLOCK_BYTES: Final = 32 * 1024 * 1024
 _KEPT_HEAP_BYTES: Final = 256 * 1024 * 1024
 
@@ -73,7 +73,7 @@ def apply_to_process(settings: RealtimeConfig) -> tuple[Effect, ...]:
     if settings.lock_memory:
         effects.append(_lock_memory())
     if settings.freeze_gc:
-        # What is collected now need not be looked at again; cycles of the loop are rare and small.
+        # Objects that exist now need no collection again; cycles of the loop are rare and small.
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -176,7 +176,7 @@ def _stay_on(cpus: str) -> Effect:
     try:
         wanted = cpus_of(cpus)
         missing = wanted - os.sched_getaffinity(0)
-        # The system drops silently what a process may not use.
+        # The system silently drops CPUs that a process may not use.
         if missing:
             names = ",".join(map(str, sorted(missing)))
             reason = (
@@ -258,7 +258,7 @@ def _touch_stack() -> Effect:
     libc.pthread_attr_destroy(attributes)
     page = resource.getpagesize()
     length = min(STACK_BYTES, size.value) // page * page
-    # Stacks grow downwards, so what is used first lies at the end.
+    # Stacks grow downwards, so their first pages are at the end.
     start = ((lowest.value or 0) + size.value - length) // page * page
     if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_POPULATE_WRITE) != 0:
         error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -34,7 +34,7 @@ logger: Final = logging.getLogger(__name__)
 
 # Records that wait: at most MAX_MESSAGE characters each, so a few MB where stderr is stuck.
 CAPACITY: Final = 1024
-# Of those, what only warnings and errors may take.
+# Of those, places reserved for warnings and errors.
 RESERVED: Final = 256
 # The least that a pipe which is ready takes at once: a page (pipe(7), PIPE_BUF).
 CHUNK_BYTES: Final = 4096
@@ -234,7 +234,7 @@ class ServiceLog:
     def __init__(
         self,
         *,
-        format: str = "text",  # noqa: A002 -- what it is called everywhere
+        format: str = "text",  # noqa: A002 -- its name everywhere
         level: str = "info",
         stream: TextIO | None = None,
         tracebacks: bool = False,

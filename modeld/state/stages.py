@@ -6,7 +6,7 @@ from typing import Final
 
 # In the order in which a frame goes through them; times between consecutive marks.
 STAGES: Final = ("wait", "inputs", "model", "publish")
-# Upper bounds, ms; the last bucket is what is beyond. Fine around the 50 ms that a frame has.
+# Upper bounds, ms; the last bucket has no bound. Fine around the 50 ms that a frame has.
 BOUNDS_MS: Final = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
                     50.0, 75.0, 100.0, 150.0, 250.0, 500.0, 1000.0)  # fmt: skip
 NS_PER_MS: Final = 1_000_000

@@ -172,7 +172,7 @@ def locked(store: Path, wait_s: float) -> Iterator[None]:
         os.close(descriptor)
 
 
-# --- Copies an artifact into a store of models, and says what it is ---------------------------
+# --- Copying an artifact into a store ---------------------------------------------------------
 
 
 def checked_copy(source: Path, target: Path, model: ModelId, now_s: float) -> StoreManifest:
@@ -205,7 +205,7 @@ def checked_copy(source: Path, target: Path, model: ModelId, now_s: float) -> St
         added=datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
     try:
-        # As the next reader will: what it would refuse is not added.
+        # Nothing is added that the next reader would refuse.
         return parse_manifest(manifest.file_bytes())
     except StoreError as error:
         raise StoreError(f"{source}: {error}") from error

@@ -14,7 +14,7 @@ from modeld.errors import StoreError
 from modeld.store import files
 from modeld.store.manifest import ModelId, plain_object
 
-# What a model can be selected for, and the kind that it must be of.
+# The roles of selected models, and the kind that each requires.
 ROLES: Final[Mapping[str, str]] = {
     "driving": "driving",
     "fallback": "driving",

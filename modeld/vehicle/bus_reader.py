@@ -100,7 +100,7 @@ class BusReader:
         active = active and not freshness.silent_for_s(LATERAL_ACTIVE, now_ns)
         silent_s = freshness.silent_for_s(SPEED, now_ns)
         if silent_s:
-            # The speed is the best that is known; nobody is known to want anything.
+            # The last speed is the best guess; without a message the driver wants nothing.
             vehicle = VehicleState(v_ego_mps=vehicle.v_ego_mps)
             reasons = (*reasons, silence(SPEED, silent_s))
         if vehicle.lateral_active is not active:

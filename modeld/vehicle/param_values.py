@@ -17,7 +17,7 @@ from modeld.vehicle.validity import ANGLES, LATERAL_DELAY
 # --- The driving model that sunnypilot's user has chosen, in JSON -----------------------------
 # The daemon runs the artifact of its own configuration, and reports how the two differ.
 
-# The end of what a user may set of a delay or a filter.
+# The largest delay or filter constant that a user may set.
 MAX_DELAY_S: Final = 5.0
 _MOST_BUNDLE_TEXT: Final = 256
 _MOST_ITEMS: Final = 32

@@ -32,7 +32,7 @@ class Parameter(Generic[_T]):
     """A key, and the format of its values."""
 
     key: str  # name of the file
-    parse: Callable[[bytes], _T]  # its ValueError or MessageError has what was expected, and found
+    parse: Callable[[bytes], _T]  # raises ValueError or MessageError: "expected ..., found ..."
 
 
 @dataclass(frozen=True, slots=True)

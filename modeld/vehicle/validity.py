@@ -15,7 +15,7 @@ from cereal.services import service
 from modeld.state.episodes import NS_PER_S, SHORTEST_NS
 from modeld.state.loop_state import LoopState
 
-# Others take a service as gone when its newest message is older than so many periods.
+# Other processes consider a service gone after this number of periods without a message.
 ALIVE_PERIODS: Final = 10
 # The loop looks at 20 Hz, so a service of 100 Hz is not judged finer than ten of its frames.
 SHORTEST_SILENCE_S: Final = 0.5

@@ -11,7 +11,7 @@ from runtime.files.whole_file import replacing
 
 logger = logging.getLogger(__name__)
 
-# Several times what the first build of a driving program writes.
+# Several times the size of the first build of a driving program.
 MIN_FREE_BYTES: Final = 64 << 20
 # How names of files begin that are not whole yet.
 NEW: Final = ".new-"
@@ -43,7 +43,7 @@ def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
     Raises OSError if it cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Not synchronised with the disk: what a crash damages is found on reading, and made again.
+    # Not synchronised with the disk: a reader finds damage by a crash, and makes the entry again.
     with replacing(path, NEW, mode) as file:
         file.write(content)
 

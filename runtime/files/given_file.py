@@ -108,7 +108,7 @@ class PrivateCopy:
             wanted = self.size if self.size <= max_bytes else 0
             self.memory = _private_memory(wanted)
             pool = ThreadPoolExecutor(1, "modeld-read")
-            # Chunks that nobody will wait for are not read.
+            # Chunks that are no longer needed are not read.
             opened.callback(pool.shutdown, cancel_futures=True)
             self._chunks: list[Future[None]] = [
                 pool.submit(self._read, start, min(start + CHUNK_BYTES, wanted))
@@ -160,7 +160,7 @@ class PrivateCopy:
         libc = ctypes.CDLL(None, use_errno=True)
         with memoryview(self.memory) as view:
             address = ctypes.addressof(ctypes.c_char.from_buffer(view))
-        # What it returns is not looked at: a process that may not protect its memory can run.
+        # The result is ignored: a process that may not protect its memory can run.
         libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(len(self.memory)), mmap.PROT_READ)
 
 

@@ -23,7 +23,7 @@ LATERAL_DELAYS: Final = ("liveDelay", "steerActuatorDelay")
 STOP_RULES: Final = ("plan", "speed")
 LANE_CHANGE_MACHINES: Final = ("A", "B")
 META_WIDTHS: Final = (48, 53, 55)
-# What the host computes for each frame, beside frames, matrices and desires: name -> shape.
+# Inputs that the host computes for each frame besides frames, matrices, desires: name -> shape.
 HOST_INPUTS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {"traffic_convention": (1, 2), "lateral_control_params": (1, 2), "action_t": (1, 2)}
 )

@@ -120,7 +120,7 @@ class KernelSpec:
     flops: int
     bytes_moved: int
     function: int  # number in the megakernel, -1: it has none
-    writes: int  # so many of `args`, the first ones, are written
+    writes: int  # number of `args`, the first ones, that are written
 
 
 @dataclass(frozen=True, slots=True)

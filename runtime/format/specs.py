@@ -173,7 +173,7 @@ RULE: Final = 1  # how inputs and states are made of a seed, and which values ar
 # so that the step through larger arrays does not meet the same column of each row.
 MAX_VALUES: Final = 4093
 MAX_VECTORS: Final = 16
-# What was measured: an array, or one that stays on the device.
+# Measured values: an array, or one that stays on the device.
 KINDS: Final = ("output", "state")
 # Of expected values that are all zero, this much is no difference.
 SMALLEST_PEAK: Final = 1e-6

@@ -71,7 +71,7 @@ def find_zig() -> Path | None:
 
 POCL: Final = "Portable Computing Language"
 FORCED_NAME: Final = "MODELD_POCL_CPU"
-# What the wheel `pocl_binary_distribution` 3.0 calls its version.
+# The version that the wheel `pocl_binary_distribution` 3.0 reports.
 WHEEL_VERSION: Final = "3.0-rc2"
 # Offset of the triple's pointer by driver version, read from that wheel for x86-64.
 _TRIPLE_AT: Final = {WHEEL_VERSION: 0x278}

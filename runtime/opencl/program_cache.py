@@ -45,7 +45,7 @@ def build(program: cl.Program, options: str = "") -> cl.Program:
     """Build a program and return it; pyopencl.Error holds the build log."""
     pocl_directory.ensure()
     with _STREAM, warnings.catch_warnings(), _without_counts():
-        # A log that is not empty is a warning to pyopencl; for us it is for those who debug.
+        # pyopencl warns of every log that is not empty; we log it at debug level.
         warnings.simplefilter("ignore", cl.CompilerWarning)
         program.build(options)
     if logger.isEnabledFor(logging.DEBUG):
@@ -86,7 +86,7 @@ def _without_counts() -> Iterator[None]:
 
 
 def _write_all(text: bytes) -> None:
-    with contextlib.suppress(OSError):  # a stream that nobody reads any more
+    with contextlib.suppress(OSError):  # a stream without a reader
         while text:
             text = text[os.write(STDERR, text) :]
 

@@ -62,7 +62,7 @@ class Arguments:
             del self._moved[index]
 
 
-# What a run is given: arrays, or buffers of the device that hold an input already.
+# Inputs of a run: arrays, or buffers of the device that hold an input already.
 Inputs = Mapping[str, NDArray[Any] | cl.Buffer]
 
 
@@ -161,7 +161,7 @@ class BoundEntry:
                 arguments.restore(slot.index, slot.buffer)
             # Memory of the host needs no command: the queue is empty between runs.
             if slot.view is not None:
-                # What a partial input leaves out keeps its bytes.
+                # The rest of a partial input keeps its bytes.
                 view = slot.view[: array.size] if slot.spec.partial else slot.view
                 np.copyto(view, array)
             else:

@@ -174,7 +174,7 @@ class DeviceMemory:
         if self._host is None or spec.image is not None or self.places[index] & IN_DATA:
             return None
         start = self.places[index]
-        # `size` may be larger: what is behind the array is padding.
+        # `size` may be larger: padding follows the array.
         array = self._host[start : start + spec.payload_bytes].view(spec.dtype)
         return array.reshape(spec.shape)
 
@@ -217,7 +217,7 @@ class DeviceMemory:
             assert self._arena is not None
             return self._arena.get_sub_region(spec.offset, spec.size)
         buffer = cl.Buffer(context, flags.READ_WRITE, spec.size)
-        # What is read before it was ever written is then zero, and not another process's memory.
+        # A read before the first write then gives zero, and not another process's memory.
         self._fill(buffer, spec.size, 0)
         return buffer
 

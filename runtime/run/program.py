@@ -136,7 +136,7 @@ class Program:
         """
         return [b"" if program is None else binary_of(program) for program in self._programs]
 
-    # --- what it is ---------------------------------------------------------------------------
+    # --- properties ---------------------------------------------------------------------------
 
     @property
     def manifest(self) -> Manifest:

@@ -58,7 +58,7 @@ def seeded_inputs(ports: Sequence[TensorSpec], seed: int) -> dict[str, Array]:
     for port in ports:
         view = port.name.rpartition("_")[0]
         frame, geometry = found.get(view + _FRAME), found.get(view + _GEOMETRY)
-        # Without both there is no telling what the bytes are.
+        # Without both the meaning of the bytes is unknown.
         layout = None if frame is None or geometry is None else _layout(frame, geometry, seed)
         made[port.name] = _input(port, seed, layout)
     return made
@@ -192,8 +192,8 @@ class Deviation:
     peak: float  # the largest expected value, 1 for integers
     deviation: float  # a share of `peak`; infinite if no finite number was found
     tolerance: float
-    values: int  # so many were compared
-    beyond: int  # so many of them were further off than the tolerance
+    values: int  # number of compared values
+    beyond: int  # number of these beyond the tolerance
     passed: bool  # whether that is allowed
 
     def __str__(self) -> str:

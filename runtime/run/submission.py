@@ -91,7 +91,7 @@ def recorded_entries(
             result[bound.name] = binder.recorded(bound, recorder)
             run(result[bound.name])
     except (RecordingError, RuntimeFault) as error:
-        # What a driver refuses of one entry it will refuse of the next, so one line is enough.
+        # A driver that refuses one entry will refuse the next, so one line is enough.
         logger.warning("launches are enqueued one by one: %s", error)
         for bound in result.values():
             bound.release()
