@@ -71,7 +71,8 @@ def load_settings(
     """Read the settings from defaults, a TOML file, variables and options.
 
     Relative paths in the file are relative to the file. Variables that begin with ``MODELD_`` have
-    to be known. ConfigError names all unreadable files, unknown keys and unacceptable values.
+    to be known. Raises ConfigError if the file cannot be read, or with all unacceptable keys and
+    values.
     """
     found = _Found()
     if path is not None:
