@@ -37,7 +37,7 @@ def owner_and_mode(path: Path) -> str:
 
 
 def why_refused(path: Path) -> str:
-    """Return whose `path` is, who this process is, and what to do: the end of a message."""
+    """Return the end of a message: the owners of `path` and of this process, and what to do."""
     asks = f"{user_name(os.geteuid())}:{group_name(os.getegid())}"
     return f"{owner_and_mode(path)}, this process is {asks}; {ADVICE}"
 
@@ -103,7 +103,7 @@ def holder_of_port(port: int, host: str) -> str | None:
 
 
 def holder_of_lock(descriptor: int) -> str | None:
-    """Return who holds the `flock` of an open file, as `holder_of_port`."""
+    """Return the holder of the `flock` of an open file, in the form of `holder_of_port`."""
     with suppress(OSError, ValueError, IndexError):
         status = os.fstat(descriptor)
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"

@@ -34,7 +34,7 @@ class CameraSource(FrameSource, Protocol):
     """A source whose frames lie in memory that the camera process writes to."""
 
     def is_intact(self) -> bool:
-        """Tell whether the data of the frame received last is still that frame's."""
+        """Return whether the data of the frame received last is still that frame's."""
         ...
 
 
@@ -135,7 +135,7 @@ def open_cameras(
 def open_packets(
     address: CameraAddress, stack: Stack, *, prefix: str = "", gates: Gates | None = None
 ) -> Transport:
-    """Open what VisionIPC's packets come over; arguments as of `open_cameras`."""
+    """Open the transport of VisionIPC's packets; arguments as in `open_cameras`."""
     if address.scheme == _ZMQ_SCHEME:
         return ZmqTransport(stack=stack)
     return MsgqTransport(stack=stack, prefix=prefix, gates=gates)

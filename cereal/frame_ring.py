@@ -111,7 +111,7 @@ _LIBC: Final = ctypes.CDLL(None)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a slot says about its frame."""
+    """A slot's facts about its frame."""
 
     number: int
     frame_id: int
@@ -207,7 +207,7 @@ class Mapping:
         wake(self._head_address)
 
     def close_ring(self) -> None:
-        """Tell the readers that no more frames come. Writer only."""
+        """Announce to readers that no more frames come. Writer only."""
         self.words[_CLOSED] = 1
         wake(self._head_address)
 
@@ -231,7 +231,7 @@ class Mapping:
         return record if self.is_whole(number) else None
 
     def is_whole(self, number: int) -> bool:
-        """Tell whether the slot still holds frame `number`, after its content was used."""
+        """Return whether the slot still holds frame `number`, after its content was used."""
         self._fence.order()
         return int(self.words[self._record(number) + _SEQUENCE]) == 2 * number
 
@@ -268,7 +268,7 @@ class Fence:
 
 
 def is_sound(form: FrameFormat) -> bool:
-    """Tell whether the planes lie inside the buffer and the sides are plausible."""
+    """Return whether the planes lie inside the buffer and the sides are plausible."""
     sides = 0 < form.width <= MAX_SIDE and 0 < form.height <= MAX_SIDE
     rows = form.width <= form.stride <= 4 * MAX_SIDE
     planes = form.stride * form.height <= form.uv_offset <= 1 << 32

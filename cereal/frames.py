@@ -212,7 +212,7 @@ class FrameRingReader:
         return None
 
     def is_intact(self) -> bool:
-        """Tell whether the data of the frame received last is still that frame's."""
+        """Return whether the data of the frame received last is still that frame's."""
         mapping, number = self._held
         return number > 0 and mapping.is_whole(number)
 

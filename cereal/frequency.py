@@ -42,7 +42,7 @@ class FrequencyTracker:
         self._last_ns = now_ns
 
     def is_ok(self) -> bool:
-        """Tell whether either average is within the bounds; False before the second message."""
+        """Return whether either average is within the bounds; False before the second message."""
         return self._is_within(self._long) or self._is_within(self._short)
 
     def _is_within(self, window: "_Window") -> bool:

@@ -19,7 +19,7 @@ _MAGICS: Final[tuple[tuple[Codec, re.Pattern[bytes]], ...]] = (
 )
 
 ZSTD_LEVEL: Final = 10
-"""What logs are stored with on the device: smaller than the default 3, still fast."""
+"""The level of logs on the device: smaller files than the default 3, still fast."""
 # That level's window for content of unknown length; explicit, because the header has it.
 _WINDOW_LOG: Final = 22
 

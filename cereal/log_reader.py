@@ -26,7 +26,7 @@ class LogTruncatedWarning(UserWarning):
 
 
 OnDefect = Callable[[str], None]
-"""Takes what is wrong with a log, one line, in place of the warning."""
+"""Receives the defect of a log, one line, instead of the warning."""
 
 
 def read_log(path: str | Path, on_defect: OnDefect | None = None) -> Iterator[Any]:

@@ -26,7 +26,7 @@ _MAX_PREFIX: Final = 40
 
 
 class LogSink(Protocol):
-    """What Events are written to."""
+    """A receiver of Events."""
 
     def write(self, data: bytes) -> None:
         """Append one Event; raise LogError if it is not one framed message or cannot be written."""
@@ -46,7 +46,7 @@ class LogSink(Protocol):
 
 
 class _Writer:
-    """What both writers share: the check of what they are given, and `with`."""
+    """The common parts of both writers: the check of their input, and `with`."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)

@@ -48,7 +48,7 @@ class PubMaster:
         return self._wait(lambda: all(one.has_readers() for one in publishers), timeout_s)
 
     def all_readers_updated(self, service: str) -> bool:
-        """Tell whether there are readers of `service`, and each has taken all that was sent.
+        """Return whether there are readers of `service`, and each has taken all that was sent.
 
         Raises TransportError if the transport cannot tell.
         """
@@ -161,7 +161,7 @@ class SubMaster:
         self.rejected: dict[str, int] = dict.fromkeys(self._services, 0)
         """Messages so far that were no Event, or an Event of another service; by service."""
         self.rejected_why: dict[str, str] = dict.fromkeys(self._services, "")
-        """What was wrong with the last of them."""
+        """The defect of the last of them."""
         self._defaults: dict[str, Any] = {
             name: content(new_event(name, mono_time_ns=0).as_reader()) for name in self._services
         }
@@ -195,7 +195,7 @@ class SubMaster:
         return {name: self._is_freq_ok(name) for name in self._services}
 
     def update(self, timeout_ms: int = 0) -> None:
-        """Take over what arrived; wait for a polled service up to `timeout_ms` if none did."""
+        """Take over arrived messages; wait for a polled service up to `timeout_ms` if none did."""
         if timeout_ms > 0:
             self._transport.wait(self._polled, timeout_ms)
         now_ns = self._updated_ns = self._clock.now_ns()
@@ -207,19 +207,19 @@ class SubMaster:
             self.updated[name] = data is not None and self._take(name, data, now_ns)
 
     def all_alive(self, services: Iterable[str] | None = None) -> bool:
-        """Tell whether all (of `services`) are alive, apart from those to ignore."""
+        """Return whether all (of `services`) are alive, apart from those to ignore."""
         return all(self._is_alive(name) for name in self._checked(services, self._ignore_alive))
 
     def all_valid(self, services: Iterable[str] | None = None) -> bool:
-        """Tell whether all (of `services`) are valid, apart from those to ignore."""
+        """Return whether all (of `services`) are valid, apart from those to ignore."""
         return all(self.valid[name] for name in self._checked(services, self._ignore_valid))
 
     def all_freq_ok(self, services: Iterable[str] | None = None) -> bool:
-        """Tell whether all (of `services`) keep their rate, apart from those to ignore."""
+        """Return whether all (of `services`) keep their rate, apart from those to ignore."""
         return all(self._is_freq_ok(name) for name in self._checked(services, self._ignore_freq))
 
     def all_checks(self, services: Iterable[str] | None = None) -> bool:
-        """Tell whether all (of `services`) are alive, valid and at their rate."""
+        """Return whether all (of `services`) are alive, valid and at their rate."""
         names = None if services is None else tuple(services)
         return self.all_alive(names) and self.all_valid(names) and self.all_freq_ok(names)
 

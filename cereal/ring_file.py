@@ -86,7 +86,7 @@ def attach(path: Path) -> Mapping:
 
 
 def has_writer(path: Path) -> bool:
-    """Tell whether a living process holds the lock of the ring at `path`.
+    """Return whether a living process holds the lock of the ring at `path`.
 
     False also of a ring that this process may not read: ask `unusable`.
     """

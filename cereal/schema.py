@@ -29,7 +29,7 @@ MESSAGE_LIMIT_BYTES: Final = 1 << 26
 """The largest message: 64 MiB, twenty times what openpilot's bus can carry. More is damage."""
 
 TRAVERSAL_BYTES: Final = 1 << 23
-"""What one reader may follow in all, beside 64 times the bytes of its message: 8 MiB.
+"""Bytes that one reader may follow in all, besides 64 times those of its message: 8 MiB.
 
 A list of empty elements takes no bytes, so that its announced length counts only here; and each
 time that a pointer is followed counts. Who reads a message again and again makes a reader each
@@ -38,7 +38,7 @@ time: it takes microseconds, and restarts the count.
 _TRAVERSAL_FACTOR: Final = 64
 _MAX_SEGMENTS: Final = 512  # limit of the reference implementation
 DAMAGED: Final[tuple[type[Exception], type[ValueError]]] = (capnp.KjException, ValueError)
-"""What following a damaged pointer inside a message raises; for those who walk through one."""
+"""Errors of following a damaged pointer inside a message."""
 
 _FIRST_FRAME_WORD: Final = struct.Struct("<II")  # segments - 1, words of the first
 _LIST_OR_BLOB: Final = frozenset({"list", "text", "data"})

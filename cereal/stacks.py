@@ -15,7 +15,7 @@ from cereal.services import BIG_QUEUE, RENAMED_2026, SERVICES, HashName, member_
 
 _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 VISION_ENDPOINT: Final = "visionipc_"
-"""What the endpoints begin with on which VisionIPC announces frames."""
+"""Prefix of the endpoints on which VisionIPC announces frames."""
 _VISION_PORT: Final = 9000
 _VISION_STREAM: Final = re.compile(rf"{VISION_ENDPOINT}.*_([0-9])")
 _DEVICE_PARAMS: Final = Path("/data/params")

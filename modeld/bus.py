@@ -18,7 +18,7 @@ DAEMON_SERVICES: Final = (
     *("modelV2", "drivingModelData", "cameraOdometry", "driverStateV2"),
     *HEALTH_SERVICES.values(),
 )
-"""What the daemons publish, and do not subscribe to."""
+"""Services that the daemons publish, and do not subscribe to."""
 
 
 def open_bus(

@@ -151,7 +151,7 @@ class Daemon:
 
     @property
     def take_over(self) -> Callable[[str], None] | None:
-        """Lets the fallback model take over; None where there is none, or it has."""
+        """Lets the fallback model take over; None if there is none, or it has."""
         return None if self._fallback is None else self._fall_back
 
     def _fall_back(self, reason: str) -> None:
@@ -255,7 +255,7 @@ class Daemon:
         return StepResult(frame.frame_id, drop.dropped, True, valid, result.execution_time_s)
 
     def _usable(self, frames: FramePair) -> bool:
-        """Tell whether model and configuration can use frames; follow their sizes if so.
+        """Return whether model and configuration can use frames; follow their sizes if so.
 
         A camera may come back as another one; unusable frames count as missing.
         """
@@ -275,7 +275,7 @@ class Daemon:
         return True
 
     def _judge(self, frames: FramePair, bus: BusInputs) -> None:
-        """Compare frames with those before; where their time goes back, histories begin anew."""
+        """Compare frames with earlier ones; if their time goes back, histories are reset."""
         judgement = self._judgement
         judgement.look(frames, bus, self._session.image_frames)
         self._expect_wide()
@@ -340,7 +340,7 @@ class Daemon:
             self._publications.send(service, event)
 
     def _images_whole(self, frames: FramePair) -> bool:
-        """Tell whether the images of the model are of whole frames; once after each run.
+        """Return whether the images of the model are of whole frames; once after each run.
 
         The rings are shared memory: the camera may overtake a slow run.
         """

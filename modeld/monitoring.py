@@ -233,7 +233,7 @@ class Monitoring:
         return facts.valid, (measured_ns - began_ns) * 1e-9
 
     def _settle(self, frame: Frame, *, finite: bool) -> bool:
-        """Tell whether the message about a frame is valid; logs and keeps the reasons."""
+        """Return whether the message about a frame is valid; logs and keeps the reasons."""
         reasons: tuple[Reason, ...] = self._judge.reasons
         if not finite:
             reasons += (NOT_FINITE,)

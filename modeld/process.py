@@ -321,7 +321,7 @@ class _Service:
         )
 
     def _why_no_reload(self) -> str:
-        """Say what is wrong with the settings now: a process that they end is not started again."""
+        """Return the defects of the settings now: a process that they would end is not started."""
         try:
             self._read_again()
         except ModeldError as error:

@@ -43,21 +43,21 @@ PARKED_NS: Final = 5 * NS_PER_S
 
 
 class Loop(Protocol):
-    """What runs until it is told to stop, and says of itself what others must know."""
+    """A loop that runs until it is stopped, and reports its progress in `state`."""
 
     state: LoopState
     guard: RunGuard
 
     @property
     def take_over(self) -> Callable[[str], None] | None:
-        """Lets the fallback model take over, for a reason; None where there is none."""
+        """Lets the fallback model take over, for a reason; None if there is none."""
 
     def run_forever(self, stop: threading.Event) -> None:
         """Iterate until ``stop`` is set."""
 
 
 class Ending(Enum):
-    """Why the supervisor came to its end."""
+    """Why the supervisor ended."""
 
     STOPPED = "stopped"
     RELOAD = "reload"
@@ -270,7 +270,7 @@ class Supervisor:
         self._is_parked = without_frames and not self._is_on_road()
 
     def _wants_reload(self, elapsed_ns: int) -> bool:
-        """Tell whether to start anew: asked by SIGHUP, or after a drive with another model."""
+        """Return whether to restart: on SIGHUP, or after a drive with another model."""
         self._look_whether_parked(elapsed_ns)
         state, parked = self._state, self._is_parked
         asked = self._stop.reload.is_set()
@@ -290,7 +290,7 @@ class Supervisor:
 
 
 def has_progress(state: LoopState, now_ns: int) -> bool:
-    """Tell whether the loop goes round, and publishes where there are frames to publish about."""
+    """Return whether the loop iterates, and publishes if there are frames."""
     if now_ns - state.iterated_ns > PROGRESS_NS:
         return False
     awaiting_ns = state.awaiting_ns
@@ -304,14 +304,14 @@ def tick(state: LoopState, now_ns: int) -> float:
 
 
 def in_pause(state: LoopState, now_ns: int) -> bool:
-    """Tell whether the loop has just published, or has no frames."""
+    """Return whether the loop has just published, or has no frames."""
     return state.awaiting_ns == 0 and (
         now_ns - state.published_ns < PAUSE_NS or now_ns - state.published_ns > NS_PER_S
     )
 
 
 def status_line(state: LoopState) -> str:
-    """Return what `systemctl status` shows."""
+    """Return the line that `systemctl status` shows."""
     if state.phase is not Phase.RUNNING:
         return f"{state.phase}; model {state.model}"
     which = f"fallback model {state.model} ({state.fallback})" if state.fallback else state.model

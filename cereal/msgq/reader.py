@@ -41,7 +41,7 @@ class RingReader:
     _slot: int = -1
 
     def register(self) -> None:
-        """Take a place. The sixteenth reader sends all others to register anew."""
+        """Take a place. The sixteenth reader makes all others register again."""
         words = self.memory.words
         count = words[NUM_READERS]
         if count >= MAX_READERS:
@@ -62,7 +62,7 @@ class RingReader:
         self._reset()
 
     def is_waiting(self) -> bool:
-        """Tell whether there is something to receive; registers anew where the place is gone."""
+        """Return whether there is something to receive; registers again if the place is gone."""
         words, slot = self.memory.words, self._slot
         if words[READ_UID + slot] != self.uid or words[NUM_READERS] <= slot:
             self.register()
@@ -103,7 +103,7 @@ class RingReader:
             words[READ_UID + slot] = 0
 
     def rename(self, uid: int) -> None:
-        """Take another uid: another thread is to be woken."""
+        """Use another uid, so that another thread is woken."""
         words, slot = self.memory.words, self._slot
         if words[READ_UID + slot] == self.uid:
             words[READ_UID + slot] = uid
@@ -111,7 +111,7 @@ class RingReader:
         self.memory.fence()
 
     def _is_sound(self) -> bool:
-        """Tell whether all that was read before is as it was written."""
+        """Return whether all that was read before is as it was written."""
         words, slot = self.memory.words, self._slot
         # The writer clears the flag before it writes over the first byte.
         self.memory.fence()

@@ -77,7 +77,7 @@ class RingMemory:
         self._data[offset : offset + len(data)] = data
 
     def is_current(self) -> bool:
-        """Tell whether the file at the path is still this one."""
+        """Return whether the file at the path is still this one."""
         try:
             return self.path.stat().st_ino == self.inode
         except OSError:

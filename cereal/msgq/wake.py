@@ -43,7 +43,7 @@ def block() -> None:
 
 
 def is_ours() -> bool:
-    """Tell whether nobody else has a handler for the signal, who would miss what is taken here."""
+    """Return whether no other library has a handler for the signal, and would miss it."""
     return signal.getsignal(SIGNAL) in (signal.SIG_DFL, signal.SIG_IGN, _ignore)
 
 
@@ -104,7 +104,7 @@ class Waiter:
         return taken
 
     def close(self) -> None:
-        """Take what is pending for the calling thread: nobody waits for it any more."""
+        """Discard a pending signal of the calling thread, which waits for it no more."""
         if self._blocked == this_thread():
             while signal.sigtimedwait({SIGNAL}, 0):
                 pass
@@ -124,7 +124,7 @@ class Waker:
                 self._ended = self._ended.intersection(uids) | {uid}
 
     def living(self, uids: list[int]) -> list[bool]:
-        """Tell of each reader whether it may still be there."""
+        """Return for each reader whether it may still be there."""
         return [
             uid != 0 and uid not in self._ended and (not thread_of(uid) or is_alive(thread_of(uid)))
             for uid in uids
@@ -132,12 +132,12 @@ class Waker:
 
 
 def is_alive(thread: int) -> bool:
-    """Tell whether there is a thread of this number."""
+    """Return whether there is a thread of this number."""
     return Path(f"/proc/{thread}").exists()
 
 
 def has_mapped(thread: int, path: Path) -> bool:
-    """Tell whether the process of a thread has a file mapped; False also where nobody may know."""
+    """Return whether the process of a thread has a file mapped; False if that is unknown."""
     try:
         with Path(f"/proc/{thread}/maps").open(encoding="utf-8", errors="replace") as lines:
             # The name is the rest of the line.

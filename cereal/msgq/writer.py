@@ -29,7 +29,7 @@ class RingWriter:
     uid: int
 
     def claim(self) -> None:
-        """Become the writer; the one before finds out. All readers have to register anew."""
+        """Become the writer; the previous one notices. All readers have to register again."""
         words = self.memory.words
         words[WRITE_UID] = self.uid
         words[NUM_READERS] = 0
@@ -38,11 +38,11 @@ class RingWriter:
             words[READ_UID + slot] = 0
 
     def is_owner(self) -> bool:
-        """Tell whether no other writer has claimed the ring since."""
+        """Return whether no other writer has claimed the ring since."""
         return self.memory.words[WRITE_UID] == self.uid
 
     def fits(self, count: int) -> bool:
-        """Tell whether a message of so many bytes can be sent: at least 1."""
+        """Return whether a message of this many bytes can be sent: at least 1."""
         return count > 0 and MESSAGES_THAT_FIT * record_bytes(count) <= self.memory.size
 
     def send(self, data: bytes) -> bool:
@@ -74,13 +74,13 @@ class RingWriter:
         return True
 
     def readers(self) -> list[int]:
-        """Return the uids of those who have a place."""
+        """Return the uids of the readers that have a place."""
         words = self.memory.words
         count = min(words[NUM_READERS], MAX_READERS)
         return [words[READ_UID + slot] for slot in range(count)]
 
     def is_read_by(self, slot: int) -> bool:
-        """Tell whether the reader in a place has taken all, or has been told of its loss."""
+        """Return whether the reader in a place has taken all, or has been told of its loss."""
         words = self.memory.words
         head = words[WRITE_POINTER]
         return not words[READ_VALID + slot] or words[READ_POINTER + slot] == head
@@ -91,7 +91,7 @@ class RingWriter:
             self.memory.words[WRITE_UID] = 0
 
     def _invalidate(self, at: int, count: int) -> None:
-        """Tell readers that what they have not read goes, before it does."""
+        """Clear the flags of readers before their unread messages are overwritten."""
         words = self.memory.words
         offset, cycle = at & OFFSET_MASK, at >> 32
         for slot in range(min(words[NUM_READERS], MAX_READERS)):

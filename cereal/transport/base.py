@@ -17,11 +17,11 @@ class Publisher(Protocol):
         ...
 
     def has_readers(self) -> bool:
-        """Tell whether anybody subscribes to the service now."""
+        """Return whether anybody subscribes to the service now."""
         ...
 
     def is_read(self) -> bool:
-        """Tell whether there are readers, and each has taken all that was sent.
+        """Return whether there are readers, and each has taken all that was sent.
 
         Raises TransportError if this transport cannot tell.
         """

@@ -1,4 +1,4 @@
-"""Keys of the bus between machines: CURVE of ZeroMQ, which encrypts and says who speaks.
+"""Keys of the bus between machines: CURVE of ZeroMQ, which encrypts and authenticates.
 
 A directory has the keys of one machine (docs/formats/bus.md, ADR 0092): `own.key_secret`, which
 only its owner may read, `own.key` for others, `peers/*.key` of the machines that may listen here,
@@ -80,7 +80,7 @@ class CurveKeys:
         socket.curve_serverkey = server
 
     def guard(self, context: "zmq.Context[zmq.Socket[bytes]]") -> ThreadAuthenticator:
-        """Start to answer a context's sockets who may connect; to be stopped before it ends."""
+        """Start to decide who may connect to a context's sockets; stop it before the context."""
         guard = ThreadAuthenticator(context)
         guard.configure_curve_callback(_DOMAIN, _Listeners(self))
         guard.start()
@@ -95,7 +95,7 @@ class _Listeners:
         self._said: set[bytes] = set()
 
     def callback(self, _domain: str, key: bytes) -> bool:
-        """Tell whether the holder of a key may listen."""
+        """Return whether the holder of a key may listen."""
         if key in self._keys.peers:
             return True
         if key not in self._said and len(self._said) < _MOST_SAID:

@@ -110,11 +110,11 @@ class MemoryPublisher:
         self._transport._deliver(self._service, data)
 
     def has_readers(self) -> bool:
-        """Tell whether there is a subscriber."""
+        """Return whether there is a subscriber."""
         return bool(self._transport._readers(self._service))
 
     def is_read(self) -> bool:
-        """Tell whether there are subscribers, and none of them holds a message."""
+        """Return whether there are subscribers, and none of them holds a message."""
         readers = self._transport._readers(self._service)
         return bool(readers) and not any(reader.queue for reader in readers)
 

@@ -33,7 +33,7 @@ class Gate(Protocol):
         """Whether it holds anything back now."""
 
     def pass_through(self) -> None:
-        """Say that a receive begins, and wait until it may."""
+        """Report that a receive begins, and wait until it may."""
 
 
 Gates = Callable[[str], Gate | None]
@@ -201,14 +201,14 @@ class MsgqPublisher:
         self._waker.wake(writer.readers())
 
     def has_readers(self) -> bool:
-        """Tell whether anybody has a place in the ring whose thread has not ended."""
+        """Return whether anybody has a place in the ring whose thread has not ended."""
         if self._is_replaced:
             # Later readers open the new file.
             self._reopen()
         return self._memory is not None and any(self._waker.living(self._writer.readers()))
 
     def is_read(self) -> bool:
-        """Tell whether there are readers, and each that lives has taken all that was sent."""
+        """Return whether there are readers, and each that lives has taken all that was sent."""
         if self._memory is None:
             return False
         living = self._waker.living(self._writer.readers())
@@ -325,7 +325,7 @@ class MsgqSubscriber:
         return self._waiter.wait(self._reader.receive, self._keep_places, deadline_s)
 
     def has_message(self) -> bool:
-        """Tell whether a receive would find something, as a rule a message."""
+        """Return whether a receive would find something, as a rule a message."""
         if self._is_replaced:
             self._reopen()
         return self._reader.is_waiting()

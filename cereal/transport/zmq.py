@@ -209,7 +209,7 @@ class ZmqTransport:
 
 
 def _of_port(endpoint: str, error: OSError | zmq.ZMQError) -> str:
-    """Return who has the port of an endpoint that was not bound, and what to do."""
+    """Return the holder of an endpoint's port that was not bound, and what to do."""
     if error.errno != errno.EADDRINUSE:
         return "; publish at an address of this machine, such as tcp://127.0.0.1"
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
@@ -258,7 +258,7 @@ class ZmqPublisher:
         self.has_readers()
 
     def has_readers(self) -> bool:
-        """Tell whether anybody is connected and subscribes; a connection takes some time."""
+        """Return whether anybody is connected and subscribes; a connection takes some time."""
         socket = self._socket
         while not socket.closed and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             # All subscribe to everything, so only the first and the last of them are reported.

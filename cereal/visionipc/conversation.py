@@ -126,7 +126,7 @@ class Conversation:
         return _Open(connection, request, identity)
 
     def _answer(self, deadline: float) -> Answer | None:
-        """Take the answer of the open connection and end it; leave it open if none comes."""
+        """Receive the answer of the open connection and end it; leave it open if none comes."""
         assert self._open is not None  # both callers have seen to it
         poll = select.poll()
         poll.register(self._open.socket, select.POLLIN)

@@ -26,7 +26,7 @@ STREAM_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({"road": 0, "driver"
 STREAM_NAMES: Final = MappingProxyType({number: name for name, number in STREAM_NUMBERS.items()})
 
 LIST_REQUESTS: Final = (0xFFFFFFFF, 4)
-"""What asks for the streams: since August 2026, and before. Neither is a camera of ours."""
+"""Requests of the streams: since August 2026, and before. Neither is a camera of ours."""
 REQUEST: Final = struct.Struct("<I")
 MAX_STREAMS: Final = 64
 MAX_BUFFERS: Final = 127
@@ -35,7 +35,7 @@ BUFFER_SIZES: Final = (112, 136)
 """Sizes of a description: since February 2026, and before; only what follows byte 108 differs."""
 _BUFFER: Final = struct.Struct("<QQ16xi4x4Q16xQQI")
 FRAME_ID: Final = struct.Struct("<Q")
-"""What lies behind the payload of a buffer: the id of the frame that it holds."""
+"""Follows the payload of a buffer: the id of the frame that it holds."""
 
 _PACKET: Final = struct.Struct("<QQI4xQQ?7x")
 PACKET_BYTES: Final = _PACKET.size
@@ -85,7 +85,7 @@ class Description(NamedTuple):
         return FrameFormat(self.width, self.height, self.stride, self.uv_offset, self.size)
 
     def pack(self, struct_bytes: int) -> bytes:
-        """Return the description as a structure of so many bytes."""
+        """Return the description as a structure of this many bytes."""
         return _BUFFER.pack(*self).ljust(struct_bytes, b"\0")
 
 

@@ -124,7 +124,7 @@ def _bind(path: Path) -> socket.socket:
 
 
 def _lives(path: Path) -> bool:
-    """Tell whether a server answers at a path; one that is only slow counts as living."""
+    """Return whether a server answers at a path; one that is only slow counts as living."""
     conversation = Conversation(path)
     try:
         if conversation.identity() is None:

@@ -88,7 +88,7 @@ class VisionIpcReader:
         return None
 
     def is_intact(self) -> bool:
-        """Tell whether the data of the frame received last is still that frame's.
+        """Return whether the data of the frame received last is still that frame's.
 
         A server writes an id when a buffer is full, so the buffer before ours says when ours is
         being filled: it has a newer frame then. Ids further ahead are of a time before a seek.

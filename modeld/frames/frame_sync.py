@@ -108,7 +108,7 @@ class FrameSync:
         self.log.missing()
 
     def is_intact(self) -> bool:
-        """Tell whether the last pair was not overwritten while it was used."""
+        """Return whether the last pair was not overwritten while it was used."""
         if not self.main.is_intact():
             return False
         return self.extra is None or self._is_lost or self.extra.is_intact()
@@ -173,7 +173,7 @@ class FrameSync:
             self._extra_sof_ns, self._stale_after_ns = None, extra_ns
 
     def _is_stale(self, extra: Frame) -> bool:
-        """Tell whether a frame was left in the extra camera's ring when time went back."""
+        """Return whether a frame was left in the extra camera's ring when time went back."""
         after_ns = self._stale_after_ns
         if after_ns is not None and extra.timestamp_sof_ns > after_ns:
             return True
@@ -260,7 +260,7 @@ class FrameSync:
         return frame
 
     def _partner(self, source: CameraSource, main: Frame) -> Frame | None:
-        """Take what has come of a lost extra camera; wait, once, only for a partner that is due."""
+        """Read the frames of a lost extra camera; wait, once, only for a partner that is due."""
         waited = False
         for _ in range(MAX_RECEIVES):
             frame = source.receive(0)
@@ -281,7 +281,7 @@ class FrameSync:
         return None
 
     def _is_partner_due(self, main: Frame) -> bool:
-        """Tell whether the next frame of a lost extra camera can be the main frame's partner."""
+        """Return whether the next frame of a lost extra camera can be the main frame's partner."""
         if self._seen_sof_ns is None:
             return False
         gap_ns = main.timestamp_sof_ns - self._seen_sof_ns

@@ -49,7 +49,7 @@ class LateCamera:
         return None if reader is None else reader.receive(timeout_ms)
 
     def is_intact(self) -> bool:
-        """Tell whether the data of the frame received last is still that frame's."""
+        """Return whether the data of the frame received last is still that frame's."""
         return self._reader is not None and self._reader.is_intact()
 
     def close(self) -> None:

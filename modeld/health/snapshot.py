@@ -13,7 +13,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class TestResult(StrEnum):
-    """What came of the artifact's self-test; names as in health.capnp."""
+    """The result of the artifact's self-test; names as in health.capnp."""
 
     __test__ = False  # no test of pytest's
 

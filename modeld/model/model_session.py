@@ -39,7 +39,7 @@ class WarmUp:
         return self.runs == self.needed
 
     def restart(self) -> None:
-        """Begin anew, as the histories were reset."""
+        """Start again, as the histories were reset."""
         self.runs = 0
 
 
@@ -87,7 +87,7 @@ class ModelSession:
         return self._rule.clip_speed
 
     def refusal(self, frames: FramePair) -> str:
-        """Say why the model cannot take frames, "" if it can; cheap, formats are compared."""
+        """Return why the model cannot use frames, "" if it can; it only compares formats."""
         try:
             self.model.check_frames(frames)
         except CameraSizeError as error:
@@ -143,7 +143,7 @@ class ModelSession:
         )
 
     def count_run(self, result: ModelResult) -> bool:
-        """Take note of a run; return whether it was the one that filled the histories."""
+        """Count a run; return whether it filled the histories."""
         if result.finite:
             self.not_finite_runs = 0
             return self.warm_up.ran()
@@ -162,7 +162,7 @@ class ModelSession:
         self._pulse.reset()
 
     def images_whole(self, *, intact: bool) -> bool:
-        """Tell whether the images of the model are of whole frames; once after each run.
+        """Return whether the images of the model are of whole frames; once after each run.
 
         An image made of a torn pair (not `intact`) stays in the queue, and is seen again `gap` runs
         later.

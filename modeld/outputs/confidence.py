@@ -66,7 +66,7 @@ class ConfidenceFilter:
     history: NDArray[np.float64] = field(default_factory=lambda: np.zeros((HORIZONS, HORIZONS)))
 
     def update(self, meta: NDArray[np.float32], frame_id: int) -> Confidence:
-        """Take the meta probabilities of a frame and return the grade."""
+        """Return the grade for the meta probabilities of a frame."""
         if frame_id % CONFIDENCE_PERIOD_FRAMES == 0:
             self.history[:-1] = self.history[1:]
             self.history[-1] = independent_disengagements(meta)
@@ -88,7 +88,7 @@ class HardBrakeFilter:
     braking_3: list[float] = field(default_factory=lambda: [0.0] * len(HARD_BRAKE_3_THRESHOLDS))
 
     def update(self, meta: NDArray[np.float32]) -> bool:
-        """Take the meta probabilities of a frame and say whether to expect hard braking."""
+        """Return whether to expect hard braking by the meta probabilities of a frame."""
         layout = META_LAYOUTS[meta.size]
         self.braking_5 = [*self.braking_5[1:], float(meta[layout.hard_brake_5][0])]
         self.braking_3 = [*self.braking_3[1:], float(meta[layout.hard_brake_3][0])]

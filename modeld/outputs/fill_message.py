@@ -105,7 +105,7 @@ class FrameInfo:
 
 @dataclass(frozen=True, slots=True)
 class FrameVerdict:
-    """What the daemon itself concludes from the outputs of this and earlier frames."""
+    """The daemon's own conclusions from the outputs of this and earlier frames."""
 
     action: Action
     confidence: Confidence

@@ -46,7 +46,7 @@ def environment_prefix() -> str:
 
 @dataclass(frozen=True, slots=True)
 class RealtimeConfig:
-    """What the process asks of the system; each is optional, and whether it took effect is said."""
+    """Requests to the system; each is optional, and its effect is reported."""
 
     cpus: str | None = field(
         default=None,

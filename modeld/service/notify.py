@@ -39,7 +39,7 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> "Notifier":
-        """Take the manager's variables out of `environ`, so that children do not speak for us."""
+        """Remove the manager's variables from `environ`, so that children do not speak for us."""
         found = {n: environ.pop(n) for n in (_SOCKET, _PERIOD, _PID) if n in environ}
         watchdog_s = None
         # The variables may have been meant for a parent that left them behind.
@@ -78,7 +78,7 @@ class Notifier:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={now_ns // 1000}{watchdog}")
 
     def extend_start(self, seconds: float) -> None:
-        """Starting takes up to so much longer, as kernels are compiled."""
+        """Starting takes up to this much longer, as kernels are compiled."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * _US_PER_S)}")
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class Notifier:
 
     @staticmethod
     def _period(seconds: float | None) -> str:
-        """Return the line that sets the watchdog's period; none where there is no watchdog."""
+        """Return the line that sets the watchdog's period, empty without a watchdog."""
         return "" if seconds is None else f"\nWATCHDOG_USEC={int(seconds * _US_PER_S)}"
 
     def _send(self, text: str, *, wait_s: float = 0.0) -> None:

@@ -83,7 +83,7 @@ def _number(status: bytes, key: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """What a sensor says, in degrees Celsius."""
+    """The reading of a sensor, in degrees Celsius."""
 
     name: str
     degrees_c: float

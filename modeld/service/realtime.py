@@ -236,7 +236,7 @@ def _lock_memory() -> Effect:
 
 
 def _may_lock() -> bool:
-    """Tell whether limits of locked memory do not count for this process."""
+    """Return whether limits of locked memory do not count for this process."""
     for line in _read(_STATUS).splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1)

@@ -74,7 +74,7 @@ class Setting:
 
     @property
     def expected(self) -> str:
-        """What a value has to be, for people."""
+        """The requirement for a value, for people."""
         doc = self.doc
         if doc.choices:
             return f"one of {', '.join(doc.choices)}"

@@ -117,7 +117,7 @@ class Episodes:
             self._active.remove(episode)
 
     def end(self, kind: Kind) -> None:
-        """Say that it is over, where that is known; at once, if the last line is old enough."""
+        """Report that it is over, where that is known; at once, if the last line is old enough."""
         episode = self._all.get(kind.name)
         if episode is None or episode not in self._active:
             return
@@ -126,7 +126,7 @@ class Episodes:
         self._say_known_ends(now_ns)
 
     def _say_known_ends(self, now_ns: int) -> None:
-        """Say ends that are known, where the last line is a second old: it might flap."""
+        """Log known ends once the last line is a second old, as they might flap."""
         for episode in tuple(self._active):
             if episode.is_over and now_ns - episode.said_ns >= SHORTEST_NS:
                 self._active.remove(episode)

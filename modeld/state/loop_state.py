@@ -22,7 +22,7 @@ REFUSED: Final = "frames not used"
 
 
 class Phase(StrEnum):
-    """What a loop is doing."""
+    """The activity of a loop."""
 
     STARTING = "starting"
     WAITING_CAMERA = "waiting for cameras"

@@ -27,7 +27,7 @@ _MAX_BYTES: Final = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """What one role runs, and what it ran before; None: nothing."""
+    """The present and the previous model of one role; None: none."""
 
     current: ModelId | None = None
     previous: ModelId | None = None

@@ -35,7 +35,7 @@ class MessageSource(Received, Protocol):
 
     @property
     def rejected_why(self) -> Mapping[str, str]:
-        """What was wrong with the last of them, by service."""
+        """The defect of the last of them, by service."""
 
     @property
     def frame(self) -> int:

@@ -255,7 +255,7 @@ class Calibration:
         )
 
     def expect_extra(self) -> None:
-        """Take note that a single camera should not be one: the extra camera is lost from now."""
+        """Note that a single camera should not be one: the extra camera is lost from now."""
         self.plan = replace(self.plan, single=False)
         # The matrices stay, as both views are still of the main camera.
         self.sizes, self._checked = replace(self.sizes, lacks_extra=True), None

@@ -97,7 +97,7 @@ class LaneChangeMachine(Protocol):
 
     @property
     def desire(self) -> Desire:
-        """What to ask of the model."""
+        """The desire for the model."""
 
     def update(self, vehicle: VehicleState, lane_change_probability: float) -> None:
         """Advance by one frame; the probability is the model's P(left) + P(right)."""
@@ -128,7 +128,7 @@ class FadingLaneChange:
 
     @property
     def desire(self) -> Desire:
-        """What to ask of the model: only while the manoeuvre is being done."""
+        """The desire for the model, only while the manoeuvre is being done."""
         if self.state not in (LaneChangeState.STARTING, LaneChangeState.FINISHING):
             return Desire.NONE
         return _desire_to(self.direction)
@@ -198,7 +198,7 @@ class TimedLaneChange:
 
     @property
     def desire(self) -> Desire:
-        """What to ask of the model: only while the manoeuvre is being done."""
+        """The desire for the model, only while the manoeuvre is being done."""
         if self.state is not LaneChangeState.STARTING:
             return Desire.NONE
         return _desire_to(self.direction)

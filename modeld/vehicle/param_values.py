@@ -43,7 +43,7 @@ class ModelBundle:
         return float(self.overrides.get(key, "0"))
 
     def is_named_in(self, names: Iterable[str]) -> bool:
-        """Tell whether one of the names, of checkpoints or files, holds a name of the bundle."""
+        """Return whether one of the names, of checkpoints or files, holds a name of the bundle."""
         own = {_plain(name) for name in (self.name, self.internal_name, self.ref)}
         return any(
             one in _plain(name) for name in names for one in own if len(one) >= _SHORTEST_NAME

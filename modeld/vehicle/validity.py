@@ -44,14 +44,14 @@ class InputRule:
     silence_marks: bool = False  # so does too long a silence
 
     def allows(self, value: float) -> bool:
-        """Tell whether a value is finite and within the bounds."""
+        """Return whether a value is finite and within the bounds."""
         if self.bounds is None:
             return True
         low, high = self.bounds
         return math.isfinite(value) and low <= value <= high
 
     def describe(self, value: float) -> str:
-        """Say that a value is out of bounds."""
+        """Report that a value is out of bounds."""
         low, high = self.bounds or (0.0, 0.0)
         return (
             f"{self.service}.{self.field}: expected {low:g} to {high:g} {self.unit}, "
@@ -288,7 +288,7 @@ class ValidityLog:
     _good_ns: int = 0
 
     def update(self, reasons: Sequence[Reason], now_ns: int) -> None:
-        """Take the reasons of the messages that go out now; none if they are valid."""
+        """Note the reasons of the messages that go out now; none if they are valid."""
         if reasons:
             self.state.reasons = tuple(reason.text for reason in reasons)
         elif self.state.reasons or self._said is None:

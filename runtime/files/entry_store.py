@@ -137,7 +137,7 @@ class EntryStore:
 
 @functools.lru_cache(maxsize=8)
 def _warn_shared(directory: Path, what: str) -> None:
-    """Say it once, not for every entry."""
+    """Log it once, not for every entry."""
     logger.warning(
         "%s: another user owns it or can write to it, so no %s is cached there; expected mode 0700",
         directory,

@@ -151,7 +151,7 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
 
 
 def is_artifact(start: bytes) -> bool:
-    """Tell whether a file that begins with `start` (64 bytes suffice) may be an artifact."""
+    """Return whether a file that begins with `start` (64 bytes suffice) may be an artifact."""
     return start[:2] == b"\x80\x05"
 
 

@@ -25,7 +25,7 @@ _WITH_WHEEL: Final = "x86_64"
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """What is known of one OpenCL device without opening it."""
+    """The facts of one OpenCL device that need no opening of it."""
 
     index: str  # "platform:device", also accepted by choose_device
     platform: str
@@ -146,7 +146,7 @@ def _open(info: DeviceInfo, handle: cl.Device) -> Device:
 
 
 def _hint() -> str:
-    """Say what to do where no device is found: a driver that does not fit into memory is none."""
+    """Return what to do if no device is found: a driver may not fit into memory."""
     machine = os.uname().machine
     hint = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
     if machine != _WITH_WHEEL:

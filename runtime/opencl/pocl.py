@@ -197,7 +197,7 @@ class _Memory:
         os.pwrite(self._file, _WORD.pack(first, second), address)
 
     def text(self, address: int) -> str:
-        """Return the printable string at an address, empty where there is none within bounds."""
+        """Return the printable string at an address, empty if there is none within bounds."""
         # Without a zero in bounds the bytes are no string, and the address was wrong.
         content, zero, _ = self._read(address, _LONGEST).partition(b"\0")
         text = content.decode("ascii", errors="replace")

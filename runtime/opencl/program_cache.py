@@ -168,7 +168,7 @@ class ProgramCache:
         self._unsaved.clear()
 
     def launched(self) -> None:
-        """Take note that what was built so far has run; `Program.close` says so."""
+        """Note that what was built so far has run; `Program.close` says so."""
 
     def _from_artifact(self, spec: ProgramSpec, target: TargetSpec | None) -> cl.Program | None:
         info = self.device.info

@@ -189,7 +189,7 @@ class RecordableQueue:
 
 
 class LaunchesOfQueue:
-    """What was recorded; see `runtime.opencl.steps.Recording`."""
+    """A list of recordings; see `runtime.opencl.steps.Recording`."""
 
     def __init__(self, recorder: RecordableQueue) -> None:
         self._recorder = recorder

@@ -82,7 +82,7 @@ _CONFIG: Final[tuple[tuple[str, Any], ...]] = (
 
 
 class DispatchConfig(ctypes.Structure):
-    """What changes of one launch; pointers that are null change nothing."""
+    """The changes of one launch; pointers that are null change nothing."""
 
     _fields_ = _CONFIG
 
@@ -94,7 +94,7 @@ class LinkedDispatchConfig(ctypes.Structure):
 
 
 class LinkedBaseConfig(ctypes.Structure):
-    """What an update is given before version 0.9.3."""
+    """The argument of an update before version 0.9.3."""
 
     _fields_ = (
         ("type", Uint),

@@ -117,7 +117,7 @@ class Workers:
             os.sched_setscheduler(thread, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
 
     def ran(self, duration_ns: int) -> None:
-        """Take note of a run that took so long, and place the workers for the next one."""
+        """Note the duration of a run, and place the workers for the next one."""
         self._ran_ns += duration_ns
         # Short runs are added up until the wait exceeds noise.
         if self._ran_ns < _LEAST_RUN_NS:
@@ -156,7 +156,7 @@ class Workers:
 
 
 def deal(cpus: frozenset[int], count: int) -> list[frozenset[int]]:
-    """Deal CPUs to so many workers in turn: 0, 2, 4 and 1, 3, 5 for two of six."""
+    """Deal CPUs to workers in turn: 0, 2, 4 and 1, 3, 5 for two of six."""
     ordered = sorted(cpus)
     return [frozenset(ordered[number::count]) for number in range(count)]
 

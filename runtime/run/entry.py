@@ -24,7 +24,7 @@ from runtime.run.memory import DeviceMemory
 
 
 class Arguments:
-    """Who reads each entry of the buffer table, and where it lies where not in its own place."""
+    """The readers of each entry of the buffer table, and its place if it has moved."""
 
     def __init__(self) -> None:
         self._users: dict[int, list[Callable[[cl.Buffer], None]]] = {}

@@ -223,7 +223,7 @@ class SelfTestReport:
 
     @property
     def worst(self) -> Deviation | None:
-        """What is furthest off in units of its tolerance, failures first; None without any."""
+        """The largest deviation in units of its tolerance, failures first; None without any."""
         return max(
             self.deviations,
             key=lambda d: (not d.passed, d.deviation / (d.tolerance or 1.0)),

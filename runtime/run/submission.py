@@ -35,7 +35,7 @@ def megakernel_enabled() -> bool:
 
 
 def recording_wanted() -> bool | None:
-    """What `RUNTIME_RECORD` says; None if nothing. Read once per program, when it is loaded."""
+    """The setting `RUNTIME_RECORD`, None if unset. Read once per program, when it is loaded."""
     return {"0": False, "1": True}.get(os.environ.get("RUNTIME_RECORD", ""))
 
 
