@@ -1,7 +1,6 @@
-"""Says in a few words why a path may not be used: whose it is, its mode, and who asks.
+"""Explains a refusal: the owner and mode of a path, or the process that holds a port or a lock.
 
-Modes of what this package makes are set on purpose, whatever the umask of the process is
-(docs/formats/bus.md, ADR 0092); this is for the reader of a refusal.
+The modes of what this package makes do not depend on the umask (docs/formats/bus.md, ADR 0092).
 """
 
 import grp
@@ -22,9 +21,10 @@ ADVICE: Final = (
 
 
 def owner_and_mode(path: Path) -> str:
-    """Return whose `path` is, for a message: "/run/b belongs to root:root with mode 0755".
+    """Return the owner of `path` for a message: "/run/b belongs to root:root with mode 0755".
 
-    Where it cannot be looked at, this is said of the lowest directory above it that can.
+    If this process cannot look at it, the message is about the lowest directory above that it can
+    see.
     """
     for place in (path, *path.parents):
         try:
@@ -37,7 +37,7 @@ def owner_and_mode(path: Path) -> str:
 
 
 def why_refused(path: Path) -> str:
-    """Return whose `path` is, who this process is, and what to do: the end of a message."""
+    """Return the end of a message: the owners of `path` and of this process, and what to do."""
     asks = f"{user_name(os.geteuid())}:{group_name(os.getegid())}"
     return f"{owner_and_mode(path)}, this process is {asks}; {ADVICE}"
 
@@ -65,11 +65,9 @@ def set_mode(descriptor: int, mode: int) -> None:
         os.fchmod(descriptor, mode)
 
 
-# ----------------------------------------------------------------------------------------------
-# Names the process that holds a port or a lock, for the reader of a refusal, where Linux tells.
-#
-# Reads /proc once, a bounded part of it, and only after something was refused. What this process
-# may not see is left out: of another user's socket there is the user.
+# --- The process that holds a port or a lock --------------------------------------------------
+# It reads a bounded part of /proc once, after a refusal. Of a socket of another user, it sees only
+# the user.
 
 _PROC: Final = Path("/proc")
 _LISTENS: Final = "0A"
@@ -88,17 +86,15 @@ class _Socket(NamedTuple):
 
 
 def holder_of_port(port: int, host: str) -> str | None:
-    """Return who holds a TCP port, as "process 4711 (./bridge)"; None where nobody can tell.
+    """Return who holds a TCP port, as "process 4711 (./bridge)"; None if nobody can tell.
 
-    Args:
-        port: That could not be bound.
-        host: Where; anything but a number, as "*" or a name, is taken for every address.
+    A `host` that is not a number, such as "*" or a name, stands for every address.
     """
     wanted: _Ip | None = None
     with suppress(ValueError):
         wanted = ipaddress.ip_address(host.strip("[]"))
     with suppress(OSError, ValueError, IndexError):
-        # An outgoing connection has a port, too; who listens has it more likely.
+        # An outgoing connection has a port, too, but a listener is the likelier holder.
         found = sorted(_sockets(port, wanted), key=lambda one: one.state != _LISTENS)
         if found:
             process = _process_with(f"socket:[{found[0].inode}]")
@@ -107,13 +103,13 @@ def holder_of_port(port: int, host: str) -> str | None:
 
 
 def holder_of_lock(descriptor: int) -> str | None:
-    """Return who holds the `flock` of an open file, as `holder_of_port`."""
+    """Return the holder of the `flock` of an open file, in the form of `holder_of_port`."""
     with suppress(OSError, ValueError, IndexError):
         status = os.fstat(descriptor)
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
         file = f"{device}:{status.st_ino}"
         for words in _rows(_PROC / "locks"):
-            # A line of one who waits has an arrow behind the number.
+            # A waiting process has an arrow after the number.
             if words[1] == "FLOCK" and words[5] == file and int(words[4]) > 0:
                 return name_of_process(int(words[4]))
     return None
@@ -163,7 +159,7 @@ def _process_with(link: str) -> str | None:
 def _names(directory: str) -> list[str]:
     """Return the names in a directory; none where it has gone, or is another user's."""
     try:
-        return os.listdir(directory)  # noqa: PTH208 -- names are what is wanted
+        return os.listdir(directory)  # noqa: PTH208 -- only names are needed
     except OSError:
         return []
 
@@ -177,7 +173,7 @@ def name_of_process(number: int) -> str | None:
     with suppress(OSError), (place / "cmdline").open("rb") as file:
         words = file.read(4 * _MOST_COMMAND)
     command = words.replace(b"\0", b" ").decode(errors="replace").strip()
-    # Whoever started it may have called it anything; a message has one line.
+    # A command line may hold any character, but a message has one line.
     command = "".join(one if one.isprintable() else "?" for one in command)
     if len(command) > _MOST_COMMAND:
         command = f"{command[: _MOST_COMMAND - 3]}..."

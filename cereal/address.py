@@ -28,29 +28,18 @@ _IPC: Final = re.compile(r"ipc://(?P<directory>/*[^/].*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class BusAddress:
-    """An address of the bus, taken apart.
+    """An address of the bus, taken apart."""
 
-    Attributes:
-        host: Of TCP; an interface or a name, too. "" for a directory.
-        directory: Of socket files; None for a host.
-        hash_name: Hash that gives TCP ports; None: the stack's.
-        moved: By how much the ports are moved from where the stack has them, in a circle.
-        prefix: Of rings in shared memory, "" the one of the environment; None: no rings.
-    """
-
-    host: str = ""
-    directory: Path | None = None
-    hash_name: HashName | None = None
-    moved: int = 0
+    host: str = ""  # of TCP: a number, an interface or a name; "" for a directory
+    directory: Path | None = None  # of socket files; None for a host
+    hash_name: HashName | None = None  # hash that gives TCP ports; None: the stack's
+    moved: int = 0  # the stack's ports plus this, in a circle
+    # Of rings in shared memory, "" the one of the environment; None: no rings.
     prefix: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what an address says.
-
-        Raises:
-            AddressError: It has another form.
-        """
+        """Return what an address says; raise AddressError if it has another form."""
         if found := _IPC.fullmatch(text):
             return cls(directory=Path(found["directory"]))
         if found := _MSGQ.fullmatch(text):

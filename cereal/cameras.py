@@ -34,18 +34,14 @@ class CameraSource(FrameSource, Protocol):
     """A source whose frames lie in memory that the camera process writes to."""
 
     def is_intact(self) -> bool:
-        """Tell whether the data of the frame received last is still that frame's."""
+        """Return whether the data of the frame received last is still that frame's."""
         ...
 
 
 class CameraServer(Protocol):
-    """Where the cameras of one process are; it may start later, end and be replaced.
+    """The cameras of one process, which may start later, end and be replaced."""
 
-    Attributes:
-        name: What messages call it.
-    """
-
-    name: str
+    name: str  # what messages call it
 
     def available_streams(self) -> set[str]:
         """Return the streams, of `cereal.frames.STREAMS`, that a living process offers."""
@@ -56,14 +52,10 @@ class CameraServer(Protocol):
         ...
 
     def reader(self, stream: str, *, conflate: bool) -> CameraSource:
-        """Return a reader of a stream.
+        """Return a reader of a stream, one of `cereal.frames.STREAMS`.
 
-        Args:
-            stream: One of `cereal.frames.STREAMS`.
-            conflate: Always take the newest frame; else one after the other.
-
-        Raises:
-            FrameError: there is no such stream, or it cannot be read.
+        It yields every frame in order, or only the newest if it conflates. Raises FrameError if the
+        stream is missing or cannot be read.
         """
         ...
 
@@ -73,12 +65,7 @@ class CameraServer(Protocol):
 
 
 class RingCameras:
-    """The frame rings of one camera process.
-
-    Args:
-        name: Of the process.
-        directory: Where the rings lie.
-    """
+    """The frame rings of the camera process `name`, which lie in `directory`."""
 
     def __init__(self, name: str, *, directory: Path = DIRECTORY) -> None:
         self.name = name
@@ -93,11 +80,7 @@ class RingCameras:
         return frames.unusable_streams(self.name, directory=self._directory)
 
     def reader(self, stream: str, *, conflate: bool) -> FrameRingReader:
-        """Return a reader of a stream.
-
-        Raises:
-            FrameError: there is no such stream, or its file is damaged.
-        """
+        """Return a reader of a stream; raise FrameError if it is missing or its file is damaged."""
         return FrameRingReader(self.name, stream, conflate=conflate, directory=self._directory)
 
     def close(self) -> None:
@@ -105,23 +88,14 @@ class RingCameras:
 
 
 class CameraAddress(NamedTuple):
-    """An address of cameras, taken apart.
+    """An address of cameras, taken apart."""
 
-    Attributes:
-        scheme: "visionipc" or "visionipc+zmq"; "" of frame rings.
-        name: Of the camera process.
-    """
-
-    scheme: str
-    name: str
+    scheme: str  # "visionipc" or "visionipc+zmq"; "" of frame rings
+    name: str  # of the camera process
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what an address says.
-
-        Raises:
-            CameraAddressError: It has another form.
-        """
+        """Return what an address says; raise CameraAddressError if it has another form."""
         found = _ADDRESS.fullmatch(text)
         if found is None:
             raise CameraAddressError(f"cameras: expected {CAMERA_FORM}, got {text!r}; correct it")
@@ -137,11 +111,11 @@ class CameraAddress(NamedTuple):
 def open_cameras(
     address: str, stack: Stack, *, prefix: str = "", gates: Gates | None = None
 ) -> CameraServer:
-    """Return the cameras at an address; nothing is connected yet.
+    """Return the cameras at an address of the form `CAMERA_FORM`; nothing is connected yet.
 
     Args:
-        address: Of the form `CAMERA_FORM`.
-        stack: Whose rings of messages, or ports, VisionIPC's packets come on.
+        address: Where the cameras are.
+        stack: Owner of the rings of messages, or of the ports, on which VisionIPC's packets come.
         prefix: Value of OPENPILOT_PREFIX.
         gates: Of the rings of messages, see `MsgqTransport`.
 
@@ -161,14 +135,13 @@ def open_cameras(
 def open_packets(
     address: CameraAddress, stack: Stack, *, prefix: str = "", gates: Gates | None = None
 ) -> Transport:
-    """Open what VisionIPC's packets come over; arguments as of `open_cameras`."""
+    """Open the transport of VisionIPC's packets; arguments as in `open_cameras`."""
     if address.scheme == _ZMQ_SCHEME:
         return ZmqTransport(stack=stack)
     return MsgqTransport(stack=stack, prefix=prefix, gates=gates)
 
 
-# ----------------------------------------------------------------------------------------------
-# Where a camera process sends frames, rings or VisionIPC, as the address of the cameras says.
+# --- Where a camera process sends frames: rings or VisionIPC ----------------------------------
 
 # As many as openpilot's camera process has.
 _VISION_BUFFERS: Final = 18
@@ -215,15 +188,10 @@ def open_outlet(
     prefix: str = "",
     directory: Path = DIRECTORY,
 ) -> dict[str, CameraWriter]:
-    """Open the writers of some streams.
+    """Open the writers of the streams in `formats`; `resources` closes them.
 
-    Args:
-        address: Of the form `cereal.cameras.CAMERA_FORM`.
-        formats: Layout of the frames, by stream.
-        resources: Closes what was opened.
-        stack: Whose readers come by VisionIPC.
-        prefix: Value of OPENPILOT_PREFIX, for VisionIPC.
-        directory: Of rings.
+    `address` has the form `CAMERA_FORM`. VisionIPC uses `stack` and `prefix` (OPENPILOT_PREFIX),
+    rings use `directory`.
 
     Raises:
         FrameError: the address is not usable, another process has it, or memory is short.

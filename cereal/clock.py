@@ -45,11 +45,7 @@ class ManualClock:
         self._now_ns = max(self._now_ns, deadline_ns)
 
     def advance_ns(self, delta_ns: int) -> None:
-        """Move forward by `delta_ns`.
-
-        Raises:
-            ValueError: `delta_ns` is negative.
-        """
+        """Move forward by `delta_ns`; raise ValueError if it is negative."""
         if delta_ns < 0:
             raise ValueError(
                 f"manual clock: expected a step of at least 0 ns, got {delta_ns}; "

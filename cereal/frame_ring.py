@@ -23,7 +23,7 @@ from cereal.errors import FrameError
 
 # --- The memory layout of an NV12 camera frame ------------------------------------------------
 
-_PAGE: Final = 4096
+PAGE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +51,23 @@ def nv12_format(width: int, height: int) -> FrameFormat:
     """Return the padded layout that the cameras use for `width` x `height` pixels.
 
     Source: VENUS NV12 rules of the Snapdragon 845 (luma rows in multiples of 128 bytes, planes of
-    32 and 16 rows, and the room its compressor asks for); 1928x1208 takes 4,804,608 bytes.
-
-    Raises:
-        ValueError: a side is odd or not positive: NV12 has one chroma sample per 2 x 2 pixels.
+    32 and 16 rows, and the room its compressor asks for); 1928x1208 takes 4,804,608 bytes. Raises
+    ValueError if a side is odd or not positive: NV12 has one chroma sample per 2 x 2 pixels.
     """
     _check_sides(width, height)
     stride = _align(width, 128)
     luma_rows = _align(height, 32)
     chroma_rows = _align(height // 2, 16)
     planes = stride * (luma_rows + chroma_rows)
-    size = _align(planes + _PAGE + max(16 * 1024, 8 * stride), _PAGE)
-    size = _align(size + _align(width, 512) * 512, _PAGE)
+    size = _align(planes + PAGE + max(16 * 1024, 8 * stride), PAGE)
+    size = _align(size + _align(width, 512) * 512, PAGE)
     return FrameFormat(width, height, stride, stride * luma_rows, size)
 
 
 def nv12_unpadded(width: int, height: int) -> FrameFormat:
-    """Return the layout without padding: rows end with their pixels, chroma follows luma at once.
+    """Return the layout without padding; raise ValueError as `nv12_format` does.
 
-    Raises:
-        ValueError: as for `nv12_format`.
+    Rows end with their pixels, and chroma follows luma at once.
     """
     _check_sides(width, height)
     return FrameFormat(width, height, width, width * height, width * height * 3 // 2)
@@ -93,7 +90,6 @@ MAGIC: Final = int.from_bytes(b"NV12RING", "little")
 VERSION: Final = 1
 MAX_SLOTS: Final = 256
 MAX_SIDE: Final = 1 << 14
-PAGE: Final = 4096
 # Messages have 32 bits for a frame's id.
 MAX_FRAME_ID: Final = (1 << 32) - 1
 
@@ -115,7 +111,7 @@ _LIBC: Final = ctypes.CDLL(None)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a slot says about its frame."""
+    """A slot's facts about its frame."""
 
     number: int
     frame_id: int
@@ -124,15 +120,10 @@ class Record:
 
 
 class Mapping:
-    """A mapped ring file, by writer or reader.
+    """A mapped ring file of a writer or a reader; messages call it `where`.
 
-    Args:
-        descriptor: Open file; stays open (and locked, for the writer) as long as the mapping.
-        where: The file's name, for messages.
-        writable: Map for writing.
-
-    Raises:
-        FrameError: the file is no ring of this version, or its header contradicts its size.
+    The open `descriptor` stays open (and locked, for the writer) as long as the mapping. Raises
+    FrameError if the file is no ring of this version, or its header contradicts its size.
     """
 
     def __init__(self, descriptor: int, where: Path, *, writable: bool) -> None:
@@ -216,14 +207,14 @@ class Mapping:
         wake(self._head_address)
 
     def close_ring(self) -> None:
-        """Tell the readers that no more frames come. Writer only."""
+        """Announce to readers that no more frames come. Writer only."""
         self.words[_CLOSED] = 1
         wake(self._head_address)
 
     def read(self, number: int) -> Record | None:
         """Return what is known of frame `number`.
 
-        None if its slot was taken for a newer one, or if its id is none that a message can carry.
+        None if a newer one has its slot, or if no message can carry its id.
         """
         start = self._record(number)
         if int(self.words[start + _SEQUENCE]) != 2 * number:
@@ -240,7 +231,7 @@ class Mapping:
         return record if self.is_whole(number) else None
 
     def is_whole(self, number: int) -> bool:
-        """Tell whether the slot still holds frame `number`, after its content was used."""
+        """Return whether the slot still holds frame `number`, after its content was used."""
         self._fence.order()
         return int(self.words[self._record(number) + _SEQUENCE]) == 2 * number
 
@@ -277,7 +268,7 @@ class Fence:
 
 
 def is_sound(form: FrameFormat) -> bool:
-    """Tell whether the planes lie inside the buffer and the sides are plausible."""
+    """Return whether the planes lie inside the buffer and the sides are plausible."""
     sides = 0 < form.width <= MAX_SIDE and 0 < form.height <= MAX_SIDE
     rows = form.width <= form.stride <= 4 * MAX_SIDE
     planes = form.stride * form.height <= form.uv_offset <= 1 << 32
@@ -287,7 +278,7 @@ def is_sound(form: FrameFormat) -> bool:
 
 def slot_bytes(size: int) -> int:
     """Return the bytes between two frame buffers."""
-    return (size + PAGE - 1) // PAGE * PAGE
+    return _align(size, PAGE)
 
 
 def data_offset(count: int) -> int:

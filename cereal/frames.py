@@ -82,11 +82,11 @@ class FrameRingWriter:
     Per frame: fill `next_buffer()`, then `publish(...)`. Neither allocates or waits.
 
     Args:
-        name: Name of the camera process, e.g. "camerad".
+        name: Name of the camera process, such as "camerad".
         stream: One of STREAMS.
         format: Layout of the frames.
         count: Frames in the ring, 2 to 256.
-        directory: Where the ring lies; shared memory unless a test says otherwise.
+        directory: Where the ring lies.
 
     Raises:
         FrameError: another writer has the stream, a name is not usable, or memory is short.
@@ -123,13 +123,9 @@ class FrameRingWriter:
     def publish(self, frame_id: int, timestamp_sof_ns: int, timestamp_eof_ns: int) -> None:
         """Hand the buffer of the last `next_buffer` to the readers.
 
-        Args:
-            frame_id: Counter of the camera, 32 bits without sign as in messages.
-            timestamp_sof_ns: Start of the exposure, ns of the monotonic clock.
-            timestamp_eof_ns: End of the exposure, ns of the monotonic clock.
-
-        Raises:
-            FrameError: no buffer was asked for since the last frame, or the id is out of range.
+        `frame_id` is the camera's 32-bit unsigned counter; the timestamps are start and end of the
+        exposure, ns of the monotonic clock. Raises FrameError if no buffer was requested since the
+        last frame, or the id is out of range.
         """
         mapping = self._opened()
         if not self._is_filling:
@@ -170,17 +166,10 @@ class FrameRingWriter:
 class FrameRingReader:
     """A reader of a camera stream; a FrameSource.
 
-    Begins with the first frame published after it was made, so that what a dead writer left behind
-    is never taken for a picture of now. Follows the stream to a new writer by itself.
-
-    Args:
-        name: Name of the camera process.
-        stream: One of STREAMS.
-        conflate: Always take the newest frame; else one after the other, as far as still there.
-        directory: Where the ring lies.
-
-    Raises:
-        FrameError: there is no such stream, or its file is damaged.
+    It begins with the first frame published after it was made, so frames of a dead writer never
+    pass for current ones. It follows the stream to a new writer by itself. If it conflates, it
+    skips to the newest frame; else it takes them in order, as far as they are still there. Raises
+    FrameError if the stream is missing or its file is damaged.
     """
 
     def __init__(
@@ -223,7 +212,7 @@ class FrameRingReader:
         return None
 
     def is_intact(self) -> bool:
-        """Tell whether the data of the frame received last is still that frame's."""
+        """Return whether the data of the frame received last is still that frame's."""
         mapping, number = self._held
         return number > 0 and mapping.is_whole(number)
 
@@ -271,17 +260,13 @@ class FrameRingReader:
         os.close(self._mapping.descriptor)
         # The old mapping goes when the last frame that views it goes.
         self._mapping = mapping
-        # All that a living writer's ring holds is recent; of a dead one's nobody can say.
+        # Frames of a living writer's ring are recent; those of a dead one's may be old.
         self._last = 0 if ring_file.has_writer(self._path) else mapping.head
         return True
 
 
 class MemoryFrameSource:
-    """Frames handed over inside one process, in order: for replay and tests.
-
-    Args:
-        format: Layout of the frames.
-    """
+    """Frames handed over inside one process, in order: for replay and tests."""
 
     def __init__(self, format: FrameFormat) -> None:  # noqa: A002 -- as in FrameRingWriter
         self._format = format
@@ -293,11 +278,7 @@ class MemoryFrameSource:
         return self._format
 
     def push(self, frame: Frame) -> None:
-        """Append a frame.
-
-        Raises:
-            FrameError: it has another layout.
-        """
+        """Append a frame; raise FrameError if it has another layout."""
         if frame.format != self._format or frame.data.shape != (self._format.size,):
             raise FrameError(
                 f"memory frames: expected {self._format}, got {frame.format} with data of shape "
@@ -327,10 +308,9 @@ def available_streams(name: str, *, directory: Path = DIRECTORY) -> set[str]:
 
 
 def unusable_streams(name: str, *, directory: Path = DIRECTORY) -> dict[str, str]:
-    """Return why streams of `name` that are there cannot be read: one line for each such stream.
+    """Return why streams of `name` that exist cannot be read: one line for each such stream.
 
-    A ring of another user, or of another version. It makes the wait for a camera say what is
-    wrong, and a reader whose frames stopped: the ring may have been replaced by such a one.
+    Such a ring belongs to another user or has another version.
     """
     reasons = {
         stream: ring_file.unusable(_ring_path(name, stream, directory)) for stream in STREAMS

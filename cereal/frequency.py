@@ -13,15 +13,10 @@ _NS_PER_S: Final = 1_000_000_000
 class FrequencyTracker:
     """Average rate of arrival over 10 s and over 1 s, against the bounds of the service.
 
-    Args:
-        frequency_hz: Nominal rate of the service.
-        update_hz: Rate at which the owner looks; it cannot see more than one message per look.
-        is_polled: The owner looks when this service has a message, so it sees each one.
-
-    Attributes:
-        bounds_hz: Lowest and highest average rate that is right, Hz, with 20 % of slack. At 60
-            updates a second a service of 100 Hz is right from 24 to 72 Hz; at 100 updates one of
-            20 Hz from 16 to 24 Hz.
+    `bounds_hz` has the lowest and highest right average rate, with 20 % of slack. An owner that
+    looks `update_hz` times a second cannot see more than one message per look, unless `is_polled`:
+    then it looks when this service has a message. At 60 updates a second a service of 100 Hz is
+    right from 24 to 72 Hz; at 100 updates one of 20 Hz from 16 to 24 Hz.
     """
 
     def __init__(self, frequency_hz: float, update_hz: float, *, is_polled: bool) -> None:
@@ -47,7 +42,7 @@ class FrequencyTracker:
         self._last_ns = now_ns
 
     def is_ok(self) -> bool:
-        """Tell whether either average is within the bounds; False before the second message."""
+        """Return whether either average is within the bounds; False before the second message."""
         return self._is_within(self._long) or self._is_within(self._short)
 
     def _is_within(self, window: "_Window") -> bool:

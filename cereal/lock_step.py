@@ -31,7 +31,7 @@ __all__ = ["Gate", "gates_of"]
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- memory shared with the harness
 # How fast a stop is noticed that comes while the harness has not let a receive go on.
 _SLICE_MS: Final = 50
-# What a FIFO holds by default: one read takes all that was set.
+# Capacity of a FIFO by default: one read clears every event.
 _FIFO_BYTES: Final = 65536
 _PATH_BYTES: Final = 128
 
@@ -43,15 +43,11 @@ def gates_of(
     is_stopped: Callable[[], bool] = lambda: False,
     directory: Path = SHARED_MEMORY,
 ) -> "Callable[[str], Gate | None]":
-    """Return what gives the gate of an endpoint, None where a harness has made no events for it.
+    """Return a function that gives the gate of an endpoint, None if no harness has events for it.
 
-    It raises TransportError where there are some that cannot be used.
-
-    Args:
-        fake_prefix: Value of CEREAL_FAKE_PREFIX, what the harness calls this process.
-        prefix: Value of OPENPILOT_PREFIX.
-        is_stopped: Asked while a receive waits: then it goes on without a permission.
-        directory: Where shared memory lies.
+    It raises TransportError if the events exist but cannot be used. `fake_prefix` is the value of
+    CEREAL_FAKE_PREFIX, the harness's name for this process, and `prefix` that of OPENPILOT_PREFIX.
+    A waiting receive goes on without permission once `is_stopped` returns true.
     """
 
     def gate_of(endpoint: str) -> Gate | None:
@@ -74,18 +70,10 @@ def gates_of(
 
 
 class Gate:
-    """What a receive of one endpoint passes through. For one thread.
-
-    Args:
-        path: Of the state in shared memory.
-        kind: How the state is laid out.
-        is_stopped: Ends waiting.
-
-    Attributes:
-        path: As given.
+    """The gate that each receive of one endpoint passes through. For one thread.
 
     Raises:
-        FileNotFoundError: There is no such state.
+        FileNotFoundError: There is no state at `path`.
         TransportError: It cannot be read, or is shorter than its kind.
     """
 
@@ -107,18 +95,13 @@ class Gate:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the harness wants the next receive to wait.
-
-        Raises:
-            TransportError: The state is gone.
-        """
+        """Whether the harness wants the next receive to wait; TransportError without a state."""
         return self._read()[self._kind.enabled_at] != 0
 
     def open(self) -> None:
-        """Open the two events; the first receive does it otherwise.
+        """Open the two events; otherwise the first receive does it.
 
-        Raises:
-            TransportError: They are not what the generation has.
+        Raises TransportError if they are not those of the generation.
         """
         if self._events is None:
             self._events = called, ready = self._kind.events(self.path, self._read())
@@ -129,8 +112,7 @@ class Gate:
     def pass_through(self) -> None:
         """Announce a receive, and wait until the harness permits it or the process is to stop.
 
-        Raises:
-            TransportError: The events cannot be used.
+        Raises TransportError if the events cannot be used.
         """
         self.open()
         assert self._events is not None
@@ -164,25 +146,15 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class _Generation:
-    """How a state is laid out, and what its events are.
+    """How a state is laid out, and what its events are."""
 
-    Attributes:
-        name: Of the events, for people.
-        size: Bytes of the state.
-        enabled_at: Offset of the flag.
-        token: What sets an event.
-        read_bytes: What one read takes to clear it.
-        events: Gives the descriptors of both events.
-        owns_events: They were opened by us.
-    """
-
-    name: str
-    size: int
-    enabled_at: int
-    token: bytes
-    read_bytes: int
-    events: Callable[[Path, bytes], tuple[int, int]]
-    owns_events: bool
+    name: str  # of the events, for people
+    size: int  # bytes of the state
+    enabled_at: int  # offset of the flag
+    token: bytes  # sets an event
+    read_bytes: int  # of one read that clears it
+    events: Callable[[Path, bytes], tuple[int, int]]  # gives the descriptors of both events
+    owns_events: bool  # this process opened them
 
 
 def _inherited(path: Path, state: bytes) -> tuple[int, int]:

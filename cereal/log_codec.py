@@ -1,4 +1,4 @@
-"""The codecs of log files: zstd, bzip2 or none; which one is told by a file's first bytes."""
+"""The codecs of log files: zstd, bzip2 or none, recognised by the first bytes."""
 
 import operator
 import os
@@ -19,8 +19,8 @@ _MAGICS: Final[tuple[tuple[Codec, re.Pattern[bytes]], ...]] = (
 )
 
 ZSTD_LEVEL: Final = 10
-"""What logs are stored with on the device: smaller than the default 3, still fast."""
-# What that level has for content of unknown length; said, because it stands in the header.
+"""The level of logs on the device: smaller files than the default 3, still fast."""
+# That level's window for content of unknown length; explicit, because the header has it.
 _WINDOW_LOG: Final = 22
 
 # Magic, descriptor, window; then either the number of a dictionary or the size of the content.
@@ -40,13 +40,9 @@ def codec_of(start: bytes) -> Codec:
 
 
 def import_zstd(path: Path) -> Any:
-    """Import the zstd module: only the tools need it, so the device image does not carry it.
+    """Import zstd for the log at `path`, or raise MissingCodecError.
 
-    Args:
-        path: The log it is needed for, for the error.
-
-    Raises:
-        MissingCodecError: the package is not installed.
+    The device image lacks it, as only the tools need it.
     """
     try:
         # Imported here because the import itself is what may be missing.
@@ -67,11 +63,8 @@ class ZstdFrame:
     is none (RFC 8878, 3.1.1.1.3); `finish` puts the size there. Content of 4 GiB or more has none.
 
     Each step is one call into C: an interrupt between compressing and writing would leave a hole
-    behind which nothing can be decompressed.
-
-    Args:
-        file: At its beginning, empty; the frame is all that it holds.
-        zstd: The module, see `import_zstd`.
+    that makes the rest unreadable. The file must be empty; it holds this frame only. All methods
+    raise OSError if it cannot be written.
     """
 
     def __init__(self, file: BinaryIO, zstd: Any) -> None:
@@ -87,30 +80,18 @@ class ZstdFrame:
         file.write(_HEADER.pack(_MAGIC, _HAS_DICTIONARY, _WINDOW, 0))
 
     def write(self, data: bytes) -> None:
-        """Append content.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        # Whoever interrupts the next line leaves a size that nobody knows.
+        """Append content."""
+        # After an interrupt of the next line the size is unknown.
         size, self._size = self._size, None
         self._step(self._compressor.compress, data)
         self._size = None if size is None else size + len(data)
 
     def end_block(self) -> None:
-        """Let all content so far be decompressed, when the file is flushed.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Let all content so far be decompressed, when the file is flushed."""
         self._step(self._compressor.flush, self._modes.FLUSH_BLOCK)
 
     def finish(self) -> None:
-        """End the frame and flush the file, which stays open.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """End the frame and flush the file, which stays open."""
         self._step(self._compressor.flush, self._modes.FLUSH_FRAME)
         self._file.flush()
         if self._size is not None and self._size <= _LARGEST_SIZE:

@@ -15,9 +15,9 @@ from cereal.errors import LogError, MessageError
 from cereal.log_codec import codec_of, import_zstd
 from cereal.schema import message_size, read_event
 
-# What is decompressed at a time.
+# Bytes that are decompressed at a time.
 _CHUNK: Final = 1 << 20
-# What is read at a time: less, because what follows the end of a stream is handed on whole.
+# Bytes read at a time: fewer, because all bytes after the end of a stream are copied.
 _COMPRESSED_CHUNK: Final = 1 << 17
 
 
@@ -26,27 +26,20 @@ class LogTruncatedWarning(UserWarning):
 
 
 OnDefect = Callable[[str], None]
-"""Takes what is wrong with a log, one line, in place of the warning."""
+"""Receives the defect of a log, one line, instead of the warning."""
 
 
 def read_log(path: str | Path, on_defect: OnDefect | None = None) -> Iterator[Any]:
     """Yield a reader for each Event of a log file, in the order of the file.
 
     Reads the file piece by piece: memory holds one piece and what the caller keeps. An Event whose
-    frame is whole but whose root is damaged is left out and counted in a warning at the end.
-    Damage deeper inside shows when that field is read: see `cereal.schema.reading`.
+    frame is whole but whose root is damaged is left out and counted in a warning at the end. Damage
+    deeper inside shows when that field is read: see `cereal.schema.reading`.
 
-    Args:
-        path: The file; zstd, bz2 and plain are told apart by their first bytes.
-        on_defect: Called instead of warning, at the end of the log and in the thread that reads
-            it: who catches Python's warnings catches those of all threads.
-
-    Warns:
-        LogTruncatedWarning: the log is cut off or damaged from some byte on; what precedes it was
-            yielded.
-
-    Raises:
-        LogError: the file cannot be read, is no log, or its codec is not installed.
+    A log that is cut off or damaged gives a LogTruncatedWarning after the Events before that byte.
+    `on_defect` is called instead of it, in the reading thread: warnings caught in one thread are
+    caught in all. Raises LogError if the file cannot be read, is no log, or its codec is not
+    installed.
     """
     left_out = 0
     offset = first = 0
@@ -74,10 +67,7 @@ def read_log_bytes(
 ) -> Iterator[bytes]:
     """Yield the bytes of each Event of a log file; otherwise as `read_log`.
 
-    Args:
-        path: as there.
-        on_defect: as there.
-        on_read: called with the bytes of the file that have been read, about once a MiB.
+    About once a MiB it calls `on_read` with the number of bytes of the file read so far.
     """
     content = _Content(Path(path), on_read)
     splitter = MessageSplitter()
@@ -109,17 +99,15 @@ def _report(defect: str, on_defect: OnDefect | None) -> None:
     if on_defect is not None:
         on_defect(defect)
     else:
-        # Of whoever asks the generator for the next event.
+        # The warning belongs to the caller of the generator.
         warnings.warn(defect, LogTruncatedWarning, stacklevel=3)
 
 
 def log_content(path: str | Path) -> Iterator[bytes]:
     """Yield the decompressed content of a log file in pieces of at most about 1 MiB.
 
-    Ends without a word where the file breaks off or its compressed data is damaged.
-
-    Raises:
-        LogError: the file cannot be read, or its codec is not installed.
+    It ends silently where the file breaks off or its compressed data is damaged. Raises LogError if
+    the file cannot be read or its codec is not installed.
     """
     return _Content(Path(path)).pieces()
 
@@ -127,10 +115,8 @@ def log_content(path: str | Path) -> Iterator[bytes]:
 class MessageSplitter:
     """Cuts a stream of bytes, given in pieces of any size, into messages.
 
-    Attributes:
-        offset: Bytes of the messages returned so far: where the next one begins.
-        count: Messages returned so far.
-        error: Why there is no message at `offset`; nothing more is returned then.
+    It has returned `count` messages of `offset` bytes so far. `error` says why there is no message
+    at `offset`; nothing more is returned then.
     """
 
     def __init__(self) -> None:
@@ -148,8 +134,7 @@ class MessageSplitter:
     def feed(self, piece: bytes) -> list[bytes]:
         """Take the next bytes and return the messages that are whole now.
 
-        Memory is what is fed and at most one message (64 MiB) that waits for its rest: a larger
-        announced size is damage.
+        At most one message (64 MiB) waits for its rest: a larger announced size is damage.
         """
         pending = self._pending
         pending += piece
@@ -194,10 +179,7 @@ class _Decompressor(Protocol):
 class _Content:
     """The decompressed bytes of a log file.
 
-    Attributes:
-        defect: Why they ended early, if they did.
-        file_offset: The byte of the file at which they did, where that is known.
-        is_plain: Whether the file is not compressed: its bytes are the content's.
+    `defect` says why they ended early, `file_offset` at which byte of the file.
     """
 
     def __init__(self, path: Path, on_read: Callable[[int], None] | None = None) -> None:
@@ -258,10 +240,9 @@ class _Content:
                 return
 
     def _before_damage(self, file: BinaryIO, start: int, codec: str, failed: "_Stream") -> bytes:
-        """Return what a stream gives behind what the failed pass got of it.
+        """Return what a stream gives after the output of the failed pass.
 
-        Each block of a stream is decoded when its last byte is there. Byte by byte, no call meets a
-        damaged block together with a sound one.
+        Byte by byte, no call meets a damaged block together with a sound one.
         """
         stream = _Stream(file, start, self._decompressor(codec), slow_from=failed.chunk_start)
         skipped = failed.produced
@@ -285,10 +266,7 @@ class _StreamError(Exception):
 
 
 class _Stream:
-    """One compressed stream, which begins at byte `start` of the file.
-
-    From byte `slow_from` on it is read byte by byte.
-    """
+    """One compressed stream from byte `start` of the file, read bytewise from `slow_from` on."""
 
     def __init__(
         self,
@@ -316,11 +294,7 @@ class _Stream:
         return self.position - len(self._decompressor.unused_data)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield what is decompressed, up to the end or to where it breaks off.
-
-        Raises:
-            _StreamError: the data is damaged; what this call would have yielded next is lost.
-        """
+        """Yield the decompressed data; raise _StreamError if it is damaged."""
         while not self._decompressor.eof:
             compressed = b""
             if self._decompressor.needs_input:

@@ -26,22 +26,14 @@ _MAX_PREFIX: Final = 40
 
 
 class LogSink(Protocol):
-    """What Events are written to."""
+    """A receiver of Events."""
 
     def write(self, data: bytes) -> None:
-        """Append the bytes of one Event, `event.to_bytes()`.
-
-        Raises:
-            LogError: they are not exactly one framed message, or cannot be written.
-        """
+        """Append one Event; raise LogError if it is not one framed message or cannot be written."""
         ...
 
     def close(self) -> None:
-        """Finish the log; a second call does nothing.
-
-        Raises:
-            LogError: the log cannot be finished.
-        """
+        """Finish the log, or raise LogError; a second call does nothing."""
         ...
 
     def discard(self) -> None:
@@ -54,7 +46,7 @@ class LogSink(Protocol):
 
 
 class _Writer:
-    """What both writers share: the check of what they are given, and `with`."""
+    """The common parts of both writers: the check of their input, and `with`."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -93,15 +85,9 @@ class LogWriter(_Writer):
     """Writes a log that exists in full or not at all.
 
     Writes beside the target and renames on `close`; when the `with` block ends by an exception,
-    nothing is left and an older file of that name stays as it was.
-
-    Args:
-        path: Target; ".zst" and ".bz2" compress, any other ending does not. A symbolic link is
-            followed.
-
-    Raises:
-        LogError: the target is a directory, a device or a stream, its directory cannot be written,
-            or the codec is not installed.
+    nothing is left and an older file of that name stays as it was. The endings ".zst" and ".bz2"
+    compress. A symbolic link is followed. Raises LogError if the target is a directory, a device or
+    a stream, its directory cannot be written, or the codec is not installed.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -122,9 +108,8 @@ class LogWriter(_Writer):
     def write(self, data: bytes) -> None:
         """Append the bytes of one Event, `event.to_bytes()`.
 
-        Raises:
-            LogError: the bytes are not exactly one framed message, the log is closed, or the disk
-                is full (nothing is left then).
+        Raises LogError if they are not exactly one framed message, the log is closed, or the disk
+        is full (nothing is left then).
         """
         self._check(data, is_open=self._file is not None)
         assert self._file is not None
@@ -179,16 +164,10 @@ class GrowingLogWriter(_Writer):
     """Writes a log that is there from the start and can be read while it grows.
 
     At most `flush_interval_ns` after an Event was written it can be read from the file, so that a
-    killed process loses no more than that. A thread flushes when no further Event comes. Another
-    writer of the same file is refused as long as this one lives.
-
-    Args:
-        path: The file; ".zst" compresses, ".bz2" cannot grow, any other ending is written as it
-            is. A symbolic link is followed; what the file held is lost.
-        clock: Decides in `write` whether a flush is due.
-        flush_interval_ns: The longest time that an Event stays in memory, ns.
-        has_timer: Whether to start the thread. Without it the last Events of a stream that pauses
-            wait for the next `write`, `flush` or `close`.
+    killed process loses no more than that. A thread flushes when no further Event comes, unless
+    `has_timer` is false. Another writer of the same file is refused as long as this one lives. The
+    file's former content is lost. The ending ".zst" compresses; ".bz2" cannot grow. A symbolic link
+    is followed. `write` asks the clock whether a flush is due.
 
     Raises:
         LogError: the target is no ordinary file, ends in ".bz2", cannot be written, is being
@@ -222,9 +201,8 @@ class GrowingLogWriter(_Writer):
     def write(self, data: bytes) -> None:
         """Append the bytes of one Event, `event.to_bytes()`.
 
-        Raises:
-            LogError: the bytes are not exactly one framed message, the log is closed, or the disk
-                is full; the log is closed then and keeps what was flushed.
+        Raises LogError if they are not exactly one framed message, the log is closed, or the disk
+        is full; the log is closed then and keeps what was flushed.
         """
         with self._lock:
             self._tell_error()
@@ -243,10 +221,9 @@ class GrowingLogWriter(_Writer):
             self._tell_error()
 
     def flush(self) -> None:
-        """Let every Event so far be read from the file.
+        """Make every Event so far readable from the file.
 
-        Raises:
-            LogError: the disk is full; the log is closed then and keeps what was flushed.
+        If the disk is full, raises LogError, and closes the log, which keeps what was flushed.
         """
         with self._lock:
             self._flush_if_open()
@@ -270,7 +247,7 @@ class GrowingLogWriter(_Writer):
 
     def discard(self) -> None:
         """Finish the file: what a growing log holds is kept."""
-        # Whoever gives up has an error of its own to tell.
+        # The caller is already handling an error of its own.
         with contextlib.suppress(LogError):
             self.close()
 
@@ -356,7 +333,7 @@ def _target_of(path: Path) -> Path:
     parents = [Path(os.path.realpath(link.parent)) for link in (path, *_links(path))]
     is_stream = any(parent.is_relative_to("/proc") for parent in parents)
     target = Path(os.path.realpath(path))
-    # What is a link still leads in circles.
+    # A path that is still a link leads in circles.
     if is_stream or target.is_symlink() or (target.exists() and not target.is_file()):
         raise LogError(
             f"{path}: expected an ordinary file, found a directory, device, stream or a link that "

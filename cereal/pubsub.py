@@ -21,16 +21,11 @@ _LOOK_AGAIN_NS: Final = 5_000_000
 
 
 class PubMaster:
-    """The sending ends of several services.
+    """The sending ends of several services, each published by this process only.
 
-    Args:
-        services: Names; each needs to be published by this process only.
-        transport: Where to; stays owned by the caller.
-        clock: Source of `logMonoTime`, and what waits for readers.
-
-    Raises:
-        ServiceError: a name is unknown.
-        TransportError: an endpoint is taken.
+    The transport stays owned by the caller. The clock gives `logMonoTime` and the waits for
+    readers. Raises ServiceError if a name is unknown and TransportError if an endpoint is taken.
+    Methods raise ServiceError for a service that the constructor was not given.
     """
 
     def __init__(self, services: Iterable[str], transport: Transport, clock: Clock) -> None:
@@ -42,30 +37,20 @@ class PubMaster:
         return new_event(service, mono_time_ns=self._clock.now_ns(), size=size)
 
     def send(self, service: str, message: Any) -> None:
-        """Send a builder of `new`, or the bytes of an Event. Never blocks.
-
-        Raises:
-            ServiceError: `service` is not among those given to the constructor.
-        """
+        """Send a builder of `new`, or the bytes of an Event. Never blocks."""
         self._of(service).send(message if isinstance(message, bytes) else message.to_bytes())
 
     def wait_for_readers(self, services: Iterable[str] | None = None, *, timeout_s: float) -> bool:
-        """Wait until somebody subscribes to each (of `services`); return whether.
-
-        Raises:
-            ServiceError: one is not among those given to the constructor.
-        """
+        """Wait until somebody subscribes to each (of `services`); return whether."""
         publishers = [
             self._of(name) for name in (self._publishers if services is None else services)
         ]
         return self._wait(lambda: all(one.has_readers() for one in publishers), timeout_s)
 
     def all_readers_updated(self, service: str) -> bool:
-        """Tell whether there are readers of `service`, and each has taken all that was sent.
+        """Return whether there are readers of `service`, and each has taken all that was sent.
 
-        Raises:
-            ServiceError: `service` is not among those given to the constructor.
-            TransportError: the transport does not hear of it.
+        Raises TransportError if the transport cannot tell.
         """
         return self._of(service).is_read()
 
@@ -100,8 +85,8 @@ class PubMaster:
 class SubMaster:
     """The newest message of each of several services, and whether it may be relied on.
 
-    `sm["carState"].vEgo` reads the newest carState, or the schema's defaults before the first.
-    The dictionaries, by service name: `seen` (ever), `updated` (by the last `update`), `valid`,
+    `sm["carState"].vEgo` reads the newest carState, or the schema's defaults before the first. The
+    dictionaries, by service name: `seen` (ever), `updated` (by the last `update`), `valid`,
     `alive`, `freq_ok`, `recv_time_ns` (of `clock`), `recv_frame` (value of `frame` then) and
     `mono_time_ns` (the sender's stamp). `frame` counts the updates from 0; -1 before the first.
 
@@ -116,13 +101,13 @@ class SubMaster:
         services: Names.
         transport: Where from; stays owned by the caller.
         clock: Time of reception.
-        poll: The service that `update(timeout_ms > 0)` waits for; default: all, none of which
-            then counts as polled for its rate.
+        poll: The service that `update(timeout_ms > 0)` waits for; default: all, none of which then
+            counts as polled for its rate.
         ignore_alive: Services that `all_alive` (and `all_freq_ok`) leaves out.
         ignore_valid: Services that `all_valid` leaves out.
         ignore_freq: Services that `all_freq_ok` leaves out.
         frequency_hz: Rate of `update`; default: that of the fastest service waited for. Not
-            together with `poll`, which is what sets the rate then.
+            together with `poll`, which sets the rate then.
         simulation: Seen is alive and every rate is right, for time that does not run evenly.
 
     Raises:
@@ -176,13 +161,13 @@ class SubMaster:
         self.rejected: dict[str, int] = dict.fromkeys(self._services, 0)
         """Messages so far that were no Event, or an Event of another service; by service."""
         self.rejected_why: dict[str, str] = dict.fromkeys(self._services, "")
-        """What was wrong with the last of them."""
+        """The defect of the last of them."""
         self._defaults: dict[str, Any] = {
             name: content(new_event(name, mono_time_ns=0).as_reader()) for name in self._services
         }
         # With the name of the member that it holds.
         self._data: dict[str, tuple[bytes, str]] = {}
-        # What `update` made to check a message, for whoever asks first: nobody has read it.
+        # The reader that `update` made to check a message: the first request gets it unused.
         self._checked_messages: dict[str, Any] = {}
 
     def __getitem__(self, service: str) -> Any:
@@ -210,7 +195,7 @@ class SubMaster:
         return {name: self._is_freq_ok(name) for name in self._services}
 
     def update(self, timeout_ms: int = 0) -> None:
-        """Take over what arrived; wait for a polled service up to `timeout_ms` if none did."""
+        """Take over arrived messages; wait for a polled service up to `timeout_ms` if none did."""
         if timeout_ms > 0:
             self._transport.wait(self._polled, timeout_ms)
         now_ns = self._updated_ns = self._clock.now_ns()
@@ -222,19 +207,19 @@ class SubMaster:
             self.updated[name] = data is not None and self._take(name, data, now_ns)
 
     def all_alive(self, services: Iterable[str] | None = None) -> bool:
-        """Tell whether all (of `services`) are alive, apart from those to ignore."""
+        """Return whether all (of `services`) are alive, apart from those to ignore."""
         return all(self._is_alive(name) for name in self._checked(services, self._ignore_alive))
 
     def all_valid(self, services: Iterable[str] | None = None) -> bool:
-        """Tell whether all (of `services`) are valid, apart from those to ignore."""
+        """Return whether all (of `services`) are valid, apart from those to ignore."""
         return all(self.valid[name] for name in self._checked(services, self._ignore_valid))
 
     def all_freq_ok(self, services: Iterable[str] | None = None) -> bool:
-        """Tell whether all (of `services`) keep their rate, apart from those to ignore."""
+        """Return whether all (of `services`) keep their rate, apart from those to ignore."""
         return all(self._is_freq_ok(name) for name in self._checked(services, self._ignore_freq))
 
     def all_checks(self, services: Iterable[str] | None = None) -> bool:
-        """Tell whether all (of `services`) are alive, valid and at their rate."""
+        """Return whether all (of `services`) are alive, valid and at their rate."""
         names = None if services is None else tuple(services)
         return self.all_alive(names) and self.all_valid(names) and self.all_freq_ok(names)
 
@@ -278,11 +263,7 @@ class SubMaster:
         return True
 
     def _read(self, name: str, data: bytes) -> tuple[Any, str, Any]:
-        """Return the Event of a service, the name of the member that it holds, and the member.
-
-        Raises:
-            MessageError: It is none, is damaged, or belongs to another service.
-        """
+        """Return a service's Event, its member's name, and the member."""
         event = read_event(data)
         member = member_name(event)
         if member is None or member not in self._members[name]:

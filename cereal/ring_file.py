@@ -16,12 +16,12 @@ from cereal.access import set_mode, why_refused
 from cereal.errors import FrameError
 from cereal.frame_ring import MAGIC, VERSION, FrameFormat, Mapping, ring_bytes
 
-# Pictures of people: the group of the writer may read them, and nobody but it may write.
+# Pictures of people: the writer's group may read them, and only the writer may write.
 RING_MODE: Final = 0o640
-# Empty, and locked by whoever starts a writer, for which opening it to read is enough.
+# Empty, and locked by each writer that starts, for which opening it to read is enough.
 GUARD_MODE: Final = 0o644
 _GUARD: Final = "frames.lock"
-# The lock is held while one file is renamed; who holds it longer hangs, or is no camera.
+# The lock is held while one file is renamed; a longer holder hangs, or is no camera.
 _GUARD_WAIT_S: Final = 5.0
 _GUARD_POLL_S: Final = 0.01
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -34,10 +34,8 @@ def create(path: Path, form: FrameFormat, count: int) -> Mapping:
     """Make a ring file at `path`, replacing one whose writer is gone.
 
     The file appears under its name only when it is complete and locked, so a reader never sees a
-    half-made one.
-
-    Raises:
-        FrameError: another writer lives, the memory is not there, or this process may not.
+    half-made one. Raises FrameError if another writer lives, memory is short, or permission is
+    missing.
     """
     temporary = _beside(path)
     try:
@@ -71,11 +69,7 @@ def create(path: Path, form: FrameFormat, count: int) -> Mapping:
 
 
 def attach(path: Path) -> Mapping:
-    """Map an existing ring for reading.
-
-    Raises:
-        FrameError: there is none, it is damaged, or this process may not read it.
-    """
+    """Map a ring for reading; raise FrameError if it is missing, damaged or not permitted."""
     try:
         descriptor = os.open(path, _READ)
     except OSError as error:
@@ -92,7 +86,7 @@ def attach(path: Path) -> Mapping:
 
 
 def has_writer(path: Path) -> bool:
-    """Tell whether a living process holds the lock of the ring at `path`.
+    """Return whether a living process holds the lock of the ring at `path`.
 
     False also of a ring that this process may not read: ask `unusable`.
     """
@@ -116,8 +110,8 @@ def has_writer(path: Path) -> bool:
 def unusable(path: Path) -> str | None:
     """Return in one line why the ring at `path` cannot be read; None if it can, or is not there.
 
-    What a writer left that is gone counts only where the file may not be read, since of that
-    nobody can tell whether its writer lives.
+    The ring of a dead writer counts only if it may not be read: nobody can tell then whether its
+    writer lives.
     """
     try:
         descriptor = os.open(path, _READ)
@@ -169,11 +163,7 @@ def _publish_file(temporary: Path, path: Path) -> None:
 
 
 def _open_guard(path: Path) -> int:
-    """Open the lock file of a directory, which all who write rings there must be able to.
-
-    Raises:
-        FrameError: it cannot be opened or made.
-    """
+    """Open, or make, the lock file of a directory, which every writer of rings there must open."""
     try:
         try:
             guard = os.open(path, _READ)

@@ -29,16 +29,16 @@ MESSAGE_LIMIT_BYTES: Final = 1 << 26
 """The largest message: 64 MiB, twenty times what openpilot's bus can carry. More is damage."""
 
 TRAVERSAL_BYTES: Final = 1 << 23
-"""What one reader may follow in all, beside 64 times the bytes of its message: 8 MiB.
+"""Bytes that one reader may follow in all, besides 64 times those of its message: 8 MiB.
 
 A list of empty elements takes no bytes, so that its announced length counts only here; and each
 time that a pointer is followed counts. Who reads a message again and again makes a reader each
-time: it takes microseconds, and starts the count anew.
+time: it takes microseconds, and restarts the count.
 """
 _TRAVERSAL_FACTOR: Final = 64
 _MAX_SEGMENTS: Final = 512  # limit of the reference implementation
 DAMAGED: Final[tuple[type[Exception], type[ValueError]]] = (capnp.KjException, ValueError)
-"""What following a damaged pointer inside a message raises; for those who walk through one."""
+"""Errors of following a damaged pointer inside a message."""
 
 _FIRST_FRAME_WORD: Final = struct.Struct("<II")  # segments - 1, words of the first
 _LIST_OR_BLOB: Final = frozenset({"list", "text", "data"})
@@ -50,7 +50,9 @@ _MEMBER_KIND: Final[dict[str, str]] = {
 def new_event(
     service: str, *, mono_time_ns: int, valid: bool = False, size: int | None = None
 ) -> Any:
-    """Build an Event that holds an empty message of `service`.
+    """Build an Event that holds an empty message of `service`, which may be an Event member, too.
+
+    Fill `event.<service>`, then send it with `PubMaster.send` or call `event.to_bytes()`.
 
     Args:
         service: Name of the service, or of the Event member.
@@ -58,9 +60,6 @@ def new_event(
         valid: Whether the content may be trusted. False until the sender says otherwise, although
             the schema's default is true.
         size: Number of elements (lists) or bytes (Text, Data); only for those members, default 0.
-
-    Returns:
-        The builder; fill `event.<service>`, then `event.to_bytes()` or `PubMaster.send`.
 
     Raises:
         MessageError: no such member, or a size for a structure.
@@ -89,15 +88,10 @@ def new_event(
 def read_event(data: bytes | bytearray | memoryview) -> Any:
     """Return a reader of the one Event in `data`; it keeps what it needs of `data`.
 
-    Any alignment and any number of segments. The frame and the root pointer are checked here;
-    a pointer deeper inside is checked when it is followed: see `reading`. In all the reader
-    follows `TRAVERSAL_BYTES` and 64 times the message, so that lists without end are an error.
-
-    Args:
-        data: One framed message.
-
-    Raises:
-        MessageError: `data` is not one whole message.
+    Any alignment and any number of segments. The frame and the root pointer are checked here; a
+    pointer deeper inside is checked when it is followed: see `reading`. In all the reader follows
+    `TRAVERSAL_BYTES` and 64 times the message, so that lists without end are an error. Raises
+    MessageError if `data` is not one whole message.
     """
     return _read_root(log.Event, data, "event")
 
@@ -105,10 +99,7 @@ def read_event(data: bytes | bytearray | memoryview) -> Any:
 def read_car_params(data: bytes | bytearray | memoryview) -> Any:
     """Return a reader of the one CarParams in `data`, as the parameter of that name holds it.
 
-    The framing of `read_event`, but the root is the structure itself.
-
-    Raises:
-        MessageError: `data` is not one whole message.
+    The framing and the error are those of `read_event`, but the root is the structure itself.
     """
     return _read_root(_CAR_PARAMS, data, "CarParams")
 
@@ -133,8 +124,7 @@ def _read_root(struct_type: Any, data: bytes | bytearray | memoryview, what: str
 def read_events(data: bytes) -> Iterator[Any]:
     """Yield a reader for each of the messages that follow each other in `data`.
 
-    Raises:
-        MessageError: the bytes end inside a message or are no messages; after the whole ones.
+    After the whole ones it raises MessageError if the rest is no message.
     """
     offset = 0
     while offset < len(data):
@@ -152,11 +142,8 @@ def message_size(data: bytes | bytearray | memoryview, offset: int = 0) -> int |
     """Return the bytes of the framed message that starts at `offset`, None if its frame is cut off.
 
     Source: Cap'n Proto encoding, "Serialization over a stream": segment count - 1 and the words of
-    each segment as uint32, padded to 8 bytes, then the segments.
-
-    Raises:
-        MessageError: no message starts there (more than 512 segments, an empty first one, or more
-            than `MESSAGE_LIMIT_BYTES`).
+    each segment as uint32, padded to 8 bytes, then the segments. Raises MessageError if none starts
+    there (over 512 segments, an empty first one, or over `MESSAGE_LIMIT_BYTES`).
     """
     available = len(data) - offset
     if available < 8:
@@ -185,14 +172,10 @@ def message_size(data: bytes | bytearray | memoryview, offset: int = 0) -> int |
 
 @contextlib.contextmanager
 def reading(where: str) -> Iterator[None]:
-    """Turn what pycapnp raises on damaged content into one typed error.
+    """Turn what pycapnp raises on damaged content into a MessageError about `where`.
 
-    Args:
-        where: What is read, for the error: "rlog, event 17".
-
-    Raises:
-        MessageError: a pointer leads nowhere, a text is no UTF-8, or a member or an enumerant is
-            newer than our schema.
+    A pointer leads nowhere, a text is no UTF-8, or a member or an enumerant is newer than our
+    schema. `where` reads like "rlog, event 17".
     """
     try:
         yield
@@ -220,9 +203,9 @@ def member_name(event: Any) -> str | None:
 
 
 def enumerant_name(value: Any) -> str:
-    """Return the name of an enumerant; ``#7`` of one with the number 7 that our schema has not.
+    """Return the name of an enumerant; ``#7`` for number 7 if our schema lacks it.
 
-    The library raises for such a one, even where it is compared with a text.
+    The library raises for such a one, even when it is compared with a text.
     """
     try:
         return str(value)
@@ -231,14 +214,9 @@ def enumerant_name(value: Any) -> str:
 
 
 def content(event: Any, member: str | None = None) -> Any:
-    """Return the message inside the Event: the reader or builder of its union member.
+    """Return the reader or builder of the message inside an Event; `member` is its name, if known.
 
-    Args:
-        event: Reader or builder.
-        member: Which message it holds, where that is known already.
-
-    Raises:
-        MessageError: the member is newer than our schema, or its pointer is damaged.
+    Raises MessageError if the member is newer than our schema, or its pointer is damaged.
     """
     try:
         return getattr(event, str(event.which()) if member is None else member)

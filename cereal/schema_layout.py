@@ -1,8 +1,8 @@
-"""What of a Cap'n Proto schema decides the bytes of its messages, as plain values.
+"""The parts of a Cap'n Proto schema that determine the bytes of its messages, as plain values.
 
-`python -m cereal.schema_layout FILE` prints that of a schema of somebody else as JSON: in a process
-of its own, because its structures have the numbers of ours, and because the time and the memory
-that an odd file takes are bounded there.
+`python -m cereal.schema_layout FILE` prints the layout of a foreign schema as JSON. It needs a
+process of its own, because its structures have the numbers of ours, and because the time and the
+memory that an odd file takes are bounded there.
 """
 
 import functools
@@ -39,19 +39,13 @@ class FieldLayout(TypedDict):
 
 
 class SchemaLayout(TypedDict):
-    """A schema.
+    """A schema."""
 
-    Attributes:
-        root: number of the structure that messages are.
-        names: of structures and enumerations, by number.
-        structs: number -> ordinal, as text -> field; fields of groups among them.
-        enums: number -> enumerants in order.
-    """
-
-    root: str
-    names: dict[str, str]
+    root: str  # number of the structure that messages are
+    names: dict[str, str]  # of structures and enumerations, by number
+    # Number -> ordinal, as text -> field; fields of groups too.
     structs: dict[str, dict[str, FieldLayout]]
-    enums: dict[str, list[str]]
+    enums: dict[str, list[str]]  # number -> enumerants in order
 
 
 def layout_of(schema: Any) -> SchemaLayout:

@@ -38,15 +38,15 @@ class SegmentLogWriter:
     for 0.5 s, 60 s after its first Event; in any case 72 s after it.
 
     Args:
-        root: The directory that holds the segments; made if it is not there.
+        root: The directory that holds the segments; made if missing.
         route: Name of the drive without the number of the segment.
         init_data: The bytes of the Event that each log begins with; see `init_data_event`.
         first_segment: Number of the first segment; 0 begins a route.
-        open_sink: What the logs are written with: `GrowingLogWriter` for what must survive a
-            crash, `LogWriter` for segments that are there in full or not at all.
+        open_sink: `GrowingLogWriter` to survive a crash, `LogWriter` for segments in full or not at
+            all.
 
     Raises:
-        LogError: `route` is no name, `init_data` is no initData, or the first segment is there
+        LogError: `route` is no name, `init_data` is no initData, or the first segment exists
             already or cannot be written.
     """
 
@@ -89,9 +89,8 @@ class SegmentLogWriter:
     def write(self, data: bytes) -> None:
         """Append the bytes of one Event to the segment it belongs to.
 
-        Raises:
-            LogError: the bytes are no Event, the writer is closed, or the disk is full; what
-                the sinks keep then is theirs to say.
+        Raises LogError if they are no Event, the writer is closed, or the disk is full; the sinks
+        decide what they keep then.
         """
         self._opened()
         event = _read(self.directory, data)
@@ -111,11 +110,7 @@ class SegmentLogWriter:
         self._put(member, data)
 
     def rotate(self) -> None:
-        """End the segment here and begin the next.
-
-        Raises:
-            LogError: the writer is closed, or the disk is full.
-        """
+        """Begin the next segment; raise LogError if the writer is closed or the disk is full."""
         self._end(self._sentinel("endOfSegment"))
         self._number += 1
         waiting, self._waiting = self._waiting, []
@@ -133,13 +128,9 @@ class SegmentLogWriter:
             self._put(member, data)
 
     def close(self, signal_number: int = 0) -> None:
-        """End the route; a second call does nothing.
+        """End the route by a signal, or 0; raise LogError if the disk is full.
 
-        Args:
-            signal_number: The signal that ended it, 0 for none.
-
-        Raises:
-            LogError: the disk is full.
+        A second call does nothing.
         """
         if self._segment is None:
             return
@@ -273,11 +264,8 @@ def init_data_event(
 ) -> bytes:
     """Return the Event that a log begins with.
 
-    Args:
-        mono_time_ns: `logMonoTime`, ns.
-        wall_time_ns: UTC, ns since 1970.
-        version: Of the program that writes.
-        device_type: One of `InitData.DeviceType`; "tici", "tizi", "mici" choose camera intrinsics.
+    `wall_time_ns` is UTC, ns since 1970. `version` is that of the writing program. `device_type` is
+    an `InitData.DeviceType`; "tici", "tizi" and "mici" choose camera intrinsics.
     """
     event = new_event("initData", mono_time_ns=mono_time_ns, valid=True)
     event.initData.deviceType = device_type

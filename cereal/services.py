@@ -1,9 +1,8 @@
 """The services of the bus: their rates, their log decimation and their TCP ports.
 
 A service is a topic; every message on it is an Event whose union holds the member of that name.
-Names of 2025 are used throughout; the names of 2026 are listed beside them (`RENAMED_2026`), carry
-the same messages and only differ in their port. What one stack calls a service, and on which port,
-is in `cereal.stacks`.
+Code uses the names of 2025; those of 2026 (`RENAMED_2026`) carry the same messages on other ports.
+`cereal.stacks` has the names and ports of each stack.
 """
 
 import difflib
@@ -214,11 +213,7 @@ _OTHER_MEMBERS: Final = {"driverMonitoringState": ("driverMonitoringStateV2",)}
 
 
 def service(name: str) -> Service:
-    """Return the service called `name`.
-
-    Raises:
-        ServiceError: there is none.
-    """
+    """Return the service called `name`; raise ServiceError if there is none."""
     try:
         return SERVICES[name]
     except KeyError:
@@ -241,7 +236,7 @@ def members_of(name: str) -> tuple[str, ...]:
 
 
 def service_of_member(member: str) -> Service | None:
-    """Return the service that an Event member belongs to, by its name of 2025.
+    """Return the service, by its name of 2025, that an Event member belongs to.
 
     None for members that are on no service, and for those that every fork uses in its own way.
     """
@@ -252,17 +247,12 @@ def service_of_member(member: str) -> Service | None:
 
 
 def port_of(endpoint: str, hash_name: HashName = "fnv1a", moved: int = 0) -> int:
-    """Return the TCP port on which `endpoint` is published.
+    """Return the TCP port on which `endpoint`, usually a service, is published.
 
-    The endpoint is usually a service name. Two endpoints may share a port; nothing resolves that.
-
-    Args:
-        endpoint: Text that is hashed as UTF-8.
-        hash_name: "fnv1a" is 64-bit FNV-1a (stacks since November 2024); "murmur" is
-            `std::hash<std::string>` of libstdc++ (stacks before).
-        moved: By how much all ports are moved, in a circle.
-
-    Source: 8023 + hash mod (65535 - 8023); tests/cereal/services.csv has known ports.
+    "fnv1a" is 64-bit FNV-1a (stacks since November 2024); "murmur" is `std::hash<std::string>` of
+    libstdc++ (stacks before). All ports are moved by `moved`, in a circle. Two endpoints may share
+    a port; nothing resolves that. Source: 8023 + hash mod (65535 - 8023); tests/cereal/services.csv
+    has known ports.
     """
     data = endpoint.encode()
     value = _murmur64(data) if hash_name == "murmur" else fnv1a64(data)

@@ -1,4 +1,4 @@
-"""The stacks one can run beside: what each calls the services, on which ports, and where it keeps.
+"""The supported stacks: each one's service names, ports and directories.
 
 Everything that differs from one stack to the next stands in `STACKS`. Our code uses the names of
 2025 everywhere; a transport asks its stack for the name that others know (ADR 0082).
@@ -15,7 +15,7 @@ from cereal.services import BIG_QUEUE, RENAMED_2026, SERVICES, HashName, member_
 
 _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 VISION_ENDPOINT: Final = "visionipc_"
-"""What the endpoints begin with on which VisionIPC announces frames."""
+"""Prefix of the endpoints on which VisionIPC announces frames."""
 _VISION_PORT: Final = 9000
 _VISION_STREAM: Final = re.compile(rf"{VISION_ENDPOINT}.*_([0-9])")
 _DEVICE_PARAMS: Final = Path("/data/params")
@@ -23,29 +23,19 @@ _DEVICE_PARAMS: Final = Path("/data/params")
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One stack: its names, ports, queues and paths.
+    """One stack: its names, ports, queues and paths."""
 
-    Attributes:
-        name: What the configuration calls it.
-        renames: Name of 2025 -> name on this stack; the others are the same.
-        members: Name of 2025 -> Event member, where the stack publishes another structure.
-        hash_name: Hash of an endpoint's name that gives its TCP port.
-        has_small_queues: Rings in shared memory have the size of `Service.queue_bytes`; else all
-            have 10 MiB.
-        queue_prefix: What a ring's file name in /dev/shm begins with.
-        default_queue_bytes: Size of the ring of an endpoint that is no service, as of VisionIPC.
-        vision_buffer_bytes: Size of the structure by which VisionIPC describes a buffer.
-        has_delay_params: The user may set the lateral delay (LagdToggle, LagdValueCache).
-    """
-
-    name: str
+    name: str  # as in the configuration
+    # Name of 2025 -> name on this stack, if another.
     renames: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
+    # Name of 2025 -> Event member, if another.
     members: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
-    hash_name: HashName = "fnv1a"
-    has_small_queues: bool = False
-    queue_prefix: str = ""
-    default_queue_bytes: int = BIG_QUEUE
-    vision_buffer_bytes: int = 136
+    hash_name: HashName = "fnv1a"  # hash of an endpoint's name that gives its TCP port
+    has_small_queues: bool = False  # rings have `Service.queue_bytes`; else all have 10 MiB
+    queue_prefix: str = ""  # prefix of a ring's file name in /dev/shm
+    default_queue_bytes: int = BIG_QUEUE  # ring of an endpoint that is no service
+    vision_buffer_bytes: int = 136  # VisionIPC's description of a buffer
+    # The user may set the lateral delay (LagdToggle, LagdValueCache).
     has_delay_params: bool = False
 
     def endpoint(self, name: str) -> str:
@@ -55,11 +45,8 @@ class Stack:
     def port(self, name: str, hash_name: HashName | None = None, moved: int = 0) -> int:
         """Return the TCP port on which this stack publishes service `name`, of 2025.
 
-        Args:
-            name: Name of the service, or an endpoint of VisionIPC, whose port is 9000 and the
-                number of its stream.
-            hash_name: Another hash than the stack's.
-            moved: By how much all ports of services are moved.
+        An endpoint of VisionIPC has port 9000 plus the number of its stream. `hash_name` replaces
+        the stack's hash; `moved` is added to all ports of services.
         """
         if found := _VISION_STREAM.fullmatch(name):
             return _VISION_PORT + int(found[1])
@@ -70,10 +57,9 @@ class Stack:
         return self.members.get(name) or member_of(name)
 
     def queue_bytes(self, name: str) -> int:
-        """Return the size of the ring of an endpoint in shared memory, without its header.
+        """Return the bytes of an endpoint's ring, without its header.
 
-        Args:
-            name: Name of a service, or another endpoint, as of VisionIPC (`VISION_ENDPOINT`).
+        `name` is a service or another endpoint, such as one of VisionIPC (`VISION_ENDPOINT`).
         """
         row = SERVICES.get(name)
         if row is None:
@@ -83,9 +69,7 @@ class Stack:
     def queue_path(self, name: str, prefix: str = "") -> Path:
         """Return the file of the ring of service `name`, of 2025.
 
-        Args:
-            name: Name of the service.
-            prefix: Value of OPENPILOT_PREFIX, which keeps several stacks on one machine apart.
+        `prefix`, the value of OPENPILOT_PREFIX, keeps several stacks on one machine apart.
         """
         place = Path("/dev/shm")  # noqa: S108 -- memory shared with the stack
         if self.queue_prefix:
@@ -95,11 +79,9 @@ class Stack:
     def params_dir(self, home: Path, *, root: str = "", prefix: str = "") -> Path:
         """Return the directory in which this stack keeps its parameters, one file for each key.
 
-        Args:
-            home: The user's directory.
-            root: Value of PARAMS_ROOT; "" takes /data/params where that is, as on the device, else
-                a place in `home`.
-            prefix: Value of OPENPILOT_PREFIX.
+        `home` is the user's directory. `root` is the value of PARAMS_ROOT; "" uses /data/params if
+        it exists, as on the device, else a place in `home`. `prefix` is the value of
+        OPENPILOT_PREFIX.
         """
         place = Path(root) if root else home / f".comma{prefix}" / "params"
         if not root and _DEVICE_PARAMS.is_dir():

@@ -13,8 +13,7 @@ from modeld.own_packages import PACKAGES, put_first
 def main() -> int:
     """Run the command; return its exit code.
 
-    Raises:
-        ImportError: foreign packages of our names are imported already.
+    Raises ImportError if foreign packages of our names are imported already.
     """
     put_first(PACKAGES)
     return int(importlib.import_module("tools.cli").main())

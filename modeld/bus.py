@@ -1,7 +1,7 @@
-"""The bus as the daemons see it: what they say is at one address, all that they hear at another.
+"""The bus of the daemons: they publish at one address, and subscribe at another.
 
-An address belongs to services and not to a direction, so that whoever listens to the daemons, or
-plays the car to them, is told the same two addresses and finds everything (ADR 0092).
+An address belongs to services and not to a direction, so that a program that listens to the
+daemons, or plays the car to them, uses the same two addresses and finds everything (ADR 0092).
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ DAEMON_SERVICES: Final = (
     *("modelV2", "drivingModelData", "cameraOdometry", "driverStateV2"),
     *HEALTH_SERVICES.values(),
 )
-"""What the daemons publish, and do not subscribe to."""
+"""Services that the daemons publish, and do not subscribe to."""
 
 
 def open_bus(
@@ -29,11 +29,11 @@ def open_bus(
     gates: Gates | None = None,
     keys: Path | None = None,
 ) -> Transport:
-    """Open the bus of the daemons, for one of them or for whoever speaks with them.
+    """Open the bus of the daemons, for one of them or for a program that speaks with them.
 
     Args:
         addresses: Of `DAEMON_SERVICES`, and of all other services.
-        stack: Whose names and ports they have.
+        stack: Its names and ports are used.
         prefix: OPENPILOT_PREFIX, for rings whose address names none.
         gates: Of rings, see `MsgqTransport`.
         keys: Directory of the keys for addresses that leave the machine.

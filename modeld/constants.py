@@ -1,7 +1,7 @@
-"""Figures that all generations of driving models share and more than one module needs.
+"""Constants that all generations of driving models share and more than one module needs.
 
-Shapes here say what the *messages* carry; where each output lies in the raw vectors, and how wide
-it is, comes from the artifact's interface. Source: openpilot's model interfaces, 2024-2026.
+Shapes here are those in the *messages*; the place of each output in the raw vectors, and its width,
+come from the artifact's interface. Source: openpilot's model interfaces, 2024-2026.
 """
 
 from collections.abc import Mapping
@@ -54,24 +54,19 @@ def _quadratic_grid(last: float) -> NDArray[np.float64]:
 T_IDXS: Final = _quadratic_grid(10.0)
 X_IDXS: Final = _quadratic_grid(192.0)
 
-# --- Columns of the head `meta`, whose width tells which of three layouts a model has ---------
-#
-# Chances of what the driver may do: five horizons (2, 4 .. 10 s) interleave disengagements by
-# cause; the blinkers of six horizons (0, 2 .. 10 s) follow, which nobody reads. Source: openpilot,
-# 2024-26.
+# --- Columns of the head `meta`, whose width determines which of three layouts a model has ----
+# Chances that the driver acts: five horizons (2, 4 .. 10 s) interleave disengagements by cause; the
+# unused blinkers of six horizons (0, 2 .. 10 s) follow. Source: openpilot, 2024-26.
 
 ENGAGED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class MetaLayout:
-    """Where the probabilities of each kind lie, one for each horizon.
+    """The columns of each kind of probability, one for each horizon.
 
-    Attributes:
-        gas_disengage, brake_disengage, steer_override: the driver takes over by that.
-        hard_brake_3, hard_brake_4, hard_brake_5: the car brakes harder than so many m/s^2.
-        gas_press, brake_press: the driver presses that pedal; None where a model does not tell
-            both.
+    The driver takes over by gas, brake or steering; the car brakes harder than 3, 4 or 5 m/s^2; the
+    driver presses a pedal, None if a model does not predict both pedals.
     """
 
     gas_disengage: slice

@@ -1,7 +1,7 @@
-"""The loop: pair frames, read the bus, run the model, publish what it says.
+"""The loop: pair frames, read the bus, run the model, publish its outputs.
 
-The only module that knows all the others. ``Daemon`` takes its clock, bus, program and cameras
-from outside, so that replay runs the same code; ``start`` opens the real ones.
+The only module that knows all the others. ``Daemon`` takes its clock, bus, program and cameras from
+outside, so that replay runs the same code; ``start`` opens the real ones.
 """
 
 import logging
@@ -53,35 +53,23 @@ PUBLICATIONS: Final = ("modelV2", "drivingModelData", "cameraOdometry")
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one iteration did.
+    """The result of one iteration."""
 
-    Attributes:
-        frame_id: Id of the main frame.
-        dropped: Frames missing just before it.
-        published: The messages were sent; False after a drop if the model skips those.
-        valid: They were marked valid.
-        execution_time_s: Of the model, measured, whatever the clock; 0 if it did not run.
-    """
-
-    frame_id: int
-    dropped: int
-    published: bool
-    valid: bool
-    execution_time_s: float
+    frame_id: int  # of the main frame
+    dropped: int  # frames missing just before it
+    published: bool  # False after a drop if the model skips those
+    valid: bool  # the messages were marked valid
+    execution_time_s: float  # of the model, measured, whatever the clock; 0 if it did not run
 
 
 class Daemon:
     """The state of the daemon and one iteration of its loop.
 
-    Attributes:
-        car: The car being driven; a built-in one until it is set.
-        car_watch: Sees the car of the next drive; nothing, until it is set.
-        calibration: Warp matrices and whether they are known yet.
-        state: What others may read of the loop.
-        guard: Marks when the model runs.
+    `car` is the car being driven, a built-in one until it is set; `car_watch` finds the car of the
+    next drive, none until it is set. Others may read `state`. `guard` marks when the model runs.
     """
 
-    def __init__(  # noqa: PLR0913 -- what a loop is bound to, each from outside
+    def __init__(  # noqa: PLR0913 -- the parts of a loop, each from outside
         self,
         config: Config,
         program: DrivingProgram,
@@ -106,7 +94,7 @@ class Daemon:
             wide: The wide camera, or None when there is only the road camera.
             late_wide: The wide camera of a device that turns out to have one, without `wide`.
             fallback: Program of the model that takes over when `program` fails; None: none.
-            state: Where the loop tells of itself.
+            state: Where the loop reports its progress.
 
         Raises:
             ModelInterfaceError: A program is not a driving model, or not for these cameras.
@@ -163,16 +151,13 @@ class Daemon:
 
     @property
     def take_over(self) -> Callable[[str], None] | None:
-        """Lets the fallback model take over; None where there is none, or it has."""
+        """Lets the fallback model take over; None if there is none, or it has."""
         return None if self._fallback is None else self._fall_back
 
     def _fall_back(self, reason: str) -> None:
-        """Go on with the fallback model from the next frame on; for this daemon's life.
+        """Use the fallback model from the next frame on, for this daemon's life.
 
         Called between frames, or by another thread that has given up the present run.
-
-        Args:
-            reason: For log and health message, what is wrong with the model in use.
         """
         session = self._fallback
         assert session is not None  # only `take_over` hands this method out
@@ -191,8 +176,8 @@ class Daemon:
     def run_forever(self, stop: threading.Event) -> None:
         """Iterate until ``stop`` is set.
 
-        That is noticed after one wait for each camera: the frame timeout, and up to 100 ms more
-        for the wide camera; besides these, an iteration takes only the model's time.
+        It notices that after one wait for each camera: the frame timeout, and up to 100 ms more for
+        the wide camera; besides these, an iteration takes only the model's time.
 
         Raises:
             RuntimeFault: The device failed, and there is no fallback model.
@@ -204,13 +189,9 @@ class Daemon:
             self.step()
 
     def step(self) -> StepResult | None:
-        """Do one iteration: wait for frames, run, publish.
+        """Do one iteration: wait for frames, run, publish; raise as `run_forever`.
 
-        Returns:
-            None when no pair of frames arrived in time, or none that the model can take.
-
-        Raises:
-            RuntimeFault, RunAbandonedError: As `run_forever`.
+        Returns None when no pair of frames arrived in time, or none that the model can use.
         """
         state, stages = self.state, self.state.stages
         stages.begin(time.monotonic_ns())
@@ -220,7 +201,7 @@ class Daemon:
             # A frame that was only prepared is followed by none: nothing is owed any more.
             state.awaiting_ns = 0
             return None
-        # A timeout of 0 takes what has arrived: the frames have paced the loop already.
+        # A timeout of 0 reads arrived messages only: the frames have paced the loop already.
         self._messages.update(0)
         stages.mark("wait", state.iterated_ns)
         state.awaiting_ns = state.awaiting_ns or state.iterated_ns
@@ -274,9 +255,9 @@ class Daemon:
         return StepResult(frame.frame_id, drop.dropped, True, valid, result.execution_time_s)
 
     def _usable(self, frames: FramePair) -> bool:
-        """Tell whether model and configuration can take frames; follow their sizes if so.
+        """Return whether model and configuration can use frames; follow their sizes if so.
 
-        A camera may come back as another one; what cannot be used is as if it had not come.
+        A camera may come back as another one; unusable frames count as missing.
         """
         main, extra = frames.main.format, frames.extra.format
         sizes = sizes_of(main, extra, lacks_extra=frames.lacks_extra)
@@ -294,7 +275,7 @@ class Daemon:
         return True
 
     def _judge(self, frames: FramePair, bus: BusInputs) -> None:
-        """Compare frames with those before; where their time goes back, histories begin anew."""
+        """Compare frames with earlier ones; if their time goes back, histories are reset."""
         judgement = self._judgement
         judgement.look(frames, bus, self._session.image_frames)
         self._expect_wide()
@@ -341,11 +322,7 @@ class Daemon:
         return result
 
     def _give_up(self, error: RuntimeFault) -> None:
-        """Give the model up after an error of the device.
-
-        Raises:
-            RuntimeFault: There is no fallback model.
-        """
+        """Give the model up after an error of the device; raise it without a fallback model."""
         self.state.count(Fault.DEVICE_ERROR)
         if self._fallback is None:
             raise error
@@ -363,9 +340,9 @@ class Daemon:
             self._publications.send(service, event)
 
     def _images_whole(self, frames: FramePair) -> bool:
-        """Tell whether the images of the model are of whole frames; once after each run.
+        """Return whether the images of the model are of whole frames; once after each run.
 
-        The rings are shared memory: a slow run may be overtaken by the camera's next frames.
+        The rings are shared memory: the camera may overtake a slow run.
         """
         intact = self._sync.is_intact()
         if not intact:
@@ -376,16 +353,9 @@ class Daemon:
 def start(
     config: Config, service: ServiceParts, stop: threading.Event, resources: ExitStack
 ) -> Daemon | None:
-    """Connect to cameras and car, in order of what fails first (see ADR 0020).
+    """Connect to cameras and car, in order of what fails first (ADR 0020); None when stopped.
 
-    Args:
-        config: Settings.
-        service: Programs of driving artifacts, cameras, bus, and where the loop tells of itself.
-        stop: Ends all waiting.
-        resources: Closes what was opened.
-
-    Returns:
-        None when stopped.
+    `stop` ends all waiting; `resources` closes everything opened.
     """
     episodes = Episodes(MonotonicClock(), logger, service.state)
     cameras = wait_for_cameras(service.cameras, stop, episodes)

@@ -33,9 +33,9 @@ class ModelInterfaceError(ModeldError):
 
 
 class CameraSizeError(ModelInterfaceError):
-    """A frame does not hold what its format says, or is larger than the artifact has room for.
+    """A frame is shorter than its format, or larger than the artifact has room for.
 
-    The loop logs it and waits for frames that it can use.
+    The loop logs it and waits for usable frames.
     """
 
 

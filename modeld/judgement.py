@@ -26,13 +26,8 @@ APART: Final = Reason("apart", "frames of different moments")
 class Judgement:
     """Judges each frame of the driving loop: `look` before the run, `settle` after it.
 
-    Args:
-        calibration: Kept up to date from the bus.
-        messages: The bus.
-        episodes: Takes what is wrong.
-        freshness: Of the services.
-        main_name: Camera of the main frames, "road" or "wide".
-        is_timed: As of `FrameJudge`.
+    It keeps the calibration up to date from the bus. Main frames are of the camera "road" or
+    "wide".
     """
 
     def __init__(
@@ -58,12 +53,9 @@ class Judgement:
         return self._main.restarted
 
     def look(self, frames: FramePair, bus: BusInputs, image_frames: int) -> None:
-        """Look at what a run is about to be given; once for each pair of frames.
+        """Judge the inputs of a run; once for each pair of frames.
 
-        Args:
-            frames: Of the run.
-            bus: What is known of the vehicle.
-            image_frames: For how many runs the model sees an image.
+        The model sees an image for `image_frames` runs.
         """
         self._calibration.update()
         now_ns, moving = self._episodes.clock.now_ns(), bus.vehicle.v_ego_mps > MOVING_MPS
@@ -75,13 +67,10 @@ class Judgement:
     def settle(
         self, frames: FramePair, reasons: tuple[Reason, ...], result: ModelResult, *, whole: bool
     ) -> bool:
-        """Say of a run whether its messages are valid; logs and keeps the reasons.
+        """Return whether the messages of a run are valid; log and keep the reasons.
 
-        Args:
-            frames: As given to `look`.
-            reasons: What is wrong with the car and its messages.
-            result: Of the run.
-            whole: The images that the model sees are of whole frames.
+        `frames` are those given to `look`; `reasons` are about the car and its messages. `whole`
+        means that the model's images are of whole frames.
         """
         now_ns = self._episodes.clock.now_ns()
         uncalibrated = self._calibration.reason(now_ns)

@@ -1,4 +1,4 @@
-"""The loop of driver monitoring: take a frame, run the model, publish what it says of the driver.
+"""The loop of driver monitoring: take a frame, run the model, publish the driver's state.
 
 Paced by the driver camera alone; nothing waits for calibration, and nothing is kept from frame to
 frame but the last calibration (ADR 0083). ``Monitoring`` takes its clock, bus, program and camera
@@ -72,30 +72,20 @@ class MonitoringProgram(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MonitoringStep:
-    """What one iteration did.
-
-    Attributes:
-        frame_id: Of the driver camera.
-        published: A message was sent; False where the program cannot take the frame.
-        valid: It was marked valid.
-        execution_time_s: Of the model, measured, whatever the clock; 0 if it did not run.
-    """
+    """The result of one iteration."""
 
     frame_id: int
-    published: bool
-    valid: bool
+    published: bool  # False if the program cannot use the frame
+    valid: bool  # the message was marked valid
     execution_time_s: float = field(default=0.0, compare=False)
 
 
 class Monitoring:
     """The state of driver monitoring and one iteration of its loop.
 
-    Attributes:
-        calibration: (1, 3) float32, rad: ``rpyCalib`` of the last calibration, zeros before.
-        transform: (3, 3) float32, view pixels to camera pixels of the camera seen last.
-        state: What others may read of the loop.
-        guard: Marks when the model runs.
-        take_over: None, as no other model can do so here.
+    `calibration` is (1, 3) float32, rad: ``rpyCalib`` of the last calibration, zeros before.
+    `transform` is (3, 3) float32, view pixels to camera pixels of the last camera. Others may read
+    `state`. `guard` marks when the model runs. `take_over` is None, as no other model can here.
     """
 
     def __init__(
@@ -108,18 +98,10 @@ class Monitoring:
         *,
         state: LoopState | None = None,
     ) -> None:
-        """Bind a program to a camera and a bus.
+        """Bind a program to the driver camera, which should conflate, and a bus.
 
-        Args:
-            config: Settings.
-            program: Of a driver monitoring artifact.
-            transport: The bus.
-            clock: Stamps messages and times the run; one that stands still gives equal bytes.
-            camera: The driver camera; should conflate.
-            state: Where the loop tells of itself.
-
-        Raises:
-            ModelInterfaceError: The program is not of a driver monitoring model.
+        The clock stamps messages and times the run; one that stands still gives equal bytes. Raises
+        ModelInterfaceError if the program is not of a driver monitoring model.
         """
         interface = check_monitoring(program.metadata)
         self.state = LoopState() if state is None else state
@@ -141,7 +123,7 @@ class Monitoring:
         self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
         self._episodes = Episodes(clock, logger, self.state)
         self._garbage = GarbageWatch(self._messages, self._episodes)
-        # Nothing is kept from frame to frame: their order is told and marks nothing.
+        # Nothing is kept from frame to frame: their order is logged, and makes nothing invalid.
         self._judge = FrameJudge("driver", self._episodes, hold=0, is_timed=not config.simulation)
         self._validity = ValidityLog(logger, self.state)
         self._log = LoopLog(self._episodes)
@@ -160,11 +142,7 @@ class Monitoring:
             self.step()
 
     def step(self) -> MonitoringStep | None:
-        """Do one iteration: wait for a frame, run, publish.
-
-        Returns:
-            None when no frame arrived in time.
-        """
+        """Do one iteration: wait for a frame, run, publish; None when none arrived in time."""
         state, stages = self.state, self.state.stages
         stages.begin(time.monotonic_ns())
         frame = self._camera.receive(self._config.frame_timeout_ms)
@@ -177,7 +155,7 @@ class Monitoring:
             self._episodes.happen(NO_FRAME, text, waited_ns=wait_ms * NS_PER_MS)
             return None
         self._episodes.end(NO_FRAME)
-        # A timeout of 0 takes what has arrived: the camera alone paces the loop.
+        # A timeout of 0 reads arrived messages only: the camera alone paces the loop.
         self._messages.update(0)
         stages.mark("wait", state.iterated_ns)
         self._garbage.look()
@@ -222,11 +200,7 @@ class Monitoring:
             logger.info("driver camera: %dx%d", form.width, form.height)
 
     def _run(self, frame: Frame, payload: NDArray[np.uint8]) -> tuple[bool, float]:
-        """Run the model on a frame and publish.
-
-        Returns:
-            Whether the message is valid; the seconds that the model took.
-        """
+        """Run the model and publish; return whether the message is valid, and the run's seconds."""
         start_ns, began_ns = self._clock.now_ns(), time.monotonic_ns()
         with self.guard.running():
             results = self._program.run(
@@ -259,7 +233,7 @@ class Monitoring:
         return facts.valid, (measured_ns - began_ns) * 1e-9
 
     def _settle(self, frame: Frame, *, finite: bool) -> bool:
-        """Tell whether the message about a frame is valid; logs and keeps the reasons."""
+        """Return whether the message about a frame is valid; logs and keeps the reasons."""
         reasons: tuple[Reason, ...] = self._judge.reasons
         if not finite:
             reasons += (NOT_FINITE,)
@@ -279,9 +253,8 @@ class Monitoring:
 def try_monitoring(program: MonitoringProgram) -> None:
     """Run a program once on a grey frame, as the first run of a program is slow.
 
-    Raises:
-        ModelInterfaceError: It is not one of a driver monitoring model, or its output does not have
-            the promised width.
+    Raises ModelInterfaceError if it is no driver monitoring model, or its output has another width
+    than promised.
     """
     interface = check_monitoring(program.metadata)
     results = program.run(
@@ -298,14 +271,7 @@ def try_monitoring(program: MonitoringProgram) -> None:
 
 
 def check_monitoring(metadata: Mapping[str, Any]) -> MonitoringInterface:
-    """Return the interface of a driver monitoring artifact.
-
-    Args:
-        metadata: Of the artifact.
-
-    Raises:
-        ModelInterfaceError: It is not one of a driver monitoring model.
-    """
+    """Return the interface in a driver monitoring artifact's metadata, or ModelInterfaceError."""
     try:
         return parse_monitoring_interface(metadata.get("interface"))
     except ArtifactError as error:
@@ -327,12 +293,7 @@ def start(
 ) -> Monitoring | None:
     """Connect to the camera; None when stopped.
 
-    Args:
-        config: Settings.
-        service: Program of an artifact of driver monitoring, cameras, bus, and where the loop
-            tells of itself.
-        stop: Ends the wait.
-        resources: Closes what was opened.
+    `stop` ends the wait; `resources` closes everything opened.
     """
     episodes = Episodes(MonotonicClock(), logger, service.state)
     camera = wait_for_driver_camera(service.cameras, stop, episodes)

@@ -22,13 +22,11 @@ _REAL_ROOT: Final = os.path.realpath(_ROOT)
 
 
 def put_first(names: Sequence[str]) -> None:
-    """See to it that these packages are ours, in this process and in those that it spawns.
+    """Make sure that these packages are ours, in this process and in those that it spawns.
 
-    Entries of the path that hold others move behind ours, and nothing else moves: what else stands
-    beside our packages may have names of the standard library.
-
-    Raises:
-        ImportError: another one is imported already, or something other than the path brings it.
+    Entries of the path that hold others move behind ours, and nothing else moves: other files next
+    to our packages may have names of the standard library. Raises ImportError if another package is
+    imported already, or something other than the path brings it.
     """
     foreign = _order_path(names)
     for name in names:

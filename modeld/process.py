@@ -1,4 +1,4 @@
-"""The process of ``modeld run``: signals, the models, and the loop that their kind asks for.
+"""The process of ``modeld run``: signals, the models, and the loop of their kind.
 
 A driving artifact is run by ``modeld.daemon``, one of driver monitoring by ``modeld.monitoring``.
 The loop has a thread of its own; this one is its supervisor's.
@@ -75,11 +75,8 @@ BUILD_S: Final = 60.0
 class Kind:
     """How artifacts of one kind are run.
 
-    Attributes:
-        model: What is asked of them.
-        start: Opens cameras, registers them to be closed, and waits for what the loop needs; None
-            when stopped.
-        streams: Of the cameras that it opens.
+    `start` opens cameras, registers them to be closed, and waits for what the loop needs; None when
+    stopped. `streams` are those of the cameras that it opens.
     """
 
     model: ModelKind
@@ -106,8 +103,8 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
 
     Args:
         config: Settings; ``model`` is required.
-        read_again: Reads the settings as a new process would; raises ConfigError. None: they
-            cannot have changed.
+        read_again: Reads the settings as a new process would; raises ConfigError. None: they cannot
+            have changed.
 
     Returns:
         Exit code: 0 after SIGTERM, 130 after SIGINT.
@@ -139,7 +136,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
             logger.error("%s", error)  # noqa: TRY400 -- the message is for a user
             exit_code = error.exit_code
         finally:
-            # A manager that is told of an end kills what goes on instead of ending.
+            # A service manager that hears of an end kills a process that goes on.
             goes_on = ending is Ending.RELOAD and not stop.signalled
             if not goes_on:
                 notifier.stopping()
@@ -151,7 +148,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
         exit_code = stop.exit_code
     notifier.close()
     if service.left_behind:
-        # Python's own shutdown may wait for what a driver never finishes.
+        # Python's own shutdown may wait for a driver for ever.
         os._exit(exit_code)
     return exit_code
 
@@ -159,8 +156,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
 def _start_anew(notifier: Notifier) -> NoReturn:
     """Replace this process by one that starts from the beginning, with the same identity.
 
-    Raises:
-        ModeldError: The system refuses it; the service manager's restart does the same.
+    If the system refuses it, the service manager restarts the process after ModeldError.
     """
     # An ignored signal stays so until the new process has its handler: it must not be ended by it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -178,11 +174,7 @@ def _start_anew(notifier: Notifier) -> NoReturn:
 
 
 class _Service:
-    """One life of the process between two starts.
-
-    Attributes:
-        left_behind: As of `Supervisor`.
-    """
+    """One life of the process between two starts. `left_behind` is as of `Supervisor`."""
 
     def __init__(
         self,
@@ -208,11 +200,7 @@ class _Service:
         self._place: tuple[Transport, PubMaster] | None = None
 
     def run(self) -> Ending:
-        """Load, watch the loop, and close what was opened.
-
-        Raises:
-            ModeldError, RuntimeFault, CerealError: As `run` of this module.
-        """
+        """Load, watch the loop, and close what was opened; raise as `run` of this module."""
         try:
             return self._run()
         except StopRequested:
@@ -231,7 +219,7 @@ class _Service:
             ) from error
         finally:
             if self.left_behind:
-                # What is left in the driver holds the device: closing it would wait for ever.
+                # The abandoned thread holds the device: closing it would wait for ever.
                 self._resources.pop_all()
             self._resources.close()
 
@@ -269,10 +257,9 @@ class _Service:
         return ending
 
     def _take_place(self, kind: str) -> None:
-        """Open the bus, and take the place on it that two daemons of a kind cannot both have.
+        """Open the bus and claim the daemon's place on it.
 
-        Raises:
-            CerealError: Another daemon has it: that is told before seconds go into loading.
+        Another daemon of the kind is a CerealError before seconds go into loading.
         """
         if self._place is not None:
             return
@@ -334,7 +321,7 @@ class _Service:
         )
 
     def _why_no_reload(self) -> str:
-        """Say what is wrong with the settings now: a process that they end is not started again."""
+        """Return the defects of the settings now: a process that they would end is not started."""
         try:
             self._read_again()
         except ModeldError as error:

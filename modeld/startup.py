@@ -30,7 +30,7 @@ from modeld.vehicle.params import Params
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
-# After so long without an answer the user is told what is missing.
+# A longer wait is logged, with what is missing.
 PATIENCE_NS: Final = NS_PER_S
 ROAD_STREAM: Final = "road"
 WIDE_STREAM: Final = "wideRoad"
@@ -48,13 +48,10 @@ class StopSignals:
     """Turns SIGTERM and SIGINT into an event, and into an exception while starting.
 
     The loop looks at the event between frames. Loading an artifact and building its kernels takes
-    seconds inside calls that know nothing of the event, so there the handler raises.
-
-    Attributes:
-        event: Set by the first signal, or by who wants the loop to end.
-        signalled: There has been one of the signals.
-        reload: Set by SIGHUP.
-        exit_code: 130 after SIGINT, as shells expect, else 0: SIGTERM is the ordinary stop.
+    seconds inside calls that know nothing of the event, so there the handler raises. The first
+    signal, or a user of this object, sets `event` to end the loop; `signalled` is for signals only.
+    SIGHUP sets `reload`. `exit_code` is 130 after SIGINT, as shells expect, else 0: SIGTERM is the
+    ordinary stop.
     """
 
     def __init__(self) -> None:
@@ -83,11 +80,7 @@ class StopSignals:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Within, a signal raises.
-
-        Raises:
-            StopRequested: A signal arrived before or within.
-        """
+        """Raise StopRequested for a signal that arrived before or within the block."""
         self._raises = True
         try:
             if self.event.is_set():
@@ -95,7 +88,7 @@ class StopSignals:
             yield
         finally:
             self._raises = False
-        # Code that runs within may have swallowed the exception, a destructor for one.
+        # Code in the block, such as a destructor, may have swallowed the exception.
         if self.event.is_set():
             raise StopRequested
 
@@ -111,21 +104,15 @@ class StopSignals:
 
 @dataclass(frozen=True, slots=True)
 class CameraStreams:
-    """Readers of the connected cameras; at least one of road and wide is not None.
-
-    Attributes:
-        road: Of the road camera.
-        wide: Of the wide camera.
-        late_wide: In place of `wide`, where only the road camera is there.
-    """
+    """Readers of the connected cameras; at least one of road and wide is not None."""
 
     road: CameraSource | None
     wide: CameraSource | None
-    late_wide: LateCamera | None = None
+    late_wide: LateCamera | None = None  # instead of `wide`, if only the road camera exists yet
 
     @property
     def names(self) -> str:
-        """Of the cameras that are there."""
+        """Names of the connected cameras."""
         named = {"road": self.road, "wide": self.wide}
         return " ".join(name for name, reader in named.items() if reader is not None)
 
@@ -137,11 +124,10 @@ class CameraStreams:
 
 
 def check_open_files() -> None:
-    """Refuse to begin with fewer open files than a drive takes.
+    """Raise ModeldError if the limit of open files is too low for a drive.
 
-    Raises:
-        ModeldError: the limit is too low. Found out later, it would be the bus, a camera or the
-            cache of kernels that cannot be opened, each with another error.
+    Found later, it would be the bus, a camera or the cache of kernels that cannot be opened, each
+    with another error.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if 0 <= limit < LEAST_OPEN_FILES:
@@ -154,18 +140,11 @@ def check_open_files() -> None:
 def wait_for_cameras(
     server: CameraServer, stop: threading.Event, episodes: Episodes
 ) -> CameraStreams | None:
-    """Wait until a camera daemon offers a road or wide stream, and connect.
+    """Wait until a camera daemon offers a road or wide stream, and connect; None when stopped.
 
     The main stream conflates: a slow daemon works on the newest frame. With two cameras the extra
-    stream does not, so that pairing can find the frame that belongs.
-
-    Args:
-        server: The camera daemon's cameras.
-        stop: Ends the wait.
-        episodes: Takes that the loop waits; so does its state.
-
-    Returns:
-        None when stopped.
+    stream does not, so that pairing can find the frame that belongs. `stop` ends the wait, which
+    `episodes` and its state report.
     """
     logger.info("waiting for camera streams of %r", server.name)
     kind = _cameras_missing(f"camera streams of {server.name!r}")
@@ -176,8 +155,8 @@ def wait_for_cameras(
         state.iterated_ns = time.monotonic_ns()
         streams = server.available_streams() & wanted
         unusable = why_unusable(server, wanted)
-        # A daemon opens its streams one after the other; believe what two polls agree on, or that
-        # there are both.
+        # A camera daemon opens its streams one after the other, so two polls must agree unless both
+        # streams are there.
         if streams and (streams == found or len(streams) == 2):
             try:
                 cameras = _connect(server, streams)
@@ -229,15 +208,9 @@ def _connect(server: CameraServer, streams: set[str]) -> CameraStreams:
 def wait_for_driver_camera(
     server: CameraServer, stop: threading.Event, episodes: Episodes
 ) -> CameraSource | None:
-    """Wait until a camera daemon offers a driver stream, and connect; it conflates.
+    """Wait for a driver stream, and connect, conflating; None when stopped.
 
-    Args:
-        server: The camera daemon's cameras.
-        stop: Ends the wait.
-        episodes: Takes that the loop waits; so does its state.
-
-    Returns:
-        None when stopped.
+    `stop` ends the wait, which `episodes` and its state report.
     """
     logger.info("waiting for the driver camera of %r", server.name)
     kind = _cameras_missing(f"the driver camera of {server.name!r}")
@@ -265,19 +238,11 @@ def wait_for_car(
     episodes: Episodes,
     params: Params | None = None,
 ) -> CarParameters | None:
-    """Wait until the car has been recognised: a parameter or a message, whichever comes first.
+    """Wait until a parameter or a message has the car, whichever comes first; None when stopped.
 
-    The message comes every 50 s, so that a daemon that starts again while driving takes the
-    parameter, which has been there since the car was recognised.
-
-    Args:
-        transport: The bus; ``carParams`` comes on it.
-        stop: Ends the wait.
-        episodes: Takes that the loop waits; so does its state.
-        params: Where CarParams appears; None: the message only.
-
-    Returns:
-        None when stopped.
+    The message comes every 50 s, so a daemon that restarts while driving uses the parameter, which
+    has been there since the car was recognised. Without `params` only the message counts. `stop`
+    ends the wait, which `episodes` and its state report.
     """
     logger.info("waiting for carParams; --demo uses a built-in car instead")
     place = "" if params is None else f" or in {params.directory}"
@@ -307,7 +272,7 @@ def wait_for_car(
 
 @dataclass(slots=True)
 class _CarLook:
-    """Looks for a car in both places; says once of each what is wrong with what lies there."""
+    """Looks for a car in both places; logs a defect of each once."""
 
     subscriber: Subscriber
     params: Params | None
@@ -331,11 +296,7 @@ class _CarLook:
 
 
 def _car_of_message(data: bytes) -> CarParameters:
-    """Return the car of a carParams Event.
-
-    Raises:
-        MessageError: the Event is damaged, or another one.
-    """
+    """Return the car of a carParams Event; MessageError if it is damaged, or another one."""
     event = read_event(data)
     if member_name(event) != "carParams":
         raise MessageError(

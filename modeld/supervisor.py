@@ -1,8 +1,8 @@
 """The main thread while the loop runs in another: watches its progress, and speaks for the process.
 
 It wakes 40 times a second for microseconds, to see whether the model comes back; once a second it
-does what takes longer (status, health, figures), between two frames. What the loop does of itself,
-and what another thread has to do for it, is ADR 0086.
+does longer work (status, health, figures), between two frames. ADR 0086 has what the loop does by
+itself, and what needs another thread.
 """
 
 import logging
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 NS_PER_S: Final = 1_000_000_000
 TICK_S: Final = 0.025
-# While no frame comes: no run can hang, and ticks are half of what a daemon takes that waits.
+# Without frames no run can hang, and ticks are half of a waiting daemon's work.
 IDLE_TICK_S: Final = 0.1
-# Without progress for so long the service manager is not told that the daemon lives.
+# Without progress for this time the watchdog of the service manager is not fed.
 PROGRESS_NS: Final = NS_PER_S
 # How often the service manager, the bus and the file of figures hear of us.
 REPORT_NS: Final = NS_PER_S
@@ -38,26 +38,26 @@ JOIN_S: Final = 3.0
 # until the watchdog ends it without a word.
 PATIENCE_WITHOUT_FALLBACK: Final = 4
 LONGEST_PATIENCE_NS: Final = 3 * NS_PER_S // 2
-# A car that has had no frame for so long, and does not say that it is on the road, is parked.
+# A car is parked after this time without a frame, unless its messages say that it drives.
 PARKED_NS: Final = 5 * NS_PER_S
 
 
 class Loop(Protocol):
-    """What runs until it is told to stop, and says of itself what others must know."""
+    """A loop that runs until it is stopped, and reports its progress in `state`."""
 
     state: LoopState
     guard: RunGuard
 
     @property
     def take_over(self) -> Callable[[str], None] | None:
-        """Lets the fallback model take over, for a reason; None where there is none."""
+        """Lets the fallback model take over, for a reason; None if there is none."""
 
     def run_forever(self, stop: threading.Event) -> None:
         """Iterate until ``stop`` is set."""
 
 
 class Ending(Enum):
-    """Why the supervisor came to its end."""
+    """Why the supervisor ended."""
 
     STOPPED = "stopped"
     RELOAD = "reload"
@@ -66,12 +66,11 @@ class Ending(Enum):
 class Supervisor:
     """Starts the loop in a thread and watches it.
 
-    Attributes:
-        left_behind: A thread was given up and may still be in the driver: nothing of the device can
-            be closed any more, the process can only end.
+    After `left_behind`, an abandoned thread may still be in the driver: nothing of the device can
+    be closed any more, the process can only end.
     """
 
-    def __init__(  # noqa: PLR0913 -- what is watched, who is told
+    def __init__(  # noqa: PLR0913 -- the loop, its signals and its reports
         self,
         make_loop: Callable[[], Loop | None],
         state: LoopState,
@@ -95,12 +94,12 @@ class Supervisor:
             notifier: The service manager.
             run_timeout_s: Longest run before the fallback model takes over.
             reports: Called once a second, in the main thread, with ns of the monotonic clock.
-            is_on_road: Whether the car says that it is driven.
+            is_on_road: Whether the car is on the road by its own messages.
             enter_thread: The first act of each thread of the loop.
-            each_tick: What cannot wait for a report, told whether the car is parked; once more when
-                the loop has ended.
-            is_remembered: The drive of a process before this one is continued with a model that
-                would not be chosen now.
+            each_tick: Cannot wait for a report; its argument is whether the car is parked. Called
+                once more when the loop has ended.
+            is_remembered: The drive of an earlier process continues with a model that would not be
+                chosen now.
             why_no_reload: Why a new process could not start, "" if it could; asked before a reload.
         """
         self.left_behind = False
@@ -132,16 +131,16 @@ class Supervisor:
         self._is_refused = False
 
     def run(self) -> Ending:
-        """Run the loop until a signal, or until the process should start anew.
+        """Run the loop until a signal, or until the process should restart.
 
         Raises:
             RunTimeoutError: The model hangs, and there is no fallback model.
-            Exception: What the loop raised.
+            Exception: The loop raised it.
         """
         try:
             return self._watch()
         finally:
-            # Whatever ended the watching: what a living thread uses must not be closed.
+            # After any end, resources of a living thread must not be closed.
             self.left_behind = self.left_behind or self._thread.is_alive()
             self._each_tick(self._is_parked)
 
@@ -256,7 +255,7 @@ class Supervisor:
             try:
                 report(now_ns)
             except Exception:
-                # Who says how the drive goes must not be what ends it.
+                # A report must not end the drive.
                 logger.exception("a report failed, going on")
 
     def _look_whether_parked(self, elapsed_ns: int) -> None:
@@ -271,7 +270,7 @@ class Supervisor:
         self._is_parked = without_frames and not self._is_on_road()
 
     def _wants_reload(self, elapsed_ns: int) -> bool:
-        """Tell whether to start anew: asked by SIGHUP, or after a drive with another model."""
+        """Return whether to restart: on SIGHUP, or after a drive with another model."""
         self._look_whether_parked(elapsed_ns)
         state, parked = self._state, self._is_parked
         asked = self._stop.reload.is_set()
@@ -291,7 +290,7 @@ class Supervisor:
 
 
 def has_progress(state: LoopState, now_ns: int) -> bool:
-    """Tell whether the loop goes round, and publishes where there are frames to publish about."""
+    """Return whether the loop iterates, and publishes if there are frames."""
     if now_ns - state.iterated_ns > PROGRESS_NS:
         return False
     awaiting_ns = state.awaiting_ns
@@ -305,14 +304,14 @@ def tick(state: LoopState, now_ns: int) -> float:
 
 
 def in_pause(state: LoopState, now_ns: int) -> bool:
-    """Tell whether the loop has just published, or has no frames."""
+    """Return whether the loop has just published, or has no frames."""
     return state.awaiting_ns == 0 and (
         now_ns - state.published_ns < PAUSE_NS or now_ns - state.published_ns > NS_PER_S
     )
 
 
 def status_line(state: LoopState) -> str:
-    """Return what `systemctl status` shows."""
+    """Return the line that `systemctl status` shows."""
     if state.phase is not Phase.RUNNING:
         return f"{state.phase}; model {state.model}"
     which = f"fallback model {state.model} ({state.fallback})" if state.fallback else state.model

@@ -9,9 +9,8 @@ _GAP = ".."
 def short_origin(names: Sequence[str], width: int = ORIGIN_WIDTH) -> str:
     """Return ONNX node names in few characters: the last one's layer, what it has, how many others.
 
-    ("/a/Erf", "/b/Conv", "/b/Mul")  ->  "/b/{Conv,Mul} +1"
-
-    Names are in topological order, so the last one is what the kernel ends with.
+    ("/a/Erf", "/b/Conv", "/b/Mul")  ->  "/b/{Conv,Mul} +1". Names are in topological order, so the
+    kernel ends with the last one.
     """
     if not names:
         return "-"
@@ -34,9 +33,8 @@ def short_origin(names: Sequence[str], width: int = ORIGIN_WIDTH) -> str:
 def shorten(name: str, width: int) -> str:
     """Return a name with layers left out of its middle, ".." in their place, until it fits.
 
-    "/model/stages.2/blocks.1/Conv"  ->  "/model/../blocks.1/Conv"
-
-    What comes first and last stays longest; a single layer that is too long is cut inside.
+    "/model/stages.2/blocks.1/Conv"  ->  "/model/../blocks.1/Conv". The first and last layer stay
+    longest; a single layer that is too long is cut inside.
     """
     if len(name) <= width:
         return name

@@ -8,16 +8,10 @@ _STARTER: Final = Path(__file__).parent.parent / "modeld" / "own_packages.py"
 
 
 def own_command(module: str, *arguments: str, tree: Path | None = None) -> list[str]:
-    """Return the command that runs a module of ours, from where this one is.
+    """Return the command that runs a module of ours from where this one is, or from `tree`.
 
     ``python -m`` would look in the working directory first and in PYTHONPATH next, and either may
-    hold other packages of our names.
-
-    Args:
-        module: to run.
-        arguments: of it.
-        tree: another checkout whose module is meant; the interpreter is that of its ``.venv``,
-            where it has one.
+    hold other packages of our names. Another checkout's own ``.venv`` is used, if it has one.
     """
     if tree is None:
         return [sys.executable, "-P", str(_STARTER), module, *arguments]

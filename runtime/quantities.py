@@ -8,10 +8,7 @@ from typing import Final
 def count_text(count: int, noun: str, plural: str = "") -> str:
     """Return "1 launch", "1,368 launches".
 
-    Args:
-        count: how many.
-        noun: what, in the singular.
-        plural: where it is not the noun with an "s" ("es" after s, x, z, ch and sh).
+    `plural` defaults to the noun with an "s" ("es" after s, x, z, ch and sh).
     """
     if count == 1:
         return f"1 {noun}"
@@ -52,9 +49,7 @@ def _flops_unit(flops: float) -> tuple[str, int]:
     return "TFLOP", size
 
 
-# ----------------------------------------------------------------------------------------------
-# Numbers in text that others wrote, as programs write them: digits of ASCII, and nothing between.
-#
+# --- Numbers in text of other programs: digits of ASCII, and nothing between ------------------
 # Python's own ``float`` and ``int`` also take ``1_0`` for 10, and digits of every script.
 
 _FLOAT: Final = re.compile(
@@ -65,20 +60,12 @@ _INT: Final = re.compile(r"[+-]?[0-9]{1,40}")
 
 
 def float_of(text: str) -> float:
-    """Return the number that a text is, nan and inf too; spaces around it do not count.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return the number in a text, nan and inf too, ignoring spaces around it, or ValueError."""
     return float(_checked(_FLOAT, text))
 
 
 def int_of(text: str) -> int:
-    """Return the whole number that a text is; spaces around it do not count.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return the whole number in a text, ignoring spaces around it, or raise ValueError."""
     return int(_checked(_INT, text))
 
 

@@ -39,15 +39,13 @@ class Words(Protocol):
 
 
 class Memory(Protocol):
-    """A mapped ring. Other processes may come between any two accesses.
+    """A mapped ring.
 
-    Attributes:
-        size: Bytes of data.
-        words: The header, without sign.
-        sizes: The data as words with sign: where a record begins, its size.
+    Other processes may come between any two accesses. `words` is the unsigned header. `sizes` is
+    the data as signed words: a record begins with its size.
     """
 
-    size: int
+    size: int  # bytes of data
 
     @property
     def words(self) -> Words:
@@ -71,12 +69,12 @@ class Memory(Protocol):
 
 
 def after_wrap(pointer: int) -> int:
-    """Return the pointer to the start of the next cycle; cycles begin anew after 32 bits."""
+    """Return the pointer to the start of the next cycle; cycles wrap after 32 bits."""
     return ((pointer >> 32) + 1 & OFFSET_MASK) << 32
 
 
 def can_be_unread(pointer: int, head: int) -> bool:
-    """Tell whether the ring can still hold all from a reader's pointer to the writer's, `head`."""
+    """Return whether the ring still holds all from a reader's pointer to the writer's, `head`."""
     cycles = (head >> 32) - (pointer >> 32) & OFFSET_MASK
     if cycles == 0:
         return pointer <= head
@@ -94,7 +92,7 @@ def largest_message(size: int) -> int:
 
 
 def is_inside(offset: int, size: int) -> bool:
-    """Tell whether an offset can be where a record begins."""
+    """Return whether an offset can be where a record begins."""
     return offset % 8 == 0 and offset + SIZE_BYTES <= size
 
 

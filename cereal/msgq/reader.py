@@ -28,31 +28,24 @@ _RESET_TRIES = 4
 class RingReader:
     """One of the readers of a ring.
 
-    It hears what is sent from its registration on. Its place is one of 15 in the header: uid,
+    It receives messages sent after its registration. Its place is one of 15 in the header: uid,
     position, and a flag that the writer clears before it writes over what has not been read. The
     reader then loses what it has not read, and goes on with the newest.
-
-    Attributes:
-        memory: The ring.
-        uid: Of this reader; a random upper half, and the thread to wake.
-        conflate: Take the newest message only.
-        lost: How often the writer has overtaken it.
-        damaged: How often the ring held what no writer leaves there.
     """
 
     memory: Memory
-    uid: int
-    conflate: bool = False
-    lost: int = 0
-    damaged: int = 0
+    uid: int  # a random upper half, and the thread to wake
+    conflate: bool = False  # take the newest message only
+    lost: int = 0  # how often the writer has overtaken it
+    damaged: int = 0  # how often the ring held what no writer leaves there
     _slot: int = -1
 
     def register(self) -> None:
-        """Take a place. The sixteenth reader sends all others to register anew."""
+        """Take a place. The sixteenth reader makes all others register again."""
         words = self.memory.words
         count = words[NUM_READERS]
         if count >= MAX_READERS:
-            # Whoever was there finds its uid gone. Of those some may have ended long ago.
+            # The readers there find their uid gone. Some of them may have ended long ago.
             words[NUM_READERS] = 0
             for slot in range(MAX_READERS):
                 words[READ_VALID + slot] = 0
@@ -69,7 +62,7 @@ class RingReader:
         self._reset()
 
     def is_waiting(self) -> bool:
-        """Tell whether there is something to receive; registers anew where the place is gone."""
+        """Return whether there is something to receive; registers again if the place is gone."""
         words, slot = self.memory.words, self._slot
         if words[READ_UID + slot] != self.uid or words[NUM_READERS] <= slot:
             self.register()
@@ -86,7 +79,7 @@ class RingReader:
             return None
         words, slot = self.memory.words, self._slot
         start, head = words[READ_POINTER + slot], words[WRITE_POINTER]
-        # What the pointer announces must not be read before it.
+        # The message must not be read before the pointer that announces it.
         self.memory.fence()
         found = self._walk(start, head)
         if found is None:
@@ -110,7 +103,7 @@ class RingReader:
             words[READ_UID + slot] = 0
 
     def rename(self, uid: int) -> None:
-        """Take another uid: another thread is to be woken."""
+        """Use another uid, so that another thread is woken."""
         words, slot = self.memory.words, self._slot
         if words[READ_UID + slot] == self.uid:
             words[READ_UID + slot] = uid
@@ -118,7 +111,7 @@ class RingReader:
         self.memory.fence()
 
     def _is_sound(self) -> bool:
-        """Tell whether all that was read before is as it was written."""
+        """Return whether all that was read before is as it was written."""
         words, slot = self.memory.words, self._slot
         # The writer clears the flag before it writes over the first byte.
         self.memory.fence()
@@ -141,8 +134,8 @@ class RingReader:
     def _walk(self, at: int, head: int) -> tuple[int, int, int] | None:
         """Find the record to take: its offset, its size and the pointer to what follows it.
 
-        The size is 0 where only the end of the ring was passed; None where no ring can be so.
-        The reader's own position stays where it was, so the writer meets that first.
+        The size is 0 at the end of the ring; None is an impossible ring. The reader's own position
+        stays, so the writer meets that first.
         """
         size, sizes = self.memory.size, self.memory.sizes
         offset = count = 0

@@ -23,7 +23,7 @@ _OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 # Pointers have 32 bits for the offset.
 _LARGEST: Final = 1 << 32
 _SMALLEST: Final = 1024
-# From making a file to giving it its size; whoever made it may have been killed in between.
+# From making a file to giving it its size; its maker may have been killed in between.
 _SIZE_WAIT_S: Final = 0.2
 _DENIED: Final = (errno.EACCES, errno.EPERM)
 
@@ -31,21 +31,10 @@ _DENIED: Final = (errno.EACCES, errno.EPERM)
 class RingMemory:
     """A mapped ring; a `cereal.msgq.layout.Memory`.
 
-    Args:
-        path: The file.
-        size: Bytes of data of a ring that is made; one that is there keeps its size.
-        reserve: Take the memory now: a page that is not there later kills the process. A writer
-            goes over all of it anyway.
-
-    Attributes:
-        path: As given.
-        size: Bytes of data.
-        words: The header.
-        sizes: The data as words.
-        inode: Of the file; another one at the path is another ring.
-
-    Raises:
-        TransportError: It cannot be made or opened, is no ring, or memory is short.
+    A new ring gets `size` bytes of data; an existing one keeps its size. `reserve` takes the memory
+    now, because a page that is missing later kills the process; a writer goes over all of it
+    anyway. Another `inode` at the path is another ring. Raises TransportError if the file cannot be
+    made or opened, is no ring, or memory is short.
     """
 
     def __init__(self, path: Path, size: int, *, reserve: bool = False) -> None:
@@ -88,7 +77,7 @@ class RingMemory:
         self._data[offset : offset + len(data)] = data
 
     def is_current(self) -> bool:
-        """Tell whether the file at the path is still this one."""
+        """Return whether the file at the path is still this one."""
         try:
             return self.path.stat().st_ino == self.inode
         except OSError:
@@ -102,11 +91,7 @@ class RingMemory:
 
 
 def _open(path: Path, size: int) -> int:
-    """Open a ring, or make one.
-
-    Raises:
-        TransportError: It cannot be done.
-    """
+    """Open a ring, or make one."""
     try:
         try:
             descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, MODE)
@@ -129,9 +114,9 @@ def _open(path: Path, size: int) -> int:
 
 
 def _await_size(descriptor: int, size: int) -> None:
-    """Wait until whoever has just made the file has given it its size; else give it one.
+    """Wait until the maker of the file has given it its size; else give it one.
 
-    An empty file has been mapped by nobody, so that nobody is hurt.
+    Nobody has mapped an empty file.
     """
     deadline = time.monotonic() + _SIZE_WAIT_S
     while os.fstat(descriptor).st_size == 0:

@@ -24,7 +24,7 @@ _TKILL: Final = {"x86_64": 200, "aarch64": 130, "riscv64": 130}.get(platform.mac
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 # Another library owns the signal: how often is looked instead.
 POLL_S: Final = 0.0005
-# A writer that begins anew has forgotten whom to wake; so long it goes unnoticed.
+# A restarted writer has forgotten whom to wake; a reader notices that within this time.
 LONGEST_WAIT_S: Final = 0.1
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ T = TypeVar("T")
 def block() -> None:
     """Block the signal in the calling thread, and so in all threads and processes it starts.
 
-    For the first thing that a process does which will wait. Idempotent.
+    Idempotent. A process must call it before anything that waits.
     """
     if signal.getsignal(SIGNAL) is signal.SIG_DFL and _is_main_thread():
         # The compiler inside PoCL unblocks all signals where one of its own arrives, as of a file
@@ -43,7 +43,7 @@ def block() -> None:
 
 
 def is_ours() -> bool:
-    """Tell whether nobody else has a handler for the signal, who would miss what is taken here."""
+    """Return whether no other library has a handler for the signal, and would miss it."""
     return signal.getsignal(SIGNAL) in (signal.SIG_DFL, signal.SIG_IGN, _ignore)
 
 
@@ -61,22 +61,14 @@ def this_thread() -> int:
 
 
 def new_uid(thread: int = 0) -> int:
-    """Return a uid for a place in a ring.
-
-    Args:
-        thread: That is to be woken; 0: nobody, as the reader looks by itself.
-    """
+    """Return a uid for a place in a ring; writers wake `thread`, or nobody if it is 0."""
     return (secrets.randbits(31) + 1) << 32 | thread
 
 
 class Waiter:
-    """Waits for what writers send.
+    """Waits for messages by the signal, or by looking again and again.
 
-    Args:
-        by_signal: Wait for the signal; else look again and again. None: as `is_ours` says.
-
-    Attributes:
-        by_signal: As decided.
+    `by_signal` None: as `is_ours` says.
     """
 
     def __init__(self, *, by_signal: bool | None = None) -> None:
@@ -95,13 +87,10 @@ class Waiter:
         return thread
 
     def wait(self, take: Callable[[], T], idle: Callable[[], None], deadline_s: float) -> T:
-        """Wait until something can be taken, or a moment of the monotonic clock.
+        """Wait until something can be taken, or until `deadline_s` of the monotonic clock.
 
-        Args:
-            take: Takes it; nothing, or none, where there is none. Called before each wait, as a
-                signal stays pending until it is waited for.
-            idle: Called before the thread sleeps.
-            deadline_s: When to give up.
+        `take` returns something empty if there is nothing; it is called before each wait, as a
+        signal stays pending until it is waited for. `idle` is called before the thread sleeps.
         """
         while not (taken := take()):
             remaining_s = deadline_s - time.monotonic()
@@ -115,18 +104,14 @@ class Waiter:
         return taken
 
     def close(self) -> None:
-        """Take what is pending for the calling thread: nobody waits for it any more."""
+        """Discard a pending signal of the calling thread, which waits for it no more."""
         if self._blocked == this_thread():
             while signal.sigtimedwait({SIGNAL}, 0):
                 pass
 
 
 class Waker:
-    """Wakes readers.
-
-    A thread that has ended is not woken again: its number may come to be another program's, which
-    the signal would end.
-    """
+    """Wakes readers, except threads that ended: another program may have their number by now."""
 
     def __init__(self) -> None:
         self._ended: set[int] = set()
@@ -139,7 +124,7 @@ class Waker:
                 self._ended = self._ended.intersection(uids) | {uid}
 
     def living(self, uids: list[int]) -> list[bool]:
-        """Tell of each reader whether it may still be there."""
+        """Return for each reader whether it may still be there."""
         return [
             uid != 0 and uid not in self._ended and (not thread_of(uid) or is_alive(thread_of(uid)))
             for uid in uids
@@ -147,12 +132,12 @@ class Waker:
 
 
 def is_alive(thread: int) -> bool:
-    """Tell whether there is a thread of this number."""
+    """Return whether there is a thread of this number."""
     return Path(f"/proc/{thread}").exists()
 
 
 def has_mapped(thread: int, path: Path) -> bool:
-    """Tell whether the process of a thread has a file mapped; False also where nobody may know."""
+    """Return whether the process of a thread has a file mapped; False if that is unknown."""
     try:
         with Path(f"/proc/{thread}/maps").open(encoding="utf-8", errors="replace") as lines:
             # The name is the rest of the line.

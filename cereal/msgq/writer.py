@@ -23,18 +23,13 @@ from cereal.msgq.layout import (
 
 @dataclass(slots=True)
 class RingWriter:
-    """The one writer of a ring.
-
-    Attributes:
-        memory: The ring.
-        uid: Of this writer.
-    """
+    """The one writer of a ring."""
 
     memory: Memory
     uid: int
 
     def claim(self) -> None:
-        """Become the writer; the one before finds out. All readers have to register anew."""
+        """Become the writer; the previous one notices. All readers have to register again."""
         words = self.memory.words
         words[WRITE_UID] = self.uid
         words[NUM_READERS] = 0
@@ -43,18 +38,17 @@ class RingWriter:
             words[READ_UID + slot] = 0
 
     def is_owner(self) -> bool:
-        """Tell whether no other writer has claimed the ring since."""
+        """Return whether no other writer has claimed the ring since."""
         return self.memory.words[WRITE_UID] == self.uid
 
     def fits(self, count: int) -> bool:
-        """Tell whether a message of so many bytes can be sent: at least 1."""
+        """Return whether a message of this many bytes can be sent: at least 1."""
         return count > 0 and MESSAGES_THAT_FIT * record_bytes(count) <= self.memory.size
 
     def send(self, data: bytes) -> bool:
         """Write a message; readers that have not read what it overwrites lose that.
 
-        Returns:
-            False, and nothing is written, if another writer has the ring or it does not fit.
+        Returns False and writes nothing if another writer has the ring or it does not fit.
         """
         memory = self.memory
         words, size = memory.words, memory.size
@@ -74,19 +68,19 @@ class RingWriter:
         self._invalidate(at, total)
         memory.sizes[offset // SIZE_BYTES] = len(data)
         memory.write(offset + SIZE_BYTES, data)
-        # Whoever sees the pointer must see the message.
+        # A reader that sees the pointer must see the message.
         memory.fence()
         words[WRITE_POINTER] = at + total
         return True
 
     def readers(self) -> list[int]:
-        """Return the uids of those who have a place."""
+        """Return the uids of the readers that have a place."""
         words = self.memory.words
         count = min(words[NUM_READERS], MAX_READERS)
         return [words[READ_UID + slot] for slot in range(count)]
 
     def is_read_by(self, slot: int) -> bool:
-        """Tell whether the reader in a place has taken all, or has been told of its loss."""
+        """Return whether the reader in a place has taken all, or has been told of its loss."""
         words = self.memory.words
         head = words[WRITE_POINTER]
         return not words[READ_VALID + slot] or words[READ_POINTER + slot] == head
@@ -97,7 +91,7 @@ class RingWriter:
             self.memory.words[WRITE_UID] = 0
 
     def _invalidate(self, at: int, count: int) -> None:
-        """Tell readers that what they have not read goes, before it does."""
+        """Clear the flags of readers before their unread messages are overwritten."""
         words = self.memory.words
         offset, cycle = at & OFFSET_MASK, at >> 32
         for slot in range(min(words[NUM_READERS], MAX_READERS)):

@@ -8,7 +8,7 @@ class Publisher(Protocol):
     """The one sender of a service. Not to be shared between threads."""
 
     def send(self, data: bytes) -> None:
-        """Send one message to whoever listens now. Never blocks; a slow reader loses messages.
+        """Send one message to the current readers. Never blocks; a slow reader loses messages.
 
         Raises:
             MessageSizeError: this transport carries no message of this size.
@@ -17,14 +17,13 @@ class Publisher(Protocol):
         ...
 
     def has_readers(self) -> bool:
-        """Tell whether anybody subscribes to the service now."""
+        """Return whether anybody subscribes to the service now."""
         ...
 
     def is_read(self) -> bool:
-        """Tell whether there are readers, and each has taken all that was sent.
+        """Return whether there are readers, and each has taken all that was sent.
 
-        Raises:
-            TransportError: this transport does not hear of what its readers have taken.
+        Raises TransportError if this transport cannot tell.
         """
         ...
 
@@ -54,28 +53,18 @@ class Transport(Protocol):
     """Makes publishers and subscribers; owns them."""
 
     def publisher(self, service: str) -> Publisher:
-        """Open the sending end of `service`.
-
-        Raises:
-            TransportError: the endpoint is taken or cannot be used.
-        """
+        """Open the sending end of `service`; raise TransportError if it is taken or unusable."""
         ...
 
     def subscriber(self, service: str, *, conflate: bool = False) -> Subscriber:
         """Open a receiving end of `service`; it need not have a publisher yet.
 
-        Args:
-            service: Name of the service.
-            conflate: Keep the newest message only, instead of a queue.
+        If it conflates, it keeps the newest message only, instead of a queue.
         """
         ...
 
     def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> Sequence[Subscriber]:
-        """Wait until one of `subscribers` of this transport has a message (0 = only look).
-
-        Returns:
-            Those that have one, in the order given; none on timeout.
-        """
+        """Return those `subscribers` that have a message, in order; wait for one (0: only look)."""
         ...
 
     def refused(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Keys of the bus between machines: CURVE of ZeroMQ, which encrypts and says who speaks.
+"""Keys of the bus between machines: CURVE of ZeroMQ, which encrypts and authenticates.
 
 A directory has the keys of one machine (docs/formats/bus.md, ADR 0092): `own.key_secret`, which
 only its owner may read, `own.key` for others, `peers/*.key` of the machines that may listen here,
@@ -27,7 +27,7 @@ SECRET_NAME: Final = "own.key_secret"  # noqa: S105 -- a file's name
 PUBLIC_NAME: Final = "own.key"
 SERVER_NAME: Final = "server.key"
 PEERS_NAME: Final = "peers"
-# Without one ZeroMQ lets everybody in where nobody is there to ask.
+# Without one ZeroMQ admits everybody if there is no authenticator.
 _DOMAIN: Final = "modeld"
 _KEY_BYTES: Final = 32
 _MOST_BYTES: Final = 1 << 16
@@ -36,28 +36,19 @@ _MOST_SAID: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """The keys of a machine, in the 40 characters that ZeroMQ writes them in.
+    """The keys of a machine, in the 40 characters that ZeroMQ writes them in."""
 
-    Attributes:
-        directory: Where they are from.
-        public: Its own.
-        secret: Its own.
-        peers: Of those that may listen to what it publishes; it may itself.
-        server: Of the machine that it listens to; None: not known.
-    """
-
-    directory: Path
+    directory: Path  # where they are from
     public: bytes
     secret: bytes = field(repr=False)
-    peers: frozenset[bytes]
-    server: bytes | None
+    peers: frozenset[bytes]  # may subscribe to its services; so may the machine itself
+    server: bytes | None  # of the machine that it listens to; None: not known
 
     @classmethod
     def read(cls, directory: Path) -> Self:
         """Return the keys in a directory, as they are now.
 
-        Raises:
-            TransportError: One is missing, damaged, or a secret that others may read.
+        Raises TransportError if one is missing, damaged, or a secret that others may read.
         """
         public, secret = _own(directory / SECRET_NAME)
         peers = directory / PEERS_NAME
@@ -75,14 +66,9 @@ class CurveKeys:
         socket.zap_domain = _DOMAIN.encode()
 
     def protect_subscriber(self, socket: "zmq.Socket[bytes]", *, to_itself: bool) -> None:
-        """Connect a socket to the one machine only whose key is known; before it connects.
+        """Let a socket connect only to the machine whose key is known; call it before it connects.
 
-        Args:
-            socket: Not connected yet.
-            to_itself: That machine is this one.
-
-        Raises:
-            TransportError: The key is not known.
+        With `to_itself` that machine is this one. Raises TransportError if the key is not known.
         """
         server = self.public if to_itself else self.server
         if server is None:
@@ -94,7 +80,7 @@ class CurveKeys:
         socket.curve_serverkey = server
 
     def guard(self, context: "zmq.Context[zmq.Socket[bytes]]") -> ThreadAuthenticator:
-        """Start to answer a context's sockets who may connect; to be stopped before it ends."""
+        """Start to decide who may connect to a context's sockets; stop it before the context."""
         guard = ThreadAuthenticator(context)
         guard.configure_curve_callback(_DOMAIN, _Listeners(self))
         guard.start()
@@ -109,7 +95,7 @@ class _Listeners:
         self._said: set[bytes] = set()
 
     def callback(self, _domain: str, key: bytes) -> bool:
-        """Tell whether the holder of a key may listen."""
+        """Return whether the holder of a key may listen."""
         if key in self._keys.peers:
             return True
         if key not in self._said and len(self._said) < _MOST_SAID:
@@ -125,13 +111,10 @@ class _Listeners:
 
 
 def make_keys(directory: Path) -> bool:
-    """Make the keys of a machine that are not there yet; nothing is written over.
-
-    Returns:
-        Whether there were none before.
+    """Make the missing keys of a machine, overwriting none; return whether there were none before.
 
     Raises:
-        TransportError: What is there is damaged.
+        TransportError: An existing key is damaged.
         OSError: The directory cannot be written.
     """
     (directory / PEERS_NAME).mkdir(parents=True, exist_ok=True)

@@ -28,12 +28,9 @@ def path_of(endpoint: str) -> Path | None:
 
 
 def check_directory(service: str, path: Path) -> None:
-    """Refuse a directory that is not there, or that this process may not look into.
+    """Raise TransportError for a directory that is missing, or that this process may not look into.
 
     Nothing makes it: with a misspelt address two processes would each talk to nobody.
-
-    Raises:
-        TransportError: one line that says what to do.
     """
     directory = path.parent
     try:
@@ -71,11 +68,8 @@ def why_no_connection(service: str, path: Path) -> str | None:
 def claim(service: str, path: Path) -> int:
     """Take the lock file beside a socket file: ZeroMQ would silently steal a bound path.
 
-    Returns:
-        The descriptor that holds the lock until it is closed.
-
-    Raises:
-        TransportError: there is another publisher, or this process may not publish here.
+    Returns the descriptor that holds the lock until it is closed. Raises TransportError if there is
+    another publisher, or this process may not publish here.
     """
     if len(os.fsencode(path)) > _MAX_PATH:
         raise TransportError(

@@ -24,11 +24,7 @@ class MemoryTransport:
         self._published: set[str] = set()
 
     def publisher(self, service: str) -> "MemoryPublisher":
-        """Open the sending end of `service`.
-
-        Raises:
-            TransportError: the service already has a publisher.
-        """
+        """Open the sending end of `service`; raise TransportError if it already has one."""
         with self._changed:
             if service in self._published:
                 raise TransportError(
@@ -105,11 +101,7 @@ class MemoryPublisher:
         self._open = True
 
     def send(self, data: bytes) -> None:
-        """Append `data` to the queue of every subscriber.
-
-        Raises:
-            TransportError: the publisher was closed.
-        """
+        """Append `data` to the queue of every subscriber; raise TransportError if closed."""
         if not self._open:
             raise TransportError(
                 f"memory transport, {self._service}: expected an open publisher, got a closed one; "
@@ -118,11 +110,11 @@ class MemoryPublisher:
         self._transport._deliver(self._service, data)
 
     def has_readers(self) -> bool:
-        """Tell whether there is a subscriber."""
+        """Return whether there is a subscriber."""
         return bool(self._transport._readers(self._service))
 
     def is_read(self) -> bool:
-        """Tell whether there are subscribers, and none of them holds a message."""
+        """Return whether there are subscribers, and none of them holds a message."""
         readers = self._transport._readers(self._service)
         return bool(readers) and not any(reader.queue for reader in readers)
 
@@ -134,11 +126,7 @@ class MemoryPublisher:
 
 
 class MemorySubscriber:
-    """Receiving end of a service in a `MemoryTransport`.
-
-    Attributes:
-        lost: 0, as queues have no end.
-    """
+    """Receiving end of a service in a `MemoryTransport`; it loses nothing: queues have no end."""
 
     lost: Final = 0
 

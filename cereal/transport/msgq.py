@@ -33,7 +33,7 @@ class Gate(Protocol):
         """Whether it holds anything back now."""
 
     def pass_through(self) -> None:
-        """Say that a receive begins, and wait until it may."""
+        """Report that a receive begins, and wait until it may."""
 
 
 Gates = Callable[[str], Gate | None]
@@ -44,7 +44,7 @@ class MsgqTransport:
     """Publishers write rings, subscribers read them; either may come first.
 
     Args:
-        stack: Whose names, files and sizes the rings have.
+        stack: Its names, files and sizes are those of the rings.
         prefix: OPENPILOT_PREFIX of the stack.
         gates: Gives the gate of an endpoint; None: nothing is held back.
         by_signal: Subscribers are woken by the signal; None: unless another library owns it.
@@ -68,17 +68,12 @@ class MsgqTransport:
     def publisher(self, service: str) -> "MsgqPublisher":
         """Become the writer of the ring of `service`.
 
-        Raises:
-            TransportError: it has one that lives, or the ring cannot be used.
+        Raises TransportError if it has a living one, or the ring cannot be used.
         """
         return self._keep(MsgqPublisher(service, lambda: self._unwritten_ring(service)))
 
     def subscriber(self, service: str, *, conflate: bool = False) -> "MsgqSubscriber":
-        """Become a reader of the ring of `service`; hears what is sent from now on.
-
-        Raises:
-            TransportError: the ring cannot be used.
-        """
+        """Become a reader of the ring of `service` from now on; raise TransportError on failure."""
         gate = None if self._gates is None else self._gates(service)
         end = MsgqSubscriber(
             service,
@@ -94,13 +89,13 @@ class MsgqTransport:
         """Wait until one of `subscribers` has a message; return those that have one."""
         ends = [end for end in subscribers if isinstance(end, MsgqSubscriber) and end.is_open]
         if self._gates is not None:
-            # Who is held back at a gate must come to it.
+            # A subscriber must reach the gate that holds it back.
             return ends
         ready = [end for end in ends if end.has_message()]
         if ready or timeout_ms <= 0:
             return ready
         deadline_s = time.monotonic() + timeout_ms * 1e-3
-        # Only who waits is woken: messages that are looked for once a frame cost nobody a signal.
+        # Only a waiting thread is woken: polling once a frame costs no signal.
         thread = self._waiter.thread()
         for end in ends:
             end.be_woken(thread)
@@ -109,10 +104,10 @@ class MsgqTransport:
         )
 
     def refused(self) -> Mapping[str, str]:
-        """Return of each subscribed service whose ring holds nonsense what was found.
+        """Return the defect of each subscribed service whose ring is corrupt.
 
-        Looks at the files, too: of one that was replaced, the ends open the new one at their next
-        use. May be called from another thread than the one that receives.
+        It checks the files, too: the ends of a replaced one open the new one at their next use. It
+        may be called from another thread than the one that receives.
         """
         reasons = {}
         for end in tuple(self._open):
@@ -140,10 +135,10 @@ class MsgqTransport:
         self._waiter.close()
 
     def _keep_places(self) -> None:
-        """Register the calling thread's subscribers anew whose writer is new, while it waits.
+        """Register the calling thread's subscribers again if their writer is new, while it waits.
 
-        A writer that begins forgets its readers. One that is not looked at before another has a
-        message, as the second camera, would miss the first messages.
+        A new writer forgets its readers, and a subscriber not looked at would miss the first
+        messages.
         """
         thread = threading.get_ident()
         for end in self._open:
@@ -151,7 +146,7 @@ class MsgqTransport:
                 end.has_message()
 
     def _keep(self, end: _End) -> _End:
-        # Whoever opens ends again and again closes them, too.
+        # Callers that keep opening ends close them, too.
         self._open = [one for one in self._open if one.is_open]
         self._open.append(end)
         return end
@@ -190,7 +185,7 @@ class MsgqPublisher:
         return self._memory is not None
 
     def send(self, data: bytes) -> None:
-        """Write `data` into the ring; a reader that is a whole ring behind loses what it has not.
+        """Write `data` into the ring; a reader that is a whole ring behind loses messages.
 
         Raises:
             MessageSizeError: the message is empty or too large for the ring.
@@ -206,14 +201,14 @@ class MsgqPublisher:
         self._waker.wake(writer.readers())
 
     def has_readers(self) -> bool:
-        """Tell whether anybody has a place in the ring whose thread has not ended."""
+        """Return whether anybody has a place in the ring whose thread has not ended."""
         if self._is_replaced:
-            # Whoever comes later comes to the new file.
+            # Later readers open the new file.
             self._reopen()
         return self._memory is not None and any(self._waker.living(self._writer.readers()))
 
     def is_read(self) -> bool:
-        """Tell whether there are readers, and each that lives has taken all that was sent."""
+        """Return whether there are readers, and each that lives has taken all that was sent."""
         if self._memory is None:
             return False
         living = self._waker.living(self._writer.readers())
@@ -271,10 +266,7 @@ class MsgqPublisher:
 class MsgqSubscriber:
     """Receiving end: a reader of a ring.
 
-    Attributes:
-        service: Its name.
-        is_open: It has not been closed.
-        receiver: The thread that has received last; 0 before.
+    `receiver` is the thread that has received last; 0 before.
     """
 
     def __init__(
@@ -333,7 +325,7 @@ class MsgqSubscriber:
         return self._waiter.wait(self._reader.receive, self._keep_places, deadline_s)
 
     def has_message(self) -> bool:
-        """Tell whether a receive would find something, as a rule a message."""
+        """Return whether a receive would find something, as a rule a message."""
         if self._is_replaced:
             self._reopen()
         return self._reader.is_waiting()
@@ -366,10 +358,10 @@ class MsgqSubscriber:
 
 
 def _living_writer(memory: RingMemory) -> str | None:
-    """Return who writes a ring, as "process 4711 (modeld)"; None where nobody is known to.
+    """Return who writes a ring, as "process 4711 (modeld)"; None if nobody is known to.
 
-    The number of a thread that has ended may be another program's by now, so that one counts only
-    if it has mapped the ring.
+    Only a process that has mapped the ring counts: another program may have the number of an ended
+    thread.
     """
     thread = thread_of(memory.words[WRITE_UID])
     if thread and wake.has_mapped(thread, memory.path):

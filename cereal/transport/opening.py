@@ -31,10 +31,10 @@ def open_transport(
     Args:
         addresses: Of the services in `published`, and of all others.
         published: Services.
-        stack: Whose names, ports and files they have.
+        stack: Its names, ports and files are used.
         prefix: OPENPILOT_PREFIX, for rings whose address names none.
         gates: Of rings, see `MsgqTransport`.
-        keys: Of what leaves the machine, see `ZmqTransport`.
+        keys: For what leaves the machine, see `ZmqTransport`.
 
     Raises:
         TransportError: An address has another form.
@@ -56,13 +56,7 @@ def open_transport(
 
 
 class SplitTransport:
-    """Two transports as one: some services are on the second.
-
-    Args:
-        first: Owned, as is `second`.
-        second: Of other services.
-        on_second: Which these are.
-    """
+    """Two transports as one: the services in `on_second` are on the second. It owns both."""
 
     def __init__(self, first: Transport, second: Transport, on_second: frozenset[str]) -> None:
         self._first = first

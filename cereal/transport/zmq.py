@@ -40,10 +40,10 @@ class ZmqTransport:
 
     Args:
         address: "tcp://HOST" (port by service; "tcp://HOST:+N" with all ports moved by N) or
-            "ipc:///DIR" (one socket file per service; the directory must be there). "tcp://*"
+            "ipc:///DIR" (one socket file per service; the directory must exist). "tcp://*"
             publishes on all interfaces: anyone who reaches the machine can then read, without keys.
         elsewhere: Service -> its address, where that is another one.
-        stack: Whose names and ports the endpoints have; services keep their names of 2025.
+        stack: Gives names and ports of the endpoints; services keep their names of 2025.
         keys: For addresses that leave the machine; loopback and socket files need none. Without,
             such addresses are used as they are, which the log says.
 
@@ -83,13 +83,12 @@ class ZmqTransport:
     def publisher(self, service: str) -> "ZmqPublisher":
         """Bind the endpoint of `service`.
 
-        Raises:
-            TransportError: it is taken, this process may not make it, or its path is too long.
+        Raises TransportError if it is taken, this process may not make it, or its path is too long.
         """
         endpoint = self.endpoint(service, bind=True)
         path = ipc.path_of(endpoint)
         lock = None if path is None else ipc.claim(service, path)
-        # An XPUB is a PUB that is told who subscribes; it drops what a slow reader has no room for.
+        # An XPUB is a PUB that sees subscriptions; it drops what a slow reader has no room for.
         socket = self._context.socket(zmq.XPUB)
         socket.setsockopt(zmq.LINGER, 0)
         if self._keys is not None and self._address_of(service).leaves_machine:
@@ -114,12 +113,9 @@ class ZmqTransport:
     def subscriber(self, service: str, *, conflate: bool = False) -> "ZmqSubscriber":
         """Connect to the endpoint of `service`; retries in the background until it is bound.
 
-        A socket that is there and may not be used is said in the log; it may be replaced by
-        another, so the subscriber stays. `log_refused` tells later.
-
-        Raises:
-            TransportError: the endpoint is not one, its directory is not there or is closed, or
-                the key of its machine is not known.
+        A socket that exists but may not be used is logged; it may be replaced, so the subscriber
+        stays. `log_refused` reports it later. Raises TransportError if the endpoint is not one, its
+        directory is missing or closed, or the key of its machine is not known.
         """
         endpoint = self.endpoint(service)
         path = ipc.path_of(endpoint)
@@ -151,9 +147,9 @@ class ZmqTransport:
         return subscriber
 
     def refused(self) -> Mapping[str, str]:
-        """Return of each service whose socket this process may not use why, in one line.
+        """Return, in one line for each service, why this process may not use its socket.
 
-        ZeroMQ retries for ever and tells nobody. It takes one system call for each subscriber, and
+        ZeroMQ retries for ever and silently. This takes one system call for each subscriber, and
         may be called from another thread than the one that receives.
         """
         reasons = {}
@@ -206,14 +202,14 @@ class ZmqTransport:
         return self._elsewhere.get(service, self._address)
 
     def _keep(self, end: _End) -> _End:
-        # Whoever opens ends again and again closes them, too.
+        # Callers that keep opening ends close them, too.
         self._open = [one for one in self._open if one.is_open]
         self._open.append(end)
         return end
 
 
 def _of_port(endpoint: str, error: OSError | zmq.ZMQError) -> str:
-    """Return who has the port of an endpoint that was not bound, and what to do."""
+    """Return the holder of an endpoint's port that was not bound, and what to do."""
     if error.errno != errno.EADDRINUSE:
         return "; publish at an address of this machine, such as tcp://127.0.0.1"
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
@@ -240,8 +236,7 @@ class ZmqPublisher:
     def send(self, data: bytes) -> None:
         """Send `data`; a subscriber whose queue is full misses it.
 
-        Raises:
-            TransportError: the process was forked since, or the publisher is closed.
+        Raises TransportError if the process was forked since, or the publisher is closed.
         """
         if os.getpid() != self._pid:
             # A ZeroMQ context does not survive a fork: both processes would write one stream.
@@ -259,23 +254,19 @@ class ZmqPublisher:
                 f"zmq transport, {self._service}: expected to send {len(data)} bytes, got {error}; "
                 "open another publisher"
             ) from error
-        # What subscribers say piles up where nobody takes it.
+        # Messages of subscribers pile up unless they are read.
         self.has_readers()
 
     def has_readers(self) -> bool:
-        """Tell whether anybody is connected and subscribes; a connection takes some time."""
+        """Return whether anybody is connected and subscribes; a connection takes some time."""
         socket = self._socket
         while not socket.closed and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            # All subscribe to everything, so the first and the last of them are told of.
+            # All subscribe to everything, so only the first and the last of them are reported.
             self._has_readers = socket.recv(zmq.DONTWAIT)[:1] == _SUBSCRIBES
         return self._has_readers
 
     def is_read(self) -> bool:
-        """Raise: ZeroMQ does not tell.
-
-        Raises:
-            TransportError: always.
-        """
+        """Raise TransportError: ZeroMQ does not tell."""
         raise TransportError(
             f"zmq transport, {self._service}: expected a transport that knows what its readers "
             "have taken, got ZeroMQ, which does not; use msgq or memory, or wait for an answer"
@@ -299,11 +290,7 @@ class ZmqPublisher:
 
 
 class ZmqSubscriber:
-    """Receiving end: a connected SUB socket.
-
-    Attributes:
-        lost: 0, as ZeroMQ does not tell.
-    """
+    """Receiving end: a connected SUB socket. ZeroMQ does not count lost messages."""
 
     lost: Final = 0
 

@@ -17,28 +17,20 @@ from cereal.visionipc.layout import FRAME_ID, Description, parse_descriptions
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """What a server handed over.
+    """The buffers that a server handed over."""
 
-    Attributes:
-        server_id: As of `Packet`.
-        format: Layout of the frames.
-        frames: Of each buffer its payload, (format.size,) uint8, a read-only view.
-        frame_ids: Of each buffer the id behind the payload, one uint64, a read-only view.
-        identity: Of the socket that they came from.
-    """
-
-    server_id: int
+    server_id: int  # as of `Packet`
     format: FrameFormat
+    # Of each buffer its payload, (format.size,) uint8, a read-only view.
     frames: list[NDArray[np.uint8]]
-    frame_ids: list[memoryview]
-    identity: Identity
+    frame_ids: list[memoryview]  # of each buffer the uint64 id behind the payload, read-only
+    identity: Identity  # of their socket
 
 
 def map_buffers(answer: Answer, stream: str, where: Path) -> Buffers:
     """Map what came with an answer; its descriptors stay the caller's to close.
 
-    Raises:
-        FrameError: there are no buffers, or what is said of them cannot be.
+    Raises FrameError if there are no buffers, or their description is impossible.
     """
     if not answer.data and not answer.descriptors:
         raise FrameError(

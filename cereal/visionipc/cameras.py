@@ -20,18 +20,11 @@ from cereal.visionipc.reader import VisionIpcReader
 
 
 class VisionIpcCameras:
-    """What a VisionIPC server offers. It may start later, end and be replaced.
+    """The streams of a VisionIPC server, which may start later, end and be replaced.
 
-    Args:
-        server: Name of the camera process.
-        transport: That its packets come over; closed with this.
-        name: What messages call it.
-        prefix: Value of OPENPILOT_PREFIX.
-        directory: Of its socket; /tmp unless a test says otherwise.
-        in_lock_step: As of `VisionIpcReader`.
-
-    Raises:
-        FrameError: the name or the prefix is not usable.
+    It owns the transport of the server's packets. Messages call it `name`. `prefix` is the value of
+    OPENPILOT_PREFIX; `directory` is that of the socket, and `in_lock_step` is as of
+    `VisionIpcReader`. Raises FrameError if the server's name or the prefix is not usable.
     """
 
     def __init__(
@@ -50,7 +43,7 @@ class VisionIpcCameras:
         self._transport = transport
         self._path = socket_path(server, prefix, directory)
         self._conversation = Conversation(self._path)
-        # What the server takes for a request to list is seen by its answer.
+        # The answer shows which request the server understands.
         self._requests: tuple[int, ...] = LIST_REQUESTS
 
     def available_streams(self) -> set[str]:
@@ -61,9 +54,9 @@ class VisionIpcCameras:
             return set()
 
     def unusable_streams(self) -> dict[str, str]:
-        """Return why streams that are there cannot be read: one line for each such stream.
+        """Return why existing streams cannot be read: one line for each such stream.
 
-        Of a socket that cannot be used the same line for each, as any may be behind it.
+        An unusable socket gives the same line for each, as any may be behind it.
         """
         try:
             offered = self._streams()
@@ -83,18 +76,14 @@ class VisionIpcCameras:
         return reasons
 
     def reader(self, stream: str, *, conflate: bool) -> VisionIpcReader:
-        """Return a reader of a stream.
-
-        Args:
-            stream: One of STREAMS.
-            conflate: Always take the newest frame.
+        """Return a reader of a stream, one of STREAMS; if it conflates, it takes the newest frame.
 
         Raises:
-            FrameError: the stream is not there, or cannot be read.
+            FrameError: the stream is missing or cannot be read.
             TransportError: its packets cannot be subscribed to.
         """
         check_stream(stream)
-        # The list first: servers say on their console that somebody asked for what they lack.
+        # The list first: servers print a line on their console for a request of a missing stream.
         if stream not in self._streams():
             raise FrameError(
                 f"{self._path}: expected the stream {stream}, got none; start the camera process"
@@ -112,8 +101,7 @@ class VisionIpcCameras:
     def _streams(self) -> set[str]:
         """Ask for the streams, as the newer servers want it, then as the older ones do.
 
-        What is no such request to a server it takes for a stream that it lacks, and answers with
-        nothing. So does one without streams.
+        A server without such a request, or without streams, answers with nothing.
         """
         for request in self._requests:
             answer = self._conversation.ask(request)

@@ -33,17 +33,11 @@ Identity = tuple[int, int, int]
 
 
 class Answer(NamedTuple):
-    """What a server sent; as a context it closes the descriptors.
+    """A server's answer; as a context it closes the descriptors."""
 
-    Attributes:
-        data: Bytes; none where it knows no such stream.
-        descriptors: That came with them.
-        identity: Of the socket that was asked, see `Conversation.identity`.
-    """
-
-    data: bytes
+    data: bytes  # empty if it knows no such stream
     descriptors: list[int]
-    identity: Identity
+    identity: Identity  # of the socket that was asked, see `Conversation.identity`
 
     def __enter__(self) -> Self:
         """Do nothing."""
@@ -61,11 +55,7 @@ class _Open(NamedTuple):
 
 
 class Conversation:
-    """Requests to the server at one path, one at a time; may be used from several threads.
-
-    Args:
-        path: Of its socket.
-    """
+    """Requests to the server's socket, one at a time; may be used from several threads."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,11 +63,10 @@ class Conversation:
         self._open: _Open | None = None
 
     def ask(self, request: int) -> Answer | None:
-        """Return the answer to a request; None where no server lives at the path.
+        """Return the answer to a request; None if no server lives at the path.
 
-        Raises:
-            FrameError: the path is no socket, may not be used, or its server does not answer in
-                time (ask again), or too much or too many.
+        Raises FrameError if the path is no socket, may not be used, or its server answers too late
+        (ask again) or too much.
         """
         with self._lock:
             deadline = time.monotonic() + _ANSWER_S
@@ -97,10 +86,9 @@ class Conversation:
             return self._answer(deadline) if self._open is not None else None
 
     def identity(self) -> Identity | None:
-        """Return what tells the socket from one that is made later; None where there is none.
+        """Return what distinguishes the socket from a later one; None if there is none.
 
-        Raises:
-            FrameError: there is something else.
+        Raises FrameError if there is something else.
         """
         try:
             status = self.path.lstat()
@@ -138,7 +126,7 @@ class Conversation:
         return _Open(connection, request, identity)
 
     def _answer(self, deadline: float) -> Answer | None:
-        """Take the answer of the open connection and end it; leave it open if none comes."""
+        """Receive the answer of the open connection and end it; leave it open if none comes."""
         assert self._open is not None  # both callers have seen to it
         poll = select.poll()
         poll.register(self._open.socket, select.POLLIN)

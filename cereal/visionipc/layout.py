@@ -26,7 +26,7 @@ STREAM_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({"road": 0, "driver"
 STREAM_NAMES: Final = MappingProxyType({number: name for name, number in STREAM_NUMBERS.items()})
 
 LIST_REQUESTS: Final = (0xFFFFFFFF, 4)
-"""What asks for the streams: since August 2026, and before. Neither is a camera of ours."""
+"""Requests of the streams: since August 2026, and before. Neither is a camera of ours."""
 REQUEST: Final = struct.Struct("<I")
 MAX_STREAMS: Final = 64
 MAX_BUFFERS: Final = 127
@@ -35,7 +35,7 @@ BUFFER_SIZES: Final = (112, 136)
 """Sizes of a description: since February 2026, and before; only what follows byte 108 differs."""
 _BUFFER: Final = struct.Struct("<QQ16xi4x4Q16xQQI")
 FRAME_ID: Final = struct.Struct("<Q")
-"""What lies behind the payload of a buffer: the id of the frame that it holds."""
+"""Follows the payload of a buffer: the id of the frame that it holds."""
 
 _PACKET: Final = struct.Struct("<QQI4xQQ?7x")
 PACKET_BYTES: Final = _PACKET.size
@@ -46,23 +46,14 @@ _MAX_PATH: Final = 107
 
 
 class Packet(NamedTuple):
-    """What announces a frame.
+    """The announcement of a frame."""
 
-    Attributes:
-        server_id: Random number of the server's life.
-        idx: Which buffer holds the frame.
-        frame_id: Count of the camera, 32 bits.
-        sof_ns: Start of the exposure, ns of the monotonic clock.
-        eof_ns: End of the exposure.
-        valid: Whatever the sender says; camera processes differ, so nothing goes by it.
-    """
-
-    server_id: int
-    idx: int
-    frame_id: int
-    sof_ns: int
-    eof_ns: int
-    valid: bool
+    server_id: int  # random number of the server's life
+    idx: int  # of the buffer that holds the frame
+    frame_id: int  # count of the camera, 32 bits
+    sof_ns: int  # start of the exposure, ns of the monotonic clock
+    eof_ns: int  # end of the exposure
+    valid: bool  # ignored, as camera processes differ
 
     def pack(self) -> bytes:
         """Return the bytes of the packet."""
@@ -75,28 +66,18 @@ class Packet(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What a server says of one buffer.
+    """A server's description of one buffer; the layout is as in `FrameFormat`."""
 
-    Attributes:
-        size: Bytes of the payload.
-        mapped_bytes: Payload and frame id.
-        descriptor: The server's number of it, of no use to others.
-        width, height, stride, uv_offset: As of `FrameFormat`.
-        server_id: As of `Packet`.
-        idx: Which of the stream's buffers it is.
-        stream: Number of the stream.
-    """
-
-    size: int
-    mapped_bytes: int
-    descriptor: int
+    size: int  # bytes of the payload
+    mapped_bytes: int  # payload and frame id
+    descriptor: int  # the server's own number, of no use to others
     width: int
     height: int
     stride: int
     uv_offset: int
-    server_id: int
-    idx: int
-    stream: int
+    server_id: int  # as of `Packet`
+    idx: int  # of the stream's buffers
+    stream: int  # number of the stream
 
     @property
     def format(self) -> FrameFormat:
@@ -104,15 +85,14 @@ class Description(NamedTuple):
         return FrameFormat(self.width, self.height, self.stride, self.uv_offset, self.size)
 
     def pack(self, struct_bytes: int) -> bytes:
-        """Return the description as a structure of so many bytes."""
+        """Return the description as a structure of this many bytes."""
         return _BUFFER.pack(*self).ljust(struct_bytes, b"\0")
 
 
 def parse_descriptions(data: bytes, count: int, stream: str, where: Path) -> list[Description]:
     """Return the descriptions in a reply that came with `count` descriptors.
 
-    Raises:
-        FrameError: they are not so many, not of a known size, or say what cannot be.
+    Raises FrameError if their number or size is wrong, or they are impossible.
     """
     size = len(data) // count if count else 0
     if size not in BUFFER_SIZES or size * count != len(data):
@@ -135,11 +115,7 @@ def parse_descriptions(data: bytes, count: int, stream: str, where: Path) -> lis
 
 
 def parse_streams(data: bytes, where: Path) -> set[str]:
-    """Return the known streams of a list.
-
-    Raises:
-        FrameError: it is none.
-    """
+    """Return the known streams of a list; raise FrameError if it is none."""
     if len(data) % REQUEST.size or len(data) > MAX_STREAMS * REQUEST.size:
         raise FrameError(
             f"{where}: expected a list of at most {MAX_STREAMS} streams of {REQUEST.size} bytes, "
@@ -155,15 +131,9 @@ def endpoint(name: str, stream: str) -> str:
 
 
 def socket_path(name: str, prefix: str, directory: Path) -> Path:
-    """Return where the server `name` listens.
+    """Return where the camera process `name` listens; `prefix` is the value of OPENPILOT_PREFIX.
 
-    Args:
-        name: Of the camera process.
-        prefix: Value of OPENPILOT_PREFIX.
-        directory: Of the sockets.
-
-    Raises:
-        FrameError: the name is not usable, or the path is too long for a socket.
+    Raises FrameError if the name is not usable, or the path is too long for a socket.
     """
     path = directory / f"{prefix and prefix + '_'}{VISION_ENDPOINT}{name}"
     if not _NAME.fullmatch(name) or "/" in prefix or len(bytes(path)) > _MAX_PATH:
@@ -176,10 +146,6 @@ def socket_path(name: str, prefix: str, directory: Path) -> Path:
 
 
 def check_stream(stream: str) -> None:
-    """Refuse a stream that is none.
-
-    Raises:
-        FrameError: it is not one of `STREAMS`.
-    """
+    """Raise FrameError for a stream that is not one of `STREAMS`."""
     if stream not in STREAM_NUMBERS:
         raise FrameError(f"VisionIPC: expected one of {STREAMS}, got {stream!r}; correct it")

@@ -15,10 +15,10 @@ from cereal.errors import FrameError
 from cereal.visionipc.conversation import Conversation
 from cereal.visionipc.layout import LIST_REQUESTS, REQUEST
 
-# As of sockets of the bus: who may connect may look at pictures of people.
+# As of sockets of the bus: a client may look at pictures of people.
 SOCKET_MODE: Final = 0o660
 _BACKLOG: Final = 16
-# Of clients that have connected and said nothing: so many, so long.
+# The most clients that have connected without a request, and their longest wait.
 _MAX_CLIENTS: Final = 64
 _PATIENCE_S: Final = 1.0
 # Where a client cannot be accepted now, as there is no descriptor for it.
@@ -26,14 +26,10 @@ _PAUSE_S: Final = 0.01
 
 
 class Listener:
-    """Answers clients until it is closed; one that says nothing keeps nobody waiting.
+    """Answers clients until it is closed; a silent one keeps nobody waiting.
 
-    Args:
-        path: Of the socket.
-        replies: Of the number of each stream what its clients get, bytes and descriptors.
-
-    Raises:
-        FrameError: another server lives at the path, or it cannot be used.
+    `replies` has the bytes and descriptors that clients get, by the number of the stream. Raises
+    FrameError if another server lives at the path, or it cannot be used.
     """
 
     def __init__(self, path: Path, replies: Mapping[int, tuple[bytes, list[int]]]) -> None:
@@ -128,11 +124,7 @@ def _bind(path: Path) -> socket.socket:
 
 
 def _lives(path: Path) -> bool:
-    """Tell whether a server answers at a path; one that is only slow counts as living.
-
-    Raises:
-        FrameError: there is something else than a socket.
-    """
+    """Return whether a server answers at a path; one that is only slow counts as living."""
     conversation = Conversation(path)
     try:
         if conversation.identity() is None:

@@ -24,7 +24,8 @@ class VisionIpcReader:
     """A reader of a camera stream; a CameraSource.
 
     The packets come over a transport, the frames lie in memory of the camera process. A frame's
-    data is a view of that memory: use it at once and ask `is_intact` afterwards.
+    data is a view of that memory: use it at once and ask `is_intact` afterwards. `lapped` counts
+    frames that were overwritten before they were received.
 
     Args:
         conversation: With the server; the reader closes it.
@@ -34,11 +35,8 @@ class VisionIpcReader:
         in_lock_step: The server fills no buffer before the next frame is asked for.
 
     Raises:
-        FrameError: there is no server or no such stream, or what it says cannot be; both arguments
-            are closed then.
-
-    Attributes:
-        lapped: Frames so far that were overwritten before they were received.
+        FrameError: there is no server or no such stream, or its answer is impossible; both
+            arguments are closed then.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class VisionIpcReader:
         return None
 
     def is_intact(self) -> bool:
-        """Tell whether the data of the frame received last is still that frame's.
+        """Return whether the data of the frame received last is still that frame's.
 
         A server writes an id when a buffer is full, so the buffer before ours says when ours is
         being filled: it has a newer frame then. Ids further ahead are of a time before a seek.
@@ -153,9 +151,9 @@ class VisionIpcReader:
             self._connect(lambda: self._buffers.identity == identity)
 
     def _connect(self, is_right: Callable[[], bool]) -> None:
-        """Take the buffers that the server has now; keep the old ones where that fails.
+        """Take the buffers that the server has now; keep the old ones if that fails.
 
-        Silent: why a server cannot be used is said by who asks `VisionIpcCameras.unusable_streams`.
+        Silent: `VisionIpcCameras.unusable_streams` says why a server cannot be used.
         """
         now_s = time.monotonic()
         if now_s - self._asked_in_vain_s < _ASK_AGAIN_S:

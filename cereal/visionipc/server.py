@@ -48,9 +48,9 @@ class VisionIpcServer:
     Make all streams, then `start`. Per frame: fill `next_buffer(stream)`, then `send(...)`.
 
     Args:
-        name: Of the camera process, as "camerad".
-        transport: Announces the frames: msgq, or for stacks with it zmq. The caller's to close.
-        stack: Whose clients come; they expect their own size of structures.
+        name: Of the camera process, such as "camerad".
+        transport: Announces the frames: msgq, or zmq for stacks with it. The caller's to close.
+        stack: Its clients expect their own size of structures.
         prefix: Value of OPENPILOT_PREFIX.
         directory: Of the socket; others look in /tmp.
 
@@ -89,16 +89,13 @@ class VisionIpcServer:
         count: int,
         format: FrameFormat,  # noqa: A002 -- as in FrameRingWriter
     ) -> None:
-        """Make the buffers of a stream, before `start`.
+        """Make `count` buffers (1 to 127) of a stream, one of STREAMS, before `start`.
 
-        Args:
-            stream: One of STREAMS.
-            count: Of buffers, 1 to 127; camera processes have 18, replays 40.
-            format: Layout of the frames, padded or not.
+        Camera processes have 18, replays 40.
 
         Raises:
             FrameError: it has some, an argument is out of range, or there is no memory.
-            TransportError: somebody else announces frames of this stream.
+            TransportError: another process announces frames of this stream.
         """
         check_stream(stream)
         is_late = self._listener is not None or stream in self._streams
@@ -116,11 +113,7 @@ class VisionIpcServer:
         self._streams[stream] = made
 
     def start(self) -> None:
-        """Listen for clients, in a thread.
-
-        Raises:
-            FrameError: another server lives at the path, or it cannot be used.
-        """
+        """Listen in a thread; raise FrameError if another server has the path, or it is bad."""
         replies = {
             STREAM_NUMBERS[name]: (
                 b"".join(one.pack(self._struct_bytes) for one in stream.descriptions),
@@ -141,15 +134,9 @@ class VisionIpcServer:
     ) -> None:
         """Announce the buffer of the last `next_buffer`.
 
-        Args:
-            stream: One of STREAMS.
-            frame_id: Counter of the camera, 32 bits without sign.
-            sof_ns: Start of the exposure, ns of the monotonic clock.
-            eof_ns: End of the exposure.
-            valid: Handed on.
-
-        Raises:
-            FrameError: no buffer was asked for since the last frame, or the id is out of range.
+        `frame_id` is the camera's 32-bit unsigned counter; the exposure's start and end are in ns
+        of the monotonic clock; `valid` is passed on. Raises FrameError if no buffer was requested
+        since the last frame, or the id is out of range.
         """
         one = self._opened(stream)
         if not one.is_filling or not 0 <= frame_id <= MAX_FRAME_ID:

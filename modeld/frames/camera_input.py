@@ -1,4 +1,4 @@
-"""A camera's frames as a driving program takes them: bytes, and where the pixels lie in them."""
+"""A camera's frames in the form of a program's input: bytes, and the layout of the pixels."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,15 +17,12 @@ MAX_SIDE_PX: Final = 16384
 class CameraInput:
     """A frame input of a program.
 
-    Attributes:
-        camera: "road", "wide" or "driver", for messages.
-        capacity_bytes: what the program has room for.
-        geometry: (4,) int32, width, height, stride and offset of the chroma plane; rewritten when
-            the format changes.
+    `geometry` is (4,) int32: width, height, stride and offset of the chroma plane; it is rewritten
+    when the format changes.
     """
 
-    camera: str
-    capacity_bytes: int
+    camera: str  # "road", "wide" or "driver", for messages
+    capacity_bytes: int  # of the program's buffer
     geometry: NDArray[np.int32] = field(default_factory=lambda: np.zeros(4, np.int32))
     _format: FrameFormat | None = None
     _payload_bytes: int = 0
@@ -33,8 +30,7 @@ class CameraInput:
     def payload(self, frame: Frame) -> NDArray[np.uint8]:
         """Return the bytes of a frame that hold pixels, a view, and bring `geometry` up to date.
 
-        Raises:
-            CameraSizeError: the frame cannot be what its format says, or the program has no room.
+        Raises CameraSizeError if the frame contradicts its format, or the program has no room.
         """
         if frame.format != self._format:
             self._take_format(frame)

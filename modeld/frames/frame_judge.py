@@ -1,7 +1,7 @@
-"""Judges the frames of one camera by what came before: ids, stamps, and whether the picture moves.
+"""Judges the frames of one camera by earlier ones: ids, stamps, moving pictures, missing frames.
 
-What a frame holds by itself is judged by ``modeld.frames.camera_input``, and how two cameras belong
-together by ``modeld.frames.frame_sync``. Reasons: ADR 0020.
+``modeld.frames.camera_input`` judges the content of a frame, and ``modeld.frames.frame_sync`` pairs
+two cameras. Reasons: ADR 0020.
 """
 
 from dataclasses import dataclass
@@ -31,25 +31,20 @@ _FROZEN: Final = Kind(
 
 @dataclass(slots=True)
 class FrameJudge:
-    """Looks at each frame that is used, once and in order.
+    """Judges each frame that is used, once and in order.
 
-    Attributes:
-        camera: "road", "wide" or "driver", for messages.
-        episodes: Takes what is wrong.
-        hold: For how many frames the model sees the image of a frame, its own included; so long one
-            of a wrong moment marks.
-        is_timed: Stamps go with the loop's clock; False where time does not run evenly.
-        restarted: The last frame came from before the one before it: histories of the model are
-            of another time.
-        reasons: Why messages made with the last frame are not valid.
+    The model sees the image of a frame for `hold` frames, its own included; a frame of a wrong
+    moment makes messages invalid for so long. `is_timed` is False if time does not run evenly, so
+    that stamps do not follow the loop's clock. `restarted` means that the last frame is older than
+    the one before it: the model's histories are of another time.
     """
 
-    camera: str
-    episodes: Episodes
+    camera: str  # "road", "wide" or "driver", for messages
+    episodes: Episodes  # takes faults
     hold: int = 1
     is_timed: bool = True
     restarted: bool = False
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[Reason, ...] = ()  # why messages made with the last frame are not valid
     _last: tuple[int, int, int] | None = None
     _held: Reason | None = None
     _left: int = 0
@@ -58,12 +53,9 @@ class FrameJudge:
     _same_since_ns: int = 0
 
     def look(self, frame: Frame, now_ns: int, *, moving: bool) -> None:
-        """Take the next frame; sets `restarted` and `reasons`.
+        """Judge the next frame by a few of its bytes; set `restarted` and `reasons`.
 
-        Args:
-            frame: It; its data are read in a few places.
-            now_ns: Time of the loop's clock.
-            moving: Its picture must change.
+        Its picture must change if the car is `moving`. `now_ns` is the loop's time.
         """
         self.restarted = False
         if self._last is not None:
@@ -118,9 +110,7 @@ class FrameJudge:
         self._samples, self._same, self._same_since_ns = samples, 0, now_ns
 
 
-# --- Counting frames that the daemon never saw, and the smoothed share it reports -------------
-#
-# Constants: openpilot modeld, 2023-2025 (unchanged).
+# --- Missing frames, and their smoothed share. Constants: openpilot modeld, 2023-2025 ---------
 
 FILTER_TIME_CONSTANT_S: Final = 10.0
 FILTER_ALPHA: Final = DT_MODEL_S / (FILTER_TIME_CONSTANT_S + DT_MODEL_S)
@@ -132,36 +122,22 @@ WARM_UP_FRAMES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class DropStatus:
-    """Dropped frames at one iteration.
+    """Dropped frames at one iteration."""
 
-    Attributes:
-        dropped: Frame ids missing between the previous frame and this one.
-        percent: Smoothed share of dropped frames, 0..100.
-    """
-
-    dropped: int
-    percent: float
+    dropped: int  # frame ids missing between the previous frame and this one
+    percent: float  # smoothed share of dropped frames, 0..100
 
 
 @dataclass(slots=True)
 class DropFilter:
-    """First-order filter over the number of dropped frames per iteration.
+    """First-order filter over the number of dropped frames per iteration."""
 
-    Attributes:
-        filtered: Smoothed drops per iteration.
-        last_frame_id: Id of the previous main frame; None before the first (see ADR 0020).
-        iterations: Frames seen so far.
-    """
-
-    filtered: float = 0.0
-    last_frame_id: int | None = None
-    iterations: int = 0
+    filtered: float = 0.0  # smoothed drops per iteration
+    last_frame_id: int | None = None  # of the main camera; None before the first (ADR 0020)
+    iterations: int = 0  # frames seen so far
 
     def update(self, frame_id: int) -> DropStatus:
-        """Take the id of a new main frame.
-
-        A camera that restarts and counts from zero again has dropped nothing.
-        """
+        """Count a new main frame; a camera that restarts from zero has dropped nothing."""
         last = frame_id - 1 if self.last_frame_id is None else self.last_frame_id
         dropped = max(0, frame_id - last - 1)
         self.last_frame_id = frame_id

@@ -31,37 +31,25 @@ RETURN_PAIRS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class FramePair:
-    """The frames of one moment; the same frame twice with a single camera.
+    """The frames of one moment; the same frame twice with a single camera."""
 
-    Attributes:
-        main: Frame of the camera that sets the pace.
-        extra: Frame of the second view.
-        lacks_extra: The extra camera is lost; ``extra`` is the main frame in its place.
-        apart: The extra frame starts a pairing window or more after the main frame: they show
-            two moments.
-    """
-
-    main: Frame
-    extra: Frame
-    lacks_extra: bool = False
-    apart: bool = False
+    main: Frame  # of the camera that sets the pace
+    extra: Frame  # of the second view
+    lacks_extra: bool = False  # the extra camera is lost; ``extra`` is the main frame in its place
+    apart: bool = False  # the extra frame starts a pairing window or more later: two moments
 
 
 @dataclass(slots=True)
 class FrameSync:
     """Pairs frames.
 
-    Attributes:
-        main: Source of the frames that pace the loop; should conflate.
-        extra: Source of the second view, must not conflate; None with a single camera.
-        log: Takes what goes wrong.
-        timeout_ms: Longest wait for one frame. One call waits at most once for each camera, for
-            the extra one at most EXTRA_WAIT_MS.
+    One call waits at most once for each camera: `timeout_ms`, for the extra one at most
+    EXTRA_WAIT_MS.
     """
 
-    main: CameraSource
-    extra: CameraSource | None
-    log: SyncLog
+    main: CameraSource  # paces the loop; should conflate
+    extra: CameraSource | None  # must not conflate; None with a single camera
+    log: SyncLog  # takes faults
     timeout_ms: int = 100
     _main_frame: Frame | None = None
     _extra_sof_ns: int | None = None
@@ -86,8 +74,7 @@ class FrameSync:
     def receive(self) -> FramePair | None:
         """Wait for the next pair.
 
-        Returns:
-            None when a camera delivered nothing within the timeout, or nothing that pairs yet.
+        Returns None when a camera delivered nothing within the timeout, or nothing that pairs yet.
         """
         main = self._next_main()
         if main is None:
@@ -121,7 +108,7 @@ class FrameSync:
         self.log.missing()
 
     def is_intact(self) -> bool:
-        """Tell whether the last pair was not overwritten while it was used."""
+        """Return whether the last pair was not overwritten while it was used."""
         if not self.main.is_intact():
             return False
         return self.extra is None or self._is_lost or self.extra.is_intact()
@@ -129,7 +116,7 @@ class FrameSync:
     def _next_main(self) -> Frame | None:
         """Receive until the main frame is newer than the previous extra frame.
 
-        Also returns one that is not, when that has taken so long that the extra camera is lost.
+        Also returns an older one after so long that the extra camera is lost.
         """
         wait_ms = self.timeout_ms
         # The number of frames is bounded, so that cameras that never pair do not stop the loop.
@@ -174,7 +161,7 @@ class FrameSync:
     def _notice_restart(self, frame: Frame) -> None:
         """Forget the extra frame's stamp when the main camera's time goes back, see ADR 0020.
 
-        A new writer of the rings, as a second drive that is played, begins at its own time.
+        A second drive that is played, for one, begins at its own time.
         """
         before, extra_ns = self._main_frame, self._extra_sof_ns
         if before is None or extra_ns is None:
@@ -186,7 +173,7 @@ class FrameSync:
             self._extra_sof_ns, self._stale_after_ns = None, extra_ns
 
     def _is_stale(self, extra: Frame) -> bool:
-        """Tell whether a frame was left in the extra camera's ring when time went back."""
+        """Return whether a frame was left in the extra camera's ring when time went back."""
         after_ns = self._stale_after_ns
         if after_ns is not None and extra.timestamp_sof_ns > after_ns:
             return True
@@ -249,10 +236,10 @@ class FrameSync:
         return FramePair(main, main, lacks_extra=True)
 
     def _newest_main(self, main: Frame) -> Frame:
-        """Return the newest of the frames that came while the extra camera was waited for.
+        """Return the newest main frame that came during the wait for the extra camera.
 
-        One receive gives it, as the main source conflates. In lock step, more would take the frames
-        of steps to come.
+        One receive gives it, as the main source conflates; in lock step, more would take frames of
+        later steps.
         """
         newer = self.main.receive(0)
         if newer is None:
@@ -273,7 +260,7 @@ class FrameSync:
         return frame
 
     def _partner(self, source: CameraSource, main: Frame) -> Frame | None:
-        """Take what has come of a lost extra camera; wait, once, only for a partner that is due."""
+        """Read the frames of a lost extra camera; wait, once, only for a partner that is due."""
         waited = False
         for _ in range(MAX_RECEIVES):
             frame = source.receive(0)
@@ -294,7 +281,7 @@ class FrameSync:
         return None
 
     def _is_partner_due(self, main: Frame) -> bool:
-        """Tell whether the next frame of a lost extra camera can be the main frame's partner."""
+        """Return whether the next frame of a lost extra camera can be the main frame's partner."""
         if self._seen_sof_ns is None:
             return False
         gap_ns = main.timestamp_sof_ns - self._seen_sof_ns
@@ -306,9 +293,9 @@ class FrameSync:
 
 
 def _elapsed_ns(before_ns: int | None, sof_ns: int) -> int:
-    """Return the time between two frames by their stamps, bounded by one wait.
+    """Return the time between two stamps, at most one wait.
 
-    Stamps that are missing, or go back, tell nothing: then it is the bound.
+    Stamps that are missing or go back give that bound.
     """
     bound_ns = EXTRA_WAIT_MS * NS_PER_MS
     if before_ns is None or sof_ns < before_ns:

@@ -1,6 +1,6 @@
-"""A camera that is not there when the loop starts: looked for once a second, then read.
+"""A camera that is missing when the loop starts: it is looked for once a second, then read.
 
-A look opens a file or asks a socket, as a reader does anyhow whose camera is gone; see ADR 0020.
+A look opens a file or asks a socket, as any reader does whose camera is gone; see ADR 0020.
 """
 
 import time
@@ -17,10 +17,7 @@ LOOK_NS: Final = 1_000_000_000
 class LateCamera:
     """A source of frames that has none until its camera can be read; it does not conflate.
 
-    Args:
-        cameras: Of the camera process.
-        stream: One of ``cereal.frames.STREAMS``.
-        now_ns: Paces the looks; the monotonic clock unless a test says otherwise.
+    `now_ns`, the monotonic clock, paces the looks.
     """
 
     def __init__(
@@ -38,11 +35,7 @@ class LateCamera:
 
     @property
     def format(self) -> FrameFormat:
-        """Layout of the frames.
-
-        Raises:
-            FrameError: the camera has not been found yet.
-        """
+        """Layout of the frames; raise FrameError if the camera has not been found yet."""
         if self._reader is None:
             raise FrameError(
                 f"cameras: expected the stream {self._stream} of {self._cameras.name!r}, found "
@@ -56,7 +49,7 @@ class LateCamera:
         return None if reader is None else reader.receive(timeout_ms)
 
     def is_intact(self) -> bool:
-        """Tell whether the data of the frame received last is still that frame's."""
+        """Return whether the data of the frame received last is still that frame's."""
         return self._reader is not None and self._reader.is_intact()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the loop logs of frames that went wrong."""
+"""The loop's log of faults in frames and runs."""
 
 import time
 from dataclasses import dataclass
@@ -24,11 +24,7 @@ OVERWRITTEN: Final = Kind(
 
 @dataclass(slots=True)
 class LoopLog:
-    """Says what goes wrong, each kind by itself.
-
-    Attributes:
-        episodes: Of the loop.
-    """
+    """Logs the loop's faults, each kind by itself."""
 
     episodes: Episodes
 
@@ -38,11 +34,7 @@ class LoopLog:
         self.episodes.happen(REFUSED_FRAMES, f"{REFUSED}, waiting for others: {error}")
 
     def no_fallback(self, problem: str) -> None:
-        """Log that there is no fallback model any more, and note it for the health message.
-
-        Args:
-            problem: What is wrong with it.
-        """
+        """Log why there is no fallback model any more, and note it for the health message."""
         text = f"fallback model not usable, going on without one: {problem}"
         self.episodes.logger.error("%s", text)
         self.episodes.state.problems += (text,)
@@ -58,12 +50,7 @@ class LoopLog:
         )
 
     def not_finite(self, frame_id: int, then: str) -> None:
-        """Log a run whose outputs cannot be used.
-
-        Args:
-            frame_id: Of its frame.
-            then: What is done instead.
-        """
+        """Log a run whose outputs are not finite, and the reaction `then`."""
         self.episodes.happen(
             NOT_FINITE, f"model outputs of frame {frame_id} are not finite: {then}"
         )

@@ -1,4 +1,4 @@
-"""What pairing says of cameras: which one sends nothing, or frames that belong to no others."""
+"""The log of pairing: which camera sends nothing, or frames without a partner."""
 
 import logging
 from collections.abc import Callable
@@ -35,7 +35,7 @@ TIME_BACK: Final = Kind("time back", level=logging.INFO, quiet_ns=10 * NS_PER_S)
 
 
 def no_frame(camera: str) -> Kind:
-    """Return the kind of outage that a camera is which paces the loop and sends nothing."""
+    """Return the kind of outage for a camera that paces the loop and sends nothing."""
     return Kind(
         f"no {camera} frame",
         over=f"{camera} camera frames resumed",
@@ -47,39 +47,29 @@ def no_frame(camera: str) -> Kind:
 
 @dataclass(slots=True)
 class UnpairedRun:
-    """Frames of one camera in a row that paired with nothing, over as many calls as it takes.
-
-    Attributes:
-        first: The first of them.
-        count: How many there are.
-    """
+    """Consecutive frames of one camera that paired with nothing, over any number of calls."""
 
     first: Frame | None = None
     count: int = 0
 
     def add(self, frame: Frame) -> bool:
-        """Count a frame; True when they are too many, and the next run begins."""
+        """Count a frame; return True when they are too many, and the next run begins."""
         self.first = self.first or frame
         self.count += 1
         return self.count >= MAX_RECEIVES
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start again."""
         self.first, self.count = None, 0
 
 
 @dataclass(slots=True)
 class SyncLog:
-    """Says what goes wrong in pairing, each kind by itself.
-
-    Attributes:
-        episodes: Of the loop.
-        main_name: Which camera paces the loop, "road" or "wide"; the other one is the wide one.
-        is_ending: The loop was asked to end: no frame is missed any more.
-    """
+    """Logs the faults of pairing, each kind by itself."""
 
     episodes: Episodes
-    main_name: str = "road"
+    main_name: str = "road"  # of the camera that paces the loop, "road" or "wide"
+    # The loop was asked to end: no frame is missed any more.
     is_ending: Callable[[], bool] = lambda: False
     _lost_text: str = ""
     _no_main: Kind = field(init=False)
@@ -89,19 +79,19 @@ class SyncLog:
         self._no_main = no_frame(self.main_name)
 
     def no_main_frame(self, wait_ms: int) -> None:
-        """Say that a wait for the main camera was in vain."""
+        """Report that a wait for the main camera was in vain."""
         self._no_frame(self._no_main, self.main_name, wait_ms)
 
     def main_frame(self) -> None:
-        """Say that one came."""
+        """Report that one came."""
         self.episodes.end(self._no_main)
 
     def no_extra_frame(self, wait_ms: int) -> None:
-        """Say that a wait for the extra camera was in vain."""
+        """Report that a wait for the extra camera was in vain."""
         self._no_frame(NO_EXTRA_FRAME, "wide", wait_ms)
 
     def out_of_sync(self, main: Frame, extra: Frame, gap_ns: int) -> None:
-        """Say that the frames of a pair start too far apart."""
+        """Report that the frames of a pair start too far apart."""
         self.episodes.happen(
             OUT_OF_SYNC,
             f"frames out of sync: main frame {main.frame_id} and extra frame {extra.frame_id} "
@@ -109,7 +99,7 @@ class SyncLog:
         )
 
     def same_start(self, frame: Frame) -> None:
-        """Say that a main frame has the stamp of the one before: it is not used."""
+        """Report that a main frame has the stamp of the one before: it is not used."""
         self.episodes.happen(
             SAME_START,
             f"{self.main_name} camera: frame {frame.frame_id} has the start of the one before, "
@@ -117,7 +107,7 @@ class SyncLog:
         )
 
     def time_back(self, before: Frame, frame: Frame) -> None:
-        """Say that the main camera's time goes back."""
+        """Report that the main camera's time goes back."""
         self.episodes.happen(
             TIME_BACK,
             f"{self.main_name} camera: time goes back from {before.timestamp_sof_ns} to "
@@ -125,7 +115,7 @@ class SyncLog:
         )
 
     def lost(self, main: Frame, missed_ns: int, extra_sof_ns: int | None) -> None:
-        """Take note that the extra camera is lost from this frame on."""
+        """Note that the extra camera is lost from this frame on."""
         self.episodes.state.count(Fault.CAMERA_LOST)
         self._lost_text = (
             f"extra camera lost: none of its frames belongs to main frame {main.frame_id} within "
@@ -135,7 +125,7 @@ class SyncLog:
         )
 
     def missing(self) -> None:
-        """Take note that the extra camera has been missing since the start."""
+        """Note that the extra camera has been missing since the start."""
         self.episodes.state.count(Fault.CAMERA_LOST)
         self._lost_text = (
             "extra camera lost: it was not there at the start, and this device has one; going on "
@@ -145,20 +135,19 @@ class SyncLog:
         )
 
     def without_extra(self) -> None:
-        """Say that a frame is used without the extra camera's."""
+        """Report that a frame is used without the extra camera's."""
         self.episodes.happen(EXTRA_LOST, self._lost_text)
 
     def extra_back(self) -> None:
-        """Say that the extra camera is back."""
+        """Report that the extra camera is back."""
         self.episodes.end(EXTRA_LOST)
 
     def unpaired(
         self, run: UnpairedRun, last: Frame, other_sof_ns: int | None, *, of_main: bool
     ) -> bool:
-        """Say why a run of frames paired with nothing, and end it; see ADR 0020.
+        """Log why a run of frames paired with nothing, and end it; see ADR 0020.
 
-        Returns:
-            False if the stamps of the run are not nanoseconds, or stand still.
+        Returns False if the stamps of the run are not nanoseconds, or stand still.
         """
         camera = self.main_name if of_main else "wide"
         first = run.first or last

@@ -11,12 +11,7 @@ _UINT32: Final = (1 << 32) - 1
 
 
 def fill_health(health: Any, snapshot: HealthSnapshot) -> None:
-    """Fill a ModeldHealth.
-
-    Args:
-        health: Builder.
-        snapshot: How the daemon is.
-    """
+    """Fill a ModeldHealth from a snapshot."""
     _fill_model(health, snapshot)
     _fill_frames(health, snapshot)
     _fill_process(health, snapshot)

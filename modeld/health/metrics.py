@@ -30,9 +30,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 class MetricsFile:
     """A file that is replaced as a whole, so that a reader never sees half of one.
 
-    Attributes:
-        path: The file.
-        failures: How often it could not be written.
+    `failures` counts failed writes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +63,7 @@ class MetricsFile:
         self._is_failing = False
 
     def _replace(self, data: bytes) -> None:
-        # Not synchronised to the disk: after a crash of the machine nobody needs the old figures.
+        # Not synchronised to the disk: old values are useless after a crash of the machine.
         with self._beside.open("wb") as file:
             # Readable for a collector of another user, whatever the umask.
             os.fchmod(file.fileno(), _MODE)
@@ -81,12 +79,7 @@ class MetricsFile:
 
 
 def metrics_text(snapshot: HealthSnapshot, written_s: float) -> str:
-    """Return the metrics of a snapshot, a line for each sample.
-
-    Args:
-        snapshot: How the daemon is.
-        written_s: When this is written, seconds since 1970 in UTC.
-    """
+    """Return the metrics of a snapshot, a line for each sample; `written_s` is UTC since 1970."""
     daemon = (("daemon", snapshot.facts.kind),)
     name = "modeld_written_timestamp_seconds"
     lines = [
@@ -197,7 +190,7 @@ def _histogram(daemon: Labels, snapshot: HealthSnapshot) -> Iterator[str]:
 
 def _stage(name: str, labels: Labels, bounds: list[str], stage: StageCounts) -> Iterator[str]:
     own = _labels(labels)
-    # Buckets of this format hold what is at most their bound, smaller values included.
+    # Buckets of this format count all values up to their bound.
     below = list(accumulate(stage.counts))
     for bound, count in zip(bounds, below, strict=True):
         yield f'{name}_bucket{own[:-1]},le="{bound}"}} {count}'

@@ -1,7 +1,7 @@
-"""Says once a second how the daemon is: a message on the bus, and a file of metrics.
+"""Reports the daemon's health once a second: a message on the bus, and a file of metrics.
 
-Called by the thread that watches the loop, never by the loop. What may take its time (the file of
-metrics, sensors) is done by one more thread, so that a disk that hangs does not stop the watching.
+Called by the thread that watches the loop, never by the loop. Slow work (the file of metrics,
+sensors) has a thread of its own, so that a disk that hangs does not stop the watching.
 """
 
 import logging
@@ -37,12 +37,7 @@ _JOIN_S: Final = 1.0
 
 
 class HealthReporter:
-    """Publishes the health of a daemon.
-
-    Attributes:
-        facts: What does not change while a model is in use; replace them with the model.
-        state: Of the loop; replace it with the loop.
-    """
+    """Publishes the health of a daemon. A new model needs new `facts`, a new loop its `state`."""
 
     def __init__(
         self,
@@ -53,18 +48,10 @@ class HealthReporter:
         service: str,
         metrics: MetricsFile | None = None,
     ) -> None:
-        """Open the service; from then on the reporter belongs to the calling thread.
+        """Open a service of `HEALTH_SERVICES`; the reporter belongs to the calling thread.
 
-        Args:
-            facts: What does not change.
-            state: Of the loop.
-            transport: The bus.
-            clock: Stamps the messages.
-            service: One of `HEALTH_SERVICES`.
-            metrics: The file that is written beside; None: none is.
-
-        Raises:
-            TransportError: The service has another publisher.
+        Also writes the file `metrics`, if any. Raises TransportError if the service has another
+        publisher.
         """
         self.facts = facts
         self.state = state
@@ -76,11 +63,10 @@ class HealthReporter:
         self._earlier: deque[Earlier] = deque(maxlen=_RECENT_REPORTS)
 
     def report(self, now_ns: int, log_lost: int = 0) -> HealthSnapshot:
-        """Publish how the daemon is now. Never blocks, and does not raise for what it looks at.
+        """Publish the daemon's health. Never blocks, and does not raise for what it looks at.
 
-        Args:
-            now_ns: The time of `time.monotonic_ns`, as the stamps of the state have it.
-            log_lost: Records that the log lost so far, beside those that the loop counted.
+        `now_ns` is of `time.monotonic_ns`, like the stamps of the state. `log_lost` counts lost
+        records besides those that the loop counted.
         """
         snapshot = self._snapshot(now_ns, log_lost)
         event = self._publications.new(self._service)
@@ -114,10 +100,9 @@ class HealthReporter:
 
 
 class _Aside:
-    """A thread for what may take its time; it is given the newest snapshot, and may miss some.
+    """A thread for slow work, given the newest snapshot; it may miss some.
 
-    Attributes:
-        temperatures: What the sensors said last.
+    `temperatures` are the last readings of the sensors.
     """
 
     def __init__(self, metrics: MetricsFile | None) -> None:

@@ -1,4 +1,4 @@
-"""Small things that the supervisor does beside the health message."""
+"""Smaller reports of the supervisor besides the health message."""
 
 import logging
 from collections.abc import Collection, Iterable
@@ -14,7 +14,7 @@ from modeld.state.loop_state import LoopState, Phase
 
 logger: Final = logging.getLogger(__name__)
 
-# A car that has said nothing for so long is not known to be on the road: 20 periods of the message.
+# Without a message for this time, 20 periods, the car is not known to be on the road.
 _STALE_NS: Final = 10_000_000_000
 
 
@@ -53,16 +53,11 @@ def why_unusable(cameras: CameraServer, streams: Collection[str]) -> str:
 
 
 class CameraReport:
-    """Says why cameras that are there cannot be read, while no valid message goes out.
+    """Logs why existing cameras cannot be read, while no valid message goes out.
 
-    A reader looks for its camera's next process again and again, without a word: one of another
-    user or version, or no descriptor left for it, shows as frames that do not come. Says it when it
-    changes. Before the loop runs, the wait for cameras does.
-
-    Args:
-        cameras: Of the camera process.
-        streams: Those that the loop reads.
-        state: Of the loop.
+    A reader silently looks for its camera's next process: one of another user or version, or no
+    descriptor left for it, shows as missing frames. Each change is logged. Before the loop runs,
+    the wait for cameras does this. `streams` are those that the loop reads.
     """
 
     def __init__(self, cameras: CameraServer, streams: Iterable[str], state: LoopState) -> None:
@@ -90,11 +85,7 @@ class CameraReport:
 
 
 class RoadState:
-    """Whether the car says that it is on the road, by `deviceState`.
-
-    Attributes:
-        started: It does; False while it says nothing.
-    """
+    """Whether the car is on the road by `deviceState`; `started` is False without a message."""
 
     def __init__(self, transport: Transport) -> None:
         self.started = False
@@ -102,11 +93,7 @@ class RoadState:
         self._heard_ns = 0
 
     def __call__(self, now_ns: int) -> None:
-        """Take what has arrived.
-
-        Args:
-            now_ns: ns of the monotonic clock.
-        """
+        """Read the new messages."""
         data = self._subscriber.receive(0)
         if data is None:
             if now_ns - self._heard_ns > _STALE_NS:

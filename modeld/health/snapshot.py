@@ -1,4 +1,4 @@
-"""How the daemon is at one moment: what its health message and its metrics are made from."""
+"""The daemon's health at one moment, the source of its health message and its metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class TestResult(StrEnum):
-    """What came of the artifact's self-test; names as in health.capnp."""
+    """The result of the artifact's self-test; names as in health.capnp."""
 
     __test__ = False  # no test of pytest's
 
@@ -24,53 +24,32 @@ class TestResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SelfTestFacts:
-    """The self-test of the model in use.
-
-    Attributes:
-        result: What came of it.
-        duration_ms: How long it took.
-        detail: Why it failed or was not done.
-    """
+    """The self-test of the model in use."""
 
     result: TestResult = TestResult.NOT_DONE
     duration_ms: float = 0.0
-    detail: str = ""
+    detail: str = ""  # why it failed or was not done
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceFacts:
-    """What does not change while a model is in use.
+    """Facts that do not change while a model is in use. Digests are hexadecimal."""
 
-    Attributes:
-        kind: Of the artifact, "driving" or "monitoring".
-        model: Path of the model in use; without one, the health message has the loop's name of it.
-        sha256: Of the artifact, hexadecimal.
-        program_sha256: Of its program, hexadecimal.
-        lineage: Where the model came from, as the artifact tells it.
-        checkpoints: Name of each model's checkpoint, by role.
-        device: The OpenCL device.
-        driver: Its driver, with version.
-        self_test: Of the artifact.
-        realtime: What was asked of the system.
-        start_problems: Models that were to be used and cannot be.
-        versions: By name; that of modeld first.
-        started_ns: When the process was started, as `LoopState`'s stamps; 0: when its reporter was
-            made.
-    """
-
-    kind: str
-    model: str = ""
-    sha256: str = ""
-    program_sha256: str = ""
+    kind: str  # of the artifact, "driving" or "monitoring"
+    model: str = ""  # path of the model in use; "": the health message has the loop's name
+    sha256: str = ""  # of the artifact
+    program_sha256: str = ""  # of its program
+    # Where the model came from, by its artifact.
     lineage: Mapping[str, str] = field(default_factory=dict)
+    # Name of each model's checkpoint, by role.
     checkpoints: Mapping[str, str] = field(default_factory=dict)
-    device: str = ""
-    driver: str = ""
+    device: str = ""  # the OpenCL device
+    driver: str = ""  # of the device, with version
     self_test: SelfTestFacts = SelfTestFacts()
-    realtime: tuple[Effect, ...] = ()
-    start_problems: tuple[str, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    started_ns: int = 0
+    realtime: tuple[Effect, ...] = ()  # requests to the system
+    start_problems: tuple[str, ...] = ()  # unusable models
+    versions: Mapping[str, str] = field(default_factory=dict)  # by name; that of modeld first
+    started_ns: int = 0  # start of the process, as `LoopState`'s stamps; 0: of its reporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,29 +63,16 @@ class FaultCount:
 
 @dataclass(frozen=True, slots=True)
 class StageCounts:
-    """Durations of one stage since the start.
-
-    Attributes:
-        name: Of the stage.
-        counts: One for each bound of `stages.BOUNDS_MS`, and one for what is beyond.
-        sum_ms: Of the durations.
-    """
+    """Durations of one stage since the start."""
 
     name: str
-    counts: tuple[int, ...]
+    counts: tuple[int, ...]  # one for each bound of `stages.BOUNDS_MS`, and one beyond
     sum_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """How the daemon is; fields as in health.capnp, times in seconds.
-
-    Attributes:
-        publication_age_s: Since the last messages went out; None: none has yet.
-        frame_wait_s: For which a frame has waited for its messages; 0 if none has.
-        run_time_s: For which the model's present run lasts; 0 if it is not running.
-        reasons: Why frames are not used now, and why the last messages were not valid.
-    """
+    """The daemon's health; fields as in health.capnp, times in seconds."""
 
     facts: ServiceFacts
     uptime_s: float
@@ -119,10 +85,10 @@ class HealthSnapshot:
     valid: int
     dropped: int
     frame_id: int
-    publication_age_s: float | None
-    frame_wait_s: float
-    run_time_s: float
-    reasons: tuple[str, ...]
+    publication_age_s: float | None  # since the last messages; None: none has gone out yet
+    frame_wait_s: float  # how long a frame has waited for its messages; 0 if none has
+    run_time_s: float  # of the model's present run so far; 0 if it is not running
+    reasons: tuple[str, ...]  # for unused frames, and for invalid messages
     faults: tuple[FaultCount, ...]
     recent_s: float
     recent_published: int
@@ -134,13 +100,7 @@ class HealthSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What is kept of a moment before, to tell what is recent.
-
-    Attributes:
-        now_ns: The moment.
-        published: Frames published until then.
-        faults: Faults until then.
-    """
+    """Counts at an earlier moment, to find recent changes."""
 
     now_ns: int
     published: int = 0
@@ -155,17 +115,11 @@ def take_snapshot(
     others: Mapping[Fault, int],
     measured: tuple[Figures, tuple[Temperature, ...]],
 ) -> HealthSnapshot:
-    """Return how the daemon is.
+    """Return the daemon's health at `now_ns`, by the clock of the stamps of `state`.
 
-    Each field of `state` is read once: its loop goes on writing.
-
-    Args:
-        facts: What does not change.
-        state: Of the loop.
-        now_ns: The moment, as the stamps of `state`.
-        earlier: What "recent" begins with.
-        others: Faults that are not the loop's to count, which are added to its counts.
-        measured: What the process takes, and how warm the machine is.
+    Each field of `state` is read once: its loop goes on writing. Recent values count from
+    `earlier`. `others` has faults that the loop does not count; they are added. `measured` has the
+    figures of the process and the temperatures.
     """
     published_ns, awaiting_ns, running_ns = state.published_ns, state.awaiting_ns, state.running_ns
     published = state.published

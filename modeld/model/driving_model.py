@@ -55,46 +55,29 @@ class DrivingProgram(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """Inputs of one frame; a model takes those that its interface names.
-
-    Attributes:
-        frames: Main and extra frame.
-        main_transform: (3, 3) float32, model pixels to main camera pixels.
-        extra_transform: (3, 3) float32, model pixels to extra camera pixels.
-        desire_pulse: (8,) float32.
-        traffic_convention: (1, 2) float32.
-        lateral_control_params: (1, 2) float32, speed in m/s and lateral delay in s.
-        action_t: (1, 2) float32, when curvature and acceleration take effect, s.
-    """
+    """Inputs of one frame; a model takes those that its interface names."""
 
     frames: FramePair
-    main_transform: NDArray[np.float32]
-    extra_transform: NDArray[np.float32]
-    desire_pulse: NDArray[np.float32]
-    traffic_convention: NDArray[np.float32]
+    main_transform: NDArray[np.float32]  # (3, 3) float32, model pixels to main camera pixels
+    extra_transform: NDArray[np.float32]  # (3, 3) float32, model pixels to extra camera pixels
+    desire_pulse: NDArray[np.float32]  # (8,) float32
+    traffic_convention: NDArray[np.float32]  # (1, 2) float32
+    # (1, 2) float32, speed in m/s and lateral delay in s
     lateral_control_params: NDArray[np.float32]
-    action_t: NDArray[np.float32]
+    action_t: NDArray[np.float32]  # (1, 2) float32, when curvature and acceleration take effect, s
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResult:
-    """Outcome of one run.
+    """Outcome of one run."""
 
-    Attributes:
-        outputs: Parsed outputs; those of the last finite run if this one was not finite.
-        message: Fills the ``modelV2`` of these outputs.
-        raw: Raw vectors by role in the order the models run, reused by the next run.
-        finite: All raw values are finite.
-        execution_time_s: From inputs ready to outputs parsed.
-        failed: The device did not finish the run.
-    """
-
-    outputs: DrivingOutputs
-    message: ModelMessage
+    outputs: DrivingOutputs  # those of the last finite run if this one was not finite
+    message: ModelMessage  # fills the ``modelV2`` of these outputs
+    # Vectors by role in the order the models run, reused by the next run.
     raw: Mapping[str, NDArray[np.float32]]
-    finite: bool
-    execution_time_s: float
-    failed: bool = False
+    finite: bool  # all raw values are finite
+    execution_time_s: float  # from inputs ready to outputs parsed
+    failed: bool = False  # the device did not finish the run
 
     def raw_bytes(self) -> bytes:
         """Return all raw vectors in the order the models run, float32."""
@@ -104,19 +87,16 @@ class ModelResult:
 class DrivingModel:
     """One driving artifact; takes frames of any format that it has room for.
 
-    Attributes:
-        interface: What the artifact says of its model.
-        skip_on_drop: After a dropped frame only the histories of images and desires advance.
-        checkpoints: Name of each model's checkpoint, by role.
-        history_runs: Runs until all histories hold what was seen, and no zeros any more.
+    If it skips on a drop (`skip_on_drop`), only the histories of images and desires advance after a
+    dropped frame. `checkpoints` names each model's checkpoint by role. After `history_runs` runs no
+    history holds zeros any more.
     """
 
     def __init__(self, program: DrivingProgram) -> None:
         """Check the artifact's interface and entry points.
 
-        Raises:
-            ModelInterfaceError: The artifact is not a driving model that the messages can be
-                filled from, or lacks an entry.
+        Raises ModelInterfaceError if the artifact is not a driving model that fills the messages,
+        or lacks an entry.
         """
         self.interface = check_interface(program.metadata)
         self.skip_on_drop = self.interface.drop_policy == "skip"
@@ -133,31 +113,23 @@ class DrivingModel:
         self._widths = {part.role: part.width for part in self.interface.models}
 
     def check_frames(self, frames: FramePair) -> None:
-        """Tell whether the program can take a pair of frames.
+        """Check that the program can use a pair of frames.
 
-        Raises:
-            CameraSizeError: A frame is shorter than its geometry, or larger than the program's
-                room for frames.
+        Raises CameraSizeError if a frame is shorter than its geometry, or larger than the program's
+        room.
         """
         self._road.payload(frames.main)
         self._wide.payload(frames.extra)
 
     def prepare(self, inputs: ModelInputs) -> None:
-        """Advance the picture and desire queues without inference.
-
-        Raises:
-            CameraSizeError: As `check_frames`.
-        """
+        """Advance the picture and desire queues without inference; raise as `check_frames`."""
         self._program.run(self._named(inputs), entry=PREPARE)
 
     def run(self, inputs: ModelInputs) -> ModelResult:
-        """Run the model on one frame.
+        """Run the model on one frame; raise as `check_frames`.
 
         Non-finite outputs are not parsed, and reset the queues, which would otherwise feed them
         back for seconds (see ADR 0020).
-
-        Raises:
-            CameraSizeError: As `check_frames`.
         """
         start_ns = time.perf_counter_ns()
         named = self._named(inputs)
@@ -189,13 +161,9 @@ class DrivingModel:
         )
 
     def warm_up(self) -> float:
-        """Run once on zeros and reset the state; the first run of a program is slow.
+        """Run once on zeros, as the first run is slow, and reset the state; return its seconds.
 
-        Returns:
-            Duration of that run in seconds.
-
-        Raises:
-            ModelInterfaceError: The program's outputs do not have the sizes the metadata promises.
+        Raises ModelInterfaceError if the outputs do not have the sizes that the metadata promises.
         """
         black = Frame(np.zeros(_WARM_UP_FORMAT.size, np.uint8), _WARM_UP_FORMAT, 0, 0, 0)
         transform = np.zeros((3, 3), np.float32)
@@ -234,20 +202,15 @@ class DrivingModel:
 def try_driving(program: DrivingProgram) -> None:
     """Run a program once as a model, which leaves its states at their reset values.
 
-    Raises:
-        ModelInterfaceError: As `DrivingModel` and `DrivingModel.warm_up`.
+    Raises as `DrivingModel` and `DrivingModel.warm_up`.
     """
     DrivingModel(program).warm_up()
 
 
 def check_interface(metadata: Mapping[str, Any]) -> Interface:
-    """Return the interface of a driving artifact.
+    """Return the interface in a driving artifact's metadata.
 
-    Args:
-        metadata: of the artifact.
-
-    Raises:
-        ModelInterfaceError: It is not a driving model that the messages can be filled from.
+    Raises ModelInterfaceError if it is not a driving model that fills the messages.
     """
     if "interface" not in metadata:
         raise ModelInterfaceError(

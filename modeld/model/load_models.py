@@ -1,4 +1,4 @@
-"""Loads the models of the process: the one that is asked for, and the one that can take over.
+"""Loads the models of the process: the configured one, and the one that can take over.
 
 A model that cannot be loaded, or fails its self-test, is given up here; if there is a fallback
 model, the process starts with that (ADR 0086).
@@ -35,12 +35,10 @@ _UNFINISHED: Final = "the start before did not come to the end of loading the mo
 
 @dataclass(frozen=True, slots=True)
 class ModelKind:
-    """What is asked of artifacts of one kind.
+    """The requirements for artifacts of one kind; both functions raise ModelInterfaceError.
 
-    Attributes:
-        check: Refuses metadata that the loop cannot use; raises ModelInterfaceError.
-        try_out: Runs a program once as the loop does, as a first run is slow; raises
-            ModelInterfaceError where its outputs are not those of the metadata.
+    `check` refuses metadata that the loop cannot use. `try_out` runs a program once as the loop
+    does, as a first run is slow, and checks its outputs.
     """
 
     check: Callable[[Mapping[str, Any]], object]
@@ -51,20 +49,14 @@ class ModelKind:
 class LoadedModel:
     """A program that has passed its self-test.
 
-    Attributes:
-        path: Of the artifact.
-        sha256: Of the artifact, hexadecimal.
-        program: Loaded, its state at reset; it holds what it needs of the artifact, so that the
-            rest of its memory is given back.
-        self_test: What came of its self-test.
-        program_sha256: Of what the artifact computes, hexadecimal.
+    It holds what it needs of the artifact, so that the rest of its memory is given back.
     """
 
-    path: Path
-    sha256: str
-    program: runtime.Program
+    path: Path  # of the artifact
+    sha256: str  # of the artifact, hexadecimal
+    program: runtime.Program  # its state is at reset
     self_test: SelfTestFacts
-    program_sha256: str = ""
+    program_sha256: str = ""  # of its program, hexadecimal
 
     @property
     def kind(self) -> str:
@@ -74,41 +66,29 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """What the process runs.
+    """The models of the process."""
 
-    Attributes:
-        first: The model to begin with.
-        fallback: The one that takes over; None where there is none, or it is `first` already.
-        reason: Why `first` is the fallback model; "" if it is the one that was asked for.
-        problems: Models that were to be used and cannot be, one line each.
-        is_remembered: `first` continues a drive, and is not what would be chosen now.
-    """
-
-    first: LoadedModel
-    fallback: LoadedModel | None
-    reason: str
-    problems: tuple[str, ...] = ()
-    is_remembered: bool = False
+    first: LoadedModel  # begins
+    fallback: LoadedModel | None  # takes over; None if there is none, or it is `first` already
+    reason: str  # why `first` is the fallback model; "" if it is the configured one
+    problems: tuple[str, ...] = ()  # one line for each unusable model
+    is_remembered: bool = False  # `first` continues a drive, and would not be chosen now
 
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """How artifacts are loaded.
+    """How artifacts are loaded; `resources` closes the programs.
 
-    Attributes:
-        config: Settings.
-        kinds: Of artifacts that can be run.
-        resources: Closes the programs.
-        on_build: Called before each program that has to be compiled, which takes seconds.
-        on_load: Called before each artifact: it may be the last that the process does.
-        on_kind: Called with the kind of an artifact that is sound, before seconds are spent on its
-            program: whoever cannot have its services ends here.
+    `on_kind` is called with the kind of a sound artifact, before seconds go into its program: a
+    process that cannot have its services ends here.
     """
 
     config: Config
     kinds: Mapping[str, ModelKind]
     resources: ExitStack
+    # Called before each compilation, which takes seconds.
     on_build: Callable[[], None] = lambda: None
+    # Called before each artifact, which may hang the process.
     on_load: Callable[[Path], None] = lambda _path: None
     on_kind: Callable[[str], None] = lambda _kind: None
 
@@ -116,8 +96,8 @@ class Loader:
         """Load an artifact and test it.
 
         Raises:
-            ModelInterfaceError: It is not one that can be run here. RuntimeFault: it is damaged,
-                its kernels do not build, or it fails its self-test on this device.
+            ModelInterfaceError: It cannot be run here.
+            RuntimeFault: It is damaged, its kernels do not build, or it fails its self-test.
         """
         logger.info("loading %s", path)
         self.on_load(path)
@@ -133,7 +113,7 @@ class Loader:
         try:
             kind.check(artifact.manifest.metadata)
         except ModelInterfaceError as error:
-            # The path is told here: the check knows metadata, but no file.
+            # The path is added here: the check knows metadata, but no file.
             raise ModelInterfaceError(f"{path}: {error}") from error
         self.on_kind(artifact.manifest.kind)
         program = runtime.load_program(
@@ -159,29 +139,17 @@ class Loader:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What is remembered of processes before this one, "" where there is nothing.
+    """Memories of earlier processes, "" for none."""
 
-    Attributes:
-        fallback: Why this drive goes on with the fallback model.
-        model: The artifact that this drive began with.
-        unfinished: The artifact whose loading the start before did not end.
-    """
-
-    fallback: str = ""
-    model: str = ""
-    unfinished: str = ""
+    fallback: str = ""  # why this drive goes on with the fallback model
+    model: str = ""  # the artifact that this drive began with
+    unfinished: str = ""  # the artifact whose loading the last start did not finish
 
 
 def load_models(loader: Loader, before: Before) -> Models:
     """Load both models.
 
-    Args:
-        loader: Loads one.
-        before: What is remembered.
-
-    Raises:
-        ModeldError: Neither can be used; likewise RuntimeFault. The error is of the model that was
-            asked for.
+    If neither can be used, raises the ModeldError or RuntimeFault of the configured one.
     """
     problems: list[str] = []
     safe_path, reason = _fallback_of(loader.config, before, problems)
@@ -225,7 +193,7 @@ def _load_both(
         kept = _kept_path(loader.config, before.model)
         tried = paths if kept is None else [kept, *(path for path in paths if path != kept)]
         tried = _finished(tried, before.unfinished, problems)
-        # Of those of a store the selected one is known to be what was added.
+        # The selected one of a store has been compared with its manifest.
         first = _first_of(tried, loader, problems, checked=paths[0])
     except (ModeldError, RuntimeFault) as error:
         if fallback_path is None:
@@ -259,11 +227,7 @@ def _note(problems: list[str], what: str, error: Exception) -> None:
 
 
 def _load_fallback(loader: Loader, path: Path, kind: str = "driving") -> LoadedModel:
-    """Load the fallback model.
-
-    Raises:
-        ModelInterfaceError: It is not of the kind of the model that it stands in for.
-    """
+    """Load the fallback model, which must be of the kind of the model that it replaces."""
     fallback = loader.load(path)
     if fallback.kind != kind:
         raise ModelInterfaceError(
@@ -274,11 +238,7 @@ def _load_fallback(loader: Loader, path: Path, kind: str = "driving") -> LoadedM
 
 
 def _model_paths(config: Config, problems: list[str]) -> Sequence[Path]:
-    """Return the artifacts to try, in order.
-
-    Raises:
-        ConfigError: No model is configured. StoreError: The store has none that can be run.
-    """
+    """Return the artifacts to try, in order; raise ConfigError or StoreError if there is none."""
     if config.model is not None:
         return (config.model,)
     if config.models_dir is not None:

@@ -25,14 +25,7 @@ def facts_of(
     start_problems: tuple[str, ...] = (),
     started_ns: int = 0,
 ) -> ServiceFacts:
-    """Return the facts of a model whose artifact has been checked.
-
-    Args:
-        model: The model.
-        realtime: What was asked of the system.
-        start_problems: Models that were to be used and cannot be.
-        started_ns: When the process was started.
-    """
+    """Return the facts of a model whose artifact has been checked."""
     stats = model.program.stats
     return ServiceFacts(
         kind=model.kind,

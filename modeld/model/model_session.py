@@ -26,15 +26,10 @@ from modeld.vehicle.inputs import (
 
 @dataclass(slots=True)
 class WarmUp:
-    """Tells once when the model has seen enough frames.
+    """Reports once when the model has seen enough frames."""
 
-    Attributes:
-        needed: Runs until no history holds zeros of the start any more.
-        runs: Runs since the start, not counted further than `needed`.
-    """
-
-    needed: int
-    runs: int = 0
+    needed: int  # runs until no history holds zeros of the start any more
+    runs: int = 0  # since the start, not counted further than `needed`
 
     def ran(self) -> bool:
         """Count a run; return whether it was the one that filled the histories."""
@@ -44,32 +39,24 @@ class WarmUp:
         return self.runs == self.needed
 
     def restart(self) -> None:
-        """Begin anew, as the histories were reset."""
+        """Start again, as the histories were reset."""
         self.runs = 0
 
 
 # ----------------------------------------------------------------------------------------------
 
-# Of models that keep their images themselves, not known: as of those with the longest gap known.
+# Models that keep their images themselves do not tell: assume the longest known gap.
 _GAP_INSIDE_MODEL = 4
 
 
 class ModelSession:
-    """What the loop keeps from frame to frame because of its model.
+    """State that the loop keeps from frame to frame because of its model.
 
-    Attributes:
-        model: The model.
-        lane_change: Lane change machine.
-        warm_up: Counts runs until the histories are full.
-        not_finite_runs: Runs in a row whose outputs were not finite.
+    `not_finite_runs` counts consecutive runs whose outputs were not finite.
     """
 
     def __init__(self, config: Config, program: DrivingProgram) -> None:
-        """Begin with a program whose state is at reset.
-
-        Raises:
-            ModelInterfaceError: The program is not a driving model.
-        """
+        """Begin with a program at reset; raise ModelInterfaceError if it is no driving model."""
         self.model = DrivingModel(program)
         self.lane_change = lane_change_machine(self.model.interface.lane_change)
         self.warm_up = WarmUp(self.model.history_runs)
@@ -100,7 +87,7 @@ class ModelSession:
         return self._rule.clip_speed
 
     def refusal(self, frames: FramePair) -> str:
-        """Say why the model cannot take frames, "" if it can; cheap, formats are compared."""
+        """Return why the model cannot use frames, "" if it can; it only compares formats."""
         try:
             self.model.check_frames(frames)
         except CameraSizeError as error:
@@ -108,9 +95,9 @@ class ModelSession:
         return ""
 
     def continue_from(self, before: "ModelSession") -> None:
-        """Go on where another model left off: the last command, and the lane change if alike.
+        """Take over another model's last command, and its lane change if it has the same machine.
 
-        A lane change of the other machine ends: its states mean something else.
+        The states of the other machine mean something else, so its lane change ends.
         """
         self._actions.action = before._actions.action
         if type(self.lane_change) is type(before.lane_change):
@@ -145,7 +132,7 @@ class ModelSession:
         action = self._actions.update(outputs, bus.vehicle.v_ego_mps, times)
         desired = outputs.desire_state
         changing = desired[Desire.LANE_CHANGE_LEFT] + desired[Desire.LANE_CHANGE_RIGHT]
-        # The lane change moves after the model has run, on what the model says of this frame.
+        # The lane change moves after the model has run, on the model's outputs for this frame.
         self.lane_change.update(bus.vehicle, float(changing))
         return FrameVerdict(
             action=action,
@@ -156,7 +143,7 @@ class ModelSession:
         )
 
     def count_run(self, result: ModelResult) -> bool:
-        """Take note of a run; return whether it was the one that filled the histories."""
+        """Count a run; return whether it filled the histories."""
         if result.finite:
             self.not_finite_runs = 0
             return self.warm_up.ran()
@@ -175,12 +162,10 @@ class ModelSession:
         self._pulse.reset()
 
     def images_whole(self, *, intact: bool) -> bool:
-        """Tell whether the images of the model are of whole frames; once after each run.
+        """Return whether the images of the model are of whole frames; once after each run.
 
-        An image made of a torn pair stays in the queue, and is seen again `gap` runs later.
-
-        Args:
-            intact: This frame's images are.
+        An image made of a torn pair (not `intact`) stays in the queue, and is seen again `gap` runs
+        later.
         """
         if intact:
             whole = self._torn_runs == 0

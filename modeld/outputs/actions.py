@@ -46,17 +46,11 @@ _YAW_RATE: Final = PLAN_ORIENTATION_RATE.start + 2
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A driving command.
+    """A driving command."""
 
-    Attributes:
-        curvature_1pm: Desired curvature, 1/m, positive to the right (device frame).
-        acceleration_mps2: Desired acceleration.
-        should_stop: Come to and stay at a standstill.
-    """
-
-    curvature_1pm: float = 0.0
+    curvature_1pm: float = 0.0  # 1/m, positive to the right (device frame)
     acceleration_mps2: float = 0.0
-    should_stop: bool = False
+    should_stop: bool = False  # come to and stay at a standstill
 
 
 def smooth(value: float, previous: float, tau_s: float, dt_s: float = DT_MODEL_S) -> float:
@@ -66,13 +60,9 @@ def smooth(value: float, previous: float, tau_s: float, dt_s: float = DT_MODEL_S
 
 
 def at(time_s: float, values: Sequence[float]) -> float:
-    """Return the value of a plan at a time, between its samples at ``T_IDXS``.
+    """Return a plan's value `time_s` after the frame, between its (33,) samples at ``T_IDXS``.
 
-    As ``numpy.interp``, in a tenth of the time that an array for one value takes.
-
-    Args:
-        time_s: After the frame; beyond the last sample it is the last value that holds.
-        values: (33,) finite.
+    The last sample holds beyond it. ``numpy.interp`` takes ten times as long for one value.
     """
     after = bisect_right(_TIMES_S, time_s)
     if after == 0 or after == len(_TIMES_S):
@@ -85,14 +75,8 @@ def at(time_s: float, values: Sequence[float]) -> float:
 def acceleration_from_plan(plan: NDArray[np.float32], action_t_s: float) -> tuple[float, bool]:
     """Return the constant-jerk acceleration that meets the planned speed at ``action_t_s``.
 
-    With v(t) = v0 + a0*t + j*t^2/2 the acceleration reached at t is 2*(v(t) - v0)/t - a0.
-
-    Args:
-        plan: (33, 15) float32.
-        action_t_s: Time after the frame.
-
-    Returns:
-        Acceleration in m/s^2, and whether the plan stands still from then on.
+    The plan is (33, 15) float32. With v(t) = v0 + a0*t + j*t^2/2 the acceleration reached at t is
+    2*(v(t) - v0)/t - a0, in m/s^2. Also returns whether the plan stands still from then on.
     """
     action_t_s = max(action_t_s, MIN_ACTION_TIME_S)
     speeds = plan[:, _FORWARD_SPEED].tolist()
@@ -104,12 +88,8 @@ def acceleration_from_plan(plan: NDArray[np.float32], action_t_s: float) -> tupl
 def curvature_from_plan(plan: NDArray[np.float32], v_ego_mps: float, action_t_s: float) -> float:
     """Return the curvature that meets the planned heading at ``action_t_s``, 1/m.
 
-    The same constant-change rule as for acceleration: 2*psi(t)/(v*t) - psi_rate(0)/v.
-
-    Args:
-        plan: (33, 15) float32.
-        v_ego_mps: Speed now.
-        action_t_s: Time after the frame.
+    The plan is (33, 15) float32. The same constant-change rule as for acceleration: 2*psi(t)/(v*t)
+    - psi_rate(0)/v.
     """
     action_t_s = max(action_t_s, MIN_ACTION_TIME_S)
     speed = max(v_ego_mps, MIN_CURVATURE_SPEED_MPS)
@@ -130,24 +110,13 @@ def rule_in_force(
 
 @dataclass(slots=True)
 class ActionFilter:
-    """Derives the command of each frame and smooths it.
+    """Derives the command of each frame and smooths it."""
 
-    Attributes:
-        rule: Where the command comes from, and the time constants in force.
-        action: Command of the previous frame.
-    """
-
-    rule: ActionRule
-    action: Action = Action()
+    rule: ActionRule  # with the time constants in force
+    action: Action = Action()  # of the previous frame
 
     def update(self, outputs: DrivingOutputs, v_ego_mps: float, times: ActionTimes) -> Action:
-        """Return the command for one frame.
-
-        Args:
-            outputs: has the heads that the rule names.
-            v_ego_mps: Speed now.
-            times: When the command takes effect.
-        """
+        """Return the command for one frame; the outputs have the heads that the rule names."""
         rule, previous = self.rule, self.action
         acceleration, should_stop = self._longitudinal(outputs, v_ego_mps, times.longitudinal_s)
         if rule.hold_below_mps > 0.0 and v_ego_mps <= rule.hold_below_mps:

@@ -39,15 +39,10 @@ class Confidence(IntEnum):
 def independent_disengagements(meta: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the chance of a disengagement inside each 2 s slice, given none before it.
 
-    The model predicts cumulative chances per cause: any(t) = 1 - product of (1 - cause(t)). The
-    slice's own chance is (any(t) - any(t-1)) / (1 - any(t-1)).
-
-    Args:
-        meta: float32 probabilities, one of ``META_LAYOUTS``.
-
-    Returns:
-        (5,) float64. Where a disengagement is certain before the slice begins the quotient is
-        undefined and 1 is returned: doubt must not look like confidence (see ADR 0021).
+    `meta` are float32 probabilities, one of ``META_LAYOUTS``. The model predicts cumulative chances
+    per cause: any(t) = 1 - product of (1 - cause(t)). The slice's own chance is (any(t) - any(t-1))
+    / (1 - any(t-1)). The result is (5,) float64. If a disengagement is certain before the slice,
+    the quotient is undefined and 1 is returned: doubt must not look like confidence (see ADR 0021).
     """
     causes, layout = meta.astype(np.float64), META_LAYOUTS[meta.size]
     survival = (
@@ -65,14 +60,13 @@ def independent_disengagements(meta: NDArray[np.float32]) -> NDArray[np.float64]
 class ConfidenceFilter:
     """Grades how well past predictions agree that no disengagement is near.
 
-    Attributes:
-        history: (5, 5) one row per 2 s, newest last; columns are horizons.
+    `history` is (5, 5), one row per 2 s, newest last; columns are horizons.
     """
 
     history: NDArray[np.float64] = field(default_factory=lambda: np.zeros((HORIZONS, HORIZONS)))
 
     def update(self, meta: NDArray[np.float32], frame_id: int) -> Confidence:
-        """Take the meta probabilities of a frame and return the grade."""
+        """Return the grade for the meta probabilities of a frame."""
         if frame_id % CONFIDENCE_PERIOD_FRAMES == 0:
             self.history[:-1] = self.history[1:]
             self.history[-1] = independent_disengagements(meta)
@@ -87,16 +81,14 @@ class ConfidenceFilter:
 class HardBrakeFilter:
     """Recognises a lasting prediction of hard braking within 2 s.
 
-    Attributes:
-        braking_5: 5 recent P(harder than 5 m/s^2), newest last.
-        braking_3: 2 recent P(harder than 3 m/s^2), newest last.
+    `braking_5` has 5 recent P(harder than 5 m/s^2), `braking_3` 2 of 3 m/s^2, newest last.
     """
 
     braking_5: list[float] = field(default_factory=lambda: [0.0] * len(HARD_BRAKE_5_THRESHOLDS))
     braking_3: list[float] = field(default_factory=lambda: [0.0] * len(HARD_BRAKE_3_THRESHOLDS))
 
     def update(self, meta: NDArray[np.float32]) -> bool:
-        """Take the meta probabilities of a frame and say whether to expect hard braking."""
+        """Return whether to expect hard braking by the meta probabilities of a frame."""
         layout = META_LAYOUTS[meta.size]
         self.braking_5 = [*self.braking_5[1:], float(meta[layout.hard_brake_5][0])]
         self.braking_3 = [*self.braking_3[1:], float(meta[layout.hard_brake_3][0])]

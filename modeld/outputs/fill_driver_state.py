@@ -34,18 +34,11 @@ _PLACE: Final = slice(0, 2)
 
 @dataclass(frozen=True, slots=True)
 class MonitoringFrame:
-    """Facts about the frame and the run.
-
-    Attributes:
-        frame_id: Of the driver camera.
-        execution_time_s: From inputs ready to outputs parsed.
-        program_time_s: Of that, in the program: image, model, and outputs read.
-        valid: For the event.
-    """
+    """Facts about the frame and the run."""
 
     frame_id: int
-    execution_time_s: float
-    program_time_s: float
+    execution_time_s: float  # from inputs ready to outputs parsed
+    program_time_s: float  # of that, in the program: image, model, and outputs read
     valid: bool
 
 
@@ -54,11 +47,7 @@ def fill_driver_state(
 ) -> None:
     """Fill an Event's driverStateV2.
 
-    Args:
-        event: Builder of an Event made for driverStateV2.
-        outputs: Parsed outputs.
-        frame: Facts about the frame.
-        raw: The output vector, float32, for rawPredictions; None leaves it empty.
+    `raw` is the float32 output vector for rawPredictions; None leaves it empty.
     """
     event.valid = frame.valid
     state = event.driverStateV2

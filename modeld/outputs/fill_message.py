@@ -72,8 +72,8 @@ _LEAD_FIELDS: Final = (("x", "xStd"), ("y", "yStd"), ("v", "vStd"), ("a", "aStd"
 def _path_solver() -> NDArray[np.float64]:
     """Return the (5, 33) matrix from samples at ``T_IDXS`` to polynomial coefficients.
 
-    The least-squares fit is linear and its times never change, so it is solved once. Columns are
-    scaled to unit length first: t^4 reaches 10^4.
+    Its times never change, so it is solved once; columns have unit length first, as t^4 reaches
+    10^4.
     """
     powers = T_IDXS[:, None] ** np.arange(PATH_DEGREE + 1)
     scale = np.sqrt((powers**2).sum(axis=0))
@@ -86,35 +86,26 @@ _PATH_SOLVER: Final = _path_solver()
 
 @dataclass(frozen=True, slots=True)
 class FrameInfo:
-    """About the frame and the run, not what the model saw.
+    """Facts about the frame and the run, not about what the model saw.
 
-    Attributes:
-        frame_id: Id of the main frame.
-        frame_id_extra: Id of the extra frame.
-        frame_age: Frames by which the camera daemon is ahead of the main frame.
-        frame_drop_percent: Smoothed share of dropped frames.
-        dropped: Frames dropped just before this one.
-        timestamp_eof_ns: End of the main frame's exposure and readout.
-        execution_time_s: Of the model, from inputs ready to outputs parsed.
-        valid: The outputs are finite, and rest on a calibration, on frames of all cameras that
-            there were at the start, and on images none of which was overwritten.
-        big: The model is the large one of its generation.
+    `valid` means that the outputs are finite, and rest on a calibration, on frames of all cameras
+    present at the start, and on images none of which was overwritten.
     """
 
-    frame_id: int
-    frame_id_extra: int
-    frame_age: int
-    frame_drop_percent: float
-    dropped: int
-    timestamp_eof_ns: int
-    execution_time_s: float
+    frame_id: int  # of the main frame
+    frame_id_extra: int  # of the extra frame
+    frame_age: int  # frames by which the camera daemon is ahead of the main frame
+    frame_drop_percent: float  # smoothed share of dropped frames
+    dropped: int  # frames dropped just before this one
+    timestamp_eof_ns: int  # end of the main frame's exposure and readout
+    execution_time_s: float  # of the model, from inputs ready to outputs parsed
     valid: bool
-    big: bool = False
+    big: bool = False  # the model is the large one of its generation
 
 
 @dataclass(frozen=True, slots=True)
 class FrameVerdict:
-    """What the daemon itself concludes from the outputs of this and earlier frames."""
+    """The daemon's own conclusions from the outputs of this and earlier frames."""
 
     action: Action
     confidence: Confidence
@@ -130,14 +121,9 @@ def fill_model_v2(
     verdict: FrameVerdict,
     raw_predictions: bytes | None = None,
 ) -> None:
-    """Fill a ``modelV2`` event.
+    """Fill an Event whose ``modelV2`` has been initialised.
 
-    Args:
-        event: Builder of an Event whose ``modelV2`` has been initialised.
-        outputs: Parsed outputs of the frame.
-        frame: About the frame.
-        verdict: Conclusions of the daemon.
-        raw_predictions: All raw vectors as float32 bytes, for debugging.
+    `raw_predictions` are all raw vectors as float32 bytes, for debugging.
     """
     if raw_predictions is not None:
         event.modelV2.rawPredictions = raw_predictions
@@ -146,12 +132,7 @@ def fill_model_v2(
 
 
 def fill_outputs(event: Any, outputs: DrivingOutputs) -> None:
-    """Fill what a ``modelV2`` event has of the outputs: copies of single numbers, no more.
-
-    Args:
-        event: Builder of an Event whose ``modelV2`` has been initialised.
-        outputs: Parsed outputs of the frame.
-    """
+    """Copy the outputs into a ``modelV2`` event: copies of single numbers, no more."""
     model = event.modelV2
     _fill_plan(model, outputs)
     _fill_temporal_pose(model, outputs)
@@ -161,12 +142,9 @@ def fill_outputs(event: Any, outputs: DrivingOutputs) -> None:
 
 
 def fill_frame(event: Any, frame: FrameInfo, verdict: FrameVerdict) -> None:
-    """Fill all the rest, which has no lists: once more of the same event takes no more room.
+    """Fill all the rest of ``modelV2``, which has no lists.
 
-    Args:
-        event: Builder of an Event whose ``modelV2`` has been initialised.
-        frame: About the frame.
-        verdict: Conclusions of the daemon.
+    Filling the same event again takes no more room.
     """
     event.valid = frame.valid
     model = event.modelV2
@@ -261,11 +239,8 @@ def _fill_action(builder: Any, action: Action) -> None:
 def path_coefficients(plan: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the degree-4 least-squares fit of the planned position over time.
 
-    Args:
-        plan: (33, 15) float32.
-
-    Returns:
-        (3, 5) float64, rows x, y, z in metres, ascending powers of seconds.
+    The plan is (33, 15) float32. The result is (3, 5) float64, rows x, y, z in metres, ascending
+    powers of seconds.
     """
     positions = plan[:, PLAN_POSITION].astype(np.float64)
     return (_PATH_SOLVER @ positions).T
@@ -274,14 +249,7 @@ def path_coefficients(plan: NDArray[np.float32]) -> NDArray[np.float64]:
 def fill_driving_model_data(
     event: Any, outputs: DrivingOutputs, frame: FrameInfo, verdict: FrameVerdict
 ) -> None:
-    """Fill a ``drivingModelData`` event: modelV2 in brief, for logs that keep everything.
-
-    Args:
-        event: Builder of an Event whose ``drivingModelData`` has been initialised.
-        outputs: Parsed outputs of the frame.
-        frame: About the frame.
-        verdict: Conclusions of the daemon.
-    """
+    """Fill a ``drivingModelData`` event: modelV2 in brief, for logs that keep everything."""
     event.valid = frame.valid
     data = event.drivingModelData
     data.frameId = frame.frame_id
@@ -305,13 +273,7 @@ def fill_driving_model_data(
 
 
 def fill_camera_odometry(event: Any, outputs: DrivingOutputs, frame: FrameInfo) -> None:
-    """Fill a ``cameraOdometry`` event: motion between frames, so a gap makes it invalid.
-
-    Args:
-        event: Builder of an Event whose ``cameraOdometry`` has been initialised.
-        outputs: Parsed outputs of the frame.
-        frame: About the frame.
-    """
+    """Fill a ``cameraOdometry`` event: motion between frames, so a gap makes it invalid."""
     event.valid = frame.valid and frame.dropped < 1
     odometry = event.cameraOdometry
     odometry.frameId = frame.frame_id

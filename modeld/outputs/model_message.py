@@ -31,13 +31,9 @@ _FIRST: Final = 1 << 22
 
 
 class ModelMessage:
-    """The ``modelV2`` of one parser's outputs.
+    """The ``modelV2`` of one parser's outputs, which it rewrites in place; without mixtures.
 
-    Args:
-        outputs: Of the parser, which rewrites its arrays in place. Of mixtures nothing is told.
-
-    Raises:
-        InternalError: `fill_outputs` computes a number, instead of copying one.
+    Raises InternalError if `fill_outputs` computes a number, instead of copying one.
     """
 
     def __init__(self, outputs: DrivingOutputs) -> None:
@@ -47,7 +43,7 @@ class ModelMessage:
             if isinstance(array := getattr(outputs, one.name), np.ndarray)
         }
         self._outputs = outputs
-        # Views: what the parser writes is seen here.
+        # Views show later writes of the parser.
         self._named = arrays
         self._parts = [array.reshape(-1) for array in arrays.values()]
         self._numbers: NDArray[np.float32] = np.concatenate(self._parts)
@@ -68,12 +64,7 @@ class ModelMessage:
     def _check(self, sign: int) -> None:
         """Fill a message of known numbers in both ways, and compare them.
 
-        Args:
-            sign: Of the numbers, so that one that is only compared with a bound differs, too.
-
-        Raises:
-            InternalError: They differ: `fill_outputs` does more than to copy single numbers, so
-                that each message would have a number that was computed of stand-ins.
+        Their `sign` reveals a number that is only compared with a bound.
         """
         numbers = self._numbers.size
         known = (sign * np.linspace(0.1, 0.9, numbers) ** 2).astype(np.float32)
@@ -102,13 +93,9 @@ class ModelMessage:
         verdict: FrameVerdict,
         raw_predictions: bytes | None = None,
     ) -> bytes:
-        """Return the Event of the outputs as they are now.
+        """Return the Event of the present outputs.
 
-        Args:
-            mono_time_ns: Stamp.
-            frame: About the frame.
-            verdict: Conclusions of the daemon.
-            raw_predictions: All raw vectors as float32 bytes, for debugging: filled one by one.
+        `raw_predictions` are all raw vectors as float32 bytes, for debugging: filled one by one.
         """
         if raw_predictions is not None:
             event = new_event("modelV2", mono_time_ns=mono_time_ns)

@@ -19,45 +19,28 @@ _AXES = 3
 
 @dataclass(frozen=True, slots=True)
 class DriverOutputs:
-    """What the model says of the person on one seat, if there is one.
+    """The model's outputs about the person on one seat, if there is one."""
 
-    Attributes:
-        orientation: (3,) pitch, yaw, roll of the face, rad.
-        orientation_stds: (3,) rad.
-        position: (3,) x and y of the face from the middle of the image as shares of it, and size.
-        position_stds: (3,).
-        probabilities: head without its seat, such as "left_eye_prob" -> (n,), each in 0..1.
-    """
-
-    orientation: Array
-    orientation_stds: Array
-    position: Array
-    position_stds: Array
+    orientation: Array  # (3,) pitch, yaw, roll of the face, rad
+    orientation_stds: Array  # (3,) rad
+    position: Array  # (3,) x, y of the face from the image's middle, in image sizes; size
+    position_stds: Array  # (3,)
+    # Head without its seat, such as "left_eye_prob" -> (n,), 0..1.
     probabilities: Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringOutputs:
-    """The outputs of one frame.
-
-    Attributes:
-        left, right: the person on the left and on the right seat.
-        wheel_on_right: probability that the steering wheel is on the right.
-        poor_vision: probability that the camera sees little; None where the model has no such head.
-    """
+    """The outputs of one frame."""
 
     left: DriverOutputs
     right: DriverOutputs
-    wheel_on_right: float
-    poor_vision: float | None
+    wheel_on_right: float  # probability that the steering wheel is on the right
+    poor_vision: float | None  # probability that the camera sees little; None: no such head
 
 
 class MonitoringParser:
-    """Parses the raw vectors of one artifact.
-
-    Args:
-        interface: of the artifact; its heads were checked when it was read.
-    """
+    """Parses the raw vectors of one artifact, whose heads were checked when it was read."""
 
     def __init__(self, interface: MonitoringInterface) -> None:
         self._slices = {
@@ -66,13 +49,9 @@ class MonitoringParser:
         self._clip = interface.stds == "clipped"
 
     def parse(self, raw: Array) -> MonitoringOutputs:
-        """Read a raw vector.
+        """Read a raw vector, finite (1, width) or (width,) float32, without writing to it.
 
-        Args:
-            raw: (1, width) or (width,) float32, finite; not written to.
-
-        Returns:
-            Its values; deviations may be infinite where they are not clipped.
+        Deviations may be infinite if they are not clipped.
         """
         flat = raw.reshape(-1)
         left, right = (self._driver(flat, f"_{seat}") for seat in SEATS)

@@ -41,22 +41,16 @@ MAX_EXPONENT: Final = np.float32(11.0)
 class Head:
     """How one named output is to be read.
 
-    Attributes:
-        name: Name in the metadata.
-        kind: ``gaussian`` (means then log stds), ``categorical`` (softmax over the last axis),
-            ``binary`` (a sigmoid each).
-        shape: Shape of the result (of the means for ``gaussian``).
-        hypotheses: Competing predictions, when the output is wide enough for a mixture.
-        selections: Predictions to choose among the hypotheses, each with its own logits.
-        required: The messages cannot be filled without it.
+    `kind` is ``gaussian`` (means then log stds), ``categorical`` (softmax over the last axis) or
+    ``binary`` (a sigmoid each). `shape` is that of the result (of the means for ``gaussian``).
     """
 
     name: str
     kind: Literal["gaussian", "categorical", "binary"]
     shape: tuple[int, ...]
-    hypotheses: int = 1
-    selections: int = 1
-    required: bool = True
+    hypotheses: int = 1  # competing predictions, if wide enough for a mixture
+    selections: int = 1  # predictions to choose among the hypotheses, each with its own logits
+    required: bool = True  # the messages cannot be filled without it
 
     @property
     def size(self) -> int:
@@ -101,57 +95,38 @@ class DrivingOutputs:
     """Parsed outputs; every array is owned by the parser and rewritten by the next parse.
 
     Distances are metres, speeds m/s, angles rad, in the device frame at the frame's time (x
-    forward, y right, z down).
-
-    Attributes:
-        plan: (33, 15) rows at ``T_IDXS``; columns as named in ``constants``. Its means have those
-            of `planplus` added, where a model has them.
-        lane_lines: (4, 33, 2) y and z at ``X_IDXS``, far left to far right.
-        lane_lines_prob: (8,) two per line, the second is "the line exists".
-        road_edges: (2, 33, 2) like lane lines, left and right.
-        lead: (3, 6, 4) x, y, v, a every 2 s, for "which car leads in 0, 2, 4 s".
-        lead_prob: (3,).
-        desire_state: (8,) sums to 1.
-        desire_pred: (4, 8) each row sums to 1.
-        meta: (48,), (53,) or (55,) probabilities; columns as in ``meta_layout``.
-        pose: (6,) velocity and angular velocity of the device.
-        wide_from_device_euler: (3,).
-        road_transform: (6,) road frame relative to the device.
-        action: (2,) lateral and longitudinal acceleration, m/s^2; None where the model has no such
-            output, like all that follow.
-        desired_curvature: (1,) 1/m.
-        sim_pose: (6,) as `pose`.
-        planplus: (33, 15) what was added to the plan.
-        mixtures: ``<name>_weights`` (hypotheses, selections) and ``<name>_hypotheses``,
-            ``<name>_stds_hypotheses`` (hypotheses, *) of outputs that are mixtures.
+    forward, y right, z down). A plan's means have those of `planplus` added, if the model has them.
+    From `action` on, None means that the model has no such output. `mixtures` has
+    ``<name>_weights`` (hypotheses, selections) and ``<name>_hypotheses``,
+    ``<name>_stds_hypotheses`` (hypotheses, *) of outputs that are mixtures.
     """
 
-    plan: Array
+    plan: Array  # (33, 15) rows at ``T_IDXS``; columns as named in ``constants``
     plan_stds: Array
-    lane_lines: Array
+    lane_lines: Array  # (4, 33, 2) y and z at ``X_IDXS``, far left to far right
     lane_lines_stds: Array
-    lane_lines_prob: Array
-    road_edges: Array
+    lane_lines_prob: Array  # (8,) two per line, the second is "the line exists"
+    road_edges: Array  # (2, 33, 2) like lane lines, left and right
     road_edges_stds: Array
-    lead: Array
+    lead: Array  # (3, 6, 4) x, y, v, a every 2 s, for "which car leads in 0, 2, 4 s"
     lead_stds: Array
-    lead_prob: Array
-    desire_state: Array
-    desire_pred: Array
-    meta: Array
-    pose: Array
+    lead_prob: Array  # (3,)
+    desire_state: Array  # (8,) sums to 1
+    desire_pred: Array  # (4, 8) each row sums to 1
+    meta: Array  # (48,), (53,) or (55,) probabilities; columns as in ``meta_layout``
+    pose: Array  # (6,) velocity and angular velocity of the device
     pose_stds: Array
-    wide_from_device_euler: Array
+    wide_from_device_euler: Array  # (3,)
     wide_from_device_euler_stds: Array
-    road_transform: Array
+    road_transform: Array  # (6,) road frame relative to the device
     road_transform_stds: Array
-    action: Array | None = None
+    action: Array | None = None  # (2,) lateral and longitudinal acceleration, m/s^2
     action_stds: Array | None = None
-    desired_curvature: Array | None = None
+    desired_curvature: Array | None = None  # (1,) 1/m
     desired_curvature_stds: Array | None = None
-    sim_pose: Array | None = None
+    sim_pose: Array | None = None  # (6,) as `pose`
     sim_pose_stds: Array | None = None
-    planplus: Array | None = None
+    planplus: Array | None = None  # (33, 15) was added to the plan
     planplus_stds: Array | None = None
     mixtures: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -159,8 +134,7 @@ class DrivingOutputs:
 def check_vector(results: RawVectors, name: str, width: int, entry: str) -> None:
     """Check that a run returned an output as the artifact's interface promises it.
 
-    Raises:
-        ModelInterfaceError: It is not there, or not float32 (1, width).
+    Raises ModelInterfaceError if it is missing, or not float32 (1, width).
     """
     vector = results.get(name)
     if vector is None or vector.size != width or vector.dtype != np.float32:
@@ -198,11 +172,7 @@ class OutputParser:
     """Parses the raw vectors of one artifact; allocates everything when constructed."""
 
     def __init__(self, interface: Interface) -> None:
-        """Lay out the arrays.
-
-        Raises:
-            ModelInterfaceError: As `check_heads`.
-        """
+        """Lay out the arrays; raise as `check_heads`."""
         check_heads(interface)
         # Of each vector a copy and its exponentials, which the heads are parts of: one pass over a
         # vector costs less than one over each head.
@@ -226,13 +196,9 @@ class OutputParser:
         self.outputs = DrivingOutputs(**named, mixtures=MappingProxyType(mixtures))
 
     def parse(self, raw: RawVectors) -> DrivingOutputs:
-        """Read the raw vectors.
+        """Read the raw vectors; return ``self.outputs``, rewritten in place.
 
-        Args:
-            raw: By role, (1, width) or (width,) float32; not written to.
-
-        Returns:
-            ``self.outputs``, rewritten in place.
+        `raw` has, by role, (1, width) or (width,) float32; it is not written to.
         """
         for role, (values, exponentials) in self._vectors.items():
             values[...] = raw[role].reshape(-1)
@@ -246,13 +212,12 @@ class OutputParser:
         return outputs
 
 
-# All problems are told at once: each attempt means compiling a model anew.
+# All problems are reported at once: each attempt means compiling a model again.
 def check_heads(interface: Interface) -> None:
     """Check that the messages can be filled from the heads of an interface.
 
-    Raises:
-        ModelInterfaceError: Heads that messages or action rule need are missing, or one has a
-            width that its shape does not explain; all of them are named.
+    ModelInterfaceError names all heads that messages or action rule need and that are missing or
+    have a width that their shape does not explain.
     """
     problems = []
     found = interface.heads
@@ -286,12 +251,7 @@ def _plan_head(
 ) -> HeadUpdate | None:
     """Name the arrays of one head and return what fills them; None if they are parts of a vector.
 
-    Args:
-        head: It.
-        values: (width,) its part of the raw vector.
-        exponentials: (width,) of `values`, clipped as in `safe_exp`.
-        named: Takes its arrays.
-        mixtures: Takes those of its hypotheses.
+    `exponentials` are those of `values`, its part of the raw vector, clipped as in `safe_exp`.
     """
     # The width tells a plain Gaussian from a mixture, as models of both kinds use the same names.
     if head.kind == "gaussian" and values.size == head.widths[0]:

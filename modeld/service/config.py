@@ -1,8 +1,7 @@
 """Settings of the daemon, one field each with its bounds and what it does.
 
-What a field says of itself is all there is: ``modeld.service.config_sources`` reads files,
-variables and options by it, ``modeld.service.config_sources`` writes the sample file. Example of a
-file::
+Fields are the only source: ``modeld.service.config_sources`` reads files, variables and options by
+them, and writes the sample file. Example of a file::
 
     model = "/usr/share/modeld/driving.pkl"
     publish_address = "ipc:///run/modeld"
@@ -47,7 +46,7 @@ def environment_prefix() -> str:
 
 @dataclass(frozen=True, slots=True)
 class RealtimeConfig:
-    """What the process asks of the system; each is optional, and whether it took effect is said."""
+    """Requests to the system; each is optional, and its effect is reported."""
 
     cpus: str | None = field(
         default=None,
@@ -116,13 +115,7 @@ class CameraTable:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Settings; every instance has been checked.
-
-    Attributes:
-        cameras: Cameras to use instead of looking up the device; None looks up. The tables
-            ``[camera.road]`` and ``[camera.wide]`` of a file.
-        realtime: What the process asks of the system.
-    """
+    """Settings; every instance has been checked."""
 
     model: Path | None = field(
         default=None,
@@ -268,6 +261,7 @@ class Config:
             option="--camera-server ADDRESS",
         ),
     )
+    # Used instead of the device's: tables ``[camera.road]``, ``[camera.wide]``.
     cameras: DeviceCameras | None = None
     frame_timeout_ms: int = field(
         default=100,
@@ -337,11 +331,7 @@ class Config:
     realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
 
     def __post_init__(self) -> None:
-        """Check what one field cannot know of another, and each field by itself.
-
-        Raises:
-            ConfigError: Values that cannot be used, all of them.
-        """
+        """Check each field, and fields against each other; ConfigError names all that is wrong."""
         problems: list[str] = []
         for key, value in self.values().items():
             try:

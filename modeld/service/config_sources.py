@@ -1,6 +1,6 @@
 """Where settings come from: defaults, a TOML file, environment variables, options; the last wins.
 
-All that is wrong in any of them is told at once, in one line.
+One line reports everything that is wrong in any of them.
 """
 
 import textwrap
@@ -26,10 +26,10 @@ PREFIX: Final = "MODELD_"
 # Variables of the same prefix that are no settings (docs/env-vars.md).
 OTHER_VARIABLES: Final = ("MODELD_ADRENO_DIR", "MODELD_CACHE_DIR", "MODELD_POCL_CPU")
 MAX_FILE_BYTES: Final = 1 << 20
-# Whoever tests the daemon may set variables of this prefix for itself.
+# Tests of the daemon may set variables of this prefix for their own use.
 TEST_PREFIX: Final = "MODELD_TEST_"
 
-# Settings whose defaults are what variables of the stack say.
+# Settings whose defaults come from the stack's variables.
 _BY_STACK: Final = {
     "send_raw_predictions": RAW_PREDICTIONS_VARIABLE,
     "simulation": SIMULATION_VARIABLE,
@@ -39,30 +39,19 @@ _TABLES: Final = tuple(dict.fromkeys(key.rpartition(".")[0] for key in SETTINGS 
 
 
 class Given(NamedTuple):
-    """A setting as an option of the command line gives it.
+    """A setting as an option of the command line gives it."""
 
-    Attributes:
-        key: Of ``SETTINGS``; another is refused.
-        text: Its value, spelled.
-        option: The option, for people.
-    """
-
-    key: str
-    text: str
-    option: str
+    key: str  # of ``SETTINGS``; another is refused
+    text: str  # its value, spelled
+    option: str  # for people
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Settings, and for each key where its value comes from.
-
-    Attributes:
-        config: The settings.
-        sources: "default", "file PATH", "variable NAME" or "option NAME" by key.
-    """
+    """Settings, and for each key where its value comes from."""
 
     config: Config
-    sources: Mapping[str, str]
+    sources: Mapping[str, str]  # key -> "default", "file PATH", "variable NAME" or "option NAME"
 
 
 def load_config(
@@ -79,15 +68,11 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     options: Iterable[Given] = (),
 ) -> LoadedSettings:
-    """Read the settings.
+    """Read the settings from defaults, a TOML file, variables and options.
 
-    Args:
-        path: TOML file; None uses the defaults. Relative paths in it are relative to the file.
-        environment: Variables; those that begin with ``MODELD_`` have to be known. None: none.
-        options: Of the command line.
-
-    Raises:
-        ConfigError: The file cannot be read, or keys or values are not acceptable; all of them.
+    Relative paths in the file are relative to the file. Variables that begin with ``MODELD_`` have
+    to be known. Raises ConfigError if the file cannot be read, or with all unacceptable keys and
+    values.
     """
     found = _Found()
     if path is not None:
@@ -117,7 +102,7 @@ def changed_settings(config: Config) -> str:
 
 @dataclass(slots=True)
 class _Found:
-    """What was read so far, and what was wrong with it."""
+    """The values read so far, and the problems found."""
 
     where: str = ""
     values: dict[str, Any] = field(default_factory=dict)
@@ -127,12 +112,12 @@ class _Found:
     refused: set[str] = field(default_factory=set)
 
     def wrong(self, problem: str, key: str = "") -> None:
-        """Note a problem of the place that is read, and the key whose value it is."""
+        """Note a problem of the current place, and the key of the bad value."""
         self.problems.setdefault(self.where, []).append(problem)
         self.refused.add(key)
 
     def take(self, key: str, value: Any, source: str) -> None:
-        """Set a value that is known to be good, over those of sources before."""
+        """Set a checked value, replacing those of earlier sources."""
         for covered in SETTINGS[key].doc.covers:
             if self.places.get(covered) != self.where:
                 self.values.pop(covered, None)
@@ -142,7 +127,7 @@ class _Found:
         self.sources[key] = source
 
     def spelled(self, key: str, text: str, source: str, name: str) -> None:
-        """Set what a variable or an option spells."""
+        """Parse and set the value of a variable or an option."""
         if key not in SETTINGS:
             self.wrong(f"unknown key {key}{suggestion(key, SETTINGS)}")
             return
@@ -180,7 +165,7 @@ def _read_file(path: Path, found: _Found) -> None:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield keys with those of their tables in front, and values."""
+    """Yield dotted keys and their values."""
     for name, value in table.items():
         key = f"{prefix}{name}"
         known = any(t == key or t.startswith(f"{key}.") for t in _TABLES)
@@ -197,7 +182,7 @@ def _unknown(key: str, value: Any) -> str:
         return f"{key}: expected {expected}, got {value!r:.80}"
     if isinstance(value, dict):
         return f"unknown table [{key}]{suggestion(key, _TABLES)}"
-    # A key may stand in the wrong table, too.
+    # The key may be in the wrong table.
     near = suggestion(key, SETTINGS)
     last = key.rpartition(".")[2]
     elsewhere = [known for known in SETTINGS if known.rpartition(".")[2] == last]
@@ -214,12 +199,12 @@ def _read_environment(environment: Mapping[str, str], found: _Found) -> None:
         if name not in _BY_VARIABLE:
             near = suggestion(name, (*_BY_VARIABLE, *OTHER_VARIABLES), PREFIX)
             found.wrong(f"unknown variable {name}{near}")
-        elif text:  # an empty one is one that is not set
+        elif text:  # an empty variable counts as not set
             found.spelled(_BY_VARIABLE[name], text, f"variable {name}", name)
 
 
 def _cameras(found: _Found) -> DeviceCameras | None:
-    """Take the cameras out of the values; their keys may come from different places."""
+    """Return the cameras; their keys may come from different sources."""
     cameras: dict[str, Camera] = {}
     for name in ("road", "wide"):
         keys = [key for key in SETTINGS if key.startswith(f"camera.{name}.")]
@@ -227,7 +212,7 @@ def _cameras(found: _Found) -> DeviceCameras | None:
         needed = [key for key in keys if not key.endswith(".focal_y_px")]
         missing = [key for key in needed if key not in found.values]
         if found.refused.intersection(keys):
-            continue  # told already
+            continue  # reported already
         if given and missing:
             found.wrong(f"[camera.{name}]: missing {', '.join(key[12:] for key in missing)}")
         elif given:
@@ -250,10 +235,9 @@ _HEAD: Final = """\
 
 
 def sample_config(values: Mapping[str, Any] | None = None) -> str:
-    """Return a complete sample, every line a comment besides those of the values given.
+    """Return a complete sample: every line is a comment, except the values in force.
 
-    Args:
-        values: What shall be in force, by keys of ``SETTINGS``.
+    `values` are those, by keys of ``SETTINGS``.
     """
     given = values or {}
     parts = [_HEAD]
@@ -274,7 +258,7 @@ def _comment(setting: Setting) -> str:
 
 
 def _values(setting: Setting) -> str:
-    """Return what values there are, where the line itself does not show it."""
+    """Return the permitted values, if the line itself does not show them."""
     said = setting.doc.choices or setting.doc.bounds
     return f"({setting.expected})" if said else ""
 

@@ -1,4 +1,4 @@
-"""Lines of the service's log: text for people and the journal, or one JSON object a record."""
+"""Lines of the service's log, as text or JSON, and the limit on repeated ones."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Final, Protocol
 
-# Characters of a message; what is longer is a defect of its writer, and must not fill the queue.
+# Characters of a message; a longer one is a defect of its writer, and must not fill the queue.
 MAX_MESSAGE: Final = 3000
 # Innermost calls of an exception that are named in one line.
 MAX_FRAMES: Final = 6
@@ -27,21 +27,13 @@ _DEBUG_PRIORITY: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record that waits for its writer; holds no object of the program.
+    """A record that waits for its writer; holds no object of the program."""
 
-    Attributes:
-        created_s: Wall clock, seconds since 1970, as ``logging`` takes it; only ever shown.
-        level: Number of the level.
-        name: Name of the logger.
-        message: With its arguments filled in.
-        exception: What was raised, its calls without their variables.
-    """
-
-    created_s: float
+    created_s: float  # wall clock, seconds since 1970; only ever shown
     level: int
-    name: str
-    message: str
-    exception: traceback.TracebackException | None = None
+    name: str  # of the logger
+    message: str  # with its arguments filled in
+    exception: traceback.TracebackException | None = None  # with its calls, without their variables
 
 
 def entry_of(record: logging.LogRecord) -> Entry:
@@ -55,7 +47,7 @@ def entry_of(record: logging.LogRecord) -> Entry:
         message = f"{message[:MAX_MESSAGE]}... ({len(message)} characters)"
     exception = None
     if record.exc_info and record.exc_info[1] is not None:
-        # Lines of source are looked up by who writes: files may be slow.
+        # The writer's thread looks up lines of source: files may be slow.
         exception = traceback.TracebackException.from_exception(
             record.exc_info[1], lookup_lines=False, compact=True
         )
@@ -73,10 +65,9 @@ class Format(Protocol):
 class TextFormat:
     """``2026-11-22T22:50:01.123Z I modeld.daemon: running``.
 
-    Attributes:
-        journal: The journal has the time itself, and takes the level from ``<6>`` in front.
-        tracebacks: Show what was raised as Python does, in several lines; without, the innermost
-            calls stand in the record's own line.
+    The journal has the time itself, and takes the level from ``<6>`` in front. Tracebacks show
+    exceptions as Python does, in several lines; without, the innermost calls stand in the record's
+    own line.
     """
 
     journal: bool = False
@@ -101,8 +92,7 @@ class TextFormat:
 class JsonFormat:
     """``{"time": ..., "level": "info", "logger": ..., "message": ..., "exception": ...}``.
 
-    Attributes:
-        journal: The journal takes the level from ``<6>`` in front, and keeps the rest.
+    The journal takes the level from ``<6>`` in front, and keeps the rest.
     """
 
     journal: bool = False
@@ -122,7 +112,7 @@ class JsonFormat:
 
 
 def journal_reads(descriptor: int) -> bool:
-    """Whether a descriptor is the stream to the journal that the manager of services has opened.
+    """Whether a descriptor is the stream to the journal that the service manager has opened.
 
     ``JOURNAL_STREAM`` is its device and inode, see systemd.exec(5); a descriptor that was
     redirected since has others.
@@ -161,15 +151,15 @@ def _one_line(exception: traceback.TracebackException) -> str:
     return f"{what} (at {', '.join(calls)})" if calls else what
 
 
-# --- Limit on records of the service's log: so many of one kind from one place in some seconds
+# --- Limit on records of one kind from one place ----------------------------------------------
 
 # At 20 Hz a fault that lasts gives 1 line a second instead of 20, and its first half second whole.
 MOST: Final = 10
 PERIOD_NS: Final = 10_000_000_000
-# Kinds that are told apart; a place whose texts are all different must not fill the memory.
+# Most kinds that are counted apart; a place whose texts are all different must not fill the memory.
 MAX_KINDS: Final = 512
 
-# File, line, text without its arguments, and what the writer itself calls the kind, "" without one.
+# File, line, text without its arguments, and the writer's own name of the kind, "" without one.
 Kind = tuple[str, int, str, str]
 
 
@@ -185,9 +175,7 @@ class _Window:
 class RateLimit:
     """Counts records by kind; each kind has its own allowance, so that none starves another.
 
-    Attributes:
-        most: Records of one kind that are shown in a period.
-        period_ns: Length of a period, which begins with its first record.
+    At most `most` of a kind are shown in a period, which begins with its first record.
     """
 
     most: int = MOST
@@ -211,11 +199,7 @@ class RateLimit:
         return entry
 
     def ended(self, now_ns: int | None = None) -> list[Entry]:
-        """Return the last entry of each kind that was suppressed and that no other followed.
-
-        Args:
-            now_ns: Only kinds whose period is over then; None: all.
-        """
+        """Return each kind's last suppressed entry whose period is over at `now_ns`; None: all."""
         found: list[Entry] = []
         for window in self._windows.values():
             over = now_ns is None or now_ns - window.start_ns >= self.period_ns

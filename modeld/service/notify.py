@@ -1,4 +1,4 @@
-"""Tells the service manager how the daemon does: systemd's notification protocol, sd_notify(3).
+"""Reports to the service manager by systemd's notification protocol, sd_notify(3).
 
 One datagram of ``KEY=VALUE`` lines to the socket that ``NOTIFY_SOCKET`` names; nobody answers.
 """
@@ -23,11 +23,10 @@ _MAX_STATUS: Final = 400
 
 
 class Notifier:
-    """The way to the service manager; without one everything here does nothing.
+    """The connection to the service manager; without one every method does nothing.
 
-    Attributes:
-        watchdog_s: Within which time the manager expects `alive` again; None: it does not.
-        environment: The variables that a process needs that takes this one's place.
+    The manager expects `alive` again within `watchdog_s`, None for no watchdog. `environment` has
+    the variables for a process that takes this one's place.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
@@ -40,7 +39,7 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> "Notifier":
-        """Take the manager's variables out of `environ`, so that children do not speak for us."""
+        """Remove the manager's variables from `environ`, so that children do not speak for us."""
         found = {n: environ.pop(n) for n in (_SOCKET, _PERIOD, _PID) if n in environ}
         watchdog_s = None
         # The variables may have been meant for a parent that left them behind.
@@ -71,16 +70,15 @@ class Notifier:
         self._send("STOPPING=1")
 
     def reloading(self, now_ns: int) -> None:
-        """The daemon starts anew by itself; `ready` follows, and sets the watchdog's period again.
+        """Announce a restart of the daemon; `ready` follows, and sets the watchdog's period again.
 
-        Args:
-            now_ns: ns of the monotonic clock.
+        `now_ns` is of the monotonic clock.
         """
         watchdog = self._period(RELOAD_S if self.watchdog_s else None)
         self._send(f"RELOADING=1\nMONOTONIC_USEC={now_ns // 1000}{watchdog}")
 
     def extend_start(self, seconds: float) -> None:
-        """Starting takes up to so much longer, as kernels are compiled."""
+        """Starting takes up to this much longer, as kernels are compiled."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * _US_PER_S)}")
 
     def close(self) -> None:
@@ -91,7 +89,7 @@ class Notifier:
 
     @staticmethod
     def _period(seconds: float | None) -> str:
-        """Return the line that sets the watchdog's period; none where there is no watchdog."""
+        """Return the line that sets the watchdog's period, empty without a watchdog."""
         return "" if seconds is None else f"\nWATCHDOG_USEC={int(seconds * _US_PER_S)}"
 
     def _send(self, text: str, *, wait_s: float = 0.0) -> None:

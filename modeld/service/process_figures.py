@@ -1,4 +1,4 @@
-"""What the process takes, from /proc, and how warm the machine is, from /sys."""
+"""The resource usage of the process, from /proc, and temperatures of the machine, from /sys."""
 
 import os
 import resource
@@ -12,38 +12,29 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 # The file is 1.5 KB; longer lists of CPUs and groups make it grow.
 _STATUS_BYTES: Final = 16 << 10
 _KIB: Final = 1024
-# What is outside is no temperature: sensors that are off say 0 K or their largest number.
+# Other values are no temperatures: sensors that are off report 0 K or their largest number.
 _COLDEST_C: Final = -100.0
 _HOTTEST_C: Final = 250.0
-# Telephones have ninety sensors; more than these nobody looks at, and they would be logged.
+# Telephones have ninety sensors, and all of them would be logged.
 MOST_TEMPERATURES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a process takes; 0 is not known.
+    """The resource usage of a process; 0 is not known."""
 
-    Attributes:
-        memory_bytes: Resident.
-        memory_peak_bytes: The most that was resident.
-        threads: Threads.
-        open_files: Descriptors.
-        cpu_s: Time of all threads, in user and system mode.
-        major_faults: Pages that had to be read from disk.
-    """
-
-    memory_bytes: int = 0
-    memory_peak_bytes: int = 0
+    memory_bytes: int = 0  # resident
+    memory_peak_bytes: int = 0  # the most that was resident
     threads: int = 0
-    open_files: int = 0
-    cpu_s: float = 0.0
-    major_faults: int = 0
+    open_files: int = 0  # descriptors
+    cpu_s: float = 0.0  # of all threads, in user and system mode
+    major_faults: int = 0  # pages that had to be read from disk
 
 
 class FigureReader:
-    """Reads the figures of this process again and again.
+    """Reads the figures of this process repeatedly.
 
-    The file stays open, since a process that has run out of descriptors is one to hear of.
+    The file stays open, to report also when the process has run out of descriptors.
     """
 
     def __init__(self) -> None:
@@ -92,7 +83,7 @@ def _number(status: bytes, key: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """What a sensor says, in degrees Celsius."""
+    """The reading of a sensor, in degrees Celsius."""
 
     name: str
     degrees_c: float
@@ -125,9 +116,9 @@ def find_sensors(root: Path = Path("/sys/class")) -> tuple[Sensor, ...]:
 
 
 def read_temperatures(sensors: Sequence[Sensor]) -> tuple[Temperature, ...]:
-    """Return what the sensors say, at most `MOST_TEMPERATURES`: the hottest.
+    """Return the readings of the sensors, at most `MOST_TEMPERATURES`: the hottest.
 
-    A sensor behind a slow bus may take its time: not for a thread that others wait for.
+    A sensor on a slow bus takes its time, so call it in a thread that nobody waits for.
     """
     found = []
     for sensor in sensors:

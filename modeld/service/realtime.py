@@ -1,14 +1,13 @@
-"""What the process asks of the system for steady frames: CPUs, priority, memory, no collector.
+"""Real-time settings for steady frames: CPUs, priority, locked memory, no garbage collection.
 
-Each is optional and none is an error when it is refused: a daemon that is a little late drives
-better than one that does not start. Whether each took effect is an `Effect`, for the log and for
-the health message. Linux and glibc; where a call does not exist, that is the reason.
+Each is optional, and a refusal is no error: a daemon that is a little late drives better than one
+that does not start. Whether each took effect is an `Effect`, for the log and for the health
+message. Linux and glibc; where a call does not exist, that is the reason.
 
-`apply_to_process` and `apply_to_program` are called once by the main thread, when the model has
-been loaded: memory that is in use by then is locked, and objects that exist are left alone by the
-collector. `apply_to_loop` is the first act of the loop's thread. Threads of the driver exist by
-then, so they do not inherit the loop's CPUs: `runtime.opencl.workers` places them. See ADR 0094 for
-what each is good for.
+The main thread calls `apply_to_process` and `apply_to_program` once, when the model has been
+loaded: memory that is in use by then is locked, and the collector leaves existing objects alone.
+`apply_to_loop` is the first act of the loop's thread. Threads of the driver exist by then, so they
+do not inherit the loop's CPUs: `runtime.opencl.workers` places them. ADR 0094 has the gain of each.
 """
 
 import ctypes
@@ -28,9 +27,9 @@ from typing import Final
 import runtime
 from modeld.service.config import RealtimeConfig
 
-# The supervisor shares the interpreter with the loop. Whoever wants it waits for so long until it
-# is asked to give way: 5 ms by default, a tenth of a frame. Shorter costs nothing here, as the two
-# seldom want it at the same time.
+# The supervisor shares the interpreter with the loop. A thread that wants it waits this
+# time until the other must give way: 5 ms by default, a tenth of a frame. Shorter costs nothing
+# here, as the two seldom want it at the same time.
 SWITCH_INTERVAL_S: Final = 0.000_5
 # Of the loop's stack, in use from the first frame on: deeper than any call of the frame path.
 STACK_BYTES: Final = 256 * 1024
@@ -43,7 +42,7 @@ _MADV_POPULATE_WRITE: Final = 23  # since Linux 5.14
 # <malloc.h>, glibc.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-# Blocks up to so many bytes come from memory that is kept; the largest that glibc takes.
+# Blocks up to this size come from memory that is kept; the largest that glibc accepts.
 _KEPT_BLOCK_BYTES: Final = 32 * 1024 * 1024
 _KEPT_HEAP_BYTES: Final = 256 * 1024 * 1024
 
@@ -55,19 +54,12 @@ _RT_RUNTIME: Final = Path("/proc/sys/kernel/sched_rt_runtime_us")
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What was asked of the system, and whether it came.
+    """A request to the system, and whether it took effect."""
 
-    Attributes:
-        name: Of the setting in ``[realtime]``.
-        wanted: Its value, as text.
-        effective: Whether it took effect.
-        reason: Why not, and what to do; "" if it did.
-    """
-
-    name: str
-    wanted: str
+    name: str  # of the setting in ``[realtime]``
+    wanted: str  # its value, as text
     effective: bool
-    reason: str = ""
+    reason: str = ""  # why it did not, and what to do; "" if it did
 
     def __str__(self) -> str:
         text = f"{self.name} {self.wanted}"
@@ -81,7 +73,7 @@ def apply_to_process(settings: RealtimeConfig) -> tuple[Effect, ...]:
     if settings.lock_memory:
         effects.append(_lock_memory())
     if settings.freeze_gc:
-        # What is collected now need not be looked at again; cycles of the loop are rare and small.
+        # Objects that exist now need no collection again; cycles of the loop are rare and small.
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -103,11 +95,9 @@ def apply_to_loop(settings: RealtimeConfig) -> tuple[Effect, ...]:
 
 
 def apply_to_program(settings: RealtimeConfig, program: runtime.Program) -> tuple[Effect, ...]:
-    """Ask for what concerns the device's work: its queue, and the threads of a driver for CPUs.
+    """Set up the work on the device: its queue, and the threads of a driver for CPUs.
 
-    Args:
-        settings: What is wanted.
-        program: Loaded with ``gpu_priority``.
+    The program must have been loaded with ``gpu_priority``.
     """
     effects = []
     if settings.gpu_priority is not None:
@@ -132,7 +122,7 @@ def newest(effects: Sequence[Effect]) -> tuple[Effect, ...]:
 
 @contextmanager
 def awake(*, wanted: bool = True) -> Iterator[tuple[Effect, ...]]:
-    """Within, no CPU of the machine goes idle deeper than it wakes from at once.
+    """Keep all CPUs of the machine out of deep idle states, from which they wake late.
 
     Costs power: on a virtual machine an idle CPU counts as busy for its host. The system takes the
     request back when the process ends, however it ends.
@@ -169,11 +159,7 @@ def collector_restored() -> Iterator[None]:
 
 
 def cpus_of(text: str) -> frozenset[int]:
-    """Return the CPUs of a list as in "7" or "0-3,6".
-
-    Raises:
-        ValueError: it is no such list.
-    """
+    """Return the CPUs of a list such as "7" or "0-3,6"; raise ValueError if it is none."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -190,7 +176,7 @@ def _stay_on(cpus: str) -> Effect:
     try:
         wanted = cpus_of(cpus)
         missing = wanted - os.sched_getaffinity(0)
-        # The system drops silently what a process may not use.
+        # The system silently drops CPUs that a process may not use.
         if missing:
             names = ",".join(map(str, sorted(missing)))
             reason = (
@@ -250,7 +236,7 @@ def _lock_memory() -> Effect:
 
 
 def _may_lock() -> bool:
-    """Tell whether limits of locked memory do not count for this process."""
+    """Return whether limits of locked memory do not count for this process."""
     for line in _read(_STATUS).splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1)
@@ -272,7 +258,7 @@ def _touch_stack() -> Effect:
     libc.pthread_attr_destroy(attributes)
     page = resource.getpagesize()
     length = min(STACK_BYTES, size.value) // page * page
-    # Stacks grow downwards, so what is used first lies at the end.
+    # Stacks grow downwards, so their first pages are at the end.
     start = ((lowest.value or 0) + size.value - length) // page * page
     if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_POPULATE_WRITE) != 0:
         error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

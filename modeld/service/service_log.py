@@ -1,8 +1,8 @@
 """Log of the service: one line a record on stderr, written by a thread that nobody waits for.
 
-A record costs the loop its text and a place in a bounded queue. Where the other end of stderr does
-not read, or its disk is full, records are lost and counted; the number is said when it works again
-(see docs/adr/0089-service-log-and-settings.md).
+A record costs the loop its text and a place in a bounded queue. If the reader of stderr stalls, or
+its disk is full, records are dropped; their number is logged once writing works again (see
+docs/adr/0089-service-log-and-settings.md).
 """
 
 import logging
@@ -34,7 +34,7 @@ logger: Final = logging.getLogger(__name__)
 
 # Records that wait: at most MAX_MESSAGE characters each, so a few MB where stderr is stuck.
 CAPACITY: Final = 1024
-# Of those, what only warnings and errors may take.
+# Of those, places reserved for warnings and errors.
 RESERVED: Final = 256
 # The least that a pipe which is ready takes at once: a page (pipe(7), PIPE_BUF).
 CHUNK_BYTES: Final = 4096
@@ -59,11 +59,9 @@ class _Output(Protocol):
     """Where lines go."""
 
     def write(self, data: bytes) -> int:
-        """Write what can be written at once; return the number of bytes, 0 where it has to wait.
+        """Write without waiting; return the bytes written.
 
-        Raises:
-            OSError: it cannot be written.
-            ValueError: likewise, as the stream was closed.
+        Raises OSError, or ValueError if it is closed.
         """
 
 
@@ -199,7 +197,7 @@ class _Writer(threading.Thread):
 class _Handler(logging.Handler):
     """Hands records to the writer.
 
-    One place that writes records of several kinds names them: ``extra={"kind": name}``.
+    A place that logs several kinds names them: ``extra={"kind": name}``.
     """
 
     def __init__(self, writer: _Writer) -> None:
@@ -220,14 +218,14 @@ class _Handler(logging.Handler):
 class ServiceLog:
     """The log of a process that serves, while it is entered.
 
-    Takes the place of what wrote to stderr on the root logger, and of the places where Python
-    itself writes there: warnings, threads that end by an exception, exceptions of destructors.
+    Replaces all handlers of the root logger that write to stderr, and Python's own messages there:
+    warnings, threads that end by an exception, exceptions of destructors.
 
     Args:
         format: One of ``FORMATS``.
-        level: One of ``LEVELS``: the least that is shown.
-        stream: Where lines go; None: stderr. What has a descriptor is written by it, past the
-            buffer of the stream.
+        level: One of ``LEVELS``, the minimum.
+        stream: For lines; None: stderr. A descriptor is written directly, past the buffer of the
+            stream.
         tracebacks: Show exceptions in several lines, as Python does; only in text. Without, their
             innermost calls stand in the line of the record.
         clock: Measures the periods of the rate limit.
@@ -236,7 +234,7 @@ class ServiceLog:
     def __init__(
         self,
         *,
-        format: str = "text",  # noqa: A002 -- what it is called everywhere
+        format: str = "text",  # noqa: A002 -- its name everywhere
         level: str = "info",
         stream: TextIO | None = None,
         tracebacks: bool = False,

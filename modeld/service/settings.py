@@ -1,6 +1,6 @@
-"""A setting as data: its type, bounds, option and what it does, beside its default in ``Config``.
+"""A setting as data: its type, bounds, option and description, next to its default in ``Config``.
 
-Everything that knows settings is made from these: reading of files, variables and options, the
+Everything else about settings is derived from these: reading of files, variables and options, the
 checks, the sample file, ``modeld config`` and the options of ``modeld run``.
 """
 
@@ -26,26 +26,22 @@ _FALSE: Final = ("0", "false", "no", "off")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Doc:
-    """What a field of the settings is, besides its name, type and default.
+    """The properties of a setting besides its name, type and default.
 
-    Attributes:
-        text: What it does, in sentences.
-        bounds: Least and largest number, inclusive.
-        choices: The texts that are known; a ``Literal`` in the field's type says them itself.
-        check: Returns what was expected of a text that is not acceptable, else None.
-        example: A value for the sample file, of a setting that has no default.
-        option: Of ``modeld run``, with a placeholder for its value: ``--model FILE``.
-        covers: Keys of settings that this one stands for, too: where a later source says this
-            one, what earlier sources said of those does not hold.
+    If a later source gives this setting, those that it `covers` lose their values from earlier
+    sources.
     """
 
-    text: str
-    bounds: tuple[float, float] | None = None
+    text: str  # description, in sentences
+    bounds: tuple[float, float] | None = None  # least and largest number, inclusive
+    # The known texts; a ``Literal`` in the field's type lists them itself.
     choices: tuple[str, ...] = ()
+    # Returns what a text should have been, None if it is acceptable.
     check: Callable[[str], str | None] | None = None
-    example: str | float | None = None
+    example: str | float | None = None  # for the sample file, if the setting has no default
+    # Of ``modeld run``, with a placeholder for its value: ``--model FILE``.
     option: str | None = None
-    covers: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()  # keys of settings
 
 
 def doc(  # noqa: PLR0913 -- what there may be to say of a setting
@@ -64,18 +60,11 @@ def doc(  # noqa: PLR0913 -- what there may be to say of a setting
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting.
+    """One setting."""
 
-    Attributes:
-        key: In a file, tables with dots: ``realtime.priority``.
-        kind: bool, int, float, str or Path.
-        default: What holds where nothing is said; None: as its text says.
-        doc: What it is.
-    """
-
-    key: str
-    kind: type
-    default: Any
+    key: str  # in a file, tables with dots: ``realtime.priority``
+    kind: type  # bool, int, float, str or Path
+    default: Any  # None: as its text says
     doc: Doc
 
     @property
@@ -85,7 +74,7 @@ class Setting:
 
     @property
     def expected(self) -> str:
-        """What a value has to be, for people."""
+        """The requirement for a value, for people."""
         doc = self.doc
         if doc.choices:
             return f"one of {', '.join(doc.choices)}"
@@ -98,8 +87,7 @@ class Setting:
     def parse(self, text: str) -> Any:
         """Return the value that a variable or an option spells.
 
-        Raises:
-            ValueError: It spells none; the message begins with "expected".
+        Otherwise raises ValueError, whose message begins with "expected".
         """
         if self.kind is bool:
             word = text.lower()
@@ -117,8 +105,8 @@ class Setting:
     def convert(self, value: Any) -> Any:
         """Return the value that a file holds.
 
-        Raises:
-            ValueError: It has another type or is out of bounds; the message begins with "expected".
+        Raises ValueError, whose message begins with "expected", if it has another type or is out of
+        bounds.
         """
         # TOML writes 1 for 1.0; a bool is an int to Python but not to the reader of a file.
         if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -135,8 +123,7 @@ class Setting:
     def checked(self, value: Any) -> Any:
         """Return a value of the setting's type.
 
-        Raises:
-            ValueError: It is out of bounds; the message begins with "expected".
+        Raises ValueError, whose message begins with "expected", if it is out of bounds.
         """
         doc = self.doc
         expected = None
@@ -156,7 +143,7 @@ class Setting:
 
 
 def settings_of(table: type, prefix: str = "") -> dict[str, Setting]:
-    """Return the settings of a dataclass by key; of those that are dataclasses, too, inside."""
+    """Return the settings of a dataclass by key, including those of nested dataclasses."""
     found: dict[str, Setting] = {}
     hints = get_type_hints(table)
     for field in dataclasses.fields(table):
@@ -178,12 +165,10 @@ def settings_of(table: type, prefix: str = "") -> dict[str, Setting]:
 
 
 def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return "; did you mean ...?" for what comes nearest, "" where nothing does.
+    """Return "; did you mean ...?" for the nearest known word, "" for none.
 
-    Args:
-        word: What somebody wrote.
-        known: What there is; what begins with the word comes nearest, as bus_address for bus.
-        prefix: What all begin with, which makes none of them likelier.
+    A known word that begins with `word` is nearest, such as bus_address for bus. The common
+    `prefix` is ignored.
     """
     short = word.removeprefix(prefix)
     names = {name.removeprefix(prefix): name for name in known}
@@ -219,7 +204,7 @@ def toml_text(text: str) -> str:
 
 
 def cpu_list(text: str) -> str | None:
-    """Check "7" or "0-3,6"; whether there are such CPUs is seen when they are used."""
+    """Return the expected form, or None for "7" or "0-3,6"; such CPUs may still be missing."""
     ranges = [
         re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part.strip()) for part in text.split(",")
     ]
@@ -228,7 +213,7 @@ def cpu_list(text: str) -> str | None:
 
 
 def address_form(text: str) -> str | None:
-    """Check the form of an address; whether it can be bound is seen when it is."""
+    """Return the expected form, or None for an address; binding it may still fail."""
     try:
         BusAddress.parse(text)
     except TransportError:
@@ -237,7 +222,7 @@ def address_form(text: str) -> str | None:
 
 
 def camera_form(text: str) -> str | None:
-    """Check the form of an address of cameras; whether they are there is seen when it is used."""
+    """Return the expected form, or None for an address of cameras, which may still be missing."""
     try:
         CameraAddress.parse(text)
     except FrameError:

@@ -1,7 +1,7 @@
-"""Remembers over restarts of the process how the present drive goes: three small files.
+"""Remembers the state of the present drive across restarts of the process: three small files.
 
-A process that is started again while driving must go on as the one before it: with the fallback
-model once that was taken, and with the same model of the store (ADRs 0086 and 0091).
+A process that is restarted while driving must go on as the one before it: with the fallback model
+once that was in use, and with the same model of the store (ADRs 0086 and 0091).
 """
 
 import json
@@ -26,14 +26,13 @@ _MAX_TEXT: Final = 4000
 class Note:
     """One text that is kept until it is cleared, or the machine is booted.
 
-    Attributes:
-        path: Of its file; None keeps nothing.
+    A `path` None keeps nothing.
     """
 
     path: Path | None
 
     def read(self) -> str:
-        """Return the text, "" if there is none. What cannot be read counts as not there."""
+        """Return the text, "" if there is none. An unreadable note counts as missing."""
         if self.path is None:
             return ""
         try:
@@ -46,7 +45,7 @@ class Note:
             return ""
 
     def write(self, text: str) -> None:
-        """Keep a text; a disk that refuses is logged, and the next process decides anew."""
+        """Keep a text. A failed write is logged, and the next process decides without it."""
         if self.path is None:
             return
         beside = self.path.with_suffix(".tmp")
@@ -68,15 +67,10 @@ class Note:
 
 
 class DriveMemory:
-    """The notes of one daemon.
-
-    Attributes:
-        fallback: Why the drive goes on with the fallback model.
-        model: The artifact that the drive began with.
-    """
+    """The notes of one daemon: why it uses the fallback model, and the drive's first artifact."""
 
     def __init__(self, directory: Path | None) -> None:
-        """Use a directory, as `state_dir` of the configuration; None remembers nothing."""
+        """Keep the notes in a directory, `state_dir` of the configuration; None keeps none."""
 
         def note(name: str) -> Note:
             return Note(None if directory is None else directory / f"{name}.json")
@@ -85,10 +79,10 @@ class DriveMemory:
 
     @contextmanager
     def loading(self) -> Iterator[str]:
-        """Around the loading of models; gives the artifact at which the start before ended, or "".
+        """Guard the loading of models; yield the artifact that ended the last start, or "".
 
-        A model may hang the device before anything watches it. Whoever ends the process then
-        leaves the note of `load`, by which the next one does without that model.
+        A model may hang the device before anything watches it. The note of `load` survives the
+        process, and the next one does without that model.
         """
         try:
             yield self._loading.read()
@@ -106,7 +100,7 @@ class DriveMemory:
 
 
 def state_directory(configured: Path | None) -> Path | None:
-    """Return the directory that is configured, else the one that the service manager made."""
+    """Return the configured directory, else the one that the service manager made."""
     if configured is not None:
         return configured
     made = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]

@@ -1,4 +1,4 @@
-"""What goes wrong for a while, as a few lines in the log: when it begins, now and then, at its end.
+"""Lasting faults as a few lines in the log: when one begins, now and then, and at its end.
 
 Everything is judged by a clock that is passed in, and never by counts of frames, so that a line
 means the same at any rate. Of one kind there is never more than one line a second.
@@ -22,52 +22,30 @@ LONGEST_REPEAT_NS: Final = 600 * NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What can go wrong for a while.
+    """A kind of fault that lasts for a while."""
 
-    Attributes:
-        name: Of the kind, unique in a loop.
-        over: What to say at the end, before how long it took; "" says nothing.
-        unit: What is counted: "waits", "frames".
-        fault: Counted with each occurrence.
-        level: Of the lines while it lasts; the end is a warning.
-        patience_ns: How long it may last without a line.
-        quiet_ns: For so long nothing must have happened before it is over; a second at least.
-    """
-
-    name: str
-    over: str = ""
-    unit: str = "times"
-    fault: Fault | None = None
-    level: int = logging.ERROR
-    patience_ns: int = 0
-    quiet_ns: int = SHORTEST_NS
+    name: str  # unique in a loop
+    over: str = ""  # at the end, before how long it took; "" says nothing
+    unit: str = "times"  # of the count: "waits", "frames"
+    fault: Fault | None = None  # counted with each occurrence
+    level: int = logging.ERROR  # of the lines while it lasts; the end is a warning
+    patience_ns: int = 0  # how long it may last without a line
+    quiet_ns: int = SHORTEST_NS  # without an occurrence until it is over; a second at least
 
 
 @dataclass(slots=True, eq=False)
 class _Episode:
-    """One kind's present or last episode.
-
-    Attributes:
-        kind: Of which it is.
-        begin_ns: When it began.
-        last_ns: When it happened last.
-        times: How often since it began.
-        due_ns: No line before.
-        said_ns: When there was a line last.
-        repeat_ns: From the next line to the one after.
-        is_said: There has been a line since it began.
-        is_over: It is known to be over; the line is due a second after the one before.
-    """
+    """One kind's present or last episode."""
 
     kind: Kind
-    begin_ns: int = 0
-    last_ns: int = 0
-    times: int = 0
-    due_ns: int = 0
-    said_ns: int = 0
-    repeat_ns: int = REPEAT_NS
-    is_said: bool = False
-    is_over: bool = False
+    begin_ns: int = 0  # of the first occurrence
+    last_ns: int = 0  # of the last occurrence
+    times: int = 0  # occurrences since it began
+    due_ns: int = 0  # no line before
+    said_ns: int = 0  # of the last line
+    repeat_ns: int = REPEAT_NS  # from the next line to the one after
+    is_said: bool = False  # there has been a line since it began
+    is_over: bool = False  # known to be; the line is due a second after the one before
 
     def so_far(self) -> str:
         lasted_s = (self.last_ns - self.begin_ns) / NS_PER_S
@@ -76,15 +54,10 @@ class _Episode:
 
 @dataclass(slots=True)
 class Episodes:
-    """All kinds of one loop.
+    """All kinds of one loop, whose faults `state` counts.
 
-    An episode is told by saying each time that it happens; that it is over shows when nothing has
-    happened for a second, which `settle` finds. Nothing grows: there is one record a kind.
-
-    Attributes:
-        clock: What durations are taken from.
-        logger: Where the lines go.
-        state: Counts the faults.
+    Each occurrence is reported; an episode is over when nothing has happened for a second, which
+    `settle` finds. Nothing grows: there is one record a kind.
     """
 
     clock: Clock
@@ -94,12 +67,9 @@ class Episodes:
     _active: list[_Episode] = field(default_factory=list)
 
     def happen(self, kind: Kind, text: str, waited_ns: int = 0) -> None:
-        """Say that it happens; the first time begins an episode.
+        """Report an occurrence with one line of text; the first one begins an episode.
 
-        Args:
-            kind: What happens.
-            text: What to say, one line.
-            waited_ns: How long it took until it was noticed.
+        It took `waited_ns` to notice it.
         """
         now_ns = self.clock.now_ns()
         if kind.fault is not None:
@@ -147,7 +117,7 @@ class Episodes:
             self._active.remove(episode)
 
     def end(self, kind: Kind) -> None:
-        """Say that it is over, where that is known; at once, if the last line is old enough."""
+        """Report that it is over, where that is known; at once, if the last line is old enough."""
         episode = self._all.get(kind.name)
         if episode is None or episode not in self._active:
             return
@@ -156,7 +126,7 @@ class Episodes:
         self._say_known_ends(now_ns)
 
     def _say_known_ends(self, now_ns: int) -> None:
-        """Say ends that are known, where the last line is a second old: it might flap."""
+        """Log known ends once the last line is a second old, as they might flap."""
         for episode in tuple(self._active):
             if episode.is_over and now_ns - episode.said_ns >= SHORTEST_NS:
                 self._active.remove(episode)

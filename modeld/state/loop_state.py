@@ -1,4 +1,4 @@
-"""What a loop tells of itself: written by the loop's thread alone, read by others at any time.
+"""The progress of a loop: written by the loop's thread alone, read by others at any time.
 
 Each field is one object that is replaced whole, so a reader sees an old or a new value and needs no
 lock. Stamps are ns of ``time.monotonic_ns``, whatever clock stamps the messages; 0 is never.
@@ -15,14 +15,14 @@ from typing import Final
 from modeld.errors import RunAbandonedError
 from modeld.state.stages import StageTimes
 
-# For so long a refusal holds without another one: then no frames come any more.
+# A refusal expires after this time without another one: frames have stopped.
 _LATELY_NS: Final = 1_000_000_000
-# How a refusal begins, in the log, the status line and the health message.
+# Prefix of a refusal in the log, the status line and the health message.
 REFUSED: Final = "frames not used"
 
 
 class Phase(StrEnum):
-    """What a loop is doing."""
+    """The activity of a loop."""
 
     STARTING = "starting"
     WAITING_CAMERA = "waiting for cameras"
@@ -52,46 +52,25 @@ class Fault(StrEnum):
 
 @dataclass(slots=True)
 class LoopState:
-    """The progress of a loop.
-
-    Attributes:
-        phase: What it does.
-        iterated_ns: When it last came back from waiting for a frame, with or without one.
-        awaiting_ns: When the first usable frame came of those for which nothing has been published;
-            0 if there is none.
-        running_ns: When the model's present run began; 0 while it is not running.
-        published_ns: When the last messages went out.
-        frame_id: Of the last frame used.
-        frames: Frames used.
-        published: Frames for which messages went out.
-        valid: Of these, how many were valid.
-        dropped: Frames missing between those used.
-        refused: When frames came last that cannot be used, and why; they count as none.
-        reasons: Why the last messages were not valid, for a person; empty if they were.
-        warm_up_left: Runs until the model's histories are full.
-        model: Name of the model in use.
-        fallback: Why the fallback model is in use; "" while the primary one is.
-        problems: Models that were to be used, and that the loop has found to be of no use.
-        faults: How often each kind of fault has been seen.
-        stages: Times by stage.
-    """
+    """The progress of a loop."""
 
     phase: Phase = Phase.STARTING
-    iterated_ns: int = 0
-    awaiting_ns: int = 0
-    running_ns: int = 0
-    published_ns: int = 0
-    frame_id: int = 0
-    frames: int = 0
-    published: int = 0
-    valid: int = 0
-    dropped: int = 0
+    iterated_ns: int = 0  # its last return from a wait for a frame, with or without one
+    awaiting_ns: int = 0  # arrival of the first usable frame not yet published; 0 for none
+    running_ns: int = 0  # start of the model's present run; 0 for none
+    published_ns: int = 0  # of the last messages
+    frame_id: int = 0  # of the last frame used
+    frames: int = 0  # used
+    published: int = 0  # frames for which messages went out
+    valid: int = 0  # of these
+    dropped: int = 0  # frames missing between those used
+    # When the last unusable frames came, and why; they count as no frames.
     refused: tuple[int, str] = (0, "")
-    reasons: tuple[str, ...] = ()
-    warm_up_left: int = 0
-    model: str = ""
-    fallback: str = ""
-    problems: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # why the last messages were not valid, for a person
+    warm_up_left: int = 0  # runs until the model's histories are full
+    model: str = ""  # name of the model in use
+    fallback: str = ""  # why the fallback model is in use; "" while the primary one is
+    problems: tuple[str, ...] = ()  # models that the loop has found to be unusable
     faults: dict[Fault, int] = field(default_factory=lambda: dict.fromkeys(Fault, 0))
     stages: StageTimes = field(default_factory=StageTimes)
 
@@ -107,34 +86,23 @@ class LoopState:
         self.faults[fault] += times
 
 
-# ----------------------------------------------------------------------------------------------
-# Marks when the model runs, so that another thread can give up a run that does not come back.
-#
-# A run lies in calls of the driver that nothing can interrupt. It is not ended, it is left behind:
-# its thread learns so when the call returns, if it ever does, and touches nothing any more
-# (ADR 0086).
+# --- The present run of the model, which another thread can give up ---------------------------
+# Nothing can interrupt a run inside the driver. Its thread is left behind, and ends without another
+# act when the call returns, if it ever does (ADR 0086).
 
 
 class RunGuard:
-    """The present run of a loop's model.
-
-    Args:
-        state: Of the loop; ``running_ns`` is kept here.
-    """
+    """The present run of a loop's model; it keeps ``running_ns`` of the state."""
 
     def __init__(self, state: LoopState) -> None:
         self._state = state
         self._turn = 0
-        # Held for a comparison and an assignment only: neither side ever waits for the other.
+        # It is held for a comparison and an assignment only, so neither side waits for a run.
         self._lock = threading.Lock()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Around a run.
-
-        Raises:
-            RunAbandonedError: The run was given up; its thread must end.
-        """
+        """Mark a run; raise RunAbandonedError at its end if it was given up."""
         turn = self._turn
         self._state.running_ns = time.monotonic_ns()
         try:
@@ -148,7 +116,7 @@ class RunGuard:
                 raise RunAbandonedError
 
     def abandon(self, began_ns: int) -> bool:
-        """Give up the run that began then; False if it has come to its end meanwhile."""
+        """Give up the run that began at `began_ns`; return False if it has ended meanwhile."""
         with self._lock:
             if began_ns == 0 or self._state.running_ns != began_ns:
                 return False

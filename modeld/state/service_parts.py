@@ -1,4 +1,4 @@
-"""What a loop gets from the process that it runs in."""
+"""The parts that a loop gets from its process."""
 
 from dataclasses import dataclass, field
 
@@ -10,18 +10,10 @@ from modeld.state.loop_state import LoopState
 
 @dataclass(frozen=True, slots=True)
 class ServiceParts:
-    """Programs, bus, cameras, and where the loop tells of itself.
+    """Programs, bus, cameras, and the state of the loop."""
 
-    Attributes:
-        program: Of the model to begin with.
-        transport: The bus.
-        cameras: Of the camera process.
-        fallback: Of the model that takes over when that one fails; None: none.
-        state: Of the loop.
-    """
-
-    program: runtime.Program
+    program: runtime.Program  # of the first model
     transport: Transport
     cameras: CameraServer
-    fallback: runtime.Program | None = None
+    fallback: runtime.Program | None = None  # of the model that takes over when that one fails
     state: LoopState = field(default_factory=LoopState)

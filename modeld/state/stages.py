@@ -6,7 +6,7 @@ from typing import Final
 
 # In the order in which a frame goes through them; times between consecutive marks.
 STAGES: Final = ("wait", "inputs", "model", "publish")
-# Upper bounds, ms; the last bucket is what is beyond. Fine around the 50 ms that a frame has.
+# Upper bounds, ms; the last bucket has no bound. Fine around the 50 ms that a frame has.
 BOUNDS_MS: Final = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
                     50.0, 75.0, 100.0, 150.0, 250.0, 500.0, 1000.0)  # fmt: skip
 NS_PER_MS: Final = 1_000_000
@@ -14,12 +14,7 @@ NS_PER_MS: Final = 1_000_000
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of durations.
-
-    Attributes:
-        counts: One for each of `BOUNDS_MS`, and one beyond; since the start.
-        total_ns: Sum of the durations.
-    """
+    """Counts of durations since the start: one for each of `BOUNDS_MS`, and one beyond."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
     total_ns: int = 0

@@ -29,10 +29,9 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLO
 
 
 def make_directory(path: Path) -> list[Path]:
-    """Make a directory and those above it, with their modes whatever the umask is; keep one.
+    """Make a directory and those above it; return the new ones, the lowest first.
 
-    Returns:
-        Those that were made, the lowest first.
+    Their modes do not depend on the umask; an existing one keeps its own.
     """
     if path.is_dir():
         return []
@@ -83,7 +82,7 @@ def write_new(path: Path, data: bytes) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Replace a small file in one step: after a crash it has the old or the new content.
 
-    The caller holds the lock of the store, and has removed what a killed command left.
+    The caller holds the lock of the store, and has removed the remains of a killed command.
     """
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -96,11 +95,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def copy_new(source: Path, target: Path) -> tuple[str, int]:
-    """Copy a file to a new one and put it on the disk.
-
-    Returns:
-        SHA-256 (hexadecimal) and size (bytes) of what was copied.
-    """
+    """Copy a file to a new one on the disk; return its SHA-256 (hexadecimal) and size (bytes)."""
     digest, size = hashlib.sha256(), 0
     with open_given(source) as given, os.fdopen(os.open(target, _NEW, FILE_MODE), "wb") as copy:
         os.fchmod(copy.fileno(), FILE_MODE)
@@ -130,10 +125,9 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def check_mode(path: Path) -> None:
-    """Refuse what others than its owner may write: they could choose what this process runs.
+    """Raise StoreError for a missing file, or one that others than its owner may write.
 
-    Raises:
-        StoreError: it is so, or not there.
+    They could choose what this process runs.
     """
     try:
         status = path.lstat()
@@ -178,17 +172,11 @@ def locked(store: Path, wait_s: float) -> Iterator[None]:
         os.close(descriptor)
 
 
-# --- Copies an artifact into a store of models, and says what it is ---------------------------
+# --- Copying an artifact into a store ---------------------------------------------------------
 
 
 def checked_copy(source: Path, target: Path, model: ModelId, now_s: float) -> StoreManifest:
-    """Copy an artifact and return its manifest; the copy is what is checked.
-
-    Args:
-        source: The artifact.
-        target: A file that is not there yet.
-        model: What the manifest calls it.
-        now_s: The time, seconds since 1970 in UTC.
+    """Copy an artifact to a new file, check the copy and return its manifest.
 
     Raises:
         StoreError: it is no sound artifact of a kind that a daemon runs.
@@ -217,7 +205,7 @@ def checked_copy(source: Path, target: Path, model: ModelId, now_s: float) -> St
         added=datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
     try:
-        # As the next reader will: what it would refuse is not added.
+        # Nothing is added that the next reader would refuse.
         return parse_manifest(manifest.file_bytes())
     except StoreError as error:
         raise StoreError(f"{source}: {error}") from error

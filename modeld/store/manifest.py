@@ -1,4 +1,4 @@
-"""What a store of models says of a model version: names, and the manifest beside the artifact.
+"""The names of model versions in a store, and the manifest next to each artifact.
 
 A manifest is a small JSON file of plain data, checked completely before anything of it is used
 (docs/formats/model-store.md).
@@ -37,11 +37,7 @@ class ModelId:
 
     @staticmethod
     def of(text: str) -> "ModelId":
-        """Return the id of a text.
-
-        Raises:
-            StoreError: it is none.
-        """
+        """Return the id in a text; raise StoreError if it is none."""
         name, separator, version = text.partition("@")
         if not separator:
             raise StoreError(f"{text!r}: expected NAME@VERSION; see modeld models list")
@@ -49,11 +45,7 @@ class ModelId:
 
     @staticmethod
     def checked(name: str, version: str) -> "ModelId":
-        """Return the id of a name and a version.
-
-        Raises:
-            StoreError: one of them, or both, are none.
-        """
+        """Return the id of a name and a version; StoreError names each that is unacceptable."""
         problems = word_problems("name", name) + word_problems("version", version)
         if problems:
             raise StoreError("; ".join(problems))
@@ -62,27 +54,16 @@ class ModelId:
 
 @dataclass(frozen=True, slots=True)
 class StoreManifest:
-    """What is known of a model version.
-
-    Attributes:
-        name: Of the model.
-        version: Of the model.
-        kind: Of the artifact, "driving" or "monitoring".
-        file_sha256: Of the whole artifact file, hexadecimal; `sha256` in the file.
-        size: Of the file, bytes.
-        minimum_abi: The least ABI of a runtime that can run it.
-        interface: Of the model, for people.
-        added: When it was added, UTC, by the clock of who added it: "2026-11-22T23:00:00Z".
-    """
+    """The known facts of a model version."""
 
     name: str
     version: str
-    kind: str
-    file_sha256: str
-    size: int
-    minimum_abi: int
-    interface: str
-    added: str
+    kind: str  # of the artifact, "driving" or "monitoring"
+    file_sha256: str  # of the artifact file, hexadecimal; `sha256` in the manifest
+    size: int  # of the file, bytes
+    minimum_abi: int  # the least ABI of a runtime that can run it
+    interface: str  # of the model, for people
+    added: str  # in UTC, by the clock of the adding machine: "2026-11-22T23:00:00Z"
 
     @property
     def id(self) -> ModelId:
@@ -106,23 +87,14 @@ class StoreManifest:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A directory of the store.
-
-    Attributes:
-        directory: Its path.
-        manifest: What is known of it; None where that is damaged.
-        problem: What is wrong with it in one line; "" if it is sound.
-        sha256: Of the artifact, as its program says it; "" where it cannot be read.
-        program_sha256: Of its program, likewise.
-        lineage: Where it came from.
-    """
+    """A directory of the store."""
 
     directory: Path
-    manifest: StoreManifest | None
-    problem: str
-    sha256: str = ""
-    program_sha256: str = ""
-    lineage: Mapping[str, str] = field(default_factory=dict)
+    manifest: StoreManifest | None  # None if it is damaged
+    problem: str  # in one line; "" if it is sound
+    sha256: str = ""  # of the artifact, as its program says it; "" if unreadable
+    program_sha256: str = ""  # of its program, likewise
+    lineage: Mapping[str, str] = field(default_factory=dict)  # where it came from
 
 
 def word_problems(what: str, text: str) -> list[str]:
@@ -136,8 +108,7 @@ def word_problems(what: str, text: str) -> list[str]:
 def parse_manifest(data: bytes) -> StoreManifest:
     """Return the manifest that a file holds.
 
-    Raises:
-        StoreError: it is too long, no JSON, or a field is missing, unknown or cannot be.
+    Raises StoreError if it is too long, no JSON, or a field is missing, unknown or impossible.
     """
     if len(data) > MAX_MANIFEST_BYTES:
         raise StoreError(f"expected at most {MAX_MANIFEST_BYTES} bytes, found {len(data)}")
@@ -169,11 +140,7 @@ def parse_manifest(data: bytes) -> StoreManifest:
 
 
 def plain_object(data: bytes) -> dict[str, Any]:
-    """Return the JSON object of a short file, each key once.
-
-    Raises:
-        StoreError: it is another thing.
-    """
+    """Return the JSON object of a short file, each key once; raise StoreError if it is none."""
     try:
         content = json.loads(data, object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:

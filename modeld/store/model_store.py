@@ -1,7 +1,8 @@
-"""A store of models: a directory with a directory for each model version, and what is selected.
+"""A store of models: a directory for each model version, and the selection.
 
-What is added is made beside and renamed, so that a killed command leaves nothing that counts; what
-is selected, and what was before, stands in one small file (docs/formats/model-store.md, ADR 0091).
+A new version is made next to its place and renamed, so that a killed command leaves nothing that
+counts. One small file has the present and the previous selection (docs/formats/model-store.md, ADR
+0091).
 """
 
 import logging
@@ -50,11 +51,9 @@ SelfTest = Callable[[Path], None]
 
 
 class ModelStore:
-    """The models of one directory.
+    """The models of one directory, which `add` makes.
 
-    Args:
-        directory: Of the store; `add` makes it.
-        lock_wait_s: How long a command waits for another one.
+    A command waits for another one `lock_wait_s`.
     """
 
     def __init__(self, directory: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
@@ -62,17 +61,13 @@ class ModelStore:
         self._lock_wait_s = lock_wait_s
 
     def path_of(self, model: ModelId) -> Path:
-        """Return where the artifact of a model version lies."""
+        """Return the path of a model version's artifact."""
         return self.directory / str(model) / ARTIFACT
 
     # --- reading ------------------------------------------------------------------------------
 
     def entries(self) -> list[Entry]:
-        """Return what the store holds, by name, each checked to its last byte.
-
-        Raises:
-            StoreError: there is no such store.
-        """
+        """Return the entries by name, each checked to its last byte; StoreError without a store."""
         self._check_store()
         found = []
         for path in sorted(self.directory.iterdir()):
@@ -90,10 +85,9 @@ class ModelStore:
         return found
 
     def manifest(self, model: ModelId) -> StoreManifest:
-        """Return what is known of a model version; its artifact is not looked at.
+        """Return the facts of a model version; its artifact is not looked at.
 
-        Raises:
-            StoreError: it is not there, or its manifest is damaged or another's.
+        Raises StoreError if it is missing, or its manifest is damaged or another's.
         """
         place = self.directory / str(model)
         if not place.is_dir():
@@ -113,8 +107,7 @@ class ModelStore:
     def verify(self, model: ModelId) -> StoreManifest:
         """Check a model version to its last byte; nothing runs.
 
-        Raises:
-            StoreError: it is damaged, was changed, or is for another runtime.
+        Raises StoreError if it is damaged, was changed, or is for another runtime.
         """
         manifest = self.manifest(model)
         self._read(manifest)
@@ -135,10 +128,9 @@ class ModelStore:
         return artifact
 
     def selection(self) -> dict[str, Selected]:
-        """Return what is selected for each role.
+        """Return the selected model for each role.
 
-        Raises:
-            StoreError: there is no such store, or the file is damaged.
+        Raises StoreError if there is no such store, or the file is damaged.
         """
         self._check_store()
         return read_selection(self.directory)
@@ -146,8 +138,7 @@ class ModelStore:
     def find(self, text: str) -> ModelId:
         """Return the model version that NAME or NAME@VERSION means.
 
-        Raises:
-            StoreError: there is none, or several versions have the name.
+        Raises StoreError if there is none, or several versions have the name.
         """
         if "@" in text:
             model = ModelId.of(text)
@@ -164,16 +155,11 @@ class ModelStore:
         raise StoreError(f"{self.directory}: expected one version of {text!r}, found {found}")
 
     def candidates(self, role: str) -> tuple[list[Path], list[str]]:
-        """Return the artifacts that a daemon may run for a role, the best first.
+        """Return a role's artifacts, the best first, and the problems of the others.
 
-        The selected one, checked to its last byte, then the one before it, which `check` is for if
-        it is needed. One that is damaged is left out, and a line in the log says so.
-
-        Returns:
-            The artifacts, and what is wrong with the others.
-
-        Raises:
-            StoreError: nothing usable is selected.
+        The first is the selected one, checked to its last byte, the second its predecessor: `check`
+        it before its use. A damaged one is logged and left out. Raises StoreError if nothing usable
+        is selected.
         """
         selected = self.selection().get(checked_role(role), Selected())
         if selected.current is None:
@@ -187,7 +173,7 @@ class ModelStore:
             if model is None:
                 continue
             try:
-                # The second one is taken only where the first fails, and is checked then.
+                # The second is used only if the first fails, and is checked then.
                 manifest = self.manifest(model) if found else self._verify_file(model)
                 _check_kind(manifest, role)
             except ModeldError as error:
@@ -204,8 +190,7 @@ class ModelStore:
     def check(self, path: Path, role: str) -> None:
         """Check an artifact to its last byte, before a daemon loads it for a role.
 
-        Raises:
-            StoreError: it is damaged, was changed, is of another kind, or is none of this store.
+        Raises StoreError if it is damaged, was changed, is of another kind, or not of this store.
         """
         model = _id_of(path.parent)
         if path != self.path_of(model):
@@ -217,17 +202,10 @@ class ModelStore:
     def add(
         self, source: Path, model: ModelId, *, now_s: float, self_test: SelfTest
     ) -> StoreManifest:
-        """Copy an artifact into the store, check it and run its self-test.
+        """Copy an artifact into the store, check it and run the copy's self-test on the device.
 
-        Args:
-            source: The artifact.
-            model: Its name and version; ids of different content are refused.
-            now_s: The time, seconds since 1970 in UTC.
-            self_test: Runs the copy on the device.
-
-        Raises:
-            StoreError: it cannot be added; likewise RuntimeFault and what `self_test` raises.
-                Nothing is left.
+        An existing id with other content is refused. Raises StoreError, RuntimeFault, or the errors
+        of `self_test`, and leaves nothing.
         """
         with self.changing(make=True):
             beside = self.directory / f".adding-{model}"
@@ -250,9 +228,8 @@ class ModelStore:
     def select(self, model: ModelId, role: str, *, self_test: SelfTest) -> Selected:
         """Make a model version the one that a role runs, after checking and running it.
 
-        Raises:
-            StoreError: it is damaged or of another kind; likewise what `self_test` raises. What was
-                selected stays so.
+        A damaged one or one of another kind is a StoreError. The selection stays then, and when
+        `self_test` raises.
         """
         with self.changing():
             selection = self.selection()
@@ -263,11 +240,10 @@ class ModelStore:
             return self._switch(selection, role, Selected(model, before.current))
 
     def rollback(self, role: str, *, self_test: SelfTest) -> Selected:
-        """Make the model version before the selected one the selected one, and the other way round.
+        """Swap the selected model version with its predecessor.
 
-        Raises:
-            StoreError: there is none, or it is damaged; likewise what `self_test` raises. What was
-                selected stays so.
+        If there is none or it is damaged, raises StoreError. The selection stays then, and when
+        `self_test` raises.
         """
         with self.changing():
             selection = self.selection()
@@ -325,7 +301,7 @@ class ModelStore:
         try:
             is_there = self.directory.is_dir()
         except OSError as error:
-            # Of a directory above it that is closed to this user, for one.
+            # A directory above it may be closed to this user.
             raise StoreError(
                 f"{self.directory}: expected a store of models, got {error.strerror}; let this "
                 "process look into the directories above it, or correct models_dir"
@@ -339,12 +315,12 @@ class ModelStore:
 
     @contextmanager
     def changing(self, *, make: bool = False) -> Iterator[None]:
-        """Hold the lock of the store, without what a killed command left."""
+        """Hold the lock of the store; first remove the remains of killed commands."""
         try:
             made = files.make_directory(self.directory) if make else []
             self._check_store()
             with files.locked(self.directory, self._lock_wait_s):
-                # Who made it holds no lock any more.
+                # Its maker no longer holds the lock, so it was killed.
                 for path in sorted(self.directory.iterdir()):
                     if _UNFINISHED.fullmatch(path.name):
                         logger.info("%s: removed, a killed command left it", path)
@@ -375,7 +351,7 @@ def _check_kind(manifest: StoreManifest, role: str) -> None:
 
 
 def _id_of(place: Path) -> ModelId:
-    """Return the id that a directory of the store is named by."""
+    """Return the id in the name of a directory of the store."""
     try:
         return ModelId.of(place.name)
     except StoreError as error:

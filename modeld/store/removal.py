@@ -1,4 +1,4 @@
-"""Removes model versions from a store, and tells which version a path of an artifact names."""
+"""Removes model versions from a store, and finds the version that the path of an artifact names."""
 
 from pathlib import Path
 
@@ -10,15 +10,10 @@ from modeld.store.selection import Selected, write_selection
 
 
 def remove(store: ModelStore, model: ModelId, *, force: bool = False) -> None:
-    """Remove a model version; of a killed command all of it is there, or nothing that counts.
+    """Remove a model version, even a damaged one; a killed command leaves all or nothing of it.
 
-    Args:
-        store: The store.
-        model: Which; it may be damaged.
-        force: Also if it was selected before, for roles that can then not go back.
-
-    Raises:
-        StoreError: It is not there, or is selected.
+    `force` removes also a formerly selected one, and its roles cannot go back then. Raises
+    StoreError if it is missing, or is selected.
     """
     with store.changing():
         place = store.directory / str(model)

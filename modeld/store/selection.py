@@ -1,7 +1,7 @@
-"""What is selected in a store of models, for each role, and what was selected before.
+"""The present and the previous selection in a store of models, for each role.
 
-One small file holds all of it and is replaced in one step. Two links could not be moved together:
-a command that is killed between them would leave a selected model that is its own predecessor.
+One small file holds all of it and is replaced in one step. Two links could not be moved together: a
+command that is killed between them would leave a selected model that is its own predecessor.
 """
 
 import json
@@ -14,7 +14,7 @@ from modeld.errors import StoreError
 from modeld.store import files
 from modeld.store.manifest import ModelId, plain_object
 
-# What a model can be selected for, and the kind that it must be of.
+# The roles of selected models, and the kind that each requires.
 ROLES: Final[Mapping[str, str]] = {
     "driving": "driving",
     "fallback": "driving",
@@ -27,28 +27,23 @@ _MAX_BYTES: Final = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """What one role runs, and what it ran before; None: nothing."""
+    """The present and the previous model of one role; None: none."""
 
     current: ModelId | None = None
     previous: ModelId | None = None
 
 
 def checked_role(role: str) -> str:
-    """Return a role.
-
-    Raises:
-        StoreError: it is none.
-    """
+    """Return a role; raise StoreError if it is none."""
     if role not in ROLES:
         raise StoreError(f"role: expected one of {', '.join(ROLES)}, found {role!r}")
     return role
 
 
 def read_selection(store: Path) -> dict[str, Selected]:
-    """Return what is selected, by role; {} where nothing ever was.
+    """Return the selection by role; {} if nothing was ever selected.
 
-    Raises:
-        StoreError: the file is damaged, or may be written by others.
+    Raises StoreError if the file is damaged, or may be written by others.
     """
     path = store / SELECTION
     try:

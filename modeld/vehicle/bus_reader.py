@@ -1,7 +1,7 @@
 """Reads each message of the vehicle once and checks it by the rules of ``validity``.
 
-A value that cannot be counts as zero, and is said; what makes messages not valid goes with what was
-read, as reasons.
+An impossible value counts as zero, and is logged; the reasons for invalid messages go with the read
+values.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class MessageSource(Received, Protocol):
 
     @property
     def rejected_why(self) -> Mapping[str, str]:
-        """What was wrong with the last of them, by service."""
+        """The defect of the last of them, by service."""
 
     @property
     def frame(self) -> int:
@@ -52,15 +52,9 @@ _QUIET_NS: Final = 2 * NS_PER_S
 class BusReader:
     """Reads the newest messages, each once; those never received have their schema defaults.
 
-    Args:
-        messages: The bus.
-        episodes: Takes what cannot be used.
-        clip_speed: Speeds below 0 count as 0, as `ActionRule.clip_speed`.
-        freshness: Of the services; brought up to date by `read`.
-        user_delay: Where the lateral delay is a user's; None: what the stack measures.
-
-    Attributes:
-        clip_speed: As given; another model may want it otherwise.
+    `clip_speed` is that of `ActionRule`; another model may change it. `read` brings `freshness` up
+    to date. `user_delay` is for stacks whose users set the lateral delay; None: the stack measures
+    it.
     """
 
     def __init__(
@@ -86,11 +80,7 @@ class BusReader:
         self._garbage = GarbageWatch(messages, episodes)
 
     def read(self, now_ns: int) -> BusInputs:
-        """Return what holds now.
-
-        Args:
-            now_ns: Time of the loop's clock.
-        """
+        """Return the inputs that hold at `now_ns`, of the loop's clock."""
         messages, updated = self._messages, self._messages.updated
         self._garbage.look()
         if updated["carControl"]:
@@ -110,7 +100,7 @@ class BusReader:
         active = active and not freshness.silent_for_s(LATERAL_ACTIVE, now_ns)
         silent_s = freshness.silent_for_s(SPEED, now_ns)
         if silent_s:
-            # The speed is the best that is known; nobody is known to want anything.
+            # The last speed is the best guess; without a message the driver wants nothing.
             vehicle = VehicleState(v_ego_mps=vehicle.v_ego_mps)
             reasons = (*reasons, silence(SPEED, silent_s))
         if vehicle.lateral_active is not active:
@@ -148,12 +138,7 @@ class BusReader:
 
 
 class GarbageWatch:
-    """Says which service sends what is no message of it.
-
-    Args:
-        messages: The bus.
-        episodes: Takes it.
-    """
+    """Reports services that send data other than their messages."""
 
     def __init__(self, messages: MessageSource, episodes: Episodes) -> None:
         self._messages = messages

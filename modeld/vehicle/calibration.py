@@ -1,6 +1,6 @@
 """Keeps the matrices that cut the model's view out of a frame, from the calibrated angles.
 
-Frames of reference are those of `modeld.vehicle.view_geometry`. Camera figures: openpilot's
+Frames of reference are those of `modeld.vehicle.view_geometry`. Constants of cameras: openpilot's
 published device table, 2024-2026.
 """
 
@@ -29,19 +29,12 @@ ANGLE_COUNT: Final = len(ANGLES)
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """A camera whose principal point is the middle of its picture.
-
-    Attributes:
-        width: Picture width in pixels.
-        height: Picture height in pixels.
-        focal_px: Focal length in pixels.
-        focal_y_px: In pixels of a column, where pixels are not square; None where they are.
-    """
+    """A camera whose principal point is the middle of its picture; all in pixels."""
 
     width: int
     height: int
     focal_px: float
-    focal_y_px: float | None = None
+    focal_y_px: float | None = None  # of columns; None if pixels are square
 
     @property
     def pixel_aspect(self) -> float:
@@ -111,12 +104,8 @@ _OTHER_READOUTS: Final[Mapping[str, tuple[DeviceCameras, ...]]] = MappingProxyTy
 def find_cameras(device_type: str, sensor: str) -> DeviceCameras:
     """Look up the cameras of a device, with the readout that its sensor has today.
 
-    Args:
-        device_type: ``deviceState.deviceType`` as text.
-        sensor: ``roadCameraState.sensor`` as text.
-
-    Raises:
-        CameraConfigError: The pair is not in the table.
+    The texts are ``deviceState.deviceType`` and ``roadCameraState.sensor``. Raises
+    CameraConfigError if the pair is not in the table.
     """
     cameras = DEVICE_CAMERAS.get((device_type, sensor))
     if cameras is None:
@@ -129,10 +118,9 @@ def find_cameras(device_type: str, sensor: str) -> DeviceCameras:
 
 
 def find_readouts(device_type: str, sensor: str) -> tuple[DeviceCameras, ...]:
-    """Look up the cameras of a device with each readout that its sensor has had, newest first.
+    """Look up a device's cameras with each readout that its sensor has had, newest first.
 
-    Raises:
-        CameraConfigError: The pair is not in the table.
+    Raises CameraConfigError if the pair is not in the table.
     """
     return (find_cameras(device_type, sensor), *_OTHER_READOUTS.get(sensor, ()))
 
@@ -140,12 +128,8 @@ def find_readouts(device_type: str, sensor: str) -> tuple[DeviceCameras, ...]:
 def read_angles(rpy_rad: Sequence[float]) -> NDArray[np.float32]:
     """Return ``liveCalibration.rpyCalib``, (3,) float32, roll, pitch, yaw in rad.
 
-    Args:
-        rpy_rad: The list as the message has it; one of a wrong length is not read, as a damaged
-            message may claim millions.
-
-    Raises:
-        MessageError: It is not three finite angles within the bounds of `validity.ANGLES`.
+    A list of a wrong length is not read, as a damaged message may claim millions. Raises
+    MessageError if it is not three finite angles within the bounds of `validity.ANGLES`.
     """
     length = len(rpy_rad)
     if length != ANGLE_COUNT:
@@ -168,17 +152,11 @@ def read_angles(rpy_rad: Sequence[float]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class FrameSizes:
-    """(width, height) in pixels of the frames that arrive, and whether the extra ones do.
-
-    Attributes:
-        main: Of the main frames.
-        extra: Of the extra frames; the main frames' if there are none.
-        lacks_extra: The extra camera is lost, the main frame stands in its place.
-    """
+    """(width, height) in pixels of the frames that arrive, and whether the extra ones do."""
 
     main: tuple[int, int]
-    extra: tuple[int, int]
-    lacks_extra: bool = False
+    extra: tuple[int, int]  # the main frames' if there are none
+    lacks_extra: bool = False  # the extra camera is lost, the main frame replaces it
 
 
 def sizes_of(main: FrameFormat, extra: FrameFormat, *, lacks_extra: bool = False) -> FrameSizes:
@@ -188,29 +166,18 @@ def sizes_of(main: FrameFormat, extra: FrameFormat, *, lacks_extra: bool = False
 
 @dataclass(frozen=True, slots=True)
 class CameraPlan:
-    """Which cameras feed the two model views.
+    """Which cameras feed the two model views."""
 
-    Attributes:
-        main_is_wide: The only camera is the wide one.
-        single: Main and extra frame come from one camera.
-        override: Cameras from the configuration, used instead of the device table.
-    """
-
-    main_is_wide: bool
-    single: bool
-    override: DeviceCameras | None = None
+    main_is_wide: bool  # the only camera is the wide one
+    single: bool  # main and extra frame come from one camera
+    override: DeviceCameras | None = None  # from the configuration, instead of the device table
 
     def views(self, readouts: Sequence[DeviceCameras], sizes: FrameSizes) -> tuple[Camera, Camera]:
         """Return the cameras behind the main and the extra frame (see ADR 0021).
 
-        Args:
-            readouts: What the device's cameras may be; road and wide camera are chosen by the
-                size of their frames, each by itself.
-            sizes: Of the frames.
-
-        Raises:
-            CameraConfigError: A wide frame arrives but the device has no wide camera, or frames
-                have a size that the camera does not have.
+        `readouts` are the possible cameras of the device; the size of its frames chooses each of
+        road and wide camera. Raises CameraConfigError if a wide frame arrives but the device has no
+        wide camera, or frames have a size that the camera does not have.
         """
         main = _camera_of_size(
             "main", [one.wide if self.main_is_wide else one.road for one in readouts], sizes.main
@@ -255,19 +222,14 @@ class _Accepted:
 class Calibration:
     """The two warp matrices, kept up to date from calibration messages and sizes of frames.
 
-    Attributes:
-        plan: Which cameras feed the views.
-        sizes: Of the frames that the matrices are for.
-        seen: A usable calibration has arrived, and the matrices fit the frames.
-        main_transform: (3, 3) float32, medmodel pixels to main camera pixels; zeros until seen.
-        extra_transform: (3, 3) float32, sbigmodel pixels to extra camera pixels; zeros until seen.
-        refused: Why the newest calibration, or the last one with these frames, is not used; "".
+    `main_transform` and `extra_transform` are (3, 3) float32, pixels of medmodel and sbigmodel to
+    those of main and extra camera; zeros until `seen`.
     """
 
     plan: CameraPlan
-    sizes: FrameSizes
-    seen: bool = False
-    refused: str = ""
+    sizes: FrameSizes  # of the frames that the matrices are for
+    seen: bool = False  # a usable calibration has arrived, and the matrices fit the frames
+    refused: str = ""  # why the newest calibration, or the last one with these frames, is not used
     main_transform: NDArray[np.float32] = field(
         default_factory=lambda: np.zeros((3, 3), np.float32)
     )
@@ -293,21 +255,17 @@ class Calibration:
         )
 
     def expect_extra(self) -> None:
-        """Take note that a single camera should not be one: the extra camera is lost from now."""
+        """Note that a single camera should not be one: the extra camera is lost from now."""
         self.plan = replace(self.plan, single=False)
         # The matrices stay, as both views are still of the main camera.
         self.sizes, self._checked = replace(self.sizes, lacks_extra=True), None
 
     def update(self, rpy_rad: Sequence[float], device_type: str, sensor: str) -> None:
-        """Take one calibration message; writes the transforms in place.
+        """Use one calibration message, ``liveCalibration.rpyCalib``; write the transforms in place.
 
-        A message that cannot be used changes no matrix, and `refused` says why until a good one
-        comes: meanwhile everything published is marked invalid (see ADR 0020).
-
-        Args:
-            rpy_rad: ``liveCalibration.rpyCalib``, roll, pitch, yaw in rad.
-            device_type: ``deviceState.deviceType`` as text; unused with configured cameras.
-            sensor: ``roadCameraState.sensor`` as text; unused with configured cameras.
+        The angles are roll, pitch, yaw in rad. Device type and sensor are those of `find_cameras`,
+        unused with configured cameras. An unusable message changes no matrix, and `refused` says
+        why until a good one comes: meanwhile everything published is marked invalid (see ADR 0020).
         """
         try:
             accepted = _Accepted(tuple(read_angles(rpy_rad).tolist()), device_type, sensor)
@@ -342,22 +300,14 @@ class Calibration:
             self.refused = str(error)
 
     def check(self, sizes: FrameSizes) -> None:
-        """Tell whether frames are of the configured cameras; any are where none is configured.
-
-        Raises:
-            CameraConfigError: They are not: these frames cannot be used.
-        """
+        """Raise CameraConfigError if frames are not of the configured cameras, if there are any."""
         override = self.plan.override
         if override is not None and sizes != self._checked:
             self.plan.views((override,), sizes)
             self._checked = sizes
 
     def _compute(self, calibration: _Accepted) -> None:
-        """Write both matrices.
-
-        Raises:
-            CameraConfigError: The frames are not of this device's cameras; nothing is changed.
-        """
+        """Write both matrices, or change nothing and raise if the frames are of other cameras."""
         override = self.plan.override
         if override is not None:
             readouts: tuple[DeviceCameras, ...] = (override,)

@@ -1,4 +1,4 @@
-"""Takes calibrations from the bus, and says why messages that rest on them are not valid."""
+"""Reads calibrations from the bus, and gives reasons why messages based on them are not valid."""
 
 from typing import Any, Final, Protocol
 
@@ -26,13 +26,7 @@ class CalibrationMessages(Received, Protocol):
 class CalibrationInput:
     """Keeps a calibration up to date from the bus.
 
-    A calibration is used whatever its Event says of its validity: its sender waits for ours.
-
-    Args:
-        calibration: Which is kept up to date.
-        messages: The bus.
-        episodes: Takes what cannot be used.
-        freshness: Of the services.
+    The validity of its Event is ignored: its sender waits for our messages.
     """
 
     def __init__(
@@ -49,12 +43,11 @@ class CalibrationInput:
         self._is_out_of_limits = False
 
     def update(self) -> None:
-        """Take the newest calibration, if one came with the last update of the bus."""
+        """Use the newest calibration, if one came with the last update of the bus."""
         messages, calibration = self._messages, self._calibration
         if not messages.updated[SERVICE]:
             return
-        # The intrinsics depend on device and sensor, which are not known before both have been
-        # heard.
+        # The intrinsics depend on device and sensor, so both services must have sent a message.
         if calibration.needs_device and self._missing():
             return
         # A damaged list must not end the loop; a device newer than our schema is in no table.
@@ -75,11 +68,7 @@ class CalibrationInput:
             )
 
     def reason(self, now_ns: int) -> Reason | None:
-        """Return why messages are not valid, None if they are as far as calibration goes.
-
-        Args:
-            now_ns: Time of the loop's clock.
-        """
+        """Return why calibration makes messages invalid at `now_ns` of the loop's clock."""
         calibration, messages = self._calibration, self._messages
         if calibration.refused:
             return Reason("calibration not used", calibration.refused)
@@ -95,6 +84,6 @@ class CalibrationInput:
         return silence(ANGLES[0], silent_s) if silent_s else None
 
     def _missing(self) -> list[str]:
-        """Return the services besides that have not been heard."""
+        """Return the other needed services that have not sent a message yet."""
         seen = self._messages.seen
         return [name for name in ("deviceState", "roadCameraState") if not seen[name]]

@@ -55,27 +55,16 @@ class LaneChangeDirection(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class VehicleState:
-    """Car and driver at one frame.
+    """Car and driver at one frame."""
 
-    Attributes:
-        v_ego_mps: Speed; negative only where an interface says so.
-        left_blinker: Left indicator is on.
-        right_blinker: Right indicator is on.
-        steering_pressed: The driver turns the wheel.
-        steering_torque: Driver's torque in the car's own unit, positive to the left.
-        left_blindspot: A vehicle is beside the car on the left.
-        right_blindspot: A vehicle is beside the car on the right.
-        lateral_active: The software is steering.
-    """
-
-    v_ego_mps: float = 0.0
+    v_ego_mps: float = 0.0  # negative only where an interface says so
     left_blinker: bool = False
     right_blinker: bool = False
-    steering_pressed: bool = False
-    steering_torque: float = 0.0
-    left_blindspot: bool = False
-    right_blindspot: bool = False
-    lateral_active: bool = False
+    steering_pressed: bool = False  # the driver turns the wheel
+    steering_torque: float = 0.0  # of the driver, in the car's unit, positive to the left
+    left_blindspot: bool = False  # a vehicle is there
+    right_blindspot: bool = False  # a vehicle is there
+    lateral_active: bool = False  # the software is steering
 
     @property
     def one_blinker(self) -> bool:
@@ -101,27 +90,17 @@ class VehicleState:
 
 
 class LaneChangeMachine(Protocol):
-    """State of a lane change, advanced once a frame.
-
-    Attributes:
-        state: Phase of the manoeuvre, published in the messages.
-        direction: Side of the manoeuvre, published in the messages.
-    """
+    """State of a lane change, advanced once a frame; published in the messages."""
 
     state: LaneChangeState
     direction: LaneChangeDirection
 
     @property
     def desire(self) -> Desire:
-        """What to ask of the model."""
+        """The desire for the model."""
 
     def update(self, vehicle: VehicleState, lane_change_probability: float) -> None:
-        """Advance by one frame.
-
-        Args:
-            vehicle: Car and driver now.
-            lane_change_probability: The model's P(left) + P(right) that a change is under way.
-        """
+        """Advance by one frame; the probability is the model's P(left) + P(right)."""
 
 
 def lane_change_machine(name: str) -> LaneChangeMachine:
@@ -139,23 +118,17 @@ class FadingLaneChange:
     """Machine A, until 2025: the old lane's lines fade out, then back in.
 
     The side is known from the first armed frame on, as in its last revisions (see ADR 0021).
-
-    Attributes:
-        state: Phase of the manoeuvre, published in the messages.
-        direction: Side of the manoeuvre, published in the messages.
-        lane_line_weight: 1 follows the current lane, 0 has let it go.
-        timer_s: Time since the manoeuvre began.
     """
 
     state: LaneChangeState = LaneChangeState.OFF
     direction: LaneChangeDirection = LaneChangeDirection.NONE
-    lane_line_weight: float = 1.0
-    timer_s: float = 0.0
+    lane_line_weight: float = 1.0  # 1 follows the current lane, 0 has let it go
+    timer_s: float = 0.0  # since the manoeuvre began
     _had_one_blinker: bool = False
 
     @property
     def desire(self) -> Desire:
-        """What to ask of the model: only while the manoeuvre is being done."""
+        """The desire for the model, only while the manoeuvre is being done."""
         if self.state not in (LaneChangeState.STARTING, LaneChangeState.FINISHING):
             return Desire.NONE
         return _desire_to(self.direction)
@@ -216,21 +189,16 @@ class TimedLaneChange:
     """Machine B, 2026: a manoeuvre takes half a second at least, and nothing fades.
 
     There is no state FINISHING, and a blinker that is on when steering begins counts as new.
-
-    Attributes:
-        state: Phase of the manoeuvre, published in the messages.
-        direction: Side of the manoeuvre, published in the messages.
-        timer_s: Time since the manoeuvre began; stands still outside of one.
     """
 
     state: LaneChangeState = LaneChangeState.OFF
     direction: LaneChangeDirection = LaneChangeDirection.NONE
-    timer_s: float = 0.0
+    timer_s: float = 0.0  # since the manoeuvre began; stands still outside of one
     _had_one_blinker: bool = False
 
     @property
     def desire(self) -> Desire:
-        """What to ask of the model: only while the manoeuvre is being done."""
+        """The desire for the model, only while the manoeuvre is being done."""
         if self.state is not LaneChangeState.STARTING:
             return Desire.NONE
         return _desire_to(self.direction)

@@ -37,7 +37,7 @@ VIEW_INTRINSICS: Final = pinhole_matrix(567.0, 1440 / 2, 960 / 2 - (1208 - 960) 
 def find_driver_camera(width: int, height: int) -> Camera:
     """Return the driver camera that has frames of this size.
 
-    One that is not known counts as having the field of view of the reference camera, and is logged.
+    An unknown one is logged, and assumed to have the field of view of the reference camera.
     """
     camera = DRIVER_CAMERAS.get(width)
     if camera is not None and camera.height == height:

@@ -1,4 +1,4 @@
-"""The model's inputs besides pictures: what is known of the vehicle, and what the host makes of it.
+"""The model's inputs besides pictures: vehicle state, and values computed by the host.
 
 The messages of the vehicle are read, and checked, by ``modeld.vehicle.bus_reader``.
 """
@@ -29,19 +29,14 @@ SUBSCRIPTIONS: Final = (
 class DesirePulse:
     """Turns the level of a desire into a pulse of one frame at its rising edge.
 
-    Attributes:
-        pulse: (8,) float32, the model input; rewritten by every update.
+    `pulse` is the model input, (8,) float32, rewritten by every update.
     """
 
     pulse: NDArray[np.float32] = field(default_factory=lambda: np.zeros(DESIRE_LENGTH, np.float32))
     _previous: int = 0
 
     def update(self, desire: int) -> NDArray[np.float32]:
-        """Take the current desire and return ``pulse``.
-
-        Args:
-            desire: Index into the desire vector; 0 is no desire and never pulses.
-        """
+        """Return ``pulse`` for a desire's index; 0 is no desire and never pulses."""
         self.pulse.fill(0.0)
         if desire != self._previous and 0 < desire < DESIRE_LENGTH:
             self.pulse[desire] = 1.0
@@ -49,7 +44,7 @@ class DesirePulse:
         return self.pulse
 
     def reset(self) -> None:
-        """Forget the level, so that a desire that lasts rises again with the next update."""
+        """Forget the level, so that a lasting desire pulses again at the next update."""
         self._previous = 0
 
 
@@ -68,34 +63,21 @@ def write_traffic_convention(out: NDArray[np.float32], *, is_rhd: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ActionTimes:
-    """When the actuators will have followed a command sent now, seconds from the frame.
+    """When the actuators will have followed a command sent now, seconds from the frame."""
 
-    Attributes:
-        lateral_s: Curvature.
-        longitudinal_s: Acceleration.
-        lateral_delay_s: The part of `lateral_s` that lies with steering and filter.
-    """
-
-    lateral_s: float
-    longitudinal_s: float
-    lateral_delay_s: float = 0.0
+    lateral_s: float  # curvature
+    longitudinal_s: float  # acceleration
+    lateral_delay_s: float = 0.0  # the part of `lateral_s` due to steering and filter
 
 
 @dataclass(frozen=True, slots=True)
 class CarParameters:
-    """What the daemon needs to know about the car.
+    """The car's properties that the daemon needs."""
 
-    Attributes:
-        longitudinal_actuator_delay_s: From command to acceleration.
-        name: Car fingerprint, for the log.
-        steer_actuator_delay_s: From command to curvature, as the car's developers estimated it.
-        reasons: Why messages that rest on it are not valid.
-    """
-
-    longitudinal_actuator_delay_s: float
-    name: str
-    steer_actuator_delay_s: float = 0.0
-    reasons: tuple[Reason, ...] = ()
+    longitudinal_actuator_delay_s: float  # from command to acceleration
+    name: str  # car fingerprint, for the log
+    steer_actuator_delay_s: float = 0.0  # from command to curvature, an estimate
+    reasons: tuple[Reason, ...] = ()  # why messages that rest on it are not valid
 
 
 # Stands in for a fingerprinted car with --demo; a common car with usual delays.
@@ -124,33 +106,21 @@ def read_car_parameters(car_params: Any) -> CarParameters:
 
 @dataclass(frozen=True, slots=True)
 class BusInputs:
-    """One reading of the bus.
-
-    Attributes:
-        vehicle: Speed, driver inputs and whether lateral control is active.
-        is_rhd: The driver sits on the right.
-        lateral_delay_s: Measured delay from steering command to curvature.
-        road_frame_id: Newest frame id that the camera daemon announced.
-        reasons: Why messages that rest on it are not valid.
-    """
+    """One reading of the bus."""
 
     vehicle: VehicleState
-    is_rhd: bool
-    lateral_delay_s: float
-    road_frame_id: int
-    reasons: tuple[Reason, ...] = ()
+    is_rhd: bool  # the driver sits on the right
+    lateral_delay_s: float  # measured, from steering command to curvature
+    road_frame_id: int  # newest that the camera daemon announced
+    reasons: tuple[Reason, ...] = ()  # why messages that rest on it are not valid
 
 
 def action_times(lateral_delay_s: float, car: CarParameters, rule: ActionRule) -> ActionTimes:
     """Return the times at which the plan is read out (see ADR 0021).
 
-    The smoothing filters delay the command like an actuator does, and the model's answer is of
-    some age when it is applied: `rule.frame_delay_s`.
-
-    Args:
-        lateral_delay_s: measured, of ``liveDelay``.
-        car: its actuators.
-        rule: which delay counts, and the time constants in force.
+    The smoothing filters delay the command like an actuator does, and the model's answer is of some
+    age when it is applied: `rule.frame_delay_s`. `lateral_delay_s` is the measured one of
+    ``liveDelay``; the rule decides which delay counts, and has the time constants in force.
     """
     measured = rule.lateral_delay == "liveDelay"
     lateral_s = lateral_delay_s if measured else car.steer_actuator_delay_s
@@ -165,12 +135,11 @@ def action_times(lateral_delay_s: float, car: CarParameters, rule: ActionRule) -
 
 @dataclass(frozen=True, slots=True)
 class HostInputs:
-    """What the host computes for the model besides desires; rewritten for each frame.
+    """Inputs that the host computes besides desires; each (1, 2) float32, rewritten each frame.
 
-    Attributes:
-        traffic_convention: (1, 2) float32, one-hot: left-hand-drive car, right-hand-drive car.
-        lateral_control_params: (1, 2) float32, speed in m/s and lateral delay in s.
-        action_t: (1, 2) float32, times of curvature and acceleration, s.
+    `traffic_convention` is one-hot: left-hand-drive car, right-hand-drive car.
+    `lateral_control_params` are speed in m/s and lateral delay in s, `action_t` the times of
+    curvature and acceleration in s.
     """
 
     traffic_convention: NDArray[np.float32] = field(default_factory=_pair)
@@ -180,7 +149,7 @@ class HostInputs:
     def update(self, bus: BusInputs, times: ActionTimes) -> None:
         """Write the values of one frame."""
         write_traffic_convention(self.traffic_convention, is_rhd=bus.is_rhd)
-        # Number by number: a few cost less so than as a row.
+        # Writing a few numbers one by one is faster than assigning a row.
         self.lateral_control_params[0, 0] = bus.vehicle.v_ego_mps
         self.lateral_control_params[0, 1] = times.lateral_delay_s
         self.action_t[0, 0] = times.lateral_s

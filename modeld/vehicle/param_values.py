@@ -1,4 +1,4 @@
-"""The parameters of the stack that concern a driving model: their keys, and what values may be.
+"""The parameters of the stack that concern a driving model: their keys, and their permitted values.
 
 Which of them the daemon uses, and why it leaves the others alone, is in ADR 0082.
 """
@@ -14,11 +14,10 @@ from modeld.vehicle.inputs import CarParameters, read_car_parameters
 from modeld.vehicle.params import Parameter
 from modeld.vehicle.validity import ANGLES, LATERAL_DELAY
 
-# --- The driving model that a user of sunnypilot has chosen, as its parameter says it in JSON -
-#
-# The daemon runs the artifact of its own configuration. What is said here is how the two differ.
+# --- The driving model that sunnypilot's user has chosen, in JSON -----------------------------
+# The daemon runs the artifact of its own configuration, and reports how the two differ.
 
-# The end of what a user may set of a delay or a filter.
+# The largest delay or filter constant that a user may set.
 MAX_DELAY_S: Final = 5.0
 _MOST_BUNDLE_TEXT: Final = 256
 _MOST_ITEMS: Final = 32
@@ -29,32 +28,22 @@ _SHORTEST_NAME: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class ModelBundle:
-    """A bundle of model files under one name.
+    """A bundle of model files under one name."""
 
-    Attributes:
-        name: For people.
-        internal_name: Short one.
-        ref: Commit of the training's repository; "" if it does not say.
-        generation: Of the interface.
-        runner: What runs it in the stack.
-        files: Of its models.
-        overrides: What the stack does otherwise for it; "lat" and "long" are time constants, s.
-    """
-
-    name: str
+    name: str  # for people
     internal_name: str
-    ref: str
-    generation: int
-    runner: str
+    ref: str  # commit of the training's repository; "" if unknown
+    generation: int  # of the interface
+    runner: str  # of the stack
     files: tuple[str, ...]
-    overrides: Mapping[str, str]
+    overrides: Mapping[str, str]  # of the stack's settings; "lat" and "long" are time constants, s
 
     def smoothing_s(self, key: str) -> float:
         """Return the time constant "lat" or "long"; 0, as in the stack, where there is none."""
         return float(self.overrides.get(key, "0"))
 
     def is_named_in(self, names: Iterable[str]) -> bool:
-        """Tell whether one of the names, of checkpoints or files, holds a name of the bundle."""
+        """Return whether one of the names, of checkpoints or files, holds a name of the bundle."""
         own = {_plain(name) for name in (self.name, self.internal_name, self.ref)}
         return any(
             one in _plain(name) for name in names for one in own if len(one) >= _SHORTEST_NAME
@@ -62,11 +51,7 @@ class ModelBundle:
 
 
 def parse_bundle(data: bytes) -> ModelBundle:
-    """Read a bundle.
-
-    Raises:
-        ValueError: It is no bundle, or a part of it is too long or out of bounds.
-    """
+    """Read a bundle; raise ValueError if it is none, or a part is too long or out of bounds."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -146,30 +131,19 @@ _WIDEST_OFFSET_M: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StoredCalibration:
-    """The calibration that calibrationd begins the next drive with.
+    """The calibration that calibrationd begins the next drive with."""
 
-    Attributes:
-        rpy_rad: Roll, pitch and yaw: device from calibrated frame.
-        status: Name of the enumerant of LiveCalibrationData.
-        height_m: Of the camera above the road; 0: not known.
-    """
-
-    rpy_rad: tuple[float, float, float]
-    status: str
-    height_m: float
+    rpy_rad: tuple[float, float, float]  # roll, pitch and yaw, device from calibrated frame
+    status: str  # name of the enumerant of LiveCalibrationData
+    height_m: float  # of the camera above the road; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
 class StoredDelay:
-    """The lateral delay that lagd begins the next drive with.
+    """The lateral delay that lagd begins the next drive with."""
 
-    Attributes:
-        lateral_s: From steering command to curvature.
-        status: Name of the enumerant of LiveDelayData.
-    """
-
-    lateral_s: float
-    status: str
+    lateral_s: float  # from steering command to curvature
+    status: str  # name of the enumerant of LiveDelayData
 
 
 def _car(data: bytes) -> CarParameters:

@@ -1,6 +1,6 @@
-"""What the loop takes from the parameters of the stack while it runs, and what it does not.
+"""The parameters of the stack that the loop follows while it runs.
 
-See ADR 0082. Nothing that is wrong with a parameter ends the loop.
+See ADR 0082. A bad parameter never ends the loop.
 """
 
 import logging
@@ -24,22 +24,15 @@ PERIOD_MS: Final = 100
 
 @dataclass(slots=True)
 class UserDelay:
-    """The lateral delay of a stack whose users may set one: now and then read, kept in between.
-
-    Attributes:
-        params: The parameters.
-        delay_s: In force, s.
-    """
+    """The lateral delay of a stack whose users may set one: read from time to time."""
 
     params: Params
-    delay_s: float = 0.0
+    delay_s: float = 0.0  # in force
 
     def update(self, measured_s: float, update: int) -> float:
-        """Return the delay to use, s.
+        """Return the delay to use, s: the stack's `measured_s`, unless the user has set another.
 
-        Args:
-            measured_s: What the stack measures: in force unless the user has set another.
-            update: Number of the update of the bus, from 0; each `PERIOD_UPDATES`-th reads.
+        Each `PERIOD_UPDATES`-th `update` of the bus, from 0, reads the parameter.
         """
         if update % PERIOD_UPDATES == 0:
             chosen = self.params.usable(OWN_DELAY) if self.params.usable(USES_OWN_DELAY) else None
@@ -49,22 +42,17 @@ class UserDelay:
 
 @dataclass(frozen=True, slots=True)
 class CarWatch:
-    """The car of each drive: the stack removes it when one begins, and writes it anew.
+    """The car of each drive: the stack removes its parameter at the begin, and writes a new one.
 
     openpilot starts its daemon for each drive; this one may live through several.
-
-    Attributes:
-        params: The parameters; None: the car stays.
     """
 
-    params: Params | None
+    params: Params | None  # None: the car stays
 
     def update(self, car: CarParameters, update: int) -> CarParameters:
-        """Return the car to use: the one in use, until the parameter is another.
+        """Return the car to use: the one in use, until the parameter changes.
 
-        Args:
-            car: In use.
-            update: Number of the update of the bus; each `PERIOD_UPDATES`-th looks.
+        Each `PERIOD_UPDATES`-th `update` of the bus looks.
         """
         if self.params is None or update % PERIOD_UPDATES:
             return car
@@ -76,13 +64,7 @@ class CarWatch:
 
 
 def tell_differences(params: Params, models: Sequence[ModelSource], rule: ActionRule) -> None:
-    """Warn of what the stack's user has chosen and this daemon does not do, a line for each.
-
-    Args:
-        params: The parameters.
-        models: Of the artifact that runs.
-        rule: Of its actions, in force.
-    """
+    """Warn of choices of the stack's user that this daemon does not follow, a line for each."""
     offset_m = params.usable(CAMERA_OFFSET)
     if offset_m:
         logger.warning("CameraOffset is %g m and is not applied: set it to 0", offset_m)

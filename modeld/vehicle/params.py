@@ -6,7 +6,6 @@ may come to lead elsewhere. Nothing is ever written. Format: openpilot, 2022-202
 
 import logging
 import os
-import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from cereal.errors import MessageError
 from modeld.errors import ParameterError
+from runtime.files.given_file import NotAFileError, open_given
 
 logger = logging.getLogger(__name__)
 
@@ -29,42 +29,26 @@ _Identity = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Parameter(Generic[_T]):
-    """A key, and what its values are.
+    """A key, and the format of its values."""
 
-    Attributes:
-        key: Name of the file.
-        parse: Returns the value; raises ValueError or MessageError with what was expected, and
-            found.
-    """
-
-    key: str
-    parse: Callable[[bytes], _T]
+    key: str  # name of the file
+    parse: Callable[[bytes], _T]  # raises ValueError or MessageError: "expected ..., found ..."
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look at a key has found.
-
-    Attributes:
-        at_ns: When.
-        identity: Of the file; None: none, or it may not stay as it is.
-        data: Its content; None: it is not set, or cannot be read.
-        problem: Why it cannot be read; "" if it can.
-    """
+    """The result of one look at a key."""
 
     at_ns: int
-    identity: _Identity | None = None
-    data: bytes | None = None
-    problem: str = ""
+    identity: _Identity | None = None  # of the file; None: none, or it may not stay as it is
+    data: bytes | None = None  # its content; None: it is not set, or cannot be read
+    problem: str = ""  # why it cannot be read; "" if it can
 
 
 class Params:
     """The parameters in a directory; a value is read again only when its file is another one.
 
-    Args:
-        directory: As the stack's rule says; need not be there.
-        period_ms: A key is looked at no more often.
-        clock_ns: Paces looks.
+    The stack's rule gives the directory, which may be missing. `clock_ns` paces looks at a key.
     """
 
     def __init__(
@@ -84,8 +68,7 @@ class Params:
     def read(self, key: str) -> bytes | None:
         """Return the bytes of a parameter, None if it is not set.
 
-        Raises:
-            ParameterError: it cannot be read, or is no file of at most `LIMIT_BYTES`.
+        Raises ParameterError if it cannot be read, or is no file of at most `LIMIT_BYTES`.
         """
         now_ns = self._clock_ns()
         look = self._looks.get(key)
@@ -98,8 +81,7 @@ class Params:
     def value(self, parameter: Parameter[_T]) -> _T | None:
         """Return the value of a parameter, None if it is not set.
 
-        Raises:
-            ParameterError: As `read`, or its value is none of those it may have.
+        Raises ParameterError as `read`, or if it may not have this value.
         """
         data = self.read(parameter.key)
         if data is None:
@@ -113,7 +95,7 @@ class Params:
     def usable(self, parameter: Parameter[_T]) -> _T | None:
         """Return the value of a parameter, None if it is not set or cannot be used.
 
-        What is wrong with it is logged: a file and a value each once, however often they change.
+        Its defect is logged: a file and a value each once, however often they change.
         """
         kind = "file"
         try:
@@ -150,21 +132,13 @@ class Params:
 
 
 def _read(path: Path) -> tuple[bytes, _Identity | None]:
-    """Return the content of a file, and by what a change of it will show.
-
-    Raises:
-        OSError: it cannot be read.
-        ParameterError: it is no file, or too large.
-    """
-    # Whatever lies there must not stop the wait: a pipe without a writer would.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    """Return the content of a file, and the identity that shows a change of it."""
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ParameterError("expected a file, found a directory or a device; remove it")
-        data = os.read(descriptor, LIMIT_BYTES + 1)
-    finally:
-        os.close(descriptor)
+        with open_given(path) as file:
+            status, data = os.fstat(file.fileno()), file.read(LIMIT_BYTES + 1)
+    except NotAFileError as error:
+        problem = "expected a file, found a directory or a device; remove it"
+        raise ParameterError(problem) from error
     if len(data) > LIMIT_BYTES:
         raise ParameterError(f"expected at most {LIMIT_BYTES} bytes, found more; it is damaged")
     is_settled = abs(time.time_ns() - status.st_mtime_ns) > _TICK_NS

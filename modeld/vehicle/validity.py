@@ -1,8 +1,8 @@
-"""What every input may be, what is done when it is not, and why messages are not valid.
+"""The permitted values of every input, what replaces others, and why messages are not valid.
 
-`INPUTS` is the whole table, as data; ``docs/inputs.md`` says it for people. A violation never ends
-the daemon: the value is replaced, and where the row says so the messages are marked not valid, with
-a reason. See ADR 0020.
+`INPUTS` is the whole table, as data; ``docs/inputs.md`` documents it for people. A violation never
+ends the daemon: the value is replaced, and where the row says so the messages are marked not valid,
+with a reason. See ADR 0020.
 """
 
 import logging
@@ -15,61 +15,43 @@ from cereal.services import service
 from modeld.state.episodes import NS_PER_S, SHORTEST_NS
 from modeld.state.loop_state import LoopState
 
-# Others take a service as gone when its newest message is older than so many periods.
+# Other processes consider a service gone after this number of periods without a message.
 ALIVE_PERIODS: Final = 10
 # The loop looks at 20 Hz, so a service of 100 Hz is not judged finer than ten of its frames.
 SHORTEST_SILENCE_S: Final = 0.5
 
 
 class Reason(NamedTuple):
-    """Why messages are not valid.
+    """Why messages are not valid."""
 
-    Attributes:
-        kind: Stays the same while the reason does.
-        text: For a person; may hold a duration.
-    """
-
-    kind: str
-    text: str
+    kind: str  # stays the same while the reason does
+    text: str  # for a person; may hold a duration
 
 
 @dataclass(frozen=True, slots=True)
 class InputRule:
-    """One field of one service.
-
-    Attributes:
-        service: Name.
-        field: Name, with the index in a list.
-        bounds: Lowest and highest value that is believed; None: any.
-        unit: Of the bounds.
-        source: Of the bounds.
-        unseen: What holds before the first message.
-        instead: What is used in place of a value out of bounds, and after too long a silence.
-        silent_s: For how long a service that has spoken may be silent, s; None: for ever.
-        marks: A value out of bounds makes messages not valid.
-        silence_marks: So does too long a silence.
-    """
+    """One field of one service."""
 
     service: str
-    field: str
-    bounds: tuple[float, float] | None
-    unit: str
-    source: str
-    unseen: str
-    instead: str
-    silent_s: float | None = None
-    marks: bool = False
-    silence_marks: bool = False
+    field: str  # with the index in a list
+    bounds: tuple[float, float] | None  # lowest and highest accepted value; None: any
+    unit: str  # of the bounds
+    source: str  # of the bounds
+    unseen: str  # what holds before the first message
+    instead: str  # replaces a value out of bounds, and after too long a silence
+    silent_s: float | None = None  # timeout of a service that has spoken; None: for ever
+    marks: bool = False  # a value out of bounds makes messages not valid
+    silence_marks: bool = False  # so does too long a silence
 
     def allows(self, value: float) -> bool:
-        """Tell whether a value is finite and within the bounds."""
+        """Return whether a value is finite and within the bounds."""
         if self.bounds is None:
             return True
         low, high = self.bounds
         return math.isfinite(value) and low <= value <= high
 
     def describe(self, value: float) -> str:
-        """Say that a value is out of bounds."""
+        """Report that a value is out of bounds."""
         low, high = self.bounds or (0.0, 0.0)
         return (
             f"{self.service}.{self.field}: expected {low:g} to {high:g} {self.unit}, "
@@ -255,13 +237,10 @@ class Received(Protocol):
 
 
 class Freshness:
-    """Since when services that have spoken say nothing new.
+    """How long services that have spoken have been silent.
 
-    A message with the stamp of the one before is none: its sender repeats itself.
-
-    Args:
-        messages: The bus.
-        enabled: False where time runs unevenly: then no service is ever silent.
+    A message with the stamp of the one before is none: its sender repeats itself. If it is not
+    enabled, as time runs unevenly, no service is ever silent.
     """
 
     def __init__(self, messages: Received, *, enabled: bool = True) -> None:
@@ -272,11 +251,7 @@ class Freshness:
         self._services = sorted(watched & set(messages.seen)) if enabled else []
 
     def update(self, now_ns: int) -> None:
-        """Look at what came with the last update of the bus; once for each frame.
-
-        Args:
-            now_ns: Time of the loop's clock.
-        """
+        """Check the last update of the bus; once for each frame, with the loop's time."""
         messages = self._messages
         for name in self._services:
             if messages.updated[name]:
@@ -300,11 +275,9 @@ def silence(rule: InputRule, age_s: float) -> Reason:
 
 @dataclass(slots=True)
 class ValidityLog:
-    """Says on each change why messages are not valid, and keeps the reasons for others.
+    """Logs on each change why messages are not valid, and keeps the reasons for others.
 
-    Attributes:
-        logger: Where the lines go: one for each change of kinds, at most one a second.
-        state: Holds the texts of the last messages.
+    There is one line for each change of kinds, at most one a second; `state` has the last texts.
     """
 
     logger: logging.Logger
@@ -315,7 +288,7 @@ class ValidityLog:
     _good_ns: int = 0
 
     def update(self, reasons: Sequence[Reason], now_ns: int) -> None:
-        """Take the reasons of the messages that go out now; none if they are valid."""
+        """Note the reasons of the messages that go out now; none if they are valid."""
         if reasons:
             self.state.reasons = tuple(reason.text for reason in reasons)
         elif self.state.reasons or self._said is None:

@@ -6,7 +6,7 @@ the device frame levelled with the road; *view* is x right, y down, z forward (O
 
 Products and inverses are written out in sums that every processor rounds alike: those of numpy's
 linear algebra differ in their last bits from one make to the next, and where an entry should be 0
-that is all there is, so a drive's inputs could not be told from changed ones.
+these bits are the whole value, so a drive's inputs would look like changed ones.
 """
 
 import math
@@ -26,11 +26,8 @@ def pinhole_matrix(
 ) -> NDArray[np.float64]:
     """Return the 3x3 float64 intrinsic matrix without skew.
 
-    Args:
-        focal_px: Focal length in pixels, of rows of pixels.
-        cx_px: Column of the principal point.
-        cy_px: Row of the principal point.
-        focal_y_px: Of columns of pixels; None where pixels are square.
+    The focal lengths in pixels are of rows and of columns, None if pixels are square; (`cx_px`,
+    `cy_px`) is column and row of the principal point.
     """
     vertical_px = focal_px if focal_y_px is None else focal_y_px
     return np.array([[focal_px, 0.0, cx_px], [0.0, vertical_px, cy_px], [0.0, 0.0, 1.0]])
@@ -60,19 +57,13 @@ def warp_matrix(
     camera_intrinsics: NDArray[np.float64],
     model_intrinsics: NDArray[np.float64],
 ) -> NDArray[np.float32]:
-    """Return the matrix from model pixels to camera pixels.
+    """Return the matrix from model pixels to camera pixels, (3, 3) float32, row-major.
 
     ``K_camera @ view_from_device @ R(euler) @ inv(K_model @ view_from_device)``: the inverse map,
-    which a warp evaluates once per destination pixel. The product is formed in float64, from both
-    matrices of intrinsics as `pinhole_matrix` makes them, the model's with square pixels.
-
-    Args:
-        device_from_calib_euler_rad: (roll, pitch, yaw), as in ``liveCalibration.rpyCalib``.
-        camera_intrinsics: 3x3, view coordinates to camera pixels.
-        model_intrinsics: 3x3, view coordinates to model pixels.
-
-    Returns:
-        (3, 3) float32, row-major.
+    which a warp evaluates once per destination pixel. The angles are (roll, pitch, yaw), as in
+    ``liveCalibration.rpyCalib``. The product is formed in float64, from both matrices of intrinsics
+    (3x3, view coordinates to pixels) as `pinhole_matrix` makes them, the model's with square
+    pixels.
     """
     rotation = rot_from_euler(device_from_calib_euler_rad)[np.ix_(_VIEW_AXES, _VIEW_AXES)]
     camera_from_view = matrix_product(camera_intrinsics, rotation)

@@ -1,4 +1,4 @@
-"""The directory of what the runtime can make again: built programs, PoCL's files, the linker."""
+"""The cache directory, for files made by the runtime: built programs, PoCL's files, the linker."""
 
 import functools
 import logging
@@ -11,7 +11,7 @@ from runtime.files.whole_file import replacing
 
 logger = logging.getLogger(__name__)
 
-# Several times what the first build of a driving program writes.
+# Several times the size of the first build of a driving program.
 MIN_FREE_BYTES: Final = 64 << 20
 # How names of files begin that are not whole yet.
 NEW: Final = ".new-"
@@ -40,11 +40,10 @@ def is_usable(directory: Path) -> bool:
 def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a file of the cache directory; writers of the same one race, each leaves it whole.
 
-    Raises:
-        OSError: it cannot be written.
+    Raises OSError if it cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Not synchronised with the disk: what a crash damages is found on reading, and made again.
+    # Not synchronised with the disk: a reader finds damage by a crash, and makes the entry again.
     with replacing(path, NEW, mode) as file:
         file.write(content)
 
@@ -71,11 +70,9 @@ def _wanted() -> Path:
 
 @functools.cache
 def temporary_dir(wanted: str, variable: str) -> Path:
-    """Return a directory of this process in place of one that is of no use, and say so.
+    """Return a directory of this process in place of the unusable one, and log it.
 
-    Args:
-        wanted: the directory of no use.
-        variable: the environment variable that names another one.
+    `variable` is the environment variable that names another one.
     """
     directory = tempfile.TemporaryDirectory(prefix="modeld-cache-")
     _KEEP.append(directory)

@@ -34,10 +34,8 @@ _STALE_NS: Final = 3600 * 10**9
 class EntryStore:
     """Bytes by key on disk; nothing in it is needed, so no failure of the disk is an error.
 
-    Args:
-        directory: made private (0700) if it is missing; not used if others can write to it.
-        what: one entry, as messages name it.
-        max_bytes, max_files: bounds on everything in it.
+    The directory is made private (0700) if it is missing, and not used if others can write to it.
+    `what` is one entry, as messages name it. `max_bytes` and `max_files` bound everything in it.
     """
 
     def __init__(
@@ -139,7 +137,7 @@ class EntryStore:
 
 @functools.lru_cache(maxsize=8)
 def _warn_shared(directory: Path, what: str) -> None:
-    """Say it once, not for every entry."""
+    """Log it once, not for every entry."""
     logger.warning(
         "%s: another user owns it or can write to it, so no %s is cached there; expected mode 0700",
         directory,

@@ -1,4 +1,4 @@
-"""Files that somebody named: opened without waiting for a pipe, or reading a device without end."""
+"""Files named by others: opened without waiting for a pipe, or copied to private memory."""
 
 import contextlib
 import ctypes
@@ -39,13 +39,9 @@ def what_is(mode: int) -> str:
 def open_given(path: Path, max_bytes: int | None = None) -> BinaryIO:
     """Open an ordinary file for reading; links are followed.
 
-    Args:
-        path: of the file.
-        max_bytes: a longer file is refused; None: any length.
-
     Raises:
         NotAFileError: it is a directory, device, FIFO or socket.
-        OSError: it cannot be opened, or is too long (EFBIG).
+        OSError: it cannot be opened, or is longer than `max_bytes` (EFBIG).
     """
     # Opening some devices does something, so nothing but a file is opened at all.
     _check(path, path.stat(), max_bytes)
@@ -60,11 +56,7 @@ def open_given(path: Path, max_bytes: int | None = None) -> BinaryIO:
 
 
 def read_given(path: Path, max_bytes: int) -> bytes:
-    """Return what is in an ordinary file of at most so many bytes.
-
-    Raises:
-        NotAFileError, OSError: as `open_given`.
-    """
+    """Return the content of an ordinary file of at most `max_bytes`; raise as `open_given`."""
     with open_given(path, max_bytes) as file:
         # It may have grown, and files of /proc have no size.
         content = file.read(max_bytes + 1)
@@ -84,14 +76,9 @@ def _too_long(path: Path, size: int, max_bytes: int) -> OSError:
     return OSError(errno.EFBIG, f"expected at most {max_bytes} bytes, found {size}", str(path))
 
 
-# ----------------------------------------------------------------------------------------------
-# A file as private memory of this process: once it is there, nothing depends on the file any
-# more.
-#
+# --- A file as private memory of this process, which no longer depends on the file ------------
 #     reader   | chunk 0 | chunk 1 | chunk 2 | ...          a thread of its own
 #     caller             | decodes what is there, and hashes chunk after chunk
-#
-# Used by `runtime.format.artifact` only.
 
 # Larger chunks leave the last one to be hashed alone, smaller ones cost more hand-overs; 1 to 4 MiB
 # took the same time with a file of 64 MB.
@@ -105,22 +92,14 @@ class FileChangedError(Exception):
 class PrivateCopy:
     """The memory that a file is copied to, while that goes on.
 
-    Use it in a `with` block: whatever ends the block ends the copying, too.
-
-    Attributes:
-        memory: as long as the file; bytes are those of the file as far as `wait` says so.
-        size: bytes.
+    Use it in a `with` block: whatever ends the block ends the copying, too. `memory` has the `size`
+    of the file; its bytes are the file's as far as `wait` says so.
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        """Open a file.
+        """Open an ordinary file; one longer than `max_bytes` gives an empty `memory` and a `size`.
 
-        Args:
-            path: of an ordinary file.
-            max_bytes: a longer one is not copied: `memory` is then empty, `size` is the file's.
-
-        Raises:
-            OSError: it cannot be opened, is no ordinary file, or there is no memory for it.
+        Raises OSError if it cannot be opened, is no ordinary file, or there is no memory for it.
         """
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(open_given(path))
@@ -129,7 +108,7 @@ class PrivateCopy:
             wanted = self.size if self.size <= max_bytes else 0
             self.memory = _private_memory(wanted)
             pool = ThreadPoolExecutor(1, "modeld-read")
-            # Chunks that nobody will wait for are not read.
+            # Chunks that are no longer needed are not read.
             opened.callback(pool.shutdown, cancel_futures=True)
             self._chunks: list[Future[None]] = [
                 pool.submit(self._read, start, min(start + CHUNK_BYTES, wanted))
@@ -169,11 +148,7 @@ class PrivateCopy:
             chunk.result()
 
     def pieces(self, start: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of bytes from `start` to the end, each when it is there.
-
-        Raises:
-            OSError, FileChangedError: as `wait`.
-        """
+        """Yield ranges of bytes from `start` to the end, each when it is there; raise as `wait`."""
         while start < len(self.memory):
             end = min(len(self.memory), (start // CHUNK_BYTES + 1) * CHUNK_BYTES)
             self.wait(end)
@@ -185,7 +160,7 @@ class PrivateCopy:
         libc = ctypes.CDLL(None, use_errno=True)
         with memoryview(self.memory) as view:
             address = ctypes.addressof(ctypes.c_char.from_buffer(view))
-        # What it returns is not looked at: a process that may not protect its memory can run.
+        # The result is ignored: a process that may not protect its memory can run.
         libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(len(self.memory)), mmap.PROT_READ)
 
 

@@ -1,7 +1,7 @@
-"""Output files: written beside their place and put there, so that they are whole or not there.
+"""Output files: written next to their place and renamed, so that they are whole or missing.
 
-What replaces a file by renaming replaces whatever has its name: a symbolic link, or for root a
-device. So links are followed first, and what is no ordinary file is refused. Everything that writes
+Renaming replaces anything that has the name: a symbolic link, or for root a device. So links are
+followed first, and anything but an ordinary file is refused. Everything that writes
 a file for a user goes through here (`cereal.log_writer` does the same by itself: it knows no
 runtime).
 """
@@ -25,9 +25,6 @@ MAX_PREFIX: Final = 40
 
 def target_of(path: str | os.PathLike[str]) -> Path:
     """Return where a file of this name lies: symbolic links are followed, missing files too.
-
-    Args:
-        path: of an output.
 
     Raises:
         NotAFileError: it leads to a directory, device, pipe or socket, or to a stream of this
@@ -58,9 +55,6 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     The file is on the disk before it gets its name, and has the permissions of the umask.
 
-    Args:
-        path: of the output, as `target_of` takes it.
-
     Raises:
         NotAFileError: see `target_of`.
         OSError: the file cannot be written; nothing is left. Its `filename` is always set.
@@ -86,13 +80,8 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 def replacing(target: Path, prefix: str, mode: int) -> Iterator[BinaryIO]:
     """Open a new file beside a target, which it replaces when the block ends without an exception.
 
-    Args:
-        target: an ordinary file, or where none is.
-        prefix: of the new file's name until then.
-        mode: permissions of the file.
-
-    Raises:
-        OSError: the file cannot be written; nothing is left.
+    Its name begins with `prefix` until then. The target is an ordinary file or missing. If the file
+    cannot be written, raises OSError and leaves nothing.
     """
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=".tmp")
     temporary = Path(name)

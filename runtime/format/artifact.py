@@ -29,15 +29,10 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Digests(NamedTuple):
-    """What an artifact is known by, hexadecimal.
+    """The digests of an artifact, hexadecimal."""
 
-    Attributes:
-        artifact: sha256 of the manifest, which holds the digest of the data; of this very file.
-        program: see `program_digest`; of all files that hold this program.
-    """
-
-    artifact: str
-    program: str
+    artifact: str  # sha256 of the manifest, which holds the data's digest; of this very file
+    program: str  # see `program_digest`; of all files that hold this program
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +49,12 @@ class Artifact:
 def write_artifact(
     path: str | os.PathLike[str], manifest: Mapping[str, Any], data: bytes | memoryview
 ) -> Digests:
-    """Write an artifact atomically: the file appears complete or not at all.
+    """Write an artifact atomically and return its digests.
 
-    Args:
-        path: where to; an existing file is replaced, a symbolic link is followed.
-        manifest: the manifest (docs/formats/artifact.md) of builtin types; `sha256` and
-            `data_size` are filled in here, values already there are ignored.
-        data: weights and reset values; every offset in the manifest is relative to its start.
-
-    Returns:
-        Its digests, hexadecimal.
+    The file replaces an existing one, and appears complete or not at all. A symbolic link is
+    followed. The manifest (docs/formats/artifact.md) is of builtin types; `sha256` and `data_size`
+    are filled in here, whatever they were. `data` holds weights and reset values; every offset in
+    the manifest is relative to its start.
 
     Raises:
         ArtifactError: the manifest is not valid (nothing is written), the target is no ordinary
@@ -111,13 +102,9 @@ def program_digest(raw: Mapping[str, Any]) -> str:
 
     Two compilations of one model for one kind of device have the same, though a driver makes other
     binaries each time: binaries are left out, with the device and driver that they are for, and so
-    is `lineage`, which says where a model came from and not what it does. The weights are in it.
-
-    Args:
-        raw: the manifest, with the digest of the data.
-
-    Raises:
-        PlainPickleError: it is no plain data.
+    is `lineage`, which says where a model came from and not what it does. The manifest `raw` must
+    have the digest of the data, so the weights count. Raises PlainPickleError if it is no plain
+    data.
     """
     program = {key: value for key, value in raw.items() if key != "lineage"}
     program["programs"] = [{**one, "binary": b""} for one in raw["programs"]]
@@ -127,10 +114,9 @@ def program_digest(raw: Mapping[str, Any]) -> str:
 
 
 def from_memory(manifest: Mapping[str, Any], data: bytes | memoryview) -> Artifact:
-    """Return an artifact that never was a file; `sha256` and `data_size` are filled in.
+    """Return an artifact that never was a file; raise ArtifactError if its manifest is not valid.
 
-    Raises:
-        ArtifactError: the manifest is not valid.
+    `sha256` and `data_size` are filled in.
     """
     view = memoryview(data).cast("B").toreadonly()
     raw = _with_digests(manifest, {"manifest": _ZERO_DIGEST, "data": _ZERO_DIGEST}, view.nbytes)
@@ -140,17 +126,9 @@ def from_memory(manifest: Mapping[str, Any], data: bytes | memoryview) -> Artifa
 def read_artifact(path: str | os.PathLike[str]) -> Artifact:
     """Read and check an artifact file: structure, every range, and both digests.
 
-    What is checked is a private copy, and nobody can write to it: whatever happens to the file
-    while it is read or afterwards, the artifact is what its digests say, or is refused.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The artifact; its data is a read-only view of the copy.
-
-    Raises:
-        ArtifactError: one line that names the file and the first thing that is wrong.
+    The checked bytes are a private, read-only copy: whatever happens to the file while it is read
+    or afterwards, the artifact is what its digests say, or is refused. Raises ArtifactError: one
+    line that names the file and the first thing that is wrong.
     """
     where = Path(path)
     try:
@@ -173,7 +151,7 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
 
 
 def is_artifact(start: bytes) -> bool:
-    """Tell whether a file that begins with `start` (64 bytes suffice) may be an artifact."""
+    """Return whether a file that begins with `start` (64 bytes suffice) may be an artifact."""
     return start[:2] == b"\x80\x05"
 
 
@@ -212,11 +190,7 @@ def _read_copy(copy: PrivateCopy, path: Path) -> Artifact:
 
 
 def _decode_header(copy: PrivateCopy) -> tuple[Any, int]:
-    """Return the manifest and its bytes; it is decoded before all of the file is there.
-
-    Raises:
-        ArtifactError: there is none.
-    """
+    """Return the manifest and its bytes; it is decoded before all of the file is there."""
     usual = min(copy.size, _USUAL_HEADER_BYTES)
     copy.wait(usual)
     if not is_artifact(copy.memory[:64]):
@@ -240,8 +214,8 @@ def _decode_header(copy: PrivateCopy) -> tuple[Any, int]:
 def _check_manifest_digest(raw: dict[str, Any], header: bytes) -> str:
     """Return the manifest's digest after comparing it.
 
-    It is computed over the header with the digest's own hex text replaced by zeros, which is what
-    the writer hashed; a text of 64 hex digits occurs a second time only by forgery.
+    The writer hashed the header with zeros in place of this digest's 64 hex digits, which occur a
+    second time only by forgery.
     """
     digests = raw.get("sha256")
     if type(digests) is not dict or any(

@@ -23,7 +23,7 @@ LATERAL_DELAYS: Final = ("liveDelay", "steerActuatorDelay")
 STOP_RULES: Final = ("plan", "speed")
 LANE_CHANGE_MACHINES: Final = ("A", "B")
 META_WIDTHS: Final = (48, 53, 55)
-# What the host computes for each frame, beside frames, matrices and desires: name -> shape.
+# Inputs that the host computes for each frame besides frames, matrices, desires: name -> shape.
 HOST_INPUTS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {"traffic_convention": (1, 2), "lateral_control_params": (1, 2), "action_t": (1, 2)}
 )
@@ -35,55 +35,36 @@ MAX_MODELS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ModelPart:
-    """One ONNX model of an interface.
+    """One ONNX model of an interface."""
 
-    Attributes:
-        role: such as "vision", "policy", "on_policy", "off_policy", "supercombo".
-        checkpoint: which training run it comes from; "" if it does not say.
-        width: of its output vector `<role>_outputs`, float32 (1, width).
-        slices: head -> (start, stop) of that vector; 0 <= start < stop <= width.
-        inputs: ONNX input -> (shape, dtype).
-    """
-
-    role: str
-    checkpoint: str
-    width: int
-    slices: Mapping[str, tuple[int, int]]
-    inputs: Mapping[str, tuple[tuple[int, ...], str]]
+    role: str  # such as "vision", "policy", "on_policy", "off_policy", "supercombo"
+    checkpoint: str  # which training run it comes from; "" if unknown
+    width: int  # of its output vector `<role>_outputs`, float32 (1, width)
+    slices: Mapping[str, tuple[int, int]]  # head -> (start, stop), 0 <= start < stop <= width
+    inputs: Mapping[str, tuple[tuple[int, ...], str]]  # ONNX input -> (shape, dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRule:
     """How the two camera views are made.
 
-    Attributes:
-        mode: "bilinear" (fixed point, pixel centres kept in chroma) or "nearest".
-        gap: frames between the two images that a model sees: 1 (50 ms) or 4 (200 ms); 0 where the
-            model keeps its images itself and takes only the newest ones.
+    `gap` is the number of frames between the two images that a model sees: 1 (50 ms) or 4 (200 ms);
+    0 if the model keeps its images itself and takes only the newest ones.
     """
 
-    mode: str
+    mode: str  # "bilinear" (fixed point, pixel centres kept in chroma) or "nearest"
     gap: int
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryRule:
-    """A history that the device keeps, one row a frame, and that a model sees in samples.
+    """A history that the device keeps, one row a frame, and that a model sees in samples."""
 
-    Attributes:
-        length: samples that the model sees.
-        step: frames between samples; for desires the maximum of so many rows is taken.
-        current: whether the row of a frame is stored before the model sees the history; else after.
-        newest: whether the last sample is the newest row; else the first is the oldest.
-        scale: what a row is multiplied by before it is stored (0 for inputs that were switched
-            off); 1 but for past curvatures.
-    """
-
-    length: int
-    step: int
-    current: bool
-    newest: bool
-    scale: float = 1.0
+    length: int  # samples that the model sees
+    step: int  # frames between samples; for desires the maximum of so many rows
+    current: bool  # a frame's row is stored before the model sees the history; else after
+    newest: bool  # the last sample is the newest row; else the first is the oldest
+    scale: float = 1.0  # of a row as stored: 0 for inputs switched off, 1 but for past curvatures
 
     @property
     def frames(self) -> int:
@@ -101,68 +82,41 @@ class ActionRule:
     """How the driving command is made of the outputs.
 
     The lateral delay is that of the source, and `lateral_delay_extra_s` and `lat_smooth_s` more;
-    the longitudinal one that of the car and `long_smooth_s`. A command takes effect
-    `frame_delay_s` after the delay.
-
-    Attributes:
-        lateral: head that curvature comes from.
-        longitudinal: head that acceleration comes from; "none" leaves it empty.
-        lateral_delay: message and field it comes from.
-        lateral_delay_extra_s: seconds.
-        frame_delay_s: seconds.
-        lat_smooth_s, long_smooth_s: time constants of the filters; 0 for none.
-        hold_below_mps: at most at this speed the curvature is held; 0 for never.
-        stop: "plan" (planned speeds) or "speed" (speed and acceleration now).
-        clip_speed: speeds below 0 count as 0 before use.
+    the longitudinal one that of the car and `long_smooth_s`. A command takes effect `frame_delay_s`
+    after the delay.
     """
 
-    lateral: str
-    longitudinal: str
-    lateral_delay: str
+    lateral: str  # head that curvature comes from
+    longitudinal: str  # head that acceleration comes from; "none" leaves it empty
+    lateral_delay: str  # message and field it comes from
     lateral_delay_extra_s: float
     frame_delay_s: float
-    lat_smooth_s: float
-    long_smooth_s: float
-    hold_below_mps: float
-    stop: str
-    clip_speed: bool
+    lat_smooth_s: float  # time constant of the filter; 0 for none
+    long_smooth_s: float  # as `lat_smooth_s`
+    hold_below_mps: float  # up to this speed the curvature is held; 0 for never
+    stop: str  # "plan" (planned speeds) or "speed" (speed and acceleration now)
+    clip_speed: bool  # speeds below 0 count as 0 before use
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """All that compiler and daemon need to know of a driving model.
+    """All that compiler and daemon need to know of a driving model."""
 
-    Attributes:
-        name: of the revision, see `modeld make-model --list-interfaces`.
-        reason: how it was chosen, for people.
-        models: in the order in which they run in a frame; a head in two is the later one's.
-        image: of both views.
-        desire: history of desires; None where the model keeps it itself.
-        features: history of `hidden_state`; None where the model keeps it itself.
-        curvature: history of the model's own curvatures; None for none.
-        states: ONNX inputs that the model hands on to the next frame as `next_<name>`.
-        host_inputs: names of HOST_INPUTS that the program takes.
-        drop_policy: of DROP_POLICIES.
-        action: the driving command.
-        meta: width of the head `meta`, which tells its columns.
-        lane_change: of LANE_CHANGE_MACHINES.
-        big: the flag of messages.
-    """
-
-    name: str
-    reason: str
+    name: str  # of the revision, see `modeld make-model --list-interfaces`
+    reason: str  # how it was chosen, for people
+    # In the order in which they run; a head in two is the later one's.
     models: tuple[ModelPart, ...]
     image: ImageRule
-    desire: HistoryRule | None
-    features: HistoryRule | None
-    curvature: HistoryRule | None
-    states: tuple[str, ...]
-    host_inputs: tuple[str, ...]
-    drop_policy: str
+    desire: HistoryRule | None  # history of desires; None if the model keeps it
+    features: HistoryRule | None  # history of `hidden_state`; None if the model keeps it
+    curvature: HistoryRule | None  # history of the model's own curvatures; None for none
+    states: tuple[str, ...]  # ONNX inputs that come back as `next_<name>` for the next frame
+    host_inputs: tuple[str, ...]  # names of HOST_INPUTS that the program takes
+    drop_policy: str  # of DROP_POLICIES
     action: ActionRule
-    meta: int
-    lane_change: str
-    big: bool = False
+    meta: int  # width of the head `meta`, which determines its columns
+    lane_change: str  # of LANE_CHANGE_MACHINES
+    big: bool = False  # the flag of messages
 
     def plain(self) -> dict[str, Any]:
         """Return the form for manifest and JSON: dicts, lists, text and numbers."""
@@ -189,8 +143,7 @@ def plain_value(value: Any) -> Any:
 def parse_interface(value: object) -> Interface:
     """Return the interface that `Interface.plain` wrote, every field checked.
 
-    Raises:
-        ArtifactError: a field is missing, of another type or out of range.
+    Raises ArtifactError if a field is missing, of another type or out of range.
     """
     where = "metadata.interface"
     if isinstance(value, str):
@@ -231,11 +184,7 @@ def parse_interface(value: object) -> Interface:
 
 
 def parse_part(value: object, where: str) -> ModelPart:
-    """Return the part that `Interface.plain` wrote under `where`, every field checked.
-
-    Raises:
-        ArtifactError: a field is missing, of another type or out of range.
-    """
+    """Return the part that `Interface.plain` wrote under `where`; checks as `parse_interface`."""
     fields = Fields(value, where)
     width = fields.number("width", 1, MAX_WIDTH)
     slices: dict[str, tuple[int, int]] = {}

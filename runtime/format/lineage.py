@@ -1,4 +1,4 @@
-"""Where a model came from, as its artifact says it: short texts by short names.
+"""The origin of a model, stored in its artifact: short texts by short names.
 
 The compiler writes who made the ONNX files and what these say of themselves, and the notes of who
 compiled them (`modeld compile --note`). Nothing is computed from it (docs/formats/artifact.md).
@@ -27,12 +27,10 @@ def lineage_problem(key: str, value: str) -> str:
 
 
 def fitted(facts: Mapping[str, str], room: int = MAX_ENTRIES) -> dict[str, str]:
-    """Return what others wrote in the form that an artifact has, by name, the same each time.
+    """Return foreign `facts` in the form that an artifact has, by name, the same each time.
 
-    Args:
-        facts: of any number, length and characters.
-        room: so many are kept, the first ones by name. Those whose name does not fit are left out;
-            of a value that does not fit its length and digest stay.
+    At most `room` are kept, the first ones by name. Those whose name does not fit are left out; a
+    value that does not fit is replaced by its length and digest.
     """
     found: dict[str, str] = {}
     for key, value in sorted(facts.items()):
@@ -47,8 +45,7 @@ def fitted(facts: Mapping[str, str], room: int = MAX_ENTRIES) -> dict[str, str]:
 def parse_lineage(top: Fields) -> dict[str, str]:
     """Check the key `lineage` of a manifest, which may be missing, and return it.
 
-    Raises:
-        ArtifactError: it has too many entries, or one that is no short printable text.
+    Raises ArtifactError if it has too many entries, or one that is no short printable text.
     """
     if "lineage" not in top.value:
         return {}

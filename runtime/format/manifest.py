@@ -120,7 +120,7 @@ class KernelSpec:
     flops: int
     bytes_moved: int
     function: int  # number in the megakernel, -1: it has none
-    writes: int  # so many of `args`, the first ones, are written
+    writes: int  # number of `args`, the first ones, that are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +135,7 @@ class EntrySpec:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A checked manifest; `raw` is the dictionary it was read from.
-
-    `self_test` is empty where the artifact has none, `lineage` where it tells of none.
-    """
+    """A checked manifest; `raw` is its dictionary. `self_test` and `lineage` may be empty."""
 
     name: str
     kind: str
@@ -162,9 +159,9 @@ class Manifest:
 
 
 def is_strict(metadata: Mapping[str, Any]) -> bool:
-    """Return whether a program of this metadata gives the same bytes on every CPU that it is for.
+    """Return whether this program gives the same bytes on every CPU that it is for.
 
-    That is what `modeld compile --numerics strict` writes (docs/numerics.md).
+    `modeld compile --numerics strict` writes such programs (docs/numerics.md).
     """
     return bool(metadata.get("numerics") == "strict")
 
@@ -172,8 +169,7 @@ def is_strict(metadata: Mapping[str, Any]) -> bool:
 def check_identity(raw: object) -> None:
     """Check magic, format and ABI first, so that a future artifact is called that, not damaged.
 
-    Raises:
-        ArtifactError: not a manifest, or one of a format or ABI this runtime does not read.
+    Raises ArtifactError if it is no manifest, or this runtime does not read its format or ABI.
     """
     top = Fields(raw, "manifest")
     if top.value.get("magic") != MAGIC:
@@ -191,12 +187,8 @@ def check_identity(raw: object) -> None:
 def parse_manifest(raw: object) -> Manifest:
     """Check a manifest dictionary completely and return its typed form.
 
-    Args:
-        raw: the dictionary, as decoded from the file or as the compiler made it. `sha256` and
-            `data_size` may be missing on the compiler's side only in `write_artifact`.
-
-    Raises:
-        ArtifactError: names the first field that is missing, mistyped or out of range.
+    `sha256` and `data_size` may be missing in `write_artifact` only. Raises ArtifactError, which
+    names the first field that is missing, mistyped or out of range.
     """
     check_identity(raw)
     top = Fields(raw, "manifest")

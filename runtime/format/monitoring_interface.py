@@ -60,21 +60,13 @@ OPTIONAL_HEADS: Final[Mapping[str, int]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class MonitoringInterface:
-    """All that compiler and daemon need to know of a driver monitoring model.
+    """All that compiler and daemon need to know of a driver monitoring model."""
 
-    Attributes:
-        name: of the revision.
-        reason: how it was chosen, for people.
-        model: inputs `input_img` and `calib`, and the heads in the output vector.
-        image_mode: of IMAGE_MODES.
-        stds: of STD_RULES.
-    """
-
-    name: str
-    reason: str
-    model: ModelPart
-    image_mode: str
-    stds: str
+    name: str  # of the revision
+    reason: str  # how it was chosen, for people
+    model: ModelPart  # inputs `input_img` and `calib`, and the heads in the output vector
+    image_mode: str  # of IMAGE_MODES
+    stds: str  # of STD_RULES
 
     def plain(self) -> dict[str, Any]:
         """Return the form for manifest and JSON: dicts, lists, text and numbers."""
@@ -85,10 +77,7 @@ class MonitoringInterface:
 def head_problems(slices: Mapping[str, tuple[int, int]]) -> list[str]:
     """Return what is wrong with the heads of a model, one phrase each; [] for nothing.
 
-    Heads that no message has a field for may be there.
-
-    Args:
-        slices: head -> (start, stop).
+    `slices` is head -> (start, stop). Heads without a field in the message are permitted.
     """
     problems = []
     for name, width in {**HEADS, **OPTIONAL_HEADS}.items():
@@ -105,9 +94,8 @@ def head_problems(slices: Mapping[str, tuple[int, int]]) -> list[str]:
 def parse_monitoring_interface(value: object) -> MonitoringInterface:
     """Return the interface that `MonitoringInterface.plain` wrote, every field checked.
 
-    Raises:
-        ArtifactError: a field is missing, of another type or out of range, or a head that the
-            message needs is not there or has another width.
+    Raises ArtifactError if a field is missing, of another type or out of range, or a head that the
+    message needs is missing or has another width.
     """
     where = "metadata.interface"
     top = Fields(value, where)

@@ -31,12 +31,9 @@ def encode(value: object) -> bytes:
     shares a string object and the other does not. Nothing is memoized here, so equal values give
     equal bytes, which "compiling twice gives the same file" relies on.
 
-    Args:
-        value: None, bool, int (64 bit), float, str, bytes, and list, tuple, dict (str keys) of
-            these, nested at most MAX_DEPTH deep.
-
-    Raises:
-        PlainPickleError: another type (numpy scalars too) or a value out of range; says where.
+    The value is None, bool, int (64 bit), float, str, bytes, or list, tuple, dict (str keys) of
+    these, nested at most MAX_DEPTH deep. PlainPickleError says where another type (numpy scalars
+    too) or a value out of range is.
     """
     out = bytearray(b"\x80\x05")
     _encode_into(out, value, "manifest", 0)
@@ -122,11 +119,9 @@ def _encode_sized(out: bytearray, short: bytes, long: bytes, payload: bytes) -> 
 def decode(data: bytes | mmap.mmap, limit: int | None = None) -> tuple[Any, int]:
     """Decode one plain-data pickle at the start of `data`, reading at most `limit` bytes.
 
-    Also reads what `pickle.dumps(value, protocol=5)` writes for plain data, except that a
-    container may not occur twice (a reference to a list or dict is refused, so no cycles).
-
-    Returns:
-        The value, and the number of bytes up to and including the STOP opcode.
+    Returns the value and the number of bytes up to and including the STOP opcode. Also reads what
+    `pickle.dumps(value, protocol=5)` writes for plain data, except that a container may not occur
+    twice (a reference to a list or dict is refused, so no cycles).
 
     Raises:
         PlainPickleError: an opcode outside the whitelist, a truncated or oversized argument, a
@@ -170,7 +165,7 @@ class _Decoder:
                         f"opcode 0x{code:02x} at byte {self.position - 1} is not plain data"
                     )
                 handler(self)
-        # A stack that runs empty is a defect of the file, told as such and not as an IndexError.
+        # A stack that runs empty is a defect of the file, not an IndexError.
         except (IndexError, struct.error):
             raise PlainPickleError(f"it ends or unwinds early at byte {self.position}") from None
         except UnicodeDecodeError:

@@ -1,7 +1,8 @@
-"""What a manifest says of the code of a kernel, checked; used by `runtime.format.manifest` only.
+"""Parts of a manifest, checked: the code of kernels, images, the megakernel, the self-test.
 
-The key is for whoever looks at an artifact: running it needs none of this. Loading only compares
-how many images a kernel reads and writes with what the device takes.
+The key `code` is for the reader of an artifact: running it needs none of this. Loading only
+compares how many images a kernel reads and writes with the device's limits. All functions raise
+ArtifactError, which names the first field that is missing, mistyped or out of range.
 """
 
 import math
@@ -21,16 +22,7 @@ _COUNTS: Final = ("local_bytes", "image_reads", "gated_reads", "image_writes")
 
 
 def check_code(kernel: Fields, source: str, args: int) -> int:
-    """Check the key `code` of a kernel, which may be missing; return how many arguments it writes.
-
-    Args:
-        kernel: the fields of the kernel.
-        source: of its program.
-        args: how many arguments it has.
-
-    Raises:
-        ArtifactError: a field is missing, mistyped or out of range.
-    """
+    """Check a kernel's key `code`, which may be missing; return how many of `args` it writes."""
     if "code" not in kernel.value:
         return 1
     code = Fields(kernel.get("code", dict), f"{kernel.where}.code")
@@ -45,11 +37,8 @@ def check_code(kernel: Fields, source: str, args: int) -> int:
     return writes
 
 
-# --- Images in the buffer table of an artifact: what the manifest says of one, checked --------
-#
+# --- Images in the buffer table; a texel is four elements (CL_RGBA) ---------------------------
 #     {"kind": "image", "dtype": "float16", "image": [width, height], ...}
-#
-# A texel is four elements (CL_RGBA). Needs no device.
 
 KEY: Final = "image"
 KIND: Final = "image"  # an intermediate; a weight may be an image too
@@ -67,17 +56,7 @@ class ImageSpec:
 
 
 def parse_image(fields: Fields, kind: str, dtype: str, size: int) -> ImageSpec | None:
-    """Return the image that a buffer is, None if it is none.
-
-    Args:
-        fields: of the buffer.
-        kind: of the buffer.
-        dtype: of its elements.
-        size: in bytes.
-
-    Raises:
-        ArtifactError: the field is missing, does not belong there, or does not fit the size.
-    """
+    """Return the image that a buffer of `size` bytes is, None if it is none."""
     if KEY not in fields.value:
         if kind == KIND:
             raise ArtifactError(f"{fields.where}: kind {KIND} without its width and height")
@@ -99,12 +78,9 @@ def parse_image(fields: Fields, kind: str, dtype: str, size: int) -> ImageSpec |
     return ImageSpec(extent[0], extent[1])
 
 
-# --- The megakernel of a manifest, typed and checked; used by `runtime.format.manifest` only
-# ---------
-#
+# --- The megakernel ---------------------------------------------------------------------------
 #     "replay": {"program": 2, "functions": [{"name": "map_1f", "args": 3}, ...]}
 #     "kernels": [{..., "function": 0}, ...]
-#
 # A kernel names its function by number; name and number of arguments must be those of the function,
 # so a damaged number cannot make one function read the arguments of another.
 
@@ -131,11 +107,7 @@ class MegakernelSpec:
 
 
 def parse_megakernel(raw: dict[str, Any], program_count: int) -> MegakernelSpec | None:
-    """Return what the key `replay` says; None where it is missing or empty.
-
-    Raises:
-        ArtifactError: a field is missing, mistyped or out of range.
-    """
+    """Return the content of the key `replay`; None if it is missing or empty."""
     if "replay" not in raw or raw["replay"] == {}:
         return None
     fields = Fields(raw["replay"], "replay")
@@ -152,16 +124,9 @@ def parse_function(
     size: tuple[int, int, int],
     images: Sequence[bool],
 ) -> int:
-    """Return the number of a kernel's function, -1 where it is launched by itself.
+    """Return the number of a kernel's function, -1 if it is launched by itself.
 
-    Args:
-        fields: of the kernel.
-        megakernel: of the manifest.
-        size: its global size.
-        images: for each of its arguments, whether it is an image.
-
-    Raises:
-        ArtifactError: there is no such function, or the kernel is not what it takes.
+    `size` is its global size; `images` says for each of its arguments whether it is an image.
     """
     if "function" not in fields.value:
         return -1
@@ -190,14 +155,7 @@ def parse_function(
 
 
 def check_table(counts: Iterable[int]) -> None:
-    """Check that the table has a size that can be.
-
-    Args:
-        counts: for each record, its number of arguments.
-
-    Raises:
-        ArtifactError: it has more words than MAX_TABLE_WORDS.
-    """
+    """Check that records with these numbers of arguments have at most MAX_TABLE_WORDS words."""
     words = sum(RECORD_WORDS + count for count in counts)
     if words > MAX_TABLE_WORDS:
         raise ArtifactError(
@@ -206,19 +164,16 @@ def check_table(counts: Iterable[int]) -> None:
         )
 
 
-# ----------------------------------------------------------------------------------------------
-# What an artifact says of its self-test: seeds, and the values that the model gives for them.
-#
-# Inputs and states before a run are not stored: a rule makes them of the seed
-# (`runtime.run.selftest`). Of each output, and of each state that the entry writes, evenly spaced
-# values are.
+# --- The self-test: seeds, and the values that the model gives for them -----------------------
+# A rule derives inputs and states before a run from the seed (`runtime.run.selftest`). Stored are
+# evenly spaced values of each output, and of each state that the entry writes.
 
 RULE: Final = 1  # how inputs and states are made of a seed, and which values are kept
 # Values of one array that are kept: all of an output of the driving models (2576 at most). A prime,
 # so that the step through larger arrays does not meet the same column of each row.
 MAX_VALUES: Final = 4093
 MAX_VECTORS: Final = 16
-# What was measured: an array, or one that stays on the device.
+# Measured values: an array, or one that stays on the device.
 KINDS: Final = ("output", "state")
 # Of expected values that are all zero, this much is no difference.
 SMALLEST_PEAK: Final = 1e-6
@@ -229,23 +184,14 @@ Ports = Mapping[str, Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]]]
 
 @dataclass(frozen=True, slots=True)
 class ExpectedValues:
-    """Values of one output or state after a run.
+    """Values of one output or state after a run."""
 
-    Attributes:
-        kind: "output" or "state".
-        name: of it.
-        shape: of the whole array.
-        values: those at `positions(size)`, of its dtype.
-        tolerance: of floats a share of the largest expected value, of integers a difference.
-        share: so many of the values, as a share of all, may be further off.
-    """
-
-    kind: str
+    kind: str  # "output" or "state"
     name: str
-    shape: tuple[int, ...]
-    values: NDArray[Any]
-    tolerance: float
-    share: float
+    shape: tuple[int, ...]  # of the whole array
+    values: NDArray[Any]  # those at `positions(size)`, of its dtype
+    tolerance: float  # of floats a share of the largest expected value, of integers a difference
+    share: float  # of the values that may be further off
 
     def plain(self) -> dict[str, Any]:
         """Return it as the manifest has it."""
@@ -261,19 +207,13 @@ class ExpectedValues:
 
 @dataclass(frozen=True, slots=True)
 class TestVector:
-    """One run: states and inputs of a seed, and what must come of them.
-
-    Attributes:
-        seed: what states and inputs are made of.
-        entry: that is run.
-        expected: of each output, and of each state that the entry writes.
-    """
+    """One run: states and inputs made from a seed, and the values expected after it."""
 
     __test__ = False  # pytest takes what is called Test for one of its own
 
     seed: int
     entry: str
-    expected: tuple[ExpectedValues, ...]
+    expected: tuple[ExpectedValues, ...]  # of each output, and of each state that the entry writes
 
     def plain(self) -> dict[str, Any]:
         """Return it as the manifest has it."""
@@ -296,11 +236,7 @@ def positions(size: int) -> NDArray[np.int64]:
 
 
 def parse_vectors(manifest: Mapping[str, Any], ports: Ports) -> tuple[TestVector, ...]:
-    """Check `self_test` of a manifest and return its vectors, () where it has none.
-
-    Raises:
-        ArtifactError: names the first field that is wrong.
-    """
+    """Check `self_test` of a manifest and return its vectors, () if it has none."""
     raw = Fields(manifest.get("self_test", {}), "self_test")
     if not raw.value:
         return ()

@@ -16,7 +16,7 @@ from runtime.opencl.pocl_cache import PoclDirectory, base_of
 def _pocl_directory() -> PoclDirectory:
     """Make the directory that PoCL writes to, where the environment says or in our cache.
 
-    PoCL aborts the process where it cannot write, so the directory must be one that we made.
+    PoCL aborts the process if it cannot write there.
     """
     configured = os.environ.get("POCL_CACHE_DIR")
     base, variable = cache_dir() / "pocl", "MODELD_CACHE_DIR"

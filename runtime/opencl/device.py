@@ -25,7 +25,7 @@ _WITH_WHEEL: Final = "x86_64"
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """What is known of one OpenCL device without opening it."""
+    """The facts of one OpenCL device that need no opening of it."""
 
     index: str  # "platform:device", also accepted by choose_device
     platform: str
@@ -59,9 +59,9 @@ class DeviceInfo:
 
     @property
     def max_buffer_args(self) -> int | None:
-        """Buffers of one kernel beyond which the driver ends the process.
+        """Buffers of one kernel beyond which the driver ends the process; None if unknown.
 
-        freedreno of Mesa 25.0.7 has a table of 16 and no check; None where nothing is known.
+        freedreno of Mesa 25.0.7 has a table of 16 and no check.
         """
         is_freedreno = self.platform == "rusticl" and self.name.startswith("FD")
         return 16 if is_freedreno else None
@@ -93,8 +93,7 @@ class Device:
 def list_devices() -> list[DeviceInfo]:
     """Describe every OpenCL device, in the order `choose_device(None)` prefers them.
 
-    Devices that cannot be used are listed too, with the reason in `problem`. On a machine without
-    any OpenCL platform the list is empty.
+    `problem` says why one cannot be used. Without any OpenCL platform the list is empty.
     """
     found = [_examined(info, handle) for info, handle in _discover()]
     return sorted(found, key=lambda info: bool(info.problem))
@@ -103,12 +102,9 @@ def list_devices() -> list[DeviceInfo]:
 def choose_device(name: str | None = None) -> Device:
     """Open one device; the same device is opened once and shared.
 
-    Args:
-        name: None or "auto" (a GPU, else a CPU), "gpu", "cpu", an index "platform:device" as
-            `modeld devices` prints it, "pocl", or a part of the device's or platform's name.
-
-    Raises:
-        NoDeviceError: nothing matches, or what matches cannot be used; says which there are.
+    `name` is None or "auto" (a GPU, else a CPU), "gpu", "cpu", an index "platform:device" as
+    `modeld devices` prints it, "pocl", or a part of the device's or platform's name. Raises
+    NoDeviceError, which lists the devices, if nothing matches or the match cannot be used.
     """
     found = _discover()
     if not found:
@@ -150,7 +146,7 @@ def _open(info: DeviceInfo, handle: cl.Device) -> Device:
 
 
 def _hint() -> str:
-    """Say what to do where no device is found: a driver that does not fit into memory is none."""
+    """Return what to do if no device is found: a driver may not fit into memory."""
     machine = os.uname().machine
     hint = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
     if machine != _WITH_WHEEL:
@@ -215,10 +211,9 @@ def _discover() -> list[tuple[DeviceInfo, cl.Device]]:
 
 
 def _rank(info: DeviceInfo) -> tuple[bool, int, int]:
-    """Return what devices are sorted by.
+    """Return the sort key of devices.
 
-    PoCL is what CPUs are measured with; of several the one that comes with us, so that a machine
-    where somebody installs another one goes on as it was.
+    CPUs are measured with PoCL; our own comes first, so that installing another changes nothing.
     """
     kind = {"gpu": 0, "cpu": 1}.get(info.kind, 2)
     ours = info.is_pocl and f"; {WHEEL_VERSION}; " in info.driver

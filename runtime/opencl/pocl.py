@@ -1,8 +1,9 @@
-"""A linker for PoCL, which aborts the whole process when it finds no `ld` on PATH.
+"""Repairs for PoCL: a linker on PATH, and the right name of the CPU.
 
-PoCL turns each kernel into a shared object with the linker clang's driver finds. A machine with
-only Python has none; the `ziglang` package carries LLVM's lld, and a two-line `ld` script in our
-cache directory makes it the one PoCL finds. Used by `runtime.opencl.device` only.
+PoCL aborts the whole process when it finds no `ld` on PATH: it turns each kernel into a shared
+object with the linker that clang's driver finds. A machine with only Python has none; the `ziglang`
+package carries LLVM's lld, and a two-line `ld` script in our cache directory makes it the one PoCL
+finds. Used by `runtime.opencl.device` only.
 """
 
 import ctypes
@@ -27,10 +28,9 @@ MISSING = (
 
 
 def ensure_linker() -> bool:
-    """Make sure that PoCL will find a linker; prepend a directory to PATH if that is needed.
+    """Put a linker for PoCL on PATH if it lacks one; return whether there is one now.
 
-    Returns:
-        Whether there is one now. Where not, no PoCL device may be used (see MISSING).
+    Without one no PoCL device may be used (see MISSING).
     """
     # Python looks in a default place where PATH is not set at all; PoCL's linker driver does not.
     os.environ.setdefault("PATH", os.defpath)
@@ -60,21 +60,18 @@ def find_zig() -> Path | None:
     return None
 
 
-# --- The name by which PoCL's compiler knows the CPU, replaced where it is no good ------------
-#
-# PoCL 3.0 asks its own LLVM 14 for the name, which knows no CPU newer than itself: it says
-# `generic`, which clang then refuses, or the name of an older relative without AVX-512. The name
-# stands in the record behind a `cl_device_id`, in the word after the target triple. Both compilers
-# that PoCL runs (clang for the source, LLVM for the machine code) read it there, for each kernel.
-#
-# What is read and written here goes through the kernel (`/proc/self/mem`), so a wrong address is an
-# error and never a fault, and nothing is written unless the record is the one that was examined:
-# the driver's version is in `_TRIPLE_AT`, and the words hold the triple and the name that the
-# driver itself reports. The decision is ADR 0003.
+# --- The name by which PoCL's compiler knows the CPU, replaced if it is useless ---------------
+# PoCL 3.0 asks its own LLVM 14 for the name, which knows no CPU newer than itself: it reports
+# `generic`, which clang then refuses, or the name of an older relative without AVX-512. The name is
+# in the record behind a `cl_device_id`, in the word after the target triple. Both compilers that
+# PoCL runs (clang for the source, LLVM for the machine code) read it there, for each kernel.
+# All access goes through the kernel (`/proc/self/mem`), so a wrong address is an error and never a
+# fault. Nothing is written unless the driver's version is in `_TRIPLE_AT`, and the words hold the
+# triple and the name that the driver itself reports (ADR 0003).
 
 POCL: Final = "Portable Computing Language"
 FORCED_NAME: Final = "MODELD_POCL_CPU"
-# What the wheel `pocl_binary_distribution` 3.0 calls its version.
+# The version that the wheel `pocl_binary_distribution` 3.0 reports.
 WHEEL_VERSION: Final = "3.0-rc2"
 # Offset of the triple's pointer by driver version, read from that wheel for x86-64.
 _TRIPLE_AT: Final = {WHEEL_VERSION: 0x278}
@@ -98,8 +95,7 @@ _NAMES: Final = frozenset({_BASELINE, *(name for name, _ in _LEVELS)})
 def level_of(flags: frozenset[str]) -> str:
     """Return the best psABI level, or `VNNI`, that a CPU with these flags is, as clang names it.
 
-    Args:
-        flags: as in /proc/cpuinfo, where Linux leaves out what it does not save at a switch.
+    The flags are those in /proc/cpuinfo, which omits what Linux does not save at a switch.
     """
     best = _BASELINE
     # A level counts only if all levels below it are there, so the first gap ends the search.
@@ -141,7 +137,7 @@ def name_in_force(handle: cl.Device) -> str | None:
     except OSError as error:
         logger.debug("the record of PoCL's device cannot be read: %s", error)
         return None
-    # "OpenCL 3.0 PoCL HSTR: pthread-<triple>-<name>", with the name that LLVM told PoCL.
+    # "OpenCL 3.0 PoCL HSTR: pthread-<triple>-<name>", with the name that LLVM gave PoCL.
     reported = handle.version.strip().partition("HSTR: pthread-")[2]
     known = {reported.removeprefix(f"{triple}-"), *_NAMES, forced_name()}
     # Three signs must agree before memory is believed: the triple, what PoCL reports, and a known
@@ -151,7 +147,7 @@ def name_in_force(handle: cl.Device) -> str | None:
 
 
 def rename(handle: cl.Device, name: str) -> bool:
-    """Let the compiler take the CPU for another one from now on; whether that could be done.
+    """Let the compiler take the CPU for another one from now on; return whether that worked.
 
     Only before the device's first successful build: LLVM keeps what it made for the old name.
     """
@@ -201,7 +197,7 @@ class _Memory:
         os.pwrite(self._file, _WORD.pack(first, second), address)
 
     def text(self, address: int) -> str:
-        """Return the printable string at an address, empty where there is none within bounds."""
+        """Return the printable string at an address, empty if there is none within bounds."""
         # Without a zero in bounds the bytes are no string, and the address was wrong.
         content, zero, _ = self._read(address, _LONGEST).partition(b"\0")
         text = content.decode("ascii", errors="replace")

@@ -32,15 +32,14 @@ logger = logging.getLogger(__name__)
 _OURS: Final = "process-"
 _NEW: Final = ".new-"
 _LOCK: Final = "lock"
-# PoCL notes here when a program was last built; it is made anew.
+# PoCL notes here when a program was last built; it is made again.
 _LAST_ACCESSED: Final = "last_accessed"
 
 
 def base_of(configured: str) -> Path:
-    """Return the directory to make ours in: the user's, also where a parent process set its own.
+    """Return the directory to make ours in: the user's, also if a parent process set its own.
 
-    Args:
-        configured: the value of POCL_CACHE_DIR that this process was started with.
+    `configured` is the value of POCL_CACHE_DIR that this process was started with.
     """
     path = Path(configured).absolute()
     return path.parent if path.name.startswith(_OURS) else path
@@ -49,14 +48,8 @@ def base_of(configured: str) -> Path:
 class PoclDirectory:
     """The directory that PoCL of this process writes to.
 
-    Args:
-        base: where it is made; made private (0700) if it is missing.
-
-    Attributes:
-        path: the directory; PoCL learns it once, so it never changes.
-
-    Raises:
-        OSError: nothing can be written there.
+    It is made in `base`, which is made private (0700) if it is missing. PoCL learns `path` once, so
+    it never changes. Raises OSError if nothing can be written there.
     """
 
     def __init__(self, base: Path) -> None:
@@ -92,11 +85,7 @@ class PoclDirectory:
             found += sorted(self._programs() - before)
 
     def pack(self, name: str) -> bytes:
-        """Return the files of a program.
-
-        Raises:
-            OSError: they cannot be read.
-        """
+        """Return the files of a program; raise OSError if they cannot be read."""
         root = self.path / name
         files = {
             path.relative_to(root).as_posix(): path.read_bytes()

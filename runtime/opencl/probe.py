@@ -32,7 +32,7 @@ from runtime.own_process import own_command
 logger = logging.getLogger(__name__)
 
 # What a compiler generates code for, poorest first, by the macros that clang and gcc define. The
-# kernel's name says it, so a build tells without running anything.
+# kernel's name says it, so a build shows it without running anything.
 _AVX512: Final = " && ".join(f"defined(__AVX512{part}__)" for part in ["F", "BW", "CD", "DQ", "VL"])
 _MACROS: Final = {
     "sse": "defined(__SSE2__)",
@@ -72,27 +72,19 @@ _REFUSED: Final = "unknown target CPU"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a probe found.
+    """The result of a probe.
 
-    Attributes:
-        problem: why the device cannot be used; empty if it can.
-        simd: what its compiler generates code for: "sse", "avx", "avx2" (with FMA), "avx512"
-            (level 4 of the x86-64 psABI), both also with "_vnni", "neon", else "unknown".
-        cpu: the name by which PoCL's compiler knows the CPU; empty where that is not known.
+    `simd` is what the device's compiler generates code for: "sse", "avx", "avx2" (with FMA),
+    "avx512" (level 4 of the x86-64 psABI), both also with "_vnni", "neon", else "unknown".
     """
 
-    problem: str
+    problem: str  # why the device cannot be used; empty if it can
     simd: str = UNKNOWN
-    cpu: str = ""
+    cpu: str = ""  # PoCL's name of the CPU; empty if unknown
 
 
 def examine(handle: cl.Device, index: str) -> Finding:
-    """Return whether a device works, after PoCL's name of the CPU was put right.
-
-    Args:
-        handle: a device.
-        index: "platform:device".
-    """
+    """Return whether the device "platform:device" works, once PoCL's CPU name is corrected."""
     if _is_pocl(handle):
         return _examine_pocl(handle)
     key = _key(handle, "", "ran")
@@ -158,11 +150,7 @@ def try_here(handle: cl.Device, *, runs: bool = True) -> Finding:
 
 
 def _run(context: cl.Context, kernel: cl.Kernel) -> None:
-    """Run the kernel on 5, 6, ...
-
-    Raises:
-        ValueError: the result is wrong.
-    """
+    """Run the kernel on 5, 6, ...; raise ValueError if the result is wrong."""
     values = np.arange(5, 5 + _ITEMS, dtype=np.int32)
     expected = (3 * values + np.arange(_ITEMS)).tolist()
     with cl.CommandQueue(context) as queue:

@@ -1,9 +1,9 @@
-"""Building programs without the compiler's chatter; what it said goes to our log.
+"""Builds OpenCL programs and caches them; the compiler's chatter goes to our log.
 
-The clang inside a driver writes "1 warning generated." to the standard error stream of the process:
-not what the warning was, and there is no option of OpenCL against it. So while a program is built
-from source that stream is a file, and afterwards only what is not of this kind is passed on. The
-warnings themselves are in the build log, which is logged for those who debug.
+The clang inside a driver writes "1 warning generated." to the standard error stream of the process,
+without the warning, and OpenCL has no option against it. So while a program is built from source
+that stream is a file, and afterwards only other text is passed on. The build log has the warnings
+themselves, and is logged at debug level.
 
 Builds happen while programs are loaded, never in a frame.
 """
@@ -42,18 +42,10 @@ _STREAM: Final = threading.Lock()
 
 
 def build(program: cl.Program, options: str = "") -> cl.Program:
-    """Build a program and return it.
-
-    Args:
-        program: made from source or from a binary.
-        options: of the compiler.
-
-    Raises:
-        pyopencl.Error: it does not build; the text holds the build log.
-    """
+    """Build a program and return it; pyopencl.Error holds the build log."""
     pocl_directory.ensure()
     with _STREAM, warnings.catch_warnings(), _without_counts():
-        # A log that is not empty is a warning to pyopencl; for us it is for those who debug.
+        # pyopencl warns of every log that is not empty; we log it at debug level.
         warnings.simplefilter("ignore", cl.CompilerWarning)
         program.build(options)
     if logger.isEnabledFor(logging.DEBUG):
@@ -94,16 +86,15 @@ def _without_counts() -> Iterator[None]:
 
 
 def _write_all(text: bytes) -> None:
-    with contextlib.suppress(OSError):  # a stream that nobody reads any more
+    with contextlib.suppress(OSError):  # a stream without a reader
         while text:
             text = text[os.write(STDERR, text) :]
 
 
 # --- Built OpenCL programs: from an artifact's binary, from our cache, or from source ---------
-#
-# Compiling takes 50 ms or more a kernel on PoCL, loading a binary about 1 ms a program. A binary
-# belongs to exactly one source, device, driver and set of options; all of them are in the cache
-# key. Entries carry a digest (`EntryStore`): a driver given a damaged binary may abort the process.
+# Compiling takes 50 ms or more a kernel on PoCL, loading a binary about 1 ms a program. The cache
+# key has everything that a binary depends on: source, device, driver and options. Entries carry a
+# digest (`EntryStore`): a driver given a damaged binary may abort the process.
 
 # Of the entries on disk; what another layout left is not looked for.
 _LAYOUT: Final = "2"
@@ -141,12 +132,8 @@ class ProgramCache:
     def build(self, spec: ProgramSpec, target: TargetSpec | None = None) -> cl.Program:
         """Return `spec` built: from memory, the artifact's binary, the cache, else the source.
 
-        Args:
-            spec: source, options and possibly a binary.
-            target: what the binary was made for; it is used only on that device and driver.
-
-        Raises:
-            BuildError: the compiler rejects the source; holds its first error.
+        The binary is used only on its `target`, a device and driver. Raises BuildError with the
+        first error of the compiler if it rejects the source.
         """
         key = cache_key(spec.source, spec.options, self.device.info)
         program = self._built.get(key)
@@ -170,9 +157,9 @@ class ProgramCache:
     def save(self) -> None:
         """Write the programs that were compiled to disk; call it after their first launches.
 
-        PoCL compiles a kernel again for the work-group size and grid of its first launch. A
-        binary taken before that lacks the result, and each start would compile it again
-        (measured: 22 ms a kernel, PoCL 3.0).
+        PoCL compiles a kernel again for the work-group size and grid of its first launch. An
+        earlier binary lacks the result, and each start would compile it again (measured: 22 ms a
+        kernel, PoCL 3.0).
         """
         for key, program in self._unsaved.items():
             binary = binary_of(program)
@@ -181,7 +168,7 @@ class ProgramCache:
         self._unsaved.clear()
 
     def launched(self) -> None:
-        """Take note that what was built so far has run; `Program.close` says so."""
+        """Note that what was built so far has run; `Program.close` says so."""
 
     def _from_artifact(self, spec: ProgramSpec, target: TargetSpec | None) -> cl.Program | None:
         info = self.device.info

@@ -18,11 +18,7 @@ PRIORITIES: Final = MappingProxyType({"high": 1 << 0, "medium": 1 << 1, "low": 1
 
 
 def open_queue(device: Device, *, profiling: bool = False) -> cl.CommandQueue:
-    """Open a queue that runs commands in order.
-
-    Raises:
-        RuntimeFault: the device has no more.
-    """
+    """Open a queue that runs commands in order; raise RuntimeFault if the device has no more."""
     try:
         if not profiling:
             return cl.CommandQueue(device.context)
@@ -37,15 +33,8 @@ def open_queue(device: Device, *, profiling: bool = False) -> cl.CommandQueue:
 def open_first_queue(device: Device, priority: str | None) -> tuple[cl.CommandQueue, str]:
     """Open a queue whose commands go before, or after, those of others; a hint that may be refused.
 
-    Args:
-        device: where.
-        priority: one of `PRIORITIES`; None asks for nothing.
-
-    Returns:
-        The queue, and why it is without the priority; "" if it has it.
-
-    Raises:
-        RuntimeFault: the device has no more.
+    `priority` is one of `PRIORITIES`, None for none. Returns the queue, and why it is without the
+    priority, "" if it has it. Raises RuntimeFault if the device has no more.
     """
     if priority is None:
         return open_queue(device), ""

@@ -1,7 +1,8 @@
-"""Recordings by ``cl_khr_command_buffer``; arguments change where the driver has its layer for it.
+"""Recordings of launches by ``cl_khr_command_buffer`` or ``cl_qcom_recordable_queues``.
 
-A command buffer belongs to one queue. That runs in order, and so do the commands of the buffer; no
-two enqueued at the same time are the same buffer, because a run waits for its end.
+Arguments of command buffers change if the driver has the layer for that. A command buffer belongs
+to one queue. That runs in order, and so do the commands of the buffer; no two enqueued at the same
+time are the same buffer, because a run waits for its end.
 """
 
 from __future__ import annotations
@@ -20,14 +21,10 @@ Version = tuple[int, int, int]
 
 
 class CommandBuffers:
-    """Records launches; see `runtime.opencl.recording.Recorder`.
+    """Records launches for a queue; see `runtime.opencl.recording.Recorder`.
 
-    Args:
-        queue: that replays enqueue to.
-        mutable: version of the layer that changes arguments; None without it.
-
-    Raises:
-        RecordingError: the driver lacks a function.
+    `mutable` is the version of the layer that changes arguments; None without it. Raises
+    RecordingError if the driver lacks a function.
     """
 
     def __init__(self, queue: cl.CommandQueue, mutable: Version | None) -> None:
@@ -45,11 +42,7 @@ class CommandBuffers:
             self.update = api.extension_function(queue.device, name, prototype)
 
     def record(self, launches: Sequence[Launch]) -> CommandBuffer:
-        """Record launches, with the arguments that their kernels have now.
-
-        Raises:
-            RecordingError: the driver refuses.
-        """
+        """Record launches, with their kernels' present arguments, or raise RecordingError."""
         status = api.Int()
         queues = (api.Pointer * 1)(self._queue)
         # A driver without the layer must be asked neither for changes nor for handles.
@@ -79,10 +72,10 @@ class CommandBuffers:
 
 
 class CommandBuffer:
-    """What was recorded; see `runtime.opencl.steps.Recording`.
+    """A recorded buffer; see `runtime.opencl.steps.Recording`.
 
-    It remembers arguments that it was given. What describes a change is made at the first one of an
-    argument and used again.
+    It remembers arguments that it was given. The description of a change is made at the first one
+    of an argument and used again.
     """
 
     submissions = 1
@@ -145,21 +138,15 @@ class CommandBuffer:
 
 
 # --- Recordings by ``cl_qcom_recordable_queues``, the extension of drivers of Adreno GPUs -----
-#
-# A queue of a special kind keeps launches instead of running them; kept ones are enqueued to
-# another queue as often as wanted. A recording has at most as many launches as the device says, so
-# a long list is several recordings, which are enqueued one after another.
+# A special queue keeps launches, and another queue enqueues them as often as wanted. The device
+# limits the launches of a recording, so a long list is several, enqueued one after another.
 
 
 class RecordableQueue:
-    """Records launches; see `runtime.opencl.recording.Recorder`.
+    """Records launches for a queue; see `runtime.opencl.recording.Recorder`.
 
-    Args:
-        queue: that replays enqueue to.
-        longest: launches of one recording.
-
-    Raises:
-        RecordingError: the driver has no such queue.
+    A recording has at most `longest` launches. Raises RecordingError if the driver has no such
+    queue.
     """
 
     def __init__(self, queue: cl.CommandQueue, longest: int) -> None:
@@ -177,11 +164,7 @@ class RecordableQueue:
             raise RecordingError(f"no recordable queue: {error}") from error
 
     def record(self, launches: Sequence[Launch]) -> LaunchesOfQueue:
-        """Record launches, with the arguments that their kernels have now.
-
-        Raises:
-            RecordingError: the driver refuses.
-        """
+        """Record launches, with their kernels' present arguments, or raise RecordingError."""
         made = LaunchesOfQueue(self)
         try:
             for start in range(0, len(launches), self.longest):
@@ -206,7 +189,7 @@ class RecordableQueue:
 
 
 class LaunchesOfQueue:
-    """What was recorded; see `runtime.opencl.steps.Recording`."""
+    """A list of recordings; see `runtime.opencl.steps.Recording`."""
 
     def __init__(self, recorder: RecordableQueue) -> None:
         self._recorder = recorder
@@ -241,7 +224,7 @@ class LaunchesOfQueue:
 
 
 class _Part:
-    """One recording, and all arguments that are not what was recorded.
+    """One recording, and all arguments that have changed since.
 
     They are given with every replay, as nothing says that drivers remember them.
     """
@@ -265,27 +248,17 @@ class _Part:
             entry.arg_size, entry.arg_value = ctypes.sizeof(cell), ctypes.addressof(cell)
 
 
-# ----------------------------------------------------------------------------------------------
-# Recordings of launches: what a device has for them, and how a list of launches is recorded.
-#
-# A run then hands the driver one command in place of a hundred. Which extension is used follows
-# from what the device reports. The decision is ADR 0040.
+# --- The recorder for a device, chosen by the device's extensions (ADR 0040) ------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """What a device says of recordings.
+    """A device's support of recordings."""
 
-    Attributes:
-        extension: its name.
-        longest: launches of one recording; 0 for any number.
-        changes: whether arguments may change from run to run.
-        mutable: version of the layer of command buffers that changes them, None without it.
-    """
-
-    extension: str
-    longest: int
-    changes: bool
+    extension: str  # its name
+    longest: int  # launches of one recording; 0 for any number
+    changes: bool  # whether arguments may change from run to run
+    # Version of the layer of command buffers that changes them.
     mutable: tuple[int, int, int] | None = None
 
 
@@ -312,19 +285,11 @@ class Recorder(Protocol):
     """Records launches for one queue, which runs in order."""
 
     def record(self, launches: Sequence[Launch]) -> Recording:
-        """Record launches, with the arguments that their kernels have now.
-
-        Raises:
-            RecordingError: the driver refuses.
-        """
+        """Record launches, with their kernels' present arguments, or raise RecordingError."""
 
 
 def recorder_of(support: Support, queue: cl.CommandQueue) -> Recorder:
-    """Return what records for a queue.
-
-    Raises:
-        RecordingError: the driver refuses, or lacks a function.
-    """
+    """Return the recorder of a queue; raise RecordingError if the driver lacks or refuses it."""
     if support.extension == api.QCOM:
         return RecordableQueue(queue, support.longest)
     return CommandBuffers(queue, support.mutable)

@@ -82,7 +82,7 @@ _CONFIG: Final[tuple[tuple[str, Any], ...]] = (
 
 
 class DispatchConfig(ctypes.Structure):
-    """What changes of one launch; pointers that are null change nothing."""
+    """The changes of one launch; pointers that are null change nothing."""
 
     _fields_ = _CONFIG
 
@@ -94,7 +94,7 @@ class LinkedDispatchConfig(ctypes.Structure):
 
 
 class LinkedBaseConfig(ctypes.Structure):
-    """What an update is given before version 0.9.3."""
+    """The argument of an update before version 0.9.3."""
 
     _fields_ = (
         ("type", Uint),
@@ -153,15 +153,9 @@ def core_function(name: str) -> Function:
 def extension_function(
     handle: cl.Device, name: str, prototype: Sequence[Any] | None = None
 ) -> Function:
-    """Return a function of an extension.
+    """Return a function of an extension; raise RecordingError if the driver lacks it.
 
-    Args:
-        handle: a device of the driver.
-        name: of the function.
-        prototype: result and arguments, where the driver's version has others than the newest.
-
-    Raises:
-        RecordingError: the driver has no such function.
+    `prototype` has result and arguments, if the driver's version has others than the newest.
     """
     library = _library()
     find = library.clGetExtensionFunctionAddressForPlatform
@@ -182,11 +176,7 @@ def extension_function(
 
 
 def check(status: int, name: str) -> None:
-    """Refuse a status that is not success.
-
-    Raises:
-        RecordingError: the function of this name failed.
-    """
+    """Raise RecordingError for a status of the function `name` that is not success."""
     if status:
         known = {number: text for text, number in vars(cl.status_code).items() if text.isupper()}
         text = (known | _NEW_STATUS).get(status, f"status {status}")
@@ -194,13 +184,7 @@ def check(status: int, name: str) -> None:
 
 
 def device_number(handle: cl.Device, which: int, kind: Any) -> int:
-    """Return a number that a device reports, 0 where it does not know the question.
-
-    Args:
-        handle: the device.
-        which: number of the question.
-        kind: type of the answer in ctypes.
-    """
+    """Return a number, of a type of ctypes, that a device reports; 0 if it does not know it."""
     value = kind()
     pointer = ctypes.byref(value)
     status = core_function("clGetDeviceInfo")(

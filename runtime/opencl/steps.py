@@ -1,4 +1,4 @@
-"""What a run enqueues: a launch, or many that the driver holds as one command.
+"""Steps of a run: a launch, or many that the driver holds as one command.
 
 sum, double_it, add_weight    ->    one step, whose recording has these three launches
 """
@@ -17,12 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Step(Protocol):
-    """A part of a run.
-
-    Attributes:
-        name: what errors call it.
-        submissions: how many commands it is.
-    """
+    """A part of a run. Errors call it `name`; it is `submissions` commands."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -32,8 +27,7 @@ class Step(Protocol):
     def enqueue(self, queue: cl.CommandQueue) -> cl.Event | None:
         """Enqueue it; return the event of a single launch.
 
-        Raises:
-            pyopencl.Error, RecordingError: the device refuses.
+        Raises pyopencl.Error or RecordingError if the device refuses.
         """
 
 
@@ -48,10 +42,9 @@ class Launch:
     submissions: ClassVar[int] = 1
 
     def enqueue(self, queue: cl.CommandQueue) -> cl.Event:
-        """Launch the kernel: arguments were set when it was bound, so this is one call.
+        """Launch the kernel; raise pyopencl.Error if the device refuses.
 
-        Raises:
-            pyopencl.Error: the device refuses.
+        Arguments were set when it was bound, so this is one call.
         """
         return cl.enqueue_nd_range_kernel(queue, self.kernel, self.global_size, self.local_size)
 
@@ -59,8 +52,7 @@ class Launch:
 class Recording(Protocol):
     """Launches that a driver holds; made by a `runtime.opencl.recording.Recorder` for one queue.
 
-    Attributes:
-        submissions: how many commands a replay is.
+    A replay is `submissions` commands.
     """
 
     @property
@@ -69,20 +61,15 @@ class Recording(Protocol):
     def replay(self) -> None:
         """Enqueue all launches, in order.
 
-        Raises:
-            RecordingError: the driver refuses, or cannot give a launch what `change` asked for.
+        Raises RecordingError if the driver refuses, or cannot give a launch what `change` asked
+        for.
         """
 
     def change(self, launch: int, position: int, memory: cl.MemoryObject) -> None:
-        """Give a launch other memory from the next replay on.
+        """Give an argument of a launch, counted from 0, other memory from the next replay on.
 
-        Args:
-            launch: which one, counted from 0 in the order of recording.
-            position: of the argument.
-            memory: must stay while it is in use.
-
-        Raises:
-            RecordingError: the driver cannot change what it holds.
+        The memory must stay while it is in use. Raises RecordingError if the driver cannot change
+        it.
         """
 
     def release(self) -> None:
@@ -90,12 +77,7 @@ class Recording(Protocol):
 
 
 class Recorded:
-    """Launches as one step; where the driver does not go on with it, one by one as before.
-
-    Args:
-        launches: what was recorded.
-        recording: of them.
-    """
+    """Launches as one step; if the driver fails to replay it, one by one as before."""
 
     def __init__(self, launches: Sequence[Launch], recording: Recording) -> None:
         self.name = f"{launches[0].name} .. {launches[-1].name}, recorded"
@@ -110,11 +92,7 @@ class Recorded:
         return len(self.launches) if self._recording is None else self._recording.submissions
 
     def enqueue(self, queue: cl.CommandQueue) -> None:
-        """Replay the recording.
-
-        Raises:
-            pyopencl.Error, RecordingError: the device refuses.
-        """
+        """Replay the recording; raise pyopencl.Error or RecordingError if the device refuses."""
         if self._recording is not None:
             try:
                 self._recording.replay()

@@ -43,11 +43,9 @@ class Governor:
         self._trial = _FIRST_TRIAL
 
     def judge(self, waited_ns: int, ran_ns: int) -> bool:
-        """Take note of a run; return whether workers are to be apart in the next one.
+        """Note a run of `ran_ns`; return whether workers are to be apart in the next one.
 
-        Args:
-            waited_ns: how long the worker that waited longest was ready and had no CPU.
-            ran_ns: how long the run took.
+        `waited_ns` is how long the worker that waited longest was ready and had no CPU.
         """
         contended = waited_ns > _CONTENDED_PART * ran_ns
         self._runs += 1
@@ -82,14 +80,9 @@ class Workers:
     """
 
     def __init__(self, threads: Sequence[int], home: frozenset[int]) -> None:
-        """Open what says how long they waited.
+        """Open the sources of how long threads waited; raise OSError if the system has none.
 
-        Args:
-            threads: their numbers.
-            home: CPUs that all of them may use; at least as many.
-
-        Raises:
-            OSError: the system does not say it.
+        All of them may use the CPUs `home`, at least as many.
         """
         self._shares = [
             (t, share) for t, share in zip(threads, deal(home, len(threads)), strict=True)
@@ -115,19 +108,18 @@ class Workers:
         return tuple(thread for thread, _ in self._shares)
 
     def run_first(self, priority: int) -> None:
-        """Have the system run them before others: `priority` of SCHED_FIFO; 0 ends that.
+        """Have the system run them before others, by `priority` of SCHED_FIFO; 0 ends that.
 
-        Raises:
-            OSError: the system refuses it, or a thread has ended.
+        Raises OSError if the system refuses it, or a thread has ended.
         """
         policy = os.SCHED_FIFO if priority else os.SCHED_OTHER
         for thread, _ in self._shares:
             os.sched_setscheduler(thread, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
 
     def ran(self, duration_ns: int) -> None:
-        """Take note of a run that took so long, and place the workers for the next one."""
+        """Note the duration of a run, and place the workers for the next one."""
         self._ran_ns += duration_ns
-        # Short runs are added up until the wait can be told from noise.
+        # Short runs are added up until the wait exceeds noise.
         if self._ran_ns < _LEAST_RUN_NS:
             return
         before = self._governor.apart
@@ -164,7 +156,7 @@ class Workers:
 
 
 def deal(cpus: frozenset[int], count: int) -> list[frozenset[int]]:
-    """Deal CPUs to so many workers in turn: 0, 2, 4 and 1, 3, 5 for two of six."""
+    """Deal CPUs to workers in turn: 0, 2, 4 and 1, 3, 5 for two of six."""
     ordered = sorted(cpus)
     return [frozenset(ordered[number::count]) for number in range(count)]
 
@@ -177,14 +169,11 @@ def starting(call: Callable[[], Result]) -> tuple[Result, tuple[int, ...]]:
 
 
 def workers_of(threads: Sequence[int], compute_units: int) -> Workers | None:
-    """Return the workers of a device, where they can be set apart.
+    """Return the workers of a device, if they can be set apart.
 
-    None where the threads are not those of the compute units, where somebody has placed them
-    already, where there are fewer CPUs than workers, or where the system tells nothing about them.
-
-    Args:
-        threads: that the driver started for the device.
-        compute_units: that the device has.
+    None if the threads, which the driver started, are not those of the compute units, if somebody
+    has placed them already, if there are fewer CPUs than workers, or if the system reports nothing
+    about them.
     """
     # Threads beyond the compute units are not workers, and one worker needs no place of its own.
     if len(threads) != compute_units or compute_units < 2:
@@ -215,7 +204,7 @@ class Candidates:
     def workers(self) -> Workers | None:
         """Return the workers, if a kernel has run since; see `workers_of` for when there are none.
 
-        Asked again, it looks again as long as there are none.
+        Each call looks again as long as there are none.
         """
         if self._workers is None:
             worked = [t for t, before in self._before.items() if _switches(t) not in (before, None)]

@@ -1,7 +1,7 @@
-"""Arguments that change between runs: an input, say, that lies in another buffer each frame.
+"""Entry points bound to a device: kernels with their arguments, host arrays for outputs.
 
-Kernels are given their arguments once. What reads a buffer of the table that lies elsewhere now is
-told so here: the kernels that are launched by themselves, and the recordings that hold them.
+Kernels are given their arguments once. If an input moves to another buffer, its readers are
+updated: the kernels that are launched by themselves, and the recordings that hold them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runtime.run.memory import DeviceMemory
 
 
 class Arguments:
-    """Who reads each entry of the buffer table, and where it lies where not in its own place."""
+    """The readers of each entry of the buffer table, and its place if it has moved."""
 
     def __init__(self) -> None:
         self._users: dict[int, list[Callable[[cl.Buffer], None]]] = {}
@@ -43,33 +43,26 @@ class Arguments:
                 self._users.setdefault(index, []).append(change)
 
     def move(self, index: int, memory: cl.Buffer) -> None:
-        """Let everybody read an entry of the table in this buffer from the next run on.
+        """Let all kernels read an entry of the table in this buffer from the next run on.
 
-        Raises:
-            pyopencl.Error: the driver does not take it.
+        Raises pyopencl.Error if the driver does not take it.
         """
         # Cheap where nothing changes: it is called for each input that is a buffer.
         if self._moved.get(index) == memory:
             return
-        self._moved[index] = None  # some may be told and some not, should the driver refuse
+        self._moved[index] = None  # should the driver refuse, some may have it and some not
         for use in self._users.get(index, ()):
             use(memory)
         self._moved[index] = memory
 
     def restore(self, index: int, own: cl.Buffer) -> None:
-        """Let everybody read it in its own place again.
-
-        Raises:
-            pyopencl.Error: as `move`.
-        """
+        """Let all kernels read it in its own place again; raise as `move`."""
         if index in self._moved:
             self.move(index, own)
             del self._moved[index]
 
 
-# --- Entry points bound to a device: kernels with their arguments set, host arrays for outputs
-
-# What a run is given: arrays, or buffers of the device that hold an input already.
+# Inputs of a run: arrays, or buffers of the device that hold an input already.
 Inputs = Mapping[str, NDArray[Any] | cl.Buffer]
 
 
@@ -113,31 +106,20 @@ class OutputSlot:
 
 @dataclass(frozen=True, slots=True)
 class BoundEntry:
-    """What `Program.run` walks through; nothing in it changes after loading.
-
-    Attributes:
-        name: of the entry.
-        inputs, outputs: with their buffers.
-        launches: kernels of the manifest, in order.
-        steps: what runs them: one for each, or one for many where the megakernel runs them, or the
-            driver has recorded them.
-        results: what `Program.run` returns.
-        arguments: of the kernels; None where the megakernel has them, which never change.
-    """
+    """The bound form of an entry, which `Program.run` executes; it never changes after loading."""
 
     name: str
     inputs: tuple[InputSlot, ...]
     outputs: tuple[OutputSlot, ...]
-    launches: tuple[KernelSpec, ...]
-    steps: tuple[Step, ...]
-    results: dict[str, NDArray[Any]]
-    arguments: Arguments | None
+    launches: tuple[KernelSpec, ...]  # kernels of the manifest, in order
+    steps: tuple[Step, ...]  # one for each launch, or one for many joined by megakernel or driver
+    results: dict[str, NDArray[Any]]  # what `Program.run` returns
+    arguments: Arguments | None  # of the kernels; None for the megakernel's, which never change
 
     def check_inputs(self, inputs: Inputs) -> None:
         """Check names, dtypes, shapes and layout; no data is looked at.
 
-        Raises:
-            InputError: names the first input that does not fit.
+        InputError names the first input that does not fit.
         """
         for slot in self.inputs:
             array = inputs.get(slot.name)
@@ -161,8 +143,7 @@ class BoundEntry:
     def write(self, inputs: Inputs, queue: cl.CommandQueue, pending: list[cl.Event]) -> None:
         """Write checked inputs, or enqueue that; `pending` must outlive the commands.
 
-        Raises:
-            pyopencl.Error: the device refuses.
+        Raises pyopencl.Error if the device refuses.
         """
         arguments = self.arguments
         for slot in self.inputs:
@@ -180,7 +161,7 @@ class BoundEntry:
                 arguments.restore(slot.index, slot.buffer)
             # Memory of the host needs no command: the queue is empty between runs.
             if slot.view is not None:
-                # What a partial input leaves out keeps its bytes.
+                # The rest of a partial input keeps its bytes.
                 view = slot.view[: array.size] if slot.spec.partial else slot.view
                 np.copyto(view, array)
             else:
@@ -189,11 +170,7 @@ class BoundEntry:
                 pending.append(copied)
 
     def read(self, queue: cl.CommandQueue, pending: list[cl.Event]) -> None:
-        """Wait for the queue and read the outputs.
-
-        Raises:
-            pyopencl.Error: the device failed.
-        """
+        """Wait for the queue and read the outputs; raise pyopencl.Error if the device failed."""
         for out in self.outputs:
             if out.view is None:
                 copied = cl.enqueue_copy(queue, out.array, out.buffer, is_blocking=False)
@@ -238,13 +215,9 @@ class Binder:
         memory: DeviceMemory,
         megakernel: Megakernel | None,
     ) -> None:
-        """Keep what steps are made of.
+        """Keep the parts of steps; `programs` has None for each program that no step needs.
 
-        Args:
-            manifest: the whole.
-            programs: for each program of the manifest, the device's; None if no step needs it.
-            memory: of the program.
-            megakernel: runs the kernels that have a function; None launches each by itself.
+        The megakernel runs the kernels that have a function; None launches each by itself.
         """
         self._manifest = manifest
         self._programs = programs
@@ -256,14 +229,13 @@ class Binder:
     def bind(self, entry: EntrySpec) -> BoundEntry:
         """Make the steps of an entry and the arrays of its outputs.
 
-        Raises:
-            ArtifactError: a program has no such kernel, or the kernel takes other arguments.
+        Raises ArtifactError if a program has no such kernel, or the kernel takes other arguments.
         """
         specs, buffer, view = self._manifest.buffers, self._memory.buffer, self._memory.view
         outputs = tuple(
             OutputSlot(
                 specs[index].name,
-                _tensor_spec(specs[index]),
+                tensor_spec(specs[index]),
                 buffer(index),
                 view(index),
                 np.zeros(specs[index].shape, specs[index].dtype),
@@ -274,7 +246,7 @@ class Binder:
             name=entry.name,
             inputs=tuple(
                 InputSlot(
-                    specs[index].name, _tensor_spec(specs[index]), index, buffer(index), view(index)
+                    specs[index].name, tensor_spec(specs[index]), index, buffer(index), view(index)
                 )
                 for index in entry.inputs
             ),
@@ -286,11 +258,7 @@ class Binder:
         )
 
     def recorded(self, bound: BoundEntry, recorder: Recorder) -> BoundEntry:
-        """Return an entry whose launches are one step, recorded by the driver.
-
-        Raises:
-            RecordingError: the driver refuses.
-        """
+        """Return an entry whose launches the driver recorded as one step; else RecordingError."""
         launches = [step for step in bound.steps if isinstance(step, Launch)]
         assert len(launches) == len(bound.steps)  # none is recorded yet
         step = Recorded(launches, recorder.record(launches))
@@ -299,11 +267,7 @@ class Binder:
         return replace(bound, steps=(step,))
 
     def single_steps(self, entry: EntrySpec) -> tuple[Step, ...]:
-        """Return steps of one launch each, of the same code as those of `bind`.
-
-        Raises:
-            ArtifactError: as `bind`.
-        """
+        """Return steps of one launch each, of the same code as those of `bind`; raise as it."""
         return self._steps(entry, 1)
 
     def _steps(self, entry: EntrySpec, most: int) -> tuple[Step, ...]:
@@ -358,20 +322,15 @@ class Binder:
 
 
 def programs_needed(manifest: Manifest, *, as_one: bool) -> frozenset[int]:
-    """Return which programs the entries need.
-
-    Args:
-        manifest: the whole.
-        as_one: whether the megakernel runs the kernels that have a function.
-    """
+    """Return the programs that entries need, `as_one` if a megakernel runs what it can."""
     used = [manifest.kernels[index] for entry in manifest.entries for index in entry.launches]
-    # What has no function in the megakernel is launched from its own program, whoever runs the
-    # rest.
+    # A kernel without a function in the megakernel is always launched from its own program.
     alone = {k.program for k in used if k.function < 0 or not as_one}
     if as_one and manifest.megakernel is not None and any(k.function >= 0 for k in used):
         alone.add(manifest.megakernel.program)
     return frozenset(alone)
 
 
-def _tensor_spec(spec: BufferSpec) -> TensorSpec:
+def tensor_spec(spec: BufferSpec) -> TensorSpec:
+    """Return the array that a buffer of a manifest is for the host."""
     return TensorSpec(spec.name, spec.shape, np.dtype(spec.dtype), spec.partial)

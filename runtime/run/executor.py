@@ -29,12 +29,13 @@ def load_program(
         path: the artifact, made by `modeld compile`; or one that was read.
         device: an opened device, a name as for `choose_device`, or None for the best one.
         priority: "high", "medium" or "low" of its work on the device; None leaves the driver's.
-            `Program.priority_refusal` says why it was not taken.
+            `Program.priority_refusal` says why it was refused.
         on_build: called before each program that has to be compiled, which takes seconds.
 
     Raises:
         ArtifactError: the file is missing, damaged, or does not fit the device.
-        NoDeviceError: no device is usable. BuildError: a kernel does not build on it.
+        NoDeviceError: no device is usable.
+        BuildError: a kernel does not build on it.
     """
     started_ns = time.perf_counter_ns()
     artifact = path if isinstance(path, Artifact) else read_artifact(path)
@@ -58,16 +59,8 @@ def run_once(
     """Run the first entry of an artifact that is in memory, once; outputs are the caller's.
 
     Programs are built through a cache shared by the process, so realizing the same kernels again
-    costs no compilation.
-
-    Args:
-        manifest: as for `write_artifact` (`sha256`, `data_size` are filled in).
-        data: weights and reset values.
-        inputs: as for `Program.run`.
-        device: as for `load_program`.
-
-    Raises:
-        ArtifactError, NoDeviceError, BuildError, InputError, RuntimeFault: as the two above.
+    costs no compilation. Arguments and errors are those of `write_artifact`, `Program.run` and
+    `load_program`.
     """
     opened = device if isinstance(device, Device) else choose_device(device)
     with Program(from_memory(manifest, data), opened, shared_cache(opened)) as program:
@@ -80,12 +73,9 @@ def build_binaries(
     """Return the device binaries that the compiler puts into an artifact, one per program.
 
     They are taken after every kernel was launched once, so that loading them compiles nothing, and
-    after the self-test, where there is one. The manifest's `target` must then name
-    `device.info.name` and `device.info.driver`.
-
-    Raises:
-        ArtifactError, NoDeviceError, BuildError, RuntimeFault: as `load_program`.
-        SelfTestError: the programs compute something else than the model.
+    after the self-test, if any. The manifest's `target` must then name `device.info.name` and
+    `device.info.driver`. Raises as `load_program`, and SelfTestError if the programs compute
+    something else than the model.
     """
     opened = device if isinstance(device, Device) else choose_device(device)
     cache = ProgramCache(opened)

@@ -40,18 +40,10 @@ class Megakernel:
         data: cl.Buffer,
         places: Sequence[int],
     ) -> None:
-        """Write the table.
+        """Write the table, or raise ArtifactError if the built program has no megakernel.
 
-        Args:
-            manifest: the whole.
-            program: its megakernel, built.
-            device: where.
-            memory: arena, inputs, outputs and states.
-            data: weights.
-            places: for each buffer, the word that says where it is.
-
-        Raises:
-            ArtifactError: the program has no such kernel.
+        `memory` has arena, inputs, outputs and states; `data` has the weights. `places` has for
+        each buffer the word that says where it is.
         """
         # A worker for each compute unit: more would wait for each other on one core.
         self.workers = device.info.compute_units
@@ -89,8 +81,7 @@ class Megakernel:
     def kernel(self, entry: EntrySpec, first: int, count: int) -> cl.Kernel:
         """Return a kernel that runs `count` launches of an entry, from launch `first` on.
 
-        Raises:
-            ArtifactError: the program has no such kernel, or it takes other arguments.
+        Raises ArtifactError if the program has no such kernel, or it takes other arguments.
         """
         # Launches without a function have no record, so positions in the two lists differ.
         before = entry.launches[:first]
@@ -110,11 +101,7 @@ class Megakernel:
         return kernel
 
     def clear(self, queue: cl.CommandQueue) -> None:
-        """Set the counters to zero, after what the queue holds already.
-
-        Raises:
-            pyopencl.Error: the device failed.
-        """
+        """Set the counters to zero, after the queued commands; raise pyopencl.Error on failure."""
         zero = np.zeros(_LINE_INTS, np.int32)
         cl.enqueue_fill_buffer(queue, self._buffers[3], zero, 0, self._counter_ints * 4)
 

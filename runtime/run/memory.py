@@ -1,4 +1,4 @@
-"""Images on a device: made from what the manifest says, filled where a check asks for it."""
+"""The device memory of a program: images, and a place for each entry of the buffer table."""
 
 import math
 import mmap
@@ -16,14 +16,9 @@ from runtime.opencl.device import Device
 
 
 def check_images(specs: list[tuple[str, ImageSpec]], device: Device) -> None:
-    """Compare images with what the device takes: a driver's own refusal names no image.
+    """Compare images, name and texels, with the device: a driver's own refusal names no image.
 
-    Args:
-        specs: name and texels of each.
-        device: to be used.
-
-    Raises:
-        ArtifactError: the device has no images, or none as large.
+    Raises ArtifactError if the device has no images, or none as large.
     """
     if not specs:
         return
@@ -40,15 +35,7 @@ def check_images(specs: list[tuple[str, ImageSpec]], device: Device) -> None:
 
 
 def check_image_arguments(manifest: Manifest, device: Device) -> None:
-    """Compare the images that kernels are given with what the device takes.
-
-    Args:
-        manifest: of the artifact.
-        device: to be used.
-
-    Raises:
-        ArtifactError: a kernel reads or writes more images than kernels may on the device.
-    """
+    """Raise ArtifactError if a kernel reads or writes more images than the device allows."""
     info = device.info
     for kernel in manifest.kernels:
         images = [manifest.buffers[index].image is not None for index in kernel.args]
@@ -64,16 +51,9 @@ def check_image_arguments(manifest: Manifest, device: Device) -> None:
 def make_image(
     device: Device, image: ImageSpec, dtype: str, data: NDArray[np.uint8] | None
 ) -> cl.Image:
-    """Return an image.
+    """Return an image with a copy of `data`, None for an intermediate; `dtype` is a component's.
 
-    Args:
-        device: where it is.
-        image: its texels.
-        dtype: of a component.
-        data: what it holds, copied; None for an intermediate.
-
-    Raises:
-        pyopencl.Error: the device refuses it.
+    Raises pyopencl.Error if the device refuses it.
     """
     kind = cl.channel_type.HALF_FLOAT if dtype == "float16" else cl.channel_type.FLOAT
     texels = cl.ImageFormat(cl.channel_order.RGBA, kind)
@@ -90,13 +70,9 @@ def poison_image(queue: cl.CommandQueue, memory: cl.Image, image: ImageSpec) -> 
     cl.enqueue_fill_image(queue, memory, texel, (0, 0, 0), (image.width, image.height, 1))
 
 
-# --- The device memory of one program: a place for each entry of the manifest's buffer table --
-#
-# On a CPU there are two pieces: the data, which is the artifact's own memory, and one for
-# everything else; what a launch is given are windows of them. Elsewhere, or where a piece would be
-# larger than the device allows, each buffer is an allocation of its own, and arena buffers are
-# windows of one.
-#
+# --- The device memory of one program: a place for each entry of the buffer table -------------
+# On a CPU there are two pieces, and launches use windows of them. Elsewhere, or if a piece would be
+# larger than the device allows, each buffer is an allocation, and arena buffers are windows of one.
 #     memory: arena | input x | output y | state s | ...        data: weights, reset values
 
 IN_DATA = 1  # in a place: the offset is one into the data; offsets are multiples of ALIGNMENT
@@ -105,10 +81,8 @@ IN_DATA = 1  # in a place: the offset is one into the data; offsets are multiple
 class DeviceMemory:
     """Allocates on construction; `buffer(i)` belongs to `manifest.buffers[i]`.
 
-    Attributes:
-        memory, data: the two pieces, None where each buffer is on its own.
-        places: for each buffer its offset in its piece, plus IN_DATA if that is the data; empty
-            where there are no pieces.
+    `memory` and `data` are the two pieces, None if each buffer is on its own. `places` has for each
+    buffer its offset in its piece, plus IN_DATA if that is the data; it is empty without pieces.
     """
 
     def __init__(self, artifact: Artifact, device: Device, queue: cl.CommandQueue) -> None:
@@ -135,7 +109,7 @@ class DeviceMemory:
             self._allocate_apart()
         self._resets = self._reset_values()
         if device.info.kind != "cpu":
-            # The device has its own copy of the weights; whoever else holds the artifact keeps it.
+            # The device has its own copy of the weights; other holders of the artifact keep it.
             self._blob = memoryview(b"")
 
     def _allocate_pieces(self) -> None:
@@ -187,12 +161,11 @@ class DeviceMemory:
         return cl.Buffer(self._device.context, how, hostbuf=self._host)
 
     def view(self, index: int) -> NDArray[Any] | None:
-        """Return the memory of an input or output as an array, None where the host has no access.
+        """Return an input's or output's memory as an array, None if the host has no access.
 
-        One without elements is an array that is nobody's memory.
-
-        PoCL runs kernels on the host: a buffer over host memory is that memory, so what would be a
-        command for its workers is a copy by the caller. To be touched between runs only.
+        PoCL runs kernels on the host: a buffer over host memory is that memory, so the caller
+        copies instead of a command for its workers. Touch it between runs only. An array without
+        elements is nobody's memory.
         """
         spec = self._specs[index]
         if not spec.payload_bytes:
@@ -201,7 +174,7 @@ class DeviceMemory:
         if self._host is None or spec.image is not None or self.places[index] & IN_DATA:
             return None
         start = self.places[index]
-        # `size` may be larger: what is behind the array is padding.
+        # `size` may be larger: padding follows the array.
         array = self._host[start : start + spec.payload_bytes].view(spec.dtype)
         return array.reshape(spec.shape)
 
@@ -244,24 +217,19 @@ class DeviceMemory:
             assert self._arena is not None
             return self._arena.get_sub_region(spec.offset, spec.size)
         buffer = cl.Buffer(context, flags.READ_WRITE, spec.size)
-        # What is read before it was ever written is then zero, and not another process's memory.
+        # A read before the first write then gives zero, and not another process's memory.
         self._fill(buffer, spec.size, 0)
         return buffer
 
     def argument(self, index: int) -> cl.Buffer | cl.Image:
-        """Return what a kernel is given for an entry of the buffer table: an image, or a buffer.
-
-        Raises:
-            pyopencl.Error: as `buffer`.
-        """
+        """Return a kernel's argument for an entry of the buffer table: an image, or a `buffer`."""
         image = self._images.get(index)
         return self.buffer(index) if image is None else image
 
     def buffer(self, index: int) -> cl.Buffer:
         """Return the buffer of an entry of the buffer table; windows are made on first use.
 
-        Raises:
-            pyopencl.Error: the device refuses the window.
+        Raises pyopencl.Error if the device refuses the window.
         """
         found = self._buffers[index]
         if found is None:

@@ -1,4 +1,4 @@
-"""The statistics of a program: sizes from the manifest, load time, and counters of runs."""
+"""The statistics of a program, and the measurements of a profiled run."""
 
 import statistics
 from collections.abc import Sequence
@@ -85,11 +85,9 @@ class KernelTime:
 def summarize(
     iterations: Sequence[Sequence[Span]], work: Sequence[tuple[tuple[str, ...], int, int]]
 ) -> list[KernelTime]:
-    """Reduce the spans of several iterations to one time per launch.
+    """Reduce the spans of each iteration, in launch order, to one time per launch.
 
-    Args:
-        iterations: for each iteration, the spans of all launches in launch order.
-        work: for each launch, its origin, flops and bytes.
+    `work` has each launch's origin, flops and bytes.
     """
     times = []
     for spans, (origin, flops, bytes_moved) in zip(

@@ -83,20 +83,18 @@ class Program:
                 self._entries, self._binder, device, self._queue, self._run_idle
             )
         self.workers = device.workers()  # known by now, as they have run
-        # The warm-up has run on zero inputs and advanced the states, so these are set anew.
+        # The warm-up has run on zero inputs and advanced the states, so these are reset.
         self.reset()
         self.stats.load_ms = (time.perf_counter_ns() - started_ns) / 1e6
 
     def _make_megakernel(self, cache: ProgramCache) -> Megakernel | None:
-        """Build the megakernel, where the artifact has one and this is a device for it.
+        """Build the megakernel, if the artifact has one and the device is a CPU of PoCL.
 
-        Only PoCL's CPU devices take it: their work-groups are threads of the host, which run in
-        turns. Work-groups of a GPU need not, so one that waits for another may wait for ever; other
-        drivers for CPUs promise nothing either, and llvmpipe leaves a loop that waits for long.
+        Its work-groups take turns as host threads; other drivers do not promise that, so one that
+        waits may wait for ever.
         """
         manifest, memory = self._manifest, self._memory
-        # The megakernel addresses all buffers by offsets into two pieces; buffers apart cannot be
-        # told so.
+        # The megakernel addresses all buffers by offsets into two pieces, not separate buffers.
         if manifest.megakernel is None or memory.memory is None or memory.data is None:
             return None
         if not (self._device.info.is_pocl and megakernel_enabled()):
@@ -114,10 +112,9 @@ class Program:
         )
 
     def _warm_up(self) -> None:
-        """Launch every kernel once, on zero inputs, so that the first frame is like the others.
+        """Launch every kernel once, on zero inputs, as drivers finish compiling then (PoCL: 22 ms).
 
-        Drivers finish compiling and loading a kernel at its first launch (PoCL: 22 ms each). Whole
-        entries run, in order, because a kernel may index with what another one computed.
+        Whole entries run, in order, because a kernel may index with what another one computed.
         """
         launched: set[int] = set()
         for spec in self._manifest.entries:
@@ -133,14 +130,13 @@ class Program:
         self._execute(bound, bound.steps, None, self._queue, None)
 
     def binaries(self) -> list[bytes]:
-        """Return the device binary of each program of the manifest, b"" where there is none.
+        """Return each program's device binary, b"" for one that this device does not need.
 
-        There is none of programs that this device does not need. On PoCL this compiles each kernel
-        once more, for any work-group size: 40 ms a kernel.
+        On PoCL this compiles each kernel once more, for any work-group size: 40 ms a kernel.
         """
         return [b"" if program is None else binary_of(program) for program in self._programs]
 
-    # --- what it is ---------------------------------------------------------------------------
+    # --- properties ---------------------------------------------------------------------------
 
     @property
     def manifest(self) -> Manifest:
@@ -163,11 +159,7 @@ class Program:
         return tuple(self._entries)
 
     def submissions(self, entry: str | None = None) -> int:
-        """How many commands a run of `entry` hands the driver to launch its kernels.
-
-        Raises:
-            InputError: there is no such entry.
-        """
+        """How many commands a run of `entry` hands the driver; raise InputError if missing."""
         return sum(step.submissions for step in self._entry(entry).steps)
 
     @property
@@ -181,19 +173,11 @@ class Program:
         return self.entry_outputs(self._default)
 
     def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        """Inputs of `entry`: what `run` must be given.
-
-        Raises:
-            InputError: there is no such entry.
-        """
+        """Inputs of `entry`, which `run` must be given; raise InputError if it is missing."""
         return tuple(slot.spec for slot in self._entry(entry).inputs)
 
     def entry_outputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        """Outputs of `entry`: what `run` returns.
-
-        Raises:
-            InputError: there is no such entry.
-        """
+        """Outputs of `entry`, which `run` returns; raise InputError if it is missing."""
         return tuple(slot.spec for slot in self._entry(entry).outputs)
 
     def _entry(self, name: str | None) -> BoundEntry:
@@ -214,14 +198,14 @@ class Program:
         Args:
             inputs: for each input of the entry, an array of exactly its dtype and shape,
                 C-contiguous; nothing is converted. A partial input may be shorter: then only its
-                bytes are copied, and what is behind them on the device stays. Arrays may be reused
-                once `run` returns. In place of an array a `pyopencl.Buffer` of the device's context
-                that holds the input, whole: kernels read it there.
+                bytes are copied, and the rest on the device stays. Arrays may be reused once `run`
+                returns. In place of an array a `pyopencl.Buffer` of the device's context that holds
+                the input, whole: kernels read it there.
             entry: None for the first entry.
 
         Returns:
             The outputs by name. The dictionary and its arrays belong to the entry and are
-            overwritten by its next run: copy what must stay.
+                overwritten by its next run: copy what must stay.
 
         Raises:
             InputError: an input is missing, unknown, or of another dtype, shape or layout.
@@ -290,10 +274,9 @@ class Program:
             pending.clear()
 
     def _recover(self, queue: cl.CommandQueue) -> None:
-        """Make the device ready for a run after one that did not come to its end.
+        """Make the device ready again after an aborted run, whose queue is empty by now.
 
-        Counters that are not zero would make workers skip tasks, or wait for ever. Nothing runs
-        that still counts: whoever left a run early has waited for its queue.
+        Counters that are not zero would make workers skip tasks, or wait for ever.
         """
         if self._megakernel is not None:
             self._megakernel.clear(queue)
@@ -303,12 +286,9 @@ class Program:
     def profile(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None, iterations: int = 20
     ) -> list[KernelTime]:
-        """Measure each launch of an entry with the device's own clock; state advances as in `run`.
+        """Measure each launch of an entry, in order, with the device's own clock.
 
-        Launches that `run` joins to one run one by one: the same code.
-
-        Returns:
-            One time per launch, in launch order.
+        State advances as in `run`. Launches that `run` joins run one by one: the same code.
         """
         bound = self._entry(entry)
         spans = self.spans(inputs, entry, iterations)
@@ -320,8 +300,7 @@ class Program:
     ) -> list[list[Span]]:
         """Run an entry `iterations` times and return when each launch was queued, began, ended.
 
-        Raises:
-            InputError: as `run`, or `iterations` is not positive.
+        Raises InputError as `run`, or if `iterations` is not positive.
         """
         if iterations < 1:
             raise InputError(f"iterations: expected at least 1, got {iterations}")
@@ -358,8 +337,7 @@ class Program:
     def reset(self) -> None:
         """Set all state to its reset values, as after loading.
 
-        Raises:
-            RuntimeFault: the device failed, or the program is closed.
+        Raises RuntimeFault if the device failed, or the program is closed.
         """
         self._entry(None)
         try:

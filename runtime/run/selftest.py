@@ -1,4 +1,6 @@
-"""The rule that makes inputs and states of a seed; fixed for ever, as artifacts rely on it.
+"""The self-test of an artifact, with inputs and states that a rule derives from a seed.
+
+Artifacts rely on the rule, so it is fixed for ever:
 
     stream      splitmix64 of the seed, the kind and the name: 64-bit words, little endian
     uint8 int8  its bytes
@@ -27,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import SelfTestError
-from runtime.format.manifest import BufferSpec
 from runtime.format.specs import SMALLEST_PEAK, ExpectedValues, TestVector, positions
+from runtime.run.entry import TensorSpec, tensor_spec
 from runtime.run.program import Program
 
 Array = NDArray[Any]
@@ -49,29 +51,20 @@ _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
-class Port(NamedTuple):
-    """An input, or a state before a run; of a partial input the shape is the longest."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    partial: bool = False
-
-
-def seeded_inputs(ports: Sequence[Port], seed: int) -> dict[str, Array]:
+def seeded_inputs(ports: Sequence[TensorSpec], seed: int) -> dict[str, Array]:
     """Return an array for each input of an entry, as `Program.run` takes them."""
     found = {port.name: port for port in ports}
     made = {}
     for port in ports:
         view = port.name.rpartition("_")[0]
         frame, geometry = found.get(view + _FRAME), found.get(view + _GEOMETRY)
-        # Without both there is no telling what the bytes are.
+        # Without both the meaning of the bytes is unknown.
         layout = None if frame is None or geometry is None else _layout(frame, geometry, seed)
         made[port.name] = _input(port, seed, layout)
     return made
 
 
-def seeded_states(ports: Iterable[Port], seed: int) -> dict[str, Array]:
+def seeded_states(ports: Iterable[TensorSpec], seed: int) -> dict[str, Array]:
     """Return an array for each state."""
     return {port.name: _values(port, "state", seed) for port in ports}
 
@@ -92,7 +85,7 @@ def _bytes(kind: str, name: str, seed: int, count: int) -> NDArray[np.uint8]:
     return _words(kind, name, seed, -(-count // 8)).astype("<u8").view(np.uint8)[:count]
 
 
-def _values(port: Port, kind: str, seed: int) -> Array:
+def _values(port: TensorSpec, kind: str, seed: int) -> Array:
     size, dtype = math.prod(port.shape), port.dtype
     if dtype.kind == "b":
         made: Array = (_bytes(kind, port.name, seed, size) & 1).astype(dtype)
@@ -120,7 +113,7 @@ class _Layout(NamedTuple):
         return self.stride * (self.height + self.height // 2)
 
 
-def _layout(frame: Port, geometry: Port, seed: int) -> _Layout | None:
+def _layout(frame: TensorSpec, geometry: TensorSpec, seed: int) -> _Layout | None:
     """Return the layout of the picture that a frame is; None where these are something else."""
     is_frame = frame.partial and frame.dtype == np.uint8 and len(frame.shape) == 1
     if not is_frame or (geometry.dtype, geometry.shape) != (np.dtype(np.int32), (4,)):
@@ -136,7 +129,7 @@ def _layout(frame: Port, geometry: Port, seed: int) -> _Layout | None:
         width, height = width // 2, height // 4 * 2
 
 
-def _input(port: Port, seed: int, layout: _Layout | None) -> Array:
+def _input(port: TensorSpec, seed: int, layout: _Layout | None) -> Array:
     name, dtype = port.name, port.dtype
     if name.endswith(_TRANSFORM) and port.shape == (3, 3) and dtype.kind == "f":
         return _transform(name, seed, 1.0 if layout is None else layout.scale).astype(dtype)
@@ -174,12 +167,10 @@ def _transform(name: str, seed: int, scale: float) -> NDArray[np.float64]:
     )
 
 
-# --- Runs the self-test of an artifact: does the device compute what the model means? ---------
-#
-#     states and inputs of a seed -> one run -> outputs and states, beside those of the artifact
-#
-# It finds a driver that miscompiles, a binary of another program, memory and weights that are not
-# what they were. The expected values were computed without a device (`scheduler.check.vectors`).
+# --- The self-test of an artifact: does the device compute what the model means? --------------
+#     states and inputs of a seed -> one run -> outputs and states, compared with the artifact
+# It finds a driver that miscompiles, a wrong binary, and damaged memory or weights. The expected
+# values were computed without a device (`scheduler.check.vectors`).
 
 ADVICE: Final = (
     "the device computes something else than the model; do not drive with it: compile the model "
@@ -189,35 +180,21 @@ ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """One output or state beside what is expected, where it is furthest off.
-
-    Attributes:
-        entry, seed: of the run.
-        kind: "output" or "state".
-        name: of the array.
-        index: of the value in it; () for an array without elements.
-        expected, found: the value.
-        peak: the largest expected value, 1 for integers.
-        deviation: the difference, as a share of `peak`; infinite if no finite number was found.
-        tolerance: what it may be.
-        values: so many were compared.
-        beyond: so many of them were further off than the tolerance.
-        passed: whether that is allowed.
-    """
+    """One output or state beside what is expected, where it is furthest off."""
 
     entry: str
     seed: int
-    kind: str
+    kind: str  # "output" or "state"
     name: str
-    index: tuple[int, ...]
+    index: tuple[int, ...]  # of the value in the array; () for an array without elements
     expected: float
     found: float
-    peak: float
-    deviation: float
+    peak: float  # the largest expected value, 1 for integers
+    deviation: float  # a share of `peak`; infinite if no finite number was found
     tolerance: float
-    values: int
-    beyond: int
-    passed: bool
+    values: int  # number of compared values
+    beyond: int  # number of these beyond the tolerance
+    passed: bool  # whether that is allowed
 
     def __str__(self) -> str:
         of_peak = "" if self.peak == 1.0 else f" of the largest value {self.peak:.3g}"
@@ -231,20 +208,12 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class SelfTestReport:
-    """What a self-test found.
-
-    Attributes:
-        name: of the artifact.
-        device: that ran it.
-        runs: how many runs were compared; 0 if the artifact has no self-test.
-        deviations: one for each array of each run, in order.
-        duration_ms: of all of it.
-    """
+    """The result of a self-test."""
 
     name: str
     device: str
-    runs: int
-    deviations: tuple[Deviation, ...]
+    runs: int  # how many were compared; 0 if the artifact has no self-test
+    deviations: tuple[Deviation, ...]  # one for each array of each run, in order
     duration_ms: float
 
     @property
@@ -254,7 +223,7 @@ class SelfTestReport:
 
     @property
     def worst(self) -> Deviation | None:
-        """What is furthest off in units of its tolerance, failures first; None without any."""
+        """The largest deviation in units of its tolerance, failures first; None without any."""
         return max(
             self.deviations,
             key=lambda d: (not d.passed, d.deviation / (d.tolerance or 1.0)),
@@ -262,11 +231,7 @@ class SelfTestReport:
         )
 
     def require(self) -> None:
-        """Do nothing if all is well.
-
-        Raises:
-            SelfTestError: says what is furthest off and what to do next.
-        """
+        """Raise SelfTestError on a failure: it names the largest deviation and what to do."""
         worst = self.worst
         if worst is not None and not worst.passed:
             raise SelfTestError(f"{self.name}: self-test on {self.device}: {worst}; {ADVICE}")
@@ -298,12 +263,8 @@ class SelfTestReport:
 def self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
     """Run the self-test of a loaded program; its states are at their reset values afterwards.
 
-    Args:
-        program: that nobody else runs meanwhile.
-        limit: at most so many runs; None for all that the artifact has.
-
-    Returns:
-        What was compared; `runs` is 0 if the artifact has no self-test.
+    Nobody else may run the program meanwhile. `limit` bounds the number of runs; `runs` of the
+    report is 0 if the artifact has no self-test.
 
     Raises:
         SelfTestError: an output or state is too far off; the message names the worst.
@@ -315,11 +276,7 @@ def self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
 
 
 def run_self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
-    """Do what `self_test` does, and return the report of a failure, too.
-
-    Raises:
-        RuntimeFault: the device failed.
-    """
+    """Do what `self_test` does, but return the report of a failure. RuntimeFault stays."""
     started_ns = time.perf_counter_ns()
     vectors = program.manifest.self_test[:limit]
     deviations: list[Deviation] = []
@@ -339,12 +296,11 @@ def run_self_test(program: Program, *, limit: int | None = None) -> SelfTestRepo
 
 
 def _run(program: Program, vector: TestVector) -> list[Deviation]:
-    states = [_port(b) for b in program.manifest.buffers if b.kind == "state"]
+    states = [tensor_spec(b) for b in program.manifest.buffers if b.kind == "state"]
     for name, value in seeded_states(states, vector.seed).items():
         program.set_state(name, value)
-    specs = program.entry_inputs(vector.entry)
-    ports = [Port(s.name, s.shape, s.dtype, s.partial) for s in specs]
-    outputs = program.run(seeded_inputs(ports, vector.seed), vector.entry)
+    inputs = seeded_inputs(program.entry_inputs(vector.entry), vector.seed)
+    outputs = program.run(inputs, vector.entry)
     return [
         _compared(
             vector,
@@ -353,10 +309,6 @@ def _run(program: Program, vector: TestVector) -> list[Deviation]:
         )
         for expected in vector.expected
     ]
-
-
-def _port(spec: BufferSpec) -> Port:
-    return Port(spec.name, spec.shape, np.dtype(spec.dtype), spec.partial)
 
 
 def _compared(vector: TestVector, wanted: ExpectedValues, array: NDArray[Any]) -> Deviation:

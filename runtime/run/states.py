@@ -26,7 +26,8 @@ class States:
         """Return a copy of a state, of its declared dtype and shape.
 
         Raises:
-            InputError: there is no such state. RuntimeFault: the device failed.
+            InputError: there is no such state.
+            RuntimeFault: the device failed.
         """
         index, spec = self._state(name)
         array = np.empty(spec.shape, spec.dtype)
@@ -35,11 +36,7 @@ class States:
         return array
 
     def write(self, name: str, value: NDArray[Any]) -> None:
-        """Write a state.
-
-        Args:
-            name: of the state.
-            value: an array of exactly its dtype and shape, C-contiguous; free once this returns.
+        """Write a state from a C-contiguous array of exactly its dtype and shape, free afterwards.
 
         Raises:
             InputError: there is no such state, or the array does not fit it.

@@ -1,4 +1,4 @@
-"""Reads the executor's guards from the environment: checks that cost time, single launches.
+"""The checks that the environment switches on, and the recording of launches.
 
 With `RUNTIME_CHECK=1` each run poisons the arena first (a kernel that reads what nothing wrote then
 yields NaN), every floating point output must be finite afterwards and the counters of
@@ -35,15 +35,14 @@ def megakernel_enabled() -> bool:
 
 
 def recording_wanted() -> bool | None:
-    """What `RUNTIME_RECORD` says; None if nothing. Read once per program, when it is loaded."""
+    """The setting `RUNTIME_RECORD`, None if unset. Read once per program, when it is loaded."""
     return {"0": False, "1": True}.get(os.environ.get("RUNTIME_RECORD", ""))
 
 
 def check_finite(outputs: Mapping[str, NDArray[Any]], entry: str) -> None:
     """Refuse NaN and infinity in floating point outputs of any shape.
 
-    Raises:
-        RuntimeFault: names the first output, how many of its values are not finite, and where.
+    RuntimeFault names the first output, how many of its values are not finite, and where.
     """
     for name, array in outputs.items():
         if array.dtype.kind != "f":
@@ -57,15 +56,10 @@ def check_finite(outputs: Mapping[str, NDArray[Any]], entry: str) -> None:
             )
 
 
-# ----------------------------------------------------------------------------------------------
-# How an entry's launches reach the device: one by one, or recorded by the driver as one command.
-#
-#     5 launches    ->    1 recording of 5 launches, replayed by each run
-#
-# Recorded where the device has an extension for it and a run has several launches. On PoCL's CPU
-# devices the megakernel is one launch already; what it leaves out is not recorded, because PoCL
-# takes a recording apart and gains nothing. What cannot be recorded, or does not run so once, is
-# launched one by one, and a line of the log says why.
+# --- How an entry's launches reach the device: one by one, or recorded as one command ---------
+# Launches are recorded if the device has an extension for it and a run has several. On PoCL the
+# megakernel is one launch already; the rest is not recorded, because PoCL takes a recording apart.
+# If recording or a replay fails, launches go one by one, and the log says why.
 
 logger = logging.getLogger(__name__)
 
@@ -79,12 +73,8 @@ def recorded_entries(
 ) -> dict[str, BoundEntry]:
     """Return the entries, recorded where that can be done.
 
-    Args:
-        entries: by name; each has run, so drivers have finished its kernels.
-        binder: of these entries.
-        device: where.
-        queue: that runs use.
-        run: does a run of an entry, on the inputs that are on the device.
+    Each entry has run, so drivers have finished its kernels. `run` runs one on the inputs that are
+    on the device.
     """
     support = device.info.recording
     # A single launch is one command already.
@@ -101,7 +91,7 @@ def recorded_entries(
             result[bound.name] = binder.recorded(bound, recorder)
             run(result[bound.name])
     except (RecordingError, RuntimeFault) as error:
-        # What a driver refuses of one entry it will refuse of the next, so one line is enough.
+        # A driver that refuses one entry will refuse the next, so one line is enough.
         logger.warning("launches are enqueued one by one: %s", error)
         for bound in result.values():
             bound.release()

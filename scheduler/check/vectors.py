@@ -21,7 +21,8 @@ from runtime.files.cache_dir import cache_dir
 from runtime.files.entry_store import EntryStore
 from runtime.format.plainpickle import PlainPickleError, decode, encode
 from runtime.format.specs import RULE, ExpectedValues, TestVector, plain_self_test, positions
-from runtime.run.selftest import Port, seeded_inputs, seeded_states
+from runtime.run.entry import TensorSpec
+from runtime.run.selftest import seeded_inputs, seeded_states
 from scheduler.cache.schedules import EntryGraph, compiler_version
 from scheduler.check.outputs import Rounding, rounding_of, tolerance_of
 from scheduler.compile import CompiledModel
@@ -154,7 +155,7 @@ def _state_of(node: Node) -> Buffer:
 def _evaluated(entry: str, roots: list[Node], seed: int) -> list[Array]:
     found = {n.arg for n in toposort(roots) if n.op is Op.BUFFER and n.arg.data is None}
     ports = {
-        buffer: Port(buffer.name, buffer.shape, buffer.dtype.np, buffer.partial)
+        buffer: TensorSpec(buffer.name, buffer.shape, buffer.dtype.np, buffer.partial)
         for buffer in sorted(found, key=lambda b: b.serial)
     }
     inputs = seeded_inputs([p for b, p in ports.items() if b.kind == "input"], seed)

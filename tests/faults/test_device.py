@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import runtime
 from runtime.format.specs import ExpectedValues, TestVector, plain_self_test, positions
-from runtime.run.selftest import Port, seeded_inputs, seeded_states
+from runtime.run.entry import tensor_spec
+from runtime.run.selftest import seeded_inputs, seeded_states
 from tests.faults.checks import check_fallback_alone, check_logged, check_resumed
 from tests.faults.faulty_opencl import Control, Mode
 from tests.faults.table import Row
@@ -37,12 +37,10 @@ def with_self_test(path: Path) -> Path:
     write_tiny_driving(path, ROOM, speed_mps=PRIMARY_MPS, name="primary")
     with runtime.load_program(path) as program:
         buffers = program.manifest.buffers
-        states = [Port(b.name, b.shape, np.dtype(b.dtype)) for b in buffers if b.kind == "state"]
+        states = [tensor_spec(b) for b in buffers if b.kind == "state"]
         for name, value in seeded_states(states, SEED).items():
             program.set_state(name, value)
-        specs = program.entry_inputs("run")
-        ports = [Port(s.name, s.shape, s.dtype, s.partial) for s in specs]
-        outputs = program.run(seeded_inputs(ports, SEED), "run")
+        outputs = program.run(seeded_inputs(program.entry_inputs("run"), SEED), "run")
         expected = tuple(
             ExpectedValues(
                 "output", name, array.shape, array.ravel()[positions(array.size)].copy(), 1e-3, 0.0

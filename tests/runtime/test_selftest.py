@@ -20,15 +20,16 @@ from runtime.errors import ArtifactError, InputError, SelfTestError
 from runtime.format.artifact import from_memory, read_artifact, write_artifact
 from runtime.format.specs import MAX_VALUES, ExpectedValues, TestVector, plain_self_test, positions
 from runtime.opencl.device import choose_device
+from runtime.run.entry import TensorSpec
 from runtime.run.executor import build_binaries, load_program
 from runtime.run.program import Program
-from runtime.run.selftest import Port, run_self_test, seeded_inputs, seeded_states, self_test
+from runtime.run.selftest import run_self_test, seeded_inputs, seeded_states, self_test
 from tests.runtime import tiny
 
 SEED = 7
 F32, U8, I32 = (np.dtype(name) for name in ("float32", "uint8", "int32"))
-INPUTS = [Port("x", (4,), F32), Port("frame", (100,), U8)]
-STATES = [Port("queue", (3, 4), F32)]
+INPUTS = [TensorSpec("x", (4,), F32), TensorSpec("frame", (100,), U8)]
+STATES = [TensorSpec("queue", (3, 4), F32)]
 
 Manifest = dict[str, Any]
 
@@ -229,9 +230,10 @@ def test_states_are_written_as_they_are_read(tmp_path: Path) -> None:
 
 I64, BOOL = np.dtype("int64"), np.dtype("bool")
 PORTS = [
-    Port("f", (3,), F32), Port("u", (5,), U8), Port("i", (6,), I64), Port("b", (6,), BOOL),
-    Port("road_frame", (1 << 20,), U8, partial=True), Port("road_geometry", (4,), I32),
-    Port("road_transform", (3, 3), F32), Port("desire", (8,), F32),
+    TensorSpec("f", (3,), F32), TensorSpec("u", (5,), U8), TensorSpec("i", (6,), I64),
+    TensorSpec("b", (6,), BOOL),
+    TensorSpec("road_frame", (1 << 20,), U8, partial=True), TensorSpec("road_geometry", (4,), I32),
+    TensorSpec("road_transform", (3, 3), F32), TensorSpec("desire", (8,), F32),
 ]  # fmt: skip
 # The first numbers of each, all of the transform.
 RULE_1: dict[str, list[float]] = {
@@ -260,7 +262,7 @@ def test_the_rule_stays_what_it_is() -> None:
 
 
 def test_floats_are_near_a_standard_normal() -> None:
-    values = seeded_states([Port("s", (100_000,), F32)], 4)["s"]
+    values = seeded_states([TensorSpec("s", (100_000,), F32)], 4)["s"]
     assert abs(float(values.mean())) < 0.02
     assert abs(float(values.std()) - 1) < 0.02
     assert np.abs(values).max() < 3.5
@@ -268,7 +270,7 @@ def test_floats_are_near_a_standard_normal() -> None:
 
 @pytest.mark.parametrize("room", [640 * 600, 100_000, 5_000, 96])
 def test_a_picture_fits_its_room_and_is_smooth(room: int) -> None:
-    ports = [Port("a_frame", (room,), U8, partial=True), Port("a_geometry", (4,), I32)]
+    ports = [TensorSpec("a_frame", (room,), U8, partial=True), TensorSpec("a_geometry", (4,), I32)]
     made = seeded_inputs(ports, 2)
     width, height, stride, offset = made["a_geometry"].tolist()
     assert offset + stride * height // 2 == len(made["a_frame"]) <= room
