@@ -17,38 +17,37 @@ from tests.support.keeper import processes_with
 
 ROOT = Path(__file__).parents[2]
 ENTER = ROOT / "tests/debian/enter.py"
-OTHER = os.uname_result(("", "", "", "", "riscv64"))
+ROOT_USER = {"geteuid": 0}
+OTHER = {**ROOT_USER, "uname": os.uname_result(("", "", "", "", "riscv64"))}
 
 
 @pytest.mark.parametrize(
-    ("user", "machine", "words", "code", "said"),
+    ("system", "words", "code", "said"),
     [
-        (65534, None, "aarch64", 3, "aarch64: expected root, who may mount, found user"),
-        (0, OTHER, "aarch64", 3, "aarch64: expected a machine of x86_64 or aarch64, found riscv64"),
-        (0, None, "aarch64", 3, "apt-get: expected it in PATH, found none"),
-        (0, None, "aarch64 nonsense", 2, "no stage nonsense; there are artifacts, freedreno, "),
-        (0, None, "nonsense", 2, "invalid choice: 'nonsense'"),
+        ({"geteuid": 65534}, "aarch64", 3, "aarch64: expected root, who may mount, found user"),
+        (OTHER, "aarch64", 3, "aarch64: expected a machine of x86_64 or aarch64, found riscv64"),
+        (ROOT_USER, "aarch64", 3, "apt-get: expected it in PATH, found none"),
+        (ROOT_USER, "aarch64 nonsense", 2, "no stage nonsense; there are artifacts, freedreno, "),
+        (ROOT_USER, "nonsense", 2, "invalid choice: 'nonsense'"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(
-    user: int,
-    machine: os.uname_result | None,
+    system: dict[str, object],
     words: str,
     code: int,
     said: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    if machine is not None:
-        monkeypatch.setattr(os, "uname", lambda: machine)
-    try:
-        found: object = main([*words.split(), "--directory", str(tmp_path)])
-    except SystemExit as end:
-        found = end.code
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in system.items():
+            patch.setattr(os, name, lambda value=value: value)
+        patch.setenv("PATH", "/nowhere")
+        patch.setenv("PIP_NO_INDEX", "1")
+        try:
+            found: object = main([*words.split(), "--directory", str(tmp_path)])
+        except SystemExit as end:
+            found = end.code
     error = capfd.readouterr().err
     assert found == code
     assert said in error.splitlines()[-1]

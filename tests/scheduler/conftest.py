@@ -33,10 +33,12 @@ def verify_each_pass() -> Iterator[None]:
         yield
 
 
-# An optimizer may spoil rounding and the order of memory accesses, so these build as users do.
+# An optimizer may spoil rounding and the order of memory accesses, so these build as users do; the
+# last one shares its programs with tests of other folders.
 OPTIMIZED = {
     *("test_strict.py", "test_numerics_edges.py", "test_prelude.py", "test_quotient.py"),
     *("test_megakernel.py", "test_vectors.py", "test_arbitration.py", "test_halves.py"),
+    "test_program.py",
 }
 BUILD = ProgramCache.build
 
