@@ -40,7 +40,7 @@ OPTIMIZED = {
     *("test_megakernel.py", "test_vectors.py", "test_arbitration.py", "test_halves.py"),
     "test_program.py",
 }
-BUILD = ProgramCache.build
+BUILD, PATCH = ProgramCache.build, pytest.MonkeyPatch()
 
 
 def build_unoptimized(
@@ -55,9 +55,9 @@ def build_unoptimized(
 def pytest_runtest_setup(item: pytest.Item) -> None:
     values.start()
     if not item.get_closest_marker("slow") and item.path.name not in OPTIMIZED:
-        ProgramCache.build = build_unoptimized  # type: ignore[method-assign]
+        PATCH.setattr(ProgramCache, "build", build_unoptimized)
 
 
 def pytest_runtest_teardown() -> None:
     values.stop()
-    ProgramCache.build = BUILD  # type: ignore[method-assign]
+    PATCH.undo()
