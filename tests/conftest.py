@@ -8,11 +8,14 @@ Random: the same examples on every run (profile "ci"); HYPOTHESIS_PROFILE=explor
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import os
+import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,16 +35,21 @@ settings.register_profile("explore", deadline=None, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-# Processes that wait for each other, and ratios of times: nothing runs beside them in `make test`.
-ALONE = {
-    *("test_bench_commands.py", "test_demo.py", "test_end_to_end.py"),
-}
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep what is collected out of the garbage collector, which would walk it again and again.
+
+    The ten thousand tests with their modules live as long as the process.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.name in ALONE:
-            item.add_marker(pytest.mark.alone)
     every, seed = config.getoption("--sample"), config.getoption("--sample-seed")
     left_out = [item for item in items if item.get_closest_marker("slow") and every > 1]
     left_out = [item for item in left_out if _number(f"{seed} {item.nodeid}") % every]
@@ -52,6 +60,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _number(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files without a test that runs alone, where only those are asked for."""
+    expression = config.option.markexpr
+    if not re.search(r"(?<!not )\balone\b", expression) or not collection_path.match("test_*.py"):
+        return None
+    return None if "mark.alone" in collection_path.read_text(encoding="utf-8") else True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -190,7 +190,10 @@ def variables_read() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            if "environ" not in text and "getenv" not in text:
+                continue
+            tree = ast.parse(text)
             names = module_texts(tree)
             for key in keys_of(tree):
                 if isinstance(key, ast.Constant):

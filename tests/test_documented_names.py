@@ -93,25 +93,37 @@ def members(body: list[ast.stmt]) -> Iterator[str]:
 
 
 @functools.cache
-def classes() -> dict[str, frozenset[str]]:
-    """Return the members of classes and messages, inherited ones too; of one name together."""
-    own: dict[str, set[str]] = defaultdict(set)
-    bases: dict[str, set[str]] = defaultdict(set)
+def class_files() -> dict[str, list[str]]:
+    """Return the files that define each class or message; of one name together."""
+    found: dict[str, list[str]] = defaultdict(list)
     for name in files():
         if name.endswith(".capnp"):
-            words = set(WORD.findall((ROOT / name).read_text(encoding="utf-8")))
-            for word in words:
-                if word[0].isupper():
-                    own[word] |= words
+            words = WORD.findall((ROOT / name).read_text(encoding="utf-8"))
+            own = {word for word in words if word[0].isupper()}
         elif name.endswith(".py") and name.split("/")[0] in PACKAGES:
-            for node in module(name).body:
-                if isinstance(node, ast.ClassDef):
-                    own[node.name].update(members(node.body))
-                    bases[node.name].update(map(ast.unparse, node.bases))
-    for _ in range(8):  # no class has more ancestors above each other
-        for name in list(bases):
-            own[name].update(*(own[base] for base in list(bases[name]) if base in own))
-    return {name: frozenset(found) for name, found in own.items()}
+            text = (ROOT / name).read_text(encoding="utf-8")
+            own = set(re.findall(r"^class (\w+)", text, re.MULTILINE))
+        else:
+            continue
+        for word in own:
+            found[word].append(name)
+    return found
+
+
+@functools.cache
+def members_of(name: str) -> frozenset[str]:
+    """Return the members of a class or message, inherited ones too."""
+    found: set[str] = set()
+    for file in class_files()[name]:
+        if file.endswith(".capnp"):
+            found.update(WORD.findall((ROOT / file).read_text(encoding="utf-8")))
+            continue
+        for node in module(file).body:
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                found.update(members(node.body))
+                for base in map(ast.unparse, node.bases):
+                    found.update(members_of(base) if base in class_files() else ())
+    return frozenset(found)
 
 
 @functools.cache
@@ -140,8 +152,8 @@ def missing_member(dotted: str) -> str | None:
             where = [f"{(path / rest.pop(0)).as_posix()}.py"]
         else:
             where = [f"{path.as_posix()}/__init__.py"]
-    elif head in classes():
-        return None if rest[0] in classes()[head] else f"{head} has no {rest[0]}"
+    elif head in class_files():
+        return None if rest[0] in members_of(head) else f"{head} has no {rest[0]}"
     elif (
         "_" in rest[0] and head.islower()
     ):  # otherwise it may be a key, or the end of a file's name

@@ -37,6 +37,7 @@ def imported_modules(importtime_log: str) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_daemon_process_publishes_to_a_foreign_subscriber(artifact: Path, tmp_path: Path) -> None:
     bus, server = f"ipc://{tmp_path}", f"test-all-{os.getpid()}"
     daemon_log = tmp_path / "daemon.log"

@@ -16,7 +16,6 @@ from tools.cli import main
 pytestmark = pytest.mark.opencl
 
 
-@pytest.mark.alone
 def test_a_daemon_without_cameras_is_healthy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

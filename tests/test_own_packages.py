@@ -80,10 +80,16 @@ def test_commands_work_where_other_packages_come_first(
 
 
 @pytest.mark.opencl
-def test_processes_that_a_command_starts_have_our_packages(
+def test_the_probe_of_a_driver_has_our_packages(foreign: Path) -> None:
+    probe = run(*own_command("runtime.opencl.probe", "0:0"), path=(foreign,), cwd=foreign)
+    assert json.loads(probe.stdout)["problem"] == "", probe.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.opencl
+def test_processes_that_a_search_of_loops_builds_in_have_our_packages(
     foreign: Path, command: Path, tmp_path: Path
 ) -> None:
-    """A search of loops builds in spawned processes; the probe of a driver has one of its own."""
     model, out = tmp_path / "m.onnx", tmp_path / "m.pkl"
     nodes = [helper.make_node("Exp", ["x"], ["y"])]
     onnx.save(model_of(nodes, [value("x", (64,))], [value("y", (64,))], {}), model)
@@ -92,8 +98,6 @@ def test_processes_that_a_command_starts_have_our_packages(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["tune"]["kernels"][0]["state"] == "searched"
     assert out.exists()
-    probe = run(*own_command("runtime.opencl.probe", "0:0"), path=(foreign,), cwd=foreign)
-    assert json.loads(probe.stdout)["problem"] == "", probe.stderr
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path, PurePosixPath
 from types import CodeType
 
@@ -136,8 +137,8 @@ def _named(
     for user in sorted(known):
         if not user.endswith(".py") or user.split("/")[0] not in PACKAGES or user == COMMAND_LINE:
             continue
-        source = (root / user).read_bytes()
-        texts = _texts(compile(source, user, "exec", dont_inherit=True))
+        # As Python keeps it beside the file, or compiled now and kept.
+        texts = _texts(SourceFileLoader(user, str(root / user)).get_code(user))
         for used in _files_of_texts(user, texts, known, by_name):
             yield user, used
         starts = user in users_of_commands or "modeld" in texts or "tools.cli" in texts
@@ -164,7 +165,7 @@ def _commands(root: Path) -> dict[str, str]:
     return found
 
 
-def _texts(code: CodeType) -> set[str]:
+def _texts(code: CodeType | None) -> set[str]:
     """Return the texts in the constants of a module; what ends with a full stop is a sentence."""
     found: set[str] = set()
     waiting: list[object] = [code]

@@ -25,6 +25,7 @@ from tests.faults.faulty_opencl import Mode
 from tests.faults.service import command
 from tests.faults.table import Row
 from tests.faults.world import World, is_fallback, running_world, world_with_fallback
+from tests.support.selection import quick_cases
 
 pytestmark = [pytest.mark.opencl, pytest.mark.alone]
 
@@ -64,10 +65,11 @@ def test_process_is_stopped_for_long(tmp_path: Path, row: Row) -> None:
         check_logged(world, row, stopped.ended_ns)
 
 
-def test_process_is_killed(tmp_path: Path, row: Row) -> None:
+@pytest.mark.parametrize("times", quick_cases([1, 3], 1))
+def test_process_is_killed(tmp_path: Path, row: Row, times: int) -> None:
     with running_world(tmp_path, restarts=True) as world:
         world.wait_valid()
-        for _ in range(3):
+        for _ in range(times):
             killed = world.service.life
             world.service.signal(signal.SIGKILL)
             ended_ns = time.monotonic_ns()

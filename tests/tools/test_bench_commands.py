@@ -191,6 +191,7 @@ def test_roofline_judges_every_launch(
 # --- paced ------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.opencl
 def test_paced_measures_every_pause_in_every_company(tmp_path: Path, modeld: Modeld) -> None:
@@ -227,6 +228,7 @@ def test_paced_says_what_came_of_real_time(tmp_path: Path) -> None:
 # --- bus and daemon ---------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_bus_loses_nothing_and_has_the_documented_keys(
     modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +245,7 @@ def test_bus_loses_nothing_and_has_the_documented_keys(
     assert found["vision_ipc_us"] > 0
 
 
+@pytest.mark.alone
 @pytest.mark.opencl
 @pytest.mark.slow
 def test_a_daemon_that_waits_takes_little(
@@ -276,6 +279,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "LAST_MESSAGE_S", 0.3)
 
 
+@pytest.mark.alone
 @pytest.mark.opencl
 @pytest.mark.usefixtures("soon")
 def test_daemon_is_measured_as_a_process(tiny_model: Path, modeld: Modeld) -> None:
@@ -304,6 +308,7 @@ def test_the_daemon_besides_its_model_is_measured(
     assert gc.isenabled()
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.opencl
 def test_starts_are_measured_from_the_process_to_the_first_message(
@@ -315,6 +320,7 @@ def test_starts_are_measured_from_the_process_to_the_first_message(
         assert 0 < found[f"{name}_ms_p50"] <= found[f"{name}_ms_max"]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.opencl
 @pytest.mark.usefixtures("soon")

@@ -15,6 +15,7 @@ import pytest
 
 from modeld.service.config import SETTINGS, Config
 from modeld.service.config_sources import load_config, sample_config
+from tests.support.selection import quick_cases
 from tests.tools.conftest import Modeld
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [DIWE] [\w.]+: .+")
@@ -136,7 +137,7 @@ def test_a_run_that_logs_warnings_says_only_that_it_waits_for_long(
     assert [line[25:26] for line in lines] == ["W"]
 
 
-@pytest.mark.parametrize("json_lines", [False, True])
+@pytest.mark.parametrize("json_lines", quick_cases([False, True], True))
 def test_the_error_that_ends_a_run_is_a_record_in_its_format(
     tmp_path: Path, arguments: list[str], *, json_lines: bool
 ) -> None:

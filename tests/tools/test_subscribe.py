@@ -117,7 +117,6 @@ def test_health_is_a_line_too(follow: Follow) -> None:
     )
 
 
-@pytest.mark.alone
 def test_what_arrives_is_logged_and_each_second_one_is_printed(
     tmp_path: Path, modeld: Modeld
 ) -> None:
@@ -132,7 +131,6 @@ def test_what_arrives_is_logged_and_each_second_one_is_printed(
     assert [event.logMonoTime for event in read_log(log)] == [7] * 5
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_lines_come_while_it_runs_and_the_sum_after_the_signal(
     tmp_path: Path, number: signal.Signals, code: int

@@ -19,8 +19,8 @@ from scheduler.onnx_import import OnnxModel, from_proto, load_model
 from tests.scheduler.driving.conftest import Refusals, refusal
 from tests.scheduler.driving.edited_models import edited, parts_of, proto_of, revisions
 from tests.scheduler.onnx_import.tiny_models import mixer
-from tests.support.built import example_models
-from tools.example_models import build_revision
+from tests.support.built import example_models, interface_models
+from tests.support.selection import quick_cases
 
 # Told by inputs and heads alone, where it is another one.
 TAKEN = {
@@ -37,15 +37,18 @@ TAKEN = {
 
 def examples(name: str, **changes: str) -> list[OnnxModel]:
     """Return the example of a revision, with other metadata."""
-    built = build_revision(revisions()[name])
-    protos = {f"{model.name}.onnx": onnx.load_from_string(model.data) for model in built}
+    protos = {path.name: onnx.load(path) for path in interface_models(name)}
     for proto in protos.values():
         for prop in proto.metadata_props:
             prop.value = changes.get(prop.key, prop.value)
     return [from_proto(proto, file) for file, proto in protos.items()]
 
 
-@pytest.mark.parametrize("name", revisions())
+# One, two and three models; taken for another revision or for no other.
+QUICK = ("supercombo-0.9.7", "supercombo-2026", "split-2025", "split-2025-11", "on-off-2026")
+
+
+@pytest.mark.parametrize("name", quick_cases(revisions(), *QUICK))
 def test_every_example_is_recognised_in_any_order(name: str) -> None:
     models = examples(name)
     for order in permutations(models):

@@ -102,7 +102,9 @@ CONV: dict[str, tuple[tuple[int, ...], Build]] = {
     "integers-matrix": ((5, 12), lambda q: q.cast(dt.int32) @ whole(12, 6)),
 }
 
-QUICK = ("1x1", "groups-of-three", "depthwise", "zero-point-0", "two-values-of-ten", "integers")
+KINDS = {str(kind): kind for kind in (dt.uint8, dt.int8)}
+UNSIGNED = ("1x1-uint8", "depthwise-uint8", "zero-point-0-uint8", "two-values-of-ten-uint8")
+QUICK = (*UNSIGNED, "groups-of-three-int8", "zero-point-0-int8", "integers-int8")
 
 
 def around(q: Tensor) -> Tensor:
@@ -130,10 +132,11 @@ def dots(root: Node) -> int:
     return sum(node.op is Op.DOT4 for node in toposort([root]))
 
 
-@pytest.mark.parametrize("kind", [dt.uint8, dt.int8], ids=str)
-@pytest.mark.parametrize("name", quick_cases(CONV, *QUICK))
-def test_the_sums_are_those_of_the_numbers(name: str, kind: dt.DType) -> None:
+@pytest.mark.parametrize("case", quick_cases([f"{n}-{k}" for n in CONV for k in KINDS], *QUICK))
+def test_the_sums_are_those_of_the_numbers(case: str) -> None:
     """Before and after the pass, and on the device: integers exactly, floats to the last places."""
+    name, _, kind_name = case.rpartition("-")
+    kind = KINDS[kind_name]
     shape, build = CONV[name]
     q = np.random.default_rng(3).integers(0, 256, shape).astype(np.uint8).view(kind.np)
     built = build(Tensor.input("q", shape, kind))
@@ -216,7 +219,7 @@ def quantised(x: Tensor, scale: float = 0.03, zero: int = 117) -> Tensor:
     return ((x / scale).round() + float(zero)).clip(0.0, 255.0).cast(dt.uint8)
 
 
-@pytest.mark.parametrize("kind", [dt.uint8, dt.int8], ids=str)
+@pytest.mark.parametrize("kind", quick_cases(KINDS.values(), dt.uint8), ids=str)
 def test_an_addition_reads_the_bytes_that_are_stored_as_words(kind: dt.DType) -> None:
     """A block of a residual network: three kernels, and none computes or packs bytes again."""
     q = Tensor.input("q", (1, 8, 6, 7), dt.uint8)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from scheduler.driving.derive import example_parts
 from scheduler.driving.revisions import load_monitoring, load_revisions
+from tests.support.selection import quick_cases
 from tests.tools.conftest import Modeld
 from tools.example_models import ExampleModel, build_driver_monitoring, build_revision
 
@@ -156,7 +157,9 @@ def test_states_move_on_and_are_sampled_as_a_host_would(
     np.testing.assert_allclose(found["outputs"], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", REVISIONS)
+@pytest.mark.parametrize(
+    "name", quick_cases(REVISIONS, "supercombo-0.9.7", "split-2025", "on-off-2026")
+)
 def test_equal_seeds_give_equal_bytes(built: Built, name: str) -> None:
     assert build_revision(REVISIONS[name]) == built[name]
     for model, other in zip(built[name], build_revision(REVISIONS[name], 1), strict=True):

@@ -39,7 +39,6 @@ def ran(place: Path) -> list[str]:
     return (place / "ran").read_text().split()
 
 
-@processes
 def test_each_drive_has_one_result_in_the_order_of_the_jobs(tmp_path: Path) -> None:
     names = ["a", "b", "a", "c", "d"]
     seen: list[tuple[int, str]] = []
@@ -53,7 +52,6 @@ def test_each_drive_has_one_result_in_the_order_of_the_jobs(tmp_path: Path) -> N
     assert sorted(seen) == list(enumerate(names))
 
 
-@processes
 def test_a_drive_whose_process_dies_is_run_once_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -87,7 +85,6 @@ def test_workers_leave_ctrl_c_to_the_process_that_started_them(
     assert not caplog.text  # nobody died and was replaced
 
 
-@processes
 def test_kept_results_are_taken_up_and_damaged_ones_made_again(
     tmp_path: Path, work: WorkDirectory
 ) -> None:
