@@ -4,11 +4,8 @@
     y = relu(conv), stored       ->   y' = cast(relu(conv), half), stored
     z = f(y)                     ->   z = f(cast(y', float32))
 
-A weight that is numbers of 8 bits times scales becomes that instead, and is not rounded at all
-(`scheduler.passes.eight_bits.whole_weights`). Only what is stored is rounded: what stays inside a
-kernel never was a half. The casts are part of the graph, so the interpreter says what is computed.
-Inputs, outputs and states keep their types, and so does what rounding would harm
-(`scheduler.passes.halves.keep_float`).
+Only stored values are rounded. The casts are part of the graph, so the interpreter computes the
+same.
 """
 
 from __future__ import annotations
@@ -42,8 +39,6 @@ class Kept:
 
     Attributes:
         name: of the weight, or the ONNX nodes that the value comes from or the weight goes into.
-        is_weight: which of both it is.
-        shape: of it.
         reason: a short phrase.
     """
 
@@ -105,10 +100,8 @@ class Halved:
     """A graph with half storage.
 
     Attributes:
-        roots: in the order given.
         new: old node -> new node.
         pins: what has to be stored: the halves.
-        report: what was done.
     """
 
     roots: list[Node]
@@ -118,11 +111,7 @@ class Halved:
 
 
 def check_precision(name: str) -> str:
-    """Return the name of a precision.
-
-    Raises:
-        SchedulerError: there is none of that name.
-    """
+    """Return the name of a precision; raise SchedulerError if there is none of that name."""
     if name not in PRECISIONS:
         raise SchedulerError(f"precision {name!r}: expected one of {', '.join(PRECISIONS)}")
     return name
@@ -149,12 +138,7 @@ def store_halves(
 
 
 def store_exact_halves(roots: Sequence[Node], spec: DeviceSpec) -> Halved:
-    """Return the graph with those float32 weights as halves that are halves, where it costs less.
-
-    Args:
-        roots: as of `store_halves`.
-        spec: of the device.
-    """
+    """Return the graph with those float32 weights stored as halves that are halves, if it pays."""
     fixed = set(roots)
     weights = [n for n in toposort(roots) if is_weight(n) and n not in fixed and _is_exact(n)]
     return _halved(roots, weights, [], spec, Origins())
@@ -219,10 +203,7 @@ def _rounded(node: Node) -> Node:
 
 
 def _half_value(node: Node) -> Node:
-    """Return the half that is stored for a float32 value.
-
-    The parts of a concat are rounded one by one, so that each can still be computed in place.
-    """
+    """Return the half stored for a float32 value; a concat's parts are rounded one by one."""
     if node.op in (Op.CAT, Op.CONTIGUOUS):
         return make(node.op, dt.float16, tuple(_rounded(s) for s in node.src), node.arg)
     return _rounded(node)
