@@ -44,7 +44,6 @@ class Row:
     """The place on an axis that a store writes to; outside of the axis nothing is written.
 
     Attributes:
-        axis: of the target.
         value: scalar integer node, negative ones already counted from the end.
     """
 
@@ -60,7 +59,6 @@ class Store:
         target: whose storage is written: a stored node, or the BUFFER of a state.
         index: of the element written, in the shape of target and the ranges of the body. Ranges
             that it does not name are loops below it: the element is written once, outside them.
-        value: scalar node to store.
         row: where on an axis, if only run time knows; index is 0 on that axis.
     """
 
@@ -72,12 +70,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One loop nest of a kernel.
-
-    Attributes:
-        ranges: its loops; None stands for an axis of size 1.
-        stores: what each iteration writes.
-    """
+    """A loop nest of a kernel; a range of None stands for an axis of size 1."""
 
     ranges: tuple[Atom | None, ...]
     stores: tuple[Store, ...]
@@ -346,14 +339,9 @@ def _as_index(value: Node) -> Ix | None:
 
 
 def build_body(region: Region, plan: Realized) -> Body:
-    """Return the loop nest of a region.
+    """Return the loop nest of a region; stored nodes of the plan become LOADs.
 
-    Args:
-        region: what it computes and where that goes.
-        plan: all stored nodes, reading one is a LOAD; and the private arrays of kernels.
-
-    Raises:
-        LoweringError: the body is not a single value (an internal error).
+    Raises LoweringError if the body is not a single value (an internal error).
     """
     builder = _Builder(region, plan)
     value = builder.build(region.root, region.index)

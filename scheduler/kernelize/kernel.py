@@ -15,6 +15,7 @@ from scheduler.kernelize.body import Body, Store
 from scheduler.kernelize.scalar import depends_on, scalar_nodes, scalar_sources
 
 # --- The launch of a custom kernel: its buffers, and the epilogue that is computed in its slot
+# The launch of a custom kernel: its buffers, and the epilogue that is computed in its slot
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +23,9 @@ class CustomLaunch:
     """What makes a Kernel a custom one.
 
     Attributes:
-        spec: what the user wrote.
         inputs: whose storage is bound to in0, in1, ...; row-major, a node may come twice.
-        outputs: its RESULT nodes, all of them, whether or not anybody reads them.
-        epilogue: loop nest whose value is stored instead of the first output, from which it loads;
-            None if that is stored as it is.
+        outputs: all its RESULT nodes, read or not.
+        epilogue: loop nest that stores instead of the first output and loads from it, or None.
     """
 
     spec: CustomKernel
@@ -51,8 +50,6 @@ class CustomLaunch:
         return total + sum(n.dtype.itemsize * count for n, count in both)
 
 
-# ----------------------------------------------------------------------------------------------
-
 # A loop nest with less work than this, in operations, takes less time than its launch.
 SMALL_WORK = LAUNCH_COST
 
@@ -66,7 +63,7 @@ class Kernel:
         targets: whose storage it writes: stored nodes, or the BUFFER of a state.
         reads: BUFFER and stored nodes it loads, in first-use order.
         origin: ONNX node names it covers.
-        custom: of a custom kernel what it runs; then there are no bodies.
+        custom: set for a custom kernel, which has no bodies.
         scratch: targets that only later loop nests of the kernel read: these run in turn.
     """
 
@@ -164,7 +161,7 @@ def name_of(kernel: Kernel) -> str:
 def overwritable(kernel: Kernel) -> tuple[Node, ...]:
     """Return what a kernel reads only where it writes, outside loops that may read it again.
 
-    Logical indices are compared; whether layouts and blocks allow it, lowering finds out.
+    Lowering checks whether layouts and blocks allow it.
     """
     if len(kernel.bodies) != 1 or len(kernel.bodies[0].stores) > 1:
         return ()

@@ -4,9 +4,8 @@
     t = sum(a), u = load(t) + 2                      ->   t = sum(a); u = t + 2
     p[i, j] = a * b, s[i] = sum(load(p)[i, k]; k)    ->   for i: s[i] = sum(a * b); for j: p = ..
 
-Ranges of one become ranges of the other. Where the second reads the element that the first stores
-in the same iteration, it takes the value itself; where it reads another element that is cheap to
-compute, it computes that. Reductions that are equal but for the names of their ranges become one.
+Where the second reads the element that the first stores in the same iteration, it takes the value;
+another element that is cheap it computes again. Equal reductions become one.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Merged:
     Attributes:
         body: the result; stores of the first come first.
         added: reductions of the second that the first does not have.
-        shorter: loops of the nest with fewer loops, where one has fewer; None if both have all.
+        shorter: loops of the nest with fewer loops; None if both have all.
         again: whether the second computes elements of the first that other iterations store.
     """
 
@@ -93,10 +92,9 @@ def merge(first: Body, second: Body) -> Merged | None:
 
 
 def _computed_at(store: Store, access: Access) -> Node:
-    """Return another element of what a store writes, from what that is computed from.
+    """Return another element that a store writes, computed again.
 
-    Raises:
-        _UnfitError: it is masked, expensive, or not computed element by element.
+    Raises _UnfitError if it is masked, expensive, or not computed element by element.
     """
     nodes = scalar_nodes(store.value)
     cost = sum(COST.get(n.op, 1) for n in nodes if n.op in ELEMENTWISE)

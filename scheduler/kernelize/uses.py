@@ -16,7 +16,6 @@ class Use:
     """How one kernel needs a node.
 
     Attributes:
-        root: the kernel to be.
         index: of the needed element, in the ranges of that kernel.
         times: evaluations per element of the node, if nothing is hoisted.
         reduced: it is needed inside a reduction, whose register tile shares it between results.
@@ -36,8 +35,7 @@ class Region:
         root: what it computes: a stored node, or one source of a stored concat.
         ranges: over the shape of root; None for axes of size 1.
         target: the stored node: root itself, a concat, or an ASSIGN to a part of a buffer.
-        at: where root begins in target, per axis.
-        steps: from one element of root to the next in target, per axis.
+        at, steps: where root begins in target, and from one element to the next, per axis.
         row: an axis, and the integer node (m,) that says where each row of root goes on it.
         begin: where in root the loops begin, per axis; () is the origin.
     """
@@ -100,10 +98,7 @@ def open_parts(concat: Node) -> tuple[Region, ...]:
 
 
 def open_slices(root: Node, axis: int, ends: Sequence[int]) -> tuple[Region, ...]:
-    """Return regions that compute a node slice by slice along an axis.
-
-    `ends` are those of the slices, ascending; the last is the size of the axis.
-    """
+    """Return regions that compute a node slice by slice along an axis, up to each of `ends`."""
     rank, slices, start = len(root.shape), [], 0
     for end in ends:
         shape = [end - start if a == axis else s for a, s in enumerate(root.shape)]
@@ -121,7 +116,6 @@ class Stage:
         softmax(q @ k)     max, sum and quotient each need the row of scores: it is computed once
 
     Attributes:
-        root: the kernel.
         index: of the element that a step of the filling loop computes.
         ranges: of the filling loop: the axes of the array.
         axes: which axes of the value they are; the others are the row.
@@ -143,7 +137,6 @@ class Realized:
 
     Attributes:
         regions: per stored node its loop nests: one, or one for each source of a concat.
-        stages: values kept in private arrays.
     """
 
     regions: dict[Node, tuple[Region, ...]]
@@ -151,10 +144,7 @@ class Realized:
 
 
 def reduce_index(node: Node, index: Index) -> tuple[Index, tuple[Atom, ...]]:
-    """Return the source index of a REDUCE with fresh ranges on reduced axes, and those ranges.
-
-    Ranges are in the order of the node's axes.
-    """
+    """Return the source index of a REDUCE with fresh ranges on reduced axes, and those ranges."""
     axes, shape = node.arg[1], node.src[0].shape
     ranges = {a: ixs.new_range(shape[a], f"k{a}") for a in sorted(axes) if shape[a] > 1}
     inner = tuple(ixs.of(ranges[a]) if a in ranges else i for a, i in enumerate(index))
