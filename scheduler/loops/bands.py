@@ -4,9 +4,8 @@
     p = exp(s - max)  all rows    ->                            p = exp(s - max)
     y = p @ v         all rows                                  y[band] = p @ v
 
-An attention over thousands of tokens has more scores than caches hold: each kernel would send them
-to memory, and the next one would fetch them. A work-item does its bands in turn, and each of them
-takes the place of the one before, so that scores stay in the core's own cache and take no memory.
+An attention over thousands of tokens has more scores than caches hold. A work-item does its bands
+in turn in the same memory, so scores stay in the core's own cache.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.place import PlacedBody
 
-# Bands, at least (seen: 64 or 128 of a MobileViT's scores 0.975 of its time in three launches, 16
-# of them 1.01); and work-items of a launch, at most.
+# Least bands (seen: 64 or 128 of a MobileViT's scores 0.975 of its time in three launches, 16 of
+# them 1.01); and most work-items of a launch.
 MIN_BANDS = 64
 MAX_ITEMS = 32
-# Rows of a band, at least: a register tile of them shares each vector of the other operand.
+# Least rows of a band: a register tile of them shares each vector of the other operand.
 MIN_ROWS = 8
-# Part of a core's own cache that what is handed on may fill; the operands need the rest.
+# This part of a core's own cache may hold what is handed on; operands need the rest.
 CACHE_PART = 2
-# Kernels of a chain, at most: scores, their exponentials, the sums of these, the product.
+# Longest chain: scores, their exponentials, the sums of these, the product.
 MAX_LENGTH = 6
 
 T = TypeVar("T")
@@ -48,8 +47,7 @@ class Bands:
     Attributes:
         kernels: each has the ranges that count bands outermost. What it hands on has a first axis
             of work-items, and is addressed by the number of the band: see `render.render`.
-        count: of bands.
-        chunk: bands of a work-item, which are consecutive.
+        chunk: consecutive bands of a work-item.
     """
 
     kernels: tuple[Kernel, ...]
@@ -179,11 +177,8 @@ def _cut(chain: Sequence[Kernel], spec: DeviceSpec) -> Bands | None:
 def _height(above: int, rows: int, handed_on: int, spec: DeviceSpec) -> int:
     """Return the rows of a band, 0 if there is no good cut.
 
-    Args:
-        above: values of the other ranges that count bands.
-        rows: to be cut.
-        handed_on: bytes of all bands. What the cores' own caches hold gains nothing.
-        spec: of the device.
+    `above` counts bands of the other ranges; `handed_on` is bytes of all bands, which must exceed
+    the cores' own caches.
     """
     if handed_on <= spec.l2_bytes * spec.cores:
         return 0
@@ -265,8 +260,6 @@ class _Cut:
 
     Attributes:
         rows: that the kernels share; the last of them is cut.
-        height: rows of a band.
-        chunk: bands of a work-item.
     """
 
     rows: _Rows
@@ -298,7 +291,7 @@ class _Cut:
         mapping = {**{o: ixs.of(n) for o, n in zip(mine, above, strict=False)}, mine[-1]: whole}
         bands = (*above, band)
         number = ixs.flatten([ixs.of(r) for r in bands], [r.size for r in bands])
-        # As if each band had memory of its own: what is written there has to depend on the band.
+        # Each band has memory of its own here, so the place has to depend on the band.
         start = (number, ixs.of(row))
 
         def swap(node: Node) -> Node | None:
@@ -339,12 +332,9 @@ def counting(ranges: Sequence[Atom], count: int) -> tuple[Atom, ...]:
 
 
 def banded(schedule: LoopSchedule, body: PlacedBody, count: int) -> LoopSchedule | None:
-    """Return loops of which the item of a number does the band of that number; None if none do.
+    """Return loops whose item of a number does the band of that number; None if none do.
 
-    Args:
-        schedule: chosen as for a kernel of its own.
-        body: whose leading ranges count bands.
-        count: of bands.
+    The schedule is that of a kernel of its own; the body's leading ranges count bands.
     """
     outside = counting(body.ranges, count)
     tiles = schedule.tiles[: len(outside)]

@@ -31,10 +31,9 @@ def choose_schedule(
 
     Args:
         body: placed and merged.
-        vector: from `schedule.choose_vector`, after merging.
-        lanes: same.
+        vector, lanes: from `vector.choose_vector`, after merging.
         spec: of the device.
-        choice: what is taken instead of the heuristics.
+        choice: replaces the heuristics.
         exact: without lanes over results none of them is computed twice.
     """
     if spec.is_simt:
@@ -55,20 +54,15 @@ def tuned_schedule(
     return choose_schedule(body, vector, lanes, spec, entry.choice)
 
 
-# ----------------------------------------------------------------------------------------------
-# Decide whether a kernel may write over what it reads: it must read elements where it stores
-# them.
+# A kernel may write over what it reads if it reads elements only where it stores them.
 #
-#     t[i] = f(s[i], w[i])         t may take the bytes of s: the work-item that reads s[i]
-#     overwrites
-#                                  it, after the read
+#     t[i] = f(s[i], w[i])         t may take the bytes of s: work-item i reads s[i] first
 #     t[i] = f(s[n-1-i])           no: another work-item may still need the element
-#     t[i] = sum(s[i] * w[k]; k)   no: the loop may read it again, and who hoists that is the
-#     renderer last block overlaps          no: it computes elements again, from sources already
-#     overwritten
+#     t[i] = sum(s[i] * w[k]; k)   no: the loop may read it again; the renderer decides on hoisting
+#     last block overlaps          no: it computes elements again, from overwritten sources
 #
 # Offsets are compared after layouts are chosen; they are interned, so equal ones are one object. An
-# equal offset that is written in another form counts as different: safe, and not seen in practice.
+# equal offset in another form counts as different: safe, and not seen in practice.
 
 
 def is_exact(schedule: LoopSchedule) -> bool:

@@ -3,13 +3,10 @@
     t[h, w, c] in a buffer, at (h*W + w)*C + c     ->     image of W*C/4 x H texels,
                                                           t[h, w, 4*k .. 4*k+3] at (w*C/4 + k, h)
 
-Intermediates and packed weights may be images; inputs, outputs and states stay buffers, as callers
-fill and read those. An intermediate is one if every kernel writes it in whole texels and reads
-whole texels or a component that is known when the kernel is generated. That is found out by
-lowering: what an access does not fit is lowered again as a buffer (`ImagePlan.again`).
-
-Coordinates outside an image read as zero. So a convolution's zero padding costs nothing where the
-padded axis is the outermost one of rows or of columns: the predicate is left out.
+Inputs, outputs and states stay buffers. An intermediate is an image if every kernel writes it in
+whole texels and reads whole texels or a component known at compile time. Lowering finds that out,
+and lowers the others again as buffers (`ImagePlan.again`). Coordinates outside an image read as
+zero, so zero padding along the outermost axis of rows or of columns needs no predicate.
 """
 
 from __future__ import annotations
@@ -51,7 +48,6 @@ class Texel(NamedTuple):
     """An access to an image.
 
     Attributes:
-        x, y: coordinates.
         component: of the texel; None for all four.
         by_axis: whether a coordinate is outside the image where an outermost index is.
     """
@@ -67,8 +63,6 @@ class ImageTensor:
     """An intermediate that is stored as an image.
 
     Attributes:
-        image: its texels.
-        shape: of the tensor.
         rows, columns: its axes in the order of memory; the last column axis is four to a texel.
     """
 
@@ -116,9 +110,7 @@ class ImagePlan:
     """Which tensors of an entry point are images, as far as kernels are lowered.
 
     Attributes:
-        most: what images the device takes.
-        tensors: intermediates that are.
-        weights: packed weights that are.
+        most: largest images of the device.
         refused: intermediates that some access does not fit.
     """
 
@@ -169,8 +161,8 @@ def _quarter(ix: Ix, lane: Atom) -> tuple[Ix, int | None] | None:
 def _tensor_of(shape: tuple[int, ...], order: Sequence[int], most: Images) -> ImageTensor | None:
     """Return how a tensor is an image, None if it is none.
 
-    Columns are the two innermost axes of a picture, the innermost one of a matrix, or more or fewer
-    if that is too wide or too high.
+    Columns are the two innermost axes of a picture or the innermost one of a matrix, unless too
+    large.
     """
     if not order or shape[order[-1]] % TEXEL:
         return None
@@ -192,7 +184,7 @@ def weight_image(packed: PackedWeight, most: Images) -> Image | None:
         return None
     steps = {s for strides in packed.strides.values() for s in strides if s % TEXEL == 0 and s}
     widths = sorted(step // TEXEL for step in {*steps, size})
-    # As many rows as columns, about: the cache holds tiles.
+    # The cache holds tiles, so rows and columns should be about equal.
     images = [Image(w, size // TEXEL // w) for w in widths if size // TEXEL % w == 0]
     fitting = [i for i in images if i.fits(most)]
     return min(fitting, key=lambda i: max(i.width, i.height), default=None)

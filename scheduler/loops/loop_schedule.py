@@ -1,10 +1,8 @@
 """The loops of a kernel, as data: how each range is cut, in which order they run, what lanes do.
 
-    for r1: 4 tiles of 2 vectors x 16 lanes     Tile(r1, unroll=2, lanes=16)
-    for r2: 22 tiles of 9 rows                  Tile(r2, unroll=9)
-    for k3: 48 steps, 4 of them in a body       reduce_order, reduce_unroll
-
-`schedule.py` chooses them for CPUs, `simt.py` for GPUs.
+for r1: 4 tiles of 2 vectors x 16 lanes     Tile(r1, unroll=2, lanes=16)
+for r2: 22 tiles of 9 rows                  Tile(r2, unroll=9)
+for k3: 48 steps, 4 of them in a body       reduce_order, reduce_unroll
 """
 
 from __future__ import annotations
@@ -45,7 +43,6 @@ class LoopSchedule:
         inner: how many of the last tiles are loops inside a step, below hoisted reductions; the
             others make up `steps`, of which each work-item does `chunk` consecutive ones.
         vector: the output range that lanes run over, None for scalar results.
-        lanes: vector width.
         parts: into how many the outermost loop inside a step is cut, each for a work-item of its
             own; the items of a step repeat what is above that loop.
         blocked: an output range whose steps are counted in blocks outside all other loops, and the

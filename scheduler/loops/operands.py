@@ -18,7 +18,7 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.place import PlacedBody, accumulates, dependencies, looped
 from scheduler.loops.vector import LoadInfo
 
-# Rows of hoisted reductions that are cut into tiles: enough tiles are left to share evenly.
+# From this many rows on, hoisted reductions leave enough tiles to share evenly.
 MIN_SHARED_ROWS = 128
 
 
@@ -67,7 +67,7 @@ def hoisted_rows(body: PlacedBody, vector: Atom, rows: list[Atom]) -> list[Atom]
 
         for row: s = sum(row); out[row] = sum(x[row, k] / s * v[k, :])   ->   for 4 rows: ...
 
-    None where a private array holds one row, and where rows are few: cores would be without.
+    None if a private array holds one row, or if rows are few: cores would be idle.
     """
     depends = dependencies(body.value)
     loops = looped(body)

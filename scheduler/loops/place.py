@@ -19,7 +19,7 @@ from scheduler.ir.ordered import parts_of
 from scheduler.kernelize.body import Body, moved_access
 from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
 
-# Splitting stops here: more loops than this cost more than the divisions they replace.
+# More loops than this cost more than the divisions they replace.
 MAX_RANGES = 8
 
 
@@ -44,7 +44,6 @@ class Place:
     """Argument of a placed LOAD.
 
     Attributes:
-        index, valid, fill: as in `Access`.
         offset: element offset in storage; of a weight the row-major one, until it is packed.
     """
 
@@ -59,8 +58,6 @@ class PlacedStore:
     """One result of a placed body.
 
     Attributes:
-        target: whose storage is written.
-        index: logical index of the element stored.
         offset: where it is stored, without the row.
         row: number of its row's value among those of the body, rows of the axis, and elements from
             one row to the next; None where the index says all.
@@ -77,9 +74,7 @@ class PlacedBody:
     """A body with offsets.
 
     Attributes:
-        ranges: output loops, outermost first.
         value: scalar node, a TUPLE if there are several stores; LOADs carry a Place.
-        stores: where the values go.
     """
 
     ranges: tuple[Atom, ...]
@@ -100,10 +95,7 @@ class PlacedBody:
 
 
 def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
-    """Return the body with offsets into storage.
-
-    Stored nodes without a layout are row-major.
-    """
+    """Return the body with offsets into storage; nodes without a layout are row-major."""
     ranges = tuple(r for r in body.ranges if r is not None)
 
     def put(load: Node, mapping: Mapping[Atom, Ix]) -> Place:
@@ -119,7 +111,7 @@ def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
         row = None
         if s.row is not None:
             shape = s.target.shape
-            # A row's number is computed by the body, and its value comes after those of the stores.
+            # A row's value comes after those of the stores.
             row = (rows, shape[s.row.axis], prod(shape[s.row.axis + 1 :]))
             rows += 1
         stores.append(PlacedStore(s.target, s.index, ixs.ZERO, row))
@@ -177,7 +169,6 @@ def merge_ranges(
     again = True
     while again:
         again = False
-        # Fusing changes the offsets, so they are collected anew each time.
         exprs, weights = expressions(body)
         groups = [body.ranges, *(_mergeable(n) for n in accumulates(body))]
         for group in groups:
@@ -263,10 +254,7 @@ def _with_reduction(
 
 
 def _divisor(r: Atom, exprs: list[Ix]) -> int:
-    """Return by what a range is cut, 0 for not at all.
-
-    The smallest divisor first: larger ones are often its multiples, and split the quotient later.
-    """
+    """Return the smallest divisor by which a range is cut, 0 for none; larger ones split later."""
     by = min(divisors_of(r, exprs), default=0)
     return by if by and r.size % by == 0 and by < r.size else 0
 
@@ -320,7 +308,6 @@ def _move_together(outer: Atom, inner: Atom, exprs: list[Ix], weights: list[Ix])
 def _fuse(body: PlacedBody, outer: Atom, inner: Atom) -> tuple[PlacedBody, Atom]:
     fused = ixs.new_range(outer.size * inner.size, f"{outer.name}{inner.name}")
     whole = ixs.of(fused)
-    # Quotient and remainder cancel where the two ranges move together, which was checked.
     mapping = {outer: ixs.floordiv(whole, inner.size), inner: ixs.mod(whole, inner.size)}
 
     def renamed(group: tuple[Atom, ...]) -> tuple[Atom, ...]:
