@@ -31,7 +31,8 @@ def choose_schedule(
 
     Args:
         body: placed and merged.
-        vector, lanes: from `vector.choose_vector`, after merging.
+        vector: from `vector.choose_vector`, after merging.
+        lanes: same.
         spec: of the device.
         choice: replaces the heuristics.
         exact: without lanes over results none of them is computed twice.
