@@ -43,43 +43,29 @@ Tables = Callable[[Mapping[str, EntryGraph], CompileContext], TunedTable]
 
 
 class CompileOptions(TypedDict, total=False):
-    """What `compile_plain` and `compile_driving` take by name, and mean the same by.
+    """What `compile_plain` and `compile_driving` take by name, and mean the same by."""
 
-    Attributes:
-        precision: "fp32", or "fp16" for half storage (`scheduler.passes.halves.precision`).
-        halves: "wide" (the default) or "exact", see `scheduler.passes.halves.wide_halves`.
-        numerics: "fast" (the default) or "strict", see `scheduler.passes.canonical_sums`.
-        target: device to compile for, see `scheduler.device.targets`; None for this machine's.
-        tables: measured loops; None for the table that ships for the target.
-        flags: of the compiler; None for those of the environment.
-    """
-
-    precision: str
-    halves: str
-    numerics: str
+    precision: str  # "fp32", or "fp16" for half storage (`scheduler.passes.halves.precision`)
+    halves: str  # "wide" (the default) or "exact", see `scheduler.passes.halves.wide_halves`
+    numerics: str  # "fast" (the default) or "strict", see `scheduler.passes.canonical_sums`
+    # Device to compile for, see `scheduler.device.targets`; None for this machine's.
     target: DeviceSpec | None
-    tables: Tables | None
-    flags: Flags | None
+    tables: Tables | None  # measured loops; None for the table that ships for the target
+    flags: Flags | None  # of the compiler; None for those of the environment
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledModel:
-    """A compiled model that is not written yet.
+    """A compiled model that is not written yet."""
 
-    Attributes:
-        manifest, data: as `runtime.write_artifact` takes them; programs hold no binaries yet.
-        arena_unplanned: bytes the intermediates of the largest entry would take without reuse.
-        notes: what was assumed about the models, one sentence each.
-        graphs: what it was compiled from, by entry; `scheduler.check.vectors` evaluates them.
-        sources: the models, in run order.
-    """
-
+    # manifest, data: as `runtime.write_artifact` takes them; programs hold no binaries yet.
     manifest: dict[str, Any]
     data: bytes
-    arena_unplanned: int
-    notes: tuple[str, ...] = ()
+    arena_unplanned: int  # bytes the intermediates of the largest entry would take without reuse
+    notes: tuple[str, ...] = ()  # what was assumed about the models, one sentence each
+    # What it was compiled from, by entry; `scheduler.check.vectors` evaluates them.
     graphs: Mapping[str, EntryGraph] = field(default_factory=dict)
-    sources: tuple[OnnxModel, ...] = ()
+    sources: tuple[OnnxModel, ...] = ()  # the models, in run order
 
     @property
     def kernels(self) -> int:

@@ -60,23 +60,15 @@ FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The values of the variables, read once.
+    """The values of the variables, read once."""
 
-    Attributes:
-        debug: step of the DEBUG ladder, 0 for off.
-        viz: what VIZ asks for, see `viz_path`.
-        float_unsafe: x * 0 is 0, x - x is 0, a / a is 1 and (a * b) / b is a, also for floats.
-        schedule_cache: compiled graphs are kept and taken again.
-        max_kernel_buffers: buffers per kernel; None if only the device says.
-        tuned: tables of measured loops are used.
-    """
-
-    debug: int = 0
-    viz: str = ""
+    debug: int = 0  # step of the DEBUG ladder, 0 for off
+    viz: str = ""  # what VIZ asks for, see `viz_path`
+    # X * 0 is 0, x - x is 0, a / a is 1 and (a * b) / b is a, also for floats.
     float_unsafe: bool = False
-    schedule_cache: bool = True
-    max_kernel_buffers: int | None = None
-    tuned: bool = True
+    schedule_cache: bool = True  # compiled graphs are kept and taken again
+    max_kernel_buffers: int | None = None  # buffers per kernel; None if only the device says
+    tuned: bool = True  # tables of measured loops are used
 
     @classmethod
     def from_environment(cls) -> Flags:

@@ -48,23 +48,17 @@ MAX_OFFSET = ixs.LARGEST
 
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
-    """A kernel as OpenCL C, how it came about, and what its launch needs.
+    """A kernel as OpenCL C, how it came about, and what its launch needs."""
 
-    Attributes:
-        kernel: what was lowered.
-        code: what was rendered of it. It writes the kernel's targets, or the BUFFER of the state
-            where an ASSIGN is done in place.
-        flops: static estimate.
-        kind: "contract", "reduce", "map" or "custom"; only a name for people.
-        nests: its loop nests with the loops chosen for each; a custom kernel has none.
-        in_place_of: intermediate whose storage the result takes over; the kernel reads it last.
-    """
-
-    kernel: Kernel
+    kernel: Kernel  # what was lowered
+    # What was rendered of it. It writes the kernel's targets, or the BUFFER of the state where an
+    # ASSIGN is done in place.
     code: KernelCode
-    flops: int
-    kind: str
+    flops: int  # static estimate
+    kind: str  # "contract", "reduce", "map" or "custom"; only a name for people
+    # Its loop nests with the loops chosen for each; a custom kernel has none.
     nests: tuple[Nest, ...] = ()
+    # Intermediate whose storage the result takes over; the kernel reads it last.
     in_place_of: Node | None = None
 
     @property

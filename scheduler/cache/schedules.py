@@ -52,19 +52,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EntryGraph:
-    """What `schedule` is asked for, for one entry point.
+    """What `schedule` is asked for, for one entry point."""
 
-    Attributes:
-        outputs: nodes by name.
-        states: ASSIGN nodes to perform.
-        inputs: input BUFFER nodes in calling order; None for those the graph reads.
-        origins: ONNX names of the nodes.
-    """
-
-    outputs: Mapping[str, Node]
-    states: Sequence[Node] = ()
+    outputs: Mapping[str, Node]  # nodes by name
+    states: Sequence[Node] = ()  # ASSIGN nodes to perform
+    # Input BUFFER nodes in calling order; None for those the graph reads.
     inputs: Sequence[Node] | None = None
-    origins: Origins = field(default_factory=Origins)
+    origins: Origins = field(default_factory=Origins)  # ONNX names of the nodes
 
     def roots(self) -> list[tuple[str, Node]]:
         """Return everything that defines the entry, each with what it is."""

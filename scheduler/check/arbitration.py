@@ -39,19 +39,12 @@ CREDIBLE = 5e-2
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """An output of one set of inputs.
+    """An output of one set of inputs."""
 
-    Attributes:
-        name: of the output.
-        feeds: the inputs, in the element types of the model.
-        found: what the device computed.
-        expected: what the reference computed.
-    """
-
-    name: str
-    feeds: Mapping[str, Array]
-    found: Array
-    expected: Array
+    name: str  # of the output
+    feeds: Mapping[str, Array]  # the inputs, in the element types of the model
+    found: Array  # what the device computed
+    expected: Array  # what the reference computed
 
 
 class Arbiter:

@@ -60,28 +60,18 @@ _INSIDE = {
 
 @dataclass(frozen=True, slots=True)
 class OutputCheck:
-    """An output beside its reference, for one set of inputs.
+    """An output beside its reference, for one set of inputs."""
 
-    Attributes:
-        name: of the output.
-        max_abs: largest difference.
-        max_rel: largest difference as a share of the largest reference value; of integers, the
-            share of elements that differ by too much.
-        where: index of the largest difference; None if there is none.
-        part: the output slice that holds it, "" if there is none.
-        tolerance: what `max_rel` may be, or the share of elements that may differ.
-        problem: one clause; "" if all is well.
-        note: how far both are from float64, if they were compared with it.
-    """
-
-    name: str
-    max_abs: float
+    name: str  # of the output
+    max_abs: float  # largest difference
+    # Largest difference as a share of the largest reference value; of integers, the share of
+    # elements that differ by too much.
     max_rel: float
-    where: tuple[int, ...] | None
-    part: str
-    tolerance: float
-    problem: str
-    note: str = ""
+    where: tuple[int, ...] | None  # index of the largest difference; None if there is none
+    part: str  # the output slice that holds it, "" if there is none
+    tolerance: float  # what `max_rel` may be, or the share of elements that may differ
+    problem: str  # one clause; "" if all is well
+    note: str = ""  # how far both are from float64, if they were compared with it
 
     @property
     def excess(self) -> float:

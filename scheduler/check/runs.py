@@ -38,19 +38,12 @@ MOST_SEEDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The model that is checked.
+    """The model that is checked."""
 
-    Attributes:
-        compiled: by `compile_plain`.
-        model: what it was compiled from.
-        imported: the same, with the sizes it was compiled for.
-        rounding: the coarsest inside.
-    """
-
-    compiled: CompiledModel
-    model: OnnxModel
-    imported: ImportedModel
-    rounding: Rounding
+    compiled: CompiledModel  # by `compile_plain`
+    model: OnnxModel  # what it was compiled from
+    imported: ImportedModel  # the same, with the sizes it was compiled for
+    rounding: Rounding  # the coarsest inside
 
     @property
     def operators(self) -> frozenset[str]:
@@ -74,20 +67,13 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Inputs and outputs as the device has them; feeds and outputs of both as the model types them.
+    """Inputs and outputs of the device and the reference; `given` and `raw` in the device's types."""
 
-    Attributes:
-        kind: of the inputs.
-        feeds: inputs of the reference.
-        given, raw: inputs and outputs of the program.
-        found, expected: outputs of both.
-    """
-
-    kind: Kind
-    feeds: dict[str, Array]
-    given: dict[str, Array]
+    kind: Kind  # of the inputs
+    feeds: dict[str, Array]  # inputs of the reference
+    given: dict[str, Array]  # given, raw: inputs and outputs of the program
     raw: dict[str, Array]
-    found: dict[str, Array]
+    found: dict[str, Array]  # outputs of both
     expected: dict[str, Array]
 
 

@@ -277,15 +277,10 @@ def _values(code: int, shape: Shape, limit: int | None, rng: np.random.Generator
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The roles of integer inputs.
+    """The roles of integer inputs."""
 
-    Attributes:
-        limits: input name -> how many rows it picks from.
-        divisors: inputs that something is divided by.
-    """
-
-    limits: dict[str, int]
-    divisors: frozenset[str]
+    limits: dict[str, int]  # input name -> how many rows it picks from
+    divisors: frozenset[str]  # inputs that something is divided by
 
 
 def integer_roles(model: OnnxModel, shapes: Mapping[str, Shape]) -> Roles:

@@ -36,33 +36,21 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of a self-check.
+    """The findings of a self-check."""
 
-    Attributes:
-        model: name of what was checked.
-        reference: the implementation it was compared with, and why not onnxruntime.
-        seeds: how many sets of standard normals were run.
-        outputs: the worst comparison of each output over all seeds, worst first.
-        parts: the same for each output slice by its own largest value, for information.
-        constant: outputs that depend on no input.
-        unchanged: outputs that never changed, neither here nor in the reference.
-        failures: one sentence each; empty if all is well.
-        kinds: the other kinds of inputs that were run.
-        left_out: those that were not, with the reason.
-        reason: why more than the usual difference is allowed; "" if it is not.
-    """
-
-    model: str
-    reference: str
-    seeds: int
+    model: str  # name of what was checked
+    reference: str  # the implementation it was compared with, and why not onnxruntime
+    seeds: int  # how many sets of standard normals were run
+    # The worst comparison of each output over all seeds, worst first.
     outputs: tuple[OutputCheck, ...]
+    # The same for each output slice by its own largest value, for information.
     parts: tuple[OutputCheck, ...]
-    constant: tuple[str, ...]
-    unchanged: tuple[str, ...]
-    failures: tuple[str, ...]
-    kinds: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    reason: str = ""
+    constant: tuple[str, ...]  # outputs that depend on no input
+    unchanged: tuple[str, ...]  # outputs that never changed, neither here nor in the reference
+    failures: tuple[str, ...]  # one sentence each; empty if all is well
+    kinds: tuple[str, ...] = ()  # the other kinds of inputs that were run
+    left_out: tuple[str, ...] = ()  # those that were not, with the reason
+    reason: str = ""  # why more than the usual difference is allowed; "" if it is not
 
     def require(self) -> None:
         """Do nothing if all is well.

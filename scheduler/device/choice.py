@@ -38,35 +38,24 @@ _WORD: Final = re.compile(r"([a-z])([1-9][0-9]{0,3})")
 class Choice:
     """One way to run the loops of a kernel; 0 is what the heuristic takes.
 
-    Attributes:
-        vectors: vectors of the register tile; of a step of a kernel that streams.
-        rows: its rows.
-        unroll: steps of the innermost reduce loop that its body holds.
-        items: work-items at most.
-        blocks: parts into which rows are cut outside the loop over weights; 1 for none.
-        lanes: vector width.
-        outside: 1 runs rows outside weights.
-        prefetch: 1 leaves the next weights where they are, 2 fetches them before they are needed.
-        group: work-items of a work-group, on GPUs.
-        local: 1 keeps work-items of a matrix product apart, 2 to 4 are the tiles in local memory
-            from the largest on, on GPUs.
-        weights: 1 leaves packed weights in buffers where the device reads images.
-
     Raises:
         ValueError: a field is out of range, or the code would be too large.
     """
 
-    vectors: int = 0
-    rows: int = 0
-    unroll: int = 0
-    items: int = 0
-    blocks: int = 0
-    lanes: int = 0
-    outside: int = 0
+    vectors: int = 0  # vectors of the register tile; of a step of a kernel that streams
+    rows: int = 0  # its rows
+    unroll: int = 0  # steps of the innermost reduce loop that its body holds
+    items: int = 0  # work-items at most
+    blocks: int = 0  # parts into which rows are cut outside the loop over weights; 1 for none
+    lanes: int = 0  # vector width
+    outside: int = 0  # 1 runs rows outside weights
+    # 1 leaves the next weights where they are, 2 fetches them before they are needed.
     prefetch: int = 0
-    group: int = 0
+    group: int = 0  # work-items of a work-group, on GPUs
+    # 1 keeps work-items of a matrix product apart, 2 to 4 are the tiles in local memory from the
+    # largest on, on GPUs.
     local: int = 0
-    weights: int = 0
+    weights: int = 0  # 1 leaves packed weights in buffers where the device reads images
 
     def __post_init__(self) -> None:
         for name, (_, most) in _FIELDS.items():

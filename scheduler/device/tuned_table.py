@@ -45,20 +45,13 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What was measured of one kernel.
+    """What was measured of one kernel."""
 
-    Attributes:
-        was: the heuristic's loops, as `variations.form_of` writes them.
-        choice: the fastest; the empty one if that is the heuristic.
-        heuristic_us, us: the smallest time of both, in microseconds.
-        tried: choices that were measured.
-    """
-
-    was: str
-    choice: Choice
-    heuristic_us: float
+    was: str  # the heuristic's loops, as `variations.form_of` writes them
+    choice: Choice  # the fastest; the empty one if that is the heuristic
+    heuristic_us: float  # the smallest time of both, in microseconds
     us: float
-    tried: int
+    tried: int  # choices that were measured
 
     def plain(self) -> dict[str, Any]:
         """Return the entry as JSON knows it."""

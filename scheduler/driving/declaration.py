@@ -27,21 +27,14 @@ CHECKPOINTS: Final = Path(__file__).with_name("checkpoints.toml")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is declared.
+    """What is declared."""
 
-    Attributes:
-        name: of the revision; None where nothing names one.
-        reason: who names it, for people; "" for nobody.
-        rules: values that replace those of the revision, as a table `[rules]`.
-        rules_from: file that says so; "" for none.
-        by_user: whether a person names it, not a known checkpoint.
-    """
-
-    name: str | None = None
-    reason: str = ""
+    name: str | None = None  # of the revision; None where nothing names one
+    reason: str = ""  # who names it, for people; "" for nobody
+    # Values that replace those of the revision, as a table `[rules]`.
     rules: Mapping[str, Any] | None = None
-    rules_from: str = ""
-    by_user: bool = False
+    rules_from: str = ""  # file that says so; "" for none
+    by_user: bool = False  # whether a person names it, not a known checkpoint
 
     @property
     def rules_text(self) -> str:

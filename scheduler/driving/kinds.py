@@ -64,24 +64,17 @@ _KINDS: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """What a model was recognised as.
+    """What a model was recognised as."""
 
-    Attributes:
-        facts: what it says of itself.
-        title: for people.
-        revisions: that have such a model, newest last; of the same heads if there are any, else of
-            the same inputs.
-        inputs: input name -> what it is for, in the order of the file.
-        differences: from the nearest revision, one phrase each; empty if it is that of a revision.
-        advice: the command that compiles it.
-    """
-
-    facts: ModelFacts
-    title: str
+    facts: ModelFacts  # what it says of itself
+    title: str  # for people
+    # That have such a model, newest last; of the same heads if there are any, else of the same
+    # inputs.
     revisions: tuple[str, ...]
-    inputs: dict[str, str]
+    inputs: dict[str, str]  # input name -> what it is for, in the order of the file
+    # From the nearest revision, one phrase each; empty if it is that of a revision.
     differences: tuple[str, ...]
-    advice: str
+    advice: str  # the command that compiles it
 
     @property
     def is_half(self) -> bool:

@@ -26,21 +26,16 @@ CURVATURES_INPUT = "prev_desired_curv"
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The states of all entry points; zeros at reset.
+    """The states of all entry points; zeros at reset."""
 
-    Attributes:
-        images: view -> queue (gap + 1, 6, 128, 256) uint8, oldest first; empty where models take
-            the newest images only.
-        desire: (frames, 8) float32, oldest first; None where the model keeps it itself.
-        features: (frames, *row) float32, oldest first, of the shape of a row of the model's input.
-        curvature: same, of past curvatures.
-        own: ONNX input -> state of its shape and element type, handed on by the model itself.
-    """
-
+    # View -> queue (gap + 1, 6, 128, 256) uint8, oldest first; empty where models take the newest
+    # images only.
     images: Mapping[str, Tensor]
-    desire: Tensor | None
+    desire: Tensor | None  # (frames, 8) float32, oldest first; None where the model keeps it itself
+    # (frames, *row) float32, oldest first, of the shape of a row of the model's input.
     features: Tensor | None
-    curvature: Tensor | None
+    curvature: Tensor | None  # same, of past curvatures
+    # ONNX input -> state of its shape and element type, handed on by the model itself.
     own: Mapping[str, Tensor]
 
     @property

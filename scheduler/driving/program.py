@@ -47,19 +47,13 @@ DEFAULT_CAPACITY = 3840 * (2176 + 1080)
 
 @dataclass(slots=True)
 class _Frame:
-    """One entry point while it is built.
+    """One entry point while it is built."""
 
-    Attributes:
-        inputs: of the program, in calling order.
-        given: input of models -> value that it has in this frame.
-        writes: states after this frame.
-        origins: names of nodes.
-    """
-
-    inputs: dict[str, Tensor] = field(default_factory=dict)
+    inputs: dict[str, Tensor] = field(default_factory=dict)  # of the program, in calling order
+    # Input of models -> value that it has in this frame.
     given: dict[str, Tensor] = field(default_factory=dict)
-    writes: list[Tensor] = field(default_factory=list)
-    origins: Origins = field(default_factory=Origins)
+    writes: list[Tensor] = field(default_factory=list)  # states after this frame
+    origins: Origins = field(default_factory=Origins)  # names of nodes
 
     def take(
         self,

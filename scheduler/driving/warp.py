@@ -31,20 +31,13 @@ FAR = float(2**21)
 
 @dataclass(frozen=True, slots=True)
 class _Plane:
-    """One channel inside a frame, where all but the step is known at run time, each int32.
+    """One channel inside a frame, where all but the step is known at run time, each int32."""
 
-    Attributes:
-        last_column, last_row: greatest index of a sample.
-        offset: bytes before the first sample.
-        step: bytes from sample to sample.
-        stride: bytes from row to row.
-    """
-
-    last_column: Tensor
+    last_column: Tensor  # last_column, last_row: greatest index of a sample
     last_row: Tensor
-    offset: Tensor | int
-    step: int
-    stride: Tensor
+    offset: Tensor | int  # bytes before the first sample
+    step: int  # bytes from sample to sample
+    stride: Tensor  # bytes from row to row
 
 
 def model_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -> Tensor:

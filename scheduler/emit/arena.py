@@ -60,24 +60,16 @@ def share_images(images: Mapping[Node, Image], lives: Mapping[Node, Lifetime]) -
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Where intermediates lie.
+    """Where intermediates lie."""
 
-    Attributes:
-        lives: of each intermediate, in the order in which they are written.
-        storage: the intermediate whose bytes each takes; itself, unless it is computed in place.
-        offsets: bytes from the start of the arena, multiples of 256.
-        size: bytes of the arena.
-        live: most bytes alive during one launch; what `size` exceeds it by is lost in gaps.
-        unplanned: bytes if every intermediate had its own.
-        images: lives of the intermediates that are images: those are not in the arena.
-    """
-
-    lives: dict[Node, Lifetime]
+    lives: dict[Node, Lifetime]  # of each intermediate, in the order in which they are written
+    # The intermediate whose bytes each takes; itself, unless it is computed in place.
     storage: dict[Node, Node]
-    offsets: dict[Node, int]
-    size: int
-    live: int
-    unplanned: int
+    offsets: dict[Node, int]  # bytes from the start of the arena, multiples of 256
+    size: int  # bytes of the arena
+    live: int  # most bytes alive during one launch; what `size` exceeds it by is lost in gaps
+    unplanned: int  # bytes if every intermediate had its own
+    # lives of the intermediates that are images: those are not in the arena.
     images: dict[Node, Lifetime] = field(default_factory=dict)
 
 

@@ -45,34 +45,22 @@ KERNELS_PER_PROGRAM = 16
 
 @dataclass(slots=True)
 class Emitted:
-    """The manifest fields the compiler knows, and the weight blob they refer to.
+    """The manifest fields the compiler knows, and the weight blob they refer to."""
 
-    Attributes:
-        manifest: the fields of an artifact, less those that only its caller knows.
-        data: bytes of the weights.
-        arena_unplanned: bytes of the intermediates without reuse, of the largest entry.
-        plans: the schedules it was made of, by entry name; none if it was kept from before.
-    """
-
-    manifest: dict[str, Any]
-    data: bytes
-    arena_unplanned: int
+    manifest: dict[str, Any]  # the fields of an artifact, less those that only its caller knows
+    data: bytes  # bytes of the weights
+    arena_unplanned: int  # bytes of the intermediates without reuse, of the largest entry
+    # The schedules it was made of, by entry name; none if it was kept from before.
     plans: Mapping[str, Schedule] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Kernel:
-    """A kernel function, which several launches may share.
+    """A kernel function, which several launches may share."""
 
-    Attributes:
-        code: what was rendered.
-        kind: as in `LoweredKernel`.
-        origins: ONNX nodes that its launches compute.
-    """
-
-    code: KernelCode
-    kind: str
-    origins: list[str] = field(default_factory=list)
+    code: KernelCode  # what was rendered
+    kind: str  # as in `LoweredKernel`
+    origins: list[str] = field(default_factory=list)  # ONNX nodes that its launches compute
 
     def text(self, name: str) -> str:
         """Return the kernel in C."""

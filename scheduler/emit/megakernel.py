@@ -170,17 +170,11 @@ void replay(__global uchar* m_memory, const __global uchar* m_data,
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One kernel as a function of the megakernel.
+    """One kernel as a function of the megakernel."""
 
-    Attributes:
-        name: as in the other programs.
-        code: of the kernel; its parameters are all pointers to global memory.
-        origins: ONNX nodes, for the comment above it.
-    """
-
-    name: str
-    code: KernelCode
-    origins: Sequence[str] = ()
+    name: str  # as in the other programs
+    code: KernelCode  # of the kernel; its parameters are all pointers to global memory
+    origins: Sequence[str] = ()  # ONNX nodes, for the comment above it
 
 
 def is_callable(kernel: LoweredKernel) -> bool:

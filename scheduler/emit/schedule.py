@@ -16,26 +16,19 @@ from scheduler.passes.halves.precision import PrecisionReport
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """What one entry point runs.
+    """What one entry point runs."""
 
-    Attributes:
-        outputs: stored node of each output name.
-        inputs: input buffers a caller gives, in order, whether or not a kernel reads them.
-        lowered: all kernels as OpenCL text, in running order.
-        spec: the device that the kernels are for.
-        precision: what half storage did; None where nothing was asked for.
-        halves: what arithmetic on halves means, "wide" or "exact"; "" where the graph has none.
-        numerics: what sums of floats mean, "fast" or "strict".
-        stages: the graph after each pass; None where nobody asked for it.
-    """
-
-    outputs: Mapping[str, Node]
+    outputs: Mapping[str, Node]  # stored node of each output name
+    # Input buffers a caller gives, in order, whether or not a kernel reads them.
     inputs: tuple[Buffer, ...]
-    lowered: tuple[LoweredKernel, ...]
-    spec: DeviceSpec
+    lowered: tuple[LoweredKernel, ...]  # all kernels as OpenCL text, in running order
+    spec: DeviceSpec  # the device that the kernels are for
+    # What half storage did; None where nothing was asked for.
     precision: PrecisionReport | None = None
+    # What arithmetic on halves means, "wide" or "exact"; "" where the graph has none.
     halves: str = ""
-    numerics: str = FAST
+    numerics: str = FAST  # what sums of floats mean, "fast" or "strict"
+    # The graph after each pass; None where nobody asked for it.
     stages: Stages | None = field(default=None, repr=False)
 
     @property

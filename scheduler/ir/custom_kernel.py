@@ -57,38 +57,24 @@ _BYTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An EPILOGUE statement.
+    """An EPILOGUE statement."""
 
-    Attributes:
-        start, end: where it stands in the source, its semicolon included.
-        value, index: its arguments.
-    """
-
-    start: int
+    start: int  # start, end: where it stands in the source, its semicolon included
     end: int
-    value: str
+    value: str  # value, index: its arguments
     index: str
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The body of a custom kernel, read.
+    """The body of a custom kernel, read."""
 
-    Attributes:
-        text: as written.
-        names: identifiers, of comments and literals none.
-        slot: of the first output; None if the source stores it itself.
-        float64: whether it names a type of that width.
-        work_group: whether it names what only kernels have, such as local memory and barriers.
-        local_bytes: of the arrays in local memory whose type and size it spells out.
-    """
-
-    text: str
-    names: frozenset[str]
-    slot: Slot | None
-    float64: bool
-    work_group: bool
-    local_bytes: int
+    text: str  # as written
+    names: frozenset[str]  # identifiers, of comments and literals none
+    slot: Slot | None  # of the first output; None if the source stores it itself
+    float64: bool  # whether it names a type of that width
+    work_group: bool  # whether it names what only kernels have, such as local memory and barriers
+    local_bytes: int  # of the arrays in local memory whose type and size it spells out
 
 
 @lru_cache(maxsize=256)
@@ -214,30 +200,25 @@ LANES = (1, 2, 4, 8, 16)
 class CustomKernel:
     """An OpenCL C kernel written by hand; immutable, compared by its fields.
 
-    Attributes:
-        name: an identifier; what messages and tables call it.
-        source: body of the kernel. Its parameters are `in0`, `in1`, ... and `out0`, `out1`, ...,
-            row-major pointers of the stored type (a half is `half`, a bool one `uchar`). The
-            statement `EPILOGUE(value, index);`, at most one, stores an element of the first output
-            at a flat index; then `out0` itself is not named.
-        outputs: shape and type of each; all of them are written by one launch.
-        items: work-items, each a work-group of its own; `get_global_id(0)` counts them.
-        reference: the same in numpy: input arrays -> output arrays (or the only one). The
-            interpreter needs it; the compiler does not.
-        flops: of one launch, for tables.
-        lanes: elements that `EPILOGUE(value, index);` stores: its value is a vector of so many, for
-            consecutive elements of the last axis from `index` on, which they divide.
-
     Raises:
         ModelError: a field makes no sense; the message names the kernel.
     """
 
-    name: str
+    name: str  # an identifier; what messages and tables call it
+    # Body of the kernel. Its parameters are `in0`, `in1`, ... and `out0`, `out1`, ..., row-major
+    # pointers of the stored type (a half is `half`, a bool one `uchar`). The statement
+    # `EPILOGUE(value, index);`, at most one, stores an element of the first output at a flat index;
+    # then `out0` itself is not named.
     source: str
+    # Shape and type of each; all of them are written by one launch.
     outputs: Sequence[tuple[Sequence[int], DType | Any]]
-    items: int
+    items: int  # work-items, each a work-group of its own; `get_global_id(0)` counts them
+    # the same in numpy: input arrays -> output arrays (or the only one). The interpreter needs it;
+    # the compiler does not.
     reference: Reference | None = field(default=None, repr=False)
-    flops: int = 0
+    flops: int = 0  # of one launch, for tables
+    # Elements that `EPILOGUE(value, index);` stores: its value is a vector of so many, for
+    # consecutive elements of the last axis from `index` on, which they divide.
     lanes: int = 1
 
     def __post_init__(self) -> None:

@@ -12,19 +12,12 @@ from scheduler.errors import ModelError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type; there is one object of each, compared by identity.
+    """An element type; there is one object of each, compared by identity."""
 
-    Attributes:
-        name: numpy's name of it, also used in artifacts.
-        itemsize: bytes per stored element.
-        cl: OpenCL C scalar type that stores it (`bool` is stored as one byte).
-        rank: promotion order; the higher rank of two operands wins.
-    """
-
-    name: str
-    itemsize: int
-    cl: str
-    rank: int
+    name: str  # numpy's name of it, also used in artifacts
+    itemsize: int  # bytes per stored element
+    cl: str  # OpenCL C scalar type that stores it (`bool` is stored as one byte)
+    rank: int  # promotion order; the higher rank of two operands wins
 
     @property
     def np(self) -> np.dtype[Any]:

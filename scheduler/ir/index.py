@@ -27,13 +27,7 @@ _exprs: Interned[Ix] = Interned()
 
 
 class Atom:
-    """An indivisible term of an index.
-
-    Attributes:
-        kind: "range" (0..hi), "div" or "mod" (of `inner` by `by`), "value" (run-time int).
-        lo, hi: inclusive bounds.
-        depth: nesting of div and mod below it; the kernelizer cuts when indices get deep.
-    """
+    """An indivisible term of an index."""
 
     __slots__ = (
         "__weakref__",
@@ -48,14 +42,14 @@ class Atom:
         "serial",
     )
 
-    kind: str
+    kind: str  # "range" (0..hi), "div" or "mod" (of `inner` by `by`), "value" (run-time int)
     name: str
-    lo: int
+    lo: int  # lo, hi: inclusive bounds
     hi: int
     inner: Ix | None
     by: int
     node: Node | None
-    depth: int
+    depth: int  # nesting of div and mod below it; the kernelizer cuts when indices get deep
     serial: int
 
     def __repr__(self) -> str:
@@ -98,21 +92,16 @@ def value_atom(node: Node, lo: int, hi: int) -> Atom:
 
 
 class Ix:
-    """An interned index expression; make one with the functions of this module.
-
-    Attributes:
-        const, terms: the normal form; terms are (atom, coefficient), sorted by the atoms' age.
-        lo, hi: inclusive bounds.
-        depth: deepest nesting of division and remainder.
-    """
+    """An interned index expression; make one with the functions of this module."""
 
     __slots__ = ("__weakref__", "const", "depth", "hi", "lo", "terms")
 
+    # const, terms: the normal form; terms are (atom, coefficient), sorted by the atoms' age.
     const: int
     terms: tuple[tuple[Atom, int], ...]
-    lo: int
+    lo: int  # lo, hi: inclusive bounds
     hi: int
-    depth: int
+    depth: int  # deepest nesting of division and remainder
 
     def __repr__(self) -> str:
         parts = [f"{a!r}" if c == 1 else f"{c}*{a!r}" for a, c in self.terms]

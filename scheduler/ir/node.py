@@ -79,20 +79,15 @@ _interned: Interned[Node] = Interned()
 
 
 class Node:
-    """An operation over other nodes; make one with `make`, never directly.
-
-    Attributes:
-        op, dtype, src, arg: what it is; together its identity.
-        shape: derived from the sources when the node is made.
-    """
+    """An operation over other nodes; make one with `make`, never directly."""
 
     __slots__ = ("__weakref__", "arg", "dtype", "op", "shape", "src")
 
-    op: Op
+    op: Op  # op, dtype, src, arg: what it is; together its identity
     dtype: DType
     src: tuple[Node, ...]
     arg: Any
-    shape: Shape
+    shape: Shape  # derived from the sources when the node is made
 
     def __repr__(self) -> str:
         return f"<{self.op.name} {self.dtype.name}{list(self.shape)}>"
@@ -214,15 +209,10 @@ def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """The readers of the nodes of a graph; nodes made by a pass are unknown here.
+    """The readers of the nodes of a graph; nodes made by a pass are unknown here."""
 
-    Attributes:
-        users: readers of each node.
-        roots: nodes that are stored in any case.
-    """
-
-    users: dict[Node, list[Node]]
-    roots: frozenset[Node]
+    users: dict[Node, list[Node]]  # readers of each node
+    roots: frozenset[Node]  # nodes that are stored in any case
 
     @classmethod
     def of(cls, order: Sequence[Node], roots: Iterable[Node]) -> Readers:

@@ -25,15 +25,10 @@ class Rule:
 
 @dataclass(slots=True)
 class Rewriter:
-    """A list of rules; counts how often each fired (`hits`).
+    """A list of rules; counts how often each fired (`hits`)."""
 
-    Attributes:
-        rules: the first that applies to a node is applied, until none does.
-        hits: how often each rule fired.
-    """
-
-    rules: Sequence[Rule]
-    hits: Counter[str] = field(default_factory=Counter)
+    rules: Sequence[Rule]  # the first that applies to a node is applied, until none does
+    hits: Counter[str] = field(default_factory=Counter)  # how often each rule fired
 
     def __call__(self, roots: Sequence[Node]) -> dict[Node, Node]:
         """Return old node -> new node for everything reachable from `roots`.

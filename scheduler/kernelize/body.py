@@ -41,14 +41,10 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The place on an axis that a store writes to; outside of the axis nothing is written.
-
-    Attributes:
-        value: scalar integer node, negative ones already counted from the end.
-    """
+    """The place on an axis that a store writes to; outside of the axis nothing is written."""
 
     axis: int
-    value: Node
+    value: Node  # scalar integer node, negative ones already counted from the end
 
 
 @dataclass(frozen=True, slots=True)

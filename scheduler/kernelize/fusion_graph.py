@@ -24,16 +24,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Results for pairs of kernels: copies of a graph ask for the same ones again.
+    """Results for pairs of kernels: copies of a graph ask for the same ones again."""
 
-    Attributes:
-        unfit: pairs that cannot be one loop nest, or should not.
-        nests: the others, as one loop nest.
-        kernels: merged kernels, by what they store; by None side by side.
-    """
-
+    # Pairs that cannot be one loop nest, or should not.
     unfit: set[tuple[Kernel, Kernel]] = field(default_factory=set)
+    # The others, as one loop nest.
     nests: dict[tuple[Kernel, Kernel], Body] = field(default_factory=dict)
+    # Merged kernels, by what they store; by None side by side.
     kernels: dict[tuple[Kernel, Kernel, tuple[Node, ...] | None], Kernel] = field(
         default_factory=dict
     )

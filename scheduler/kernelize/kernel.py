@@ -20,17 +20,13 @@ from scheduler.kernelize.scalar import depends_on, scalar_nodes, scalar_sources
 
 @dataclass(frozen=True, eq=False)
 class CustomLaunch:
-    """What makes a Kernel a custom one.
-
-    Attributes:
-        inputs: whose storage is bound to in0, in1, ...; row-major, a node may come twice.
-        outputs: all its RESULT nodes, read or not.
-        epilogue: loop nest that stores instead of the first output and loads from it, or None.
-    """
+    """What makes a Kernel a custom one."""
 
     spec: CustomKernel
+    # Whose storage is bound to in0, in1, ...; row-major, a node may come twice.
     inputs: tuple[Node, ...]
-    outputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]  # all its RESULT nodes, read or not
+    # Loop nest that stores instead of the first output and loads from it, or None.
     epilogue: Body | None = None
 
     @property
@@ -56,22 +52,15 @@ SMALL_WORK = LAUNCH_COST
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """One launch; compared by identity.
+    """One launch; compared by identity."""
 
-    Attributes:
-        bodies: loop nests; several are independent of each other and run side by side.
-        targets: whose storage it writes: stored nodes, or the BUFFER of a state.
-        reads: BUFFER and stored nodes it loads, in first-use order.
-        origin: ONNX node names it covers.
-        custom: set for a custom kernel, which has no bodies.
-        scratch: targets that only later loop nests of the kernel read: these run in turn.
-    """
-
+    # Loop nests; several are independent of each other and run side by side.
     bodies: tuple[Body, ...]
-    targets: tuple[Node, ...]
-    reads: tuple[Node, ...]
-    origin: tuple[str, ...]
-    custom: CustomLaunch | None = None
+    targets: tuple[Node, ...]  # whose storage it writes: stored nodes, or the BUFFER of a state
+    reads: tuple[Node, ...]  # BUFFER and stored nodes it loads, in first-use order
+    origin: tuple[str, ...]  # ONNX node names it covers
+    custom: CustomLaunch | None = None  # set for a custom kernel, which has no bodies
+    # targets that only later loop nests of the kernel read: these run in turn.
     scratch: tuple[Node, ...] = ()
 
     @cached_property

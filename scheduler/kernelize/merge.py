@@ -30,19 +30,12 @@ class _UnfitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Two loop nests as one.
+    """Two loop nests as one."""
 
-    Attributes:
-        body: the result; stores of the first come first.
-        added: reductions of the second that the first does not have.
-        shorter: loops of the nest with fewer loops; None if both have all.
-        again: whether the second computes elements of the first that other iterations store.
-    """
-
-    body: Body
-    added: tuple[Node, ...]
-    shorter: frozenset[Atom] | None
-    again: bool
+    body: Body  # the result; stores of the first come first
+    added: tuple[Node, ...]  # reductions of the second that the first does not have
+    shorter: frozenset[Atom] | None  # loops of the nest with fewer loops; None if both have all
+    again: bool  # whether the second computes elements of the first that other iterations store
 
 
 def merge(first: Body, second: Body) -> Merged | None:

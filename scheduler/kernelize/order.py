@@ -21,19 +21,15 @@ _SHOWN = 8  # kernels named in a message
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What ordering needs to know about a kernel.
-
-    Attributes:
-        writes: stored nodes it computes; not the BUFFER of a state, whose readers want the old one.
-        reads: stored nodes and BUFFERs, each once.
-        reuses: those of `reads` whose bytes the result may take over, if nobody reads them later.
-        after: numbers of steps that must be done first though nothing of theirs is read.
-    """
+    """What ordering needs to know about a kernel."""
 
     name: str
+    # Stored nodes it computes; not the BUFFER of a state, whose readers want the old one.
     writes: tuple[Node, ...]
-    reads: tuple[Node, ...]
+    reads: tuple[Node, ...]  # stored nodes and BUFFERs, each once
+    # Those of `reads` whose bytes the result may take over, if nobody reads them later.
     reuses: tuple[Node, ...] = ()
+    # Numbers of steps that must be done first though nothing of theirs is read.
     after: frozenset[int] = frozenset()
 
 

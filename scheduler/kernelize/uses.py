@@ -13,40 +13,28 @@ from scheduler.ir.ranges import Index
 
 @dataclass(slots=True)
 class Use:
-    """How one kernel needs a node.
-
-    Attributes:
-        index: of the needed element, in the ranges of that kernel.
-        times: evaluations per element of the node, if nothing is hoisted.
-        reduced: it is needed inside a reduction, whose register tile shares it between results.
-    """
+    """How one kernel needs a node."""
 
     root: Region
-    index: Index
-    times: float
+    index: Index  # of the needed element, in the ranges of that kernel
+    times: float  # evaluations per element of the node, if nothing is hoisted
+    # It is needed inside a reduction, whose register tile shares it between results.
     reduced: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """A loop nest to be; compared by identity.
+    """A loop nest to be; compared by identity."""
 
-    Attributes:
-        root: what it computes: a stored node, or one source of a stored concat.
-        ranges: over the shape of root; None for axes of size 1.
-        target: the stored node: root itself, a concat, or an ASSIGN to a part of a buffer.
-        at, steps: where root begins in target, and from one element to the next, per axis.
-        row: an axis, and the integer node (m,) that says where each row of root goes on it.
-        begin: where in root the loops begin, per axis; () is the origin.
-    """
-
-    root: Node
-    ranges: tuple[Atom | None, ...]
-    target: Node
+    root: Node  # what it computes: a stored node, or one source of a stored concat
+    ranges: tuple[Atom | None, ...]  # over the shape of root; None for axes of size 1
+    target: Node  # the stored node: root itself, a concat, or an ASSIGN to a part of a buffer
+    # at, steps: where root begins in target, and from one element to the next, per axis.
     at: tuple[int, ...]
     steps: tuple[int, ...]
+    # An axis, and the integer node (m,) that says where each row of root goes on it.
     row: tuple[int, Node] | None = None
-    begin: tuple[int, ...] = ()
+    begin: tuple[int, ...] = ()  # where in root the loops begin, per axis; () is the origin
 
     @property
     def index(self) -> Index:
@@ -113,18 +101,13 @@ def open_slices(root: Node, axis: int, ends: Sequence[int]) -> tuple[Region, ...
 class Stage:
     """A value that one kernel keeps in a private array per work-item, computed once per row.
 
-        softmax(q @ k)     max, sum and quotient each need the row of scores: it is computed once
-
-    Attributes:
-        index: of the element that a step of the filling loop computes.
-        ranges: of the filling loop: the axes of the array.
-        axes: which axes of the value they are; the others are the row.
+    softmax(q @ k)     max, sum and quotient each need the row of scores: it is computed once
     """
 
     root: Region
-    index: Index
-    ranges: tuple[Atom, ...]
-    axes: tuple[int, ...]
+    index: Index  # of the element that a step of the filling loop computes
+    ranges: tuple[Atom, ...]  # of the filling loop: the axes of the array
+    axes: tuple[int, ...]  # which axes of the value they are; the others are the row
 
     def offset(self, index: Index) -> Ix:
         """Return where the array holds the element at an index of the value."""
@@ -133,12 +116,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Realized:
-    """What is stored, consumers before producers.
+    """What is stored, consumers before producers."""
 
-    Attributes:
-        regions: per stored node its loop nests: one, or one for each source of a concat.
-    """
-
+    # per stored node its loop nests: one, or one for each source of a concat.
     regions: dict[Node, tuple[Region, ...]]
     stages: dict[Node, Stage]
 

@@ -42,17 +42,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """Kernels to run in turn.
+    """Kernels to run in turn."""
 
-    Attributes:
-        kernels: each has the ranges that count bands outermost. What it hands on has a first axis
-            of work-items, and is addressed by the number of the band: see `render.render`.
-        chunk: consecutive bands of a work-item.
-    """
-
+    # Each has the ranges that count bands outermost. What it hands on has a first axis of
+    # work-items, and is addressed by the number of the band: see `render.render`.
     kernels: tuple[Kernel, ...]
     count: int
-    chunk: int
+    chunk: int  # consecutive bands of a work-item
 
     @property
     def items(self) -> int:
@@ -190,14 +186,10 @@ def _height(above: int, rows: int, handed_on: int, spec: DeviceSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Ranges that all kernels of a chain have in common.
+    """Ranges that all kernels of a chain have in common."""
 
-    Attributes:
-        of: of each kernel, in one order.
-        axes: of each node handed on, per axis which of these ranges its index is, or None.
-    """
-
-    of: tuple[tuple[Atom, ...], ...]
+    of: tuple[tuple[Atom, ...], ...]  # of each kernel, in one order
+    # Of each node handed on, per axis which of these ranges its index is, or None.
     axes: Mapping[Node, tuple[int | None, ...]]
 
 
@@ -256,13 +248,9 @@ def _axes_of(store: Store, rows: Mapping[int, Atom]) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How the rows of a chain are cut.
+    """How the rows of a chain are cut."""
 
-    Attributes:
-        rows: that the kernels share; the last of them is cut.
-    """
-
-    rows: _Rows
+    rows: _Rows  # that the kernels share; the last of them is cut
     height: int
     chunk: int
 

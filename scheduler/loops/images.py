@@ -45,29 +45,21 @@ class Image:
 
 
 class Texel(NamedTuple):
-    """An access to an image.
-
-    Attributes:
-        component: of the texel; None for all four.
-        by_axis: whether a coordinate is outside the image where an outermost index is.
-    """
+    """An access to an image."""
 
     x: Ix
     y: Ix
-    component: int | None
-    by_axis: bool
+    component: int | None  # of the texel; None for all four
+    by_axis: bool  # whether a coordinate is outside the image where an outermost index is
 
 
 @dataclass(frozen=True, slots=True)
 class ImageTensor:
-    """An intermediate that is stored as an image.
-
-    Attributes:
-        rows, columns: its axes in the order of memory; the last column axis is four to a texel.
-    """
+    """An intermediate that is stored as an image."""
 
     image: Image
     shape: tuple[int, ...]
+    # rows, columns: its axes in the order of memory; the last column axis is four to a texel.
     rows: tuple[int, ...]
     columns: tuple[int, ...]
 
@@ -107,16 +99,12 @@ class ImageTensor:
 
 @dataclass(slots=True)
 class ImagePlan:
-    """Which tensors of an entry point are images, as far as kernels are lowered.
+    """Which tensors of an entry point are images, as far as kernels are lowered."""
 
-    Attributes:
-        most: largest images of the device.
-        refused: intermediates that some access does not fit.
-    """
-
-    most: Images
+    most: Images  # largest images of the device
     tensors: dict[Node, ImageTensor] = field(default_factory=dict)
     weights: dict[PackedWeight, Image] = field(default_factory=dict)
+    # Intermediates that some access does not fit.
     refused: dict[Node, None] = field(default_factory=dict)
 
     def again(self) -> ImagePlan | None:

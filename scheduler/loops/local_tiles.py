@@ -41,26 +41,18 @@ MIN_DEPTH: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class LocalTile:
-    """How a work-group computes a tile of a matrix product.
+    """How a work-group computes a tile of a matrix product."""
 
-    Attributes:
-        node: the ACCUMULATE.
-        left, right: loads of rows x depth and of depth x columns.
-        column: the range that lanes run over.
-        batch: the other ranges of the result, outermost first.
-        side: work-items along either of them.
-    """
-
-    node: Node
-    left: Node
+    node: Node  # the ACCUMULATE
+    left: Node  # left, right: loads of rows x depth and of depth x columns
     right: Node
     row: Atom
-    column: Atom
+    column: Atom  # the range that lanes run over
     depth: Atom
-    batch: tuple[Atom, ...]
+    batch: tuple[Atom, ...]  # the other ranges of the result, outermost first
     rows: int
     columns: int
-    side: int
+    side: int  # work-items along either of them
 
     @property
     def groups(self) -> int:

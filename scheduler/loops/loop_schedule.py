@@ -36,48 +36,41 @@ class Tile:
 
 @dataclass(slots=True)
 class LoopSchedule:
-    """The loops of a kernel.
+    """The loops of a kernel."""
 
-    Attributes:
-        tiles: output ranges, outermost loop first.
-        inner: how many of the last tiles are loops inside a step, below hoisted reductions; the
-            others make up `steps`, of which each work-item does `chunk` consecutive ones.
-        vector: the output range that lanes run over, None for scalar results.
-        parts: into how many the outermost loop inside a step is cut, each for a work-item of its
-            own; the items of a step repeat what is above that loop.
-        blocked: an output range whose steps are counted in blocks outside all other loops, and the
-            steps of a block; the block divides them.
-        prefetch: the output range whose next step's weights are fetched during a step, None if
-            weights stay in the innermost cache.
-        row: the output range that the register tile's rows are of, None if it has none.
-        contracts: whether each vector of weights meets several rows; else rows share a window.
-        across: per ACCUMULATE or STAGE the range of its own that lanes run over, where the result
-            has none.
-        transposed: the output range along which a tile's strided loads are vectors of memory.
-        reduce_unroll: per reduce range, how many steps the loop body holds.
-        reduce_order: per ACCUMULATE or STAGE its ranges, outermost loop first.
-        local: the tile of a work-group in local memory; None where work-items work alone.
-        group: work-items of a work-group at most; a launch of fewer has a smaller one.
-        weights_in_images: whether packed weights may be images, where the device reads these.
-    """
-
-    tiles: list[Tile]
-    vector: Atom | None
+    tiles: list[Tile]  # output ranges, outermost loop first
+    vector: Atom | None  # the output range that lanes run over, None for scalar results
     lanes: int
+    # How many of the last tiles are loops inside a step, below hoisted reductions; the others make
+    # up `steps`, of which each work-item does `chunk` consecutive ones.
     inner: int = 0
     steps: int = 1
     chunk: int = 1
+    # Into how many the outermost loop inside a step is cut, each for a work-item of its own; the
+    # items of a step repeat what is above that loop.
     parts: int = 1
+    # An output range whose steps are counted in blocks outside all other loops, and the steps of a
+    # block; the block divides them.
     blocked: tuple[Atom, int] | None = None
+    # The output range whose next step's weights are fetched during a step, None if weights stay in
+    # the innermost cache.
     prefetch: Atom | None = None
+    # The output range that the register tile's rows are of, None if it has none.
     row: Atom | None = None
+    # Whether each vector of weights meets several rows; else rows share a window.
     contracts: bool = False
+    # The output range along which a tile's strided loads are vectors of memory.
     transposed: Atom | None = None
+    # Per reduce range, how many steps the loop body holds.
     reduce_unroll: dict[Atom, int] = field(default_factory=dict)
+    # Per ACCUMULATE or STAGE its ranges, outermost loop first.
     reduce_order: dict[Node, tuple[Atom, ...]] = field(default_factory=dict)
+    # Per ACCUMULATE or STAGE the range of its own that lanes run over, where the result has none.
     across: dict[Node, Atom] = field(default_factory=dict)
+    # The tile of a work-group in local memory; None where work-items work alone.
     local: LocalTile | None = None
-    group: int = 1
+    group: int = 1  # work-items of a work-group at most; a launch of fewer has a smaller one
+    # Whether packed weights may be images, where the device reads these.
     weights_in_images: bool = True
 
     def accumulators(self, node: Node) -> int:

@@ -36,18 +36,14 @@ class Axis:
 
     A single block may be larger than the range: then min(unroll*lanes, size-lanes) + lane. So may
     a single vector: lanes beyond the range repeat its last element.
-
-    Attributes:
-        atom: the range.
-        outer, unroll, lanes: its parts.
-        apart: its unrolled steps are packed beside the outer ones, so that what other axes walk
-            between them lies together.
     """
 
-    atom: Atom
-    outer: int
+    atom: Atom  # the range
+    outer: int  # outer, unroll, lanes: its parts
     unroll: int
     lanes: int
+    # Its unrolled steps are packed beside the outer ones, so that what other axes walk between them
+    # lies together.
     apart: bool = False
 
     @property

@@ -41,44 +41,32 @@ def row_major(rank: int) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Argument of a placed LOAD.
-
-    Attributes:
-        offset: element offset in storage; of a weight the row-major one, until it is packed.
-    """
+    """Argument of a placed LOAD."""
 
     index: tuple[Ix, ...]
     valid: Predicate
     fill: float | int | bool
-    offset: Ix
+    offset: Ix  # element offset in storage; of a weight the row-major one, until it is packed
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedStore:
-    """One result of a placed body.
-
-    Attributes:
-        offset: where it is stored, without the row.
-        row: number of its row's value among those of the body, rows of the axis, and elements from
-            one row to the next; None where the index says all.
-    """
+    """One result of a placed body."""
 
     target: Node
     index: tuple[Ix, ...]
-    offset: Ix
+    offset: Ix  # where it is stored, without the row
+    # Number of its row's value among those of the body, rows of the axis, and elements from one row
+    # to the next; None where the index says all.
     row: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedBody:
-    """A body with offsets.
-
-    Attributes:
-        value: scalar node, a TUPLE if there are several stores; LOADs carry a Place.
-    """
+    """A body with offsets."""
 
     ranges: tuple[Atom, ...]
-    value: Node
+    value: Node  # scalar node, a TUPLE if there are several stores; LOADs carry a Place
     stores: tuple[PlacedStore, ...]
 
     @property

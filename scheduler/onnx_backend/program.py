@@ -29,21 +29,15 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ModelProgram:
-    """A model compiled for the shapes of its inputs, loaded on a device.
+    """A model compiled for the shapes of its inputs, loaded on a device."""
 
-    Attributes:
-        bound: inputs whose values had to be known while compiling, in the order of the model.
-        live: inputs that are given at every run, with ONNX's element type.
-        outputs: name, ONNX's element type and shape of each output.
-        program: None where no output has an element: nothing is there to compute.
-        folded: no output depends on a live input: the answer was found while compiling.
-    """
-
+    # Inputs whose values had to be known while compiling, in the order of the model.
     bound: tuple[str, ...]
-    live: Mapping[str, int]
+    live: Mapping[str, int]  # inputs that are given at every run, with ONNX's element type
+    # Name, ONNX's element type and shape of each output.
     outputs: tuple[tuple[str, int, tuple[int, ...]], ...]
-    program: Program | None
-    folded: bool
+    program: Program | None  # None where no output has an element: nothing is there to compute
+    folded: bool  # no output depends on a live input: the answer was found while compiling
 
     def run(self, arrays: Mapping[str, Array]) -> tuple[Array, ...]:
         """Return the outputs for arrays by input name, checked by `named_arrays`.

@@ -29,13 +29,9 @@ Value = Tensor | Array
 
 @dataclass(frozen=True, slots=True)
 class ValueList:
-    """A sequence, or an optional: known as a list while importing.
+    """A sequence, or an optional: known as a list while importing."""
 
-    Attributes:
-        values: of a sequence in order; of an optional one or none.
-    """
-
-    values: tuple[AnyValue, ...]
+    values: tuple[AnyValue, ...]  # of a sequence in order; of an optional one or none
 
 
 AnyValue = Value | ValueList
@@ -52,25 +48,17 @@ class GraphRunner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """One node with its inputs resolved.
+    """One node with its inputs resolved."""
 
-    Attributes:
-        node: the ONNX node.
-        opset: version of the default domain.
-        inputs: values; None for an optional input that is left out.
-        weights: constants already turned into Tensors, shared by the whole import.
-        types: ONNX element types by value name, where some are carried (see `element_types`).
-        run_graph: translates the graphs among the attributes.
-        wide: whether halves are given as float32 (see `halves`).
-    """
-
-    node: onnx.NodeProto
-    opset: int
-    inputs: tuple[AnyValue | None, ...]
+    node: onnx.NodeProto  # the ONNX node
+    opset: int  # version of the default domain
+    inputs: tuple[AnyValue | None, ...]  # values; None for an optional input that is left out
+    # Constants already turned into Tensors, shared by the whole import.
     weights: WeightCache = field(repr=False)
+    # ONNX element types by value name, where some are carried (see `element_types`).
     types: Mapping[str, int] = field(repr=False)
-    run_graph: GraphRunner = field(repr=False)
-    wide: bool = False
+    run_graph: GraphRunner = field(repr=False)  # translates the graphs among the attributes
+    wide: bool = False  # whether halves are given as float32 (see `halves`)
 
     @property
     def count(self) -> int:

@@ -34,26 +34,17 @@ _BIAS = 127  # of its exponent
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat:
-    """A floating-point format of at most 16 bits.
+    """A floating-point format of at most 16 bits."""
 
-    Attributes:
-        exponent: bits of it.
-        mantissa: bits of it; with none, values are powers of two.
-        bias: of the exponent.
-        nan_code: bits of NaN without its sign where it is one code; None if there is no NaN. With
-            infinities, NaN is a largest exponent with any mantissa.
-        has_infinity: the largest exponent is for infinities and NaN, as in IEEE 754.
-        has_negative_zero: else its code is NaN's.
-        has_sign: else there are no negative values.
-    """
-
-    exponent: int
-    mantissa: int
-    bias: int
+    exponent: int  # bits of it
+    mantissa: int  # bits of it; with none, values are powers of two
+    bias: int  # of the exponent
+    # Bits of NaN without its sign where it is one code; None if there is no NaN. With infinities,
+    # NaN is a largest exponent with any mantissa.
     nan_code: int | None = None
-    has_infinity: bool = False
-    has_negative_zero: bool = True
-    has_sign: bool = True
+    has_infinity: bool = False  # the largest exponent is for infinities and NaN, as in IEEE 754
+    has_negative_zero: bool = True  # else its code is NaN's
+    has_sign: bool = True  # else there are no negative values
 
     @property
     def width(self) -> int:
@@ -165,21 +156,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class CarriedType:
-    """An element type that is carried in a wider one.
+    """An element type that is carried in a wider one."""
 
-    Attributes:
-        code: ONNX's TensorProto.DataType.
-        storage: type of the bits in memory outside of the graph.
-        carrier: type of the values in the graph.
-        format: of a float; None for integers, whose storage is their carrier.
-        bits: of an integer.
-    """
-
-    code: int
-    storage: DType
-    carrier: DType
+    code: int  # ONNX's TensorProto.DataType
+    storage: DType  # type of the bits in memory outside of the graph
+    carrier: DType  # type of the values in the graph
+    # Of a float; None for integers, whose storage is their carrier.
     format: FloatFormat | None = None
-    bits: int = 8
+    bits: int = 8  # of an integer
 
     @property
     def name(self) -> str:

@@ -78,24 +78,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """A model as Tensors.
+    """A model as Tensors."""
 
-    Attributes:
-        inputs: by name, in the order of the file; of carried element types (bfloat16, ...) as
-            stored, see `element_types`.
-        outputs: same.
-        metadata: checkpoint and output slices.
-        notes: what was assumed, one sentence each (symbolic dimensions bound to 1).
-        source: the checked model.
-        origins: ONNX nodes that each node of the graph comes from.
-    """
-
+    # By name, in the order of the file; of carried element types (bfloat16, ...) as stored, see
+    # `element_types`.
     inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]
-    metadata: ModelMetadata
-    notes: tuple[str, ...]
-    source: OnnxModel
-    origins: Origins
+    outputs: dict[str, Tensor]  # same
+    metadata: ModelMetadata  # checkpoint and output slices
+    notes: tuple[str, ...]  # what was assumed, one sentence each (symbolic dimensions bound to 1)
+    source: OnnxModel  # the checked model
+    origins: Origins  # ONNX nodes that each node of the graph comes from
 
 
 def import_model(

@@ -51,18 +51,13 @@ _SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 60
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """The metadata of a model, parsed.
+    """The metadata of a model, parsed."""
 
-    Attributes:
-        checkpoint: which training run it comes from; "" if not said.
-        output_slices: output name -> (start, stop) of the last axis, 0 <= start < stop <= width;
-            they may overlap, and need not cover the output.
-        props: all metadata as text, unparsed.
-    """
-
-    checkpoint: str = ""
+    checkpoint: str = ""  # which training run it comes from; "" if not said
+    # Output name -> (start, stop) of the last axis, 0 <= start < stop <= width; they may overlap,
+    # and need not cover the output.
     output_slices: dict[str, tuple[int, int]] = field(default_factory=dict)
-    props: dict[str, str] = field(default_factory=dict)
+    props: dict[str, str] = field(default_factory=dict)  # all metadata as text, unparsed
 
 
 def parse_metadata(props: Mapping[str, str], width: int | None, where: str) -> ModelMetadata:

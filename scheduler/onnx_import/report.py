@@ -38,55 +38,34 @@ from scheduler.tensor.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of a model, as far as it is known.
+    """A value of a model, as far as it is known."""
 
-    Attributes:
-        shape: sizes.
-        dtype: ONNX's name of the element type where it is carried (bfloat16), else numpy's.
-        itemsize: bytes of an element where it is stored.
-        constant: whether it does not depend on the inputs.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    itemsize: int
-    constant: bool
+    shape: tuple[int, ...]  # sizes
+    dtype: str  # ONNX's name of the element type where it is carried (bfloat16), else numpy's
+    itemsize: int  # bytes of an element where it is stored
+    constant: bool  # whether it does not depend on the inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a model cannot be compiled: one of the reasons.
+    """Why a model cannot be compiled: one of the reasons."""
 
-    Attributes:
-        node: its name; "" for what is no node.
-        op: operator with its domain; "input", "output" or "metadata" for what is no node.
-        reason: one clause.
-        nearest: what to write instead, "" if unknown.
-    """
-
-    node: str
-    op: str
-    reason: str
-    nearest: str = ""
+    node: str  # its name; "" for what is no node
+    op: str  # operator with its domain; "input", "output" or "metadata" for what is no node
+    reason: str  # one clause
+    nearest: str = ""  # what to write instead, "" if unknown
 
 
 @dataclass(slots=True)
 class Probe:
-    """The findings of a walk over a model.
+    """The findings of a walk over a model."""
 
-    Attributes:
-        values: by name; those of unknown shape are missing.
-        problems: in the order of the file.
-        notes: what was assumed about symbolic dimensions.
-        unchecked: nodes that could not be looked at, because what they read is unknown.
-        metadata: None if it is unusable.
-    """
-
+    # By name; those of unknown shape are missing.
     values: dict[str, Value] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    notes: tuple[str, ...] = ()
-    unchecked: int = 0
-    metadata: ModelMetadata | None = None
+    problems: list[Problem] = field(default_factory=list)  # in the order of the file
+    notes: tuple[str, ...] = ()  # what was assumed about symbolic dimensions
+    unchecked: int = 0  # nodes that could not be looked at, because what they read is unknown
+    metadata: ModelMetadata | None = None  # None if it is unusable
 
 
 def probe(model: OnnxModel, bind: Mapping[str, int] | None = None) -> Probe:
@@ -197,74 +176,48 @@ LARGEST = 5  # activations that are listed
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node.
+    """A node."""
 
-    Attributes:
-        name, op: as messages name it.
-        output: name of its first output.
-        shape: of the first output; None if unknown.
-        dtype: of the first output; "" if unknown.
-        bytes: of all outputs.
-        flops: None if unknown; 0 for what is known while compiling.
-        constant: whether it is computed while compiling.
-    """
-
-    name: str
+    name: str  # name, op: as messages name it
     op: str
-    output: str
-    shape: tuple[int, ...] | None
-    dtype: str
-    bytes: int
-    flops: int | None
-    constant: bool
+    output: str  # name of its first output
+    shape: tuple[int, ...] | None  # of the first output; None if unknown
+    dtype: str  # of the first output; "" if unknown
+    bytes: int  # of all outputs
+    flops: int | None  # None if unknown; 0 for what is known while compiling
+    constant: bool  # whether it is computed while compiling
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An input or output.
+    """An input or output."""
 
-    Attributes:
-        name: of the value.
-        dtype: ONNX's name of the element type.
-        shape: as declared: sizes, and names of symbolic dimensions ("" for one without a name).
-        bound: the sizes it is compiled with; None if unknown.
-    """
-
-    name: str
-    dtype: str
+    name: str  # of the value
+    dtype: str  # ONNX's name of the element type
+    # as declared: sizes, and names of symbolic dimensions ("" for one without a name).
     shape: tuple[int | str, ...]
-    bound: tuple[int, ...] | None
+    bound: tuple[int, ...] | None  # the sizes it is compiled with; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """The contents of a model.
+    """The contents of a model."""
 
-    Attributes:
-        nodes: in the order of the file; of bodies and functions, only the nodes that call them.
-        operators: nodes by operator, those of bodies and functions included.
-        inputs, outputs: as declared and as bound.
-        parameters: elements of all initializers.
-        weight_bytes: of all initializers.
-        element_types: bytes of initializers by element type.
-        opsets: version by domain ("ai.onnx" is the default one).
-        problems: why it cannot be compiled; empty if it can, as far as importing tells.
-        unchecked: nodes that could not be looked at because of the problems.
-        notes: what was changed in reading the file, and assumed about symbolic dimensions.
-        output_slices: name -> (start, stop); {} if there are none or they are unusable.
-    """
-
+    # In the order of the file; of bodies and functions, only the nodes that call them.
     nodes: tuple[NodeFacts, ...]
-    operators: Counter[str]
-    inputs: tuple[Declared, ...]
+    operators: Counter[str]  # nodes by operator, those of bodies and functions included
+    inputs: tuple[Declared, ...]  # inputs, outputs: as declared and as bound
     outputs: tuple[Declared, ...]
-    parameters: int
-    weight_bytes: int
-    element_types: dict[str, int]
-    opsets: dict[str, int]
+    parameters: int  # elements of all initializers
+    weight_bytes: int  # of all initializers
+    element_types: dict[str, int]  # bytes of initializers by element type
+    opsets: dict[str, int]  # version by domain ("ai.onnx" is the default one)
+    # Why it cannot be compiled; empty if it can, as far as importing tells.
     problems: tuple[Problem, ...]
-    unchecked: int
+    unchecked: int  # nodes that could not be looked at because of the problems
+    # What was changed in reading the file, and assumed about symbolic dimensions.
     notes: tuple[str, ...]
+    # Name -> (start, stop); {} if there are none or they are unusable.
     output_slices: dict[str, tuple[int, int]]
 
     @property

@@ -29,18 +29,12 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The nodes of a function, ready for translation.
+    """The nodes of a function, ready for translation."""
 
-    Attributes:
-        inputs, outputs: names of the formal parameters.
-        nodes: with the attributes of the call put in.
-        opset: version of the default domain that they are written in.
-    """
-
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # inputs, outputs: names of the formal parameters
     outputs: tuple[str, ...]
-    nodes: tuple[onnx.NodeProto, ...]
-    opset: int
+    nodes: tuple[onnx.NodeProto, ...]  # with the attributes of the call put in
+    opset: int  # version of the default domain that they are written in
 
 
 def local_functions(model: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:

@@ -65,27 +65,18 @@ MAX_LABEL = 90  # characters, as MAX_REASON
 
 @dataclass(slots=True)
 class Translation:
-    """The state that the whole import of one model shares.
+    """The state that the whole import of one model shares."""
 
-    Attributes:
-        model: its name, for messages.
-        functions: the model's own.
-        types: ONNX element types by value name, where some are carried.
-        origins: names of the nodes made so far.
-        weights: constants already turned into Tensors.
-        nodes: translated so far.
-        folded: elements computed so far for values that are known.
-        initializers: arrays of the graphs inside nodes, by the graph's identity. The graphs are
-            kept, so that no other one gets their identities.
-    """
-
-    model: str
-    functions: Mapping[Key, onnx.FunctionProto]
-    types: Mapping[str, int]
-    origins: Origins
+    model: str  # its name, for messages
+    functions: Mapping[Key, onnx.FunctionProto]  # the model's own
+    types: Mapping[str, int]  # ONNX element types by value name, where some are carried
+    origins: Origins  # names of the nodes made so far
+    # Constants already turned into Tensors.
     weights: WeightCache = field(default_factory=WeightCache)
-    nodes: int = 0
-    folded: int = 0
+    nodes: int = 0  # translated so far
+    folded: int = 0  # elements computed so far for values that are known
+    # Arrays of the graphs inside nodes, by the graph's identity. The graphs are kept, so that no
+    # other one gets their identities.
     initializers: dict[int, tuple[onnx.GraphProto, dict[str, Array]]] = field(default_factory=dict)
 
     def arrays(self, graph: onnx.GraphProto) -> dict[str, Array]:

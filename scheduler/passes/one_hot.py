@@ -107,18 +107,13 @@ def _without_axis(value: Node, axis: int, readers: Readers, *, unsafe: bool) -> 
 
 @dataclass(frozen=True)
 class _Gate:
-    """A comparison without whose match a value is 0.
-
-    Attributes:
-        index: where it is needed.
-        path: nodes from the value down to it, and which operand of each leads there.
-        equal: whether it is EQ.
-    """
+    """A comparison without whose match a value is 0."""
 
     node: Node
-    index: Index
+    index: Index  # where it is needed
+    # Nodes from the value down to it, and which operand of each leads there.
     path: tuple[tuple[Node, int], ...]
-    equal: bool
+    equal: bool  # whether it is EQ
 
 
 def _gates(value: Node, index: Index, *, unsafe: bool) -> Iterator[_Gate]:

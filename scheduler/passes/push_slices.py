@@ -40,31 +40,21 @@ def push_slices(roots: Sequence[Node]) -> dict[Node, Node]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A graph without what is not read of it.
+    """A graph without what is not read of it."""
 
-    Attributes:
-        need: box of each node that computes something.
-        new: that box as a node.
-        moved: movement -> a box of it as a node.
-    """
-
-    need: dict[Node, Box]
-    new: dict[Node, Node] = field(default_factory=dict)
-    moved: dict[Node, Node] = field(default_factory=dict)
+    need: dict[Node, Box]  # box of each node that computes something
+    new: dict[Node, Node] = field(default_factory=dict)  # that box as a node
+    moved: dict[Node, Node] = field(default_factory=dict)  # movement -> a box of it as a node
 
 
 @dataclass(slots=True)
 class _Reads:
-    """What is read of a graph.
-
-    Attributes:
-        moved: movements of which everything is read: what else is read of them adds nothing.
-        parts: whether anything is not read.
-    """
+    """What is read of a graph."""
 
     boxes: dict[Node, Box] = field(default_factory=dict)
+    # movements of which everything is read: what else is read of them adds nothing.
     moved: set[Node] = field(default_factory=set)
-    parts: bool = False
+    parts: bool = False  # whether anything is not read
 
 
 def _needed(order: Sequence[Node], roots: Sequence[Node]) -> _Reads:

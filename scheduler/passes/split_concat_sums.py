@@ -24,16 +24,11 @@ _MOVES = (Op.EXPAND, Op.PAD, Op.PERMUTE, Op.RESHAPE, Op.WINDOW, Op.CAST)
 
 @dataclass(frozen=True, slots=True)
 class _Concat:
-    """A concat below an operand of a sum.
-
-    Attributes:
-        chain: movement from the operand down to the concat.
-        axes: the concat axis in the result of each of them.
-    """
+    """A concat below an operand of a sum."""
 
     operand: int
-    chain: list[Node]
-    axes: list[int]
+    chain: list[Node]  # movement from the operand down to the concat
+    axes: list[int]  # the concat axis in the result of each of them
     concat: Node
 
     @property

@@ -52,15 +52,10 @@ CHANNELS_FIRST = (0, 3, 1, 2)
 
 @dataclass(frozen=True)
 class _Convolution:
-    """A sum of products that is a convolution, or several of one result added up.
+    """A sum of products that is a convolution, or several of one result added up."""
 
-    Attributes:
-        inputs: (N, C, H, W) each.
-        weight: (outputs, depth, 3, 3), the inputs' channels one after the other.
-    """
-
-    inputs: tuple[Node, ...]
-    weight: Array
+    inputs: tuple[Node, ...]  # (N, C, H, W) each
+    weight: Array  # (outputs, depth, 3, 3), the inputs' channels one after the other
     shape: Shape
 
 

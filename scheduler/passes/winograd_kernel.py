@@ -65,23 +65,16 @@ LEAST_SAVED: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A convolution with 3 x 3 weights, stride and dilation 1, channels innermost.
-
-    Attributes:
-        channels: of each input; the sum runs over all of them.
-        outputs: channels of the results.
-        top, left: rows and columns of zeros before the inputs.
-        rows, columns: of the results.
-    """
+    """A convolution with 3 x 3 weights, stride and dilation 1, channels innermost."""
 
     batch: int
     height: int
     width: int
-    channels: tuple[int, ...]
-    outputs: int
-    top: int
+    channels: tuple[int, ...]  # of each input; the sum runs over all of them
+    outputs: int  # channels of the results
+    top: int  # top, left: rows and columns of zeros before the inputs
     left: int
-    rows: int
+    rows: int  # rows, columns: of the results
     columns: int
 
     @property
@@ -108,20 +101,13 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How the work is cut.
+    """How the work is cut."""
 
-    Attributes:
-        lanes: of a vector of channels.
-        vectors, rows: of a register tile: output channels and tiles.
-        tiles: that a work-item does, a multiple of `rows`.
-        groups: parts of the output channels; a work-item does one.
-    """
-
-    lanes: int
-    vectors: int
+    lanes: int  # of a vector of channels
+    vectors: int  # vectors, rows: of a register tile: output channels and tiles
     rows: int
-    tiles: int
-    groups: int
+    tiles: int  # that a work-item does, a multiple of `rows`
+    groups: int  # parts of the output channels; a work-item does one
 
     def items(self, shape: Shape) -> int:
         """Return the number of work-items."""

@@ -213,14 +213,10 @@ def _check(value: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One coordinate of the register tile.
+    """One coordinate of the register tile."""
 
-    Attributes:
-        mapping: value of each range, and of each run-time index met so far.
-        coordinates: (outer step, unroll coordinate) of each range, for packed weights.
-    """
-
-    mapping: dict[Atom, Ix]
+    mapping: dict[Atom, Ix]  # value of each range, and of each run-time index met so far
+    # (outer step, unroll coordinate) of each range, for packed weights.
     coordinates: dict[Atom, tuple[Ix, Ix]]
 
     def extended(self, other: Instance) -> Instance:

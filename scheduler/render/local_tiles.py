@@ -39,19 +39,13 @@ def emit_tile(
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """One operand's way to local memory.
+    """One operand's way to local memory."""
 
-    Attributes:
-        name: of its array; elements on their way are `name` and a number.
-        load: of it.
-        across: its range beside the reduced one.
-        along, deep: coordinates in the tile of each element that a work-item moves; of the second
-            as C text and as an index.
-    """
-
-    name: str
-    load: Node
-    across: Atom
+    name: str  # of its array; elements on their way are `name` and a number
+    load: Node  # of it
+    across: Atom  # its range beside the reduced one
+    # Coordinates in the tile of each element that a work-item moves; of the second as C text and as
+    # an index.
     along: list[Ix]
     deep: list[Ix]
     places: list[tuple[str, str]]

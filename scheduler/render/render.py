@@ -40,23 +40,14 @@ from scheduler.render.values import Values
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """One loop nest to render.
+    """One loop nest to render."""
 
-    Attributes:
-        body: placed and merged.
-        schedule: its loops.
-        outputs: nodes whose storage its stores write, in their order.
-        spec: of the device.
-        images: what is an image; None where the device reads buffers only.
-        spare_buffers: arguments that may be added to those the body reads.
-    """
-
-    body: PlacedBody
-    schedule: LoopSchedule
-    outputs: tuple[Node, ...]
-    spec: DeviceSpec
-    images: ImagePlan | None = None
-    spare_buffers: int = 0
+    body: PlacedBody  # placed and merged
+    schedule: LoopSchedule  # its loops
+    outputs: tuple[Node, ...]  # nodes whose storage its stores write, in their order
+    spec: DeviceSpec  # of the device
+    images: ImagePlan | None = None  # what is an image; None where the device reads buffers only
+    spare_buffers: int = 0  # arguments that may be added to those the body reads
 
 
 class _Renderer:

@@ -35,36 +35,22 @@ T = TypeVar("T", bound=TensorNeural)
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The outputs s*u + v of one axis for a fixed v.
+    """The outputs s*u + v of one axis for a fixed v."""
 
-    Attributes:
-        taps: the kernel's taps that reach them, in the order of the inputs they meet.
-        low: input that u = 0 meets at the first of these taps; it may lie outside.
-    """
-
-    taps: tuple[int, ...]
-    low: int
+    taps: tuple[int, ...]  # the kernel's taps that reach them, in the order of the inputs they meet
+    low: int  # input that u = 0 meets at the first of these taps; it may lie outside
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One spatial axis of a transposed convolution.
+    """One spatial axis of a transposed convolution."""
 
-    Attributes:
-        size: of the input.
-        kernel: number of taps.
-        stride: distance of the outputs that neighbouring inputs reach with the same tap.
-        dilation: distance of the outputs that neighbouring taps reach from the same input.
-        before: outputs cut off at the start.
-        out: size of the output.
-    """
-
-    size: int
-    kernel: int
-    stride: int
-    dilation: int
-    before: int
-    out: int
+    size: int  # of the input
+    kernel: int  # number of taps
+    stride: int  # distance of the outputs that neighbouring inputs reach with the same tap
+    dilation: int  # distance of the outputs that neighbouring taps reach from the same input
+    before: int  # outputs cut off at the start
+    out: int  # size of the output
 
     @property
     def blocks(self) -> int:

@@ -48,21 +48,16 @@ def base_of(node: Node) -> Node:
 
 @dataclass(slots=True)
 class EagerPlan:
-    """What realizing tensors takes.
+    """What realizing tensors takes."""
 
-    Attributes:
-        canonical: every node of the tensors' graphs -> its simplified form.
-        outputs: by output name, the simplified node that it holds; for a pending ASSIGN that node.
-        writes: by state name, the ASSIGN node, to a realized buffer or a state of a program.
-        buffers: by input or state name, the realized buffer.
-        graph: all of it, as the compiler takes it.
-    """
-
-    canonical: dict[Node, Node]
+    canonical: dict[Node, Node]  # every node of the tensors' graphs -> its simplified form
+    # By output name, the simplified node that it holds; for a pending ASSIGN that node.
     outputs: dict[str, Node] = field(default_factory=dict)
+    # By state name, the ASSIGN node, to a realized buffer or a state of a program.
     writes: dict[str, Node] = field(default_factory=dict)
+    # By input or state name, the realized buffer.
     buffers: dict[str, Buffer] = field(default_factory=dict)
-    graph: EntryGraph = field(init=False)
+    graph: EntryGraph = field(init=False)  # all of it, as the compiler takes it
 
     def feeds(self, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
         """Return the values of the realized buffers among some inputs."""

@@ -32,26 +32,17 @@ from scheduler.render.render import Nest, render
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One loop nest.
+    """One loop nest."""
 
-    Attributes:
-        key: of its body.
-        name: ONNX nodes it comes from.
-        nest: with the heuristic's loops.
-        times: launches per run of an entry, of the entry that has most.
-        exact: whether its result takes over the storage of something it reads, which loops that
-            compute an element twice may not.
-        flops: of one launch.
-        bytes_moved: read and written, each element once.
-    """
-
-    key: str
-    name: str
-    nest: Nest
-    times: int
+    key: str  # of its body
+    name: str  # ONNX nodes it comes from
+    nest: Nest  # with the heuristic's loops
+    times: int  # launches per run of an entry, of the entry that has most
+    # Whether its result takes over the storage of something it reads, which loops that compute an
+    # element twice may not.
     exact: bool
-    flops: int
-    bytes_moved: int
+    flops: int  # of one launch
+    bytes_moved: int  # read and written, each element once
 
     @property
     def was(self) -> str:

@@ -63,22 +63,14 @@ Prepare = Callable[[Sequence[Sequence[Variant]], float], Sequence[Measured | Non
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was found for one kernel.
+    """What was found for one kernel."""
 
-    Attributes:
-        job: which.
-        choice: the fastest; HEURISTIC if nothing was faster by the margin.
-        heuristic_ms, best_ms: minima of one launch, measured together.
-        tried: choices measured.
-        wrong: those that gave other results: there should be none.
-    """
-
-    job: Job
-    choice: Choice
-    heuristic_ms: float
+    job: Job  # which
+    choice: Choice  # the fastest; HEURISTIC if nothing was faster by the margin
+    heuristic_ms: float  # heuristic_ms, best_ms: minima of one launch, measured together
     best_ms: float
-    tried: int
-    wrong: tuple[Choice, ...] = ()
+    tried: int  # choices measured
+    wrong: tuple[Choice, ...] = ()  # those that gave other results: there should be none
 
 
 @dataclass(slots=True)

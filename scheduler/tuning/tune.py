@@ -39,22 +39,14 @@ LEAST_PARALLEL_S: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One kernel in the report; times in milliseconds of one launch.
+    """One kernel in the report; times in milliseconds of one launch."""
 
-    Attributes:
-        name: ONNX nodes.
-        times: launches per run.
-        heuristic_ms, best_ms: minima.
-        choice: "" for the heuristic.
-        state: "searched", "known" (from a table) or "not reached".
-    """
-
-    name: str
-    times: int
-    heuristic_ms: float
+    name: str  # ONNX nodes
+    times: int  # launches per run
+    heuristic_ms: float  # heuristic_ms, best_ms: minima
     best_ms: float
-    choice: str
-    state: str
+    choice: str  # "" for the heuristic
+    state: str  # "searched", "known" (from a table) or "not reached"
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON knows it."""
@@ -70,17 +62,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a search gave.
+    """What a search gave."""
 
-    Attributes:
-        table: everything known for the device now.
-        lines: kernels, heaviest first.
-        seconds: that it took.
-    """
-
-    table: TunedTable
-    lines: tuple[Line, ...]
-    seconds: float
+    table: TunedTable  # everything known for the device now
+    lines: tuple[Line, ...]  # kernels, heaviest first
+    seconds: float  # that it took
 
     @property
     def heuristic_ms(self) -> float:

@@ -16,19 +16,12 @@ COSTLIEST = 5
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The cost of each launch: its time if it was measured, else its work, else the bytes it moves.
+    """The cost of each launch: its measured time, or else its work, or else the bytes it moves."""
 
-    Attributes:
-        values: by number of the launch.
-        texts: the same for people.
-        name: of the cost, as a column is headed.
-        total: what all launches do, as a sentence says it.
-    """
-
-    values: tuple[float, ...]
-    texts: tuple[str, ...]
-    name: str
-    total: str
+    values: tuple[float, ...]  # by number of the launch
+    texts: tuple[str, ...]  # the same for people
+    name: str  # of the cost, as a column is headed
+    total: str  # what all launches do, as a sentence says it
 
     @property
     def order(self) -> list[int]:

@@ -21,15 +21,10 @@ from scheduler.debug.kernel_text import shape_text
 
 @dataclass(frozen=True, slots=True)
 class LaunchTimes:
-    """How long each launch of an entry takes.
+    """How long each launch of an entry takes."""
 
-    Attributes:
-        milliseconds: by number of the launch.
-        where: what they were measured on, plain text.
-    """
-
-    milliseconds: tuple[float, ...]
-    where: str
+    milliseconds: tuple[float, ...]  # by number of the launch
+    where: str  # what they were measured on, plain text
 
     @property
     def total(self) -> float:

@@ -35,16 +35,11 @@ ROW_LIMIT = 400
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """A table of an entry that someone else made, as what its kernels cost on a device.
+    """A table of an entry that someone else made, as what its kernels cost on a device."""
 
-    Attributes:
-        title, note: plain text above it.
-        header, rows: of plain text.
-    """
-
-    title: str
+    title: str  # title, note: plain text above it
     note: str
-    header: tuple[str, ...]
+    header: tuple[str, ...]  # header, rows: of plain text
     rows: tuple[tuple[str, ...], ...]
 
 

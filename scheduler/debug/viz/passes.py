@@ -115,21 +115,13 @@ CHUNK = 200
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A graph after a pass, compared with the one before (`alike`).
+    """A graph after a pass, compared with the one before (`alike`)."""
 
-    Attributes:
-        name: of the pass.
-        lines: the graph's nodes; one that stood before has its number.
-        new: nodes that stood for nothing before.
-        rewired: nodes that stood before and read something else now.
-        gone: lines before of which no node is left.
-    """
-
-    name: str
-    lines: list[Line]
-    new: set[Node]
-    rewired: set[Node]
-    gone: list[Line]
+    name: str  # of the pass
+    lines: list[Line]  # the graph's nodes; one that stood before has its number
+    new: set[Node]  # nodes that stood for nothing before
+    rewired: set[Node]  # nodes that stood before and read something else now
+    gone: list[Line]  # lines before of which no node is left
 
     @property
     def is_changed(self) -> bool:

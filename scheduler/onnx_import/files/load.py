@@ -127,27 +127,18 @@ OLDEST_IR_VERSION = 3  # the first with operator sets
 
 @dataclass(frozen=True, slots=True)
 class OnnxModel:
-    """A checked ONNX model.
+    """A checked ONNX model."""
 
-    Attributes:
-        proto: the model, nodes in order; not to be changed. Tensors of attributes and of inner
-            graphs hold their data; initializers of the graph are in `constants`, those from
-            other files only there.
-        name: file name (or graph name) for messages.
-        opset: version of the default operator domain.
-        sha256: hex digest of the file, "" for a model that did not come from one.
-        constants: initializers by name, not to be changed; sparse ones are dense.
-        notes: what was changed in reading it, one sentence each.
-        path: of the file; None for a model that did not come from one.
-    """
-
+    # The model, nodes in order; not to be changed. Tensors of attributes and of inner graphs hold
+    # their data; initializers of the graph are in `constants`, those from other files only there.
     proto: onnx.ModelProto
-    name: str
-    opset: int
-    sha256: str
+    name: str  # file name (or graph name) for messages
+    opset: int  # version of the default operator domain
+    sha256: str  # hex digest of the file, "" for a model that did not come from one
+    # Initializers by name, not to be changed; sparse ones are dense.
     constants: dict[str, NDArray[Any]]
-    notes: tuple[str, ...] = ()
-    path: Path | None = None
+    notes: tuple[str, ...] = ()  # what was changed in reading it, one sentence each
+    path: Path | None = None  # of the file; None for a model that did not come from one
 
     @property
     def metadata_props(self) -> dict[str, str]:

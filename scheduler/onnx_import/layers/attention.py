@@ -24,17 +24,11 @@ from scheduler.tensor.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The keys that a query may attend to, and an addend to its scores.
+    """The keys that a query may attend to, and an addend to its scores."""
 
-    Attributes:
-        allowed: bool, broadcasts to (N, heads, S, T); None where all are.
-        added: broadcasts to the same; None for nothing.
-        may_be_empty: a query may have no key at all: it then gives zeros.
-    """
-
-    allowed: Tensor | None = None
-    added: Tensor | None = None
-    may_be_empty: bool = False
+    allowed: Tensor | None = None  # bool, broadcasts to (N, heads, S, T); None where all are
+    added: Tensor | None = None  # broadcasts to the same; None for nothing
+    may_be_empty: bool = False  # a query may have no key at all: it then gives zeros
 
     def restricted(self, allowed: Tensor, *, may_be_empty: bool) -> Mask:
         """Return this mask with fewer keys allowed."""
@@ -44,19 +38,12 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The intermediate results of an attention, (N, heads, S, T) each.
+    """The intermediate results of an attention, (N, heads, S, T) each."""
 
-    Attributes:
-        raw: scaled products.
-        capped: after softcap.
-        masked: after the mask.
-        weights: after softmax.
-    """
-
-    raw: Tensor
-    capped: Tensor
-    masked: Tensor
-    weights: Tensor
+    raw: Tensor  # scaled products
+    capped: Tensor  # after softcap
+    masked: Tensor  # after the mask
+    weights: Tensor  # after softmax
 
 
 def attention_mask(value: Value, keys: int) -> Mask:

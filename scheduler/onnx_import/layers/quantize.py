@@ -32,15 +32,10 @@ _NO_QUANTISED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """The meaning of quantised numbers.
+    """The meaning of quantised numbers."""
 
-    Attributes:
-        scale: float32, broadcasts with the numbers.
-        zero_point: int32 or float32, broadcasts as well; None for 0.
-    """
-
-    scale: Tensor
-    zero_point: Tensor | None
+    scale: Tensor  # float32, broadcasts with the numbers
+    zero_point: Tensor | None  # int32 or float32, broadcasts as well; None for 0
 
     def quantize(self, x: Tensor, code: int) -> Tensor:
         """Return round(x / scale) + zero_point, limited to an ONNX integer type."""

@@ -111,40 +111,26 @@ Cell = Callable[[list[Tensor], tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The products with a layer's weights, however these are stored.
+    """The products with a layer's weights, however these are stored."""
 
-    Attributes:
-        hidden: size H of the hidden state.
-        inputs: inputs (1, T·N, I) -> (D, T·N, G·H), X W without bias.
-        gates: hidden state (D, N, H) -> (D, N, H), of each gate: H R without bias.
-    """
-
-    hidden: int
-    inputs: Callable[[Tensor], Tensor]
+    hidden: int  # size H of the hidden state
+    inputs: Callable[[Tensor], Tensor]  # inputs (1, T·N, I) -> (D, T·N, G·H), X W without bias
+    # Hidden state (D, N, H) -> (D, N, H), of each gate: H R without bias.
     gates: Sequence[Callable[[Tensor], Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A recurrent layer with D directions over T steps of a batch of N, hidden size H.
+    """A recurrent layer with D directions over T steps of a batch of N, hidden size H."""
 
-    Attributes:
-        ctx: the node.
-        inputs: (D, T, N, G·H): the products X W of G gates without bias, in the order of steps.
-        weights: what the hidden state is multiplied by.
-        input_bias: (D, 1, H) per gate, or zeros.
-        hidden_bias: same, of the hidden state's part.
-        backwards: of each direction.
-        activations: of the cell, for all directions at once.
-    """
-
-    ctx: NodeContext
+    ctx: NodeContext  # the node
+    # (D, T, N, G·H): the products X W of G gates without bias, in the order of steps.
     inputs: Tensor
-    weights: Weights
-    input_bias: list[Tensor]
-    hidden_bias: list[Tensor]
-    backwards: tuple[bool, ...]
-    activations: list[Activation]
+    weights: Weights  # what the hidden state is multiplied by
+    input_bias: list[Tensor]  # (D, 1, H) per gate, or zeros
+    hidden_bias: list[Tensor]  # same, of the hidden state's part
+    backwards: tuple[bool, ...]  # of each direction
+    activations: list[Activation]  # of the cell, for all directions at once
 
     @property
     def hidden(self) -> int:

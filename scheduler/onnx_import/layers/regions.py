@@ -18,17 +18,11 @@ from scheduler.tensor.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a selection.
+    """The limits of a selection."""
 
-    Attributes:
-        most: boxes of each class of each image.
-        overlap: intersection over union above which the box with the smaller score is dropped.
-        score: only what is above it.
-    """
-
-    most: int
-    overlap: float
-    score: float
+    most: int  # boxes of each class of each image
+    overlap: float  # intersection over union above which the box with the smaller score is dropped
+    score: float  # only what is above it
 
 
 def select(boxes: Array, scores: Array, limits: Limits, *, centred: bool) -> Array:

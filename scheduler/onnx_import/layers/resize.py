@@ -28,19 +28,14 @@ FEW_TAPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The weight of an element, by its distance from the wanted coordinate.
+    """The weight of an element, by its distance from the wanted coordinate."""
 
-    Attributes:
-        cubic: cubic convolution (R. Keys, Cubic Convolution Interpolation, 1981, equation 4), else
-            linear.
-        coefficient: the `a` of cubic convolution.
-        stretch: how much wider the filter is, at least 1; above 1 its weights are normalised.
-        inside: positions outside the axis do not count, else they repeat the outermost element.
-    """
-
+    # Cubic convolution (R. Keys, Cubic Convolution Interpolation, 1981, equation 4), else linear.
     cubic: bool
-    coefficient: float = -0.75
+    coefficient: float = -0.75  # the `a` of cubic convolution
+    # How much wider the filter is, at least 1; above 1 its weights are normalised.
     stretch: float = 1.0
+    # Positions outside the axis do not count, else they repeat the outermost element.
     inside: bool = False
 
     @property
@@ -134,20 +129,13 @@ _ROUNDINGS: dict[str, Callable[[Array], Array]] = {
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One resized axis.
+    """One resized axis."""
 
-    Attributes:
-        axis: of the tensor.
-        size: before.
-        target: after.
-        scale: target / size before the target was rounded.
-        roi: part of the axis that is read, as fractions of it; for `tf_crop_and_resize` only.
-    """
-
-    axis: int
-    size: int
-    target: int
-    scale: float
+    axis: int  # of the tensor
+    size: int  # before
+    target: int  # after
+    scale: float  # target / size before the target was rounded
+    # Part of the axis that is read, as fractions of it; for `tf_crop_and_resize` only.
     roi: tuple[float, float] = (0.0, 1.0)
 
 

@@ -24,15 +24,10 @@ _CUBIC = -0.75
 
 @dataclass(frozen=True, slots=True)
 class AxisTaps:
-    """The elements that are read along one axis for each sample.
+    """The elements that are read along one axis for each sample."""
 
-    Attributes:
-        index: int32 (..., taps), within the axis.
-        weight: float32 (..., taps).
-    """
-
-    index: Tensor
-    weight: Tensor
+    index: Tensor  # int32 (..., taps), within the axis
+    weight: Tensor  # float32 (..., taps)
 
 
 def grid_sample(ctx: NodeContext) -> Value:

@@ -60,17 +60,11 @@ _OUT = "out0[at + c] = ({word})before[c] {op} ({word})own[c];"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The kind of a running result.
+    """The kind of a running result."""
 
-    Attributes:
-        product: products instead of sums.
-        exclusive: of what comes before an element only.
-        reverse: from the end on.
-    """
-
-    product: bool
-    exclusive: bool
-    reverse: bool
+    product: bool  # products instead of sums
+    exclusive: bool  # of what comes before an element only
+    reverse: bool  # from the end on
 
     def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
         """Return the same in numpy, along axis 1 of three."""

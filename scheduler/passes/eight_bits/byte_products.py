@@ -162,14 +162,10 @@ def _scalar(node: Node) -> Node | None:
 
 
 class _Weight(NamedTuple):
-    """A known factor as whole numbers times scales.
+    """A known factor as whole numbers times scales."""
 
-    Attributes:
-        numbers: int8, of the rank of the product; 1 where the factor repeats.
-        scales: float32, size 1 along summed axes; None if the factor is the numbers.
-    """
-
-    numbers: NDArray[np.int8]
+    numbers: NDArray[np.int8]  # int8, of the rank of the product; 1 where the factor repeats
+    # Float32, size 1 along summed axes; None if the factor is the numbers.
     scales: NDArray[np.float32] | None
 
 

@@ -27,16 +27,11 @@ BYTES: Final = 4
 
 
 class Quantised(NamedTuple):
-    """A value (x - zero) * scale of bytes known at run time only.
+    """A value (x - zero) * scale of bytes known at run time only."""
 
-    Attributes:
-        bytes: uint8.
-        scale: float32 scalar node, None if the value is the integer.
-    """
-
-    bytes: Node
+    bytes: Node  # uint8
     zero: int
-    scale: Node | None
+    scale: Node | None  # float32 scalar node, None if the value is the integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +52,15 @@ def operand_of(node: Node) -> Operand:
 
 
 class Point(NamedTuple):
-    """Where along the movement bytes become words.
+    """Where along the movement bytes become words."""
 
-    Attributes:
-        depth: how many of the moves stand above it.
-        axis: of what is there, along which words are.
-        is_window: words begin at every element, as a window slides over them; the outermost of the
-            moves below the point is the window.
-        places: the axis of the result of each move above, outermost first.
-        is_part: the axis of the product is only the last part of the axis.
-    """
-
-    depth: int
-    axis: int
+    depth: int  # how many of the moves stand above it
+    axis: int  # of what is there, along which words are
+    # Words begin at every element, as a window slides over them; the outermost of the moves below
+    # the point is the window.
     is_window: bool
-    places: tuple[int, ...]
-    is_part: bool
+    places: tuple[int, ...]  # the axis of the result of each move above, outermost first
+    is_part: bool  # the axis of the product is only the last part of the axis
 
 
 def is_real(operand: Operand, axis: int) -> bool:

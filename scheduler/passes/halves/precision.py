@@ -35,17 +35,12 @@ PRECISIONS: Final = (FP32, FP16)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A value or a weight that stays float32.
+    """A value or a weight that stays float32."""
 
-    Attributes:
-        name: of the weight, or the ONNX nodes that the value comes from or the weight goes into.
-        reason: a short phrase.
-    """
-
-    name: str
+    name: str  # of the weight, or the ONNX nodes that the value comes from or the weight goes into
     is_weight: bool
     shape: tuple[int, ...]
-    reason: str
+    reason: str  # a short phrase
 
     @property
     def bytes(self) -> int:
@@ -55,21 +50,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class PrecisionReport:
-    """What half storage did.
+    """What half storage did."""
 
-    Attributes:
-        weight_bytes: bytes of all float32 weights before and after, not packed.
-        value_bytes: the same of intermediates, as if no memory were used twice.
-        halves: how many weights and intermediates are halves.
-        kept: what stays float32, in order of the graph.
-        eight_bits: how many of those weights are numbers of 8 bits instead.
-    """
-
-    weight_bytes: tuple[int, int]
-    value_bytes: tuple[int, int]
-    halves: tuple[int, int]
-    kept: tuple[Kept, ...]
-    eight_bits: int = 0
+    weight_bytes: tuple[int, int]  # bytes of all float32 weights before and after, not packed
+    value_bytes: tuple[int, int]  # the same of intermediates, as if no memory were used twice
+    halves: tuple[int, int]  # how many weights and intermediates are halves
+    kept: tuple[Kept, ...]  # what stays float32, in order of the graph
+    eight_bits: int = 0  # how many of those weights are numbers of 8 bits instead
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data, for the metadata of an artifact; of biases only the number."""
@@ -97,16 +84,11 @@ class PrecisionReport:
 
 @dataclass(frozen=True, slots=True)
 class Halved:
-    """A graph with half storage.
-
-    Attributes:
-        new: old node -> new node.
-        pins: what has to be stored: the halves.
-    """
+    """A graph with half storage."""
 
     roots: list[Node]
-    new: Mapping[Node, Node]
-    pins: frozenset[Node]
+    new: Mapping[Node, Node]  # old node -> new node
+    pins: frozenset[Node]  # what has to be stored: the halves
     report: PrecisionReport
 
 

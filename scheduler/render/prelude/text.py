@@ -18,30 +18,19 @@ SIGN: Final = "(as_$I({0}) & (int)0x80000000)"
 
 
 class Host(NamedTuple):
-    """A form of a function for clang and the host's processor.
+    """A form of a function for clang and the host's processor."""
 
-    Attributes:
-        text: template.
-        condition: of the preprocessor, on what the processor has.
-        width: the only one it is for; 0 for any, after those of a width.
-    """
-
-    text: str
-    condition: str = ""
-    width: int = 0
+    text: str  # template
+    condition: str = ""  # of the preprocessor, on what the processor has
+    width: int = 0  # the only one it is for; 0 for any, after those of a width
 
 
 class Function(NamedTuple):
-    """A function of the prelude.
+    """A function of the prelude."""
 
-    Attributes:
-        needs: names of the functions it calls.
-        text: template, once for each width in use, scalars first.
-        host: forms that take the text's place; the first whose condition holds does.
-    """
-
-    needs: tuple[str, ...]
-    text: str
+    needs: tuple[str, ...]  # names of the functions it calls
+    text: str  # template, once for each width in use, scalars first
+    # Forms that take the text's place; the first whose condition holds does.
     host: tuple[Host, ...] = ()
 
     def at(self, width: int, *, host_clang: bool) -> str:
