@@ -105,8 +105,7 @@ class CompiledModel:
     def write(self, path: str | os.PathLike[str]) -> Digests:
         """Write the artifact atomically and return its digests.
 
-        Raises:
-            ArtifactError: the file cannot be written.
+        Raises ArtifactError if the file cannot be written.
         """
         return write_artifact(path, self.manifest, self.data)
 

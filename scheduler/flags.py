@@ -74,8 +74,7 @@ class Flags:
     def from_environment(cls) -> Flags:
         """Return the flags that the environment sets.
 
-        Raises:
-            SchedulerError: MAX_KERNEL_BUFFERS is set to something that is no number.
+        Raises SchedulerError if MAX_KERNEL_BUFFERS is set to something that is no number.
         """
         return cls(
             _level(os.environ.get(DEBUG, "").strip()),
@@ -121,8 +120,7 @@ def _level(text: str) -> int:
 def _buffers(text: str) -> int | None:
     """Return how many buffers a kernel may have, None if only the device says.
 
-    Raises:
-        SchedulerError: it is no number.
+    Raises SchedulerError if it is no number.
     """
     if not text:
         return None

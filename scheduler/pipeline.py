@@ -258,8 +258,7 @@ def _input_buffers(
 ) -> tuple[Buffer, ...]:
     """Return the inputs a caller gives, by default those the graph reads.
 
-    Raises:
-        ModelError: two of them have the same name.
+    Raises ModelError if two of them have the same name.
     """
     if inputs is None:
         order = toposort([*outputs.values(), *writes])

@@ -172,8 +172,7 @@ class ScheduleCache:
     def schedule(self, graph: EntryGraph, context: CompileContext) -> Schedule:
         """Return the schedule of a graph, that made before if the very same nodes were asked for.
 
-        Raises:
-            SchedulerError: the graph cannot be scheduled.
+        Raises SchedulerError if the graph cannot be scheduled.
         """
         if context.flags.is_watched:
             name = "-".join(graph.outputs) or "states"

@@ -208,8 +208,7 @@ class DoubleEvaluator:
 def widen(model: onnx.ModelProto) -> None:
     """Make every float of 16 or 32 bits a double, in place: constants, declarations, attributes.
 
-    Raises:
-        ModelError: the model holds what has no value in double precision.
+    Raises ModelError if the model holds what has no value in double precision.
     """
     _widen_graph(model.graph)
     for function in model.functions:

@@ -67,7 +67,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Inputs and outputs of the device and the reference; `given` and `raw` in the device's types."""
+    """Inputs and outputs of both sides, in the model's types; `given` and `raw` in the device's."""
 
     kind: Kind  # of the inputs
     feeds: dict[str, Array]  # inputs of the reference

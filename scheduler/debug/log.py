@@ -26,8 +26,7 @@ logger = logging.getLogger("scheduler")
 def report(manifest: Mapping[str, Any], plans: Mapping[str, Schedule], flags: Flags) -> None:
     """Log what DEBUG asks for and write the page that VIZ asks for; nothing if both are off.
 
-    Raises:
-        OSError: the page cannot be written.
+    Raises OSError if the page cannot be written.
     """
     if not flags.is_watched:
         return

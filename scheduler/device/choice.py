@@ -38,8 +38,7 @@ _WORD: Final = re.compile(r"([a-z])([1-9][0-9]{0,3})")
 class Choice:
     """One way to run the loops of a kernel; 0 is what the heuristic takes.
 
-    Raises:
-        ValueError: a field is out of range, or the code would be too large.
+    Raises ValueError if a field is out of range, or the code would be too large.
     """
 
     vectors: int = 0  # vectors of the register tile; of a step of a kernel that streams
@@ -82,11 +81,7 @@ HEURISTIC: Final = Choice()
 
 
 def parse_choice(text: str) -> Choice:
-    """Return the choice of a text form.
-
-    Raises:
-        ValueError: it is none, or out of range.
-    """
+    """Return the choice of a text form; raise ValueError if it is none, or out of range."""
     names = {letter: name for name, (letter, _) in _FIELDS.items()}
     found: dict[str, int] = {}
     for word in text.split():

@@ -17,8 +17,7 @@ MAX_OPERATIONS: Final = 512
 class Limits:
     """What one kernel may need.
 
-    Raises:
-        SchedulerError: a single operation could not be computed within these.
+    Raises SchedulerError if a single operation could not be computed within these.
     """
 
     target: str  # name of the row

@@ -98,8 +98,7 @@ EMPTY: Final = TunedTable()
 def parse_table(text: str) -> TunedTable:
     """Return the table of a file's text.
 
-    Raises:
-        TableError: it is none; the message names the first thing that is wrong.
+    Raises TableError if it is none; the message names the first thing that is wrong.
     """
     if len(text) > MAX_BYTES:
         raise TableError(f"expected at most {MAX_BYTES} characters")
@@ -160,8 +159,7 @@ def read_table(path: Path) -> TunedTable:
 def write_table(path: Path, table: TunedTable) -> None:
     """Write a table beside its place and rename it; its directory is made private if missing.
 
-    Raises:
-        OSError: it cannot be written.
+    Raises OSError if it cannot be written.
     """
     write_whole(path, table.text().encode())
 

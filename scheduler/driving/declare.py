@@ -94,8 +94,7 @@ class Table:
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         """Return the value of a key, exactly of type `kind`; `default` if given and missing.
 
-        Raises:
-            ModelError: missing or of another type.
+        Raises ModelError if it is missing or of another type.
         """
         if key not in self.value:
             if default is None:
@@ -139,11 +138,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Return the content of a TOML file.
-
-    Raises:
-        ModelError: it cannot be read or is no TOML.
-    """
+    """Return the content of a TOML file; raise ModelError if it cannot be read or is no TOML."""
     try:
         return Table(tomllib.loads(path.read_text(encoding="utf-8")), path.name)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -170,8 +165,7 @@ def check_rules(table: Table, known: RuleTable = RULES) -> dict[str, Any]:
 def make_rules(said: Mapping[str, Any], table: Table) -> Rules:
     """Return complete rules.
 
-    Raises:
-        ModelError: a rule is missing; the error is worded for `table`.
+    Raises ModelError if a rule is missing; the error is worded for `table`.
     """
     complete = {**OPTIONAL_RULES, **said}
     action = complete.get("action", {})

@@ -188,8 +188,7 @@ def _slices_text(slices: Mapping[str, tuple[int, int]]) -> str:
 def _inputs_as_declared(model: OnnxModel) -> dict[str, Tensor]:
     """Return inputs of the model's own shapes and types; symbolic sizes are 1, or what is left.
 
-    Raises:
-        ModelError: it has other inputs, or of other sizes.
+    Raises ModelError if it has other inputs, or of other sizes.
     """
     names = [value.name for value in model.inputs]
     if not is_monitoring(model):

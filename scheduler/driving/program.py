@@ -114,8 +114,7 @@ def driving_entries(
 def prepare_graph(interface: Interface, capacity: int, memory: Memory) -> EntryGraph:
     """Return what only advances the queues of images and desires (after dropped frames).
 
-    Raises:
-        ModelError: there are no such queues.
+    Raises ModelError if there are no such queues.
     """
     if not memory.images or memory.desire is None:
         raise ModelError(
@@ -130,10 +129,8 @@ def run_graph(
 ) -> EntryGraph:
     """Return what a whole frame computes.
 
-    Outputs are `<role>_outputs` (1, width) float32 of each model, raw.
-
-    Raises:
-        ModelError: the models do not have the interface; says which one lacks what.
+    Outputs are `<role>_outputs` (1, width) float32 of each model, raw. Raises ModelError if the
+    models do not have the interface; says which one lacks what.
     """
     frame = _frame(interface, capacity, memory)
     for name in interface.host_inputs:

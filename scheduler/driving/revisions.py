@@ -88,8 +88,7 @@ class MonitoringRevision:
 def load_revisions(folder: Path = FOLDER) -> dict[str, Revision]:
     """Return all revisions of driving models by name, in the order of their days.
 
-    Raises:
-        ModelError: a file is no revision; it is named with the key that is wrong.
+    Raises ModelError if a file is no revision; it is named with the key that is wrong.
     """
     found = [_revision(t, name) for name, t in _tables(folder, "driving").items()]
     return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}

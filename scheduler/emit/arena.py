@@ -76,9 +76,8 @@ class Arena:
 def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node, Lifetime]:
     """Return the life of every stored node that is neither an output nor a BUFFER.
 
-    Raises:
-        SchedulerError: an intermediate is never read, or is read before it is written (both are
-            internal errors).
+    Raises SchedulerError if an intermediate is never read, or is read before it is written (both
+    are internal errors).
     """
     first: dict[Node, int] = {}
     last: dict[Node, int] = {}

@@ -200,8 +200,7 @@ LANES = (1, 2, 4, 8, 16)
 class CustomKernel:
     """An OpenCL C kernel written by hand; immutable, compared by its fields.
 
-    Raises:
-        ModelError: a field makes no sense; the message names the kernel.
+    Raises ModelError if a field makes no sense; the message names the kernel.
     """
 
     name: str  # an identifier; what messages and tables call it
@@ -281,8 +280,7 @@ class CustomKernel:
     def evaluate(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs as the reference computes them.
 
-        Raises:
-            ModelError: there is no reference, or what it returns does not fit `outputs`.
+        Raises ModelError if there is no reference, or what it returns does not fit `outputs`.
         """
         if self.reference is None:
             raise ModelError(

@@ -73,8 +73,7 @@ _BY_NAME = {d.name: d for d in ALL}
 def from_numpy(dtype: Any) -> DType:
     """Return the DType of a numpy dtype (or of anything `np.dtype` accepts).
 
-    Raises:
-        ModelError: the type has no counterpart here (strings, complex numbers).
+    Raises ModelError if the type has no counterpart here (strings, complex numbers).
     """
     name = np.dtype(dtype).name
     if name not in _BY_NAME:

@@ -33,8 +33,7 @@ class Rewriter:
     def __call__(self, roots: Sequence[Node]) -> dict[Node, Node]:
         """Return old node -> new node for everything reachable from `roots`.
 
-        Raises:
-            SchedulerError: rules undo each other.
+        Raises SchedulerError if rules undo each other.
         """
         table: dict[Op, list[Rule]] = {}
         for rule in self.rules:

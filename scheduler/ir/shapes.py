@@ -24,8 +24,7 @@ Sources = tuple[Source, ...]
 def infer_shape(op: Op, src: Sources, arg: Any) -> Shape:
     """Return the shape of a node from its sources.
 
-    Raises:
-        VerifyError: the sources or the argument do not fit the op.
+    Raises VerifyError if the sources or the argument do not fit the op.
     """
     if op in _SHAPE_RULES:
         return _SHAPE_RULES[op](src, arg)

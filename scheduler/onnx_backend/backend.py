@@ -147,10 +147,8 @@ class OnnxBackend(Backend):
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> OnnxBackendRep:
         """Check a model; it is compiled when shapes are known, at the first run.
 
-        Raises:
-            ModelError: the model is invalid, or has inputs or outputs that are no tensors of
-                numbers.
-            NoDeviceError: there is no such device; says which there are.
+        Raises ModelError if the model is invalid, or has inputs or outputs that are no tensors of
+        numbers. Raises NoDeviceError if there is no such device; says which there are.
         """
         loaded = from_proto(model)
         check_types(loaded)

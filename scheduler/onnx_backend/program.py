@@ -42,8 +42,7 @@ class ModelProgram:
     def run(self, arrays: Mapping[str, Array]) -> tuple[Array, ...]:
         """Return the outputs for arrays by input name, checked by `named_arrays`.
 
-        Raises:
-            RuntimeFault: the device failed.
+        Raises RuntimeFault if the device failed.
         """
         if self.program is None:
             found: Mapping[str, Array] = {}

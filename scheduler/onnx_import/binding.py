@@ -53,8 +53,7 @@ class Binding:
     ) -> list[onnx.ValueInfoProto]:
         """Return the inputs that get a Tensor: not the known ones; with an initializer, if given.
 
-        Raises:
-            ModelError: a name is none of an input.
+        Raises ModelError if a name is none of an input.
         """
         model = self._model
         names = [value.name for value in model.proto.graph.input]
@@ -71,8 +70,7 @@ class Binding:
     def tensor(self, value: onnx.ValueInfoProto, given: Tensor | None) -> Tensor:
         """Return the Tensor of an input: the given one, or a new one.
 
-        Raises:
-            ModelError: the Tensor does not fit, or there is none of such a type.
+        Raises ModelError if the Tensor does not fit, or there is none of such a type.
         """
         where = f'{self._model.name}: input "{printable(value.name)}"'
         shape, dtype = declared(value, where)
@@ -120,8 +118,7 @@ def open_names(model: OnnxModel) -> set[str]:
 def declared(value: onnx.ValueInfoProto, where: str) -> tuple[Declared, DType]:
     """Return (name, size) per axis, size None if symbolic, and the type an input is stored in.
 
-    Raises:
-        ModelError: it is no tensor, or of a type that is not supported.
+    Raises ModelError if it is no tensor, or of a type that is not supported.
     """
     kind = value.type.tensor_type
     if not value.type.HasField("tensor_type") or not kind.HasField("shape"):

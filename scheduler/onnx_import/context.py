@@ -80,8 +80,7 @@ class NodeContext:
     def any_value(self, index: int) -> AnyValue:
         """Return input `index`, whichever kind it is, lists included.
 
-        Raises:
-            ModelError: it is left out.
+        Raises ModelError if it is left out.
         """
         found = self.inputs[index] if index < len(self.inputs) else None
         if found is None:
@@ -91,8 +90,7 @@ class NodeContext:
     def value(self, index: int) -> Value:
         """Return input `index`, a Tensor or an array.
 
-        Raises:
-            ModelError: it is left out, or a sequence.
+        Raises ModelError if it is left out, or a sequence.
         """
         found = self._given(index)
         if not self.wide or found.dtype not in (dt.float16, np.float16):
@@ -221,11 +219,7 @@ def as_tensor(value: Value) -> Tensor:
 
 
 def normal_axis(axis: int, ndim: int) -> int:
-    """Return a non-negative axis.
-
-    Raises:
-        ModelError: the axis is outside [-ndim, ndim).
-    """
+    """Return a non-negative axis; raise ModelError if the axis is outside [-ndim, ndim)."""
     if not -ndim <= axis < ndim:
         raise ModelError(f"axis {axis} is out of range for a tensor of {ndim} axes")
     return axis % ndim
@@ -234,8 +228,7 @@ def normal_axis(axis: int, ndim: int) -> int:
 def normal_axes(axes: Sequence[int], ndim: int) -> list[int]:
     """Return non-negative, distinct axes in the given order.
 
-    Raises:
-        ModelError: an axis is out of range or named twice.
+    Raises ModelError if an axis is out of range or named twice.
     """
     normal = [normal_axis(a, ndim) for a in axes]
     if len(set(normal)) != len(normal):

@@ -265,8 +265,7 @@ def carried(code: int) -> CarriedType | None:
 def graph_dtype(code: int) -> DType:
     """Return the type in which values of an ONNX element type are computed.
 
-    Raises:
-        ModelError: the type has no counterpart (strings, complex numbers).
+    Raises ModelError if the type has no counterpart (strings, complex numbers).
     """
     kind = CARRIED.get(code)
     if kind is not None:
@@ -280,8 +279,7 @@ def graph_dtype(code: int) -> DType:
 def storage_dtype(code: int) -> DType:
     """Return the type in which values of an ONNX element type enter and leave a program.
 
-    Raises:
-        ModelError: the type has no counterpart.
+    Raises ModelError if the type has no counterpart.
     """
     kind = CARRIED.get(code)
     return graph_dtype(code) if kind is None else kind.storage

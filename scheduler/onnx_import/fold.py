@@ -104,8 +104,7 @@ def evaluate_reference(
 ) -> list[Value]:
     """Compute a node of the default domain, all inputs of which are known, with numpy.
 
-    Raises:
-        ModelError: an input depends on run-time data, or the evaluator fails.
+    Raises ModelError if an input depends on run-time data, or the evaluator fails.
     """
     # Loads slowly and is rarely needed.
     from onnx.reference import ReferenceEvaluator

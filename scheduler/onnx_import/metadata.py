@@ -98,8 +98,7 @@ def sliced_width(shapes: Mapping[str, Sequence[int]]) -> int | None:
 def load_slices(text: str, where: str) -> dict[str, slice]:
     """Decode base64 text of a pickled dict name -> slice, running nothing of it.
 
-    Raises:
-        ModelError: the text is no base64, or the pickle holds anything else.
+    Raises ModelError if the text is no base64, or the pickle holds anything else.
     """
     try:
         data = base64.b64decode(text, validate=True)
@@ -124,8 +123,7 @@ def resolve_slices(
 ) -> dict[str, tuple[int, int]]:
     """Return name -> (start, stop) with negative and open bounds resolved against the width.
 
-    Raises:
-        ModelError: a slice is empty, has a step, or reaches beyond the output.
+    Raises ModelError if a slice is empty, has a step, or reaches beyond the output.
     """
     resolved = {}
     for name, item in slices.items():

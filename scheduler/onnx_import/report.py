@@ -71,9 +71,8 @@ class Probe:
 def probe(model: OnnxModel, bind: Mapping[str, int] | None = None) -> Probe:
     """Look at every node, with sizes of symbolic dimensions as for `import_model`.
 
-    Raises:
-        ModelError: a name in `bind` is none of a dimension.
-        InternalError: a translator has a defect.
+    Raises ModelError if a name in `bind` is none of a dimension. Raises InternalError if a
+    translator has a defect.
     """
     found = Probe()
     binding = Binding(model, dict(bind or {}))
@@ -248,8 +247,7 @@ class ModelReport:
 def report(model: OnnxModel, bind: Mapping[str, int] | None = None) -> ModelReport:
     """Return what is in a model, with sizes of symbolic dimensions as for `import_model`.
 
-    Raises:
-        ModelError: a name in `bind` is none of a dimension.
+    Raises ModelError if a name in `bind` is none of a dimension.
     """
     found = probe(model, bind)
     graph = model.proto.graph

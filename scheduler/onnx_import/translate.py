@@ -105,8 +105,7 @@ class Scope:
     def translate(self, nodes: Sequence[onnx.NodeProto]) -> None:
         """Translate nodes; their outputs become values of this scope.
 
-        Raises:
-            ModelError: a node cannot be translated; names it.
+        Raises ModelError if a node cannot be translated; names it.
         """
         for node in nodes:
             results = self._node(node)
@@ -116,8 +115,7 @@ class Scope:
     def output(self, name: str) -> AnyValue:
         """Return the value of a graph's or a function's output.
 
-        Raises:
-            ModelError: no node computes it.
+        Raises ModelError if no node computes it.
         """
         if name not in self.values:
             raise ModelError(

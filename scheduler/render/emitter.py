@@ -132,8 +132,7 @@ class Emitter:
     def index(self, ix: Ix) -> str:
         """Return the C expression of an index; divisions and remainders become variables.
 
-        Raises:
-            LoweringError: a step of it may be more than an int holds.
+        Raises LoweringError if a step of it may be more than an int holds.
         """
         parts = []
         low = high = 0

@@ -138,8 +138,7 @@ def cast(code: str, source: DType, target: DType, lanes: int) -> str:
 def operation(node: Node, src: list[str], lanes: int) -> str:
     """Return the expression of an elementwise node over operands that all have `lanes` lanes.
 
-    Raises:
-        LoweringError: the op has no rendering, or computes in halves (an internal error).
+    Raises LoweringError if the op has no rendering, or computes in halves (an internal error).
     """
     op, kind = node.op, node.src[-1].dtype
     if node.dtype is dt.float16 and rounds(node):

@@ -109,8 +109,7 @@ class Values:
     def value(self, node: Node, instance: Instance) -> Val:
         """Return the value of an evaluated node.
 
-        Raises:
-            LoweringError: it was not evaluated (an internal error).
+        Raises LoweringError if it was not evaluated (an internal error).
         """
         if node.op is Op.CONST:
             return Val(cl.literal(node.arg, node.dtype), vector=False, depth=0)

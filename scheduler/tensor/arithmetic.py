@@ -30,8 +30,7 @@ class TensorMath(TensorShape):
     def broadcast_with(self, other: Self | Scalar | NDArray[Any]) -> tuple[Self, Self]:
         """Return both operands in their common shape and type.
 
-        Raises:
-            ModelError: the shapes do not broadcast.
+        Raises ModelError if the shapes do not broadcast.
         """
         a, b = self, self.operand(other)
         common = dt.promote(a.dtype, b.dtype)
@@ -174,8 +173,7 @@ class TensorMath(TensorShape):
     def where(self, yes: Other, no: Other) -> Self:
         """Return `yes` where this is true, `no` elsewhere; all three broadcast.
 
-        Raises:
-            ModelError: this is not bool, or the shapes do not broadcast.
+        Raises ModelError if this is not bool, or the shapes do not broadcast.
         """
         if self.dtype is not dt.bool_:
             raise ModelError(f"where: the condition must be bool, found {self.dtype}")

@@ -71,10 +71,8 @@ class TensorAssign(TensorTransposed):
     def __setitem__(self, key: Any, value: Any) -> None:
         """Replace a part: ints, slices of any step, Ellipsis, and one index tensor on one axis.
 
-        Indices outside the axis write nothing; the last of equal indices wins.
-
-        Raises:
-            ModelError: the value does not fit the part.
+        Indices outside the axis write nothing; the last of equal indices wins. Raises ModelError if
+        the value does not fit the part.
         """
         items = full_key(key, self.ndim)
         given = self.fit(value)
@@ -100,8 +98,7 @@ class TensorAssign(TensorTransposed):
     def fit(self, value: Any) -> TensorTransposed:
         """Return a value to be written here: numbers and arrays take this type, tensors have it.
 
-        Raises:
-            ModelError: a tensor has another type.
+        Raises ModelError if a tensor has another type.
         """
         given = self.operand(value)
         if not isinstance(value, TensorTransposed):
@@ -185,8 +182,7 @@ def _supersede(version: Node) -> None:
 def _target(node: Node) -> Node | None:
     """Return the buffer, or its newest ASSIGN, that a tensor is a view of; None without one.
 
-    Raises:
-        ModelError: the view repeats elements of a buffer.
+    Raises ModelError if the view repeats elements of a buffer.
     """
     views, node = peel(node, INVERTIBLE | {Op.EXPAND})
     buffer = node.src[0].arg if node.op is Op.ASSIGN else node.arg

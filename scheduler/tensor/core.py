@@ -125,8 +125,7 @@ class TensorCore:
     def variable(cls, name: str, low: int, high: int, value: int) -> Self:
         """Return a bound scalar (int32): an argument of kernels, never a size.
 
-        Raises:
-            ModelError: the value is outside [low, high].
+        Raises ModelError if the value is outside [low, high].
         """
         if not low <= value <= high:
             raise ModelError(f'variable "{name}": {value} is outside [{low}, {high}]; bind another')
@@ -165,8 +164,7 @@ class TensorCore:
     def to(self, device: str) -> Self:
         """Return this tensor on a device; on its own device that is this tensor.
 
-        Raises:
-            ModelError: the tensor is not a realized buffer, whose values can be moved.
+        Raises ModelError if the tensor is not a realized buffer, whose values can be moved.
         """
         if _device_name(device) == _device_name(self.device):
             return self
@@ -223,8 +221,7 @@ class TensorCore:
     def bitcast(self, dtype: DType | Any) -> Self:
         """Reinterpret the bits as a type of the same width.
 
-        Raises:
-            ModelError: the widths differ.
+        Raises ModelError if the widths differ.
         """
         dtype = as_dtype(dtype)
         if dtype is self.dtype:
@@ -266,9 +263,7 @@ class TensorCore:
         """Turn the other operand into a tensor.
 
         A Python scalar takes this tensor's type, unless that would lose its fraction or its range.
-
-        Raises:
-            TensorTypeError: it is neither a tensor nor numbers.
+        Raises TensorTypeError if it is neither a tensor nor numbers.
         """
         if isinstance(value, TensorCore):
             return value
@@ -286,9 +281,8 @@ class TensorCore:
 def axis_of(axis: Any, ndim: int) -> int:
     """Return an axis counted from the front; negative ones count from the end.
 
-    Raises:
-        TensorIndexError: there is no such axis.
-        TensorTypeError: it is not an integer.
+    Raises TensorIndexError if there is no such axis. Raises TensorTypeError if it is not an
+    integer.
     """
     try:
         position = index(axis)

@@ -29,8 +29,7 @@ class TensorShape(TensorCore):
     def axes(self, axis: Axis) -> tuple[int, ...]:
         """Return axes as a sorted tuple of non-negative ints; None means all.
 
-        Raises:
-            TensorIndexError: there is no such axis.
+        Raises TensorIndexError if there is no such axis.
         """
         if axis is None:
             return tuple(range(self.ndim))
@@ -40,8 +39,7 @@ class TensorShape(TensorCore):
     def reshape(self, *shape: int | Sequence[int]) -> Self:
         """Return the same elements in another shape; one -1 is inferred.
 
-        Raises:
-            ModelError: the element counts differ.
+        Raises ModelError if the element counts differ.
         """
         target = list(shape_of(shape))
         if target.count(-1) == 1:
@@ -89,8 +87,7 @@ class TensorShape(TensorCore):
     def broadcast_to(self, shape: Shape) -> Self:
         """Repeat to a shape by numpy's rules: leading axes are added.
 
-        Raises:
-            ModelError: the shapes are incompatible.
+        Raises ModelError if the shapes are incompatible.
         """
         if shape == self.shape:
             return self
@@ -115,8 +112,7 @@ class TensorShape(TensorCore):
     def shrink(self, bounds: Pairs) -> Self:
         """Keep [begin, end) of each axis.
 
-        Raises:
-            TensorIndexError: a range reaches outside of its axis.
+        Raises TensorIndexError if a range reaches outside of its axis.
         """
         if len(bounds) != self.ndim or any(
             not 0 <= b <= e <= s for (b, e), s in zip(bounds, self.shape, strict=False)
@@ -201,10 +197,8 @@ class TensorShape(TensorCore):
         of the broadcast indices, in the place of the first if they stand side by side, else first.
 
         Values of index tensors are not looked at: outside of their axis they read some element.
-
-        Raises:
-            TensorIndexError: an index is outside its axis, or there are too many.
-            ModelError: an index is a mask.
+        Raises TensorIndexError if an index is outside its axis, or there are too many. Raises
+        ModelError if an index is a mask.
         """
         items = full_key(key, self.ndim)
         result, axis = self, 0
@@ -225,9 +219,8 @@ class TensorShape(TensorCore):
     def index_tensor(self, item: Any) -> Self | None:
         """Return an index as a tensor of ints if it is a tensor, an array or a list, else None.
 
-        Raises:
-            TensorIndexError: it is neither.
-            ModelError: it is a mask: the shape of the result would depend on values.
+        Raises TensorIndexError if it is neither. Raises ModelError if it is a mask: the shape of
+        the result would depend on values.
         """
         if item is None or (
             isinstance(item, int | np.integer | slice) and not isinstance(item, bool)
@@ -247,8 +240,7 @@ class TensorShape(TensorCore):
 def full_key(key: Any, ndim: int) -> list[Any]:
     """Return an index for every axis: Ellipsis and missing ones are filled in.
 
-    Raises:
-        TensorIndexError: there are more indices than axes.
+    Raises TensorIndexError if there are more indices than axes.
     """
     items = list(key) if isinstance(key, tuple) else [key]
     used = sum(1 for k in items if k is not None and k is not Ellipsis)
@@ -324,8 +316,7 @@ def _compare(row: Node, value: int) -> Node:
 def shape_of(shape: tuple[int | Sequence[int], ...]) -> Shape:
     """Return the shape given either as one sequence or as several ints.
 
-    Raises:
-        ModelError: a size is a tensor: shapes are fixed when a graph is built.
+    Raises ModelError if a size is a tensor: shapes are fixed when a graph is built.
     """
     sizes: Any = shape
     if len(shape) == 1 and isinstance(shape[0], Sequence | np.ndarray):

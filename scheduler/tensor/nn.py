@@ -85,8 +85,7 @@ class TensorNeural(TensorPower):
     def matmul(self, other: Self | NDArray[Any]) -> Self:
         """Multiply matrices with numpy's rules for 1-D and batched operands.
 
-        Raises:
-            ModelError: the inner sizes differ, or an operand has no axes.
+        Raises ModelError if the inner sizes differ, or an operand has no axes.
         """
         other = self.operand(other)
         if not self.shape or not other.shape:

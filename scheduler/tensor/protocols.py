@@ -72,8 +72,7 @@ class TensorProtocols(TensorValues):
     def _single(self, wanted: str) -> Any:
         """Return the value of the only element.
 
-        Raises:
-            TensorTypeError: there are more or none, or it depends on what a program is given.
+        Raises TensorTypeError if there are more or none, or it depends on what a program is given.
         """
         if self.size != 1:
             raise TensorTypeError(
@@ -130,8 +129,7 @@ class TensorProtocols(TensorValues):
     def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
         """Return the values, in host memory, as a capsule; `options` as numpy takes them.
 
-        Raises:
-            TensorCopyError: `copy` is False, and no array holds these values.
+        Raises TensorCopyError if `copy` is False, and no array holds these values.
         """
         given = {name: value for name, value in options.items() if value is not None}
         return np.asarray(self, copy=False if copy is False else None).__dlpack__(**given)
@@ -147,8 +145,7 @@ class TensorProtocols(TensorValues):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the values: graphs share their nodes with the process that made them.
 
-        Raises:
-            TensorTypeError: they depend on what a program is given; compile it to an artifact.
+        Raises TensorTypeError if they depend on what a program is given; compile it to an artifact.
         """
         missing = unbound([self.node])
         if missing:

@@ -63,8 +63,7 @@ class Tensor(TensorProtocols):
     ) -> Self:
         """Return start, start+step, ... below stop (or 0 .. start-1); int32 unless one is a float.
 
-        Raises:
-            ModelError: the step is zero.
+        Raises ModelError if the step is zero.
         """
         first, last = (0, start) if stop is None else (start, stop)
         if step == 0:
@@ -107,8 +106,7 @@ class Tensor(TensorProtocols):
     def cat(self: Any, *others: Any, axis: int = 0) -> Tensor:
         """Concatenate tensors along an axis: `Tensor.cat([a, b], axis)`, or `a.cat(b, axis=0)`.
 
-        Raises:
-            ModelError: no tensor is given, or their types differ.
+        Raises ModelError if no tensor is given, or their types differ.
         """
         tensors, axis = _several(self, others, axis)
         if not tensors or len({t.dtype for t in tensors}) != 1:
@@ -131,8 +129,7 @@ class Tensor(TensorProtocols):
     def einsum(cls, formula: str, *operands: Self) -> Self:
         """Return a sum of products in Einstein's notation, with an explicit or implicit result.
 
-        Raises:
-            ModelError: the formula does not fit the operands.
+        Raises ModelError if the formula does not fit the operands.
         """
         inputs, _, output = formula.replace(" ", "").partition("->")
         terms = inputs.split(",")

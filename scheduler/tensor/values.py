@@ -190,8 +190,7 @@ class TensorValues(TensorAssign):
     def item(self) -> Any:
         """Return the value of a tensor of one element as a Python scalar.
 
-        Raises:
-            ModelError: there is not exactly one.
+        Raises ModelError if there is not exactly one.
         """
         if self.size != 1:
             raise ModelError(f"item: expected one element, found {self!r}")

@@ -64,8 +64,7 @@ class Job:
     def render(self, choice: Choice) -> KernelCode:
         """Return the code of a choice.
 
-        Raises:
-            LoweringError: with these loops an image would have to be a buffer.
+        Raises LoweringError if with these loops an image would have to be a buffer.
         """
         images = None if self.nest.images is None else self.nest.images.anew()
         code = render([replace(self.nest, schedule=self.loops(choice), images=images)])
@@ -100,10 +99,8 @@ class Job:
 def jobs_of(graphs: Iterable[EntryGraph], context: CompileContext) -> list[Job]:
     """Schedule graphs with the heuristic's loops; return their distinct nests, in running order.
 
-    The context's measured loops are not used.
-
-    Raises:
-        SchedulerError: a graph cannot be scheduled or lowered.
+    The context's measured loops are not used. Raises SchedulerError if a graph cannot be scheduled
+    or lowered.
     """
     found: dict[str, Job] = {}
     for graph in graphs:

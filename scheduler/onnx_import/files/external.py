@@ -45,8 +45,8 @@ class ExternalData:
     def bytes_of(self, tensor: TensorProto) -> memoryview:
         """Return the bytes of an external tensor, a window of the mapped file.
 
-        Raises:
-            ModelError: a location leads out of the directory, or the file is missing or too short.
+        Raises ModelError if a location leads out of the directory, or the file is missing or too
+        short.
         """
         label = f'{self._where}: tensor "{printable(tensor.name)}"'
         if self._directory is None:

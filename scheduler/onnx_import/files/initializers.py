@@ -81,8 +81,7 @@ def _add(found: dict[str, Array], name: str, array: Array, where: str) -> None:
 def element_bits(tensor: TensorProto, label: str) -> int:
     """Return the bits of an element of a tensor.
 
-    Raises:
-        ModelError: the type is unknown, or has no fixed size (strings).
+    Raises ModelError if the type is unknown, or has no fixed size (strings).
     """
     name = _type_name(tensor)
     if name not in _BITS:
@@ -93,8 +92,7 @@ def element_bits(tensor: TensorProto, label: str) -> int:
 def stored_bytes(tensor: TensorProto, label: str) -> int:
     """Return the bytes that a tensor's shape and type need; nothing is allocated.
 
-    Raises:
-        ModelError: the shape is negative or too large, the type unknown.
+    Raises ModelError if the shape is negative or too large, the type unknown.
     """
     bits = element_bits(tensor, label)
     check_shape(tensor.dims, -(-bits // 8), label)
@@ -161,9 +159,7 @@ def dense_array(sparse: onnx.SparseTensorProto, label: str) -> Array:
     """Return a sparse tensor as a dense array: zeros where it gives no value.
 
     Indices are either positions in the flattened tensor, (values,), or coordinates, (values, axes).
-
-    Raises:
-        ModelError: indices do not fit the shape, or the dense array would be too large.
+    Raises ModelError if indices do not fit the shape, or the dense array would be too large.
     """
     values = tensor_array(sparse.values, label)
     indices = tensor_array(sparse.indices, f"{label}, its indices")

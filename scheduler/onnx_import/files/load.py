@@ -93,8 +93,7 @@ TARGET_OPSET = 13
 def upgraded(model: onnx.ModelProto, opset: int, name: str) -> tuple[onnx.ModelProto, str]:
     """Return a checked model, which is changed, in an opset that translators know, and a note.
 
-    Raises:
-        ModelError: onnx cannot convert it.
+    Raises ModelError if onnx cannot convert it.
     """
     listed = {value.name for value in model.graph.input}
     unlisted = [t for t in model.graph.initializer if t.name not in listed]

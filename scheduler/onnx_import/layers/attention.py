@@ -226,9 +226,8 @@ _RULES = {
 def linear_attention(ctx: NodeContext) -> Sequence[Value]:
     """Translate LinearAttention, unrolled over the tokens: a state (N, heads, E, F) is updated.
 
-    Raises:
-        ModelError: shapes do not fit, an input of the rule is missing, or there are too many tokens
-            to unroll.
+    Raises ModelError if shapes do not fit, an input of the rule is missing, or there are too many
+    tokens to unroll.
     """
     rule = ctx.text("update_rule", "gated_delta")
     if rule not in _RULES:

@@ -66,10 +66,8 @@ def fused_gemm(ctx: NodeContext) -> Value:
 def fused_matmul(ctx: NodeContext) -> Value:
     """Translate FusedMatMul: alpha A' B', of matrices or batches of them.
 
-    transBatchA and transBatchB move the first axis behind the others before the product.
-
-    Raises:
-        ModelError: a vector is to be transposed.
+    transBatchA and transBatchB move the first axis behind the others before the product. Raises
+    ModelError if a vector is to be transposed.
     """
     operands = []
     for index, name in enumerate("AB"):
@@ -183,9 +181,7 @@ def matmul_nbits(ctx: NodeContext) -> Value:
 
     Along K each block of B has a scale and a zero point: packed like B, or a float. All of B's
     inputs must be constants. `accuracy_level` allows less than float32, which is not made use of.
-
-    Raises:
-        ModelError: the sizes do not fit, or the columns are reordered (g_idx).
+    Raises ModelError if the sizes do not fit, or the columns are reordered (g_idx).
     """
     if ctx.has(4):
         raise ModelError("g_idx is not supported; export without reordered columns")

@@ -27,10 +27,8 @@ def batch_normalization(ctx: NodeContext) -> Sequence[Value]:
     """Translate BatchNormalization; channels are on axis 1 of x (N, C, ...) or (N,).
 
     With training_mode=1 (opset 14 on) x is normalised by its own mean and biased variance, and the
-    running ones are returned: momentum * given + (1 - momentum) * own.
-
-    Raises:
-        ModelError: training mode of an older opset, or statistics per position (spatial=0).
+    running ones are returned: momentum * given + (1 - momentum) * own. Raises ModelError for
+    training mode of an older opset and for statistics per position (spatial=0).
     """
     training = bool(ctx.integer("training_mode", 0))
     # Before opset 14 training mode was told by asking for the other outputs.

@@ -100,8 +100,7 @@ def identity(ctx: NodeContext) -> Value:
 def dropout(ctx: NodeContext) -> Value | list[Value]:
     """Translate Dropout where it drops nothing: the input, and a mask of all true.
 
-    Raises:
-        ModelError: the node asks for training mode with a ratio other than 0.
+    Raises ModelError if the node asks for training mode with a ratio other than 0.
     """
     if ctx.has(2) and bool(ctx.const(2, "training_mode")):
         ratio = float(ctx.const(1, "ratio")) if ctx.has(1) else 0.5
