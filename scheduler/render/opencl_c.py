@@ -1,10 +1,9 @@
 """Write IR values and operations in OpenCL C, for scalars and for vectors of any width.
 
 Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give
-them. Integers wrap around, so what could overflow is written with unsigned operands (`_wrapped`):
-in C a signed overflow has no meaning, and compilers use that. A half is a float in registers, and
-always one that a half can be: arithmetic on halves is widened and rounded by nodes of the graph
-(`passes.halves`). FP contraction is off: what is fused is written m_fma.
+them. Signed overflow is undefined in C, so what could wrap is written unsigned (`_wrapped`). A half
+is a float in registers; nodes of the graph widen and round (`passes.halves`). FP contraction is
+off: fused operations are written m_fma.
 """
 
 from __future__ import annotations
@@ -264,7 +263,7 @@ def _conversion(node: Node, code: str, lanes: int) -> str:
 def load(pointer: str, offset: str, dtype: DType, lanes: int, *, aligned: bool = False) -> str:
     """Return a load of consecutive elements into a register.
 
-    `aligned`: the first one is at a multiple of their size, and the device is no host's processor.
+    `aligned`: at a multiple of their size, on a device that is no host's processor.
     """
     whole = "WHOLE_" if aligned and lanes > 1 else ""
     if dtype is dt.float16:

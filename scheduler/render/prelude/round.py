@@ -1,8 +1,4 @@
-"""Rounding, square root and halves in OpenCL C: one instruction each on processors that have it.
-
-clang's built-ins for the host's processor are such instructions, and the standard functions of
-PoCL are not; elsewhere the standard functions are what a driver does best.
-"""
+"""Rounding, square root and halves in OpenCL C: one instruction each on processors that have it."""
 
 from __future__ import annotations
 

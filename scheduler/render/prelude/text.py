@@ -2,10 +2,8 @@
 
 In a template `$T` is the float type (float, float16, ...), `$I` the int type of the same width,
 `$N` the width and `$S` the width as a suffix, empty for scalars. `$ANY` is the body of `m_any`.
-
-The text of a function is plain OpenCL C. Beside it may stand forms for one kind of driver, clang
-for the host's processor (`DeviceSpec.host_clang`): they are in the program only if its row asks for
-them, and in force only where M_HOST is defined.
+Forms for clang and the host's processor (`DeviceSpec.host_clang`) are in force only where M_HOST is
+defined.
 """
 
 from __future__ import annotations
@@ -78,10 +76,7 @@ def number(value: float) -> str:
 
 
 def horner(name: str, variable: str, coefficients: Sequence[float]) -> str:
-    """Return statements that define `name` as a polynomial.
-
-    Coefficients come highest power first.
-    """
+    """Return statements that define `name` as a polynomial; the highest power comes first."""
     first, *rest = coefficients
     return "\n".join([f"  $T {name} = {number(first)};", then(name, variable, rest)])
 
@@ -95,9 +90,8 @@ def then(name: str, variable: str, coefficients: Sequence[float]) -> str:
 def two_chains(name: str, variable: str, coefficients: Sequence[float]) -> str:
     """Return statements that define `name` as a polynomial, even and odd powers side by side.
 
-    Half the latency of Horner's scheme for one more operation: for long polynomials.
-
-    Names that begin with `name` are used for parts; coefficients come highest power first.
+    Half the latency of Horner's scheme for one more operation; parts have names that begin with
+    `name`.
     """
     lines = [f"  const $T {name}2 = {variable} * {variable};"]
     upward = coefficients[::-1]
