@@ -331,12 +331,7 @@ class TensorMath(TensorShape):
         return self.var(axis, keepdim=keepdim, correction=correction).sqrt()
 
     def argmax(self, axis: Any = None, keepdim: Any = False) -> Self:
-        """Return the index (int32) of the first largest value.
-
-        Args:
-            axis: None: of all; several: counted over those axes, row-major.
-            keepdim: keep them with size 1.
-        """
+        """Return the index (int32) of the first largest value; several axes count row-major."""
         return self._first_extreme(Op.MAX, axis, keepdim)
 
     def argmin(self, axis: Any = None, keepdim: Any = False) -> Self:

@@ -22,7 +22,6 @@ from scheduler.ir.ops import ROUNDED, Op, Shape
 from scheduler.tensor.session import SESSION
 
 Scalar = float | int | bool
-# Name of the device that programs run on by default.
 AUTO = "auto"
 NO_GRADIENTS = "gradients are not supported: this compiler runs models, it does not train them"
 
@@ -98,14 +97,8 @@ class TensorCore:
     ) -> Self:
         """Return a value given at every run under this name.
 
-        Args:
-            name: of the input.
-            shape: sizes of the axes.
-            dtype: element type.
-            partial: a run may give its first bytes only; what follows is then some earlier value.
-
-        Raises:
-            ModelError: a partial input is not a row of uint8.
+        With `partial` a run may give its first bytes only; what follows is then some earlier value.
+        Raises ModelError if a partial input is not a row of uint8.
         """
         if partial and (len(shape) != 1 or dtype is not dt.uint8):
             raise ModelError(
@@ -194,11 +187,7 @@ class TensorCore:
             raise ModelError(NO_GRADIENTS)
 
     def backward(self) -> None:
-        """Refuse: nothing here is trained.
-
-        Raises:
-            ModelError: always.
-        """
+        """Refuse with ModelError: nothing here is trained."""
         raise ModelError(NO_GRADIENTS)
 
     def cast(self, dtype: DType | Any) -> Self:
@@ -294,10 +283,7 @@ def axis_of(axis: Any, ndim: int) -> int:
 
 
 def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[Any] | Node:
-    """Return values as an array that nobody changes, or as a constant if they are a scalar.
-
-    An array of 0 axes is a constant as well.
-    """
+    """Return values as an array that nobody changes, or as a constant if they are a scalar."""
     target = None if dtype is None else as_dtype(dtype)
     if isinstance(data, TensorCore) and copy:
         return data.clone().cast(target or data.dtype).node
@@ -307,7 +293,7 @@ def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[An
             f"expected numbers, an array, a list or a tensor, found {type(data).__name__}"
         )
     if isinstance(data, Sequence):
-        # Lists have no type of their own: floats are float32, ints int32 where that holds them.
+        # Lists have no type of their own.
         values = np.asarray(data)
         if values.dtype.kind == "f":
             values = values.astype(np.float32)
@@ -362,14 +348,9 @@ def _check_range(values: NDArray[Any], kind: DType) -> None:
 def evaluate(
     tensors: Sequence[TensorCore], inputs: Mapping[str, NDArray[Any]] | None = None
 ) -> list[NDArray[Any]]:
-    """Evaluate tensors with the numpy interpreter.
+    """Evaluate tensors with the numpy interpreter; a state without a value is zeros.
 
-    Args:
-        tensors: what to compute.
-        inputs: values of input and state buffers by name; a state without a value is zeros.
-
-    Raises:
-        SchedulerError: an input is missing.
+    Raises SchedulerError if an input is missing.
     """
     given = dict(inputs or {})
     buffers: dict[Buffer, NDArray[Any]] = {}

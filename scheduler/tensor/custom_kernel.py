@@ -35,9 +35,6 @@ def custom_kernel(kernel: CustomKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
         inputs: `in0`, `in1`, ... of the source, any shapes and types with at least one element.
             What is not in memory yet is stored first, row-major.
 
-    Returns:
-        One tensor for each of `kernel.outputs`.
-
     Raises:
         ModelError: the source names an input that is not given, or an input is empty.
     """
@@ -54,8 +51,7 @@ def custom_kernel(kernel: CustomKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
 def alternatives(serial: Tensor, simt: Tensor) -> Tensor:
     """Return a value that is computed in one of two ways, as suits the device.
 
-    Args:
-        serial: for devices whose work-items each have a core to themselves: CPUs.
-        simt: the same value, for those that run neighbouring work-items in lock step: GPUs.
+    `serial` is for devices whose work-items each have a core to themselves (CPUs), `simt` for those
+    that run neighbouring work-items in lock step (GPUs).
     """
     return Tensor.of(forms.alternatives(serial.node, simt.node))

@@ -80,14 +80,9 @@ def needs_kernel(node: Node) -> bool:
 
 
 def make_plan(roots: Sequence[Node], flags: Flags) -> EagerPlan:
-    """Return what computing some values takes.
+    """Return what computing some values takes, simplified as flags say.
 
-    Args:
-        roots: the values.
-        flags: how graphs are simplified.
-
-    Raises:
-        ModelError: buffers of several devices are mixed, or a buffer is assigned twice.
+    Raises ModelError if buffers of several devices are mixed, or a buffer is assigned twice.
     """
     plan = EagerPlan(simplify(roots, flags))
     bases = dict.fromkeys(base_of(plan.canonical[r]) for r in roots)
@@ -207,9 +202,7 @@ def unbound(roots: Sequence[Node]) -> list[Buffer]:
 def views_of(canonical: Mapping[Node, Node], stored: Mapping[Node, Node]) -> dict[Node, Node]:
     """Return original node -> views of storage, for every node whose base was stored.
 
-    Args:
-        canonical: original node -> simplified node.
-        stored: simplified node -> node that reads its storage.
+    `canonical` is original -> simplified node, `stored` simplified node -> reader of its storage.
     """
     memo = dict(stored)
     found: dict[Node, Node] = {}

@@ -1,7 +1,6 @@
 """TensorNeural adds activations, matrix products, convolution and pooling, made of primitives.
 
-A convolution is `sum(window(pad(x)) * w)`: there is no convolution op. The kernelizer finds
-contractions by their structure, so every sum of products gets the same schedules.
+A convolution is `sum(window(pad(x)) * w)`: the kernelizer finds contractions by their structure.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     float(t), int(t), bool(t), f"{t:.3f}"       a number, where there is one element
     np.asarray(t), np.sum(t), np.from_dlpack(t) an array: values are computed, numpy does the rest
 
-Operators between a tensor and what numpy has, on either side, make tensors. Nothing here freezes a
-value into a graph unseen: what depends on an input refuses to be a number, and no tensor is a size.
+Operators between a tensor and numpy's objects, on either side, make tensors. A value that depends
+on an input refuses to be a number, and no tensor is a size.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The session is what the tensors of a process remember from call to call: they are eager.
 
-`realize` moves every live tensor, computes no value twice and compiles no graph twice. All tensors
-share `SESSION`. It is the only state of `scheduler/` that a call leaves behind for the next one;
-whoever compiles files (`compile_plain`, `compile_driving`, `onnx_backend`) takes nothing from it.
+All tensors share `SESSION`, the only state of `scheduler/` that a call leaves behind for the next
+one; the compilers of files (`compile_plain`, `compile_driving`, `onnx_backend`) do not use it.
 """
 
 from __future__ import annotations
@@ -128,18 +127,10 @@ class Handles:
 
 
 def rebuild(root: Node, memo: dict[Node, Node]) -> Node:
-    """Return a graph with nodes replaced.
-
-    Args:
-        root: of the graph.
-        memo: old node -> new node; grows by every node visited.
-    """
+    """Return a graph with nodes replaced; `memo` (old node -> new node) grows by those visited."""
     for node in post_order(root, lambda n: n.src, memo):
         memo[node] = with_sources(node, memo)
     return memo[root]
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

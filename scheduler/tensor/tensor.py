@@ -1,10 +1,9 @@
 """Tensor is the lazy, numpy-like front end with which all graphs are written.
 
-A Tensor is a handle on a Node; every operation makes nodes and computes nothing. What `realize`
-computes is put in the place of the nodes it came from, in every tensor that contains them. The
-class is written in modules that build on each other: core (the handle), movement, arithmetic
-(with reductions), power, nn (neural networks), conv_transpose, assign, values (computing) and
-protocols (Python's and numpy's).
+A Tensor is a handle on a Node; every operation makes nodes and computes nothing. The class is
+written in modules that build on each other: core (the handle), movement, arithmetic (with
+reductions), power, nn (neural networks), conv_transpose, assign, values (computing) and protocols
+(Python's and numpy's).
 """
 
 from __future__ import annotations
@@ -86,11 +85,7 @@ class Tensor(TensorProtocols):
     ) -> Self:
         """Return uniform values in [0, 1), made on the host.
 
-        Args:
-            shape: sizes of the axes.
-            dtype: element type.
-            seed: of a generator for this call; without one the calls of a process continue one
-                sequence, the same in every process.
+        Without a seed the calls of a process continue one sequence, the same in every process.
         """
         rng = SESSION.random if seed is None else np.random.default_rng(seed)
         values = np.asarray(rng.random(shape_of(shape), dtype=np.float64))
