@@ -19,15 +19,16 @@ from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 
 # --- A parser reads the source of a custom kernel: its epilogue slot, its needs of a device ---
+# A parser reads the source of a custom kernel: its epilogue slot, its needs of a device ---
 
-# Characters of a source: far more than a kernel written by hand has, so that checks end soon.
+# Longest source: far more than anybody writes by hand, so that checks end soon.
 MAX_SOURCE = 65536
 _COMMENT = r"//[^\n]*|/\*.*?\*/"
 _LITERAL = r'"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)*'"
 _APART = re.compile(f"(?P<comment>{_COMMENT})|(?P<literal>{_LITERAL})", re.DOTALL)
 _IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*", re.ASCII)
-# Names of functions, macros and variables in the text that is put around and into the source. Two
-# are for sources too, see docs/passes/custom-kernels.md.
+# Names that the text put around and into the source uses. Sources may use two of them, see
+# docs/passes/custom-kernels.md.
 _RESERVED = re.compile(r"(?!(m_fma|M_LOAD)$)[mM]_\w+|epilogue_\w+")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma\b)", re.MULTILINE)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
@@ -81,15 +82,8 @@ class Source:
 def read_source(name: str, text: str) -> Source:
     """Read and check the source of a custom kernel.
 
-    Only its form is checked: that it stays inside the function it is put into. Whether it is
-    correct OpenCL C, the device's compiler says.
-
-    Args:
-        name: of the kernel, for messages.
-        text: body of the kernel.
-
-    Raises:
-        ModelError: it is too long, not balanced, or has what a body may not have.
+    Only its form is checked: that it stays inside the function it is put into. Raises ModelError if
+    it is too long, not balanced, or has what a body may not have.
     """
     where = f"custom kernel {name}"
     if not text.strip() or len(text) > MAX_SOURCE:
@@ -183,8 +177,6 @@ def _split(code: str, bare: str, start: int, end: int) -> list[str]:
     return [*parts, code[begin:end]]
 
 
-# ----------------------------------------------------------------------------------------------
-
 Array = NDArray[Any]
 Reference = Callable[..., Array | Sequence[Array]]
 
@@ -267,11 +259,7 @@ class CustomKernel:
             )
 
     def check_inputs(self, count: int) -> None:
-        """Check that the source names no input beyond those given.
-
-        Raises:
-            ModelError: it does.
-        """
+        """Check that the source names no input beyond those given; raise ModelError if it does."""
         unknown = sorted(_numbered("in", read_source(self.name, self.source)) - set(range(count)))
         if unknown:
             given = count_text(count, "input")
@@ -312,11 +300,7 @@ def storage_of(source: Node) -> Node:
 
 
 def stored_for_custom(order: Sequence[Node]) -> set[Node]:
-    """Return what has to be stored because custom kernels read or write it.
-
-    Args:
-        order: nodes of a graph.
-    """
+    """Return the nodes that have to be stored because custom kernels read or write them."""
     launches = [n for n in order if n.op is Op.CUSTOM]
     inputs = {storage_of(s) for n in launches for s in n.src}
     return {n for n in inputs if n.op is not Op.BUFFER} | {n for n in order if n.op is Op.RESULT}

@@ -1,11 +1,10 @@
 """Index expressions are bounded integers over loop ranges, kept in one normal form.
 
 An `Ix` is `const + sum(coefficient * atom)`. Atoms are loop ranges, floor divisions and remainders
-that did not simplify, and values loaded at run time (gather). Nearly everything a network does
-stays affine, so sums and products by constants are a merge of two short sorted tuples; division and
-remainder by a constant split off what divides evenly and keep an atom only for the rest. Bounds are
-carried along: they prove most divisions and predicates away. All objects are interned: equality is
-identity.
+that did not simplify, and values loaded at run time (gather). Sums and products by constants merge
+two short sorted tuples; division and remainder by a constant keep an atom only for what does not
+divide evenly. Bounds prove most divisions and predicates away. All objects are interned: equality
+is identity.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from math import gcd
 from scheduler.ir.interned import Interned
 from scheduler.ir.node import Node
 
-# Kernels compute indices in int: what one may be.
+# Kernels compute indices in int.
 LARGEST = 2**31 - 1
 
 _serial = count()
@@ -341,8 +340,7 @@ def unflatten(offset: Ix, shape: Sequence[int]) -> tuple[Ix, ...]:
     return tuple(reversed(result))
 
 
-# A predicate is a conjunction of (expression, low, high): low <= expression <= high. () always
-# holds.
+# A conjunction of low <= expression <= high; () always holds.
 Predicate = tuple[tuple[Ix, int, int], ...]
 NEVER: Predicate = ((ZERO, 1, 0),)
 

@@ -1,7 +1,6 @@
 """Interning tables map a structure to its one object and forget it with its last user.
 
-What WeakValueDictionary does, with less work for each object: passes and kernel bodies make nodes
-and index expressions by the ten thousand, and most of them exist already.
+They do what WeakValueDictionary does, with less work for each of ten thousands of objects.
 """
 
 from __future__ import annotations

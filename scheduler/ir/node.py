@@ -1,8 +1,4 @@
-"""A Node is the one immutable, interned vertex of every graph in the compiler.
-
-Equal structure is the same object, so equality is identity, a dict keyed by nodes is a
-common-subexpression table, and a graph is compared by comparing its roots.
-"""
+"""A Node is the one immutable, interned vertex of every graph in the compiler."""
 
 from __future__ import annotations
 
@@ -174,10 +170,8 @@ def post_order(
 ) -> Iterator[Key]:
     """Yield what a value is computed from and is not done yet, sources first, the value last.
 
-    Args:
-        root: the value: a node, or a node with more that tells what is asked of it.
-        sources: returns what one of them needs.
-        done: what needs no visit; the caller adds each one that it was given.
+    A value is a node, or a node with what is asked of it. The caller adds each yielded one to
+    `done`.
     """
     stack = [root]
     while stack:

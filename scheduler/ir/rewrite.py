@@ -43,7 +43,7 @@ class Rewriter:
         new = unchanged(order)
         changed = False
         for node in order:
-            # Until something changes no source can have; most calls end without any change.
+            # Most calls end without any change.
             current = with_sources(node, new) if changed else node
             if current.op in table:
                 current = self._fixpoint(current, table)
@@ -80,15 +80,13 @@ def remake(node: Node, src: tuple[Node, ...]) -> Node:
     return make(node.op, node.dtype, src, node.arg)
 
 
-# --- An ALTERNATIVES node holds one value computed in two ways; each device keeps one of them -
+# An ALTERNATIVES node holds one value computed in two ways; each device keeps one of them:
 #
 #     alternatives(running(x), blocks(x))   ->   running(x)   or   blocks(x)
 #
-# The form for a kind of device is chosen after the graph is made, so that an imported model does
-# not depend on the device.
+# So an imported model does not depend on the device.
 
-# Positions among the sources: for devices whose work-items each have a core to themselves, and for
-# those that run neighbouring work-items in lock step.
+# Sources for devices whose work-items each have a core to themselves, and for lock step.
 SERIAL, SIMT = 0, 1
 
 

@@ -30,15 +30,9 @@ _NOT_BOOL = frozenset({Op.NEG, Op.SUB})
 
 
 def verify(roots: Sequence[Node], after: str = "", origins: Origins | None = None) -> None:
-    """Check a graph.
+    """Check a graph of outputs and state writes.
 
-    Args:
-        roots: outputs and state writes.
-        after: name of the pass that made it, for the message.
-        origins: names of the nodes, for the message.
-
-    Raises:
-        VerifyError: names the node and the rule.
+    Raises VerifyError with the node, the rule, and the pass (`after`) that made the graph.
     """
     states: dict[Node, Node] = {}
     for node in toposort(roots):
