@@ -3,8 +3,7 @@
     key = graph (structure, weights, ONNX names), options, context     in memory
           + source text of the compiler + versions                     on disk
 
-A changed compiler has another source text, so it never meets its old results. Whoever watches the
-compiler at work (DEBUG, VIZ, stages) sees it work: then nothing is taken from here.
+With DEBUG, VIZ or stages the compiler works, and nothing is taken from here.
 """
 
 from __future__ import annotations
@@ -69,11 +68,7 @@ class EntryGraph:
         return found
 
     def schedule(self, context: CompileContext) -> Schedule:
-        """Compile it to kernels.
-
-        Raises:
-            SchedulerError: as `scheduler.pipeline.schedule`.
-        """
+        """Compile it to kernels; raise SchedulerError as `scheduler.pipeline.schedule` does."""
         if context.flags.is_watched:
             context = replace(context, stages=Stages())  # of this entry alone
         return schedule(self.outputs, self.states, self.inputs, context, self.origins)
@@ -127,11 +122,7 @@ def _thaw(frozen: _Frozen) -> Emitted:
 
 
 class ScheduleCache:
-    """What one caller had compiled, in memory and, where it has a directory, on disk.
-
-    Args:
-        directory: of artifacts; None for memory alone: graphs that only this process asks for.
-    """
+    """What one caller had compiled, in memory and, if it has a directory, on disk."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._store = None if directory is None else EntryStore(directory, "schedule")
@@ -197,17 +188,10 @@ def compile_entries(
     kind: str,
     options: str = "",
 ) -> Emitted:
-    """Schedule, lower and emit entries, and show what DEBUG and VIZ ask for.
+    """Schedule, lower and emit entries (by name), and show what DEBUG and VIZ ask for.
 
-    Args:
-        entries: by entry name; states and weights they share are stored once.
-        context: what they are compiled for.
-        name: model name.
-        kind: "plain" or "driving".
-        options: OpenCL build options.
-
-    Raises:
-        SchedulerError: a graph cannot be scheduled or lowered.
+    States and weights that entries share are stored once. `kind` is "plain" or "driving", `options`
+    go to the OpenCL compiler. Raises SchedulerError if a graph cannot be scheduled or lowered.
     """
     logger.debug("%s: compiled", name)
     plans = {entry: graph.schedule(context) for entry, graph in entries.items()}
@@ -277,7 +261,7 @@ _LOADED: Final = _stamps()
 def compiler_version() -> str | None:
     """Return the digest of this compiler's source text and of the versions beside it.
 
-    None where the text is not that of the running code: it has changed since, or is not there.
+    None if the text is not that of the running code: it has changed since, or is not there.
     """
     if not _SOURCES or _LOADED is None or _stamps() != _LOADED:
         return None

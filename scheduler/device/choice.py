@@ -2,9 +2,8 @@
 
     Choice(vectors=2, rows=8, items=32)     <->     "v2 r8 i32"
 
-A field that is 0 leaves the heuristic as it is; the empty choice, "", is the heuristic. A choice
-can make a kernel slow and never wrong: what does not fit a kernel is cut to what does, and the last
-block of a range overlaps the one before, as with any tile.
+A field that is 0 leaves the heuristic as it is. A choice can make a kernel slow and never wrong:
+what does not fit a kernel is cut to what does.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@
      "kernels": {"3f0c...": {"was": "128/2x16,32/8x1 u[4] ...", "choice": "v3 r8 u2",
                              "heuristic_us": 812.4, "us": 745.1, "tried": 23}}}
 
-One ships with the package for each target that was measured (`scheduler/tuned/`), others are in the
-cache directory, by device and driver. None is needed. An entry remembers the loops that it was
-compared with, and is not used once the heuristic gives others. It cannot make a kernel wrong: it is
-a few numbers in known ranges (`scheduler.device.choice`).
+One ships for each measured target (`scheduler/tuned/`), others are in the cache directory, by
+device and driver. An entry is not used once the heuristic gives other loops than those it was
+compared with.
 """
 
 from __future__ import annotations

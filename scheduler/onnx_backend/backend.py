@@ -1,12 +1,11 @@
 """ONNX's backend interface (`onnx.backend.base`): prepare a model, run it on arrays.
 
-For tools and test suites that speak this interface. A model is compiled as `modeld compile` does,
-once for each set of input shapes. What a node needs while compiling (a shape, axes, a count) and
-finds in an input of the model is bound to the values given: exactly those inputs, never others, and
-the program is compiled again where they change.
-
     backend = OnnxBackend.prepare(onnx.load("model.onnx"))
     outputs = backend.run([array])
+
+A model is compiled once for each set of input shapes. Inputs that a node needs while compiling (a
+shape, axes, a count) are bound to the values given, and the program is compiled again when they
+change.
 """
 
 from __future__ import annotations
@@ -64,9 +63,6 @@ class OnnxBackendRep(BackendRep):
         Args:
             inputs: arrays of the declared element types: by name, or in the order of the model.
                 Types that numpy does not have are those of ml_dtypes. One alone need not be a list.
-
-        Returns:
-            The outputs in the order of the model; they are the caller's.
 
         Raises:
             InputError: an array is missing, unknown, or does not fit what the model declares.

@@ -65,11 +65,8 @@ def compile_for(
 ) -> ModelProgram:
     """Compile a model for the shapes of arrays and, where a node needs them, for their values.
 
-    Args:
-        model: a checked model.
-        arrays: by input name; those of inputs with an initializer replace it.
-        bound: inputs that are known to be needed while compiling.
-        device: to load the program on.
+    `arrays` for inputs with an initializer replace it; `bound` inputs are known to be needed while
+    compiling.
 
     Raises:
         ModelError: the model cannot be compiled for these shapes.
