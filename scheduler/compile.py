@@ -37,8 +37,7 @@ from scheduler.onnx_import.binding import declared
 from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
 
 Progress = Callable[[str, int, int], None]
-# Returns the table of measured loops to use for entries and what they are compiled for; may measure
-# them first.
+# May measure the loops of entries first.
 Tables = Callable[[Mapping[str, EntryGraph], CompileContext], TunedTable]
 
 
@@ -139,13 +138,7 @@ def emitted_plain(
 ) -> Emitted:
     """Return an imported model as an artifact's data, with the schedule of its entry "run".
 
-    Args:
-        imported: the model.
-        context: what to compile for.
-        tables: as in `CompileOptions`.
-
-    Raises:
-        SchedulerError: it cannot be compiled.
+    Raises SchedulerError if it cannot be compiled.
     """
     name = Path(imported.source.name).stem or "model"
     return _emitted({"run": _plain_graph(imported)}, context, name, "plain", tables)
@@ -199,14 +192,9 @@ def compile_monitoring(
 ) -> CompiledModel:
     """Compile a driver monitoring model; entry "run" of a frame of any size.
 
-    Args:
-        source: ONNX file, or one that was read.
-        interface: name of the revision; None to tell it by the outputs.
-        capacity: bytes of the largest camera frame.
-        options: see `CompileOptions`.
-
-    Raises:
-        ModelError: the model is unusable, or does not have the interface.
+    `interface` names a revision (default: detected from the outputs), `capacity` is the bytes of
+    the largest camera frame. Raises ModelError if the model is unusable, or does not have the
+    interface.
     """
     model = source if isinstance(source, OnnxModel) else load_model(source)
     found = recognise_monitoring(model, interface)
@@ -220,9 +208,7 @@ def compile_monitoring(
 def driving_sizes(model: OnnxModel, interface: Interface) -> dict[str, int]:
     """Return the sizes that a driving program gives the symbolic dimensions of one of its models.
 
-    Args:
-        model: one of the program's.
-        interface: of the program; {} for a model that it does not have.
+    There are none for a model that the interface does not have.
     """
     names = {value.name for value in model.inputs}
     known = next((part.inputs for part in interface.models if set(part.inputs) == names), None)
@@ -292,7 +278,6 @@ def _lineage_of(models: Mapping[str, OnnxModel]) -> dict[str, str]:
         proto = model.proto
         maker = f"{proto.producer_name} {proto.producer_version}".strip()
         for name, text in {**model.metadata_props, "producer": maker}.items():
-            # The checkpoint stands beside the file, and the slices are in the interface.
             if name not in (CHECKPOINT_KEY, SLICES_KEY):
                 found[f"{role}.{name}"] = text
     return found

@@ -51,8 +51,7 @@ class Stages:
 class CompileContext:
     """What decides the result of a compilation beside the graph.
 
-    Raises:
-        SchedulerError: strict numerics of a device that does not have them.
+    Raises SchedulerError for strict numerics of a device that does not have them.
     """
 
     spec: DeviceSpec = DEFAULT  # the kind of device, with the limits of its kernels
@@ -113,18 +112,9 @@ def context_for(
 ) -> CompileContext:
     """Return the context of a compilation, with what the flags say in force.
 
-    Args:
-        spec: the kind of device; `max_kernel_buffers` wins over its number of buffers.
-        flags: by default those of the environment.
-        precision: "fp32" or "fp16".
-        halves: "wide" or "exact".
-        numerics: "fast" or "strict".
-        tuned: measured loops, by default the table that ships for the target; none is used where
-            the flags say so.
-
-    Raises:
-        SchedulerError: MAX_KERNEL_BUFFERS is no number, or too small; or strict numerics are asked
-            of a device that does not have them.
+    `flags.max_kernel_buffers` wins over the spec's number of buffers. Without `tuned` loops the
+    table that ships for the target is used, unless flags forbid it. Raises SchedulerError if
+    MAX_KERNEL_BUFFERS is no number or too small, or if the device has no strict numerics.
     """
     flags = Flags.from_environment() if flags is None else flags
     if not flags.tuned:

@@ -108,17 +108,14 @@ class Flags:
 
 
 def _level(text: str) -> int:
-    """Return the step of the DEBUG ladder, 0 for off.
-
-    Other programs give DEBUG words ("true", "*"); whatever is not a number counts as 1.
-    """
+    """Return the step of the DEBUG ladder, 0 for off; words that other programs take count as 1."""
     if not text:
         return 0
     return min(int(text), int(max(Level))) if text.isdecimal() else 1
 
 
 def _buffers(text: str) -> int | None:
-    """Return how many buffers a kernel may have, None if only the device says.
+    """Return how many buffers a kernel may have, None for the device's number.
 
     Raises SchedulerError if it is no number.
     """

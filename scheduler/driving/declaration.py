@@ -49,13 +49,7 @@ def driving_declaration(
 ) -> Declaration:
     """Return what is declared of driving models: see `declaration`, else by checkpoint.
 
-    Args:
-        models: in the order in which they run.
-        option: name of a revision; None where the user named none.
-        revisions: that there are.
-
-    Raises:
-        ModelError: as `declaration`, or the checkpoints are of different interfaces.
+    Raises ModelError as `declaration` does, or if the checkpoints are of different interfaces.
     """
     said = declaration(models, option, revisions)
     if said.name is not None:
@@ -79,7 +73,7 @@ def declaration(
     revisions: Collection[str],
     known_rules: RuleTable = RULES,
 ) -> Declaration:
-    """Return what is declared of models: by the option, else beside them.
+    """Return what is declared of models (in run order): by the option, else beside them.
 
     Args:
         models: in the order in which they run.
@@ -111,17 +105,7 @@ def declaration(
 def check_name(
     models: Sequence[ModelFacts], name: str, how: str, revisions: Collection[str]
 ) -> None:
-    """Raise ModelError for a name that is none of `revisions`.
-
-    Args:
-        models: what it was declared for, for the error.
-        name: declared.
-        how: it was declared, for the error.
-        revisions: names that there are.
-
-    Raises:
-        ModelError: says what the name is of, what comes near, or what there is.
-    """
+    """Raise ModelError for a name that is none of `revisions`; its text has the rest."""
     if name in revisions:
         return
     for kind, others in (

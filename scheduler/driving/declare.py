@@ -149,12 +149,8 @@ def read_table(path: Path) -> Table:
 def check_rules(table: Table, known: RuleTable = RULES) -> dict[str, Any]:
     """Return what a table `[rules]` says, a part of all rules; `action` is a dict again.
 
-    Args:
-        table: to check.
-        known: the rules that there are, RULES or MONITORING_RULES.
-
-    Raises:
-        ModelError: an unknown key, a wrong type or a word that is none of those known.
+    `known` is RULES or MONITORING_RULES. Raises ModelError for an unknown key, a wrong type or an
+    unknown word.
     """
     said = _checked(table, known)
     if "action" in table.value:

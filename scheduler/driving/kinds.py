@@ -1,7 +1,4 @@
-"""What a single ONNX file is among driving models, for `modeld inspect` and for advice.
-
-Half of a driving model has no interface of its own; it is told which revisions have such a half.
-"""
+"""What a single ONNX file is among driving models, for `modeld inspect` and for advice."""
 
 from __future__ import annotations
 
@@ -83,11 +80,7 @@ class KnownModel:
 
 
 def known_model(model: OnnxModel) -> KnownModel | None:
-    """Return what a model is among driving models, None for any other model.
-
-    Args:
-        model: only names, shapes and types of its inputs and outputs and its slices are looked at.
-    """
+    """Return what a model is among driving models, by names, shapes, types and slices, or None."""
     facts = facts_of(model)
     if not facts.role:
         return None

@@ -46,14 +46,10 @@ class Memory:
 
 
 def make_memory(interface: Interface, models: Sequence[OnnxModel]) -> Memory:
-    """Return fresh states.
+    """Return fresh states; models (in run order) give the element types of their own ones.
 
-    Args:
-        interface: what is kept.
-        models: in run order; element types of their own states are taken from them.
-
-    Raises:
-        ModelError: a history has no input that says what its rows are, or a state is of no model.
+    Raises ModelError if a history has no input that says what its rows are, or a state is of no
+    model.
     """
     gap = interface.image.gap
     queue = (gap + 1, *IMAGE_SHAPE)

@@ -2,11 +2,10 @@
 
     frames, geometries, transforms -> warp -> image queues --+
                                    desire -> desire history -+-> models in run order -> outputs
-                   features, curvatures, states of models ---+         |
+                  features, curvatures, states of models ---+         |
                               ^----------------------------------------+
 
-Queues and histories live on the device. Everything that differs between generations is read from
-`Interface`; no generation is known by name here.
+Queues and histories live on the device. `Interface` holds every difference between generations.
 """
 
 from __future__ import annotations
@@ -96,13 +95,8 @@ def driving_entries(
 ) -> dict[str, EntryGraph]:
     """Return the entry "run", and "prepare" where dropped frames only advance queues.
 
-    Args:
-        interface: of the models.
-        models: in run order.
-        capacity: bytes of the largest frame that a run takes.
-
-    Raises:
-        ModelError: the models do not have the interface; says which one lacks what.
+    Models are in run order, and frames have at most `capacity` bytes. Raises ModelError if the
+    models do not have the interface; says which one lacks what.
     """
     memory = make_memory(interface, models)
     entries = {"run": run_graph(interface, models, capacity, memory)}

@@ -95,11 +95,7 @@ def load_revisions(folder: Path = FOLDER) -> dict[str, Revision]:
 
 
 def load_monitoring(folder: Path = FOLDER) -> dict[str, MonitoringRevision]:
-    """Return all revisions of driver monitoring models by name, in the order of their days.
-
-    Raises:
-        ModelError: as `load_revisions`.
-    """
+    """Return all revisions of driver monitoring models as `load_revisions` does."""
     found = []
     for name, table in _tables(folder, "monitoring").items():
         models = [_model(t) for t in table.tables("models")]

@@ -66,16 +66,9 @@ def model_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -
 
 
 def luma_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -> Tensor:
-    """Return the driver monitoring model's view of a camera frame, without colour.
+    """Return the driver monitoring model's view, (960, 1440) uint8, from the luma plane alone.
 
-    Args:
-        frame: (capacity,) uint8, NV12; only its luma plane is read.
-        transform: (3, 3) float32, model pixel -> camera pixel (homogeneous).
-        geometry: (4,) int32, as for `model_image`.
-        mode: "bilinear" or "nearest".
-
-    Returns:
-        (960, 1440) uint8.
+    The frame, transform, geometry and mode are as for `model_image`.
     """
     return _luma(frame, transform, geometry, mode, MONITORING_WIDTH, MONITORING_HEIGHT)
 

@@ -1,7 +1,4 @@
-"""Plan the arena of one entry point: lifetimes and offsets of its intermediates.
-
-What the artifact says, what `inspect` prints and what the memory timeline draws comes from here.
-"""
+"""Plan the arena of one entry point: lifetimes and offsets of its intermediates."""
 
 from __future__ import annotations
 
@@ -17,13 +14,12 @@ from scheduler.kernelize.memory_plan import Lifetime, aligned, live_bytes, plan_
 from scheduler.loops.images import Image
 from scheduler.lower import LoweredKernel
 
-# --- Let intermediates share an image: those of one size whose lives do not overlap -----------
+# Intermediates share an image if their size is the same and their lives do not overlap:
 #
 #     t0 128x64 [0, 1]   t1 128x64 [1, 2]   t2 128x64 [2, 3]     ->     images A: t0, t2   B: t1
 #
-# OpenCL 1.2 has no images inside a buffer, so they cannot lie in the arena; only images of equal
-# width, height and type are used again. (Adreno has `cl_khr_image2d_from_buffer`; that is the
-# runtime's to use.)
+# OpenCL 1.2 has no images inside a buffer, so they cannot lie in the arena, and only images of equal
+# width, height and type are used again. (`cl_khr_image2d_from_buffer` is the runtime's to use.)
 
 
 def image_nodes(kernels: Sequence[LoweredKernel]) -> dict[Node, Image]:
@@ -53,9 +49,6 @@ def share_images(images: Mapping[Node, Image], lives: Mapping[Node, Lifetime]) -
             owner[node] = slots[free][0]
             slots[free] = (slots[free][0], lives[node].last)
     return owner
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +95,7 @@ def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node
 
 
 def plan_arena(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> Arena:
-    """Lay out the intermediates of an entry point.
-
-    Raises:
-        SchedulerError: as `lifetimes`.
-    """
+    """Lay out the intermediates of an entry point; raise SchedulerError as `lifetimes` does."""
     every = lifetimes([k.kernel for k in kernels], outputs)
     pictures = image_nodes(kernels)
     lives = {node: life for node, life in every.items() if node not in pictures}

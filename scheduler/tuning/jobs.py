@@ -1,8 +1,6 @@
 """A Job is a distinct loop nest of compiled graphs, with how often it runs.
 
-    12 blocks of one shape     ->     4 jobs, each 12 times
-
-Of a kernel with several nests each is a job: it is measured by itself.
+12 blocks of one shape     ->     4 jobs, each 12 times
 """
 
 from __future__ import annotations
@@ -115,7 +113,7 @@ def jobs_of(graphs: Iterable[EntryGraph], context: CompileContext) -> list[Job]:
 
 def _nests(plan: Schedule) -> Iterable[Job]:
     for lowered in plan.lowered:
-        # Loop nests that run in turn address memory that none of them has alone.
+        # Nests that run in turn address memory that none of them has alone.
         for nest in () if lowered.kernel.scratch else lowered.nests:
             loads = [n for n in scalar_nodes(nest.body.value) if n.op is Op.LOAD]
             read = {n.src[0] for n in loads}

@@ -2,7 +2,7 @@
 
     graphs, device, seconds     ->     a table, in the cache directory and in the report
 
-What a table of this device knows already is not searched again; its file can be removed.
+Kernels in this device's table are not searched again; its file can be removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from scheduler.tuning.trial import make_trials
 
 logger = logging.getLogger(__name__)
 
-# Processes that build at once: a core each, and not so many that they wait for memory.
+# A core each, and not so many that they wait for memory.
 MAX_WORKERS: Final = 8
 # Fewer seconds than this are not worth starting processes for.
 LEAST_PARALLEL_S: Final = 4.0
@@ -95,17 +95,11 @@ def tune(
     seconds: float,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Tuned:
-    """Search the kernels of graphs and keep what was found on disk.
+    """Search the kernels of one program's graphs and keep what was found on disk.
 
-    Args:
-        graphs: entries of one program.
-        context: what they are compiled for.
-        device: what is measured.
-        seconds: for the search; it ends a second or so after them at the latest.
-        progress: told how many kernels are done, of how many.
-
-    Raises:
-        SchedulerError: a CPU's target on a GPU, or a graph cannot be scheduled.
+    The search ends a second or so after `seconds` at the latest; `progress` gets how many kernels
+    are done, of how many. Raises SchedulerError for a CPU's target on a GPU, or a graph that cannot
+    be scheduled.
     """
     spec = context.spec
     if device.info.kind == "gpu" and not spec.is_simt:
