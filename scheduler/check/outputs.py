@@ -1,15 +1,13 @@
 """The comparison of an output with a reference: how far off, where, and within which tolerance.
 
-    float32 and float64      the largest difference is at most 1e-4 of the largest reference value
-    half storage, float16    2e-2
-    bfloat16                 1e-1; 8-bit floats 3e-1
-    quantised while running  5e-2, see `QUANTISED_TOLERANCE`
-    integers of 8 bits       at most 1 apart: what was quantised may round the other way
-    other integers, bool     equal, but for one element in 1000 (half, quantised: one in 50), where
-                             a float that was rounded otherwise decides a comparison
-    NaN, infinities          at the same places
-
-Called by `self_check`.
+float32 and float64      the largest difference is at most 1e-4 of the largest reference value
+half storage, float16    2e-2
+bfloat16                 1e-1; 8-bit floats 3e-1
+quantised while running  5e-2, see `QUANTISED_TOLERANCE`
+integers of 8 bits       at most 1 apart: what was quantised may round the other way
+other integers, bool     equal, but for one element in 1000 (half, quantised: one in 50), where
+                         a float that was rounded otherwise decides a comparison
+NaN, infinities          at the same places
 """
 
 from __future__ import annotations
@@ -87,14 +85,9 @@ def check_output(
     rounding: Rounding = Rounding.FLOAT,
     slices: Mapping[str, tuple[int, int]] | None = None,
 ) -> OutputCheck:
-    """Compare an output with its reference.
+    """Compare an output with its reference, both in the model's element type.
 
-    Args:
-        name: of the output.
-        found: what the device computed, in the element type of the model.
-        expected: what the reference computed.
-        rounding: the coarsest that happens inside the model.
-        slices: names of parts of the last axis.
+    `rounding` is the coarsest inside the model, `slices` name parts of the last axis.
     """
     kind = "float" if is_float(expected.dtype) else expected.dtype.kind
     tolerance = tolerance_of(expected.dtype, rounding)
@@ -195,8 +188,7 @@ def _special(values: Array) -> str:
 
 
 # --- The coarsest rounding inside a model, which decides how close results can be -------------
-#
-# Called by `self_check`.
+# The coarsest rounding inside a model, which decides how close results can be -------------
 
 # What rounds floats that were computed to steps of 8 bits. MatMulInteger and ConvInteger are exact.
 _QUANTISES = frozenset(

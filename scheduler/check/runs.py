@@ -1,7 +1,4 @@
-"""Runs of a compiled model and its reference on the same sets of inputs, compared.
-
-Called by `self_check`.
-"""
+"""Runs of a compiled model and its reference on the same sets of inputs, compared."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The self-check: a compiled model runs on the device beside a reference.
 
-`verify` is for plain models, `driving_check` for driving programs. The artifact is also written to
-a temporary file, loaded and run again: its outputs must be the same bits. What was found is a
-`Report`; a difference raises nothing until `Report.require` is called.
+`verify` is for plain models, `verify_driving` for driving programs. The artifact is also written,
+loaded and run again: its outputs must be the same bits. A difference raises nothing until
+`Report.require` is called.
 """
 
 from __future__ import annotations
@@ -53,11 +53,7 @@ class Report:
     reason: str = ""  # why more than the usual difference is allowed; "" if it is not
 
     def require(self) -> None:
-        """Do nothing if all is well.
-
-        Raises:
-            SelfCheckError: names the outputs, how far they are off, and what to try.
-        """
+        """Raise SelfCheckError on failures: the outputs, how far they are off, and what to try."""
         if self.failures:
             raise SelfCheckError(f"{self.model}: {'; '.join(self.failures)}")
 
@@ -73,10 +69,7 @@ def verify(
 ) -> Report:
     """Compare a plain model with a reference on seeded inputs (see `sample_inputs`).
 
-    Args:
-        compiled: by `compile_plain`; with or without binaries.
-        source: what it was compiled from.
-        device: to run it on, as for `runtime.load_program`.
+    `source` is what it was compiled from, `device` as for `runtime.load_program`.
 
     Raises:
         NoDeviceError, BuildError, RuntimeFault: it cannot be run.

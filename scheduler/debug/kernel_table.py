@@ -1,7 +1,6 @@
 """The kernel table lists launches with their work, and results with their places and lifetimes.
 
-Made from the manifest of an artifact, so that it shows what will run. What a manifest does not hold
-(lanes, loop ranges) comes from the schedule where there is one.
+It is made from an artifact's manifest; only lanes and loop ranges come from the schedule.
 """
 
 from __future__ import annotations
@@ -127,8 +126,8 @@ class KernelTable:
     def dependencies(self) -> list[tuple[int, int, int | None]]:
         """Return (earlier launch, later launch, value) where the later one waits for the earlier.
 
-        The value is what the later one reads; None if it only overwrites what the earlier one
-        wrote, or had to read before. Such an order is left out where values imply it.
+        The value is None if the later one only overwrites what the earlier one wrote, or had to
+        read before. Such an order is left out where values imply it.
         """
         found: dict[tuple[int, int], int | None] = {}
         before = [0] * len(self.launches)  # per launch, a bit for each that values make it wait for
@@ -152,10 +151,7 @@ class KernelTable:
 def kernel_tables(
     manifest: Mapping[str, Any], plans: Mapping[str, Schedule] | None = None
 ) -> list[KernelTable]:
-    """Return the table of each entry.
-
-    `plans` are the schedules it was made of, by entry name, where known.
-    """
+    """Return the table of each entry; `plans` are the schedules by entry name, where known."""
     tables = []
     for name, entry in manifest["entries"].items():
         plan = (plans or {}).get(name)
@@ -241,8 +237,7 @@ class _Values:
 
 
 def _launch(number: int, kernel: Mapping[str, Any], values: _Values) -> Launch:
-    # A kernel that was not written by this compiler says nothing of its code: by convention the
-    # result comes first.
+    # A foreign kernel says nothing of its code: by convention the result comes first.
     code = kernel.get("code", {"writes": 1, "kind": kernel["name"]})
     count = code["writes"]
     reads = tuple(values.read(a, number) for a in dict.fromkeys(kernel["args"][count:]))

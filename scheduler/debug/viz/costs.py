@@ -43,12 +43,7 @@ class Costs:
 
 
 def costs_of(table: KernelTable, times: LaunchTimes | None) -> Costs:
-    """Return what is known of an entry's costs.
-
-    Args:
-        table: its launches.
-        times: of its launches, if they were measured.
-    """
+    """Return what is known of an entry's costs, with launch times if they were measured."""
     flops = [launch.flops for launch in table.launches]
     moved = [launch.bytes_moved for launch in table.launches]
     if times is not None:

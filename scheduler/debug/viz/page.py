@@ -1,7 +1,4 @@
-"""The page: for each entry its totals, passes, kernel graph, memory timeline, table and sources.
-
-Nothing in it depends on the time or the machine: compiling the same twice gives the same page.
-"""
+"""The page: for each entry its totals, passes, kernel graph, memory timeline, table and sources."""
 
 from __future__ import annotations
 
@@ -52,15 +49,7 @@ def write_page(
 ) -> None:
     """Write the page, whole or not at all; the directory of VIZ=1 is made, others have to exist.
 
-    Args:
-        path: of the file.
-        manifest: of the artifact.
-        plans: as for `page`.
-        tables: as for `page`.
-        times: as for `page`.
-
-    Raises:
-        OSError: the file cannot be written.
+    Arguments are those of `page`. Raises OSError if the file cannot be written.
     """
     text = page(manifest, plans, tables, times)
     if Path(path).parent == VIZ_DIRECTORY:
@@ -75,13 +64,10 @@ def page(
     tables: Mapping[str, PageTable] | None = None,
     times: Mapping[str, LaunchTimes] | None = None,
 ) -> str:
-    """Return the page as HTML.
+    """Return the page of a manifest as HTML.
 
-    Args:
-        manifest: of the artifact.
-        plans: schedules by entry name; there are none for an artifact from a file.
-        tables: one more for entries that have one, by name.
-        times: of the launches of entries that were measured, by name.
+    `plans` (schedules), `tables` (one more for each) and `times` of launches are by entry name; an
+    artifact from a file has no plans.
     """
     names = list(manifest["entries"])
     known = plans or {}
