@@ -28,8 +28,8 @@ from scheduler.onnx_import.text import one_line
 # --- Replacements for operators of onnx's evaluator that narrow, or differ from their version -
 # Replacements for operators of onnx's evaluator that narrow, or differ from their version -
 #
-# Each is written after the text of the operator, with numpy alone (onnx 1.23). A test compares every
-# operator case in double.
+# Each is written after the text of the operator, with numpy alone (onnx 1.23). A test compares
+# every operator case in double.
 #
 #     Erf, Gelu                     rounded to float32 there
 #     Softmax, LogSoftmax           before version 13 they work on two dimensions; a logarithm of a

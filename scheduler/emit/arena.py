@@ -18,8 +18,8 @@ from scheduler.lower import LoweredKernel
 #
 #     t0 128x64 [0, 1]   t1 128x64 [1, 2]   t2 128x64 [2, 3]     ->     images A: t0, t2   B: t1
 #
-# OpenCL 1.2 has no images inside a buffer, so they cannot lie in the arena, and only images of
-# equal width, height and type are used again. (`cl_khr_image2d_from_buffer` is the runtime's to use.)
+# OpenCL 1.2 has no images inside a buffer (`cl_khr_image2d_from_buffer` is the runtime's to use),
+# so they cannot lie in the arena, and only images of equal width, height and type are used again.
 
 
 def image_nodes(kernels: Sequence[LoweredKernel]) -> dict[Node, Image]:
