@@ -176,8 +176,7 @@ def lower_kernels(
             lowered.extend(found.launches)
             position += found.kernels
         # A reader may find that what it reads is better a buffer, and the writer came before. Each
-        # round
-        # takes images away and adds none, so this ends, always in the same way.
+        # round takes images away and adds none, so this ends, always in the same way.
         images = None if images is None else images.again()
         if images is None:
             return lowered

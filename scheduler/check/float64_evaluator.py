@@ -26,8 +26,6 @@ from scheduler.onnx_import.files.graph_checks import subgraphs
 from scheduler.onnx_import.text import one_line
 
 # --- Replacements for operators of onnx's evaluator that narrow, or differ from their version -
-# Replacements for operators of onnx's evaluator that narrow, or differ from their version -
-#
 # Each is written after the text of the operator, with numpy alone (onnx 1.23). A test compares
 # every operator case in double.
 #

@@ -188,7 +188,6 @@ def _special(values: Array) -> str:
 
 
 # --- The coarsest rounding inside a model, which decides how close results can be -------------
-# The coarsest rounding inside a model, which decides how close results can be -------------
 
 # What rounds floats that were computed to steps of 8 bits. MatMulInteger and ConvInteger are exact.
 _QUANTISES = frozenset(

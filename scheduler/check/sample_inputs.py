@@ -30,7 +30,6 @@ from scheduler.onnx_import.element_types import CARRIED
 from scheduler.onnx_import.inference import infer
 
 # --- Inputs of special values, which show wrong programs that agree with a reference on noise -
-# Inputs of special values, which show wrong programs that agree with a reference on noise -
 #
 #     GRID       whole numbers and halves, zeros of both signs, in units of the model's own
 #                constants: x / 41 is a whole number where x is a multiple of 41, and only there is

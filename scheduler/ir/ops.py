@@ -77,8 +77,7 @@ class Op(Enum):
     REDUCE = auto()  # arg: (Op, axes), parts where ordered (`ir.ordered`); axes keep size 1
     CONTIGUOUS = auto()  # a kernel boundary asked for by the user
     # Four neighbours of the last axis as one uint32, the first in its low bits. Readers read the
-    # storage
-    # of the CONTIGUOUS in wider elements.
+    # storage of the CONTIGUOUS in wider elements.
     WORDS = auto()  # (CONTIGUOUS of uint8,)
     # ASSIGN leaves a value in a buffer after the run. arg: None, or where the value goes: per axis
     # (start, stop, step), or None for the one axis that the index picks from. Its result is the

@@ -15,7 +15,6 @@ from scheduler.kernelize.body import Body, Store
 from scheduler.kernelize.scalar import depends_on, scalar_nodes, scalar_sources
 
 # --- The launch of a custom kernel: its buffers, and the epilogue that is computed in its slot
-# The launch of a custom kernel: its buffers, and the epilogue that is computed in its slot
 
 
 @dataclass(frozen=True, eq=False)

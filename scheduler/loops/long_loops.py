@@ -65,7 +65,6 @@ def _work(body: PlacedBody, outer: frozenset[Atom]) -> tuple[int, int]:
 
 
 # --- Choose how much one step of a kernel without reductions moves ----------------------------
-# Choose how much one step of a kernel without reductions moves ----------------------------
 #
 # y[c] = 2 * x[c]                   ->     a step stores whole cache lines
 # y[c] = c < 12 ? a[c] : b[c - 12]  ->     a step stores all c: each vector comes from one of both

@@ -25,14 +25,9 @@ class Binding:
     """
 
     def __init__(self, model: OnnxModel, sizes: dict[str, int]) -> None:
-        """Check names and sizes.
+        """Check names ("INPUT:AXIS" for a dimension without one) and sizes.
 
-        Args:
-            model: whose inputs are bound.
-            sizes: by the dimension's name, or "INPUT:AXIS" for one without a name.
-
-        Raises:
-            ModelError: a size is negative, or no input has such a dimension.
+        Raises ModelError if a size is negative, or no input has such a dimension.
         """
         self.notes: list[str] = []
         self._model = model

@@ -1,7 +1,7 @@
 """The view that a translator has of one ONNX node: inputs, attributes, opset (`NodeContext`).
 
-Values are either arrays, known while importing, or Tensors, known at run time. A translator asks
-for the kind it needs: `tensor` always succeeds, `const` only for what is known while importing.
+Values are arrays, known while importing, or Tensors, known at run time: `tensor` always succeeds,
+`const` only for the former.
 """
 
 from __future__ import annotations
@@ -78,10 +78,7 @@ class NodeContext:
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def any_value(self, index: int) -> AnyValue:
-        """Return input `index`, whichever kind it is, lists included.
-
-        Raises ModelError if it is left out.
-        """
+        """Return input `index` of any kind, lists included; raise ModelError if it is left out."""
         found = self.inputs[index] if index < len(self.inputs) else None
         if found is None:
             raise ModelError(f"input {index} is required but left out")
@@ -90,7 +87,7 @@ class NodeContext:
     def value(self, index: int) -> Value:
         """Return input `index`, a Tensor or an array.
 
-        Raises ModelError if it is left out, or a sequence.
+        Raise ModelError for no input or a sequence.
         """
         found = self._given(index)
         if not self.wide or found.dtype not in (dt.float16, np.float16):
@@ -122,11 +119,7 @@ class NodeContext:
         return int(helper.np_dtype_to_tensor_dtype(dtype))
 
     def const(self, index: int, what: str) -> Array:
-        """Return input `index` as an array.
-
-        Args:
-            index: of the input.
-            what: the input's role, for the message.
+        """Return input `index` as an array; `what` is the input's role, for messages.
 
         Raises:
             ModelError: it is left out.
@@ -193,7 +186,7 @@ class WeightCache:
     """Constants turned into Tensors: one Tensor for all readers of an array."""
 
     def __init__(self) -> None:
-        # The arrays are kept, so that no other one gets their ids.
+        # Otherwise other arrays could get their ids.
         self._found: dict[tuple[int, int], tuple[Array, Tensor]] = {}
 
     def of(self, array: Array, code: int) -> Tensor:
@@ -242,7 +235,7 @@ Translator = Callable[[NodeContext], AnyValue | Sequence[AnyValue]]
 
 
 def rounds_once(translator: Translator) -> Translator:
-    """Return the translator of an operator made of several operations, which rounds halves once.
+    """Return the translator of an operator of several operations, which rounds halves once.
 
     Its floating-point results have the type of the first input.
     """

@@ -1,7 +1,7 @@
 """Element types that no device computes in: bfloat16, 8-bit floats, 4- and 2-bit integers.
 
-A value of such a type is carried: inside the graph it is a float32 (or an int8, uint8) that holds
-exactly what the type can hold. Memory outside holds its bits, one element in one or two bytes.
+Inside the graph such a value is a float32 (or an int8, uint8) that holds exactly what the type can
+hold. Memory outside holds its bits, one element in one or two bytes.
 
     input  uint16 bits  ->  decode  ->  float32 ... float32  ->  encode  ->  output  uint16 bits
     Cast to the type    ->  round to the nearest value that the type has
@@ -24,8 +24,7 @@ from scheduler.ir.dtype import DType
 from scheduler.tensor.tensor import Tensor
 
 # --- Floats of few bits, as arithmetic on float32: rounding to one, and its bits --------------
-#
-# A format has sign, exponent and mantissa bits in this order. All its values are float32 values.
+# A format has sign, exponent and mantissa bits in this order; all its values are float32 values.
 # Rounding is to nearest, halves to even, as ONNX's Cast asks for.
 
 _MANTISSA = 23  # of float32
@@ -144,12 +143,9 @@ class FloatFormat:
             return x.ne(x).where(nan | sign, code | sign)
         if self.nan_code is None:
             return code | sign
-        # Where NaN is the code of -0 it has no sign.
         nan = Tensor(self.nan_code, dt.uint32)
         return x.ne(x).where(nan | sign if self.has_negative_zero else nan, code | sign)
 
-
-# ----------------------------------------------------------------------------------------------
 
 Array = NDArray[Any]
 
@@ -182,8 +178,8 @@ class CarriedType:
     def encode(self, values: Tensor) -> Tensor:
         """Return the bits of values.
 
-        Arithmetic on bfloat16, the only carried type that ONNX has it for, is done in the carrier:
-        results between two values of the type become the nearest one. Others must be values of it.
+        Arithmetic on bfloat16 is done in the carrier: results between two values of the type become
+        the nearest one. Others must be values of it.
         """
         if self.format is None:
             return values
@@ -191,12 +187,9 @@ class CarriedType:
         return self.format.bits(exact).cast(self.storage)
 
     def round(self, values: Tensor, *, saturate: bool = True, mode: str = "up") -> Tensor:
-        """Return values of any type as the nearest ones that this type has, in the carrier.
+        """Return values of any uncarried type as the nearest ones of this type, in the carrier.
 
-        Args:
-            values: of any type that is not carried.
-            saturate: what is too large becomes the largest value, else infinity or NaN.
-            mode: of the type without a mantissa: "up", "down" or "nearest".
+        `saturate` and `mode` are as for `FloatFormat.round`.
         """
         if self.format is not None:
             return self.format.round(values.cast(dt.float32), saturate=saturate, mode=mode)
@@ -265,7 +258,7 @@ def carried(code: int) -> CarriedType | None:
 def graph_dtype(code: int) -> DType:
     """Return the type in which values of an ONNX element type are computed.
 
-    Raises ModelError if the type has no counterpart (strings, complex numbers).
+    Raises ModelError if it has no counterpart (strings, complex numbers).
     """
     kind = CARRIED.get(code)
     if kind is not None:
@@ -292,10 +285,7 @@ def graph_array(values: Array) -> Array:
 
 
 def weight_of(values: Array, kind: CarriedType) -> Tensor:
-    """Return known values of a carried type as a weight that takes the storage of that type.
-
-    They are in the carrier, as `graph_array` gives them.
-    """
+    """Return known values, in the carrier, as a weight with the storage of the carried type."""
     if kind.format is None or kind.storage is not dt.uint16:
         return Tensor.weight(np.asarray(values, order="C"))
     bits = (np.asarray(values, order="C").view(np.uint32) >> 16).astype(np.uint16)

@@ -1,7 +1,6 @@
 """The report on a model: operators, sizes, arithmetic work, problems and their reasons.
 
-`report` reads a model that was loaded and costs what an import costs; it works on models that
-cannot be compiled. Called by `modeld inspect`.
+`report` costs what an import costs; it works on models that cannot be compiled.
 """
 
 from __future__ import annotations
@@ -28,12 +27,10 @@ from scheduler.onnx_import.translate import Values
 from scheduler.onnx_import.work import flops
 from scheduler.tensor.tensor import Tensor
 
-# ----------------------------------------------------------------------------------------------
 # The walk over a model for its report: every value and every problem, whether it compiles or not.
 #
-# The walk is that of an import. Where a node cannot be translated, the problem is noted and its
-# outputs become stand-ins of the shape that ONNX's own inference gives them, so that what comes
-# after is looked at as well.
+# The outputs of a node that cannot be translated become stand-ins of the shape that ONNX's own
+# inference gives them, so that what comes after is looked at as well.
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ class _AllProblems:
 
     def note(self, kind: str, problem: str) -> None:
         """Note a problem of an input, an output, or the metadata."""
-        # The message begins with the model, and what the report says in a column of its own.
+        # The report has columns of their own for these.
         reason = problem.removeprefix(f"{self._model.name}: ").removeprefix(f"{kind} ")
         self._found.problems.append(Problem("", kind, reason))
 
@@ -167,8 +164,6 @@ def declared_type(value: onnx.ValueInfoProto) -> str:
     kind = value.type
     return type_name(kind.tensor_type.elem_type) if kind.HasField("tensor_type") else "?"
 
-
-# ----------------------------------------------------------------------------------------------
 
 LARGEST = 5  # activations that are listed
 

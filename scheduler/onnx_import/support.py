@@ -16,13 +16,11 @@ from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.table import TRANSLATORS
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, node_label, one_line, qualified_op
 
-# ----------------------------------------------------------------------------------------------
 # Operators that are functions: defined in the model, or by ONNX itself, through other operators.
 #
 #     Gelu(x)   ->   the nodes of its body, with attributes put in and the function's own opset
 #
-# A model's own functions come first: they may replace an operator. ONNX's bodies serve the
-# operators that have no translator.
+# A model's own functions come first: they may replace an operator.
 
 Key = tuple[str, str, str]
 
@@ -58,15 +56,9 @@ def has_schema_body(op_type: str, opset: int) -> bool:
 
 
 def schema_body(node: onnx.NodeProto, opset: int, types: Sequence[TypeProto]) -> onnx.FunctionProto:
-    """Return ONNX's own definition of an operator through others.
+    """Return ONNX's own definition of an operator of the default domain through others.
 
-    Args:
-        node: of the default domain, of an operator that has one.
-        opset: version of it.
-        types: of the node's inputs, an empty one for what is left out.
-
-    Raises:
-        ModelError: the definition does not exist for these types.
+    A left-out input has an empty type. Raises ModelError if these types have no definition.
     """
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
     function = onnx.FunctionProto()
@@ -138,8 +130,6 @@ def _refers(node: onnx.NodeProto) -> bool:
     return any(a.ref_attr_name or a.HasField("g") or a.graphs for a in node.attribute)
 
 
-# ----------------------------------------------------------------------------------------------
-
 __all__ = ["check_supported", "node_label", "qualified_op", "unsupported_nodes"]
 
 # Always evaluated while importing: the result does not depend on the values of their inputs.
@@ -164,9 +154,9 @@ MISSPELLING = 0.85
 def unsupported_nodes(model: OnnxModel, known: Collection[str] = ()) -> list[onnx.NodeProto]:
     """Return every node that can neither be translated nor evaluated while importing.
 
-    A node without a translator is fine where all its inputs are known (`known` names inputs of the
-    model that are), as onnx's reference evaluator computes it, and where the model or ONNX defines
-    it through other operators. Nodes of graphs inside nodes are looked at too.
+    A node without a translator is fine if all its inputs are known (`known` names inputs of the
+    model that are), or the model or ONNX defines it through other operators. Nodes of graphs inside
+    nodes are looked at too.
     """
     search = _Search(model.opset, local_functions(model.proto))
     search.graph(model.proto.graph.node, {*model.constants, *known})
@@ -219,9 +209,7 @@ class _Search:
 def check_supported(*models: OnnxModel, known: Collection[str] = ()) -> None:
     """Refuse models with nodes that cannot be translated; `known` names inputs of known values.
 
-    Raises:
-        UnsupportedOpError: names every such operator of every model, its nodes and what comes
-            nearest.
+    The UnsupportedOpError names every such operator, its nodes and what comes nearest.
     """
     found = [text for model in models if (text := _unsupported_text(model, known))]
     if found:
@@ -255,8 +243,8 @@ def _names(names: Iterable[str]) -> str:
 def nearest_form(op: str) -> str:
     """Return what to write in place of an operator (as `qualified_op` names it), "" if unknown.
 
-    An operator of another domain may do anything, so only its full name tells what is meant; one of
-    ONNX does something else than those that sound alike. What ONNX does not have is a misspelling.
+    An operator of another domain is known by its full name only. What ONNX does not have is a
+    misspelling.
     """
     _, colon, op_type = op.rpartition(":")
     if colon:

@@ -1,7 +1,6 @@
 """The table of supported operators: ONNX op type -> translator, sorted by theme.
 
-A translator gets a NodeContext and returns the node's outputs (one value, or a list of them). It
-reads the opset from the context where the operator's definition changed.
+A translator gets a NodeContext, with the opset, and returns the node's output or a list of them.
 """
 
 from __future__ import annotations

@@ -251,8 +251,7 @@ def render(nests: Sequence[Nest], bands: Bands | None = None) -> KernelCode:
     LoweringError if there are more work-items, or larger indices, than an int holds.
     """
     # A result that several nests write is one parameter, in the order of first use. With bands,
-    # what
-    # loop nests hand on comes behind the result.
+    # what loop nests hand on comes behind the result.
     ordered = nests if bands is None else [nests[-1], *nests[:-1]]
     nodes = dict.fromkeys(node for nest in ordered for node in nest.outputs)
     names = ["out"] if len(nodes) == 1 else [f"out{i}" for i in range(len(nodes))]

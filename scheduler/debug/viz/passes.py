@@ -15,8 +15,7 @@ from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.origin import Origins
 
 # Nodes are interned: all that depend on a replaced node are other nodes. So nodes are paired by
-# what
-# they are and by what stands around them, whatever their numbers.
+# what they are and by what stands around them, whatever their numbers.
 
 Pairs = dict[Node, Node]
 

@@ -1,7 +1,7 @@
 """Checks of a model's graphs, whatever their operators: names defined once, no cycles, in order.
 
 ONNX demands that a node stands after those it reads; many exporters do not care, so nodes are put
-in order here. What onnx's checker looks for beyond this concerns single operators.
+in order here. onnx's checker looks at single operators.
 """
 
 from __future__ import annotations
@@ -90,16 +90,8 @@ def _all_graphs(model: onnx.ModelProto, where: str) -> Iterator[onnx.GraphProto]
 def check_graphs(model: onnx.ModelProto, where: str) -> list[str]:
     """Check every graph of a model and put its nodes in order, in place.
 
-    Args:
-        model: may be changed: only the order of nodes.
-        where: begins the messages.
-
-    Returns:
-        What was changed, one sentence each.
-
-    Raises:
-        ModelError: a name is defined twice or by nobody, nodes feed each other, or a function
-            calls itself; names the nodes.
+    Returns what was changed, one sentence each. Raises ModelError, with the nodes, if a name is
+    defined twice or by nobody, nodes feed each other, or a function calls itself.
     """
     check_ports(model.graph, where)
     notes: list[str] = []
@@ -161,16 +153,10 @@ class _Checker:
         outputs: Iterable[str],
         outer: tuple[Mapping[str, int], ...],
     ) -> set[str]:
-        """Check one graph.
+        """Check one graph, reordering its nodes in place; return the names it takes from outside.
 
-        Args:
-            nodes: a repeated field, reordered in place.
-            given: names that need no node.
-            outputs: names that must exist.
-            outer: what the graphs around define.
-
-        Returns:
-            The names it takes from outside.
+        `given` names need no node, `outputs` must exist, and `outer` is what the graphs around
+        define.
         """
         makers = {name: -1 for name in given if name}
         for index, node in enumerate(nodes):

@@ -15,7 +15,6 @@ from scheduler.onnx_import.layers.normalize import wide
 from scheduler.onnx_import.layers.recurrent import MAX_STEPS
 from scheduler.tensor.tensor import Tensor
 
-# ----------------------------------------------------------------------------------------------
 # Scaled dot-product attention on tensors, softmax(Q K' + mask) V, for all attention operators.
 #
 # Queries are grouped by the key head they share, so keys and values are never repeated. Masks that
@@ -49,8 +48,7 @@ class Scores:
 def attention_mask(value: Value, keys: int) -> Mask:
     """Return the mask of an operator's input, which broadcasts to (N, heads, S, T) for T keys.
 
-    It is bool (True: attend) or what is added to the scores. If its last axis is shorter than the
-    keys, the rest is masked.
+    It is bool (True: attend) or an addend to the scores. Keys beyond its last axis are masked.
     """
     mask, known = as_tensor(value), None if isinstance(value, Tensor) else value
     missing = keys - mask.shape[-1]
@@ -63,14 +61,14 @@ def attention_mask(value: Value, keys: int) -> Mask:
         empty = known is None or not bool(np.any(known, axis=-1).all())
         return Mask(allowed=mask.pad(widths, value=False), may_be_empty=empty)
     empty = known is None or bool(np.isneginf(known).all(axis=-1).any())
-    # A mask in float32: halves cannot hold all that is added to scores.
+    # Halves cannot hold all that is added to scores.
     return Mask(added=wide(mask).pad(widths, -math.inf), may_be_empty=empty)
 
 
 def scaled_dot(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, softcap: float = 0.0
 ) -> tuple[Tensor, Scores]:
-    """Return attention and what was computed on the way.
+    """Return attention, (N, heads, S, F) in the type of q, and its intermediate results.
 
     Args:
         q: (N, heads, S, E).
@@ -79,9 +77,6 @@ def scaled_dot(
         mask: of the keys.
         scale: of the products.
         softcap: scores become softcap*tanh(scores/softcap) if it is not 0.
-
-    Returns:
-        (N, heads, S, F) in the type of q, and the scores.
 
     Raises:
         ModelError: the heads do not fit, or the inner sizes differ.
@@ -144,9 +139,6 @@ def join_heads(x: Tensor) -> Tensor:
     return x.permute(0, 2, 1, 3).reshape((batch, rows, heads * size))
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 def attention(ctx: NodeContext) -> Sequence[Value]:
     """Translate Attention: inputs of 3 or 4 axes, grouped heads, masks, a cache in or outside.
 
@@ -200,7 +192,7 @@ def _mask(ctx: NodeContext, rows: int, keys: int, past: int) -> Mask:
         least = past + rows
     if left < 0 and right < 0:
         return mask
-    # A query's own position among the keys; the first one's is how many keys are there before it.
+    # The first query's position among the keys is how many keys are there before it.
     first: Tensor | int = past if lengths is None else lengths - rows
     ahead = Tensor.arange(keys) - (Tensor.arange(rows).unsqueeze(1) + first)
     # With another mask, its keys and those of the window may have none in common.
@@ -224,11 +216,7 @@ _RULES = {
 
 
 def linear_attention(ctx: NodeContext) -> Sequence[Value]:
-    """Translate LinearAttention, unrolled over the tokens: a state (N, heads, E, F) is updated.
-
-    Raises ModelError if shapes do not fit, an input of the rule is missing, or there are too many
-    tokens to unroll.
-    """
+    """Translate LinearAttention, unrolled over the tokens: a state (N, heads, E, F) is updated."""
     rule = ctx.text("update_rule", "gated_delta")
     if rule not in _RULES:
         raise ModelError(f"update_rule must be one of {list(_RULES)}, found {rule!r}")
@@ -267,7 +255,6 @@ def linear_attention(ctx: NodeContext) -> Sequence[Value]:
     return [y.as_type(query.dtype), state.as_type(kept)][: max(1, ctx.outputs)]
 
 
-# ----------------------------------------------------------------------------------------------
 # Translators of rotary position embedding (Su et al. 2021), of ONNX and as exporters write it.
 
 

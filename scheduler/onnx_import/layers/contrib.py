@@ -1,7 +1,4 @@
-"""Translators of operators of com.microsoft that optimizers write: activations, products, norms.
-
-Formulas: ONNX Runtime's documentation of its contributed operators.
-"""
+"""Translators of operators of com.microsoft that optimizers write: activations, products, norms."""
 
 from __future__ import annotations
 
@@ -64,10 +61,9 @@ def fused_gemm(ctx: NodeContext) -> Value:
 
 
 def fused_matmul(ctx: NodeContext) -> Value:
-    """Translate FusedMatMul: alpha A' B', of matrices or batches of them.
+    """Translate FusedMatMul: alpha A' B', of matrices or batches of them, but no vector transposed.
 
-    transBatchA and transBatchB move the first axis behind the others before the product. Raises
-    ModelError if a vector is to be transposed.
+    transBatchA and transBatchB move the first axis behind the others before the product.
     """
     operands = []
     for index, name in enumerate("AB"):
@@ -130,8 +126,8 @@ def skip_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
 def skip_simplified_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
     """Translate SkipSimplifiedLayerNormalization: the same without mean and beta.
 
-    Inputs: x, skip, gamma, bias (optional). The second output, the mean, is never computed by
-    anyone; zeros stand for it.
+    Inputs: x, skip, gamma, bias (optional). Nobody computes the second output, the mean: it is
+    zeros.
     """
     total = _skip_sum(ctx, 3)
     axis = (total.ndim - 1,)
@@ -156,8 +152,6 @@ def _activated(ctx: NodeContext, y: Tensor) -> Tensor:
 
 
 # --- Translators of products with quantised weights of com.microsoft, as quantisers write them
-#
-# Formulas: ONNX Runtime's documentation of its contributed operators.
 
 
 def dynamic_quantize_matmul(ctx: NodeContext) -> Value:
@@ -179,9 +173,9 @@ def matmul_integer_to_float(ctx: NodeContext) -> Value:
 def matmul_nbits(ctx: NodeContext) -> Value:
     """Translate MatMulNBits: A (..., K) times B' + bias, B (N, K) of 2, 4 or 8 bits, packed.
 
-    Along K each block of B has a scale and a zero point: packed like B, or a float. All of B's
-    inputs must be constants. `accuracy_level` allows less than float32, which is not made use of.
-    Raises ModelError if the sizes do not fit, or the columns are reordered (g_idx).
+    Along K each block of B has a scale and a zero point: packed like B, or a float. B's inputs must
+    be constants, and its columns not reordered (g_idx). `accuracy_level`, which allows less than
+    float32, is not used.
     """
     if ctx.has(4):
         raise ModelError("g_idx is not supported; export without reordered columns")
@@ -223,12 +217,9 @@ def _zero_points(given: Array, count: int, blocks: int, bits: int) -> Tensor:
     return Tensor.weight(np.asarray(found[..., None], np.float32, order="C"))
 
 
-# ----------------------------------------------------------------------------------------------
 # Translators of Attention, QAttention and MultiHeadAttention of com.microsoft, without caches.
-#
-# Formulas: ONNX Runtime's documentation of its contributed operators.
 
-# What is added to the scores of masked keys, unless the node says otherwise.
+# Added to the scores of masked keys, unless the node says otherwise.
 _MASKED = -10000.0
 
 

@@ -145,11 +145,9 @@ def _stored(ctx: NodeContext, x: Tensor, index: int, target: dt.DType) -> Tensor
 
 
 # --- Translator of DynamicQuantizeLSTM of com.microsoft: an LSTM that multiplies integers -----
-#
 # Inputs and hidden state are quantised to uint8 by their own range: the inputs of all steps at
 # once, the state of a direction in each step, the whole batch by one scale (ONNX Runtime divides
-# large batches among its threads). The rest is what LSTM does. Formulas: ONNX Runtime's
-# documentation of its contributed operators.
+# large batches among its threads).
 
 
 @dataclass(frozen=True, slots=True)

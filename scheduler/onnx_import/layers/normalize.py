@@ -1,7 +1,6 @@
 """Translators of normalisation layers. Formulas: ONNX operator documentation.
 
-Means and variances of halves are computed in float32, whatever `stash_type` asks for: that costs
-nothing, because a kernel computes in float32 anyway.
+Means and variances of halves are computed in float32, whatever `stash_type` asks for, at no cost.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def batch_normalization(ctx: NodeContext) -> Sequence[Value]:
     training mode of an older opset and for statistics per position (spatial=0).
     """
     training = bool(ctx.integer("training_mode", 0))
-    # Before opset 14 training mode was told by asking for the other outputs.
+    # Before opset 14 asking for the other outputs meant training mode.
     if not training and ctx.outputs > 1:
         raise ModelError(
             f"expected one output, found {ctx.outputs}: training mode is not supported before "
@@ -202,8 +201,8 @@ def softmax_cross_entropy(ctx: NodeContext) -> list[Value]:
 def _loss(ctx: NodeContext, scores: Tensor) -> Tensor:
     """Return the loss of targets (N, d...), reduced as asked for.
 
-    Targets outside of the classes count as losses of 0, with a weight of 1 or, if weights are
-    given, of 0.
+    Targets outside of the classes count as losses of 0, with a weight of 1, or of 0 if weights are
+    given.
     """
     target = ctx.tensor(1)
     reduction = ctx.text("reduction", "mean")

@@ -71,9 +71,6 @@ def _overlaps(one: Array, others: Array) -> Array:
     return np.where(valid, common / np.where(valid, own + areas - common, 1), 0)
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 def non_max_suppression(ctx: NodeContext) -> Value:
     """Fold NonMaxSuppression; how many boxes remain depends on the values."""
     roles = ("boxes", "scores", "max_output_boxes_per_class", "iou_threshold", "score_threshold")

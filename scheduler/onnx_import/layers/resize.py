@@ -15,14 +15,12 @@ from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axes
 from scheduler.onnx_import.limits import check_shape
 from scheduler.tensor.tensor import Tensor
 
-# ----------------------------------------------------------------------------------------------
 # Weighted sums of few elements along an axis, with positions and weights known while importing.
 #
-# Every tap is one read at a known position and one product. Reads at even distances are slices, and
-# repeated ones are broadcasts; the rest are gathers from a vector of positions. Filters with many
-# taps (antialiasing a strong reduction) are one gather of all taps and a sum.
+# Every tap is one read and one product. Reads at even distances are slices, repeated ones are
+# broadcasts, others gathers. Filters with many taps are one gather of all taps and a sum.
 
-# More than these are summed by a reduction instead of one product after the other.
+# More taps are summed by a reduction instead of one product after the other.
 FEW_TAPS = 8
 
 
@@ -116,8 +114,6 @@ def read_along(x: Tensor, axis: int, index: Array) -> Tensor:
     return x.gather(Tensor.weight(np.asarray(index.astype(np.int32), order="C")), axis)
 
 
-# ----------------------------------------------------------------------------------------------
-
 CROP = "tf_crop_and_resize"
 _ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "floor": np.floor,
@@ -158,8 +154,7 @@ def resize(ctx: NodeContext) -> Value:
     """Translate Resize (opset 10 on)."""
     x = ctx.tensor(0)
     if ctx.opset < 11:
-        # Rounding was open; ONNX's tests of opset 10 and its runtimes read the later element where
-        # an axis shrinks.
+        # Rounding was open; ONNX's tests of opset 10 and its runtimes read the later element here.
         coordinates, rounding = "asymmetric", "by_scale"
     else:
         coordinates = ctx.text("coordinate_transformation_mode", "half_pixel")
@@ -214,7 +209,7 @@ def _interpolated(ctx: NodeContext, x: Tensor, sides: list[Side], coordinates: s
             inside=bool(ctx.integer("exclude_outside", 0)),
         )
         taps = taps_of(_source(coordinates, side, np.float64), side.size, kind)
-        # The sums along one axis are stored: along the next one each is read several times.
+        # Along the next axis each sum is read several times.
         wide = combine(wide.contiguous() if i else wide, side.axis, taps)
     return _as_integer(wide, dtype) if dtype.is_int else wide.as_type(dtype)
 

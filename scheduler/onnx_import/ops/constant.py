@@ -54,7 +54,7 @@ def size_of(ctx: NodeContext) -> Value:
     return np.array(math.prod(ctx.value(0).shape), np.int64)
 
 
-# A range is written out on the host; no model counts this far.
+# No model counts this far.
 MAX_RANGE = 1 << 24
 
 
@@ -121,8 +121,7 @@ def _distances(rows: int, columns: int) -> Tensor:
 def one_hot(ctx: NodeContext) -> Value:
     """Translate OneHot: `values` are (off, on); the new axis has `depth` elements.
 
-    Negative indices count from the end. What is outside [-depth, depth) is off everywhere. Indices
-    that are floats are rounded towards zero.
+    Indices outside [-depth, depth) are off everywhere; floats are rounded towards zero.
     """
     index, values = ctx.tensor(0), ctx.tensor(2)
     found = ctx.const(1, "depth")
