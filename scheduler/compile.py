@@ -102,10 +102,7 @@ class CompiledModel:
         return replace(self, manifest=manifest)
 
     def write(self, path: str | os.PathLike[str]) -> Digests:
-        """Write the artifact atomically and return its digests.
-
-        Raises ArtifactError if the file cannot be written.
-        """
+        """Write the artifact atomically, or raise ArtifactError; return its digests."""
         return write_artifact(path, self.manifest, self.data)
 
 
@@ -136,10 +133,7 @@ def compile_plain(
 def emitted_plain(
     imported: ImportedModel, context: CompileContext, tables: Tables | None = None
 ) -> Emitted:
-    """Return an imported model as an artifact's data, with the schedule of its entry "run".
-
-    Raises SchedulerError if it cannot be compiled.
-    """
+    """Return an artifact's data with the schedule of its entry "run", or raise SchedulerError."""
     name = Path(imported.source.name).stem or "model"
     return _emitted({"run": _plain_graph(imported)}, context, name, "plain", tables)
 

@@ -49,10 +49,7 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class CompileContext:
-    """What decides the result of a compilation beside the graph.
-
-    Raises SchedulerError for strict numerics of a device that does not have them.
-    """
+    """All that decides a compilation beside the graph; raises SchedulerError for a misfit."""
 
     spec: DeviceSpec = DEFAULT  # the kind of device, with the limits of its kernels
     flags: Flags = field(default_factory=Flags)  # what the environment, or a caller, asks for

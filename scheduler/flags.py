@@ -72,10 +72,7 @@ class Flags:
 
     @classmethod
     def from_environment(cls) -> Flags:
-        """Return the flags that the environment sets.
-
-        Raises SchedulerError if MAX_KERNEL_BUFFERS is set to something that is no number.
-        """
+        """Return the environment's flags; raise SchedulerError for a value that is no number."""
         return cls(
             _level(os.environ.get(DEBUG, "").strip()),
             os.environ.get(VIZ, "").strip(),
@@ -115,10 +112,7 @@ def _level(text: str) -> int:
 
 
 def _buffers(text: str) -> int | None:
-    """Return how many buffers a kernel may have, None for the device's number.
-
-    Raises SchedulerError if it is no number.
-    """
+    """Return how many buffers a kernel may have (None: the device's), or raise SchedulerError."""
     if not text:
         return None
     if not text.isdecimal():

@@ -227,10 +227,7 @@ def kernelize(
     states: Sequence[Node] = (),
     context: CompileContext = DEFAULT_CONTEXT,
 ) -> tuple[dict[str, Node], list[Kernel]]:
-    """Return the stored node of each output and the kernels in running order.
-
-    `states` are ASSIGN nodes to perform.
-    """
+    """Return the stored node of each output and the kernels in running order."""
     named, roots = _passed(outputs, states, context, Origins())
     return named, make_kernels(roots, context.spec)
 
@@ -238,10 +235,7 @@ def kernelize(
 def _input_buffers(
     outputs: Mapping[str, Node], writes: Sequence[Node], inputs: Sequence[Node] | None
 ) -> tuple[Buffer, ...]:
-    """Return the inputs a caller gives, by default those the graph reads.
-
-    Raises ModelError if two of them have the same name.
-    """
+    """Return a caller's inputs, by default all; raise ModelError for equal names."""
     if inputs is None:
         order = toposort([*outputs.values(), *writes])
         inputs = [n for n in order if n.op is Op.BUFFER and n.arg.kind == "input"]

@@ -152,10 +152,7 @@ class DoubleEvaluator:
     """Evaluates a model in double precision, independently of everything of ours."""
 
     def __init__(self, source: str | Path | OnnxModel) -> None:
-        """Widen a model.
-
-        Raises ModelError, with one clause of why, if it cannot be evaluated in double precision.
-        """
+        """Widen a model, or raise ModelError with a clause that says why it cannot be."""
         # Load slowly and are rarely needed.
         from onnx.reference import ReferenceEvaluator
 
@@ -194,10 +191,7 @@ class DoubleEvaluator:
 
 
 def widen(model: onnx.ModelProto) -> None:
-    """Make every float of 16 or 32 bits a double, in place: constants, declarations, attributes.
-
-    Raises ModelError if the model holds what has no value in double precision.
-    """
+    """Make every float of 16 or 32 bits a double, in place, or raise ModelError."""
     _widen_graph(model.graph)
     for function in model.functions:
         _widen_nodes(function.node)

@@ -85,10 +85,7 @@ def check_output(
     rounding: Rounding = Rounding.FLOAT,
     slices: Mapping[str, tuple[int, int]] | None = None,
 ) -> OutputCheck:
-    """Compare an output with its reference, both in the model's element type.
-
-    `rounding` is the coarsest inside the model, `slices` name parts of the last axis.
-    """
+    """Compare an output with its reference, given the model's coarsest rounding and its slices."""
     kind = "float" if is_float(expected.dtype) else expected.dtype.kind
     tolerance = tolerance_of(expected.dtype, rounding)
     if found.shape != expected.shape:

@@ -57,10 +57,7 @@ class Reference:
         return self._session.name
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs by name, for feeds in the model's element types.
-
-        Raises ModelError if the model cannot be run.
-        """
+        """Return outputs by name for feeds in the model's types, or raise ModelError."""
         if not self.why_not:
             try:
                 return self._session.run(feeds)

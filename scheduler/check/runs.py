@@ -131,10 +131,7 @@ def unchanged(runs: Sequence[Run], constant: Sequence[str]) -> list[str]:
 def judged(
     runs: Sequence[Run], subject: Subject, arbiter: Arbiter
 ) -> tuple[list[OutputCheck], list[OutputCheck]]:
-    """Return the worst comparison of each output, and of each output slice, worst first.
-
-    The arbiter is asked where a program and its reference differ.
-    """
+    """Return the worst comparison of each output and slice; the arbiter settles differences."""
     slices = subject.imported.metadata.output_slices
     outputs: dict[str, OutputCheck] = {}
     parts: dict[str, OutputCheck] = {}

@@ -97,10 +97,7 @@ def _constant_nodes(model: OnnxModel) -> Iterator[Array]:
 def special_floats(
     kind: Kind, shape: Sequence[int], units: Sequence[float], rng: np.random.Generator
 ) -> Array:
-    """Return float64 values of a kind, to be rounded to the type of an input.
-
-    Of GRID each row has one of the units, see `units_of`.
-    """
+    """Return float64 values of a kind; each row of GRID has one of the units, see `units_of`."""
     noise = rng.standard_normal(tuple(shape))
     if kind is Kind.GRID:
         rows = (*shape[:-1], 1) if len(shape) > 1 else tuple(shape)
@@ -270,10 +267,7 @@ class Roles:
 
 
 def integer_roles(model: OnnxModel, shapes: Mapping[str, Shape]) -> Roles:
-    """Return which integer inputs are indices, and which are divisors.
-
-    Only the main graph is looked at: what goes into the bodies of loops keeps small values.
-    """
+    """Return which integer inputs of the main graph are indices, and which are divisors."""
     integers = {v.name for v in model.inputs if _is_integer(v)}
     if not integers:
         return Roles({}, frozenset())

@@ -155,10 +155,7 @@ Seen = tuple[str, Arrays, Arrays]
 
 
 def round_trip(compiled: CompiledModel, device: Device, seen: Iterable[Seen]) -> list[str]:
-    """Return what differs after the artifact went through a temporary file, one sentence each.
-
-    `seen` are in the order in which they were run after a reset.
-    """
+    """Return what differs after writing and loading, for `seen` in order after a reset."""
     with tempfile.TemporaryDirectory(prefix="modeld-verify-") as directory:
         path = Path(directory) / "model.pkl"
         compiled.write(path)

@@ -23,10 +23,7 @@ logger = logging.getLogger("scheduler")
 
 
 def report(manifest: Mapping[str, Any], plans: Mapping[str, Schedule], flags: Flags) -> None:
-    """Log what DEBUG asks for and write the page that VIZ asks for; nothing if both are off.
-
-    Raises OSError if the page cannot be written.
-    """
+    """Log what DEBUG asks for and write the page of VIZ; raise OSError if that fails."""
     if not flags.is_watched:
         return
     _make_visible()

@@ -123,10 +123,7 @@ def _one_line(text: str) -> str:
 
 
 def pretty_body(body: Body, label: Callable[[Node], str] | None = None) -> str:
-    """Return what one iteration of a kernel computes, before its loops are placed and merged.
-
-    `label` names the buffers and stored nodes it reads; they are numbers by default.
-    """
+    """Return what an iteration computes, before placing; `label` names what it reads."""
     return _BodyText(label or Names()).text(body)
 
 

@@ -35,10 +35,7 @@ _WORD: Final = re.compile(r"([a-z])([1-9][0-9]{0,3})")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to run the loops of a kernel; 0 is what the heuristic takes.
-
-    Raises ValueError if a field is out of range, or the code would be too large.
-    """
+    """One way to run loops; 0 leaves the heuristic. Raises ValueError for impossible fields."""
 
     vectors: int = 0  # vectors of the register tile; of a step of a kernel that streams
     rows: int = 0  # its rows

@@ -15,10 +15,7 @@ MAX_OPERATIONS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one kernel may need.
-
-    Raises SchedulerError if a single operation could not be computed within these.
-    """
+    """What one kernel may need; raises SchedulerError if one operation needs more."""
 
     target: str  # name of the row
     buffers: int  # buffers that are arguments; results count

@@ -95,10 +95,7 @@ EMPTY: Final = TunedTable()
 
 
 def parse_table(text: str) -> TunedTable:
-    """Return the table of a file's text.
-
-    Raises TableError if it is none; the message names the first thing that is wrong.
-    """
+    """Return the table of a file's text; a TableError names the first mistake."""
     if len(text) > MAX_BYTES:
         raise TableError(f"expected at most {MAX_BYTES} characters")
     try:
@@ -156,10 +153,7 @@ def read_table(path: Path) -> TunedTable:
 
 
 def write_table(path: Path, table: TunedTable) -> None:
-    """Write a table beside its place and rename it; its directory is made private if missing.
-
-    Raises OSError if it cannot be written.
-    """
+    """Write a table atomically; make its directory private if missing. Raises OSError."""
     write_whole(path, table.text().encode())
 
 

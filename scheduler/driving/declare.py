@@ -159,10 +159,7 @@ def check_rules(table: Table, known: RuleTable = RULES) -> dict[str, Any]:
 
 
 def make_rules(said: Mapping[str, Any], table: Table) -> Rules:
-    """Return complete rules.
-
-    Raises ModelError if a rule is missing; the error is worded for `table`.
-    """
+    """Return complete rules, or raise a ModelError worded for `table`."""
     complete = {**OPTIONAL_RULES, **said}
     action = complete.get("action", {})
     for key in RULES:

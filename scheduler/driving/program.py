@@ -106,10 +106,7 @@ def driving_entries(
 
 
 def prepare_graph(interface: Interface, capacity: int, memory: Memory) -> EntryGraph:
-    """Return what only advances the queues of images and desires (after dropped frames).
-
-    Raises ModelError if there are no such queues.
-    """
+    """Return what only advances image and desire queues; raise ModelError without them."""
     if not memory.images or memory.desire is None:
         raise ModelError(
             f'interface {interface.name}: drop policy "skip" needs queues of images and desires on '

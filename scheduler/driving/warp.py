@@ -66,10 +66,7 @@ def model_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -
 
 
 def luma_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -> Tensor:
-    """Return the driver monitoring model's view, (960, 1440) uint8, from the luma plane alone.
-
-    The frame, transform, geometry and mode are as for `model_image`.
-    """
+    """Return the monitoring model's view of luma, (960, 1440) uint8; see `model_image`."""
     return _luma(frame, transform, geometry, mode, MONITORING_WIDTH, MONITORING_HEIGHT)
 
 

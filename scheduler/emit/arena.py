@@ -33,10 +33,7 @@ def image_nodes(kernels: Sequence[LoweredKernel]) -> dict[Node, Image]:
 
 
 def share_images(images: Mapping[Node, Image], lives: Mapping[Node, Lifetime]) -> dict[Node, Node]:
-    """Return for each image the one whose memory it takes, itself if it has its own.
-
-    Images are in the order in which they are written.
-    """
+    """Return image -> the one whose memory it takes, or itself; images in order of writing."""
     owner: dict[Node, Node] = {}
     pool: dict[tuple[Image, str], list[tuple[Node, int]]] = {}
     for node, image in images.items():

@@ -44,10 +44,7 @@ def index_of(ranges: Sequence[Atom]) -> Index:
 
 
 def value_at(node: Node, index: Index) -> Ix | None:
-    """Return the value of a tensor at an index if it is an integer expression of it.
-
-    Floats must be integers that every step keeps exact.
-    """
+    """Return a tensor's value at an index as an integer expression, if all steps keep it exact."""
     done: dict[_Key, Ix] = {}
     for key in post_order((node, index), lambda k: _sources(*k) or (), done):
         needed = _sources(*key)

@@ -265,10 +265,7 @@ class CustomKernel:
             raise ModelError(f"{self._where}: names in{unknown[0]}, but is given {given}")
 
     def evaluate(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        """Return the outputs as the reference computes them.
-
-        Raises ModelError if there is no reference, or what it returns does not fit `outputs`.
-        """
+        """Return the reference's outputs; raise ModelError if none, or they do not fit."""
         if self.reference is None:
             raise ModelError(
                 f"{self._where}: the interpreter cannot run OpenCL C; give reference=, a numpy "

@@ -71,10 +71,7 @@ _BY_NAME = {d.name: d for d in ALL}
 
 
 def from_numpy(dtype: Any) -> DType:
-    """Return the DType of a numpy dtype (or of anything `np.dtype` accepts).
-
-    Raises ModelError if the type has no counterpart here (strings, complex numbers).
-    """
+    """Return the DType of a numpy dtype; raise ModelError for strings and complex numbers."""
     name = np.dtype(dtype).name
     if name not in _BY_NAME:
         raise ModelError(

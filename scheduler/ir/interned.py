@@ -1,7 +1,4 @@
-"""Interning tables map a structure to its one object and forget it with its last user.
-
-They do what WeakValueDictionary does, with less work for each of ten thousands of objects.
-"""
+"""Interning tables map a structure to its one object and forget it with its last user."""
 
 from __future__ import annotations
 

@@ -90,10 +90,7 @@ class Node:
 
 
 def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> Node:
-    """Return the node of this structure, making it on first use.
-
-    Raises VerifyError if shapes or types of the sources do not fit the op.
-    """
+    """Return the one node of this structure; raise VerifyError if sources do not fit the op."""
     # -0.0 == 0.0 == 0 == False and nan != nan: constants and fills are told apart by their text.
     told: Any = arg
     if op is Op.CONST:
@@ -130,10 +127,7 @@ def const(value: float | int | bool, dtype: DType) -> Node:
 
 
 def alu(op: Op, *src: Node) -> Node:
-    """Return an elementwise node; comparisons give bool, WHERE the type of its branches.
-
-    Raises VerifyError if operand types differ.
-    """
+    """Return an elementwise node (comparisons give bool), or raise VerifyError if types differ."""
     values = src[1:] if op is Op.WHERE else src
     if len({s.dtype for s in values}) != 1:
         raise VerifyError(f"{op.name}: operands must have one type, found {[s.dtype for s in src]}")

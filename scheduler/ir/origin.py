@@ -33,10 +33,7 @@ class Origins:
         return (launch.arg.name,)
 
     def name(self, roots: Iterable[Node], names: Names) -> None:
-        """Give names (() for inputs) to everything below `roots` that has no entry yet.
-
-        What is below an entry has one itself, so the walk ends there.
-        """
+        """Name (() for inputs) all below `roots` that has no entry; below an entry all have one."""
         stack = list(roots)
         while stack:
             node = stack.pop()

@@ -31,10 +31,7 @@ class Rewriter:
     hits: Counter[str] = field(default_factory=Counter)  # how often each rule fired
 
     def __call__(self, roots: Sequence[Node]) -> dict[Node, Node]:
-        """Return old node -> new node for everything reachable from `roots`.
-
-        Raises SchedulerError if rules undo each other.
-        """
+        """Return old node -> new node; raise SchedulerError if rules undo each other."""
         table: dict[Op, list[Rule]] = {}
         for rule in self.rules:
             for op in rule.ops:

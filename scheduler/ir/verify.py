@@ -30,10 +30,7 @@ _NOT_BOOL = frozenset({Op.NEG, Op.SUB})
 
 
 def verify(roots: Sequence[Node], after: str = "", origins: Origins | None = None) -> None:
-    """Check a graph of outputs and state writes.
-
-    Raises VerifyError with the node, the rule, and the pass (`after`) that made the graph.
-    """
+    """Check a graph, or raise VerifyError with node, rule and the pass (`after`) that made it."""
     states: dict[Node, Node] = {}
     for node in toposort(roots):
         problem = _check_arity(node) or _check_types(node) or _check_words(node)

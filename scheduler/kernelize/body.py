@@ -335,10 +335,7 @@ def _as_index(value: Node) -> Ix | None:
 
 
 def build_body(region: Region, plan: Realized) -> Body:
-    """Return the loop nest of a region; stored nodes of the plan become LOADs.
-
-    Raises LoweringError if the body is not a single value (an internal error).
-    """
+    """Return a region's loop nest, with LOADs of stored nodes; LoweringError is internal."""
     builder = _Builder(region, plan)
     value = builder.build(region.root, region.index)
     if value.shape != ():

@@ -147,10 +147,7 @@ def name_of(kernel: Kernel) -> str:
 
 
 def overwritable(kernel: Kernel) -> tuple[Node, ...]:
-    """Return what a kernel reads only where it writes, outside loops that may read it again.
-
-    Lowering checks whether layouts and blocks allow it.
-    """
+    """Return what is read only where it is written; lowering checks layouts and blocks."""
     if len(kernel.bodies) != 1 or len(kernel.bodies[0].stores) > 1:
         return ()
     (store,) = kernel.bodies[0].stores

@@ -85,10 +85,7 @@ def merge(first: Body, second: Body) -> Merged | None:
 
 
 def _computed_at(store: Store, access: Access) -> Node:
-    """Return another element that a store writes, computed again.
-
-    Raises _UnfitError if it is masked, expensive, or not computed element by element.
-    """
+    """Return another element of a store, or raise _UnfitError if masked or expensive."""
     nodes = scalar_nodes(store.value)
     cost = sum(COST.get(n.op, 1) for n in nodes if n.op in ELEMENTWISE)
     if access.valid != () or cost > MAX_COST_AGAIN or any(n.op in LOOPS for n in nodes):

@@ -64,10 +64,7 @@ class ImageTensor:
     columns: tuple[int, ...]
 
     def at(self, index: tuple[Ix, ...], lane: Atom) -> Texel | None:
-        """Return the texel of an access; None where it crosses texels, or its component is unknown.
-
-        `index` is the logical index of the first element where `lane` moves it.
-        """
+        """Return the texel of an element that `lane` moves; None if it crosses or is unknown."""
         inner = _quarter(index[self.columns[-1]], lane)
         if inner is not None:
             parts = [index[a] for a in self.columns[:-1]] + [inner[0]]

@@ -52,10 +52,7 @@ class Axis:
         return self.unroll * self.lanes
 
     def starts(self) -> NDArray[np.int64]:
-        """Return where each vector starts, over (outer, unroll).
-
-        The last block overlaps the one before; where there is one block only, its last vectors do.
-        """
+        """Return where vectors start, over (outer, unroll); the last block or vectors overlap."""
         size, inside = self.atom.size, np.arange(self.unroll) * self.lanes
         if self.outer == 1:
             return np.minimum(inside, max(0, size - self.lanes))[None]

@@ -150,10 +150,7 @@ def looped(body: PlacedBody) -> list[Node]:
 def merge_ranges(
     body: PlacedBody, vector: Atom | None, outside: Collection[Atom] = ()
 ) -> tuple[PlacedBody, Atom | None]:
-    """Merge neighbouring loops that move together; return the body and what `vector` became.
-
-    Ranges that are `outside` do not merge with others.
-    """
+    """Merge loops that move together, none `outside`; return the body and what `vector` became."""
     again = True
     while again:
         again = False

@@ -40,10 +40,7 @@ class ModelProgram:
     folded: bool  # no output depends on a live input: the answer was found while compiling
 
     def run(self, arrays: Mapping[str, Array]) -> tuple[Array, ...]:
-        """Return the outputs for arrays by input name, checked by `named_arrays`.
-
-        Raises RuntimeFault if the device failed.
-        """
+        """Return the outputs for checked arrays by name; raise RuntimeFault if the device fails."""
         if self.program is None:
             found: Mapping[str, Array] = {}
         else:

@@ -25,10 +25,7 @@ class Binding:
     """
 
     def __init__(self, model: OnnxModel, sizes: dict[str, int]) -> None:
-        """Check names ("INPUT:AXIS" for a dimension without one) and sizes.
-
-        Raises ModelError if a size is negative, or no input has such a dimension.
-        """
+        """Check names ("INPUT:AXIS" for unnamed dimensions) and sizes, or raise ModelError."""
         self.notes: list[str] = []
         self._model = model
         self._sizes = sizes
@@ -63,10 +60,7 @@ class Binding:
         ]
 
     def tensor(self, value: onnx.ValueInfoProto, given: Tensor | None) -> Tensor:
-        """Return the Tensor of an input: the given one, or a new one.
-
-        Raises ModelError if the Tensor does not fit, or there is none of such a type.
-        """
+        """Return an input's Tensor, given or new; raise ModelError if it does not fit."""
         where = f'{self._model.name}: input "{printable(value.name)}"'
         shape, dtype = declared(value, where)
         if given is None:
@@ -111,10 +105,7 @@ def open_names(model: OnnxModel) -> set[str]:
 
 
 def declared(value: onnx.ValueInfoProto, where: str) -> tuple[Declared, DType]:
-    """Return (name, size) per axis, size None if symbolic, and the type an input is stored in.
-
-    Raises ModelError if it is no tensor, or of a type that is not supported.
-    """
+    """Return (name, size) per axis, None if symbolic, and the stored type, or raise ModelError."""
     kind = value.type.tensor_type
     if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
         raise ModelError(f"{where}: expected a tensor with a declared number of axes")

@@ -85,10 +85,7 @@ class NodeContext:
         return found
 
     def value(self, index: int) -> Value:
-        """Return input `index`, a Tensor or an array.
-
-        Raise ModelError for no input or a sequence.
-        """
+        """Return input `index`, a Tensor or an array; raise ModelError for another."""
         found = self._given(index)
         if not self.wide or found.dtype not in (dt.float16, np.float16):
             return found
@@ -219,10 +216,7 @@ def normal_axis(axis: int, ndim: int) -> int:
 
 
 def normal_axes(axes: Sequence[int], ndim: int) -> list[int]:
-    """Return non-negative, distinct axes in the given order.
-
-    Raises ModelError if an axis is out of range or named twice.
-    """
+    """Return non-negative, distinct axes in the given order, or raise ModelError."""
     normal = [normal_axis(a, ndim) for a in axes]
     if len(set(normal)) != len(normal):
         raise ModelError(f"axes {list(axes)} name an axis twice")
@@ -235,10 +229,7 @@ Translator = Callable[[NodeContext], AnyValue | Sequence[AnyValue]]
 
 
 def rounds_once(translator: Translator) -> Translator:
-    """Return the translator of an operator of several operations, which rounds halves once.
-
-    Its floating-point results have the type of the first input.
-    """
+    """Return a translator that rounds halves once, to the type of the first input."""
 
     def translate(ctx: NodeContext) -> AnyValue | Sequence[AnyValue]:
         if not is_half(ctx.any_value(0)):

@@ -256,10 +256,7 @@ def carried(code: int) -> CarriedType | None:
 
 
 def graph_dtype(code: int) -> DType:
-    """Return the type in which values of an ONNX element type are computed.
-
-    Raises ModelError if it has no counterpart (strings, complex numbers).
-    """
+    """Return the type in which an ONNX element type is computed, or raise ModelError."""
     kind = CARRIED.get(code)
     if kind is not None:
         return kind.carrier
@@ -270,10 +267,7 @@ def graph_dtype(code: int) -> DType:
 
 
 def storage_dtype(code: int) -> DType:
-    """Return the type in which values of an ONNX element type enter and leave a program.
-
-    Raises ModelError if the type has no counterpart.
-    """
+    """Return the type of an ONNX element type outside of a program, or raise ModelError."""
     kind = CARRIED.get(code)
     return graph_dtype(code) if kind is None else kind.storage
 

@@ -94,10 +94,7 @@ def _is_product(node: Node) -> bool:
 def evaluate_reference(
     node: onnx.NodeProto, inputs: Sequence[Value | None], opset: int
 ) -> list[Value]:
-    """Compute a node of the default domain, all inputs of which are known, with numpy.
-
-    Raises ModelError if an input depends on run-time data, or the evaluator fails.
-    """
+    """Compute a node of known inputs with numpy, or raise ModelError."""
     # Loads slowly and is rarely needed.
     from onnx.reference import ReferenceEvaluator
 

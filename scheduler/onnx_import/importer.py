@@ -179,10 +179,7 @@ def walk(
 
 
 def metadata_of(model: OnnxModel, outputs: Mapping[str, Tensor]) -> ModelMetadata:
-    """Return what a model says about itself.
-
-    Raises ModelError if its output slices are unreadable, or do not fit the outputs.
-    """
+    """Return a model's metadata; raise ModelError if output slices do not fit the outputs."""
     width = sliced_width({name: tensor.shape for name, tensor in outputs.items()})
     return parse_metadata(model.metadata_props, width, model.name)
 

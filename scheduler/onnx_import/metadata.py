@@ -78,19 +78,13 @@ def parse_metadata(props: Mapping[str, str], width: int | None, where: str) -> M
 
 
 def sliced_width(shapes: Mapping[str, Sequence[int]]) -> int | None:
-    """Return the width that output slices refer to, None if no output is the one they cut.
-
-    A single output is cut; of several the one called "outputs".
-    """
+    """Return the width of the only output, or of the one called "outputs"; else None."""
     only = next(iter(shapes.values())) if len(shapes) == 1 else shapes.get(SLICED_OUTPUT, ())
     return only[-1] if only else None
 
 
 def load_slices(text: str, where: str) -> dict[str, slice]:
-    """Decode base64 text of a pickled dict name -> slice, running nothing of it.
-
-    Raises ModelError if the text is no base64, or the pickle holds anything else.
-    """
+    """Decode base64 of a pickled dict name -> slice, running nothing, or raise ModelError."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

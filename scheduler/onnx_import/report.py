@@ -1,7 +1,4 @@
-"""The report on a model: operators, sizes, arithmetic work, problems and their reasons.
-
-`report` costs what an import costs; it works on models that cannot be compiled.
-"""
+"""The report on a model: operators, sizes, arithmetic work, problems and their reasons."""
 
 from __future__ import annotations
 
@@ -240,10 +237,7 @@ class ModelReport:
 
 
 def report(model: OnnxModel, bind: Mapping[str, int] | None = None) -> ModelReport:
-    """Return what is in a model, with sizes of symbolic dimensions as for `import_model`.
-
-    Raises ModelError if a name in `bind` is none of a dimension.
-    """
+    """Return what is in a model; `bind` is as for `import_model`, and raises ModelError."""
     found = probe(model, bind)
     graph = model.proto.graph
     types: Counter[str] = Counter()

@@ -26,10 +26,7 @@ Array = NDArray[Any]
 
 
 def specialise(model: OnnxModel, values: Mapping[str, Array]) -> OnnxModel:
-    """Return a model that has the inputs named here no more; their values have the declared types.
-
-    Raises ModelError if there is no such input.
-    """
+    """Return a model without the named inputs (or ModelError); values have the declared types."""
     names = [value.name for value in model.inputs]
     unknown = sorted(set(values) - set(names))
     if unknown:

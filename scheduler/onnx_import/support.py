@@ -87,10 +87,7 @@ def _version(versions: Sequence[int], opset: int) -> int:
 
 
 def instantiate(function: onnx.FunctionProto, node: onnx.NodeProto, opset: int) -> Body:
-    """Return the body of a function as one call of it (a node) needs it.
-
-    The caller's opset is for functions that do not say theirs.
-    """
+    """Return a function's body for one call; it may say its opset, else it has the caller's."""
     given = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.attribute}
     versions = [o.version for o in function.opset_import if o.domain in DEFAULT_DOMAINS]
     return Body(
@@ -207,10 +204,7 @@ class _Search:
 
 
 def check_supported(*models: OnnxModel, known: Collection[str] = ()) -> None:
-    """Refuse models with nodes that cannot be translated; `known` names inputs of known values.
-
-    The UnsupportedOpError names every such operator, its nodes and what comes nearest.
-    """
+    """Refuse models by an UnsupportedOpError with all untranslatable nodes; `known` are inputs."""
     found = [text for model in models if (text := _unsupported_text(model, known))]
     if found:
         raise UnsupportedOpError(f"{'; '.join(found)}; replace them and export again")

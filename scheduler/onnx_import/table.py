@@ -1,7 +1,4 @@
-"""The table of supported operators: ONNX op type -> translator, sorted by theme.
-
-A translator gets a NodeContext, with the opset, and returns the node's output or a list of them.
-"""
+"""The table of supported operators: ONNX op type -> translator, sorted by theme."""
 
 from __future__ import annotations
 

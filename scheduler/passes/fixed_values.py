@@ -25,10 +25,7 @@ _KEEPS = MOVEMENT | {Op.CONTIGUOUS, Op.GATHER}
 
 
 def fixed_values(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with fixed values.
-
-    Raises SchedulerError for a float64 function of the device's library.
-    """
+    """Return old node -> new node, or raise SchedulerError for a library function of float64."""
     order = toposort(roots)
     new = unchanged(order)
     for node in order:

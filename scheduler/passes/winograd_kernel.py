@@ -201,10 +201,7 @@ def _cycles(shape: Shape, blocks: Blocks, spec: DeviceSpec) -> float:
 
 
 def transformed(weight: Array, blocks: Blocks) -> Array:
-    """Return U as the kernel reads it: float32 (panels, 16, depth, channels of a panel).
-
-    The weight is (outputs, depth, 3, 3).
-    """
+    """Return U, float32 (panels, 16, depth, channels of a panel), from (outputs, depth, 3, 3)."""
     outputs, depth = weight.shape[:2]
     wide = np.einsum("ai,ocij,bj->aboc", G, weight.astype(np.float64), G)
     # The panel is outermost: an item walks its weights in the order in which they are stored.

@@ -127,10 +127,7 @@ class Emitter:
         return max((self._depths[a] for a in ixs.leaves(ix)), default=0)
 
     def index(self, ix: Ix) -> str:
-        """Return the C expression of an index; divisions and remainders become variables.
-
-        Raises LoweringError if a step of it may be more than an int holds.
-        """
+        """Return the C expression of an index; raise LoweringError if a step exceeds int."""
         parts = []
         low = high = 0
         for atom, factor in ix.terms:

@@ -135,10 +135,7 @@ def cast(code: str, source: DType, target: DType, lanes: int) -> str:
 
 
 def operation(node: Node, src: list[str], lanes: int) -> str:
-    """Return the expression of an elementwise node over operands that all have `lanes` lanes.
-
-    Raises LoweringError if the op has no rendering, or computes in halves (an internal error).
-    """
+    """Return an elementwise node's expression over `lanes` lanes; LoweringError is internal."""
     op, kind = node.op, node.src[-1].dtype
     if node.dtype is dt.float16 and rounds(node):
         raise LoweringError(f"{op.name}: halves are not computed in; the pass halves widens them")
@@ -261,10 +258,7 @@ def _conversion(node: Node, code: str, lanes: int) -> str:
 
 
 def load(pointer: str, offset: str, dtype: DType, lanes: int, *, aligned: bool = False) -> str:
-    """Return a load of consecutive elements into a register.
-
-    `aligned`: at a multiple of their size, on a device that is no host's processor.
-    """
+    """Return a load of consecutive elements; `aligned` ones are at a multiple of their size."""
     whole = "WHOLE_" if aligned and lanes > 1 else ""
     if dtype is dt.float16:
         return f"M_LOAD_HALF_{whole}{lanes}({pointer} + ({offset}))"

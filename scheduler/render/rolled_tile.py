@@ -53,10 +53,7 @@ def roll(
     axes: Sequence[Axis],
     instances: Sequence[Instance],
 ) -> Instance:
-    """Put accumulators into arrays, open loops over the tile, and return the coordinate in them.
-
-    Instances are in the order of the axes, the last fastest.
-    """
+    """Put accumulators (last axis fastest) into arrays, open loops; return the coordinate there."""
     nodes = dict.fromkeys(n for v in values for n in scalar_nodes(v, into_reductions=False))
     arrays = [
         (node, *_array(loops, node, instances))

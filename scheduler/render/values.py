@@ -99,10 +99,7 @@ class Values:
                 instance.mapping[atom] = self._runtime_index(atom, value)
 
     def value(self, node: Node, instance: Instance) -> Val:
-        """Return the value of an evaluated node.
-
-        Raises LoweringError if it was not evaluated (an internal error).
-        """
+        """Return the value of an evaluated node; raise LoweringError (internal) for others."""
         if node.op is Op.CONST:
             return Val(cl.literal(node.arg, node.dtype), vector=False, depth=0)
         found = self.e.lookup(self.key(node, instance))

@@ -116,10 +116,7 @@ class TensorCore:
 
     @classmethod
     def variable(cls, name: str, low: int, high: int, value: int) -> Self:
-        """Return a bound scalar (int32): an argument of kernels, never a size.
-
-        Raises ModelError if the value is outside [low, high].
-        """
+        """Return a bound scalar (int32) in [low, high], else ModelError: never a size."""
         if not low <= value <= high:
             raise ModelError(f'variable "{name}": {value} is outside [{low}, {high}]; bind another')
         data = np.asarray(value, np.int32)
@@ -208,10 +205,7 @@ class TensorCore:
         return self.as_half() if dtype is dt.float16 else self.cast(dtype)
 
     def bitcast(self, dtype: DType | Any) -> Self:
-        """Reinterpret the bits as a type of the same width.
-
-        Raises ModelError if the widths differ.
-        """
+        """Reinterpret the bits as a type of the same width, or raise ModelError."""
         dtype = as_dtype(dtype)
         if dtype is self.dtype:
             return self

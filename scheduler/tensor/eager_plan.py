@@ -80,10 +80,7 @@ def needs_kernel(node: Node) -> bool:
 
 
 def make_plan(roots: Sequence[Node], flags: Flags) -> EagerPlan:
-    """Return what computing some values takes, simplified as flags say.
-
-    Raises ModelError if buffers of several devices are mixed, or a buffer is assigned twice.
-    """
+    """Return what computing values takes; raise ModelError for two devices or assignments."""
     plan = EagerPlan(simplify(roots, flags))
     bases = dict.fromkeys(base_of(plan.canonical[r]) for r in roots)
     wanted = [b for b in bases if needs_kernel(b)]

@@ -27,20 +27,14 @@ class TensorShape(TensorCore):
     __slots__ = ()
 
     def axes(self, axis: Axis) -> tuple[int, ...]:
-        """Return axes as a sorted tuple of non-negative ints; None means all.
-
-        Raises TensorIndexError if there is no such axis.
-        """
+        """Return axes (None: all) as sorted non-negative ints, or raise TensorIndexError."""
         if axis is None:
             return tuple(range(self.ndim))
         given = axis if isinstance(axis, Sequence) else (axis,)
         return tuple(sorted({axis_of(a, self.ndim) for a in given}))
 
     def reshape(self, *shape: int | Sequence[int]) -> Self:
-        """Return the same elements in another shape; one -1 is inferred.
-
-        Raises ModelError if the element counts differ.
-        """
+        """Return as many elements in another shape (one -1 is inferred), or raise ModelError."""
         target = list(shape_of(shape))
         if target.count(-1) == 1:
             rest = prod(s for s in target if s != -1)
@@ -85,10 +79,7 @@ class TensorShape(TensorCore):
         return self.broadcast_to(target)
 
     def broadcast_to(self, shape: Shape) -> Self:
-        """Repeat to a shape by numpy's rules: leading axes are added.
-
-        Raises ModelError if the shapes are incompatible.
-        """
+        """Repeat to a shape by numpy's rules (leading axes added), or raise ModelError."""
         if shape == self.shape:
             return self
         missing = len(shape) - self.ndim
@@ -110,10 +101,7 @@ class TensorShape(TensorCore):
         return self.of(make(Op.PAD, self.dtype, (inner.node,), (widths, fill)))
 
     def shrink(self, bounds: Pairs) -> Self:
-        """Keep [begin, end) of each axis.
-
-        Raises TensorIndexError if a range reaches outside of its axis.
-        """
+        """Keep [begin, end) of each axis; raise TensorIndexError if one reaches outside."""
         if len(bounds) != self.ndim or any(
             not 0 <= b <= e <= s for (b, e), s in zip(bounds, self.shape, strict=False)
         ):
@@ -238,10 +226,7 @@ class TensorShape(TensorCore):
 
 
 def full_key(key: Any, ndim: int) -> list[Any]:
-    """Return an index for every axis: Ellipsis and missing ones are filled in.
-
-    Raises TensorIndexError if there are more indices than axes.
-    """
+    """Return an index for every axis, or raise TensorIndexError if there are too many."""
     items = list(key) if isinstance(key, tuple) else [key]
     used = sum(1 for k in items if k is not None and k is not Ellipsis)
     if used > ndim:
@@ -314,10 +299,7 @@ def _compare(row: Node, value: int) -> Node:
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...]) -> Shape:
-    """Return the shape given either as one sequence or as several ints.
-
-    Raises ModelError if a size is a tensor: shapes are fixed when a graph is built.
-    """
+    """Return a shape given as a sequence or as ints; raise ModelError for tensors."""
     sizes: Any = shape
     if len(shape) == 1 and isinstance(shape[0], Sequence | np.ndarray):
         sizes = shape[0]

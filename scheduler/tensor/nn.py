@@ -82,10 +82,7 @@ class TensorNeural(TensorPower):
 
     @rounds_once
     def matmul(self, other: Self | NDArray[Any]) -> Self:
-        """Multiply matrices with numpy's rules for 1-D and batched operands.
-
-        Raises ModelError if the inner sizes differ, or an operand has no axes.
-        """
+        """Multiply matrices by numpy's rules, or raise ModelError if inner sizes differ."""
         other = self.operand(other)
         if not self.shape or not other.shape:
             raise ModelError(

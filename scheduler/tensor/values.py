@@ -169,10 +169,7 @@ class TensorValues(TensorAssign):
         return running.values_of(self.node)
 
     def item(self) -> Any:
-        """Return the value of a tensor of one element as a Python scalar.
-
-        Raises ModelError if there is not exactly one.
-        """
+        """Return the only element as a Python scalar; raise ModelError if there are others."""
         if self.size != 1:
             raise ModelError(f"item: expected one element, found {self!r}")
         return self.numpy().item()

@@ -60,10 +60,7 @@ class Job:
         )
 
     def render(self, choice: Choice) -> KernelCode:
-        """Return the code of a choice.
-
-        Raises LoweringError if with these loops an image would have to be a buffer.
-        """
+        """Return a choice's code; raise LoweringError if an image would be a buffer."""
         images = None if self.nest.images is None else self.nest.images.anew()
         code = render([replace(self.nest, schedule=self.loops(choice), images=images)])
         if images is not None and images.refused:

@@ -47,10 +47,7 @@ def write_page(
     tables: Mapping[str, PageTable] | None = None,
     times: Mapping[str, LaunchTimes] | None = None,
 ) -> None:
-    """Write the page, whole or not at all; the directory of VIZ=1 is made, others have to exist.
-
-    Arguments are those of `page`. Raises OSError if the file cannot be written.
-    """
+    """Write `page` atomically, and make VIZ=1's directory alone; raise OSError on failure."""
     text = page(manifest, plans, tables, times)
     if Path(path).parent == VIZ_DIRECTORY:
         VIZ_DIRECTORY.mkdir(exist_ok=True)

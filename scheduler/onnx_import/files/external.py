@@ -28,10 +28,7 @@ from scheduler.onnx_import.text import printable
 
 
 class ExternalData:
-    """The files that the tensors of one model refer to; each is mapped once.
-
-    A model that did not come from a file has no directory.
-    """
+    """The files that the tensors of a model refer to; each is mapped once."""
 
     def __init__(self, directory: Path | None, where: str) -> None:
         self._directory = directory
@@ -76,10 +73,7 @@ class ExternalData:
         return data[offset : offset + length]
 
     def array_of(self, tensor: TensorProto) -> NDArray[Any] | None:
-        """Return an external tensor as a read-only array over the file; None if it is packed.
-
-        Raises ModelError as `bytes_of` does.
-        """
+        """Return a read-only array over the file, None if packed; raise as `bytes_of` does."""
         label = f'{self._where}: tensor "{printable(tensor.name)}"'
         if element_bits(tensor, label) < 8:
             return None
@@ -90,10 +84,7 @@ class ExternalData:
         return array if array.flags.aligned else array.copy()
 
     def read_into(self, tensor: TensorProto) -> None:
-        """Put the bytes of an external tensor into it; it then refers to no file.
-
-        Raises ModelError as `bytes_of` does, or if too much was put into the model.
-        """
+        """Put a tensor's external bytes into it; raise as `bytes_of` does, or for too many."""
         data = self.bytes_of(tensor)
         self._copied += len(data)
         # One protobuf message holds what is copied, and has a limit of its own.

@@ -29,10 +29,7 @@ _WIDE |= {onnx.TensorProto.DOUBLE: 8, onnx.TensorProto.INT64: 8, onnx.TensorProt
 
 
 def check_text(model: onnx.ModelProto, where: str) -> None:
-    """Refuse names that are not text, which everything later would stumble over.
-
-    Raises ModelError if there is one, or if graphs are nested too deep.
-    """
+    """Refuse names that are not text, and graphs nested too deep, by ModelError."""
     texts: list[object] = [t for o in model.opset_import for t in (o.domain,)]
     for function in model.functions:
         texts += (function.name, function.domain, *function.input, *function.output)
@@ -107,10 +104,7 @@ def check_graphs(model: onnx.ModelProto, where: str) -> list[str]:
 
 
 def check_ports(graph: onnx.GraphProto, where: str) -> None:
-    """Check the inputs and outputs of a model: names, number, declared sizes.
-
-    Raises ModelError if one is named twice or not at all, there are too many, or one is too large.
-    """
+    """Check names, number and declared sizes of inputs and outputs, or raise ModelError."""
     if not graph.output:
         raise ModelError(f"{where}: the model has no outputs, so there is nothing to compute")
     for kind, values in (("input", graph.input), ("output", graph.output)):

@@ -81,20 +81,14 @@ def element_bits(tensor: TensorProto, label: str) -> int:
 
 
 def stored_bytes(tensor: TensorProto, label: str) -> int:
-    """Return the bytes that a tensor's shape and type need; nothing is allocated.
-
-    Raises ModelError if the shape is negative or too large, the type unknown.
-    """
+    """Return the bytes that shape and type need, or raise ModelError; nothing is allocated."""
     bits = element_bits(tensor, label)
     check_shape(tensor.dims, -(-bits // 8), label)
     return -(-prod(int(size) for size in tensor.dims) * bits // 8)
 
 
 def tensor_array(tensor: TensorProto, label: str) -> Array:
-    """Return the values of a tensor whose data is inside.
-
-    Raises ModelError if the data is not that of its shape and type.
-    """
+    """Return a tensor's inside data; raise ModelError if shape and type do not fit it."""
     check_tensor(tensor, label)
     try:
         with np.errstate(all="ignore"):

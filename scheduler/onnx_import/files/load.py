@@ -1,7 +1,4 @@
-"""The reading of an ONNX file: protobuf, external data, checks, constants as arrays.
-
-The only way into this package for bytes we did not write.
-"""
+"""The reading of an ONNX file: protobuf, external data, checks, constants as arrays."""
 
 from __future__ import annotations
 
@@ -90,10 +87,7 @@ TARGET_OPSET = 13
 
 
 def upgraded(model: onnx.ModelProto, opset: int, name: str) -> tuple[onnx.ModelProto, str]:
-    """Return a checked model, changed to an opset that translators know, and a note.
-
-    Raises ModelError if onnx cannot convert it.
-    """
+    """Return a model in an opset that translators know, and a note, or raise ModelError."""
     listed = {value.name for value in model.graph.input}
     unlisted = [t for t in model.graph.initializer if t.name not in listed]
     # The converter knows initializers among the inputs only, as in files of that time.

@@ -246,10 +246,7 @@ def _refuse_extras(ctx: NodeContext, past: int) -> None:
 
 
 def quantized_attention(ctx: NodeContext) -> Value:
-    """Translate QAttention: Attention of a quantised x and weight, everything else float32.
-
-    Inputs: x, weight, bias, scales of x and weight, mask, zero points of x and weight.
-    """
+    """Translate QAttention: x, weight, bias, scales of both, mask, zero points of both."""
     _refuse_extras(ctx, past=8)
     left, right = scheme_at(ctx, 3, 6), scheme_at(ctx, 4, 7)
     joined = real_product(left, ctx.tensor(0), right, ctx.tensor(1)) + ctx.tensor(2)

@@ -176,10 +176,7 @@ class _Matrices:
 
 
 def dynamic_quantize_lstm(ctx: NodeContext) -> Sequence[Value]:
-    """Translate DynamicQuantizeLSTM: inputs of LSTM, then scales and zero points of W and R.
-
-    W is (D, I, 4H) and R (D, H, 4H), transposed to LSTM's.
-    """
+    """Translate DynamicQuantizeLSTM: W (D, I, 4H) and R (D, H, 4H) with scales and zero points."""
     size, hidden = ctx.tensor(0).shape[2], ctx.tensor(2).shape[1]
     w, r = _matrices(ctx, 1, (size, 4 * hidden)), _matrices(ctx, 2, (hidden, 4 * hidden))
     gates: list[Callable[[Tensor], Tensor]] = [

@@ -59,10 +59,7 @@ MAX_RANGE = 1 << 24
 
 
 def arange(ctx: NodeContext) -> Value:
-    """Translate Range: its length decides a shape, so all three inputs must be known.
-
-    Halves are computed as float32 (opset 27), so that a step is not lost in a large value.
-    """
+    """Translate Range of known inputs, as it decides a shape; halves are computed as float32."""
     start, limit, step = (
         ctx.const(i, what).reshape(()) for i, what in enumerate(("start", "limit", "delta"))
     )
@@ -119,10 +116,7 @@ def _distances(rows: int, columns: int) -> Tensor:
 
 
 def one_hot(ctx: NodeContext) -> Value:
-    """Translate OneHot: `values` are (off, on); the new axis has `depth` elements.
-
-    Indices outside [-depth, depth) are off everywhere; floats are rounded towards zero.
-    """
+    """Translate OneHot: (off, on); off outside [-depth, depth); floats are rounded towards zero."""
     index, values = ctx.tensor(0), ctx.tensor(2)
     found = ctx.const(1, "depth")
     depth = int(found.item())

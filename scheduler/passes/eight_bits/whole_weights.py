@@ -28,10 +28,7 @@ Singles = NDArray[np.float32]
 
 
 def eight_bit_weight(node: Node) -> Node | None:
-    """Return a float32 weight as numbers of 8 bits times scales, or None if it has no such form.
-
-    Raises SchedulerError for a weight without values.
-    """
+    """Return a float32 weight as numbers of 8 bits times scales, or None if it has no such form."""
     buffer: Buffer = node.arg
     if buffer.data is None:
         raise SchedulerError(f"{buffer}: a weight without values (an internal error)")

@@ -202,10 +202,7 @@ def _copied(roots: Sequence[Node]) -> list[Node]:
 
 
 def decided_by(order: Sequence[Node]) -> list[Node]:
-    """Return the floats by which something is decided.
-
-    Comparisons with 0 need only the sign, and rounding to half twice changes nothing.
-    """
+    """Return floats that decide; signs do not: they survive rounding to half."""
     found: list[Node] = []
     for node in order:
         signs = node.op is Op.LT and any(_scalar(s) == 0 for s in node.src)
