@@ -47,8 +47,7 @@ class CompileOptions(TypedDict, total=False):
     precision: str  # "fp32", or "fp16" for half storage (`scheduler.passes.halves.precision`)
     halves: str  # "wide" (the default) or "exact", see `scheduler.passes.halves.wide_halves`
     numerics: str  # "fast" (the default) or "strict", see `scheduler.passes.canonical_sums`
-    # Device to compile for, see `scheduler.device.targets`; None for this machine's.
-    target: DeviceSpec | None
+    target: DeviceSpec | None  # see `scheduler.device.targets`; None for this machine's
     tables: Tables | None  # measured loops; None for the table that ships for the target
     flags: Flags | None  # of the compiler; None for those of the environment
 
@@ -57,8 +56,7 @@ class CompileOptions(TypedDict, total=False):
 class CompiledModel:
     """A compiled model that is not written yet."""
 
-    # manifest, data: as `runtime.write_artifact` takes them; programs hold no binaries yet.
-    manifest: dict[str, Any]
+    manifest: dict[str, Any]  # manifest, data: for `runtime.write_artifact`, without binaries
     data: bytes
     arena_unplanned: int  # bytes the intermediates of the largest entry would take without reuse
     notes: tuple[str, ...] = ()  # what was assumed about the models, one sentence each

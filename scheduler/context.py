@@ -37,8 +37,7 @@ _SHOWING: Final = frozenset({"debug", "viz", "schedule_cache"})
 class Stages:
     """One graph on its way through the passes."""
 
-    # Name and roots of each stage, the input first.
-    graphs: list[tuple[str, tuple[Node, ...]]] = field(default_factory=list)
+    graphs: list[tuple[str, tuple[Node, ...]]] = field(default_factory=list)  # input first
     origins: Origins = field(default_factory=Origins)  # ONNX names of the nodes of all stages
 
     def add(self, name: str, roots: Sequence[Node], origins: Origins) -> None:

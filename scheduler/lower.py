@@ -56,10 +56,8 @@ class LoweredKernel:
     code: KernelCode
     flops: int  # static estimate
     kind: str  # "contract", "reduce", "map" or "custom"; only a name for people
-    # Its loop nests with the loops chosen for each; a custom kernel has none.
-    nests: tuple[Nest, ...] = ()
-    # Intermediate whose storage the result takes over; the kernel reads it last.
-    in_place_of: Node | None = None
+    nests: tuple[Nest, ...] = ()  # with the loops chosen for each; a custom kernel has none
+    in_place_of: Node | None = None  # whose storage the result takes over; it is read last
 
     @property
     def storage(self) -> tuple[Node, ...]:

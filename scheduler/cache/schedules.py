@@ -55,8 +55,7 @@ class EntryGraph:
 
     outputs: Mapping[str, Node]  # nodes by name
     states: Sequence[Node] = ()  # ASSIGN nodes to perform
-    # Input BUFFER nodes in calling order; None for those the graph reads.
-    inputs: Sequence[Node] | None = None
+    inputs: Sequence[Node] | None = None  # in calling order; None for those the graph reads
     origins: Origins = field(default_factory=Origins)  # ONNX names of the nodes
 
     def roots(self) -> list[tuple[str, Node]]:

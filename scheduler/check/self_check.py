@@ -41,10 +41,8 @@ class Report:
     model: str  # name of what was checked
     reference: str  # the implementation it was compared with, and why not onnxruntime
     seeds: int  # how many sets of standard normals were run
-    # The worst comparison of each output over all seeds, worst first.
-    outputs: tuple[OutputCheck, ...]
-    # The same for each output slice by its own largest value, for information.
-    parts: tuple[OutputCheck, ...]
+    outputs: tuple[OutputCheck, ...]  # the worst comparison of each output, worst first
+    parts: tuple[OutputCheck, ...]  # the same for each output slice by its own largest value
     constant: tuple[str, ...]  # outputs that depend on no input
     unchanged: tuple[str, ...]  # outputs that never changed, neither here nor in the reference
     failures: tuple[str, ...]  # one sentence each; empty if all is well

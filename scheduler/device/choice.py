@@ -44,8 +44,7 @@ class Choice:
     blocks: int = 0  # parts into which rows are cut outside the loop over weights; 1 for none
     lanes: int = 0  # vector width
     outside: int = 0  # 1 runs rows outside weights
-    # 1 leaves the next weights where they are, 2 fetches them before they are needed.
-    prefetch: int = 0
+    prefetch: int = 0  # 1 leaves the next weights where they are, 2 fetches them early
     group: int = 0  # work-items of a work-group, on GPUs
     # 1 keeps work-items of a matrix product apart, 2 to 4 are the tiles in local memory from the
     # largest on, on GPUs.

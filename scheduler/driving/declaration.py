@@ -31,8 +31,7 @@ class Declaration:
 
     name: str | None = None  # of the revision; None where nothing names one
     reason: str = ""  # who names it, for people; "" for nobody
-    # Values that replace those of the revision, as a table `[rules]`.
-    rules: Mapping[str, Any] | None = None
+    rules: Mapping[str, Any] | None = None  # replace those of the revision: a table `[rules]`
     rules_from: str = ""  # file that says so; "" for none
     by_user: bool = False  # whether a person names it, not a known checkpoint
 

@@ -65,12 +65,9 @@ class KnownModel:
 
     facts: ModelFacts  # what it says of itself
     title: str  # for people
-    # That have such a model, newest last; of the same heads if there are any, else of the same
-    # inputs.
-    revisions: tuple[str, ...]
+    revisions: tuple[str, ...]  # that have such a model (same heads, or else inputs), newest last
     inputs: dict[str, str]  # input name -> what it is for, in the order of the file
-    # From the nearest revision, one phrase each; empty if it is that of a revision.
-    differences: tuple[str, ...]
+    differences: tuple[str, ...]  # from the nearest revision, one phrase each
     advice: str  # the command that compiles it
 
     @property

@@ -28,15 +28,11 @@ CURVATURES_INPUT = "prev_desired_curv"
 class Memory:
     """The states of all entry points; zeros at reset."""
 
-    # View -> queue (gap + 1, 6, 128, 256) uint8, oldest first; empty where models take the newest
-    # images only.
-    images: Mapping[str, Tensor]
+    images: Mapping[str, Tensor]  # View -> queue (gap + 1, 6, 128, 256) uint8, oldest first, or {}
     desire: Tensor | None  # (frames, 8) float32, oldest first; None where the model keeps it itself
-    # (frames, *row) float32, oldest first, of the shape of a row of the model's input.
-    features: Tensor | None
+    features: Tensor | None  # (frames, *row) float32, oldest first; rows as the model's input
     curvature: Tensor | None  # same, of past curvatures
-    # ONNX input -> state of its shape and element type, handed on by the model itself.
-    own: Mapping[str, Tensor]
+    own: Mapping[str, Tensor]  # ONNX input -> state that the model itself hands on
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -36,14 +36,11 @@ class RevisionModel:
 
     role: str  # as in `ModelPart`
     images: str  # element type of its images
-    # "name|other name" -> shape; "?" at the end of a key: may be missing.
-    inputs: Mapping[str, tuple[int, ...]]
+    inputs: Mapping[str, tuple[int, ...]]  # "name|other name" -> shape; "?" ends optional keys
     heads: tuple[tuple[str, int], ...]  # (name, width) in the order of the output vector
     pad: int  # values after the last head; -1 where `pad` is the whole output under a second name
-    # ONNX inputs with an output `next_<name>`: name -> (shape, dtype).
-    states: Mapping[str, tuple[tuple[int, ...], str]]
-    # Whether the ONNX says where its heads are; else they are where `heads` says.
-    sliced: bool = True
+    states: Mapping[str, tuple[tuple[int, ...], str]]  # of outputs `next_<name>`: (shape, dtype)
+    sliced: bool = True  # whether the ONNX says where its heads are; else `heads` does
 
     @property
     def width(self) -> int:
@@ -69,8 +66,7 @@ class Revision:
     since: str  # day or month of the first model
     models: tuple[RevisionModel, ...]  # in the order in which they run in a frame
     rules: Rules  # what is declared
-    # Whether it is taken before newer revisions of the same inputs and heads.
-    preferred: bool = False
+    preferred: bool = False  # taken before newer revisions of the same inputs and heads
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,14 +53,12 @@ class Arena:
     """Where intermediates lie."""
 
     lives: dict[Node, Lifetime]  # of each intermediate, in the order in which they are written
-    # The intermediate whose bytes each takes; itself, unless it is computed in place.
-    storage: dict[Node, Node]
+    storage: dict[Node, Node]  # whose bytes each takes: itself, unless computed in place
     offsets: dict[Node, int]  # bytes from the start of the arena, multiples of 256
     size: int  # bytes of the arena
     live: int  # most bytes alive during one launch; what `size` exceeds it by is lost in gaps
     unplanned: int  # bytes if every intermediate had its own
-    # lives of the intermediates that are images: those are not in the arena.
-    images: dict[Node, Lifetime] = field(default_factory=dict)
+    images: dict[Node, Lifetime] = field(default_factory=dict)  # not in the arena
 
 
 def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node, Lifetime]:

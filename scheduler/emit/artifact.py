@@ -48,8 +48,7 @@ class Emitted:
     manifest: dict[str, Any]  # the fields of an artifact, less those that only its caller knows
     data: bytes  # bytes of the weights
     arena_unplanned: int  # bytes of the intermediates without reuse, of the largest entry
-    # The schedules it was made of, by entry name; none if it was kept from before.
-    plans: Mapping[str, Schedule] = field(default_factory=dict)
+    plans: Mapping[str, Schedule] = field(default_factory=dict)  # by entry name; none if kept
 
 
 @dataclass(slots=True)

@@ -19,17 +19,13 @@ class Schedule:
     """What one entry point runs."""
 
     outputs: Mapping[str, Node]  # stored node of each output name
-    # Input buffers a caller gives, in order, whether or not a kernel reads them.
-    inputs: tuple[Buffer, ...]
+    inputs: tuple[Buffer, ...]  # input buffers in calling order, read by a kernel or not
     lowered: tuple[LoweredKernel, ...]  # all kernels as OpenCL text, in running order
     spec: DeviceSpec  # the device that the kernels are for
-    # What half storage did; None where nothing was asked for.
-    precision: PrecisionReport | None = None
-    # What arithmetic on halves means, "wide" or "exact"; "" where the graph has none.
-    halves: str = ""
+    precision: PrecisionReport | None = None  # of half storage; None where nothing was asked for
+    halves: str = ""  # what arithmetic on halves means, "wide" or "exact"; "" without halves
     numerics: str = FAST  # what sums of floats mean, "fast" or "strict"
-    # The graph after each pass; None where nobody asked for it.
-    stages: Stages | None = field(default=None, repr=False)
+    stages: Stages | None = field(default=None, repr=False)  # after each pass, if asked for
 
     @property
     def launches(self) -> list[Kernel]:

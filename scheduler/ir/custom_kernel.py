@@ -200,8 +200,7 @@ class CustomKernel:
     # `EPILOGUE(value, index);`, at most one, stores an element of the first output at a flat index;
     # then `out0` itself is not named.
     source: str
-    # Shape and type of each; all of them are written by one launch.
-    outputs: Sequence[tuple[Sequence[int], DType | Any]]
+    outputs: Sequence[tuple[Sequence[int], DType | Any]]  # shape and type of each; one launch
     items: int  # work-items, each a work-group of its own; `get_global_id(0)` counts them
     # the same in numpy: input arrays -> output arrays (or the only one). The interpreter needs it;
     # the compiler does not.

@@ -95,8 +95,7 @@ class Ix:
 
     __slots__ = ("__weakref__", "const", "depth", "hi", "lo", "terms")
 
-    # const, terms: the normal form; terms are (atom, coefficient), sorted by the atoms' age.
-    const: int
+    const: int  # const, terms: the normal form; (atom, coefficient), sorted by atoms' age
     terms: tuple[tuple[Atom, int], ...]
     lo: int  # lo, hi: inclusive bounds
     hi: int

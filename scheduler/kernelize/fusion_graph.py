@@ -26,10 +26,8 @@ class Group:
 class Tried:
     """Results for pairs of kernels: copies of a graph ask for the same ones again."""
 
-    # Pairs that cannot be one loop nest, or should not.
-    unfit: set[tuple[Kernel, Kernel]] = field(default_factory=set)
-    # The others, as one loop nest.
-    nests: dict[tuple[Kernel, Kernel], Body] = field(default_factory=dict)
+    unfit: set[tuple[Kernel, Kernel]] = field(default_factory=set)  # that should not be one nest
+    nests: dict[tuple[Kernel, Kernel], Body] = field(default_factory=dict)  # as one nest
     # Merged kernels, by what they store; by None side by side.
     kernels: dict[tuple[Kernel, Kernel, tuple[Node, ...] | None], Kernel] = field(
         default_factory=dict

@@ -22,11 +22,9 @@ class CustomLaunch:
     """What makes a Kernel a custom one."""
 
     spec: CustomKernel
-    # Whose storage is bound to in0, in1, ...; row-major, a node may come twice.
-    inputs: tuple[Node, ...]
+    inputs: tuple[Node, ...]  # whose storage is in0, in1, ...; row-major, may come twice
     outputs: tuple[Node, ...]  # all its RESULT nodes, read or not
-    # Loop nest that stores instead of the first output and loads from it, or None.
-    epilogue: Body | None = None
+    epilogue: Body | None = None  # loop nest that stores instead of the first output
 
     @property
     def bytes_moved(self) -> int:
@@ -53,14 +51,12 @@ SMALL_WORK = LAUNCH_COST
 class Kernel:
     """One launch; compared by identity."""
 
-    # Loop nests; several are independent of each other and run side by side.
-    bodies: tuple[Body, ...]
+    bodies: tuple[Body, ...]  # several are independent of each other and run side by side
     targets: tuple[Node, ...]  # whose storage it writes: stored nodes, or the BUFFER of a state
     reads: tuple[Node, ...]  # BUFFER and stored nodes it loads, in first-use order
     origin: tuple[str, ...]  # ONNX node names it covers
     custom: CustomLaunch | None = None  # set for a custom kernel, which has no bodies
-    # targets that only later loop nests of the kernel read: these run in turn.
-    scratch: tuple[Node, ...] = ()
+    scratch: tuple[Node, ...] = ()  # targets that only later nests of the kernel read
 
     @cached_property
     def is_copy(self) -> bool:

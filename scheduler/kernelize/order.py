@@ -24,13 +24,10 @@ class Step:
     """What ordering needs to know about a kernel."""
 
     name: str
-    # Stored nodes it computes; not the BUFFER of a state, whose readers want the old one.
-    writes: tuple[Node, ...]
+    writes: tuple[Node, ...]  # stored nodes; no state's BUFFER, whose readers want the old one
     reads: tuple[Node, ...]  # stored nodes and BUFFERs, each once
-    # Those of `reads` whose bytes the result may take over, if nobody reads them later.
-    reuses: tuple[Node, ...] = ()
-    # Numbers of steps that must be done first though nothing of theirs is read.
-    after: frozenset[int] = frozenset()
+    reuses: tuple[Node, ...] = ()  # of `reads`: the result may take over their bytes
+    after: frozenset[int] = frozenset()  # steps that come first though nothing is read
 
 
 @dataclass(frozen=True)

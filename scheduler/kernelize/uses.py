@@ -18,8 +18,7 @@ class Use:
     root: Region
     index: Index  # of the needed element, in the ranges of that kernel
     times: float  # evaluations per element of the node, if nothing is hoisted
-    # It is needed inside a reduction, whose register tile shares it between results.
-    reduced: bool = False
+    reduced: bool = False  # inside a reduction, whose register tile shares it between results
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,11 +28,9 @@ class Region:
     root: Node  # what it computes: a stored node, or one source of a stored concat
     ranges: tuple[Atom | None, ...]  # over the shape of root; None for axes of size 1
     target: Node  # the stored node: root itself, a concat, or an ASSIGN to a part of a buffer
-    # at, steps: where root begins in target, and from one element to the next, per axis.
-    at: tuple[int, ...]
+    at: tuple[int, ...]  # at, steps: where root begins in target, and its step there, per axis
     steps: tuple[int, ...]
-    # An axis, and the integer node (m,) that says where each row of root goes on it.
-    row: tuple[int, Node] | None = None
+    row: tuple[int, Node] | None = None  # axis, and integers (m,): where each row goes on it
     begin: tuple[int, ...] = ()  # where in root the loops begin, per axis; () is the origin
 
     @property
@@ -118,8 +115,7 @@ class Stage:
 class Realized:
     """What is stored, consumers before producers."""
 
-    # per stored node its loop nests: one, or one for each source of a concat.
-    regions: dict[Node, tuple[Region, ...]]
+    regions: dict[Node, tuple[Region, ...]]  # loop nests of each node; of a concat, per source
     stages: dict[Node, Stage]
 
 

@@ -189,8 +189,7 @@ class _Rows:
     """Ranges that all kernels of a chain have in common."""
 
     of: tuple[tuple[Atom, ...], ...]  # of each kernel, in one order
-    # Of each node handed on, per axis which of these ranges its index is, or None.
-    axes: Mapping[Node, tuple[int | None, ...]]
+    axes: Mapping[Node, tuple[int | None, ...]]  # per axis of nodes handed on, its range here
 
 
 def _shared_rows(chain: Sequence[Kernel]) -> _Rows | None:

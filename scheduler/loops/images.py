@@ -59,8 +59,7 @@ class ImageTensor:
 
     image: Image
     shape: tuple[int, ...]
-    # rows, columns: its axes in the order of memory; the last column axis is four to a texel.
-    rows: tuple[int, ...]
+    rows: tuple[int, ...]  # rows, columns: axes in memory's order; four of the last are a texel
     columns: tuple[int, ...]
 
     def at(self, index: tuple[Ix, ...], lane: Atom) -> Texel | None:
@@ -101,8 +100,7 @@ class ImagePlan:
     most: Images  # largest images of the device
     tensors: dict[Node, ImageTensor] = field(default_factory=dict)
     weights: dict[PackedWeight, Image] = field(default_factory=dict)
-    # Intermediates that some access does not fit.
-    refused: dict[Node, None] = field(default_factory=dict)
+    refused: dict[Node, None] = field(default_factory=dict)  # some access does not fit them
 
     def again(self) -> ImagePlan | None:
         """Return the plan to lower all kernels with once more, None if this one held."""

@@ -55,23 +55,17 @@ class LoopSchedule:
     # The output range whose next step's weights are fetched during a step, None if weights stay in
     # the innermost cache.
     prefetch: Atom | None = None
-    # The output range that the register tile's rows are of, None if it has none.
-    row: Atom | None = None
-    # Whether each vector of weights meets several rows; else rows share a window.
-    contracts: bool = False
-    # The output range along which a tile's strided loads are vectors of memory.
-    transposed: Atom | None = None
-    # Per reduce range, how many steps the loop body holds.
-    reduce_unroll: dict[Atom, int] = field(default_factory=dict)
+    row: Atom | None = None  # that the register tile's rows are of, None if it has none
+    contracts: bool = False  # each vector of weights meets several rows; else rows share a window
+    transposed: Atom | None = None  # along which a tile's strided loads are vectors of memory
+    reduce_unroll: dict[Atom, int] = field(default_factory=dict)  # steps in the loop body
     # Per ACCUMULATE or STAGE its ranges, outermost loop first.
     reduce_order: dict[Node, tuple[Atom, ...]] = field(default_factory=dict)
     # Per ACCUMULATE or STAGE the range of its own that lanes run over, where the result has none.
     across: dict[Node, Atom] = field(default_factory=dict)
-    # The tile of a work-group in local memory; None where work-items work alone.
-    local: LocalTile | None = None
+    local: LocalTile | None = None  # tile of a work-group; None if work-items work alone
     group: int = 1  # work-items of a work-group at most; a launch of fewer has a smaller one
-    # Whether packed weights may be images, where the device reads these.
-    weights_in_images: bool = True
+    weights_in_images: bool = True  # packed weights may be images, if the device reads these
 
     def accumulators(self, node: Node) -> int:
         """Return the variables that keep one result of a reduction, each of all lanes."""

@@ -31,11 +31,9 @@ Array = NDArray[Any]
 class ModelProgram:
     """A model compiled for the shapes of its inputs, loaded on a device."""
 
-    # Inputs whose values had to be known while compiling, in the order of the model.
-    bound: tuple[str, ...]
+    bound: tuple[str, ...]  # inputs whose values compiling needed, in the model's order
     live: Mapping[str, int]  # inputs that are given at every run, with ONNX's element type
-    # Name, ONNX's element type and shape of each output.
-    outputs: tuple[tuple[str, int, tuple[int, ...]], ...]
+    outputs: tuple[tuple[str, int, tuple[int, ...]], ...]  # name, ONNX element type, shape
     program: Program | None  # None where no output has an element: nothing is there to compute
     folded: bool  # no output depends on a live input: the answer was found while compiling
 

@@ -53,10 +53,8 @@ class NodeContext:
     node: onnx.NodeProto  # the ONNX node
     opset: int  # version of the default domain
     inputs: tuple[AnyValue | None, ...]  # values; None for an optional input that is left out
-    # Constants already turned into Tensors, shared by the whole import.
-    weights: WeightCache = field(repr=False)
-    # ONNX element types by value name, where some are carried (see `element_types`).
-    types: Mapping[str, int] = field(repr=False)
+    weights: WeightCache = field(repr=False)  # constants as Tensors, shared by the whole import
+    types: Mapping[str, int] = field(repr=False)  # ONNX element types of carried values, by name
     run_graph: GraphRunner = field(repr=False)  # translates the graphs among the attributes
     wide: bool = False  # whether halves are given as float32 (see `halves`)
 

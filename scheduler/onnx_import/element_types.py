@@ -157,8 +157,7 @@ class CarriedType:
     code: int  # ONNX's TensorProto.DataType
     storage: DType  # type of the bits in memory outside of the graph
     carrier: DType  # type of the values in the graph
-    # Of a float; None for integers, whose storage is their carrier.
-    format: FloatFormat | None = None
+    format: FloatFormat | None = None  # of a float; the storage of integers is their carrier
     bits: int = 8  # of an integer
 
     @property

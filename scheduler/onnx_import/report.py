@@ -54,8 +54,7 @@ class Problem:
 class Probe:
     """The findings of a walk over a model."""
 
-    # By name; those of unknown shape are missing.
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)  # by name; some are of unknown shape
     problems: list[Problem] = field(default_factory=list)  # in the order of the file
     notes: tuple[str, ...] = ()  # what was assumed about symbolic dimensions
     unchecked: int = 0  # nodes that could not be looked at, because what they read is unknown
@@ -185,8 +184,7 @@ class Declared:
 
     name: str  # of the value
     dtype: str  # ONNX's name of the element type
-    # as declared: sizes, and names of symbolic dimensions ("" for one without a name).
-    shape: tuple[int | str, ...]
+    shape: tuple[int | str, ...]  # sizes, and names ("" if none) of symbolic dimensions
     bound: tuple[int, ...] | None  # the sizes it is compiled with; None if unknown
 
 
@@ -194,8 +192,7 @@ class Declared:
 class ModelReport:
     """The contents of a model."""
 
-    # In the order of the file; of bodies and functions, only the nodes that call them.
-    nodes: tuple[NodeFacts, ...]
+    nodes: tuple[NodeFacts, ...]  # in the file's order; bodies and functions are their calls
     operators: Counter[str]  # nodes by operator, those of bodies and functions included
     inputs: tuple[Declared, ...]  # inputs, outputs: as declared and as bound
     outputs: tuple[Declared, ...]
@@ -203,13 +200,10 @@ class ModelReport:
     weight_bytes: int  # of all initializers
     element_types: dict[str, int]  # bytes of initializers by element type
     opsets: dict[str, int]  # version by domain ("ai.onnx" is the default one)
-    # Why it cannot be compiled; empty if it can, as far as importing tells.
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...]  # why it cannot be compiled, as far as importing tells
     unchecked: int  # nodes that could not be looked at because of the problems
-    # What was changed in reading the file, and assumed about symbolic dimensions.
-    notes: tuple[str, ...]
-    # Name -> (start, stop); {} if there are none or they are unusable.
-    output_slices: dict[str, tuple[int, int]]
+    notes: tuple[str, ...]  # changes in reading, and assumptions about symbolic dimensions
+    output_slices: dict[str, tuple[int, int]]  # name -> (start, stop); {} if there are none
 
     @property
     def flops(self) -> int:

@@ -70,8 +70,7 @@ class Translation:
     functions: Mapping[Key, onnx.FunctionProto]  # the model's own
     types: Mapping[str, int]  # ONNX element types by value name, where some are carried
     origins: Origins  # names of the nodes made so far
-    # Constants already turned into Tensors.
-    weights: WeightCache = field(default_factory=WeightCache)
+    weights: WeightCache = field(default_factory=WeightCache)  # constants as Tensors
     nodes: int = 0  # translated so far
     folded: int = 0  # elements computed so far for values that are known
     # Arrays of the graphs inside nodes, by the graph's identity. The graphs are kept, so that no

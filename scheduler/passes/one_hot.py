@@ -111,8 +111,7 @@ class _Gate:
 
     node: Node
     index: Index  # where it is needed
-    # Nodes from the value down to it, and which operand of each leads there.
-    path: tuple[tuple[Node, int], ...]
+    path: tuple[tuple[Node, int], ...]  # nodes down from the value, and operands on the way
     equal: bool  # whether it is EQ
 
 

@@ -52,8 +52,7 @@ class _Reads:
     """What is read of a graph."""
 
     boxes: dict[Node, Box] = field(default_factory=dict)
-    # movements of which everything is read: what else is read of them adds nothing.
-    moved: set[Node] = field(default_factory=set)
+    moved: set[Node] = field(default_factory=set)  # all of which is read already
     parts: bool = False  # whether anything is not read
 
 

@@ -207,8 +207,7 @@ class Instance:
     """One coordinate of the register tile."""
 
     mapping: dict[Atom, Ix]  # value of each range, and of each run-time index met so far
-    # (outer step, unroll coordinate) of each range, for packed weights.
-    coordinates: dict[Atom, tuple[Ix, Ix]]
+    coordinates: dict[Atom, tuple[Ix, Ix]]  # (outer step, unroll coordinate) of each range
 
     def extended(self, other: Instance) -> Instance:
         """Return this instance with the ranges of another."""

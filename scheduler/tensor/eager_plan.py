@@ -55,8 +55,7 @@ class EagerPlan:
     outputs: dict[str, Node] = field(default_factory=dict)
     # By state name, the ASSIGN node, to a realized buffer or a state of a program.
     writes: dict[str, Node] = field(default_factory=dict)
-    # By input or state name, the realized buffer.
-    buffers: dict[str, Buffer] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)  # by input or state name
     graph: EntryGraph = field(init=False)  # all of it, as the compiler takes it
 
     def feeds(self, wanted: Collection[str]) -> dict[str, NDArray[Any]]:

@@ -125,8 +125,7 @@ class OnnxModel:
     name: str  # file name (or graph name) for messages
     opset: int  # version of the default operator domain
     sha256: str  # hex digest of the file, "" for a model that did not come from one
-    # Initializers by name, not to be changed; sparse ones are dense.
-    constants: dict[str, NDArray[Any]]
+    constants: dict[str, NDArray[Any]]  # by name, not to be changed; sparse ones are dense
     notes: tuple[str, ...] = ()  # what was changed in reading it, one sentence each
     path: Path | None = None  # of the file; None for a model that did not come from one
 

@@ -119,8 +119,7 @@ class Layer:
     """A recurrent layer with D directions over T steps of a batch of N, hidden size H."""
 
     ctx: NodeContext  # the node
-    # (D, T, N, G·H): the products X W of G gates without bias, in the order of steps.
-    inputs: Tensor
+    inputs: Tensor  # (D, T, N, G·H): the products X W of G gates without bias, by steps
     weights: Weights  # what the hidden state is multiplied by
     input_bias: list[Tensor]  # (D, 1, H) per gate, or zeros
     hidden_bias: list[Tensor]  # same, of the hidden state's part

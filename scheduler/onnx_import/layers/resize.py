@@ -28,13 +28,10 @@ FEW_TAPS = 8
 class Filter:
     """The weight of an element, by its distance from the wanted coordinate."""
 
-    # Cubic convolution (R. Keys, Cubic Convolution Interpolation, 1981, equation 4), else linear.
-    cubic: bool
+    cubic: bool  # cubic convolution (R. Keys, 1981, equation 4), else linear
     coefficient: float = -0.75  # the `a` of cubic convolution
-    # How much wider the filter is, at least 1; above 1 its weights are normalised.
-    stretch: float = 1.0
-    # Positions outside the axis do not count, else they repeat the outermost element.
-    inside: bool = False
+    stretch: float = 1.0  # how much wider it is, at least 1; above 1 weights are normalised
+    inside: bool = False  # positions outside do not count, else they repeat the edge
 
     @property
     def radius(self) -> float:
@@ -131,8 +128,7 @@ class Side:
     size: int  # before
     target: int  # after
     scale: float  # target / size before the target was rounded
-    # Part of the axis that is read, as fractions of it; for `tf_crop_and_resize` only.
-    roi: tuple[float, float] = (0.0, 1.0)
+    roi: tuple[float, float] = (0.0, 1.0)  # fractions of the axis; for `tf_crop_and_resize`
 
 
 def upsample(ctx: NodeContext) -> Value:

@@ -19,8 +19,7 @@ class Window:
     strides: tuple[int, ...]  # steps between windows
     dilations: tuple[int, ...]  # steps between the elements of a window
     pads: Pairs  # (before, after) widths
-    # Further elements after, which ceil_mode adds so that a last partial window fits.
-    ceil_extra: tuple[int, ...]
+    ceil_extra: tuple[int, ...]  # after, added by ceil_mode for a last partial window
 
     @property
     def padding(self) -> Pairs:

@@ -165,8 +165,7 @@ class _Weight(NamedTuple):
     """A known factor as whole numbers times scales."""
 
     numbers: NDArray[np.int8]  # int8, of the rank of the product; 1 where the factor repeats
-    # Float32, size 1 along summed axes; None if the factor is the numbers.
-    scales: NDArray[np.float32] | None
+    scales: NDArray[np.float32] | None  # float32, size 1 along summed axes; None for 1
 
 
 def _weight(factor: Node, axes: tuple[int, ...], dtype: dt.DType) -> _Weight | None:

@@ -28,8 +28,7 @@ class Function(NamedTuple):
 
     needs: tuple[str, ...]  # names of the functions it calls
     text: str  # template, once for each width in use, scalars first
-    # Forms that take the text's place; the first whose condition holds does.
-    host: tuple[Host, ...] = ()
+    host: tuple[Host, ...] = ()  # take the text's place; the first whose condition holds does
 
     def at(self, width: int, *, host_clang: bool) -> str:
         """Return the definition."""
