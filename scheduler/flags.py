@@ -64,7 +64,7 @@ class Flags:
 
     debug: int = 0  # step of the DEBUG ladder, 0 for off
     viz: str = ""  # what VIZ asks for, see `viz_path`
-    # X * 0 is 0, x - x is 0, a / a is 1 and (a * b) / b is a, also for floats.
+    # x * 0 is 0, x - x is 0, a / a is 1 and (a * b) / b is a, also for floats.
     float_unsafe: bool = False
     schedule_cache: bool = True  # compiled graphs are kept and taken again
     max_kernel_buffers: int | None = None  # buffers per kernel; None if only the device says

@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 class Op(Enum):
-    """What a node computes. Comments give `arg`; see `kernelize.ranges` for movement ops."""
+    """What a node computes. Comments give `arg`; see `ir.ranges` for movement ops."""
 
     __hash__ = object.__hash__  # members are unique; Enum's own hashes the name, in Python
 

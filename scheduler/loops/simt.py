@@ -85,7 +85,7 @@ def choose_schedule(
 
     Args:
         body: placed and merged.
-        vector: from `schedule.choose_vector`, after merging.
+        vector: from `vector.choose_vector`, after merging.
         lanes: same.
         spec: of the device.
         choice: what is taken instead of the heuristics.

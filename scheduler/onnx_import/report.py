@@ -54,7 +54,7 @@ class Problem:
 class Probe:
     """The findings of a walk over a model."""
 
-    values: dict[str, Value] = field(default_factory=dict)  # by name; some are of unknown shape
+    values: dict[str, Value] = field(default_factory=dict)  # by name, if of known shape
     problems: list[Problem] = field(default_factory=list)  # in the order of the file
     notes: tuple[str, ...] = ()  # what was assumed about symbolic dimensions
     unchecked: int = 0  # nodes that could not be looked at, because what they read is unknown
