@@ -124,7 +124,7 @@ def paths() -> frozenset[str]:
 
 @functools.cache
 def rooms() -> dict[str, frozenset[str]]:
-    """Return what folders of our packages hold, modules without their ending; of one name together."""
+    """Return what folders of our packages hold, without endings; of one name together."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in map(Path, files()):
         if path.parts[0] in PACKAGES:

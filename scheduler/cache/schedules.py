@@ -160,10 +160,7 @@ class ScheduleCache:
         return made
 
     def schedule(self, graph: EntryGraph, context: CompileContext) -> Schedule:
-        """Return the schedule of a graph, that made before if the very same nodes were asked for.
-
-        Raises SchedulerError if the graph cannot be scheduled.
-        """
+        """Return the schedule of a graph, the one made before if its nodes are the very same."""
         if context.flags.is_watched:
             name = "-".join(graph.outputs) or "states"
             return compile_entries({"run": graph}, context, name=name, kind="plain").plans["run"]

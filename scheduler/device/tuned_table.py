@@ -4,8 +4,8 @@
      "kernels": {"3f0c...": {"was": "128/2x16,32/8x1 u[4] ...", "choice": "v3 r8 u2",
                              "heuristic_us": 812.4, "us": 745.1, "tried": 23}}}
 
-One ships for each measured target (`scheduler/device/tuned/`), others are in the cache directory, by
-device and driver. An entry is not used once the heuristic gives other loops than those it was
+One ships for each measured target (`scheduler/device/tuned/`), others are in the cache directory,
+by device and driver. An entry is not used once the heuristic gives other loops than those it was
 compared with.
 """
 

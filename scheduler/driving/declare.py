@@ -92,10 +92,7 @@ class Table:
                 raise self.error(key, f"unknown key, {advice}")
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
-        """Return the value of a key, exactly of type `kind`; `default` if given and missing.
-
-        Raises ModelError if it is missing or of another type.
-        """
+        """Return the value of a key, of type `kind`, or the default, or raise ModelError."""
         if key not in self.value:
             if default is None:
                 raise self.error(key, "is missing")

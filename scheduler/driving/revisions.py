@@ -82,10 +82,7 @@ class MonitoringRevision:
 
 
 def load_revisions(folder: Path = FOLDER) -> dict[str, Revision]:
-    """Return all revisions of driving models by name, in the order of their days.
-
-    Raises ModelError if a file is no revision; it is named with the key that is wrong.
-    """
+    """Return all driving revisions by name, in order of days; a ModelError names a bad key."""
     found = [_revision(t, name) for name, t in _tables(folder, "driving").items()]
     return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}
 

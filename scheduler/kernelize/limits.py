@@ -3,8 +3,8 @@
     s = a0 + a1 + ... + a511, at most 64 buffers     ->     partial sums of 63 terms are stored
 
 Two limits (`scheduler.device.limits`): distinct buffers, each of which is a kernel argument,
-results included; and fused operations, because compile time grows faster than they do. `Splits` take apart a
-kernel that only its code generation refuses.
+results included; and fused operations, because compile time grows faster than they do. `Splits`
+take apart a kernel that only its code generation refuses.
 """
 
 from __future__ import annotations

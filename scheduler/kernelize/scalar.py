@@ -22,10 +22,7 @@ _orders: WeakKeyDictionary[Node, tuple[Node, ...]] = WeakKeyDictionary()
 
 
 def scalar_nodes(value: Node, *, into_reductions: bool = True) -> list[Node]:
-    """Return the scalar nodes of a body, sources first, with those that run-time indices need.
-
-    Without `into_reductions`, reductions and stages are leaves.
-    """
+    """Return scalar nodes, sources first, run-time indices' too; reductions may be leaves."""
     if not into_reductions:
         return _walk(value, into_reductions=False)
     below = _orders.get(value)

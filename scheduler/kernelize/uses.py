@@ -51,10 +51,7 @@ class Region:
 
 
 def open_region(root: Node, target: Node | None = None, at: tuple[int, ...] = ()) -> Region:
-    """Return a region with fresh ranges over the shape of a node.
-
-    It computes `root`, which begins at `at` (default: the origin) of `target` (default: `root`).
-    """
+    """Return a region with fresh ranges that computes `root`, from `at` on in `target`."""
     rank = len(root.shape)
     return Region(root, _ranges(root.shape), target or root, at or (0,) * rank, (1,) * rank)
 

@@ -106,10 +106,7 @@ def load_slices(text: str, where: str) -> dict[str, slice]:
 def resolve_slices(
     slices: Mapping[str, slice], width: int, where: str
 ) -> dict[str, tuple[int, int]]:
-    """Return name -> (start, stop) with negative and open bounds resolved against the width.
-
-    Raises ModelError if a slice is empty, has a step, or reaches beyond the output.
-    """
+    """Return name -> (start, stop) within the width, or raise ModelError."""
     resolved = {}
     for name, item in slices.items():
         bounds = [_bound(item.start, 0, width), _bound(item.stop, width, width)]

@@ -168,10 +168,7 @@ class TensorMath(TensorShape):
         return bounded if high is None else bounded.minimum(high)
 
     def where(self, yes: Other, no: Other) -> Self:
-        """Return `yes` where this is true, `no` elsewhere; all three broadcast.
-
-        Raises ModelError if this is not bool, or the shapes do not broadcast.
-        """
+        """Return `yes` where this bool is true, else `no`; all three broadcast."""
         if self.dtype is not dt.bool_:
             raise ModelError(f"where: the condition must be bool, found {self.dtype}")
         a = yes if isinstance(yes, TensorMath) else None

@@ -342,10 +342,7 @@ def _check_range(values: NDArray[Any], kind: DType) -> None:
 def evaluate(
     tensors: Sequence[TensorCore], inputs: Mapping[str, NDArray[Any]] | None = None
 ) -> list[NDArray[Any]]:
-    """Evaluate tensors with the numpy interpreter; a state without a value is zeros.
-
-    Raises SchedulerError if an input is missing.
-    """
+    """Evaluate by the numpy interpreter: states default to 0, inputs must be given."""
     given = dict(inputs or {})
     buffers: dict[Buffer, NDArray[Any]] = {}
     for node in toposort([t.node for t in tensors]):

@@ -122,10 +122,7 @@ class Tensor(TensorProtocols):
 
     @classmethod
     def einsum(cls, formula: str, *operands: Self) -> Self:
-        """Return a sum of products in Einstein's notation, with an explicit or implicit result.
-
-        Raises ModelError if the formula does not fit the operands.
-        """
+        """Return a sum of products in Einstein's notation; raise ModelError for a misfit."""
         inputs, _, output = formula.replace(" ", "").partition("->")
         terms = inputs.split(",")
         if len(terms) != len(operands) or any(

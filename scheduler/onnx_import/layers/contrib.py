@@ -112,10 +112,7 @@ def embed_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
 
 
 def skip_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
-    """Translate SkipLayerNormalization: of x + skip + bias; outputs mean, 1/std and the sum, too.
-
-    Inputs: x, skip, gamma, beta (optional), bias (optional).
-    """
+    """Translate SkipLayerNormalization of x, skip, gamma, beta, bias: also mean, 1/std, sum."""
     total = _skip_sum(ctx, 4)
     beta = ctx.tensor(3) if ctx.has(3) else None
     axis = (total.ndim - 1,)
@@ -261,10 +258,7 @@ def _heads(ctx: NodeContext, joined: Tensor, sizes: list[int]) -> tuple[Tensor, 
 
 
 def multi_head_attention(ctx: NodeContext) -> Value:
-    """Translate MultiHeadAttention: Q (N, S, W), K and V (N, T, ·) or (N, heads, T, ·).
-
-    Inputs: query, key, value, bias of all three, key_padding_mask, addend to the scores.
-    """
+    """Translate MultiHeadAttention: Q (N, S, W), K, V (N, T, ·) or (N, heads, T, ·), bias, mask."""
     if any(ctx.has(i) for i in (6, 7, 8, 9)) or ctx.outputs > 1:
         raise ModelError("a cache (past_key, past_value) is not supported")
     if not (ctx.has(1) and ctx.has(2)) or ctx.tensor(0).ndim != 3:

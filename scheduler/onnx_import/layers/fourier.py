@@ -127,10 +127,7 @@ def _real_inverse(x: Tensor, axis: int, length: int) -> Tensor:
 
 
 def mel_weight_matrix(ctx: NodeContext) -> Value:
-    """Fold MelWeightMatrix: (dft_length // 2 + 1, num_mel_bins) triangles, even on the mel scale.
-
-    Raises ModelError if an input depends on data, or the triangles reach beyond the spectrum.
-    """
+    """Fold MelWeightMatrix: (dft_length // 2 + 1, num_mel_bins) triangles, even in mel."""
     bins, length, rate = (
         ctx.ints(i, what)[0] for i, what in enumerate(("num_mel_bins", "dft_length", "sample_rate"))
     )

@@ -71,10 +71,7 @@ def layer_normalization(ctx: NodeContext) -> Sequence[Value]:
 def layer_norm(
     x: Tensor, axes: Sequence[int], epsilon: float, scale: Tensor, bias: Tensor | None = None
 ) -> list[Tensor]:
-    """Return (x - mean)/sqrt(var + epsilon)*scale + bias in x's type, the mean and 1/std.
-
-    The statistics are taken over `axes`; scale and bias broadcast to x.
-    """
+    """Return (x - mean)/sqrt(var + epsilon)*scale + bias as x's type, mean, 1/std over `axes`."""
     values = wide(x)
     mean = values.mean(axes, keepdim=True)
     centred = values - mean

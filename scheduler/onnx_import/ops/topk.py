@@ -1,6 +1,6 @@
 """Translator of TopK: each element counts those before it, or a hand-written kernel sorts rows.
 
-Counting suits devices with many weak cores, sorting (`sorted_places`) the others. Counting compares all
+Counting suits devices with many weak cores, `sorted_places` the others. Counting compares all
 pairs, so the k first of each block of a long axis are the candidates of the next round, in the
 order of their places among equal values. n = 8400, k = 100: 70 million comparisons at once, 9
 million with blocks of 512.
