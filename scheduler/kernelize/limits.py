@@ -105,8 +105,7 @@ def _store_largest(needed: dict[Node, frozenset[Node]], most: int) -> set[Node]:
 def _split_operations(root: Node, fused: Sequence[Node], most: int) -> set[Node]:
     """Return nodes of one kernel to store so that each part does at most `most` operations.
 
-    It is cut where the fewest values are needed later, and all of them are stored: what is not
-    would be computed again after the cut.
+    Each cut is where the fewest values are needed later, and stores all of them.
     """
     weights = [_weight(n) if n is not root else 0 for n in fused]
     if sum(weights) <= most:
@@ -172,9 +171,8 @@ def _under_movement(node: Node) -> Node:
 def split_points(root: Node, stored: Container[Node]) -> set[Node]:
     """Return a node to store so that the kernel of `root` becomes two simpler ones; empty if none.
 
-    A reduction inside the kernel is the best place, as two loop nests are simpler than one around
-    the other; then what a movement reads, as its index becomes plain; then an elementwise node.
-    Among equals the one that halves the work, so that few rounds are needed.
+    A reduction inside is best, then what a movement reads, then an elementwise node; among equals
+    the one that halves the work.
     """
     inner = [n for n in _fused(root, stored) if n is root or n not in stored]
     size = _sizes(inner)

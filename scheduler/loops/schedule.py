@@ -130,8 +130,7 @@ def choose_schedule(
 def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
     """Return the output ranges that reductions shared by several results depend on, None if none.
 
-    A row's maximum in a softmax depends on the row alone: rows become the outer loops. So does a
-    row's sum that is stored beside the row.
+    Rows of a softmax's maximum become the outer loops, and of a sum stored beside its row.
     """
     depends = dependencies(body.value)
     mine = frozenset(body.ranges)
@@ -191,10 +190,7 @@ def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int) -> None:
 
 
 def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
-    """Order reduce loops by the stride of the first non-weight load, largest first; lanes last.
-
-    A fixed order stays.
-    """
+    """Order reduce loops by stride (non-weight load), largest first; a fixed order stays."""
     if parts_of(node):
         return tuple(node.arg[1])
     # Weights are packed in the order of the loops, so the strides of other operands decide.
@@ -322,8 +318,8 @@ def _loop_order(
 def _blocked_rows(outer: list[Tile], loads: list[LoadInfo], asked: int) -> tuple[Atom, int] | None:
     """Return the range to cut into work-items outside the loop over weights, and steps of a block.
 
-    None where weights are larger than what else is read, or are outermost in any case; unless a
-    number of blocks is asked for.
+    None if weights are larger than other operands, or outermost anyway, unless a number is asked
+    for.
     """
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
     walked = {a for ld in heavy for a in ixs.leaves(ld.node.arg.offset)}
