@@ -175,10 +175,7 @@ def _slices_text(slices: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _inputs_as_declared(model: OnnxModel) -> dict[str, Tensor]:
-    """Return inputs of the model's own shapes and types; symbolic sizes are 1, or what is left.
-
-    Raises ModelError if it has other inputs, or of other sizes.
-    """
+    """Return inputs of the model's shapes and types, or raise ModelError for other inputs."""
     names = [value.name for value in model.inputs]
     if not is_monitoring(model):
         raise ModelError(

@@ -97,10 +97,7 @@ def _luma(frame: Tensor, m: Tensor, geometry: Tensor, mode: str, width: int, hei
 
 
 def _positions(m: Tensor, mode: str, width: int, height: int) -> tuple[Tensor, Tensor]:
-    """Return source x and y of every pixel, each (height, width) int32.
-
-    The unit is 1/32 pixel in "bilinear", a pixel in "nearest", where none is negative.
-    """
+    """Return source x and y, each (height, width) int32: in 1/32 pixel, or pixels if "nearest"."""
     x = Tensor.arange(width, dtype=dt.float32).reshape(1, width)
     y = Tensor.arange(height, dtype=dt.float32).reshape(height, 1)
 

@@ -80,9 +80,6 @@ class Origins:
                     stack.extend(node.src)
 
     def _inherited(self, made: Node, olds: Sequence[Node]) -> Names:
-        """Return the names of a new node that does the work of old ones, sources first.
-
-        An old one of the same operation and shape names it; otherwise it bears the names of all.
-        """
+        """Return the names of the old node of the same operation and shape, or else of all."""
         alike = [n for n in olds if n.op is made.op and n.shape == made.shape]
         return tuple(dict.fromkeys(name for n in alike[:1] or olds for name in self.of(n)))

@@ -114,10 +114,7 @@ def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body |
 
 
 def _arguments(kernel: Kernel) -> int:
-    """Return how many buffers are bound for reading, at most.
-
-    Each read of a weight may be packed.
-    """
+    """Return how many buffers are bound for reading, at most: each weight read may be packed."""
     views = 0
     for body in kernel.bodies:
         loads = [n for n in scalar_nodes(body.value) if n.op is Op.LOAD]

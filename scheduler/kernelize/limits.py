@@ -103,10 +103,7 @@ def _store_largest(needed: dict[Node, frozenset[Node]], most: int) -> set[Node]:
 
 
 def _split_operations(root: Node, fused: Sequence[Node], most: int) -> set[Node]:
-    """Return nodes of one kernel to store so that each part does at most `most` operations.
-
-    Each cut is where the fewest values are needed later, and stores all of them.
-    """
+    """Return nodes to store so that parts do at most `most` operations, cut where few live."""
     weights = [_weight(n) if n is not root else 0 for n in fused]
     if sum(weights) <= most:
         return set()

@@ -37,10 +37,7 @@ def _is_constant(node: Node) -> bool:
 
 
 def _names(root: Node, stored: frozenset[Node], origins: Origins) -> tuple[str, ...]:
-    """Return the ONNX names of everything fused into the kernel of `root`, in topological order.
-
-    A kernel of movement or casts alone is called after the nodes below it.
-    """
+    """Return the ONNX names of all that is fused, in topological order, or of nodes below it."""
     names: dict[str, None] = {}
     read: dict[str, None] = {}
     seen: set[Node] = set()

@@ -42,10 +42,7 @@ def group_factors(body: PlacedBody, vector: Atom | None) -> PlacedBody:
 
 
 def _with_factors_outside(body: PlacedBody) -> PlacedBody:
-    """Return the body with factors that a sum does not run over multiplied after it.
-
-    Two factors stay inside: their product is one operation with the addition.
-    """
+    """Return the body with factors that a sum does not run over outside of it; two stay in."""
     depends = dependencies(body.value)
     swapped: dict[Node, Node] = {}
     for node in accumulates(body):

@@ -142,11 +142,7 @@ def _quarter(ix: Ix, lane: Atom) -> tuple[Ix, int | None] | None:
 
 
 def _tensor_of(shape: tuple[int, ...], order: Sequence[int], most: Images) -> ImageTensor | None:
-    """Return how a tensor is an image, None if it is none.
-
-    Columns are the two innermost axes of a picture or the innermost one of a matrix, unless too
-    large.
-    """
+    """Return how a tensor is an image, None if it is none; columns are its innermost axes."""
     if not order or shape[order[-1]] % TEXEL:
         return None
     long = [i for i, a in enumerate(order) if shape[a] > 1] or [0]

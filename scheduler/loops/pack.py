@@ -208,11 +208,7 @@ def _work(body: Body, node: Node) -> int:
 
 
 def _badly_placed(node: Node, body: PlacedBody, spec: DeviceSpec) -> Sequence[int]:
-    """Return which factors of a sum of products are to be packed, if they can be.
-
-    Either lacks a range along which lanes load runs, or a sum's elements lie too far apart for the
-    cache.
-    """
+    """Return the factors to pack: lanes cannot run along them, or the cache cannot hold them."""
     lanes = spec.lanes
     on, reduced = depends_on(node.src[0]), set(node.arg[1])
     loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD and on[n] & reduced]

@@ -169,10 +169,7 @@ def merge_ranges(
 
 
 def _mergeable(node: Node) -> tuple[Atom, ...]:
-    """Return the ranges of a reduction that may become one, outermost first.
-
-    Partial sums go along the last range alone, unless its rows hold a whole number of them.
-    """
+    """Return the ranges of a reduction that may become one; partial sums stay on the last."""
     ranges: tuple[Atom, ...] = node.arg[1]
     return ranges[:-1] if ranges[-1].size % max(1, parts_of(node)) else ranges
 

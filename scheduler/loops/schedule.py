@@ -167,10 +167,7 @@ def _whole(size: int) -> int:
 
 
 def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int) -> None:
-    """Unroll innermost reduce loops further while their bodies stay small.
-
-    `tile` is the number of accumulators; `asked` the steps of a body by choice, 0 for none.
-    """
+    """Unroll innermost reduce loops of so many accumulators; `asked` steps if not 0."""
     for node, order in schedule.reduce_order.items():
         # Filling a private array has no accumulator whose latency unrolling could hide.
         if not order or node.op is not Op.ACCUMULATE:
@@ -300,10 +297,7 @@ def _loop_order(
     hoisted: frozenset[Atom] | None,
     asked: int,
 ) -> list[Tile]:
-    """Put hoisted ranges outermost, then the vector of a contraction, so that weights stay put.
-
-    By choice (`asked` is 1) the ranges that weights do not follow are outside of those.
-    """
+    """Put hoisted ranges outermost, then the vector, so that weights stay put; or by choice."""
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
 
     def rank(tile: Tile) -> tuple[bool, bool, int]:
@@ -349,10 +343,7 @@ def _prefetched(schedule: LoopSchedule, outer: list[Tile], asked: int) -> Atom |
 
 
 def _chunk(schedule: LoopSchedule, outer: list[Tile], body: PlacedBody, asked: int) -> int:
-    """Return outer steps per work-item: enough items to share, none too small to pay its launch.
-
-    Or as many as make the number of work-items that is asked for.
-    """
+    """Return outer steps per work-item: enough items to share, none too small, or as asked for."""
     reduce = max((prod(r.size for r in rs) for rs in schedule.reduce_order.values()), default=1)
     ops = max(1, len(scalar_nodes(body.value)))
     # The estimate is in scalar operations: steps of all loops times nodes of the body.

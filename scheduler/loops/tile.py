@@ -89,10 +89,7 @@ def contraction_tile(
 
 
 def _cached_rows(stride: int, cache_bytes: int) -> int:
-    """Return how many rows the innermost cache holds a line of.
-
-    Lines a page apart share a set: rows whole pages apart all do, rows half a page apart share two.
-    """
+    """Return how many rows the innermost cache holds: lines a page apart share a set."""
     ways = max(MIN_WAYS, cache_bytes // PAGE)
     sets = PAGE // gcd(stride, PAGE) if stride else PAGE
     return ways * sets + MAX_SHARED_ROWS

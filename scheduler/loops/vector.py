@@ -189,10 +189,7 @@ def _wide_lanes(size: int, widest: int) -> int:
 
 
 def _is_narrow(atom: Atom, body: PlacedBody, loads: Collection[LoadInfo], spec: DeviceSpec) -> bool:
-    """Whether a range shorter than a vector may fill part of one: only packed weights follow it.
-
-    Packing repeats the last element in the lanes beyond the range; they are not stored.
-    """
+    """Whether a range may fill part of a vector: packed weights repeat its last element."""
     known = {*body.ranges, *(r for n in looped(body) for r in n.arg[1])}
     if not 1 < atom.size < spec.lanes or spec.is_simt:
         return False

@@ -118,11 +118,7 @@ def _step_key(node: Node, graph: Readers) -> Hashable | None:
 
 
 def _grow(members: list[Node], graph: Readers) -> _Paths | None:
-    """Return the path of each member that is batched, from its product upwards.
-
-    If members go on with different arithmetic, the most frequent is followed; different movement
-    ends all.
-    """
+    """Return the batched path of each member: upwards along the most frequent arithmetic."""
     paths = [[m.src[0], m] for m in members]
     while True:
         ways: dict[Hashable, list[list[Node]]] = {}

@@ -53,10 +53,7 @@ def _split(node: Node) -> Node | None:
 
 
 def _row_axes(node: Node) -> tuple[int, ...]:
-    """Return the axes that a reduction inside of another one's source reduces; () if none does.
-
-    Only axes that the outer one reduces too, and that leave it a fair number of rows.
-    """
+    """Return the axes that an inner reduction shares with the outer one, if many rows are left."""
     axes: tuple[int, ...] = node.arg[1]
     shape = node.src[0].shape
     stack, seen = [node.src[0]], set[Node]()

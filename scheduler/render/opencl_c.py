@@ -313,10 +313,7 @@ def combine(op: Op, accumulator: str, value: str, dtype: DType, lanes: int) -> s
 
 
 def _extreme(op: Op, a: str, b: str, kind: DType, lanes: int, *, nan: bool) -> str:
-    """Return the larger (MAX) or smaller (MIN) of a and b; `nan`: whether b may be NaN.
-
-    A NaN in `a` compares false and stays; one in `b` needs a test of its own.
-    """
+    """Return the larger (MAX) or smaller of a and b; a NaN in `b` needs a test of its own."""
     test = f"({a} < {b})" if op is Op.MAX else f"({b} < {a})"
     test = test if lanes == 1 else _lane_test(test, kind, lanes)
     code = choose(test, b, a, kind, lanes)

@@ -164,10 +164,7 @@ class _Renderer:
                 self.loops.run(node, instances)
 
     def _outer_steps(self, axes: list[Axis], name: str) -> dict[Atom, Ix]:
-        """Decompose the linear step number into the outer step of each range, innermost fastest.
-
-        Blocks of the blocked range count slowest of all.
-        """
+        """Decompose the step number into steps of ranges, innermost fastest, blocks slowest."""
         whole = ixs.new_range(max(1, self.schedule.steps), name)
         self.e.name_atom(whole, name, self.e.depth)
         rest = ixs.of(whole)
@@ -301,10 +298,7 @@ def _parameter(
 def _in_turn(
     renderers: Sequence[_Renderer], bands: Bands, memory: Mapping[str, tuple[str, Node]]
 ) -> Iterator[str]:
-    """Yield the lines of a kernel in which each work-item runs all loop nests, band by band.
-
-    All bands of a work-item share memory: pointers go back by one band's for each further one.
-    """
+    """Yield lines that run all loop nests band by band, in memory that bands share."""
     yield f"  const int first = get_global_id(0) * {bands.chunk};"
     end = f"first + {bands.chunk}"
     if bands.count % bands.chunk:

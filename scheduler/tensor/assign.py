@@ -135,10 +135,7 @@ class TensorAssign(TensorTransposed):
         self._move(inner, _next_version(inner, part, (node,)))
 
     def _storage(self) -> Node | None:
-        """Return the buffer, or its newest ASSIGN, that a write to this tensor goes to.
-
-        None if there is none, or if it is that of another tensor that has the same value.
-        """
+        """Return the buffer, or its newest ASSIGN, that this tensor owns, and a write goes to."""
         inner = _target(self.node)
         buffer = None if inner is None else (inner.src or (inner,))[0].arg
         if buffer is None or not buffer.is_realized:
@@ -173,10 +170,7 @@ def _supersede(version: Node) -> None:
 
 
 def _target(node: Node) -> Node | None:
-    """Return the buffer, or its newest ASSIGN, that a tensor is a view of; None without one.
-
-    Raises ModelError if the view repeats elements of a buffer.
-    """
+    """Return the buffer, or its newest ASSIGN, that a tensor views, without repeated elements."""
     views, node = peel(node, INVERTIBLE | {Op.EXPAND})
     buffer = node.src[0].arg if node.op is Op.ASSIGN else node.arg
     if not isinstance(buffer, Buffer) or not (buffer.is_realized or buffer.kind == "state"):

@@ -70,10 +70,7 @@ class TensorProtocols(TensorValues):
         return format(self._single("format"), spec) if spec else str(self)
 
     def _single(self, wanted: str) -> Any:
-        """Return the value of the only element.
-
-        Raises TensorTypeError if there are more or none, or it depends on what a program is given.
-        """
+        """Return the value of the only element; raise TensorTypeError if there is none."""
         if self.size != 1:
             raise TensorTypeError(
                 f"{self!r} has no {wanted}: it has {self.size} elements; use numpy(), or reduce it"

@@ -51,10 +51,7 @@ def pin(roots: Sequence[Node], context: CompileContext) -> None:
 
 
 def _planned(roots: Sequence[Node], flags: Flags) -> tuple[dict[Node, Node], dict[Node, Node]]:
-    """Return what is planned for each node, and the boundary that each pending buffer stands for.
-
-    Plans are simplified, and what has storage, or will have it, is a leaf.
-    """
+    """Return the simplified form of each node, and the boundary of each pending buffer."""
     simple = simplify(roots, flags)
     cut: dict[Node, Node] = {}
     pending: dict[Node, Node] = {}
@@ -100,10 +97,7 @@ def _is_boundary(node: Node) -> bool:
 
 
 def _replacements(planned: dict[Node, Node], pinned: dict[Node, Node]) -> dict[Node, Node]:
-    """Return original node -> its pinned form, for what is stored and for writes.
-
-    Writes too, or there were two versions of them: with boundaries inside and without.
-    """
+    """Return original node -> pinned form, of writes too, which would be two versions."""
     found: dict[Node, Node] = {}
     for node, plan in planned.items():
         new = pinned.get(plan)

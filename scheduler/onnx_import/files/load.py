@@ -291,10 +291,7 @@ def _is_current(op_type: str, opset: int) -> bool:
 
 
 def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy for the checker: initializers are inputs, and what nobody reads is left out.
-
-    The checker serializes its model. Initializers were checked here.
-    """
+    """Return a copy for the checker, which would serialize initializers: they are inputs."""
     copy = onnx.ModelProto(ir_version=model.ir_version)
     copy.opset_import.extend(model.opset_import)
     copy.functions.extend(model.functions)

@@ -160,10 +160,7 @@ def _windows(padded: Tensor, window: Window) -> Tensor:
 
 
 def _reduced(padded: Tensor, window: Window, reduce: Reduce) -> Tensor:
-    """Reduce windows at once, or one axis after the other if that takes much less.
-
-    5 x 5 at every element: 10 visits of each instead of 25, and a second kernel.
-    """
+    """Reduce windows at once, or by axes if that takes much less: 5 x 5 in 10 visits, not 25."""
     x, own, visits = padded, prod(padded.shape[:2]), 0
     spatial = list(padded.shape[2:])
     for i, size in enumerate(window.kernel):
@@ -281,10 +278,7 @@ def col2im(ctx: NodeContext) -> Value:
 
 
 def _overlapped(x: Tensor, tap: int, window: int, geometry: Sequence[int]) -> Tensor:
-    """Sum one axis of blocks and its axis of windows to an axis of the image, which comes last.
-
-    Each position of the image meets every tap at most once: at a known window, if at all.
-    """
+    """Sum an axis of blocks and of windows to one of the image; each tap is met once at most."""
     size, stride, dilation, before = geometry
     taps, count = x.shape[tap], x.shape[window]
     key: list[slice] = [slice(None)] * x.ndim

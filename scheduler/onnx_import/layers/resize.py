@@ -256,10 +256,7 @@ def _sides(ctx: NodeContext, shape: tuple[int, ...], axes: list[int]) -> list[Si
 
 
 def _scaled(size: int, scale: float) -> int:
-    """Return floor(size * scale), multiplied in float32 as ONNX's shape inference does.
-
-    Exporters write target / size: in float64 23 * float32(40 / 23) stays below 40.
-    """
+    """Return floor(size * scale) in float32, as ONNX: in float64, 23 * (40 / 23) misses 40."""
     return int(np.floor(np.float32(size) * np.float32(scale)))
 
 

@@ -53,10 +53,7 @@ def grid_sample(ctx: NodeContext) -> Value:
 
 
 def _padded_taps(at: Tensor, kind: str, padding: str, axis: tuple[int, float]) -> AxisTaps:
-    """Return the taps of coordinates; those outside are replaced as padding_mode says.
-
-    A tap is moved, not its coordinate: for cubic weights that is what exporters mean.
-    """
+    """Return taps of coordinates; those outside are moved, as exporters of cubic ones mean."""
     size, edge = axis
     if padding == "border":  # farther out all taps are the same element; infinity has no fraction
         at = at.clip(-3.0, size + 2.0)

@@ -164,10 +164,7 @@ def _accumulated(x: Tensor, kind: _Kind) -> Tensor:
 
 
 def _in_block(x: Tensor, kind: _Kind) -> Tensor:
-    """Return the same by its definition, in n^2 operations: the sum of all x[j], j <= i.
-
-    Windows over padded rows would need half of the operations, but one load for each of them.
-    """
+    """Return the sums of x[j], j <= i, by definition: n^2 operations, but few loads."""
     ramp = Tensor.arange(x.shape[-1])
     before = ramp.unsqueeze(0) <= ramp.unsqueeze(1)
     return kind.over(before.where(x.unsqueeze(-2), kind.neutral), -1)

@@ -161,10 +161,7 @@ def combined(targets: Tensor, data: Tensor, updates: Tensor, how: ScatterReducti
 
 
 def _parts(targets: Tensor, rows: int, inner: int) -> tuple[int, dict[str, int]]:
-    """Return into how many parts each batch is cut, and the numbers that sources have in common.
-
-    Parts of one column look at all of its targets, so they must have more to do than that.
-    """
+    """Return how many parts a batch has, enough work for each, and the numbers of sources."""
     batches, count, columns = targets.shape
     split_rows = columns == 1
     most = min(rows, max(2, rows * inner // count)) if split_rows else columns

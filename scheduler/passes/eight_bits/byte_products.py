@@ -220,10 +220,7 @@ def _times_value(node: Node, left: tuple[Node, Quantised], right: tuple[Node, Qu
 
 
 def _turned(words: Node, a: Node, axes: tuple[int, ...]) -> Node:
-    """Return the second factor's words as signed bytes, along its own axis if many rows share them.
-
-    Lanes compute results along that axis, and would otherwise read with strides.
-    """
+    """Return the second factor's words as signed bytes, along its own axis for many rows."""
     turned = alu(Op.XOR, words, number(0x80808080, words))
     own = _unrepeated(a, axes).shape
     free = [i for i, s in enumerate(turned.shape) if s > 1 and own[i] == 1]

@@ -154,10 +154,7 @@ def _moved_bytes(node: Node, source: Node, zero: int) -> Node:
 
 
 def _moved(node: Node, words: Node, place: int, filled: int) -> Node:
-    """Return words behind a movement of bytes.
-
-    Words lie along the axis `place` of its result; `filled` is the word of padding.
-    """
+    """Return words, along axis `place` of the result, behind a movement; padding is `filled`."""
     if node.op is Op.PAD:
         return make(Op.PAD, dt.uint32, (words,), (node.arg[0], filled))
     if node.op is Op.RESHAPE:
@@ -178,10 +175,7 @@ def _moved(node: Node, words: Node, place: int, filled: int) -> Node:
 
 
 def _words(values: Node, axis: int, zero: int, stored: dict[Node, Node]) -> Node:
-    """Return bytes with four elements of an axis in a word, the first in the low bits.
-
-    Whole words are stored with that axis innermost, and read as words there.
-    """
+    """Return bytes as words of four along an axis, stored innermost if they are whole words."""
     size = values.shape[axis]
     if size % BYTES:
         bytes_ = stored.setdefault(values, like(values, Op.CONTIGUOUS, (values,)))
