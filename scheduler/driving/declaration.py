@@ -74,15 +74,8 @@ def declaration(
 ) -> Declaration:
     """Return what is declared of models (in run order): by the option, else beside them.
 
-    Args:
-        models: in the order in which they run.
-        option: name of a revision; None where the user named none.
-        revisions: names of those that models of this kind may have.
-        known_rules: rules that a file beside them may replace.
-
-    Raises:
-        ModelError: a name is none of a revision, a file is unreadable, has an unknown key, or two
-            of them contradict each other.
+    A file beside them may name one of `revisions` and replace `known_rules`. Raises ModelError if a
+    name is no revision, or a file is unreadable, has an unknown key, or contradicts another one.
     """
     files = list(_files(models, known_rules))
     rules, rules_from = _rules(files)

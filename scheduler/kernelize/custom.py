@@ -47,11 +47,8 @@ def attach_epilogues(
 ) -> list[Kernel]:
     """Return the kernels with the consumers of custom kernels computed in their slots.
 
-    Args:
-        kernels: each after those it reads from.
-        sinks: outputs and state writes: they stay stored.
-        limits: of one kernel on the device.
-        alone: stored nodes whose kernels stay as they are.
+    Kernels come after those they read from. Sinks (outputs and state writes) stay stored, and
+    `alone` ones as they are.
     """
     current = list(kernels)
     for kernel in kernels:  # an epilogue is no custom kernel, so none gains a slot on the way

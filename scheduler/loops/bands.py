@@ -77,14 +77,11 @@ def bands_from(
     free: frozenset[Node],
     spec: DeviceSpec,
 ) -> Bands | None:
-    """Return what runs in bands from a kernel on; None if it runs by itself.
+    """Return what runs in bands from kernel number `start` on; None if it runs by itself.
 
-    Args:
-        kernels: in running order.
-        last_read: number of the last kernel that reads a node.
-        start: number of the first kernel.
-        free: stored nodes that need not be stored as they are, or at all.
-        spec: of the device. Work-items of a GPU share what they compute in other ways.
+    Kernels are in running order; `last_read` is the number of a node's last reader. `free` nodes
+    need not be stored as they are, or at all. Work-items of a GPU share what they compute in other
+    ways.
     """
     if spec.is_simt or not _multiplies_values(kernels[start], ()):
         return None

@@ -27,15 +27,10 @@ def choose_schedule(
     *,
     exact: bool = False,
 ) -> LoopSchedule:
-    """Return the loops for a body whose ranges are merged.
+    """Return the loops for a placed body whose ranges are merged.
 
-    Args:
-        body: placed and merged.
-        vector: from `vector.choose_vector`, after merging.
-        lanes: same.
-        spec: of the device.
-        choice: replaces the heuristics.
-        exact: without lanes over results none of them is computed twice.
+    `vector` and `lanes` are from `vector.choose_vector`, after merging; `choice` replaces the
+    heuristics. If `exact`, no result without lanes is computed twice.
     """
     if spec.is_simt:
         return simt.choose_schedule(body, vector, lanes, spec, choice)

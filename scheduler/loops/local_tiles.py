@@ -66,12 +66,8 @@ def choose_tile(
 ) -> LocalTile | None:
     """Return the tile of a body that is one matrix product, None if it is something else.
 
-    Args:
-        body: placed and merged.
-        vector: the range that lanes run over, None if they would run along the reduction.
-        spec: of the device.
-        group: work-items of a work-group.
-        chosen: `Choice.local`; a tile that does not fit leaves it to the heuristic.
+    Lanes run over `vector`, or along the reduction if it is None. A `chosen` tile (`Choice.local`)
+    that does not fit leaves it to the heuristic.
     """
     if chosen == APART:
         return None

@@ -43,13 +43,10 @@ class Operands:
 def operands_of(
     body: PlacedBody, tile: tuple[Atom, Atom], loads: Collection[LoadInfo], whole: Collection[Atom]
 ) -> Operands:
-    """Return what the rows of a contraction read.
+    """Return what the rows of a contraction read, by its loads inside the reduction.
 
-    Args:
-        body: placed and merged.
-        tile: the ranges that lanes run over, and that rows are of.
-        loads: those inside the reduction.
-        whole: reduced ranges that the innermost loops hold all steps of.
+    `tile` are the ranges that lanes run over, and that rows are of; `whole` reduced ranges are
+    unrolled.
     """
     vector, row = tile
     others = [ld.node for ld in loads if not ld.weight]

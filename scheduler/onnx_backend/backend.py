@@ -169,12 +169,9 @@ class OnnxBackend(Backend):
     ) -> tuple[Array, ...]:
         """Compile and run one node once.
 
-        Args:
-            node: of the default domain, or of one that is imported at version 1.
-            inputs: an array for each input that is not left out, in order or by name.
-            device: as for `prepare`.
-            outputs_info: element type and shape of each output; inferred if they are not given.
-            kwargs: `opset_version` of the default domain; the newest by default.
+        Its domain is the default one (`opset_version`, by default the newest), or one at version 1.
+        Inputs are in order or by name, without those left out; `outputs_info` is inferred by
+        default.
 
         Raises:
             ModelError: the node is invalid or cannot be compiled, or its types are not inferred.

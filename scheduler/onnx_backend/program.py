@@ -60,12 +60,9 @@ def compile_for(
 ) -> ModelProgram:
     """Compile a model for the shapes of arrays and, where a node needs them, for their values.
 
-    `arrays` for inputs with an initializer replace it; `bound` inputs are known to be needed while
-    compiling.
-
-    Raises:
-        ModelError: the model cannot be compiled for these shapes.
-        BuildError, RuntimeFault: the device refuses the program.
+    `arrays` for inputs with an initializer replace it; `bound` inputs are known to be needed.
+    Raises ModelError if the model cannot be compiled so, BuildError or RuntimeFault if the device
+    refuses it.
     """
     shaped = _with_shapes(model, arrays)
     imported, needed = _import(shaped, arrays, set(bound))

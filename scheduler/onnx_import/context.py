@@ -116,9 +116,8 @@ class NodeContext:
     def const(self, index: int, what: str) -> Array:
         """Return input `index` as an array; `what` is the input's role, for messages.
 
-        Raises:
-            ModelError: it is left out.
-            DynamicInputError: it depends on run-time data; names the model's inputs it comes from.
+        Raises ModelError if it is left out, DynamicInputError (with the model's inputs) if it
+        depends on data.
         """
         found = self.value(index)
         if isinstance(found, Tensor):

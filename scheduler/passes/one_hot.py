@@ -314,11 +314,8 @@ def _first_rows(node: Node, shape: tuple[int, ...]) -> Node:
 def _solved(wanted: Node, affine: Ix, rest: Ix, along: tuple[Sequence[Atom], int, int]) -> _Rows:
     """Return r with affine(r) == wanted, and where there is one.
 
-    Args:
-        wanted: any number type, shape of the result.
-        affine: step * r + rest, bounded by int32.
-        rest: does not depend on r.
-        along: all ranges, which of them is r, and how many rows there are.
+    `affine` is step * r + rest, bounded by int32; `along` are all ranges, which of them is r, and
+    the rows.
     """
     ranges, axis, size = along
     step = ixs.coefficient(affine, ranges[axis])

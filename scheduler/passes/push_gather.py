@@ -69,19 +69,12 @@ def _is_followed(node: Node, readers: Readers) -> bool:
 def pick(
     node: Node, axis: int, rows: Node, readers: Readers, *, in_range: bool = False
 ) -> Node | None:
-    """Return the elements of a tensor at a row along one axis, which may differ elsewhere.
+    """Return the elements of a node (shape S) at a row of an axis, which may differ elsewhere.
 
-    Returns None if that would store a reduction made for each element once, which the sum over the
-    tensor keeps inside its kernel.
-
-    Args:
-        node: shape S.
-        axis: rows are counted along it; it has size 1 in the result.
-        rows: integers, of the rank of S with size 1 at `axis`; its other axes are those of S, or 1
-            on one of the two sides. As for GATHER, negative ones count from the end, but only if
-            rows and S vary along different axes.
-        readers: of the nodes below, for the decision where to read.
-        in_range: rows are known to be from 0 to S[axis] - 1.
+    Returns None if that would store a reduction made for each element once, which a sum keeps in
+    its kernel. `rows` are integers, of the rank of S with size 1 at `axis`; other axes are those of
+    S, or 1 on one of the two sides. As for GATHER, negative ones count from the end, but only if
+    rows and S vary along different axes; with `in_range` they are from 0 to S[axis] - 1.
     """
     shape = tuple(max(a, b) for a, b in zip(_without(node.shape, axis), rows.shape, strict=True))
     # Recursion would pass Python's limit on deep chains.

@@ -30,13 +30,8 @@ __all__ = ["CustomKernel", "alternatives", "custom_kernel"]
 def custom_kernel(kernel: CustomKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
     """Return the outputs of a hand-written kernel, as lazy as any other tensor.
 
-    Args:
-        kernel: what to run.
-        inputs: `in0`, `in1`, ... of the source, any shapes and types with at least one element.
-            What is not in memory yet is stored first, row-major.
-
-    Raises:
-        ModelError: the source names an input that is not given, or an input is empty.
+    Inputs are `in0`, `in1`, ... of the source, any shapes and types with at least one element,
+    stored first if they are not in memory yet. Raises ModelError if one is empty or not given.
     """
     kernel.check_inputs(len(inputs))
     for i, tensor in enumerate(inputs):

@@ -86,14 +86,10 @@ class TensorProtocols(TensorValues):
     # --- an array -----------------------------------------------------------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the values as numpy's protocol has it; the array is the caller's to change.
+        """Return the values as numpy's protocol has it, for the caller to change.
 
-        Args:
-            dtype: element type; by default the tensor's own.
-            copy: with False a view that cannot be written to.
-
-        Raises:
-            TensorCopyError: `copy` is False, and no array holds these values in this type.
+        With `copy` False it is a view that cannot be written to. Raises TensorCopyError if there is
+        none in this type.
         """
         values = self._shared() if copy is False else self.numpy()
         if dtype is None or values.dtype == dtype:

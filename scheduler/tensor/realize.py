@@ -39,12 +39,9 @@ Array = NDArray[Any]
 def realize(roots: Sequence[Node], context: CompileContext | None = None) -> None:
     """Compute values and leave them in buffers, for every live tensor.
 
-    The context is by default the device with the environment's flags.
-
-    Raises:
-        ModelError: an input has no value, or a state lives in a program.
-        SchedulerError: a value cannot be compiled.
-        RuntimeFault: there is no device, or a program does not build.
+    The context is by default the device with the environment's flags. Raises ModelError if an input
+    has no value or a state lives in a program, SchedulerError if a value cannot be compiled, and
+    RuntimeFault if there is no device or a program does not build.
     """
     missing = unbound(roots)
     if missing:
@@ -168,11 +165,8 @@ def run(
 ) -> list[Array]:
     """Run values once, leaving every tensor as it is; return one array per value, for the caller.
 
-    States are zeros.
-
-    Raises:
-        SchedulerError: a value cannot be compiled.
-        RuntimeFault: there is no device, a program does not build, an input does not fit.
+    States are zeros. Raises SchedulerError if a value cannot be compiled, and RuntimeFault if there
+    is no device, a program does not build, or an input does not fit.
     """
     flags = Flags.from_environment() if context is None else context.flags
     plan = make_plan(roots, flags)

@@ -134,11 +134,9 @@ class TensorValues(TensorAssign):
     def realize(self, *more: TensorAssign, context: CompileContext | None = None) -> Self:
         """Compute these tensors together; afterwards they are buffers, or views of buffers.
 
-        The context is by default the device with the environment's flags.
-
-        Raises:
-            SchedulerError: a value cannot be compiled, or depends on an input without a value.
-            RuntimeFault: there is no device.
+        The context is by default the device with the environment's flags. Raises SchedulerError if
+        a value cannot be compiled or depends on an input without a value, and RuntimeFault without
+        a device.
         """
         running.realize([self.node, *(t.node for t in more)], context=context)
         return self
@@ -151,11 +149,8 @@ class TensorValues(TensorAssign):
         """Return the values, computed on an OpenCL device.
 
         A tensor of realized buffers is realized by this. One that reads inputs or states (zeros) is
-        compiled and run once, and stays as it is.
-
-        Raises:
-            SchedulerError: it cannot be compiled.
-            RuntimeFault: there is no device, or an input does not fit.
+        compiled and run once, and stays as it is. Raises SchedulerError if it cannot be compiled,
+        and RuntimeFault if there is no device or an input does not fit.
         """
         if inputs or unbound([self.node]):
             return running.run([self.node], inputs, context=context)[0]

@@ -70,16 +70,9 @@ def scaled_dot(
 ) -> tuple[Tensor, Scores]:
     """Return attention, (N, heads, S, F) in the type of q, and its intermediate results.
 
-    Args:
-        q: (N, heads, S, E).
-        k: (N, kv_heads, T, E); kv_heads divides heads.
-        v: (N, kv_heads, T, F).
-        mask: of the keys.
-        scale: of the products.
-        softcap: scores become softcap*tanh(scores/softcap) if it is not 0.
-
-    Raises:
-        ModelError: the heads do not fit, or the inner sizes differ.
+    q is (N, heads, S, E), k (N, kv_heads, T, E), v (N, kv_heads, T, F); kv_heads divides heads.
+    Products are scaled, then become softcap*tanh(scores/softcap) if softcap is not 0. Raises
+    ModelError if heads or sizes do not fit.
     """
     batch, heads, rows, _ = q.shape
     groups = k.shape[1]

@@ -51,12 +51,8 @@ def scatter_known(
 ) -> Tensor | None:
     """Return data with rows written into it, or None if the constant this takes would be too large.
 
-    Args:
-        data: (s0, ..., sn).
-        updates: (U, *inner), inner being the axes of data from `depth` on.
-        at: (U,) flat positions in the first `depth` axes of data.
-        depth: number of axes that positions address.
-        how: combine with what is there; None replaces it.
+    Updates are (U, *inner), inner being the axes of data from `depth` on; `at` (U,) are flat
+    positions in the axes before. `how` combines with what is there; None replaces it.
     """
     sizes, inner = data.shape[:depth], data.shape[depth:]
     box = _box(at, sizes)

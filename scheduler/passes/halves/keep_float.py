@@ -53,10 +53,8 @@ _CHAIN: Final = _MOVES - {Op.CAT}  # with one source
 def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec) -> dict[Node, str]:
     """Return, for those of the candidates that stay float32, the reason: a short phrase.
 
-    Args:
-        roots: outputs and ASSIGN nodes, after the graph passes.
-        candidates: float32 nodes that will be stored, and float32 weights.
-        spec: the device.
+    Roots are outputs and ASSIGN nodes, after the graph passes; candidates float32 nodes to store,
+    and weights.
     """
     order = toposort(roots)
     users = consumers(order)

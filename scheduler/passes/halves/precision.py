@@ -105,13 +105,10 @@ def store_halves(
     spec: DeviceSpec,
     origins: Origins | None = None,
 ) -> Halved:
-    """Return the graph in which what is stored is half where that does no harm.
+    """Return the graph in which stored nodes are half where that does no harm.
 
-    Args:
-        roots: outputs and ASSIGN nodes, after the other passes; they keep their types.
-        stored: what kernels would store of this graph, roots included.
-        spec: of the device.
-        origins: names for the report.
+    Roots are outputs and ASSIGN nodes, after the other passes, and keep their types. `stored` nodes
+    include them.
     """
     order, fixed = toposort(roots), set(roots)
     values = [n for n in order if n in stored and n not in fixed and _is_candidate(n)]
