@@ -33,16 +33,12 @@ class Reference:
     """Runs a model by another implementation.
 
     What onnxruntime cannot do (an operator or a type that it lacks) is done by onnx's evaluator.
-
-    Attributes:
-        name: of the implementation, with its version.
-        why_not: why onnxruntime is not used; "" if it is.
     """
 
     def __init__(self, source: str | Path | OnnxModel, threads: int = MAX_THREADS) -> None:
         """Open a model with `threads` of onnxruntime; raise ModelError if nothing takes it."""
         self._source = source
-        self.why_not = ""
+        self.why_not = ""  # why onnxruntime is not used
         self._session: _Session
         try:
             self._session = _OnnxRuntime(_data(source), threads)

@@ -49,19 +49,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One result of a loop nest.
+    """One result of a loop nest."""
 
-    Attributes:
-        target: whose storage is written: a stored node, or the BUFFER of a state.
-        index: of the element written, in the shape of target and the ranges of the body. Ranges
-            that it does not name are loops below it: the element is written once, outside them.
-        row: where on an axis, if only run time knows; index is 0 on that axis.
-    """
-
-    target: Node
+    target: Node  # whose storage is written: a stored node, or the BUFFER of a state
+    # Of the element written, in the shape of target and the ranges of the body. Ranges that it
+    # does not name are loops below it: the element is written once, outside them.
     index: Index
     value: Node
-    row: Row | None = None
+    row: Row | None = None  # where on an axis, if only run time knows; index is 0 on that axis
 
 
 @dataclass(frozen=True, slots=True)

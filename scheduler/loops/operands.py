@@ -24,20 +24,13 @@ MIN_SHARED_ROWS = 128
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What a register tile's size depends on beside its extents.
+    """What a register tile's size depends on beside its extents."""
 
-    Attributes:
-        stride: bytes from one row's operand to the next one's; 0 if it is not known.
-        narrow: whether weights are halves, widened for each tile.
-        shared: whether a scalar of one row serves another one at a later step of a reduce loop
-            that is unrolled whole: it waits in a register.
-        work: operations that compute a row's scalar from what is loaded, for each step.
-    """
-
-    stride: int = 0
-    narrow: bool = False
+    stride: int = 0  # bytes from one row's operand to the next one's; 0 if it is not known
+    narrow: bool = False  # whether weights are halves, widened for each tile
+    # Whether a scalar of one row waits in a register for another one, at a later unrolled step.
     shared: bool = False
-    work: int = 0
+    work: int = 0  # operations per step that compute a row's scalar from what is loaded
 
 
 def operands_of(

@@ -18,15 +18,11 @@ Declared = list[tuple[str, int | None]]
 
 
 class Binding:
-    """Sizes for the symbolic dimensions of one model.
-
-    Attributes:
-        notes: what was assumed, one sentence each.
-    """
+    """Sizes for the symbolic dimensions of one model."""
 
     def __init__(self, model: OnnxModel, sizes: dict[str, int]) -> None:
         """Check names ("INPUT:AXIS" for unnamed dimensions) and sizes, or raise ModelError."""
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # what was assumed, one sentence each
         self._model = model
         self._sizes = sizes
         self._found: dict[str, int] = {}

@@ -76,13 +76,10 @@ class Handle(Protocol):
 
 
 class Handles:
-    """The live tensors, and the tensor and the newest version of each realized buffer.
-
-    Attributes:
-        newest: the newest ASSIGN of a buffer, until it has run or no tensor holds it.
-    """
+    """The live tensors, and the tensor and the newest version of each realized buffer."""
 
     def __init__(self) -> None:
+        # The newest ASSIGN of a buffer, until it has run or no tensor holds it.
         self.newest: WeakValueDictionary[Buffer, Node] = WeakValueDictionary()
         self._live: WeakValueDictionary[int, Handle] = WeakValueDictionary()
         # Threads may run tensors of their own; nobody may add to what another one goes through.

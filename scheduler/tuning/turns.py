@@ -53,16 +53,11 @@ class Timing:
 
 
 class Turns(ABC):
-    """Variants that are ready to run; a subclass runs them.
-
-    Attributes:
-        variants: in their order.
-        correct: for each, whether it gives what the first one of its job gives.
-    """
+    """Variants that are ready to run; a subclass runs them."""
 
     def __init__(self, variants: Sequence[Variant]) -> None:
         self.variants = list(variants)
-        self.correct: list[bool] = []
+        self.correct: list[bool] = []  # whether each gives what the first one of its job gives
         self._expected: dict[Job, list[Array]] = {}
         self._ms: dict[int, float] = {}
 
