@@ -37,49 +37,32 @@ from scheduler.onnx_import.binding import declared
 from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
 
 Progress = Callable[[str, int, int], None]
-# Returns the table of measured loops to use for entries and what they are compiled for; may measure
-# them first.
+# May measure the loops of entries first.
 Tables = Callable[[Mapping[str, EntryGraph], CompileContext], TunedTable]
 
 
 class CompileOptions(TypedDict, total=False):
-    """What `compile_plain` and `compile_driving` take by name, and mean the same by.
+    """What `compile_plain` and `compile_driving` take by name, and mean the same by."""
 
-    Attributes:
-        precision: "fp32", or "fp16" for half storage (`scheduler.passes.halves.precision`).
-        halves: "wide" (the default) or "exact", see `scheduler.passes.halves.wide_halves`.
-        numerics: "fast" (the default) or "strict", see `scheduler.passes.canonical_sums`.
-        target: device to compile for, see `scheduler.device.targets`; None for this machine's.
-        tables: measured loops; None for the table that ships for the target.
-        flags: of the compiler; None for those of the environment.
-    """
-
-    precision: str
-    halves: str
-    numerics: str
-    target: DeviceSpec | None
-    tables: Tables | None
-    flags: Flags | None
+    precision: str  # "fp32", or "fp16" for half storage (`scheduler.passes.halves.precision`)
+    halves: str  # "wide" (the default) or "exact", see `scheduler.passes.halves.wide_halves`
+    numerics: str  # "fast" (the default) or "strict", see `scheduler.passes.canonical_sums`
+    target: DeviceSpec | None  # see `scheduler.device.targets`; None for this machine's
+    tables: Tables | None  # measured loops; None for the table that ships for the target
+    flags: Flags | None  # of the compiler; None for those of the environment
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledModel:
-    """A compiled model that is not written yet.
+    """A compiled model that is not written yet."""
 
-    Attributes:
-        manifest, data: as `runtime.write_artifact` takes them; programs hold no binaries yet.
-        arena_unplanned: bytes the intermediates of the largest entry would take without reuse.
-        notes: what was assumed about the models, one sentence each.
-        graphs: what it was compiled from, by entry; `scheduler.check.vectors` evaluates them.
-        sources: the models, in run order.
-    """
-
-    manifest: dict[str, Any]
+    manifest: dict[str, Any]  # manifest, data: for `runtime.write_artifact`, without binaries
     data: bytes
-    arena_unplanned: int
-    notes: tuple[str, ...] = ()
+    arena_unplanned: int  # bytes the intermediates of the largest entry would take without reuse
+    notes: tuple[str, ...] = ()  # what was assumed about the models, one sentence each
+    # What it was compiled from, by entry; `scheduler.check.vectors` evaluates them.
     graphs: Mapping[str, EntryGraph] = field(default_factory=dict)
-    sources: tuple[OnnxModel, ...] = ()
+    sources: tuple[OnnxModel, ...] = ()  # the models, in run order
 
     @property
     def kernels(self) -> int:
@@ -117,11 +100,7 @@ class CompiledModel:
         return replace(self, manifest=manifest)
 
     def write(self, path: str | os.PathLike[str]) -> Digests:
-        """Write the artifact atomically and return its digests.
-
-        Raises:
-            ArtifactError: the file cannot be written.
-        """
+        """Write the artifact atomically, or raise ArtifactError; return its digests."""
         return write_artifact(path, self.manifest, self.data)
 
 
@@ -152,16 +131,7 @@ def compile_plain(
 def emitted_plain(
     imported: ImportedModel, context: CompileContext, tables: Tables | None = None
 ) -> Emitted:
-    """Return an imported model as an artifact's data, with the schedule of its entry "run".
-
-    Args:
-        imported: the model.
-        context: what to compile for.
-        tables: as in `CompileOptions`.
-
-    Raises:
-        SchedulerError: it cannot be compiled.
-    """
+    """Return an artifact's data with the schedule of its entry "run", or raise SchedulerError."""
     name = Path(imported.source.name).stem or "model"
     return _emitted({"run": _plain_graph(imported)}, context, name, "plain", tables)
 
@@ -214,14 +184,9 @@ def compile_monitoring(
 ) -> CompiledModel:
     """Compile a driver monitoring model; entry "run" of a frame of any size.
 
-    Args:
-        source: ONNX file, or one that was read.
-        interface: name of the revision; None to tell it by the outputs.
-        capacity: bytes of the largest camera frame.
-        options: see `CompileOptions`.
-
-    Raises:
-        ModelError: the model is unusable, or does not have the interface.
+    `interface` names a revision (default: detected from the outputs), `capacity` is the bytes of
+    the largest camera frame. Raises ModelError if the model is unusable, or does not have the
+    interface.
     """
     model = source if isinstance(source, OnnxModel) else load_model(source)
     found = recognise_monitoring(model, interface)
@@ -235,9 +200,7 @@ def compile_monitoring(
 def driving_sizes(model: OnnxModel, interface: Interface) -> dict[str, int]:
     """Return the sizes that a driving program gives the symbolic dimensions of one of its models.
 
-    Args:
-        model: one of the program's.
-        interface: of the program; {} for a model that it does not have.
+    There are none for a model that the interface does not have.
     """
     names = {value.name for value in model.inputs}
     known = next((part.inputs for part in interface.models if set(part.inputs) == names), None)
@@ -307,7 +270,6 @@ def _lineage_of(models: Mapping[str, OnnxModel]) -> dict[str, str]:
         proto = model.proto
         maker = f"{proto.producer_name} {proto.producer_version}".strip()
         for name, text in {**model.metadata_props, "producer": maker}.items():
-            # The checkpoint stands beside the file, and the slices are in the interface.
             if name not in (CHECKPOINT_KEY, SLICES_KEY):
                 found[f"{role}.{name}"] = text
     return found

@@ -35,15 +35,10 @@ _SHOWING: Final = frozenset({"debug", "viz", "schedule_cache"})
 
 @dataclass(slots=True)
 class Stages:
-    """One graph on its way through the passes.
+    """One graph on its way through the passes."""
 
-    Attributes:
-        graphs: name and roots of each stage, the input first.
-        origins: ONNX names of the nodes of all stages.
-    """
-
-    graphs: list[tuple[str, tuple[Node, ...]]] = field(default_factory=list)
-    origins: Origins = field(default_factory=Origins)
+    graphs: list[tuple[str, tuple[Node, ...]]] = field(default_factory=list)  # input first
+    origins: Origins = field(default_factory=Origins)  # ONNX names of the nodes of all stages
 
     def add(self, name: str, roots: Sequence[Node], origins: Origins) -> None:
         """Keep the roots of a stage; they keep their graph."""
@@ -53,28 +48,15 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class CompileContext:
-    """What decides the result of a compilation beside the graph.
+    """All that decides a compilation beside the graph; raises SchedulerError for a misfit."""
 
-    Attributes:
-        spec: the kind of device, with the limits of its kernels.
-        flags: what the environment, or a caller, asks for.
-        precision: "fp32", or "fp16" for half storage.
-        halves: "wide" or "exact": what arithmetic on halves means.
-        numerics: "fast" or "strict": what sums of floats mean.
-        tuned: loops that were measured, by kernel.
-        stages: is told the graph after each pass; None where nobody looks.
-
-    Raises:
-        SchedulerError: strict numerics of a device that does not have them.
-    """
-
-    spec: DeviceSpec = DEFAULT
-    flags: Flags = field(default_factory=Flags)
-    precision: str = FP32
-    halves: str = WIDE
-    numerics: str = FAST
-    tuned: TunedTable = EMPTY
-    stages: Stages | None = None
+    spec: DeviceSpec = DEFAULT  # the kind of device, with the limits of its kernels
+    flags: Flags = field(default_factory=Flags)  # what the environment, or a caller, asks for
+    precision: str = FP32  # "fp32", or "fp16" for half storage
+    halves: str = WIDE  # "wide" or "exact": what arithmetic on halves means
+    numerics: str = FAST  # "fast" or "strict": what sums of floats mean
+    tuned: TunedTable = EMPTY  # loops that were measured, by kernel
+    stages: Stages | None = None  # is told the graph after each pass; None where nobody looks
 
     def __post_init__(self) -> None:
         if self.numerics not in NUMERICS:
@@ -126,18 +108,9 @@ def context_for(
 ) -> CompileContext:
     """Return the context of a compilation, with what the flags say in force.
 
-    Args:
-        spec: the kind of device; `max_kernel_buffers` wins over its number of buffers.
-        flags: by default those of the environment.
-        precision: "fp32" or "fp16".
-        halves: "wide" or "exact".
-        numerics: "fast" or "strict".
-        tuned: measured loops, by default the table that ships for the target; none is used where
-            the flags say so.
-
-    Raises:
-        SchedulerError: MAX_KERNEL_BUFFERS is no number, or too small; or strict numerics are asked
-            of a device that does not have them.
+    `flags.max_kernel_buffers` wins over the spec's number of buffers. Without `tuned` loops the
+    table that ships for the target is used, unless flags forbid it. Raises SchedulerError if
+    MAX_KERNEL_BUFFERS is no number or too small, or if the device has no strict numerics.
     """
     flags = Flags.from_environment() if flags is None else flags
     if not flags.tuned:

@@ -51,8 +51,8 @@ class UnsupportedOpError(ModelError):
 class DynamicInputError(ModelError):
     """A shape, axes, a count must be known while compiling, but depends on run-time data.
 
-    `value` names it in the graph; `inputs` are the inputs of the model that it is computed from, ()
-    where whoever raises it does not know them.
+    `value` names it in the graph; it is computed from `inputs` of the model, () if they are
+    unknown.
     """
 
     def __init__(self, message: str, value: str, inputs: tuple[str, ...] = ()) -> None:

@@ -60,31 +60,19 @@ FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The values of the variables, read once.
+    """The values of the variables, read once."""
 
-    Attributes:
-        debug: step of the DEBUG ladder, 0 for off.
-        viz: what VIZ asks for, see `viz_path`.
-        float_unsafe: x * 0 is 0, x - x is 0, a / a is 1 and (a * b) / b is a, also for floats.
-        schedule_cache: compiled graphs are kept and taken again.
-        max_kernel_buffers: buffers per kernel; None if only the device says.
-        tuned: tables of measured loops are used.
-    """
-
-    debug: int = 0
-    viz: str = ""
+    debug: int = 0  # step of the DEBUG ladder, 0 for off
+    viz: str = ""  # what VIZ asks for, see `viz_path`
+    # x * 0 is 0, x - x is 0, a / a is 1 and (a * b) / b is a, also for floats.
     float_unsafe: bool = False
-    schedule_cache: bool = True
-    max_kernel_buffers: int | None = None
-    tuned: bool = True
+    schedule_cache: bool = True  # compiled graphs are kept and taken again
+    max_kernel_buffers: int | None = None  # buffers per kernel; None if only the device says
+    tuned: bool = True  # tables of measured loops are used
 
     @classmethod
     def from_environment(cls) -> Flags:
-        """Return the flags that the environment sets.
-
-        Raises:
-            SchedulerError: MAX_KERNEL_BUFFERS is set to something that is no number.
-        """
+        """Return the environment's flags; raise SchedulerError for a value that is no number."""
         return cls(
             _level(os.environ.get(DEBUG, "").strip()),
             os.environ.get(VIZ, "").strip(),
@@ -117,21 +105,14 @@ class Flags:
 
 
 def _level(text: str) -> int:
-    """Return the step of the DEBUG ladder, 0 for off.
-
-    Other programs give DEBUG words ("true", "*"); whatever is not a number counts as 1.
-    """
+    """Return the step of the DEBUG ladder, 0 for off; words that other programs take count as 1."""
     if not text:
         return 0
     return min(int(text), int(max(Level))) if text.isdecimal() else 1
 
 
 def _buffers(text: str) -> int | None:
-    """Return how many buffers a kernel may have, None if only the device says.
-
-    Raises:
-        SchedulerError: it is no number.
-    """
+    """Return how many buffers a kernel may have (None: the device's), or raise SchedulerError."""
     if not text:
         return None
     if not text.isdecimal():

@@ -48,24 +48,16 @@ MAX_OFFSET = ixs.LARGEST
 
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
-    """A kernel as OpenCL C, how it came about, and what its launch needs.
+    """A kernel as OpenCL C, how it came about, and what its launch needs."""
 
-    Attributes:
-        kernel: what was lowered.
-        code: what was rendered of it. It writes the kernel's targets, or the BUFFER of the state
-            where an ASSIGN is done in place.
-        flops: static estimate.
-        kind: "contract", "reduce", "map" or "custom"; only a name for people.
-        nests: its loop nests with the loops chosen for each; a custom kernel has none.
-        in_place_of: intermediate whose storage the result takes over; the kernel reads it last.
-    """
-
-    kernel: Kernel
+    kernel: Kernel  # what was lowered
+    # What was rendered of it. It writes the kernel's targets, or the BUFFER of the state where an
+    # ASSIGN is done in place.
     code: KernelCode
-    flops: int
-    kind: str
-    nests: tuple[Nest, ...] = ()
-    in_place_of: Node | None = None
+    flops: int  # static estimate
+    kind: str  # "contract", "reduce", "map" or "custom"; only a name for people
+    nests: tuple[Nest, ...] = ()  # with the loops chosen for each; a custom kernel has none
+    in_place_of: Node | None = None  # whose storage the result takes over; it is read last
 
     @property
     def storage(self) -> tuple[Node, ...]:
@@ -97,7 +89,6 @@ class _Program:
     """What lowering one kernel needs to know of the others.
 
     Attributes:
-        kernels, outputs, context: as for `lower_kernels`.
         layouts: of intermediates lowered so far.
         direct: state BUFFER of each ASSIGN node that is written in place.
         arena: stored nodes that are neither outputs nor written to a state.
@@ -119,17 +110,16 @@ class _Program:
         self.context, self.spec = context, context.spec
         self.layouts: dict[Node, Layout] = {}
         self.direct = states_in_place(kernels)
-        # Later kernels overwrite the entry, so what stays is the last reader.
         self.last_read = {node: i for i, k in enumerate(kernels) for node in k.reads}
         targets = [t for k in kernels for t in k.targets if t not in self.direct]
         self.arena = {t for t in targets if t.op is not Op.BUFFER} - self.outputs
-        # What a custom kernel reads or writes is row-major: its source says where elements are.
+        # The source of a custom kernel says where elements are: row-major.
         custom = {n for k in kernels if k.custom for n in (*k.custom.inputs, *k.targets)}
         # Words are neighbours along the last axis.
         words = {n.src[0].src[0] for k in kernels for n in _loads(k) if n.src[0].op is Op.WORDS}
         # A state has the layout that its caller reads and writes, so it is not free.
         self.free = {t for t in self.arena if t.op is not Op.ASSIGN} - custom - words
-        # A copy in another order of axes is asked for because of that order.
+        # A copy in another order of axes was made for that order.
         self.free -= {t for t in self.free if t.op is Op.CONTIGUOUS and t.src[0].op is Op.PERMUTE}
         # What an epilogue of a custom kernel reads is a buffer, in any order.
         self.plain = {n for k in kernels if k.custom for n in k.reads}
@@ -154,8 +144,7 @@ class _Program:
             r
             for r in kernel.reads
             if r in self.arena - images and self.last_read[r] == position
-            # Only an exact fit is taken over, as the planner of the arena gives each storage one
-            # size.
+            # The planner of the arena gives each storage one size.
             if prod(r.shape) == prod(shape) and r.dtype.itemsize == width
         ]
 
@@ -165,12 +154,9 @@ def lower_kernels(
 ) -> list[LoweredKernel] | Refused:
     """Lower kernels in running order; return the first one that has no rendering, if there is one.
 
-    Args:
-        kernels: from `make_kernels`.
-        outputs: stored nodes that are program outputs: they stay row-major.
-        context: what they are compiled for.
+    Outputs are stored row-major.
     """
-    # The plan of images is kept between rounds; layouts and loops are found anew.
+    # Layouts and loops are found anew in each round.
     most = context.spec.images
     images = None if most is None else ImagePlan(most)
     while True:
@@ -182,13 +168,13 @@ def lower_kernels(
             try:
                 found = _in_bands(program, position) or _alone(program, position)
             except LoweringError as error:
-                # All stored nodes are told, so that who retries knows what may be split.
+                # Whoever retries then knows what may be split.
                 stored = frozenset(t for k in kernels for t in k.targets)
                 return Refused(kernel.targets, stored, name_of(kernel), str(error))
             lowered.extend(found.launches)
             position += found.kernels
-        # Not a retry: a reader may find that what it reads is better a buffer, and the writer came
-        # before. Each round takes images away and adds none, so this ends, always in the same way.
+        # A reader may find that what it reads is better a buffer, and the writer came before. Each
+        # round takes images away and adds none, so this ends, always in the same way.
         images = None if images is None else images.again()
         if images is None:
             return lowered
@@ -248,7 +234,7 @@ def _lower(program: _Program, position: int, kernel: Kernel) -> LoweredKernel:
         _lay_out_parts(program, kernel)
     nests = [_nest(program, kernel, body) for body in kernel.bodies]
     reused = None
-    # Several nests run side by side, so one may read what another one has overwritten.
+    # Of several nests one may read what another one has overwritten.
     if len(nests) == 1:
         free = program.free_after(position, kernel)
         reused = in_place_of(nests[0].body, nests[0].schedule, free)
@@ -273,7 +259,7 @@ def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> Lo
 def _nest(program: _Program, kernel: Kernel, body: Body, bands: int = 1) -> Nest:
     """Choose layouts and loops of one loop nest, whose leading ranges count bands."""
     spec = program.spec
-    # Ranges are split before a vector is chosen, as the parts may be better ranges for its lanes.
+    # The parts may be better ranges for lanes.
     placed = _placed(program, body)
     # What several loop nests write has a layout already.
     whole = {s.target for s in body.stores} if len(kernel.bodies) == 1 else set[Node]()
@@ -286,8 +272,7 @@ def _nest(program: _Program, kernel: Kernel, body: Body, bands: int = 1) -> Nest
     _check_offsets(placed)
     placed, vector = merge_ranges(placed, vector, counting(placed.ranges, bands))
     placed = keep_whole_steps(group_factors(placed, vector))
-    # An ASSIGN in place writes the state itself, whose storage then is a parameter that is read
-    # too.
+    # An ASSIGN in place writes the state itself, a parameter that is read too.
     outputs = tuple(program.direct.get(s.target, s.target) for s in placed.stores)
     reads = {n.src[0] for n in scalar_nodes(placed.value) if n.op is Op.LOAD}
     updated = [(s.target, n) for s, n in zip(placed.stores, outputs, strict=True) if n in reads]
@@ -316,7 +301,7 @@ def _placed(program: _Program, body: Body) -> PlacedBody:
 
 def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
     """Choose the layout of what several loop nests write in parts: as the largest would like it."""
-    # Sorted from the smallest on, so that each larger one overrules it.
+    # Each larger one overrules the smaller ones.
     bodies = sorted(kernel.bodies, key=lambda b: prod(r.size for r in b.ranges if r is not None))
     for body in bodies:  # the largest has the last word
         for store in body.stores:
@@ -353,7 +338,7 @@ def _layout(store: PlacedStore, vector: Atom | None) -> Layout:
     rank = len(store.index)
     if vector is None:
         return row_major(rank)
-    # All axes that the vector moves go inside, in their order, so that lanes are consecutive.
+    # Lanes are then consecutive.
     inner = [a for a in range(rank) if ixs.coefficient(store.index[a], vector) != 0]
     return Layout(tuple([a for a in range(rank) if a not in inner] + inner))
 
@@ -363,7 +348,6 @@ def flops_of(body: PlacedBody) -> int:
     total = 0
     depends = dependencies(body.value)
     for node in scalar_nodes(body.value):
-        # Hoisting computes a node once for each value of the ranges that it depends on.
         times = prod(r.size for r in depends[node])
         if node.op is Op.ACCUMULATE:
             total += times * prod(r.size for r in node.arg[1])

@@ -66,8 +66,7 @@ Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 WINOGRAD: Final = "winograd"
 # The first stage: the graph before any pass.
 INPUT: Final = "input"
-# Each round lowers everything again, so a systematic failure must come to an end. Models that need
-# splits at all have needed one or two.
+# A systematic failure must come to an end; models have needed one or two splits.
 MAX_ROUNDS: Final = 32
 
 
@@ -166,16 +165,8 @@ def _kernels(
 ) -> tuple[LoweredKernel, ...]:
     """Return the kernels of a graph, lowered: as few as can be, and as many as have to be.
 
-    Args:
-        roots: of the graph after the passes; the nodes of splits are those of this graph.
-        outputs: stored nodes that are program outputs.
-        splits: what is stored in any case.
-        context: what the graph is compiled for.
-        origins: ONNX names of the nodes.
-
-    Raises:
-        LoweringError: a kernel of one operation cannot be generated, or splitting does not help;
-            the message names its origin.
+    Raises LoweringError with the origin of a kernel that has one operation, or that splits do not
+    help.
     """
     refused: Refused | None = None
     for _ in range(MAX_ROUNDS + 1):
@@ -205,16 +196,10 @@ def run_passes(
     context: CompileContext = DEFAULT_CONTEXT,
     origins: Origins | None = None,
 ) -> list[Node]:
-    """Return the roots after all graph passes.
+    """Return the roots after all graph passes; the context's stages see the graph after each.
 
-    Args:
-        roots: of the graph.
-        context: what the graph is compiled for; its stages are told the graph after each pass.
-        origins: ONNX names, of `Origins.over`; it follows the passes.
-
-    Raises:
-        VerifyError: a pass broke the graph: checked after each under DEBUG >= 1 and in tests,
-            otherwise once at the end.
+    `origins` (see `Origins.over`) follow the passes. Raises VerifyError if a pass broke the graph:
+    checked after each under DEBUG >= 1 and in tests, otherwise once at the end.
     """
     current = list(roots)
     origins = origins or Origins()
@@ -242,13 +227,7 @@ def kernelize(
     states: Sequence[Node] = (),
     context: CompileContext = DEFAULT_CONTEXT,
 ) -> tuple[dict[str, Node], list[Kernel]]:
-    """Return the stored node of each output and the kernels in running order.
-
-    Args:
-        outputs: by name.
-        states: ASSIGN nodes to perform.
-        context: what the graph is compiled for.
-    """
+    """Return the stored node of each output and the kernels in running order."""
     named, roots = _passed(outputs, states, context, Origins())
     return named, make_kernels(roots, context.spec)
 
@@ -256,11 +235,7 @@ def kernelize(
 def _input_buffers(
     outputs: Mapping[str, Node], writes: Sequence[Node], inputs: Sequence[Node] | None
 ) -> tuple[Buffer, ...]:
-    """Return the inputs a caller gives, by default those the graph reads.
-
-    Raises:
-        ModelError: two of them have the same name.
-    """
+    """Return a caller's inputs, by default all; raise ModelError for equal names."""
     if inputs is None:
         order = toposort([*outputs.values(), *writes])
         inputs = [n for n in order if n.op is Op.BUFFER and n.arg.kind == "input"]

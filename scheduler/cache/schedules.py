@@ -3,8 +3,7 @@
     key = graph (structure, weights, ONNX names), options, context     in memory
           + source text of the compiler + versions                     on disk
 
-A changed compiler has another source text, so it never meets its old results. Whoever watches the
-compiler at work (DEBUG, VIZ, stages) sees it work: then nothing is taken from here.
+With DEBUG, VIZ or stages the compiler works, and nothing is taken from here.
 """
 
 from __future__ import annotations
@@ -52,19 +51,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EntryGraph:
-    """What `schedule` is asked for, for one entry point.
+    """What `schedule` is asked for, for one entry point."""
 
-    Attributes:
-        outputs: nodes by name.
-        states: ASSIGN nodes to perform.
-        inputs: input BUFFER nodes in calling order; None for those the graph reads.
-        origins: ONNX names of the nodes.
-    """
-
-    outputs: Mapping[str, Node]
-    states: Sequence[Node] = ()
-    inputs: Sequence[Node] | None = None
-    origins: Origins = field(default_factory=Origins)
+    outputs: Mapping[str, Node]  # nodes by name
+    states: Sequence[Node] = ()  # ASSIGN nodes to perform
+    inputs: Sequence[Node] | None = None  # in calling order; None for those the graph reads
+    origins: Origins = field(default_factory=Origins)  # ONNX names of the nodes
 
     def roots(self) -> list[tuple[str, Node]]:
         """Return everything that defines the entry, each with what it is."""
@@ -75,11 +67,7 @@ class EntryGraph:
         return found
 
     def schedule(self, context: CompileContext) -> Schedule:
-        """Compile it to kernels.
-
-        Raises:
-            SchedulerError: as `scheduler.pipeline.schedule`.
-        """
+        """Compile it to kernels; raise SchedulerError as `scheduler.pipeline.schedule` does."""
         if context.flags.is_watched:
             context = replace(context, stages=Stages())  # of this entry alone
         return schedule(self.outputs, self.states, self.inputs, context, self.origins)
@@ -133,11 +121,7 @@ def _thaw(frozen: _Frozen) -> Emitted:
 
 
 class ScheduleCache:
-    """What one caller had compiled, in memory and, where it has a directory, on disk.
-
-    Args:
-        directory: of artifacts; None for memory alone: graphs that only this process asks for.
-    """
+    """What one caller had compiled, in memory and, if it has a directory, on disk."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._store = None if directory is None else EntryStore(directory, "schedule")
@@ -176,11 +160,7 @@ class ScheduleCache:
         return made
 
     def schedule(self, graph: EntryGraph, context: CompileContext) -> Schedule:
-        """Return the schedule of a graph, that made before if the very same nodes were asked for.
-
-        Raises:
-            SchedulerError: the graph cannot be scheduled.
-        """
+        """Return the schedule of a graph, the one made before if its nodes are the very same."""
         if context.flags.is_watched:
             name = "-".join(graph.outputs) or "states"
             return compile_entries({"run": graph}, context, name=name, kind="plain").plans["run"]
@@ -204,17 +184,10 @@ def compile_entries(
     kind: str,
     options: str = "",
 ) -> Emitted:
-    """Schedule, lower and emit entries, and show what DEBUG and VIZ ask for.
+    """Schedule, lower and emit entries (by name), and show what DEBUG and VIZ ask for.
 
-    Args:
-        entries: by entry name; states and weights they share are stored once.
-        context: what they are compiled for.
-        name: model name.
-        kind: "plain" or "driving".
-        options: OpenCL build options.
-
-    Raises:
-        SchedulerError: a graph cannot be scheduled or lowered.
+    States and weights that entries share are stored once. `kind` is "plain" or "driving", `options`
+    go to the OpenCL compiler. Raises SchedulerError if a graph cannot be scheduled or lowered.
     """
     logger.debug("%s: compiled", name)
     plans = {entry: graph.schedule(context) for entry, graph in entries.items()}
@@ -284,7 +257,7 @@ _LOADED: Final = _stamps()
 def compiler_version() -> str | None:
     """Return the digest of this compiler's source text and of the versions beside it.
 
-    None where the text is not that of the running code: it has changed since, or is not there.
+    None if the text is not that of the running code: it has changed since, or is not there.
     """
     if not _SOURCES or _LOADED is None or _stamps() != _LOADED:
         return None

@@ -1,15 +1,14 @@
 """The arbitration by float64 where a program and its reference differ.
 
-A reference is float32 too, and may be the one that is off. What `DoubleEvaluator` finds in the
-model file decides, for one output of one set of inputs:
+A reference is float32 too, and may be the one that is off. `DoubleEvaluator` decides, for one
+output of one set of inputs:
 
     right    each element in dispute is as close to float64 as the tolerance asks
     noise    the sums of the model are so ill conditioned that neither is: then ours is right if it
              is about as near as the reference, in its largest distance and in the mean
 
-Special values (`adversarial_inputs`) are another question: a result that differs is wrong only
-where the reference and float64 agree, element by element, as what overflows in float32 does not in
-float64. Called by `self_check`.
+Of special values (`special_floats`) a result is wrong only where the reference and float64 agree on
+another one: what overflows in float32 does not in float64.
 """
 
 from __future__ import annotations
@@ -29,29 +28,22 @@ from scheduler.onnx_import import OnnxModel
 
 Array = NDArray[Any]
 
-# Two evaluations of the same quality differ by chance: of 64 to 1000 sums of 64 to 512 products,
-# added in 8 lanes and in 16, the largest errors were within a factor of 1.8 in 98 of 100 draws.
+# Evaluations of the same quality differ by chance: of 64 to 1000 sums of 64 to 512 products, in 8
+# and in 16 lanes, the largest errors were within a factor of 1.8 in 98 of 100 draws.
 AS_NEAR = 2.0
-# A reference this far from float64 says that float64 computes something else (another side of a
-# comparison, an operator that onnx's evaluator has otherwise): nothing follows from distances.
+# Beyond it float64 computes something else (another side of a comparison, an operator that onnx's
+# evaluator has otherwise): nothing follows from distances.
 CREDIBLE = 5e-2
 
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """An output of one set of inputs.
+    """An output of one set of inputs."""
 
-    Attributes:
-        name: of the output.
-        feeds: the inputs, in the element types of the model.
-        found: what the device computed.
-        expected: what the reference computed.
-    """
-
-    name: str
-    feeds: Mapping[str, Array]
-    found: Array
-    expected: Array
+    name: str  # of the output
+    feeds: Mapping[str, Array]  # the inputs, in the element types of the model
+    found: Array  # what the device computed
+    expected: Array  # what the reference computed
 
 
 class Arbiter:

@@ -1,7 +1,4 @@
-"""The self-check of a driving program: its models beside a reference, then itself.
-
-Called by `modeld compile --verify`.
-"""
+"""The self-check of a driving program: its models beside a reference, then itself."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from scheduler.compile import CompiledModel, CompileOptions, compile_plain, driv
 from scheduler.onnx_import import OnnxModel, load_model
 
 FRAMES = 4
-# Width, height, stride and offset of the chroma plane: small enough for a program of any capacity.
+# Width, height, stride and offset of the chroma plane: small enough for any capacity.
 GEOMETRY = (320, 200, 384, 384 * 200)
 PAYLOAD_BYTES = 384 * (200 + 100)
 ONE_OF_SEVERAL = ("desire", "traffic_convention")
@@ -36,17 +33,9 @@ def verify_driving(
 ) -> list[Report]:
     """Compare the models of a driving program with a reference, and the program with itself.
 
-    Each model is compiled as a plain one for this. The program is run on a few frames: outputs must
-    be finite, differ from frame to frame, and be the same after a reset.
-
-    Args:
-        compiled: by `compile_driving`.
-        models: what it was compiled from, in any order.
-        options: what it was compiled with.
-        device: as for `verify`.
-
-    Raises:
-        NoDeviceError, BuildError, RuntimeFault, ModelError: as `verify`.
+    Each model is compiled as a plain one for this. The outputs of a few frames must be finite,
+    differ from frame to frame, and be the same after a reset. Arguments and errors are those of
+    `verify`.
     """
     opened = device if isinstance(device, Device) else choose_device(device)
     interface = parse_interface(compiled.manifest["metadata"]["interface"])

@@ -1,10 +1,8 @@
 """An evaluator of ONNX models in double precision, independent of the compiler.
 
-The model file is widened (every float32, float16 and bfloat16 becomes a double) and evaluated by
-onnx's own evaluator. Nothing of our importer or interpreter takes part: an error in either must not
-confirm itself. The evaluator narrows in places; where it does, there is no answer.
-
-Called by `arbitration`.
+Every float32, float16 and bfloat16 of the model file becomes a double, and onnx's own evaluator
+runs it: an error of our importer or interpreter must not confirm itself. Where that evaluator
+narrows, there is no answer.
 """
 
 from __future__ import annotations
@@ -28,10 +26,8 @@ from scheduler.onnx_import.files.graph_checks import subgraphs
 from scheduler.onnx_import.text import one_line
 
 # --- Replacements for operators of onnx's evaluator that narrow, or differ from their version -
-#
-# Each is written anew after the text of the operator, with numpy alone: `DoubleEvaluator` gives
-# them to the evaluator in place of its own (onnx 1.23). A test compares every operator case in
-# double.
+# Each is written after the text of the operator, with numpy alone (onnx 1.23). A test compares
+# every operator case in double.
 #
 #     Erf, Gelu                     rounded to float32 there
 #     Softmax, LogSoftmax           before version 13 they work on two dimensions; a logarithm of a
@@ -127,7 +123,6 @@ class Pow(OpRun):
 
 OPERATORS: list[type[OpRun]] = [BatchNormalization, Erf, Gelu, LogSoftmax, Pow, Softmax]
 
-# ----------------------------------------------------------------------------------------------
 
 Array = NDArray[Any]
 
@@ -157,14 +152,7 @@ class DoubleEvaluator:
     """Evaluates a model in double precision, independently of everything of ours."""
 
     def __init__(self, source: str | Path | OnnxModel) -> None:
-        """Widen a model.
-
-        Args:
-            source: a file, or a model that was read.
-
-        Raises:
-            ModelError: it cannot be evaluated in double precision; one clause that says why.
-        """
+        """Widen a model, or raise ModelError with a clause that says why it cannot be."""
         # Load slowly and are rarely needed.
         from onnx.reference import ReferenceEvaluator
 
@@ -184,11 +172,8 @@ class DoubleEvaluator:
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs by name: float64 where the model has floats of 16 bits or more.
 
-        Args:
-            feeds: for each input, an array in the element type of the model.
-
-        Raises:
-            ModelError: an operator cannot be evaluated in double precision.
+        The feeds have the element types of the model. Raises ModelError if an operator has no
+        double form.
         """
         wide = {name: _widened(array) for name, array in feeds.items()}
         try:
@@ -206,11 +191,7 @@ class DoubleEvaluator:
 
 
 def widen(model: onnx.ModelProto) -> None:
-    """Make every float of 16 or 32 bits a double, in place: constants, declarations, attributes.
-
-    Raises:
-        ModelError: the model holds what has no value in double precision.
-    """
+    """Make every float of 16 or 32 bits a double, in place, or raise ModelError."""
     _widen_graph(model.graph)
     for function in model.functions:
         _widen_nodes(function.node)
@@ -224,7 +205,7 @@ def _widen_graph(graph: onnx.GraphProto) -> None:
         _widen_tensor(tensor)
     for value in (*graph.input, *graph.output):
         _widen_type(value.type)
-    # Types of what lies between would have to be found anew; nothing needs them.
+    # Nothing needs the types of what lies between.
     del graph.value_info[:]
     _widen_nodes(graph.node)
 

@@ -1,15 +1,13 @@
 """The comparison of an output with a reference: how far off, where, and within which tolerance.
 
-    float32 and float64      the largest difference is at most 1e-4 of the largest reference value
-    half storage, float16    2e-2
-    bfloat16                 1e-1; 8-bit floats 3e-1
-    quantised while running  5e-2, see `QUANTISED_TOLERANCE`
-    integers of 8 bits       at most 1 apart: what was quantised may round the other way
-    other integers, bool     equal, but for one element in 1000 (half, quantised: one in 50), where
-                             a float that was rounded otherwise decides a comparison
-    NaN, infinities          at the same places
-
-Called by `self_check`.
+float32 and float64      the largest difference is at most 1e-4 of the largest reference value
+half storage, float16    2e-2
+bfloat16                 1e-1; 8-bit floats 3e-1
+quantised while running  5e-2, see `QUANTISED_TOLERANCE`
+integers of 8 bits       at most 1 apart: what was quantised may round the other way
+other integers, bool     equal, but for one element in 1000 (half, quantised: one in 50), where
+                         a float that was rounded otherwise decides a comparison
+NaN, infinities          at the same places
 """
 
 from __future__ import annotations
@@ -60,28 +58,18 @@ _INSIDE = {
 
 @dataclass(frozen=True, slots=True)
 class OutputCheck:
-    """An output beside its reference, for one set of inputs.
+    """An output beside its reference, for one set of inputs."""
 
-    Attributes:
-        name: of the output.
-        max_abs: largest difference.
-        max_rel: largest difference as a share of the largest reference value; of integers, the
-            share of elements that differ by too much.
-        where: index of the largest difference; None if there is none.
-        part: the output slice that holds it, "" if there is none.
-        tolerance: what `max_rel` may be, or the share of elements that may differ.
-        problem: one clause; "" if all is well.
-        note: how far both are from float64, if they were compared with it.
-    """
-
-    name: str
-    max_abs: float
+    name: str  # of the output
+    max_abs: float  # largest difference
+    # Largest difference as a share of the largest reference value; of integers, the share of
+    # elements that differ by too much.
     max_rel: float
-    where: tuple[int, ...] | None
-    part: str
-    tolerance: float
-    problem: str
-    note: str = ""
+    where: tuple[int, ...] | None  # index of the largest difference; None if there is none
+    part: str  # the output slice that holds it, "" if there is none
+    tolerance: float  # what `max_rel` may be, or the share of elements that may differ
+    problem: str  # one clause; "" if all is well
+    note: str = ""  # how far both are from float64, if they were compared with it
 
     @property
     def excess(self) -> float:
@@ -97,15 +85,7 @@ def check_output(
     rounding: Rounding = Rounding.FLOAT,
     slices: Mapping[str, tuple[int, int]] | None = None,
 ) -> OutputCheck:
-    """Compare an output with its reference.
-
-    Args:
-        name: of the output.
-        found: what the device computed, in the element type of the model.
-        expected: what the reference computed.
-        rounding: the coarsest that happens inside the model.
-        slices: names of parts of the last axis.
-    """
+    """Compare an output with its reference, given the model's coarsest rounding and its slices."""
     kind = "float" if is_float(expected.dtype) else expected.dtype.kind
     tolerance = tolerance_of(expected.dtype, rounding)
     if found.shape != expected.shape:
@@ -205,8 +185,6 @@ def _special(values: Array) -> str:
 
 
 # --- The coarsest rounding inside a model, which decides how close results can be -------------
-#
-# Called by `self_check`.
 
 # What rounds floats that were computed to steps of 8 bits. MatMulInteger and ConvInteger are exact.
 _QUANTISES = frozenset(

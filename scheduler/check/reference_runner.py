@@ -1,7 +1,4 @@
-"""The reference: onnxruntime if it is installed, else onnx's evaluator.
-
-Called by `self_check`. Neither is needed to compile a model.
-"""
+"""The reference: onnxruntime if it is installed, else onnx's evaluator."""
 
 from __future__ import annotations
 
@@ -36,24 +33,12 @@ class Reference:
     """Runs a model by another implementation.
 
     What onnxruntime cannot do (an operator or a type that it lacks) is done by onnx's evaluator.
-
-    Attributes:
-        name: of the implementation, with its version.
-        why_not: why onnxruntime is not used; "" if it is.
     """
 
     def __init__(self, source: str | Path | OnnxModel, threads: int = MAX_THREADS) -> None:
-        """Open a model.
-
-        Args:
-            source: a file, or a model that was read.
-            threads: of onnxruntime.
-
-        Raises:
-            ModelError: neither implementation takes the model.
-        """
+        """Open a model with `threads` of onnxruntime; raise ModelError if nothing takes it."""
         self._source = source
-        self.why_not = ""
+        self.why_not = ""  # why onnxruntime is not used
         self._session: _Session
         try:
             self._session = _OnnxRuntime(_data(source), threads)
@@ -68,14 +53,7 @@ class Reference:
         return self._session.name
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs by name.
-
-        Args:
-            feeds: for each input, an array in the element type of the model.
-
-        Raises:
-            ModelError: the model cannot be run.
-        """
+        """Return outputs by name for feeds in the model's types, or raise ModelError."""
         if not self.why_not:
             try:
                 return self._session.run(feeds)
@@ -110,7 +88,7 @@ class _OnnxRuntime:
         options.intra_op_num_threads = max(1, min(threads, MAX_THREADS))
         options.inter_op_num_threads = 1
         options.log_severity_level = 4  # fatal only: what it cannot do is done by another
-        # Rewrites that keep every rounding: what we compare with should be simple.
+        # They keep every rounding: the reference should be simple.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         providers = ["CPUExecutionProvider"]
         self._session = onnxruntime.InferenceSession(model, options, providers=providers)

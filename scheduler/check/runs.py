@@ -1,7 +1,4 @@
-"""Runs of a compiled model and its reference on the same sets of inputs, compared.
-
-Called by `self_check`.
-"""
+"""Runs of a compiled model and its reference on the same sets of inputs, compared."""
 
 from __future__ import annotations
 
@@ -38,19 +35,12 @@ MOST_SEEDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The model that is checked.
+    """The model that is checked."""
 
-    Attributes:
-        compiled: by `compile_plain`.
-        model: what it was compiled from.
-        imported: the same, with the sizes it was compiled for.
-        rounding: the coarsest inside.
-    """
-
-    compiled: CompiledModel
-    model: OnnxModel
-    imported: ImportedModel
-    rounding: Rounding
+    compiled: CompiledModel  # by `compile_plain`
+    model: OnnxModel  # what it was compiled from
+    imported: ImportedModel  # the same, with the sizes it was compiled for
+    rounding: Rounding  # the coarsest inside
 
     @property
     def operators(self) -> frozenset[str]:
@@ -74,20 +64,13 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Inputs and outputs as the device has them; feeds and outputs of both as the model types them.
+    """Inputs and outputs of both sides, in the model's types; `given` and `raw` in the device's."""
 
-    Attributes:
-        kind: of the inputs.
-        feeds: inputs of the reference.
-        given, raw: inputs and outputs of the program.
-        found, expected: outputs of both.
-    """
-
-    kind: Kind
-    feeds: dict[str, Array]
-    given: dict[str, Array]
+    kind: Kind  # of the inputs
+    feeds: dict[str, Array]  # inputs of the reference
+    given: dict[str, Array]  # given, raw: inputs and outputs of the program
     raw: dict[str, Array]
-    found: dict[str, Array]
+    found: dict[str, Array]  # outputs of both
     expected: dict[str, Array]
 
 
@@ -148,10 +131,7 @@ def unchanged(runs: Sequence[Run], constant: Sequence[str]) -> list[str]:
 def judged(
     runs: Sequence[Run], subject: Subject, arbiter: Arbiter
 ) -> tuple[list[OutputCheck], list[OutputCheck]]:
-    """Return the worst comparison of each output, and of each output slice, worst first.
-
-    The arbiter is asked where a program and its reference differ.
-    """
+    """Return the worst comparison of each output and slice; the arbiter settles differences."""
     slices = subject.imported.metadata.output_slices
     outputs: dict[str, OutputCheck] = {}
     parts: dict[str, OutputCheck] = {}

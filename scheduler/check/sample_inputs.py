@@ -1,16 +1,14 @@
 """Seeded random inputs for a model, by element type.
 
-    floats                     standard normal, rounded to the type; or special values
-                               (`adversarial_inputs`)
-    bool                       even odds
-    8 bits and fewer           the whole range of the type: images, quantised values
-    wider integers             0 to 15
-    integers that pick rows    0 to the number of rows: inputs that reach the indices of Gather,
-                               GatherElements, GatherND, ScatterElements, ScatterND, TensorScatter,
-                               OneHot or the labels of a loss through casts, movement and Where
-    integers to divide by      never 0: those that reach the divisor of Div or Mod in this way
-
-Called by `self_check`.
+floats                     standard normal, rounded to the type; or special values
+                           (`special_floats`)
+bool                       even odds
+8 bits and fewer           the whole range of the type: images, quantised values
+wider integers             0 to 15
+integers that pick rows    0 to the number of rows: inputs that reach the indices of Gather,
+                           GatherElements, GatherND, ScatterElements, ScatterND, TensorScatter,
+                           OneHot or the labels of a loss through casts, movement and Where
+integers to divide by      never 0: those that reach the divisor of Div or Mod in this way
 """
 
 from __future__ import annotations
@@ -38,8 +36,6 @@ from scheduler.onnx_import.inference import infer
 #                Floor of it wrong by 1 if it is a little too small
 #     EXTREME    the largest and the smallest numbers, and where floats have no fractions any more
 #     INFINITE   infinities among standard normals
-#
-# Called by `sample_inputs`; `runs` decides which of them a model is given.
 
 # Up to this many units: sums of products stay as well conditioned as those of noise.
 MOST_STEPS = 16
@@ -47,15 +43,14 @@ MOST_STEPS = 16
 HALVES = 1 / 4
 # A constant beyond is no unit: an epsilon, or what stands for infinity in a mask.
 UNITS = (2.0**-10, 2.0**10)
-# Each row of an input has one unit; more of them would each be tried on few rows. By hand.
+# Each row of an input has one unit; more would each be tried on few rows. By hand.
 MOST_UNITS = 8
 # Tables and weights are no units either.
 MOST_NUMBERS = 4
 # Shares of zeros among GRID and of infinities among INFINITE, chosen by hand.
 ZEROS = 1 / 8
 INFINITIES = 1 / 16
-# Models with small inputs are given more sets, until so many values were tried: at least and at
-# most so many sets.
+# Models with small inputs get sets until so many values were tried; least and most sets.
 GRID_VALUES, GRID_SETS = 4096, (2, 8)
 # Their results are sums of products too, written one by one.
 _WEIGHS = frozenset({"Resize", "Upsample"})
@@ -102,10 +97,7 @@ def _constant_nodes(model: OnnxModel) -> Iterator[Array]:
 def special_floats(
     kind: Kind, shape: Sequence[int], units: Sequence[float], rng: np.random.Generator
 ) -> Array:
-    """Return float64 values of a kind, to be rounded to the type of an input.
-
-    Of GRID each row has one of the units, see `units_of`.
-    """
+    """Return float64 values of a kind; each row of GRID has one of the units, see `units_of`."""
     noise = rng.standard_normal(tuple(shape))
     if kind is Kind.GRID:
         rows = (*shape[:-1], 1) if len(shape) > 1 else tuple(shape)
@@ -137,12 +129,8 @@ def unsuited(
 ) -> str:
     """Return why a model is not given a kind of inputs; "" if it is (docs/numerics.md).
 
-    Args:
-        kind: which.
-        operators: ONNX types of its nodes.
-        outputs: of the model as it was imported.
-        half: whether it stores halves.
-        flops: operations of the program.
+    `operators` are ONNX types of its nodes, `outputs` those of the imported model, `flops` of the
+    program; `half` says whether it stores halves.
     """
     nodes = toposort(list(outputs))
     if kind is Kind.GRID and any(map(_is_power_of_integers, nodes)):
@@ -201,8 +189,6 @@ def _sums_products(node: Node) -> bool:
     return summed.op is Op.MUL
 
 
-# ----------------------------------------------------------------------------------------------
-
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
@@ -224,11 +210,8 @@ def sample_inputs(
 ) -> dict[str, Array]:
     """Return an array for each input, in the element type of the model (bfloat16, ... too).
 
-    Args:
-        model: whose inputs they are.
-        shapes: of the inputs, by name, symbolic dimensions bound; inputs not named are left out.
-        rng: where values come from.
-        kind: what floats are.
+    Shapes have their symbolic dimensions bound; inputs without one are left out. `kind` concerns
+    floats.
     """
     units = units_of(model) if kind is Kind.GRID else ()
     roles = integer_roles(model, shapes)
@@ -277,22 +260,14 @@ def _values(code: int, shape: Shape, limit: int | None, rng: np.random.Generator
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The roles of integer inputs.
+    """The roles of integer inputs."""
 
-    Attributes:
-        limits: input name -> how many rows it picks from.
-        divisors: inputs that something is divided by.
-    """
-
-    limits: dict[str, int]
-    divisors: frozenset[str]
+    limits: dict[str, int]  # input name -> how many rows it picks from
+    divisors: frozenset[str]  # inputs that something is divided by
 
 
 def integer_roles(model: OnnxModel, shapes: Mapping[str, Shape]) -> Roles:
-    """Return which integer inputs are indices, and which are divisors.
-
-    Only the main graph is looked at: what goes into the bodies of loops keeps small values.
-    """
+    """Return which integer inputs of the main graph are indices, and which are divisors."""
     integers = {v.name for v in model.inputs if _is_integer(v)}
     if not integers:
         return Roles({}, frozenset())

@@ -1,8 +1,8 @@
 """The self-check: a compiled model runs on the device beside a reference.
 
-`verify` is for plain models, `driving_check` for driving programs. The artifact is also written to
-a temporary file, loaded and run again: its outputs must be the same bits. What was found is a
-`Report`; a difference raises nothing until `Report.require` is called.
+`verify` is for plain models, `verify_driving` for driving programs. The artifact is also written,
+loaded and run again: its outputs must be the same bits. A difference raises nothing until
+`Report.require` is called.
 """
 
 from __future__ import annotations
@@ -36,40 +36,22 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of a self-check.
+    """The findings of a self-check."""
 
-    Attributes:
-        model: name of what was checked.
-        reference: the implementation it was compared with, and why not onnxruntime.
-        seeds: how many sets of standard normals were run.
-        outputs: the worst comparison of each output over all seeds, worst first.
-        parts: the same for each output slice by its own largest value, for information.
-        constant: outputs that depend on no input.
-        unchanged: outputs that never changed, neither here nor in the reference.
-        failures: one sentence each; empty if all is well.
-        kinds: the other kinds of inputs that were run.
-        left_out: those that were not, with the reason.
-        reason: why more than the usual difference is allowed; "" if it is not.
-    """
-
-    model: str
-    reference: str
-    seeds: int
-    outputs: tuple[OutputCheck, ...]
-    parts: tuple[OutputCheck, ...]
-    constant: tuple[str, ...]
-    unchanged: tuple[str, ...]
-    failures: tuple[str, ...]
-    kinds: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    reason: str = ""
+    model: str  # name of what was checked
+    reference: str  # the implementation it was compared with, and why not onnxruntime
+    seeds: int  # how many sets of standard normals were run
+    outputs: tuple[OutputCheck, ...]  # the worst comparison of each output, worst first
+    parts: tuple[OutputCheck, ...]  # the same for each output slice by its own largest value
+    constant: tuple[str, ...]  # outputs that depend on no input
+    unchanged: tuple[str, ...]  # outputs that never changed, neither here nor in the reference
+    failures: tuple[str, ...]  # one sentence each; empty if all is well
+    kinds: tuple[str, ...] = ()  # the other kinds of inputs that were run
+    left_out: tuple[str, ...] = ()  # those that were not, with the reason
+    reason: str = ""  # why more than the usual difference is allowed; "" if it is not
 
     def require(self) -> None:
-        """Do nothing if all is well.
-
-        Raises:
-            SelfCheckError: names the outputs, how far they are off, and what to try.
-        """
+        """Raise SelfCheckError on failures: the outputs, how far they are off, and what to try."""
         if self.failures:
             raise SelfCheckError(f"{self.model}: {'; '.join(self.failures)}")
 
@@ -85,10 +67,7 @@ def verify(
 ) -> Report:
     """Compare a plain model with a reference on seeded inputs (see `sample_inputs`).
 
-    Args:
-        compiled: by `compile_plain`; with or without binaries.
-        source: what it was compiled from.
-        device: to run it on, as for `runtime.load_program`.
+    `source` is what it was compiled from, `device` as for `runtime.load_program`.
 
     Raises:
         NoDeviceError, BuildError, RuntimeFault: it cannot be run.
@@ -174,10 +153,7 @@ Seen = tuple[str, Arrays, Arrays]
 
 
 def round_trip(compiled: CompiledModel, device: Device, seen: Iterable[Seen]) -> list[str]:
-    """Return what differs after the artifact went through a temporary file, one sentence each.
-
-    `seen` are in the order in which they were run after a reset.
-    """
+    """Return what differs after writing and loading, for `seen` in order after a reset."""
     with tempfile.TemporaryDirectory(prefix="modeld-verify-") as directory:
         path = Path(directory) / "model.pkl"
         compiled.write(path)

@@ -3,8 +3,8 @@
     graph before any pass, numpy interpreter -> expected values -> manifest["self_test"]
 
 The interpreter shares nothing with what is tested: no pass, no kernel, no driver. It needs 0.5 s
-for a run of the driving models, so what it gave is kept beside the cached schedules. The runtime
-compares (`runtime.run.selftest`).
+for a run of the driving models, so results are kept beside cached schedules. The runtime compares
+(`runtime.run.selftest`).
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ class _NoVectorsError(Exception):
 def with_self_test(compiled: CompiledModel, *, keep: bool = True) -> CompiledModel:
     """Return a compiled model with its self-test, or with a note that says why it has none.
 
-    Args:
-        compiled: as the front door made it; without binaries, which are taken of what passes it.
-        keep: whether vectors may come from the cache, and are put there.
+    The model has no binaries yet: those come from what passes the test. `keep` allows the cache of
+    vectors.
     """
     try:
         made = _cached(compiled) if keep else _made(compiled)

@@ -1,7 +1,6 @@
 """The kernel table lists launches with their work, and results with their places and lifetimes.
 
-Made from the manifest of an artifact, so that it shows what will run. What a manifest does not hold
-(lanes, loop ranges) comes from the schedule where there is one.
+It is made from an artifact's manifest; only lanes and loop ranges come from the schedule.
 """
 
 from __future__ import annotations
@@ -20,26 +19,18 @@ from scheduler.lower import LoweredKernel
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a buffer holds from one write to the next; a kernel may write its result in place.
+    """What a buffer holds from one write to the next; a kernel may write its result in place."""
 
-    Attributes:
-        buffer: index in the manifest.
-        name, kind, dtype, shape, size: from there; bytes.
-        offset: in the arena, bytes; None for what is not there.
-        first, last: launches that touch it first and last.
-        producer: launch that writes it; None for what an earlier run or the caller left.
-    """
-
-    buffer: int
-    name: str
+    buffer: int  # index in the manifest
+    name: str  # name, kind, dtype, shape, size: from there; bytes
     kind: str
     dtype: str
     shape: tuple[int, ...]
     size: int
-    offset: int | None
-    first: int
+    offset: int | None  # in the arena, bytes; None for what is not there
+    first: int  # first, last: launches that touch it first and last
     last: int
-    producer: int | None
+    producer: int | None  # launch that writes it; None for what an earlier run or the caller left
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,63 +43,44 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One row.
+    """One row."""
 
-    Attributes:
-        number: position in the entry, from 0.
-        kernel, kind, origin, flops, bytes_moved, items: as emitted; items are work-items.
-        writes, reads: positions in `KernelTable.values`.
-        lanes: largest vector width; None where only an artifact is known.
-        nests: its loop nests; empty where only an artifact is known.
-    """
-
-    number: int
-    kernel: str
+    number: int  # position in the entry, from 0
+    kernel: str  # kernel, kind, origin, flops, bytes_moved, items: as emitted; items are work-items
     kind: str
     origin: tuple[str, ...]
     items: int
     flops: int
     bytes_moved: int
-    writes: tuple[int, ...]
+    writes: tuple[int, ...]  # writes, reads: positions in `KernelTable.values`
     reads: tuple[int, ...]
-    lanes: int | None = None
-    nests: tuple[Nest, ...] = ()
+    lanes: int | None = None  # largest vector width; None where only an artifact is known
+    nests: tuple[Nest, ...] = ()  # its loop nests; empty where only an artifact is known
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or an output of an entry, by the name that its model gives it.
+    """An input or an output of an entry, by the name that its model gives it."""
 
-    Attributes:
-        name, dtype, shape: from the manifest.
-        launches: that read the input before anything writes it, or the last that writes the output;
-            none for what is not read, or only passed through.
-    """
-
-    name: str
+    name: str  # name, dtype, shape: from the manifest
     dtype: str
     shape: tuple[int, ...]
+    # That read the input before anything writes it, or the last that writes the output; none for
+    # what is not read, or only passed through.
     launches: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over an entry; bytes where not said otherwise.
+    """Sums over an entry; bytes where not said otherwise."""
 
-    Attributes:
-        kernels: distinct functions.
-        launches, flops, bytes_moved: of one run.
-        arena_peak: the highest byte in use; arena_unplanned: if nothing were reused;
-        arena_live: the most that is alive at once, which no plan can go below.
-    """
-
-    kernels: int
-    launches: int
+    kernels: int  # distinct functions
+    launches: int  # launches, flops, bytes_moved: of one run
     flops: int
     bytes_moved: int
-    arena_peak: int
+    arena_peak: int  # the highest byte in use; arena_unplanned: if nothing were reused;
     arena_unplanned: int
-    arena_live: int
+    arena_live: int  # the most that is alive at once, which no plan can go below
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +126,8 @@ class KernelTable:
     def dependencies(self) -> list[tuple[int, int, int | None]]:
         """Return (earlier launch, later launch, value) where the later one waits for the earlier.
 
-        The value is what the later one reads; None if it only overwrites what the earlier one
-        wrote, or had to read before. Such an order is left out where values imply it.
+        The value is None if the later one only overwrites what the earlier one wrote, or had to
+        read before. Such an order is left out where values imply it.
         """
         found: dict[tuple[int, int], int | None] = {}
         before = [0] * len(self.launches)  # per launch, a bit for each that values make it wait for
@@ -179,10 +151,7 @@ class KernelTable:
 def kernel_tables(
     manifest: Mapping[str, Any], plans: Mapping[str, Schedule] | None = None
 ) -> list[KernelTable]:
-    """Return the table of each entry.
-
-    `plans` are the schedules it was made of, by entry name, where known.
-    """
+    """Return the table of each entry; `plans` are the schedules by entry name, where known."""
     tables = []
     for name, entry in manifest["entries"].items():
         plan = (plans or {}).get(name)
@@ -268,8 +237,7 @@ class _Values:
 
 
 def _launch(number: int, kernel: Mapping[str, Any], values: _Values) -> Launch:
-    # A kernel that was not written by this compiler says nothing of its code: by convention the
-    # result comes first.
+    # A foreign kernel says nothing of its code: by convention the result comes first.
     code = kernel.get("code", {"writes": 1, "kind": kernel["name"]})
     count = code["writes"]
     reads = tuple(values.read(a, number) for a in dict.fromkeys(kernel["args"][count:]))

@@ -1,8 +1,7 @@
 """Report finished schedules: the levels of DEBUG on stderr, the page of VIZ as HTML.
 
-Each step of the ladder includes those below it; `flags.Level` names them. Messages go through the
-logger "scheduler". Library code never configures logging, except here, for whoever set DEBUG or
-VIZ wants to read the answer.
+Messages go through the logger "scheduler", which library code configures here only: whoever set
+DEBUG or VIZ wants to read the answer.
 """
 
 from __future__ import annotations
@@ -24,11 +23,7 @@ logger = logging.getLogger("scheduler")
 
 
 def report(manifest: Mapping[str, Any], plans: Mapping[str, Schedule], flags: Flags) -> None:
-    """Log what DEBUG asks for and write the page that VIZ asks for; nothing if both are off.
-
-    Raises:
-        OSError: the page cannot be written.
-    """
+    """Log what DEBUG asks for and write the page of VIZ; raise OSError if that fails."""
     if not flags.is_watched:
         return
     _make_visible()

@@ -1,10 +1,7 @@
 """Graphs and kernel bodies as text, the same on every run.
 
-    %0 = buffer input x : float32[4, 3]
-    %1 = reduce add axes 1 (%0) : float32[4, 1]  # /layer/ReduceSum
-
-A node is numbered when it is first seen, so with one `Names` it has the same number after each
-pass.
+%0 = buffer input x : float32[4, 3]
+%1 = reduce add axes 1 (%0) : float32[4, 1]  # /layer/ReduceSum
 """
 
 from __future__ import annotations
@@ -64,10 +61,8 @@ def listing(
 ) -> list[Line]:
     """Return a line for each node of a graph, sources before users.
 
-    Args:
-        roots: outputs and state writes.
-        names: numbers of nodes seen before.
-        origins: ONNX names, shown behind the nodes.
+    With one `names` for several graphs a node has one number. ONNX names are shown behind the
+    nodes.
     """
     names, origins = names or Names(), origins or Origins()
     return [Line(n, _node_text(n, names, origins.of(n))) for n in toposort(roots)]
@@ -128,12 +123,7 @@ def _one_line(text: str) -> str:
 
 
 def pretty_body(body: Body, label: Callable[[Node], str] | None = None) -> str:
-    """Return what one iteration of a kernel computes.
-
-    Args:
-        body: before its loops are placed and merged.
-        label: names of the buffers and stored nodes it reads; numbers by default.
-    """
+    """Return what an iteration computes, before placing; `label` names what it reads."""
     return _BodyText(label or Names()).text(body)
 
 

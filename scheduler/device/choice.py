@@ -2,9 +2,8 @@
 
     Choice(vectors=2, rows=8, items=32)     <->     "v2 r8 i32"
 
-A field that is 0 leaves the heuristic as it is; the empty choice, "", is the heuristic. A choice
-can make a kernel slow and never wrong: what does not fit a kernel is cut to what does, and the last
-block of a range overlaps the one before, as with any tile.
+A field that is 0 leaves the heuristic as it is. A choice can make a kernel slow and never wrong:
+what does not fit a kernel is cut to what does.
 """
 
 from __future__ import annotations
@@ -36,37 +35,21 @@ _WORD: Final = re.compile(r"([a-z])([1-9][0-9]{0,3})")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to run the loops of a kernel; 0 is what the heuristic takes.
+    """One way to run loops; 0 leaves the heuristic. Raises ValueError for impossible fields."""
 
-    Attributes:
-        vectors: vectors of the register tile; of a step of a kernel that streams.
-        rows: its rows.
-        unroll: steps of the innermost reduce loop that its body holds.
-        items: work-items at most.
-        blocks: parts into which rows are cut outside the loop over weights; 1 for none.
-        lanes: vector width.
-        outside: 1 runs rows outside weights.
-        prefetch: 1 leaves the next weights where they are, 2 fetches them before they are needed.
-        group: work-items of a work-group, on GPUs.
-        local: 1 keeps work-items of a matrix product apart, 2 to 4 are the tiles in local memory
-            from the largest on, on GPUs.
-        weights: 1 leaves packed weights in buffers where the device reads images.
-
-    Raises:
-        ValueError: a field is out of range, or the code would be too large.
-    """
-
-    vectors: int = 0
-    rows: int = 0
-    unroll: int = 0
-    items: int = 0
-    blocks: int = 0
-    lanes: int = 0
-    outside: int = 0
-    prefetch: int = 0
-    group: int = 0
+    vectors: int = 0  # vectors of the register tile; of a step of a kernel that streams
+    rows: int = 0  # its rows
+    unroll: int = 0  # steps of the innermost reduce loop that its body holds
+    items: int = 0  # work-items at most
+    blocks: int = 0  # parts into which rows are cut outside the loop over weights; 1 for none
+    lanes: int = 0  # vector width
+    outside: int = 0  # 1 runs rows outside weights
+    prefetch: int = 0  # 1 leaves the next weights where they are, 2 fetches them early
+    group: int = 0  # work-items of a work-group, on GPUs
+    # 1 keeps work-items of a matrix product apart, 2 to 4 are the tiles in local memory from the
+    # largest on, on GPUs.
     local: int = 0
-    weights: int = 0
+    weights: int = 0  # 1 leaves packed weights in buffers where the device reads images
 
     def __post_init__(self) -> None:
         for name, (_, most) in _FIELDS.items():
@@ -93,11 +76,7 @@ HEURISTIC: Final = Choice()
 
 
 def parse_choice(text: str) -> Choice:
-    """Return the choice of a text form.
-
-    Raises:
-        ValueError: it is none, or out of range.
-    """
+    """Return the choice of a text form; raise ValueError if it is none, or out of range."""
     names = {letter: name for name, (letter, _) in _FIELDS.items()}
     found: dict[str, int] = {}
     for word in text.split():

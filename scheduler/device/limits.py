@@ -15,26 +15,14 @@ MAX_OPERATIONS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one kernel may need.
+    """What one kernel may need; raises SchedulerError if one operation needs more."""
 
-    Attributes:
-        target: name of the row.
-        buffers: buffers that are arguments; results count.
-        parameter_bytes: bytes of all arguments; each of ours is a pointer.
-        operations: fused elementwise operations.
-        source: where the numbers come from.
-        pointer_bytes: width of a pointer argument.
-
-    Raises:
-        SchedulerError: a single operation could not be computed within these.
-    """
-
-    target: str
-    buffers: int
-    parameter_bytes: int
-    operations: int
-    source: str
-    pointer_bytes: int = 8
+    target: str  # name of the row
+    buffers: int  # buffers that are arguments; results count
+    parameter_bytes: int  # bytes of all arguments; each of ours is a pointer
+    operations: int  # fused elementwise operations
+    source: str  # where the numbers come from
+    pointer_bytes: int = 8  # width of a pointer argument
 
     def __post_init__(self) -> None:
         if self.max_buffers < MIN_BUFFERS or self.operations < 1:

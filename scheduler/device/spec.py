@@ -303,11 +303,7 @@ DEFAULT: Final = SPECS["cpu"]
 
 
 def spec_of(target: str) -> DeviceSpec:
-    """Return the row of a target.
-
-    Raises:
-        SchedulerError: there is none.
-    """
+    """Return the row of a target; raise SchedulerError if there is none."""
     if target not in SPECS:
         raise SchedulerError(f"target {target!r}: expected one of {', '.join(SPECS)}")
     return SPECS[target]

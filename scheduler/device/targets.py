@@ -1,8 +1,4 @@
-"""Choose the row of the device table to compile for: by name, or the one of this machine.
-
-"adreno" is its row, whatever device is here; "auto" is the row that fits a device of this machine.
-"freedreno" is an Adreno with the driver of Mesa.
-"""
+"""Choose the row of the device table to compile for: by name, or the one of this machine."""
 
 from __future__ import annotations
 
@@ -39,11 +35,9 @@ _ROWS_OF_WIDTH: Final = {16: "cpu", 8: "cpu-avx2"}
 
 
 def target_for(name: str, device: str | None = None) -> DeviceSpec:
-    """Return the row to compile for.
+    """Return the row to compile for: by name, or for "auto" that of the device, else `cpu`.
 
-    Args:
-        name: of a row, or "auto": the row of the device, of `cpu` where there is no device.
-        device: as for `runtime.load_program`; used for "auto" only.
+    `device` is as for `runtime.load_program`.
 
     Raises:
         SchedulerError: there is no such row.

@@ -4,10 +4,9 @@
      "kernels": {"3f0c...": {"was": "128/2x16,32/8x1 u[4] ...", "choice": "v3 r8 u2",
                              "heuristic_us": 812.4, "us": 745.1, "tried": 23}}}
 
-One ships with the package for each target that was measured (`scheduler/tuned/`), others are in the
-cache directory, by device and driver. None is needed. An entry remembers the loops that it was
-compared with, and is not used once the heuristic gives others. It cannot make a kernel wrong: it is
-a few numbers in known ranges (`scheduler.device.choice`).
+One ships for each measured target (`scheduler/device/tuned/`), others are in the cache directory,
+by device and driver. An entry is not used once the heuristic gives other loops than those it was
+compared with.
 """
 
 from __future__ import annotations
@@ -45,20 +44,13 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What was measured of one kernel.
+    """What was measured of one kernel."""
 
-    Attributes:
-        was: the heuristic's loops, as `variations.form_of` writes them.
-        choice: the fastest; the empty one if that is the heuristic.
-        heuristic_us, us: the smallest time of both, in microseconds.
-        tried: choices that were measured.
-    """
-
-    was: str
-    choice: Choice
-    heuristic_us: float
+    was: str  # the heuristic's loops, as `variations.form_of` writes them
+    choice: Choice  # the fastest; the empty one if that is the heuristic
+    heuristic_us: float  # the smallest time of both, in microseconds
     us: float
-    tried: int
+    tried: int  # choices that were measured
 
     def plain(self) -> dict[str, Any]:
         """Return the entry as JSON knows it."""
@@ -103,11 +95,7 @@ EMPTY: Final = TunedTable()
 
 
 def parse_table(text: str) -> TunedTable:
-    """Return the table of a file's text.
-
-    Raises:
-        TableError: it is none; the message names the first thing that is wrong.
-    """
+    """Return the table of a file's text; a TableError names the first mistake."""
     if len(text) > MAX_BYTES:
         raise TableError(f"expected at most {MAX_BYTES} characters")
     try:
@@ -165,11 +153,7 @@ def read_table(path: Path) -> TunedTable:
 
 
 def write_table(path: Path, table: TunedTable) -> None:
-    """Write a table beside its place and rename it; its directory is made private if missing.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a table atomically; make its directory private if missing. Raises OSError."""
     write_whole(path, table.text().encode())
 
 

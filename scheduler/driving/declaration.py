@@ -27,21 +27,13 @@ CHECKPOINTS: Final = Path(__file__).with_name("checkpoints.toml")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is declared.
+    """What is declared."""
 
-    Attributes:
-        name: of the revision; None where nothing names one.
-        reason: who names it, for people; "" for nobody.
-        rules: values that replace those of the revision, as a table `[rules]`.
-        rules_from: file that says so; "" for none.
-        by_user: whether a person names it, not a known checkpoint.
-    """
-
-    name: str | None = None
-    reason: str = ""
-    rules: Mapping[str, Any] | None = None
-    rules_from: str = ""
-    by_user: bool = False
+    name: str | None = None  # of the revision; None where nothing names one
+    reason: str = ""  # who names it, for people; "" for nobody
+    rules: Mapping[str, Any] | None = None  # replace those of the revision: a table `[rules]`
+    rules_from: str = ""  # file that says so; "" for none
+    by_user: bool = False  # whether a person names it, not a known checkpoint
 
     @property
     def rules_text(self) -> str:
@@ -56,13 +48,7 @@ def driving_declaration(
 ) -> Declaration:
     """Return what is declared of driving models: see `declaration`, else by checkpoint.
 
-    Args:
-        models: in the order in which they run.
-        option: name of a revision; None where the user named none.
-        revisions: that there are.
-
-    Raises:
-        ModelError: as `declaration`, or the checkpoints are of different interfaces.
+    Raises ModelError as `declaration` does, or if the checkpoints are of different interfaces.
     """
     said = declaration(models, option, revisions)
     if said.name is not None:
@@ -86,17 +72,10 @@ def declaration(
     revisions: Collection[str],
     known_rules: RuleTable = RULES,
 ) -> Declaration:
-    """Return what is declared of models: by the option, else beside them.
+    """Return what is declared of models (in run order): by the option, else beside them.
 
-    Args:
-        models: in the order in which they run.
-        option: name of a revision; None where the user named none.
-        revisions: names of those that models of this kind may have.
-        known_rules: rules that a file beside them may replace.
-
-    Raises:
-        ModelError: a name is none of a revision, a file is unreadable, has an unknown key, or two
-            of them contradict each other.
+    A file beside them may name one of `revisions` and replace `known_rules`. Raises ModelError if a
+    name is no revision, or a file is unreadable, has an unknown key, or contradicts another one.
     """
     files = list(_files(models, known_rules))
     rules, rules_from = _rules(files)
@@ -118,17 +97,7 @@ def declaration(
 def check_name(
     models: Sequence[ModelFacts], name: str, how: str, revisions: Collection[str]
 ) -> None:
-    """Raise ModelError for a name that is none of `revisions`.
-
-    Args:
-        models: what it was declared for, for the error.
-        name: declared.
-        how: it was declared, for the error.
-        revisions: names that there are.
-
-    Raises:
-        ModelError: says what the name is of, what comes near, or what there is.
-    """
+    """Raise ModelError for a name that is none of `revisions`; its text has the rest."""
     if name in revisions:
         return
     for kind, others in (

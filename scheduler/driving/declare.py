@@ -92,11 +92,7 @@ class Table:
                 raise self.error(key, f"unknown key, {advice}")
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
-        """Return the value of a key, exactly of type `kind`; `default` if given and missing.
-
-        Raises:
-            ModelError: missing or of another type.
-        """
+        """Return the value of a key, of type `kind`, or the default, or raise ModelError."""
         if key not in self.value:
             if default is None:
                 raise self.error(key, "is missing")
@@ -139,11 +135,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Return the content of a TOML file.
-
-    Raises:
-        ModelError: it cannot be read or is no TOML.
-    """
+    """Return the content of a TOML file; raise ModelError if it cannot be read or is no TOML."""
     try:
         return Table(tomllib.loads(path.read_text(encoding="utf-8")), path.name)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -154,12 +146,8 @@ def read_table(path: Path) -> Table:
 def check_rules(table: Table, known: RuleTable = RULES) -> dict[str, Any]:
     """Return what a table `[rules]` says, a part of all rules; `action` is a dict again.
 
-    Args:
-        table: to check.
-        known: the rules that there are, RULES or MONITORING_RULES.
-
-    Raises:
-        ModelError: an unknown key, a wrong type or a word that is none of those known.
+    `known` is RULES or MONITORING_RULES. Raises ModelError for an unknown key, a wrong type or an
+    unknown word.
     """
     said = _checked(table, known)
     if "action" in table.value:
@@ -168,11 +156,7 @@ def check_rules(table: Table, known: RuleTable = RULES) -> dict[str, Any]:
 
 
 def make_rules(said: Mapping[str, Any], table: Table) -> Rules:
-    """Return complete rules.
-
-    Raises:
-        ModelError: a rule is missing; the error is worded for `table`.
-    """
+    """Return complete rules, or raise a ModelError worded for `table`."""
     complete = {**OPTIONAL_RULES, **said}
     action = complete.get("action", {})
     for key in RULES:

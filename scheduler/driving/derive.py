@@ -29,12 +29,8 @@ def derive(
 ) -> Interface:
     """Return the interface of models that run in this order under these rules.
 
-    Args:
-        name: of the revision.
-        reason: how it was chosen.
-        models: names, shapes and slices of each.
-        states: inputs that a model hands on by itself.
-        rules: what is declared.
+    `reason` says how revision `name` was chosen; `states` are inputs that a model hands on by
+    itself.
     """
     inputs = {n: shape for part in models for n, (shape, _) in part.inputs.items()}
     desire = _samples(inputs, DESIRE_NAMES)

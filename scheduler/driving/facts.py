@@ -39,28 +39,18 @@ NEWEST_IMAGES: Final = ("warped", "new_img")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """One ONNX file.
+    """One ONNX file."""
 
-    Attributes:
-        model: as it was read.
-        role: told by the names of its inputs: SUPERCOMBO, VISION, POLICY, MONITORING, RECURRENT or
-            NAVIGATION; "" for any other model.
-        shapes: input -> declared shape; None where none is declared.
-        states: inputs that the model hands on as outputs `next_<name>`.
-        width: of the output vector; None if the file does not tell.
-        slices: head -> (start, stop), without `pad`.
-        problems: what is wrong with the slices, a phrase each.
-        checkpoint: which training run it comes from; "" if it does not say.
-    """
-
-    model: OnnxModel
+    model: OnnxModel  # as it was read
+    # told by the names of its inputs: SUPERCOMBO, VISION, POLICY, MONITORING, RECURRENT or
+    # NAVIGATION; "" for any other model.
     role: str
-    shapes: Mapping[str, Shape | None]
-    states: tuple[str, ...]
-    width: int | None
-    slices: Mapping[str, tuple[int, int]]
-    problems: tuple[str, ...]
-    checkpoint: str
+    shapes: Mapping[str, Shape | None]  # input -> declared shape; None where none is declared
+    states: tuple[str, ...]  # inputs that the model hands on as outputs `next_<name>`
+    width: int | None  # of the output vector; None if the file does not tell
+    slices: Mapping[str, tuple[int, int]]  # head -> (start, stop), without `pad`
+    problems: tuple[str, ...]  # what is wrong with the slices, a phrase each
+    checkpoint: str  # which training run it comes from; "" if it does not say
 
     @property
     def name(self) -> str:

@@ -42,12 +42,8 @@ def ordered(
 ) -> list[tuple[str, ModelFacts]]:
     """Return roles and models in the order in which they run in a frame.
 
-    Args:
-        models: in any order.
-        declared: what the option names; says which models are missing.
-
-    Raises:
-        ModelError: they are no complete driving model; says what each is and what is missing.
+    `declared` says which models are missing. Raises ModelError if they are no complete driving
+    model; says what each is and what is missing.
     """
     if not models or len(models) > MAX_MODELS:
         raise ModelError(f"a driving model is 1 to {MAX_MODELS} ONNX files, found {len(models)}")

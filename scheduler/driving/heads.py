@@ -1,7 +1,7 @@
 """The heads of driving models: which widths each may have, and which the daemon cannot do without.
 
-docs/formats/driving-models.md describes order and meaning of the values; a test compares the table
-there with this one, and another test this one with what the daemon parses.
+docs/formats/driving-models.md describes the values; tests compare its table and the daemon's parser
+with this one.
 """
 
 from __future__ import annotations
@@ -40,14 +40,10 @@ SEES: Final = ("lane_lines", "lead", "road_edges")  # what tells an off-policy f
 
 
 def head_problems(models: Sequence[ModelPart], action: ActionRule) -> dict[str, str]:
-    """Return what is wrong with the heads of models that run together, head -> phrase.
+    """Return what is wrong with the heads of models (in run order), head -> phrase.
 
-    A head in two models counts where it stands in the later one. Heads that nobody reads may have
-    any width.
-
-    Args:
-        models: in run order.
-        action: its heads are needed.
+    A head in two models counts in the later one. Heads that nobody reads may have any width; those
+    of `action` are needed.
     """
     widths = {n: stop - start for m in models for n, (start, stop) in m.slices.items()}
     expected = {name: allowed for name, allowed in HEADS.items() if name in widths}

@@ -1,7 +1,4 @@
-"""What a single ONNX file is among driving models, for `modeld inspect` and for advice.
-
-Half of a driving model has no interface of its own; it is told which revisions have such a half.
-"""
+"""What a single ONNX file is among driving models, for `modeld inspect` and for advice."""
 
 from __future__ import annotations
 
@@ -64,24 +61,14 @@ _KINDS: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """What a model was recognised as.
+    """What a model was recognised as."""
 
-    Attributes:
-        facts: what it says of itself.
-        title: for people.
-        revisions: that have such a model, newest last; of the same heads if there are any, else of
-            the same inputs.
-        inputs: input name -> what it is for, in the order of the file.
-        differences: from the nearest revision, one phrase each; empty if it is that of a revision.
-        advice: the command that compiles it.
-    """
-
-    facts: ModelFacts
-    title: str
-    revisions: tuple[str, ...]
-    inputs: dict[str, str]
-    differences: tuple[str, ...]
-    advice: str
+    facts: ModelFacts  # what it says of itself
+    title: str  # for people
+    revisions: tuple[str, ...]  # that have such a model (same heads, or else inputs), newest last
+    inputs: dict[str, str]  # input name -> what it is for, in the order of the file
+    differences: tuple[str, ...]  # from the nearest revision, one phrase each
+    advice: str  # the command that compiles it
 
     @property
     def is_half(self) -> bool:
@@ -90,11 +77,7 @@ class KnownModel:
 
 
 def known_model(model: OnnxModel) -> KnownModel | None:
-    """Return what a model is among driving models, None for any other model.
-
-    Args:
-        model: only names, shapes and types of its inputs and outputs and its slices are looked at.
-    """
+    """Return what a model is among driving models, by names, shapes, types and slices, or None."""
     facts = facts_of(model)
     if not facts.role:
         return None

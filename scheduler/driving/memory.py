@@ -26,22 +26,13 @@ CURVATURES_INPUT = "prev_desired_curv"
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The states of all entry points; zeros at reset.
+    """The states of all entry points; zeros at reset."""
 
-    Attributes:
-        images: view -> queue (gap + 1, 6, 128, 256) uint8, oldest first; empty where models take
-            the newest images only.
-        desire: (frames, 8) float32, oldest first; None where the model keeps it itself.
-        features: (frames, *row) float32, oldest first, of the shape of a row of the model's input.
-        curvature: same, of past curvatures.
-        own: ONNX input -> state of its shape and element type, handed on by the model itself.
-    """
-
-    images: Mapping[str, Tensor]
-    desire: Tensor | None
-    features: Tensor | None
-    curvature: Tensor | None
-    own: Mapping[str, Tensor]
+    images: Mapping[str, Tensor]  # View -> queue (gap + 1, 6, 128, 256) uint8, oldest first, or {}
+    desire: Tensor | None  # (frames, 8) float32, oldest first; None where the model keeps it itself
+    features: Tensor | None  # (frames, *row) float32, oldest first; rows as the model's input
+    curvature: Tensor | None  # same, of past curvatures
+    own: Mapping[str, Tensor]  # ONNX input -> state that the model itself hands on
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -51,14 +42,10 @@ class Memory:
 
 
 def make_memory(interface: Interface, models: Sequence[OnnxModel]) -> Memory:
-    """Return fresh states.
+    """Return fresh states; models (in run order) give the element types of their own ones.
 
-    Args:
-        interface: what is kept.
-        models: in run order; element types of their own states are taken from them.
-
-    Raises:
-        ModelError: a history has no input that says what its rows are, or a state is of no model.
+    Raises ModelError if a history has no input that says what its rows are, or a state is of no
+    model.
     """
     gap = interface.image.gap
     queue = (gap + 1, *IMAGE_SHAPE)

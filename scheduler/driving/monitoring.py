@@ -64,16 +64,10 @@ def is_monitoring(model: OnnxModel) -> bool:
 def recognise_monitoring(model: OnnxModel, name: str | None = None) -> RecognisedMonitoring:
     """Return the interface of a driver monitoring model.
 
-    The revision is the declared one, else that of a TOML beside the model, else the one that the
-    outputs tell.
-
-    Args:
-        model: as it was read.
-        name: of the revision, if it was declared.
-
-    Raises:
-        ModelError: it is no driver monitoring model, of no known revision, or contradicts what is
-            declared, or its slices are wrong or lack heads; all that is wrong is said at once.
+    The revision is the declared one (`name`), else that of a TOML beside the model, else the one
+    that the outputs tell. Raises ModelError, with all that is wrong at once, if it is no driver
+    monitoring model of a known revision, contradicts what is declared, or lacks right slices or
+    heads.
     """
     inputs = _inputs_as_declared(model)
     revisions = load_monitoring()
@@ -86,7 +80,6 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
         imported = import_model(model, inputs)
         width, slices = _output(imported).shape[1], imported.metadata.output_slices
         problems = overlaps(slices)
-    # Some exporters name the padding, or the whole vector, too.
     named = {head: bounds for head, bounds in slices.items() if head != PAD}
     if said.name is None:
         revision, why = _by_outputs(model, revisions, named, width, problems)
@@ -115,15 +108,11 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
 
 
 def monitoring_graph(found: RecognisedMonitoring, capacity: int) -> EntryGraph:
-    """Return what a frame computes: the entry "run".
+    """Return what a frame of at most `capacity` bytes computes: the entry "run".
 
     Inputs: `driver_frame` (capacity,) uint8, NV12, of which a run may give less; `driver_geometry`
     (4,) int32; `driver_transform` (3, 3) float32; `calib` (1, 3) float32, rad. Output:
     `monitoring_outputs` (1, width) float32.
-
-    Args:
-        found: the model.
-        capacity: bytes of the largest frame.
     """
     frame = Tensor.input("driver_frame", (capacity,), dt.uint8, partial=True)
     geometry = Tensor.input("driver_geometry", (4,), dt.int32)
@@ -186,11 +175,7 @@ def _slices_text(slices: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _inputs_as_declared(model: OnnxModel) -> dict[str, Tensor]:
-    """Return inputs of the model's own shapes and types; symbolic sizes are 1, or what is left.
-
-    Raises:
-        ModelError: it has other inputs, or of other sizes.
-    """
+    """Return inputs of the model's shapes and types, or raise ModelError for other inputs."""
     names = [value.name for value in model.inputs]
     if not is_monitoring(model):
         raise ModelError(

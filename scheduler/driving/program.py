@@ -2,11 +2,10 @@
 
     frames, geometries, transforms -> warp -> image queues --+
                                    desire -> desire history -+-> models in run order -> outputs
-                   features, curvatures, states of models ---+         |
+                  features, curvatures, states of models ---+         |
                               ^----------------------------------------+
 
-Queues and histories live on the device. Everything that differs between generations is read from
-`Interface`; no generation is known by name here.
+Queues and histories live on the device. `Interface` holds every difference between generations.
 """
 
 from __future__ import annotations
@@ -47,19 +46,13 @@ DEFAULT_CAPACITY = 3840 * (2176 + 1080)
 
 @dataclass(slots=True)
 class _Frame:
-    """One entry point while it is built.
+    """One entry point while it is built."""
 
-    Attributes:
-        inputs: of the program, in calling order.
-        given: input of models -> value that it has in this frame.
-        writes: states after this frame.
-        origins: names of nodes.
-    """
-
-    inputs: dict[str, Tensor] = field(default_factory=dict)
+    inputs: dict[str, Tensor] = field(default_factory=dict)  # of the program, in calling order
+    # Input of models -> value that it has in this frame.
     given: dict[str, Tensor] = field(default_factory=dict)
-    writes: list[Tensor] = field(default_factory=list)
-    origins: Origins = field(default_factory=Origins)
+    writes: list[Tensor] = field(default_factory=list)  # states after this frame
+    origins: Origins = field(default_factory=Origins)  # names of nodes
 
     def take(
         self,
@@ -102,13 +95,8 @@ def driving_entries(
 ) -> dict[str, EntryGraph]:
     """Return the entry "run", and "prepare" where dropped frames only advance queues.
 
-    Args:
-        interface: of the models.
-        models: in run order.
-        capacity: bytes of the largest frame that a run takes.
-
-    Raises:
-        ModelError: the models do not have the interface; says which one lacks what.
+    Models are in run order, and frames have at most `capacity` bytes. Raises ModelError if the
+    models do not have the interface; says which one lacks what.
     """
     memory = make_memory(interface, models)
     entries = {"run": run_graph(interface, models, capacity, memory)}
@@ -118,11 +106,7 @@ def driving_entries(
 
 
 def prepare_graph(interface: Interface, capacity: int, memory: Memory) -> EntryGraph:
-    """Return what only advances the queues of images and desires (after dropped frames).
-
-    Raises:
-        ModelError: there are no such queues.
-    """
+    """Return what only advances image and desire queues; raise ModelError without them."""
     if not memory.images or memory.desire is None:
         raise ModelError(
             f'interface {interface.name}: drop policy "skip" needs queues of images and desires on '
@@ -136,10 +120,8 @@ def run_graph(
 ) -> EntryGraph:
     """Return what a whole frame computes.
 
-    Outputs are `<role>_outputs` (1, width) float32 of each model, raw.
-
-    Raises:
-        ModelError: the models do not have the interface; says which one lacks what.
+    Outputs are `<role>_outputs` (1, width) float32 of each model, raw. Raises ModelError if the
+    models do not have the interface; says which one lacks what.
     """
     frame = _frame(interface, capacity, memory)
     for name in interface.host_inputs:

@@ -1,8 +1,6 @@
 """Which interface the models of a driving program have, and why: docs/interfaces.md.
 
-    roles by names of inputs -> revision declared, or the one that fits -> rules -> `derive`
-
-The result says what was assumed. What does not fit is one error with all its reasons.
+roles by names of inputs -> revision declared, or the one that fits -> rules -> `derive`
 """
 
 from __future__ import annotations
@@ -58,16 +56,10 @@ def recognise_driving(
     """Return the interface of models, the models in the order in which they run, and notes.
 
     The revision is the declared one, else that of a TOML beside a model, else that of a known
-    checkpoint, else the newest one that fits (or the preferred one); a note says so where others
-    with different rules fit, too.
-
-    Args:
-        models: one to three ONNX files in any order.
-        declared: name of a revision; None to find it.
-
-    Raises:
-        ModelError: they are no complete driving model, contradict what is declared, or lack what
-            the daemon needs; all that is wrong is said at once.
+    checkpoint, else the newest one that fits (or the preferred one); a note says if others with
+    different rules fit, too. Raises ModelError, with all that is wrong at once, if the one to three
+    models are no complete driving model, contradict what is declared, or lack what the daemon
+    needs.
     """
     facts = [facts_of(model) for model in models]
     revisions = load_revisions()

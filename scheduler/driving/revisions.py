@@ -32,25 +32,15 @@ STATE_TYPES: Final = ("uint8", "float32", "float16")
 
 @dataclass(frozen=True, slots=True)
 class RevisionModel:
-    """One model of a revision.
+    """One model of a revision."""
 
-    Attributes:
-        role: as in `ModelPart`.
-        images: element type of its images.
-        inputs: "name|other name" -> shape; "?" at the end of a key: may be missing.
-        heads: (name, width) in the order of the output vector.
-        pad: values after the last head; -1 where `pad` is the whole output under a second name.
-        states: ONNX inputs with an output `next_<name>`: name -> (shape, dtype).
-        sliced: whether the ONNX says where its heads are; else they are where `heads` says.
-    """
-
-    role: str
-    images: str
-    inputs: Mapping[str, tuple[int, ...]]
-    heads: tuple[tuple[str, int], ...]
-    pad: int
-    states: Mapping[str, tuple[tuple[int, ...], str]]
-    sliced: bool = True
+    role: str  # as in `ModelPart`
+    images: str  # element type of its images
+    inputs: Mapping[str, tuple[int, ...]]  # "name|other name" -> shape; "?" ends optional keys
+    heads: tuple[tuple[str, int], ...]  # (name, width) in the order of the output vector
+    pad: int  # values after the last head; -1 where `pad` is the whole output under a second name
+    states: Mapping[str, tuple[tuple[int, ...], str]]  # of outputs `next_<name>`: (shape, dtype)
+    sliced: bool = True  # whether the ONNX says where its heads are; else `heads` does
 
     @property
     def width(self) -> int:
@@ -69,62 +59,36 @@ class RevisionModel:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes:
-        name: of the file, without its ending.
-        title: for people.
-        since: day or month of the first model.
-        models: in the order in which they run in a frame.
-        rules: what is declared.
-        preferred: whether it is taken before newer revisions of the same inputs and heads.
-    """
-
-    name: str
-    title: str
-    since: str
-    models: tuple[RevisionModel, ...]
-    rules: Rules
-    preferred: bool = False
+    name: str  # of the file, without its ending
+    title: str  # for people
+    since: str  # day or month of the first model
+    models: tuple[RevisionModel, ...]  # in the order in which they run in a frame
+    rules: Rules  # what is declared
+    preferred: bool = False  # taken before newer revisions of the same inputs and heads
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringRevision:
-    """One kind of driver monitoring model.
+    """One kind of driver monitoring model."""
 
-    Attributes:
-        name: of the file, without its ending.
-        title: for people.
-        since: day or month of the first model.
-        model: its inputs and heads.
-        image_mode: of IMAGE_MODES.
-        stds: of STD_RULES, how deviations are written.
-    """
-
-    name: str
-    title: str
-    since: str
-    model: RevisionModel
-    image_mode: str
-    stds: str
+    name: str  # of the file, without its ending
+    title: str  # for people
+    since: str  # day or month of the first model
+    model: RevisionModel  # its inputs and heads
+    image_mode: str  # of IMAGE_MODES
+    stds: str  # of STD_RULES, how deviations are written
 
 
 def load_revisions(folder: Path = FOLDER) -> dict[str, Revision]:
-    """Return all revisions of driving models by name, in the order of their days.
-
-    Raises:
-        ModelError: a file is no revision; it is named with the key that is wrong.
-    """
+    """Return all driving revisions by name, in order of days; a ModelError names a bad key."""
     found = [_revision(t, name) for name, t in _tables(folder, "driving").items()]
     return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}
 
 
 def load_monitoring(folder: Path = FOLDER) -> dict[str, MonitoringRevision]:
-    """Return all revisions of driver monitoring models by name, in the order of their days.
-
-    Raises:
-        ModelError: as `load_revisions`.
-    """
+    """Return all revisions of driver monitoring models as `load_revisions` does."""
     found = []
     for name, table in _tables(folder, "monitoring").items():
         models = [_model(t) for t in table.tables("models")]

@@ -31,20 +31,13 @@ FAR = float(2**21)
 
 @dataclass(frozen=True, slots=True)
 class _Plane:
-    """One channel inside a frame, where all but the step is known at run time, each int32.
+    """One channel inside a frame, where all but the step is known at run time, each int32."""
 
-    Attributes:
-        last_column, last_row: greatest index of a sample.
-        offset: bytes before the first sample.
-        step: bytes from sample to sample.
-        stride: bytes from row to row.
-    """
-
-    last_column: Tensor
+    last_column: Tensor  # last_column, last_row: greatest index of a sample
     last_row: Tensor
-    offset: Tensor | int
-    step: int
-    stride: Tensor
+    offset: Tensor | int  # bytes before the first sample
+    step: int  # bytes from sample to sample
+    stride: Tensor  # bytes from row to row
 
 
 def model_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -> Tensor:
@@ -73,17 +66,7 @@ def model_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -
 
 
 def luma_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -> Tensor:
-    """Return the driver monitoring model's view of a camera frame, without colour.
-
-    Args:
-        frame: (capacity,) uint8, NV12; only its luma plane is read.
-        transform: (3, 3) float32, model pixel -> camera pixel (homogeneous).
-        geometry: (4,) int32, as for `model_image`.
-        mode: "bilinear" or "nearest".
-
-    Returns:
-        (960, 1440) uint8.
-    """
+    """Return the monitoring model's view of luma, (960, 1440) uint8; see `model_image`."""
     return _luma(frame, transform, geometry, mode, MONITORING_WIDTH, MONITORING_HEIGHT)
 
 
@@ -114,10 +97,7 @@ def _luma(frame: Tensor, m: Tensor, geometry: Tensor, mode: str, width: int, hei
 
 
 def _positions(m: Tensor, mode: str, width: int, height: int) -> tuple[Tensor, Tensor]:
-    """Return source x and y of every pixel, each (height, width) int32.
-
-    The unit is 1/32 pixel in "bilinear", a pixel in "nearest", where none is negative.
-    """
+    """Return source x and y, each (height, width) int32: in 1/32 pixel, or pixels if "nearest"."""
     x = Tensor.arange(width, dtype=dt.float32).reshape(1, width)
     y = Tensor.arange(height, dtype=dt.float32).reshape(height, 1)
 

@@ -1,7 +1,4 @@
-"""Plan the arena of one entry point: lifetimes and offsets of its intermediates.
-
-What the artifact says, what `inspect` prints and what the memory timeline draws comes from here.
-"""
+"""Plan the arena of one entry point: lifetimes and offsets of its intermediates."""
 
 from __future__ import annotations
 
@@ -17,13 +14,12 @@ from scheduler.kernelize.memory_plan import Lifetime, aligned, live_bytes, plan_
 from scheduler.loops.images import Image
 from scheduler.lower import LoweredKernel
 
-# --- Let intermediates share an image: those of one size whose lives do not overlap -----------
+# Intermediates share an image if their size is the same and their lives do not overlap:
 #
 #     t0 128x64 [0, 1]   t1 128x64 [1, 2]   t2 128x64 [2, 3]     ->     images A: t0, t2   B: t1
 #
-# OpenCL 1.2 has no images inside a buffer, so they cannot lie in the arena; only images of equal
-# width, height and type are used again. (Adreno has `cl_khr_image2d_from_buffer`; that is the
-# runtime's to use.)
+# OpenCL 1.2 has no images inside a buffer (`cl_khr_image2d_from_buffer` is the runtime's to use),
+# so they cannot lie in the arena, and only images of equal width, height and type are used again.
 
 
 def image_nodes(kernels: Sequence[LoweredKernel]) -> dict[Node, Image]:
@@ -37,10 +33,7 @@ def image_nodes(kernels: Sequence[LoweredKernel]) -> dict[Node, Image]:
 
 
 def share_images(images: Mapping[Node, Image], lives: Mapping[Node, Lifetime]) -> dict[Node, Node]:
-    """Return for each image the one whose memory it takes, itself if it has its own.
-
-    Images are in the order in which they are written.
-    """
+    """Return image -> the one whose memory it takes, or itself; images in order of writing."""
     owner: dict[Node, Node] = {}
     pool: dict[tuple[Image, str], list[tuple[Node, int]]] = {}
     for node, image in images.items():
@@ -55,38 +48,24 @@ def share_images(images: Mapping[Node, Image], lives: Mapping[Node, Lifetime]) -
     return owner
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Where intermediates lie.
+    """Where intermediates lie."""
 
-    Attributes:
-        lives: of each intermediate, in the order in which they are written.
-        storage: the intermediate whose bytes each takes; itself, unless it is computed in place.
-        offsets: bytes from the start of the arena, multiples of 256.
-        size: bytes of the arena.
-        live: most bytes alive during one launch; what `size` exceeds it by is lost in gaps.
-        unplanned: bytes if every intermediate had its own.
-        images: lives of the intermediates that are images: those are not in the arena.
-    """
-
-    lives: dict[Node, Lifetime]
-    storage: dict[Node, Node]
-    offsets: dict[Node, int]
-    size: int
-    live: int
-    unplanned: int
-    images: dict[Node, Lifetime] = field(default_factory=dict)
+    lives: dict[Node, Lifetime]  # of each intermediate, in the order in which they are written
+    storage: dict[Node, Node]  # whose bytes each takes: itself, unless computed in place
+    offsets: dict[Node, int]  # bytes from the start of the arena, multiples of 256
+    size: int  # bytes of the arena
+    live: int  # most bytes alive during one launch; what `size` exceeds it by is lost in gaps
+    unplanned: int  # bytes if every intermediate had its own
+    images: dict[Node, Lifetime] = field(default_factory=dict)  # not in the arena
 
 
 def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node, Lifetime]:
     """Return the life of every stored node that is neither an output nor a BUFFER.
 
-    Raises:
-        SchedulerError: an intermediate is never read, or is read before it is written (both are
-            internal errors).
+    Raises SchedulerError if an intermediate is never read, or is read before it is written (both
+    are internal errors).
     """
     first: dict[Node, int] = {}
     last: dict[Node, int] = {}
@@ -111,11 +90,7 @@ def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node
 
 
 def plan_arena(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> Arena:
-    """Lay out the intermediates of an entry point.
-
-    Raises:
-        SchedulerError: as `lifetimes`.
-    """
+    """Lay out the intermediates of an entry point; raise SchedulerError as `lifetimes` does."""
     every = lifetimes([k.kernel for k in kernels], outputs)
     pictures = image_nodes(kernels)
     lives = {node: life for node, life in every.items() if node not in pictures}

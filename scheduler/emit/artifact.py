@@ -1,7 +1,6 @@
 """Write schedules down as the plain data of an artifact: programs, kernels, buffers, entry points.
 
-Deterministic: names come from content hashes and from counters in launch order, never from object
-identity.
+Names come from content hashes and from counters in launch order, never from object identity.
 """
 
 from __future__ import annotations
@@ -38,41 +37,27 @@ from scheduler.lower import LoweredKernel
 from scheduler.render.kernel_code import KernelCode
 from scheduler.render.prelude.prelude import prelude_of
 
-# Kernels per OpenCL program: one compiler start-up serves several, and several programs can be
-# built at once.
+# One compiler start-up serves several, and several programs can be built at once.
 KERNELS_PER_PROGRAM = 16
 
 
 @dataclass(slots=True)
 class Emitted:
-    """The manifest fields the compiler knows, and the weight blob they refer to.
+    """The manifest fields the compiler knows, and the weight blob they refer to."""
 
-    Attributes:
-        manifest: the fields of an artifact, less those that only its caller knows.
-        data: bytes of the weights.
-        arena_unplanned: bytes of the intermediates without reuse, of the largest entry.
-        plans: the schedules it was made of, by entry name; none if it was kept from before.
-    """
-
-    manifest: dict[str, Any]
-    data: bytes
-    arena_unplanned: int
-    plans: Mapping[str, Schedule] = field(default_factory=dict)
+    manifest: dict[str, Any]  # the fields of an artifact, less those that only its caller knows
+    data: bytes  # bytes of the weights
+    arena_unplanned: int  # bytes of the intermediates without reuse, of the largest entry
+    plans: Mapping[str, Schedule] = field(default_factory=dict)  # by entry name; none if kept
 
 
 @dataclass(slots=True)
 class _Kernel:
-    """A kernel function, which several launches may share.
+    """A kernel function, which several launches may share."""
 
-    Attributes:
-        code: what was rendered.
-        kind: as in `LoweredKernel`.
-        origins: ONNX nodes that its launches compute.
-    """
-
-    code: KernelCode
-    kind: str
-    origins: list[str] = field(default_factory=list)
+    code: KernelCode  # what was rendered
+    kind: str  # as in `LoweredKernel`
+    origins: list[str] = field(default_factory=list)  # ONNX nodes that its launches compute
 
     def text(self, name: str) -> str:
         """Return the kernel in C."""
@@ -119,7 +104,7 @@ class _Writer:
                 if buffer.partial:
                     entry["partial"] = True
                 if buffer.kind == "state":
-                    # A reset value of -1 stands for zeros, for which the file holds no bytes.
+                    # Zeros, for which the file holds no bytes.
                     entry["reset"] = -1
                 self._by_buffer[buffer] = self.add(entry)
         return self._by_buffer[buffer]
@@ -127,12 +112,11 @@ class _Writer:
     def weight(self, data: NDArray[Any], name: str, image: Image | None = None) -> int:
         """Return the index of a weight, appending its bytes once per content."""
         raw = np.asarray(data, order="C").tobytes()
-        # Equal bytes of another type or form are another buffer: kernels read them in their own
-        # way.
+        # Kernels read equal bytes of another type or form in their own way.
         form = f"{data.dtype}{data.shape}" + (f"{image}" if image is not None else "")
         digest = hashlib.sha256(form.encode() + raw).digest()
         if digest not in self._by_digest:
-            # Weights begin at multiples of ALIGNMENT, as windows of OpenCL buffers must.
+            # Windows of OpenCL buffers must be aligned.
             self.data.extend(b"\0" * (-len(self.data) % ALIGNMENT))
             entry = _entry(name, "weight", data.dtype.name, data.shape, len(self.data), len(raw))
             self.data.extend(raw)
@@ -149,7 +133,7 @@ class _Writer:
 
     def kernel_name(self, kernel: LoweredKernel) -> str:
         """Return the name of a kernel's code; equal texts are one function."""
-        # A digest as name keeps names the same from one compilation to the next.
+        # The name is then the same in the next compilation.
         digest = hashlib.sha256(kernel.code.text.encode()).hexdigest()[:12]
         group = kernel.code.group
         name = f"{kernel.kind}_{digest}" + (f"_{group}" if group > 1 else "")
@@ -166,7 +150,7 @@ class _Writer:
 
     def entry(self, schedule: Schedule) -> dict[str, Any]:
         """Add one entry point and return its manifest form."""
-        # Nodes have buffers before launches are written, which refer to them by index.
+        # Launches refer to buffers by index.
         place = self._place(schedule)
         launches = []
         for kernel in schedule.lowered:
@@ -241,8 +225,7 @@ class _Writer:
     def programs(self, options: str) -> list[dict[str, Any]]:
         """Group kernels into programs, say where each is to be found, return the programs."""
         names = list(self.codes)
-        # Text of a kernel is found by its characters, so positions are taken while the source
-        # grows.
+        # Positions are taken while the source grows.
         found: dict[str, tuple[int, dict[str, Any]]] = {}
         result: list[dict[str, Any]] = []
         for start in range(0, len(names), KERNELS_PER_PROGRAM):
@@ -256,7 +239,6 @@ class _Writer:
                 source += known.text(name)
                 found[name] = len(result), known.facts(begin, len(source))
             result.append({"source": source, "options": options, "binary": b""})
-        # Launches were written before their programs were known.
         for kernel in self.kernels:
             kernel["program"], facts = found[kernel["name"]]
             kernel["code"] = dict(facts)
@@ -265,11 +247,7 @@ class _Writer:
     def megakernel(
         self, entries: Mapping[str, Mapping[str, Any]], programs: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """Append the megakernel, where the row takes it and it saves launches.
-
-        Returns:
-            What the manifest says of it.
-        """
+        """Append the megakernel, if the row takes it and it saves launches; return its entry."""
         most = max(
             (
                 sum(self.kernels[i]["function"] >= 0 for i in e["launches"])
@@ -277,7 +255,7 @@ class _Writer:
             ),
             default=0,
         )
-        # Below the limit kernels keep no numbers, so that readers see no megakernel at all.
+        # Readers then see no megakernel at all.
         if most < LEAST_LAUNCHES or not self.host_clang:
             for kernel in self.kernels:
                 kernel["function"] = -1
@@ -320,16 +298,11 @@ def _precision_of(entries: Mapping[str, Schedule]) -> dict[str, Any]:
 def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str = "") -> Emitted:
     """Return the manifest and data of an artifact; the caller adds target, metadata and models.
 
-    Args:
-        entries: schedules by entry name; states and weights they share are stored once.
-        name: model name.
-        kind: "plain" or "driving".
-        options: OpenCL build options.
-
-    Raises:
-        SchedulerError: an intermediate is never read (an internal error).
+    Entries are schedules by name, whose shared states and weights are stored once. `kind` is
+    "plain" or "driving", `options` go to the OpenCL compiler. Raises SchedulerError if an
+    intermediate is never read (an internal error).
     """
-    # All entries are compiled for one target, so the first one speaks for them.
+    # All entries are compiled for one target.
     spec = next((s.spec for s in entries.values()), DEFAULT)
     writer = _Writer(host_clang=spec.host_clang)
     table = {entry: writer.entry(schedule) for entry, schedule in entries.items()}

@@ -1,17 +1,14 @@
 """Write the megakernel: all kernels of an artifact as functions, and one kernel that runs them.
 
     launch a, launch b, launch c     ->     launch replay(table, 0, 3)
-
     each work-group:  for record in table:  take tasks of it until none is left, and run them
                                             wait until all of its tasks are done
 
-A launch with work costs about 20 us on a CPU (PoCL 3.0, 2 cores): waking the workers. What a record
-is (function, work-items, arguments) the runtime writes into a table when it loads the
-artifact; see runtime/run/megakernel.py for the layout of the table and of the counters.
+A launch with work costs about 20 us on a CPU (PoCL 3.0, 2 cores): waking the workers.
+runtime/run/megakernel.py describes records, the table and the counters.
 
-No work-group relies on another one running: it waits only for tasks that another one *took*, and
-who takes a task is running. A work-group that starts late finds nothing left to take; one alone
-does everything. The last one to leave sets the counters back to zero.
+A work-group waits only for tasks that another one *took*, so it is running. One that starts late
+finds nothing left; one alone does everything. The last one to leave sets the counters back to zero.
 """
 
 from __future__ import annotations
@@ -170,17 +167,11 @@ void replay(__global uchar* m_memory, const __global uchar* m_data,
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One kernel as a function of the megakernel.
+    """One kernel as a function of the megakernel."""
 
-    Attributes:
-        name: as in the other programs.
-        code: of the kernel; its parameters are all pointers to global memory.
-        origins: ONNX nodes, for the comment above it.
-    """
-
-    name: str
-    code: KernelCode
-    origins: Sequence[str] = ()
+    name: str  # as in the other programs
+    code: KernelCode  # of the kernel; its parameters are all pointers to global memory
+    origins: Sequence[str] = ()  # ONNX nodes, for the comment above it
 
 
 def is_callable(kernel: LoweredKernel) -> bool:

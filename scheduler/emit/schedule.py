@@ -16,27 +16,16 @@ from scheduler.passes.halves.precision import PrecisionReport
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """What one entry point runs.
+    """What one entry point runs."""
 
-    Attributes:
-        outputs: stored node of each output name.
-        inputs: input buffers a caller gives, in order, whether or not a kernel reads them.
-        lowered: all kernels as OpenCL text, in running order.
-        spec: the device that the kernels are for.
-        precision: what half storage did; None where nothing was asked for.
-        halves: what arithmetic on halves means, "wide" or "exact"; "" where the graph has none.
-        numerics: what sums of floats mean, "fast" or "strict".
-        stages: the graph after each pass; None where nobody asked for it.
-    """
-
-    outputs: Mapping[str, Node]
-    inputs: tuple[Buffer, ...]
-    lowered: tuple[LoweredKernel, ...]
-    spec: DeviceSpec
-    precision: PrecisionReport | None = None
-    halves: str = ""
-    numerics: str = FAST
-    stages: Stages | None = field(default=None, repr=False)
+    outputs: Mapping[str, Node]  # stored node of each output name
+    inputs: tuple[Buffer, ...]  # input buffers in calling order, read by a kernel or not
+    lowered: tuple[LoweredKernel, ...]  # all kernels as OpenCL text, in running order
+    spec: DeviceSpec  # the device that the kernels are for
+    precision: PrecisionReport | None = None  # of half storage; None where nothing was asked for
+    halves: str = ""  # what arithmetic on halves means, "wide" or "exact"; "" without halves
+    numerics: str = FAST  # what sums of floats mean, "fast" or "strict"
+    stages: Stages | None = field(default=None, repr=False)  # after each pass, if asked for
 
     @property
     def launches(self) -> list[Kernel]:

@@ -1,9 +1,7 @@
 """Affine integer tensors have values that are index expressions; converts both ways.
 
-    IOTA(10) * 2 + 1, as (1, 10)      at index (i, j)     ->     2*j + 1
-    2*j + 1                           as a tensor         ->     IOTA(10) as (1, 10), * 2 + 1
-
-`depends` finds the axes that values depend on, through movement and arithmetic.
+IOTA(10) * 2 + 1, as (1, 10)      at index (i, j)     ->     2*j + 1
+2*j + 1                           as a tensor         ->     IOTA(10) as (1, 10), * 2 + 1
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from scheduler.ir.node import Buffer, Node, alu, const, make, post_order
 from scheduler.ir.ops import ELEMENTWISE, Op, Shape
 from scheduler.ir.ranges import Index, source_index
 
-# Elements of a weight; longer ones are not looked at: nobody writes such an iota out.
+# Longest weight that is looked at: nobody writes a longer iota out.
 MAX_LIST = 65536
 # Nodes of one expression: beyond the first it is not taken for affine, beyond the second it counts
 # as depending on all its axes. Chosen by hand, so that no search is longer than a small graph.
@@ -45,16 +43,8 @@ def index_of(ranges: Sequence[Atom]) -> Index:
     return tuple(ixs.of(r) for r in ranges)
 
 
-# --- values as expressions --------------------------------------------------------------------
-
-
 def value_at(node: Node, index: Index) -> Ix | None:
-    """Return the value of a tensor at an index if it is an integer expression of it.
-
-    Args:
-        node: of integers, or of floats that are integers; every step must keep them exact.
-        index: one expression for each axis.
-    """
+    """Return a tensor's value at an index as an integer expression, if all steps keep it exact."""
     done: dict[_Key, Ix] = {}
     for key in post_order((node, index), lambda k: _sources(*k) or (), done):
         needed = _sources(*key)
@@ -130,21 +120,15 @@ def _listed(buffer: Buffer, index: Index) -> Ix | None:
     return ixs.add(start, ixs.mul(index[axes[0]], int(steps[0]))) if axes else start
 
 
-# --- expressions as values --------------------------------------------------------------------
-
-
 def is_plain(ix: Ix, ranges: Sequence[Atom]) -> bool:
     """Whether an expression is a sum of multiples of these ranges: no division, no remainder."""
     return all(any(atom is r for r in ranges) for atom, _ in ix.terms)
 
 
 def tensor_of(ix: Ix, ranges: Sequence[Atom], shape: Shape) -> Node:
-    """Return the tensor (int32) of the values of a plain expression.
+    """Return the tensor (int32) of a sum of multiples of ranges and a constant, all in int32.
 
-    Args:
-        ix: a sum of multiples of ranges and a constant, all values in int32.
-        ranges: one for each axis.
-        shape: of the result; axes whose range is not in ix may have any size.
+    Axes of the shape whose range is not in the expression may have any size.
     """
     if not ix.terms:
         return spread(const(ix.const, dt.int32), shape)
@@ -171,9 +155,6 @@ def _progression(start: int, step: int, count: int, *, down: bool) -> Node:
     if bounds != ((0, stop, 1),):
         line = make(Op.SHRINK, dt.int32, (line,), bounds)
     return make(Op.FLIP, dt.int32, (line,), (0,)) if down else line
-
-
-# --- dependence -------------------------------------------------------------------------------
 
 
 def depends(node: Node, index: Index) -> frozenset[Atom]:

@@ -1,6 +1,6 @@
-"""A box is a part of a tensor; movement operations carry boxes from results to sources.
+"""A box is a part of a tensor, one (start, stop) for each axis.
 
-A box is one (start, stop) for each axis. Movement operations carry boxes towards the leaves:
+Movement operations carry boxes towards the leaves:
 
     SHRINK ((2, 9, 3),)      box ((1, 2),)      reads  ((5, 6),)
     PAD ((1, 1),)            box ((0, 2),)      reads  ((0, 1),)
@@ -18,7 +18,7 @@ from scheduler.ir.ops import MOVEMENT, Op, Shape
 
 Box = tuple[tuple[int, int], ...]
 
-# Movement with one source; CAT is left out because it picks among several.
+# CAT picks among several sources.
 MOVES = MOVEMENT - {Op.CAT}
 
 
@@ -89,13 +89,7 @@ def _inside_pad(node: Node, box: Box) -> Box | None:
 
 
 def rebuild(node: Node, box: Box, source: Node) -> Node:
-    """Return a box of a movement node.
-
-    Args:
-        node: the movement.
-        box: which part of its result.
-        source: box `source_box(node, box)` of its source.
-    """
+    """Return a box of a movement node, from box `source_box(node, box)` of its source."""
     op, arg, shape = node.op, node.arg, sizes(box)
     if op is Op.RESHAPE:
         groups = _groups(node.shape, node.src[0].shape, box)
@@ -106,7 +100,6 @@ def rebuild(node: Node, box: Box, source: Node) -> Node:
     if op is Op.SHRINK:
         if all(step == 1 for _, _, step in arg):
             return source
-        # The source is cut to the box already; only the steps are left.
         steps = tuple((0, s, step) for s, (_, _, step) in zip(source.shape, arg, strict=True))
         return like(node, op, (source,), steps)
     if op is Op.WINDOW:
@@ -132,8 +125,7 @@ class _Group:
     def __init__(self, box: Box, result: Shape, source: Shape) -> None:
         low, high = _flat(tuple(lo for lo, _ in box), result), 1
         high += _flat(tuple(hi - 1 for _, hi in box), result)
-        # What is a box of the result need not be one of the source, and the other way round: widen
-        # the run until it is both.
+        # A box of the result need not be one of the source, and the other way round.
         while True:
             wider = _round_up(*_round_up(low, high, result), source)
             if wider == (low, high):

@@ -64,9 +64,6 @@ def peel(node: Node, ops: Container[Op]) -> tuple[list[Node], Node]:
     return chain, node
 
 
-# --- x**0.5 is made of a square root that keeps the values of C at -0.0 and -infinity ---------
-
-
 def half_power(x: Node) -> Node:
     """Return x**0.5 of floats as C11 F.10.4.4 has pow: 0.0 of -0.0, infinity of -infinity.
 
@@ -84,17 +81,12 @@ def half_power(x: Node) -> Node:
 
 
 def repeated(op: Op, value: Node, count: int) -> Node | None:
-    """Return what a reduction gives over copies of each element of a value.
+    """Return what a reduction gives over `count` (at least 1) copies of each element of a value.
 
-    Infinities and NaN are the same in a sum and in a product with a count, and so are integers,
-    which wrap around in both. A count that a float type does not have, from 2^24 on in float32,
-    from 2^11 or as infinity in float16, would be another number: then nothing is returned, as for
-    products of what is not known, which a power would round otherwise.
-
-    Args:
-        op: of the reduction.
-        value: of any shape.
-        count: how many copies, 1 at least.
+    Returns None for a count that the float type does not have (from 2^24 on in float32, from 2^11
+    or as infinity in float16), and for a product of an unknown value, which a power would round
+    otherwise. Infinities, NaN and wrapping integers are the same in a sum and in a product with a
+    count.
     """
     kind = value.dtype
     if op in (Op.MAX, Op.MIN) or kind is dt.bool_ or count == 1:

@@ -20,14 +20,14 @@ from scheduler.ir.ops import Op
 
 # --- A parser reads the source of a custom kernel: its epilogue slot, its needs of a device ---
 
-# Characters of a source: far more than a kernel written by hand has, so that checks end soon.
+# Longest source: far more than anybody writes by hand, so that checks end soon.
 MAX_SOURCE = 65536
 _COMMENT = r"//[^\n]*|/\*.*?\*/"
 _LITERAL = r'"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)*'"
 _APART = re.compile(f"(?P<comment>{_COMMENT})|(?P<literal>{_LITERAL})", re.DOTALL)
 _IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*", re.ASCII)
-# Names of functions, macros and variables in the text that is put around and into the source. Two
-# are for sources too, see docs/passes/custom-kernels.md.
+# Names that the text put around and into the source uses. Sources may use two of them, see
+# docs/passes/custom-kernels.md.
 _RESERVED = re.compile(r"(?!(m_fma|M_LOAD)$)[mM]_\w+|epilogue_\w+")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma\b)", re.MULTILINE)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
@@ -57,53 +57,32 @@ _BYTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An EPILOGUE statement.
+    """An EPILOGUE statement."""
 
-    Attributes:
-        start, end: where it stands in the source, its semicolon included.
-        value, index: its arguments.
-    """
-
-    start: int
+    start: int  # start, end: where it stands in the source, its semicolon included
     end: int
-    value: str
+    value: str  # value, index: its arguments
     index: str
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The body of a custom kernel, read.
+    """The body of a custom kernel, read."""
 
-    Attributes:
-        text: as written.
-        names: identifiers, of comments and literals none.
-        slot: of the first output; None if the source stores it itself.
-        float64: whether it names a type of that width.
-        work_group: whether it names what only kernels have, such as local memory and barriers.
-        local_bytes: of the arrays in local memory whose type and size it spells out.
-    """
-
-    text: str
-    names: frozenset[str]
-    slot: Slot | None
-    float64: bool
-    work_group: bool
-    local_bytes: int
+    text: str  # as written
+    names: frozenset[str]  # identifiers, of comments and literals none
+    slot: Slot | None  # of the first output; None if the source stores it itself
+    float64: bool  # whether it names a type of that width
+    work_group: bool  # whether it names what only kernels have, such as local memory and barriers
+    local_bytes: int  # of the arrays in local memory whose type and size it spells out
 
 
 @lru_cache(maxsize=256)
 def read_source(name: str, text: str) -> Source:
     """Read and check the source of a custom kernel.
 
-    Only its form is checked: that it stays inside the function it is put into. Whether it is
-    correct OpenCL C, the device's compiler says.
-
-    Args:
-        name: of the kernel, for messages.
-        text: body of the kernel.
-
-    Raises:
-        ModelError: it is too long, not balanced, or has what a body may not have.
+    Only its form is checked: that it stays inside the function it is put into. Raises ModelError if
+    it is too long, not balanced, or has what a body may not have.
     """
     where = f"custom kernel {name}"
     if not text.strip() or len(text) > MAX_SOURCE:
@@ -197,8 +176,6 @@ def _split(code: str, bare: str, start: int, end: int) -> list[str]:
     return [*parts, code[begin:end]]
 
 
-# ----------------------------------------------------------------------------------------------
-
 Array = NDArray[Any]
 Reference = Callable[..., Array | Sequence[Array]]
 
@@ -214,30 +191,23 @@ LANES = (1, 2, 4, 8, 16)
 class CustomKernel:
     """An OpenCL C kernel written by hand; immutable, compared by its fields.
 
-    Attributes:
-        name: an identifier; what messages and tables call it.
-        source: body of the kernel. Its parameters are `in0`, `in1`, ... and `out0`, `out1`, ...,
-            row-major pointers of the stored type (a half is `half`, a bool one `uchar`). The
-            statement `EPILOGUE(value, index);`, at most one, stores an element of the first output
-            at a flat index; then `out0` itself is not named.
-        outputs: shape and type of each; all of them are written by one launch.
-        items: work-items, each a work-group of its own; `get_global_id(0)` counts them.
-        reference: the same in numpy: input arrays -> output arrays (or the only one). The
-            interpreter needs it; the compiler does not.
-        flops: of one launch, for tables.
-        lanes: elements that `EPILOGUE(value, index);` stores: its value is a vector of so many, for
-            consecutive elements of the last axis from `index` on, which they divide.
-
-    Raises:
-        ModelError: a field makes no sense; the message names the kernel.
+    Raises ModelError if a field makes no sense; the message names the kernel.
     """
 
-    name: str
+    name: str  # an identifier; what messages and tables call it
+    # Body of the kernel. Its parameters are `in0`, `in1`, ... and `out0`, `out1`, ..., row-major
+    # pointers of the stored type (a half is `half`, a bool one `uchar`). The statement
+    # `EPILOGUE(value, index);`, at most one, stores an element of the first output at a flat index;
+    # then `out0` itself is not named.
     source: str
-    outputs: Sequence[tuple[Sequence[int], DType | Any]]
-    items: int
+    outputs: Sequence[tuple[Sequence[int], DType | Any]]  # shape and type of each; one launch
+    items: int  # work-items, each a work-group of its own; `get_global_id(0)` counts them
+    # the same in numpy: input arrays -> output arrays (or the only one). The interpreter needs it;
+    # the compiler does not.
     reference: Reference | None = field(default=None, repr=False)
-    flops: int = 0
+    flops: int = 0  # of one launch, for tables
+    # Elements that `EPILOGUE(value, index);` stores: its value is a vector of so many, for
+    # consecutive elements of the last axis from `index` on, which they divide.
     lanes: int = 1
 
     def __post_init__(self) -> None:
@@ -287,22 +257,14 @@ class CustomKernel:
             )
 
     def check_inputs(self, count: int) -> None:
-        """Check that the source names no input beyond those given.
-
-        Raises:
-            ModelError: it does.
-        """
+        """Check that the source names no input beyond those given; raise ModelError if it does."""
         unknown = sorted(_numbered("in", read_source(self.name, self.source)) - set(range(count)))
         if unknown:
             given = count_text(count, "input")
             raise ModelError(f"{self._where}: names in{unknown[0]}, but is given {given}")
 
     def evaluate(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        """Return the outputs as the reference computes them.
-
-        Raises:
-            ModelError: there is no reference, or what it returns does not fit `outputs`.
-        """
+        """Return the reference's outputs; raise ModelError if none, or they do not fit."""
         if self.reference is None:
             raise ModelError(
                 f"{self._where}: the interpreter cannot run OpenCL C; give reference=, a numpy "
@@ -333,11 +295,7 @@ def storage_of(source: Node) -> Node:
 
 
 def stored_for_custom(order: Sequence[Node]) -> set[Node]:
-    """Return what has to be stored because custom kernels read or write it.
-
-    Args:
-        order: nodes of a graph.
-    """
+    """Return the nodes that have to be stored because custom kernels read or write them."""
     launches = [n for n in order if n.op is Op.CUSTOM]
     inputs = {storage_of(s) for n in launches for s in n.src}
     return {n for n in inputs if n.op is not Op.BUFFER} | {n for n in order if n.op is Op.RESULT}

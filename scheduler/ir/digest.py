@@ -1,9 +1,6 @@
 """A digest names a graph by its structure: the same in every process and on every machine.
 
-    digest(conv(x, w) + b)  ==  digest of the same graph built again, w and b with equal values
-
-A node is written down as its operation, type, argument and the positions of its sources in the
-topological order; then all is hashed. Identity of objects, addresses and hash seeds do not enter.
+digest(conv(x, w) + b)  ==  digest of the same graph built again, w and b with equal values
 """
 
 from __future__ import annotations
@@ -27,13 +24,8 @@ from scheduler.ir.origin import Origins
 def graph_digest(roots: Mapping[str, Node] | Iterable[Node], origins: Origins | None = None) -> str:
     """Return the sha256 of a graph's structure and of the values of its weights, in hexadecimal.
 
-    Args:
-        roots: outputs, state writes, inputs of several entries, in order; names count where they
-            have some.
-        origins: ONNX names, where they count: the source of kernels has them in its comments.
-
-    Raises:
-        SchedulerError: an argument of a node has no canonical text (an internal error).
+    Names of roots count if they have some. `origins` count if given: the source of kernels has them
+    in its comments. Raises SchedulerError if an argument has no canonical text (an internal error).
     """
     named = list(roots.items()) if isinstance(roots, Mapping) else [("", r) for r in roots]
     order = toposort([node for _, node in named])
@@ -66,15 +58,11 @@ def _argument(node: Node) -> str:
 def canonical(value: object) -> str:
     """Return a text that equal values share and different ones do not: 1, 1.0 and True differ.
 
-    Args:
-        value: None, bool, int, float, str, bytes, DType, member of an Enum; tuples, mappings and
-            dataclasses of these.
-
-    Raises:
-        SchedulerError: another type.
+    Values are None, bool, int, float, str, bytes, DType, members of an Enum; tuples, mappings and
+    dataclasses of these. Raises SchedulerError for another type.
     """
     if isinstance(value, tuple):
-        # Arguments are nested as deep as their ops define, three levels; graphs are not in here.
+        # Arguments are nested three levels at most, so recursion is safe.
         return "(" + " ".join(canonical(v) for v in value) + ")"
     if isinstance(value, Mapping):
         return "{" + " ".join(f"{canonical(k)}:{canonical(v)}" for k, v in value.items()) + "}"

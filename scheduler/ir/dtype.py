@@ -12,19 +12,12 @@ from scheduler.errors import ModelError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type; there is one object of each, compared by identity.
+    """An element type; there is one object of each, compared by identity."""
 
-    Attributes:
-        name: numpy's name of it, also used in artifacts.
-        itemsize: bytes per stored element.
-        cl: OpenCL C scalar type that stores it (`bool` is stored as one byte).
-        rank: promotion order; the higher rank of two operands wins.
-    """
-
-    name: str
-    itemsize: int
-    cl: str
-    rank: int
+    name: str  # numpy's name of it, also used in artifacts
+    itemsize: int  # bytes per stored element
+    cl: str  # OpenCL C scalar type that stores it (`bool` is stored as one byte)
+    rank: int  # promotion order; the higher rank of two operands wins
 
     @property
     def np(self) -> np.dtype[Any]:
@@ -78,11 +71,7 @@ _BY_NAME = {d.name: d for d in ALL}
 
 
 def from_numpy(dtype: Any) -> DType:
-    """Return the DType of a numpy dtype (or of anything `np.dtype` accepts).
-
-    Raises:
-        ModelError: the type has no counterpart here (strings, complex numbers).
-    """
+    """Return the DType of a numpy dtype; raise ModelError for strings and complex numbers."""
     name = np.dtype(dtype).name
     if name not in _BY_NAME:
         raise ModelError(

@@ -1,11 +1,10 @@
 """Index expressions are bounded integers over loop ranges, kept in one normal form.
 
 An `Ix` is `const + sum(coefficient * atom)`. Atoms are loop ranges, floor divisions and remainders
-that did not simplify, and values loaded at run time (gather). Nearly everything a network does
-stays affine, so sums and products by constants are a merge of two short sorted tuples; division and
-remainder by a constant split off what divides evenly and keep an atom only for the rest. Bounds are
-carried along: they prove most divisions and predicates away. All objects are interned: equality is
-identity.
+that did not simplify, and values loaded at run time (gather). Sums and products by constants merge
+two short sorted tuples; division and remainder by a constant keep an atom only for what does not
+divide evenly. Bounds prove most divisions and predicates away. All objects are interned: equality
+is identity.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from math import gcd
 from scheduler.ir.interned import Interned
 from scheduler.ir.node import Node
 
-# Kernels compute indices in int: what one may be.
+# Kernels compute indices in int.
 LARGEST = 2**31 - 1
 
 _serial = count()
@@ -27,13 +26,7 @@ _exprs: Interned[Ix] = Interned()
 
 
 class Atom:
-    """An indivisible term of an index.
-
-    Attributes:
-        kind: "range" (0..hi), "div" or "mod" (of `inner` by `by`), "value" (run-time int).
-        lo, hi: inclusive bounds.
-        depth: nesting of div and mod below it; the kernelizer cuts when indices get deep.
-    """
+    """An indivisible term of an index."""
 
     __slots__ = (
         "__weakref__",
@@ -48,14 +41,14 @@ class Atom:
         "serial",
     )
 
-    kind: str
+    kind: str  # "range" (0..hi), "div" or "mod" (of `inner` by `by`), "value" (run-time int)
     name: str
-    lo: int
+    lo: int  # lo, hi: inclusive bounds
     hi: int
     inner: Ix | None
     by: int
     node: Node | None
-    depth: int
+    depth: int  # nesting of div and mod below it; the kernelizer cuts when indices get deep
     serial: int
 
     def __repr__(self) -> str:
@@ -98,21 +91,15 @@ def value_atom(node: Node, lo: int, hi: int) -> Atom:
 
 
 class Ix:
-    """An interned index expression; make one with the functions of this module.
-
-    Attributes:
-        const, terms: the normal form; terms are (atom, coefficient), sorted by the atoms' age.
-        lo, hi: inclusive bounds.
-        depth: deepest nesting of division and remainder.
-    """
+    """An interned index expression; make one with the functions of this module."""
 
     __slots__ = ("__weakref__", "const", "depth", "hi", "lo", "terms")
 
-    const: int
+    const: int  # const, terms: the normal form; (atom, coefficient), sorted by atoms' age
     terms: tuple[tuple[Atom, int], ...]
-    lo: int
+    lo: int  # lo, hi: inclusive bounds
     hi: int
-    depth: int
+    depth: int  # deepest nesting of division and remainder
 
     def __repr__(self) -> str:
         parts = [f"{a!r}" if c == 1 else f"{c}*{a!r}" for a, c in self.terms]
@@ -352,8 +339,7 @@ def unflatten(offset: Ix, shape: Sequence[int]) -> tuple[Ix, ...]:
     return tuple(reversed(result))
 
 
-# A predicate is a conjunction of (expression, low, high): low <= expression <= high. () always
-# holds.
+# A conjunction of low <= expression <= high; () always holds.
 Predicate = tuple[tuple[Ix, int, int], ...]
 NEVER: Predicate = ((ZERO, 1, 0),)
 

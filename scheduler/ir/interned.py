@@ -1,8 +1,4 @@
-"""Interning tables map a structure to its one object and forget it with its last user.
-
-What WeakValueDictionary does, with less work for each object: passes and kernel bodies make nodes
-and index expressions by the ten thousand, and most of them exist already.
-"""
+"""Interning tables map a structure to its one object and forget it with its last user."""
 
 from __future__ import annotations
 

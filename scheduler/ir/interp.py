@@ -1,8 +1,8 @@
 """The numpy interpreter defines the meaning of the IR; every optimisation is tested against it.
 
-Slow and plain on purpose; the one shortcut is that a sum of products goes through `numpy.einsum`,
-because the broadcast product of a convolution would not fit in memory. Integers wrap in every order
-alike. Every result of type float16 is a half: computed as float32, sums too, and rounded once.
+Slow and plain on purpose, except that a sum of products goes through `numpy.einsum`: the broadcast
+product of a convolution would not fit in memory. Every result of type float16 is computed as
+float32, sums too, and rounded once.
 """
 
 from __future__ import annotations
@@ -239,15 +239,10 @@ def _given(data: Any, node: Node) -> Array:
 
 
 def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = None) -> list[Array]:
-    """Evaluate nodes with numpy.
+    """Evaluate nodes with numpy, given values of inputs and states; weights carry their own.
 
-    Args:
-        roots: what to compute.
-        buffers: values of input and state buffers; weights carry their own. States must be given
-            by the caller, who also stores what ASSIGN nodes return.
-
-    Raises:
-        SchedulerError: a buffer has no value, or a custom kernel no reference.
+    The caller stores what ASSIGN nodes return. Raises SchedulerError if a buffer has no value, or a
+    custom kernel no reference.
     """
     given = buffers or {}
     order = toposort(roots)

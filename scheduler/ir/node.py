@@ -1,8 +1,4 @@
-"""A Node is the one immutable, interned vertex of every graph in the compiler.
-
-Equal structure is the same object, so equality is identity, a dict keyed by nodes is a
-common-subexpression table, and a graph is compared by comparing its roots.
-"""
+"""A Node is the one immutable, interned vertex of every graph in the compiler."""
 
 from __future__ import annotations
 
@@ -79,31 +75,22 @@ _interned: Interned[Node] = Interned()
 
 
 class Node:
-    """An operation over other nodes; make one with `make`, never directly.
-
-    Attributes:
-        op, dtype, src, arg: what it is; together its identity.
-        shape: derived from the sources when the node is made.
-    """
+    """An operation over other nodes; make one with `make`, never directly."""
 
     __slots__ = ("__weakref__", "arg", "dtype", "op", "shape", "src")
 
-    op: Op
+    op: Op  # op, dtype, src, arg: what it is; together its identity
     dtype: DType
     src: tuple[Node, ...]
     arg: Any
-    shape: Shape
+    shape: Shape  # derived from the sources when the node is made
 
     def __repr__(self) -> str:
         return f"<{self.op.name} {self.dtype.name}{list(self.shape)}>"
 
 
 def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> Node:
-    """Return the node of this structure, making it on first use.
-
-    Raises:
-        VerifyError: shapes or types of the sources do not fit the op.
-    """
+    """Return the one node of this structure; raise VerifyError if sources do not fit the op."""
     # -0.0 == 0.0 == 0 == False and nan != nan: constants and fills are told apart by their text.
     told: Any = arg
     if op is Op.CONST:
@@ -140,11 +127,7 @@ def const(value: float | int | bool, dtype: DType) -> Node:
 
 
 def alu(op: Op, *src: Node) -> Node:
-    """Return an elementwise node; comparisons give bool, WHERE the type of its branches.
-
-    Raises:
-        VerifyError: operand types differ.
-    """
+    """Return an elementwise node (comparisons give bool), or raise VerifyError if types differ."""
     values = src[1:] if op is Op.WHERE else src
     if len({s.dtype for s in values}) != 1:
         raise VerifyError(f"{op.name}: operands must have one type, found {[s.dtype for s in src]}")
@@ -181,10 +164,8 @@ def post_order(
 ) -> Iterator[Key]:
     """Yield what a value is computed from and is not done yet, sources first, the value last.
 
-    Args:
-        root: the value: a node, or a node with more that tells what is asked of it.
-        sources: returns what one of them needs.
-        done: what needs no visit; the caller adds each one that it was given.
+    A value is a node, or a node with what is asked of it. The caller adds each yielded one to
+    `done`.
     """
     stack = [root]
     while stack:
@@ -214,15 +195,10 @@ def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """The readers of the nodes of a graph; nodes made by a pass are unknown here.
+    """The readers of the nodes of a graph; nodes made by a pass are unknown here."""
 
-    Attributes:
-        users: readers of each node.
-        roots: nodes that are stored in any case.
-    """
-
-    users: dict[Node, list[Node]]
-    roots: frozenset[Node]
+    users: dict[Node, list[Node]]  # readers of each node
+    roots: frozenset[Node]  # nodes that are stored in any case
 
     @classmethod
     def of(cls, order: Sequence[Node], roots: Iterable[Node]) -> Readers:

@@ -1,8 +1,7 @@
 """The operations of the IR, their groups, and their approximate costs.
 
-Two levels share one Node class. Tensor level: every op below up to ASSIGN; a node has a shape.
-Scalar level (inside a kernel, see `kernelize.body`): elementwise ops over LOAD, INDEX and
-ACCUMULATE; shape is ().
+Tensor level: every op below up to ASSIGN; a node has a shape. Scalar level (inside a kernel, see
+`kernelize.body`): elementwise ops over LOAD, INDEX and ACCUMULATE; shape is ().
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 class Op(Enum):
-    """What a node computes. Comments give `arg`; see `kernelize.ranges` for movement ops."""
+    """What a node computes. Comments give `arg`; see `ir.ranges` for movement ops."""
 
     __hash__ = object.__hash__  # members are unique; Enum's own hashes the name, in Python
 
@@ -77,8 +76,8 @@ class Op(Enum):
     GATHER = auto()  # (data, int index); arg: axis; numpy.take, negative indices count from the end
     REDUCE = auto()  # arg: (Op, axes), parts where ordered (`ir.ordered`); axes keep size 1
     CONTIGUOUS = auto()  # a kernel boundary asked for by the user
-    # Four neighbours of the last axis as one uint32, the first in its low bits. Nothing is moved:
-    # who reads it reads the storage of the CONTIGUOUS in wider elements.
+    # Four neighbours of the last axis as one uint32, the first in its low bits. Readers read the
+    # storage of the CONTIGUOUS in wider elements.
     WORDS = auto()  # (CONTIGUOUS of uint8,)
     # ASSIGN leaves a value in a buffer after the run. arg: None, or where the value goes: per axis
     # (start, stop, step), or None for the one axis that the index picks from. Its result is the
@@ -124,7 +123,7 @@ REDUCERS = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 ROUNDED = "rounded"
 # What a launch costs, in vector adds: about 10 us on PoCL (2026-11).
 LAUNCH_COST = 100_000
-# Approximate cost of one evaluation in units of one add: for decisions about kernels only.
+# In units of one add, for decisions about kernels only.
 COST = (
     dict.fromkeys((Op.CAST, Op.BITCAST), 0)
     | dict.fromkeys((Op.DIV, Op.RECIP, Op.SQRT), 4)

@@ -6,8 +6,8 @@
                                s[i] + s[i + 8], of these 8 s[i] + s[i + 4], ... down to one; then
                                what is left at the end of the last axis, one by one
 
-A product that is summed in a fixed order is FUSED with its addition where the graph says so, and
-only there: fma(a, b, sum) rounds once, where a * b + sum rounds twice.
+A summed product is FUSED with its addition only where the graph says so: fma(a, b, sum) rounds
+once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scheduler.ir.ops import Op
 
 # Partial sums: the lanes of the widest vector, so that any narrower one divides them.
 PARTS: Final = 16
-# Argument of a MUL that is part of a sum. It is never stored: it has no value of its own.
+# Argument of a MUL that is part of a sum and has no value of its own.
 FUSED: Final = "fused"
 
 

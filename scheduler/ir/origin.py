@@ -1,7 +1,7 @@
 """Origins keep the names of the ONNX nodes that a graph's nodes come from beside the graph.
 
-Nodes are interned: two models that share one may know it by different names, so a node cannot hold
-them. The importer fills the table of a model; the pipeline follows it from pass to pass.
+Two models may share an interned node under different names, so a node cannot hold them. The
+importer fills the table of a model; the pipeline follows it from pass to pass.
 """
 
 from __future__ import annotations
@@ -33,14 +33,7 @@ class Origins:
         return (launch.arg.name,)
 
     def name(self, roots: Iterable[Node], names: Names) -> None:
-        """Give names to everything below `roots` that has no entry yet.
-
-        What is below an entry has one itself, so the walk ends there: each node is visited once.
-
-        Args:
-            roots: results of what bears the names.
-            names: () for what nobody is to name later, such as inputs.
-        """
+        """Name (() for inputs) all below `roots` that has no entry; below an entry all have one."""
         stack = list(roots)
         while stack:
             node = stack.pop()
@@ -57,15 +50,11 @@ class Origins:
         return copy
 
     def follow(self, new: Mapping[Node, Node]) -> None:
-        """Enter the nodes that a pass made; those that were there before keep their names.
+        """Enter the nodes that a pass made (old -> new, in topological order).
 
         A new node is named after the old ones whose work it does, or else after the first one that
-        was made into something above it. What only moves or casts the result of that work belongs
-        to those who read it, and bears no name.
-
-        Args:
-            new: old node -> the node that has its value now, or does its work among other things;
-                in topological order of the old ones.
+        was made into something above it. What only moves or casts a result belongs to its readers,
+        and bears no name.
         """
         if not self._names:
             return
@@ -91,10 +80,6 @@ class Origins:
                     stack.extend(node.src)
 
     def _inherited(self, made: Node, olds: Sequence[Node]) -> Names:
-        """Return the names of a new node that does the work of old ones, sources first.
-
-        One of the same operation and shape is what it was, with other sources: that names it. What
-        does the work of several (a GELU, a batch of branches) bears the names of all.
-        """
+        """Return the names of the old node of the same operation and shape, or else of all."""
         alike = [n for n in olds if n.op is made.op and n.shape == made.shape]
         return tuple(dict.fromkeys(name for n in alike[:1] or olds for name in self.of(n)))

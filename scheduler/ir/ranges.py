@@ -4,7 +4,7 @@
     PAD ((b, e),)                index (i,)     ->  (i - b,)  if 0 <= i - b < size, else the fill
     WINDOW (L) -> (count, size)  index (o, k)   ->  (o*stride + k*dilation,)
 
-There is no view algebra: composing two movements is substituting one index into the other.
+There is no view algebra: composing two movements substitutes one index into the other.
 """
 
 from __future__ import annotations

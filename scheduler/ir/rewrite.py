@@ -25,22 +25,13 @@ class Rule:
 
 @dataclass(slots=True)
 class Rewriter:
-    """A list of rules; counts how often each fired (`hits`).
+    """A list of rules; counts how often each fired (`hits`)."""
 
-    Attributes:
-        rules: the first that applies to a node is applied, until none does.
-        hits: how often each rule fired.
-    """
-
-    rules: Sequence[Rule]
-    hits: Counter[str] = field(default_factory=Counter)
+    rules: Sequence[Rule]  # the first that applies to a node is applied, until none does
+    hits: Counter[str] = field(default_factory=Counter)  # how often each rule fired
 
     def __call__(self, roots: Sequence[Node]) -> dict[Node, Node]:
-        """Return old node -> new node for everything reachable from `roots`.
-
-        Raises:
-            SchedulerError: rules undo each other.
-        """
+        """Return old node -> new node; raise SchedulerError if rules undo each other."""
         table: dict[Op, list[Rule]] = {}
         for rule in self.rules:
             for op in rule.ops:
@@ -49,7 +40,7 @@ class Rewriter:
         new = unchanged(order)
         changed = False
         for node in order:
-            # Until something changes no source can have; most calls end without any change.
+            # Most calls end without any change.
             current = with_sources(node, new) if changed else node
             if current.op in table:
                 current = self._fixpoint(current, table)
@@ -86,15 +77,13 @@ def remake(node: Node, src: tuple[Node, ...]) -> Node:
     return make(node.op, node.dtype, src, node.arg)
 
 
-# --- An ALTERNATIVES node holds one value computed in two ways; each device keeps one of them -
+# An ALTERNATIVES node holds one value computed in two ways; each device keeps one of them:
 #
 #     alternatives(running(x), blocks(x))   ->   running(x)   or   blocks(x)
 #
-# The form for a kind of device is chosen after the graph is made, so that an imported model does
-# not depend on the device.
+# So an imported model does not depend on the device.
 
-# Positions among the sources: for devices whose work-items each have a core to themselves, and for
-# those that run neighbouring work-items in lock step.
+# Sources for devices whose work-items each have a core to themselves, and for lock step.
 SERIAL, SIMT = 0, 1
 
 

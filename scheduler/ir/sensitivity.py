@@ -5,8 +5,7 @@
     SUMS      sum(x), product(x)               it is one among many, added up in no promised order
     DECIDES   floor(x), x < y, int(x), half(x) it may come out as a whole step
 
-A pass that changes the last place of a value asks whether something decides by it (`decided`), and
-one that knows about halves, which operations round at all (`rounds`).
+`decided` finds values by which something is decided, `rounds` operations that round halves.
 """
 
 from __future__ import annotations
@@ -28,13 +27,12 @@ class Effect(Enum):
     DECIDES = auto()
 
 
-# Results of these are not always numbers of the type: they are rounded. What is not among them
-# gives halves of halves: a whole number near a half is a half too.
+# Their results are not always numbers of the type, and are rounded. Others make halves of halves.
 _ROUNDS: Final = frozenset(
     {Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.POW, Op.SQRT, Op.RECIP, Op.EXP, Op.LOG, Op.SIN, Op.COS}
     | {Op.TANH, Op.ERF, Op.GELU}
 )
-# Movement that leaves every element what it was and adds none: it can be exchanged with arithmetic.
+# Movement that neither changes nor adds elements can be exchanged with arithmetic.
 COMMUTING: Final = MOVEMENT - {Op.PAD, Op.CAT}
 # Operands whose elements are elements of the result, up to their sign.
 _PASSES: Final = (
@@ -79,10 +77,7 @@ def floats(node: Node) -> list[Node]:
 def decided(order: Sequence[Node]) -> set[Node]:
     """Return the values whose last place can decide about a whole step, whatever lies between.
 
-    That ends at sums: their order is not promised, so neither is their last place.
-
-    Args:
-        order: nodes of a graph, sources first.
+    The walk ends at sums: their order is not promised, so neither is their last place.
     """
     seeds = [s for node in order if effect(node) is Effect.DECIDES for s in floats(node)]
     return upstream(order, seeds, lambda node: effect(node) in (Effect.PASSES, Effect.SMOOTH))
@@ -91,13 +86,9 @@ def decided(order: Sequence[Node]) -> set[Node]:
 def upstream(
     order: Sequence[Node], seeds: Iterable[Node], through: Callable[[Node], bool]
 ) -> set[Node]:
-    """Return the seeds and the values that they are computed from.
+    """Return the seeds and the values that they are computed from, looking through some nodes.
 
-    Args:
-        order: nodes of a graph, sources first.
-        seeds: some of them.
-        through: the nodes that are looked through. A state is looked through always, to what is
-            written to it: the next run reads that.
+    A state is always looked through, to what is written to it: the next run reads that.
     """
     written: dict[Node, list[Node]] = {}
     for node in order:

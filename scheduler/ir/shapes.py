@@ -22,11 +22,7 @@ Sources = tuple[Source, ...]
 
 
 def infer_shape(op: Op, src: Sources, arg: Any) -> Shape:
-    """Return the shape of a node from its sources.
-
-    Raises:
-        VerifyError: the sources or the argument do not fit the op.
-    """
+    """Return a node's shape; raise VerifyError if sources or argument do not fit the op."""
     if op in _SHAPE_RULES:
         return _SHAPE_RULES[op](src, arg)
     if op in ELEMENTWISE:

@@ -5,8 +5,8 @@
     x + (mask - 1) * 1e9         reaches -1e9, if x is small
     x @ w                        unknown: a bound would be far above what is ever met
 
-A bound that has to hold for every input of a network grows by a factor at every layer and says
-nothing. So an unknown operand is taken to be small, and a sum of products to be unknown.
+A bound that holds for every input grows at every layer and says nothing. So an unknown operand
+counts as small.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scheduler.ir.ops import COMPARE, MOVEMENT, Op
 
 # The largest finite half.
 HALF_MAX: Final = 65504.0
-# Arguments of exp are cut here: exp(80) is 5.5e34, beyond any half and within every float.
+# exp(80) is 5.5e34, beyond any half and within every float.
 _EXP_LIMIT: Final = 80.0
 
 # Least and greatest value; None: unknown.
@@ -36,11 +36,7 @@ _ROUNDS: Final = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
 
 
 def largest_values(order: Sequence[Node]) -> dict[Node, float]:
-    """Return the largest magnitude each node is known to reach; nothing for what is unknown.
-
-    Args:
-        order: nodes of a graph, sources first.
-    """
+    """Return the largest magnitude each node is known to reach; nothing for what is unknown."""
     known: dict[Node, Interval] = {}
     for node in order:
         found = _interval(node, [known[s] for s in node.src])

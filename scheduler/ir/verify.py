@@ -30,16 +30,7 @@ _NOT_BOOL = frozenset({Op.NEG, Op.SUB})
 
 
 def verify(roots: Sequence[Node], after: str = "", origins: Origins | None = None) -> None:
-    """Check a graph.
-
-    Args:
-        roots: outputs and state writes.
-        after: name of the pass that made it, for the message.
-        origins: names of the nodes, for the message.
-
-    Raises:
-        VerifyError: names the node and the rule.
-    """
+    """Check a graph, or raise VerifyError with node, rule and the pass (`after`) that made it."""
     states: dict[Node, Node] = {}
     for node in toposort(roots):
         problem = _check_arity(node) or _check_types(node) or _check_words(node)

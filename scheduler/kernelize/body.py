@@ -41,43 +41,27 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The place on an axis that a store writes to; outside of the axis nothing is written.
-
-    Attributes:
-        axis: of the target.
-        value: scalar integer node, negative ones already counted from the end.
-    """
+    """The place on an axis that a store writes to; outside of the axis nothing is written."""
 
     axis: int
-    value: Node
+    value: Node  # scalar integer node, negative ones already counted from the end
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One result of a loop nest.
+    """One result of a loop nest."""
 
-    Attributes:
-        target: whose storage is written: a stored node, or the BUFFER of a state.
-        index: of the element written, in the shape of target and the ranges of the body. Ranges
-            that it does not name are loops below it: the element is written once, outside them.
-        value: scalar node to store.
-        row: where on an axis, if only run time knows; index is 0 on that axis.
-    """
-
-    target: Node
+    target: Node  # whose storage is written: a stored node, or the BUFFER of a state
+    # Of the element written, in the shape of target and the ranges of the body. Ranges that it
+    # does not name are loops below it: the element is written once, outside them.
     index: Index
     value: Node
-    row: Row | None = None
+    row: Row | None = None  # where on an axis, if only run time knows; index is 0 on that axis
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One loop nest of a kernel.
-
-    Attributes:
-        ranges: its loops; None stands for an axis of size 1.
-        stores: what each iteration writes.
-    """
+    """A loop nest of a kernel; a range of None stands for an axis of size 1."""
 
     ranges: tuple[Atom | None, ...]
     stores: tuple[Store, ...]
@@ -346,15 +330,7 @@ def _as_index(value: Node) -> Ix | None:
 
 
 def build_body(region: Region, plan: Realized) -> Body:
-    """Return the loop nest of a region.
-
-    Args:
-        region: what it computes and where that goes.
-        plan: all stored nodes, reading one is a LOAD; and the private arrays of kernels.
-
-    Raises:
-        LoweringError: the body is not a single value (an internal error).
-    """
+    """Return a region's loop nest, with LOADs of stored nodes; LoweringError is internal."""
     builder = _Builder(region, plan)
     value = builder.build(region.root, region.index)
     if value.shape != ():

@@ -5,8 +5,7 @@
     cast(uint8) * 4 + 1      1 .. 1021
     x + 1, x an int32        the whole type: the sum may wrap around
 
-They hold for every input: a bound proves that an index needs no test. Nothing is said of floats,
-which may be no numbers.
+They hold for every input: a bound proves that an index needs no test. Floats have none.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     stored: cat(a, b, c)            ->  three loop nests of one kernel, each writes its slice
     stored: relu(cat(a, b) * w)     ->  two: relu(a * w[:, :ka]), relu(b * w[:, ka:])
 
-In one loop nest every source would be evaluated for every element, and one of them selected: no
-vector loads, as neighbours may belong to different sources.
+One loop nest would evaluate every source for every element, without vector loads.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from math import prod
 from scheduler.ir.node import Node
 from scheduler.ir.ops import ELEMENTWISE, LAUNCH_COST, Op
 
-# What selecting one of two values costs for an element, in vector adds: an address that is chosen,
-# a load of its own, the choice.
+# Vector adds for choosing an element's address, a load of its own, and the choice.
 SELECT_COST = 4
 # Slices of one value; each is a loop nest of its own in the kernel's text.
 MAX_SLICES = 48
@@ -25,10 +23,7 @@ MAX_SLICES = 48
 def in_parts(concat: Node, carries: Mapping[Node, bool], cost: Mapping[Node, float]) -> bool:
     """Whether the sources of a stored concat are computed in loops of their own, not selected from.
 
-    Args:
-        concat: the CAT.
-        carries: per node, whether it holds a reduction.
-        cost: per node, of computing an element again.
+    `carries` says which nodes hold a reduction, `cost` how much computing an element again takes.
     """
     if any(carries[s] for s in concat.src):
         return True
@@ -47,12 +42,9 @@ def _selected(node: Node, sources: int) -> bool:
 def cut_at_concats(
     node: Node, users: Mapping[Node, Sequence[Node]], forced: Collection[Node]
 ) -> tuple[int, list[int]] | None:
-    """Return the axis and the ends of the slices to compute a value in; None for all at once.
+    """Return the axis and ends of the slices to compute a stored value in; None for all at once.
 
-    Args:
-        node: what is stored; it holds no reduction.
-        users: per node, who reads it.
-        forced: what is stored in any case.
+    The value holds no reduction; `forced` nodes are stored in any case.
     """
     cuts: dict[int, set[int]] = {}
     for concat, axes in _concats_below(node, users, forced):
@@ -69,10 +61,7 @@ def cut_at_concats(
 def _concats_below(
     node: Node, users: Mapping[Node, Sequence[Node]], forced: Collection[Node]
 ) -> list[tuple[Node, tuple[int, ...]]]:
-    """Return the concats that a value is computed from, element by element, and nothing else is.
-
-    With each concat which of its axes each axis of the value is.
-    """
+    """Return the concats that alone make up a value elementwise, each with the value's axes."""
     start = (node, tuple(range(len(node.shape))))
     stack, seen, found = [start], {node}, []
     while stack:
@@ -85,7 +74,7 @@ def _concats_below(
         elif below.op not in ELEMENTWISE and below.op is not Op.CONTIGUOUS:
             continue
         for source in below.src:
-            # Nobody else may read it; what reads it twice, as PReLU does, is looked at before.
+            # What reads it twice, as PReLU does, is looked at before.
             mine = seen.issuperset(users[source])
             if mine and source not in seen and source not in forced:
                 seen.add(source)

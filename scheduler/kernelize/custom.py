@@ -3,9 +3,8 @@
     y = custom(x, w); z = relu(y + b)     ->     one launch: the source computes an element of y,
                                                  its slot stores relu(y + b) at the same place
 
-Works on finished kernels, where indices are exact. The consumer must be one loop nest without
-reductions that reads the first output exactly where it stores its own result, and nobody else may
-need that output.
+The consumer must be one loop nest without reductions that reads the first output exactly where it
+stores its own result, and nobody else may need that output.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ from scheduler.kernelize.scalar import scalar_nodes
 
 
 def make_custom_kernel(launch: Node, origin: tuple[str, ...], limits: Limits) -> Kernel:
-    """Return the kernel of a CUSTOM node.
-
-    Raises:
-        ModelError: it has more buffers than a kernel may have.
-    """
+    """Return the kernel of a CUSTOM node; raise ModelError if it has too many buffers."""
     kinds = enumerate(kind for _, kind in launch.arg.outputs)
     outputs = tuple(make(Op.RESULT, kind, (launch,), i) for i, kind in kinds)
     inputs = tuple(storage_of(s) for s in launch.src)
@@ -52,11 +47,8 @@ def attach_epilogues(
 ) -> list[Kernel]:
     """Return the kernels with the consumers of custom kernels computed in their slots.
 
-    Args:
-        kernels: each after those it reads from.
-        sinks: outputs and state writes: they stay stored.
-        limits: of one kernel on the device.
-        alone: stored nodes whose kernels stay as they are.
+    Kernels come after those they read from. Sinks (outputs and state writes) stay stored, and
+    `alone` ones as they are.
     """
     current = list(kernels)
     for kernel in kernels:  # an epilogue is no custom kernel, so none gains a slot on the way
@@ -68,7 +60,7 @@ def attach_epilogues(
             continue
         fused = _fused(kernel, readers[0], limits)
         if fused is not None and not _waits(readers[0], kernel, current):
-            # At the consumer's place: its operands come before, and so do the launch's inputs.
+            # The consumer's operands come before its place, and so do the launch's inputs.
             current[current.index(readers[0])] = fused
             current.remove(kernel)
     return current
@@ -92,10 +84,7 @@ def _fused(kernel: Kernel, reader: Kernel, limits: Limits) -> Kernel | None:
 
 
 def _is_epilogue(body: Body, raw: Node, lanes: int) -> bool:
-    """Whether a loop nest computes each element from the same element of `raw`, at one place.
-
-    `raw` is what the custom kernel computes, `lanes` elements of a row at once.
-    """
+    """Whether a loop nest computes each element from the same element of `raw`, at one place."""
     if len(body.stores) != 1:
         return False
     (store,) = body.stores

@@ -4,11 +4,10 @@
     s = a.sum(1); c = cos(a)               ->     for each row: its sum, then its cosines
     small heads of a model                 ->     one launch, each work-item runs one of the nests
 
-Runs after what is stored has been decided, on kernels and their edges. Candidates read or write the
-same buffer and stand near each other; small ones may share nothing. The best are taken first: in
-one loop nest, both reduce or neither does, most bytes in common, nearest. A pair is refused if a
-third kernel lies on a way from one to the other, if the result exceeds the limits of a kernel, or
-if the peak of live memory would rise.
+Candidates read or write the same buffer and stand near each other; small ones may share nothing.
+The best come first: one loop nest, both or neither reduce, most bytes in common, nearest. A pair is
+refused if a third kernel lies between, if it exceeds the limits of a kernel, or raises the peak of
+live memory.
 """
 
 from __future__ import annotations
@@ -115,11 +114,7 @@ def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body |
 
 
 def _arguments(kernel: Kernel) -> int:
-    """Return how many buffers are bound for reading, at most.
-
-    A weight counts once for each way in which a loop nest reads it: each may be packed in an order
-    of its own.
-    """
+    """Return how many buffers are bound for reading, at most: each weight read may be packed."""
     views = 0
     for body in kernel.bodies:
         loads = [n for n in scalar_nodes(body.value) if n.op is Op.LOAD]

@@ -1,8 +1,4 @@
-"""FusionGraph tracks kernels that wait for each other while pairs of them become one.
-
-Which groups a group waits for, directly or not, is a bitset: whether fusing two would make a cycle
-is then a few operations on integers, however large the graph is.
-"""
+"""FusionGraph tracks kernels that wait for each other while pairs of them become one."""
 
 from __future__ import annotations
 
@@ -19,12 +15,7 @@ from scheduler.kernelize.order import Step, best_order, estimated_peak
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Kernels that became one.
-
-    Attributes:
-        kernel, step: what they are now; `step.after` names groups.
-        position: of the first of them in creation order.
-    """
+    """Kernels that became one; `step.after` names groups, `position` is the first kernel's."""
 
     kernel: Kernel
     step: Step
@@ -33,16 +24,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of pairs of kernels: copies of a graph ask for the same ones again.
+    """Results for pairs of kernels: copies of a graph ask for the same ones again."""
 
-    Attributes:
-        unfit: those that cannot be one loop nest, or should not.
-        nests: the others, as one loop nest.
-        kernels: those that were made, by what they store; by None side by side.
-    """
-
-    unfit: set[tuple[Kernel, Kernel]] = field(default_factory=set)
-    nests: dict[tuple[Kernel, Kernel], Body] = field(default_factory=dict)
+    unfit: set[tuple[Kernel, Kernel]] = field(default_factory=set)  # that should not be one nest
+    nests: dict[tuple[Kernel, Kernel], Body] = field(default_factory=dict)  # as one nest
+    # Merged kernels, by what they store; by None side by side.
     kernels: dict[tuple[Kernel, Kernel, tuple[Node, ...] | None], Kernel] = field(
         default_factory=dict
     )
@@ -54,7 +40,6 @@ class FusionGraph:
     Attributes:
         groups: by number; a group that was merged into another is gone.
         sizes: bytes in the arena of what kernels write; what is not in it must stay stored.
-        spec: of the device.
         tried: known to all copies.
     """
 

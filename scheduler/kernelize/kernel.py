@@ -19,20 +19,12 @@ from scheduler.kernelize.scalar import depends_on, scalar_nodes, scalar_sources
 
 @dataclass(frozen=True, eq=False)
 class CustomLaunch:
-    """What makes a Kernel a custom one.
-
-    Attributes:
-        spec: what the user wrote.
-        inputs: whose storage is bound to in0, in1, ...; row-major, a node may come twice.
-        outputs: its RESULT nodes, all of them, whether or not anybody reads them.
-        epilogue: loop nest whose value is stored instead of the first output, from which it loads;
-            None if that is stored as it is.
-    """
+    """What makes a Kernel a custom one."""
 
     spec: CustomKernel
-    inputs: tuple[Node, ...]
-    outputs: tuple[Node, ...]
-    epilogue: Body | None = None
+    inputs: tuple[Node, ...]  # whose storage is in0, in1, ...; row-major, may come twice
+    outputs: tuple[Node, ...]  # all its RESULT nodes, read or not
+    epilogue: Body | None = None  # loop nest that stores instead of the first output
 
     @property
     def bytes_moved(self) -> int:
@@ -51,31 +43,20 @@ class CustomLaunch:
         return total + sum(n.dtype.itemsize * count for n, count in both)
 
 
-# ----------------------------------------------------------------------------------------------
-
 # A loop nest with less work than this, in operations, takes less time than its launch.
 SMALL_WORK = LAUNCH_COST
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """One launch; compared by identity.
+    """One launch; compared by identity."""
 
-    Attributes:
-        bodies: loop nests; several are independent of each other and run side by side.
-        targets: whose storage it writes: stored nodes, or the BUFFER of a state.
-        reads: BUFFER and stored nodes it loads, in first-use order.
-        origin: ONNX node names it covers.
-        custom: of a custom kernel what it runs; then there are no bodies.
-        scratch: targets that only later loop nests of the kernel read: these run in turn.
-    """
-
-    bodies: tuple[Body, ...]
-    targets: tuple[Node, ...]
-    reads: tuple[Node, ...]
-    origin: tuple[str, ...]
-    custom: CustomLaunch | None = None
-    scratch: tuple[Node, ...] = ()
+    bodies: tuple[Body, ...]  # several are independent of each other and run side by side
+    targets: tuple[Node, ...]  # whose storage it writes: stored nodes, or the BUFFER of a state
+    reads: tuple[Node, ...]  # BUFFER and stored nodes it loads, in first-use order
+    origin: tuple[str, ...]  # ONNX node names it covers
+    custom: CustomLaunch | None = None  # set for a custom kernel, which has no bodies
+    scratch: tuple[Node, ...] = ()  # targets that only later nests of the kernel read
 
     @cached_property
     def is_copy(self) -> bool:
@@ -162,10 +143,7 @@ def name_of(kernel: Kernel) -> str:
 
 
 def overwritable(kernel: Kernel) -> tuple[Node, ...]:
-    """Return what a kernel reads only where it writes, outside loops that may read it again.
-
-    Logical indices are compared; whether layouts and blocks allow it, lowering finds out.
-    """
+    """Return what is read only where it is written; lowering checks layouts and blocks."""
     if len(kernel.bodies) != 1 or len(kernel.bodies[0].stores) > 1:
         return ()
     (store,) = kernel.bodies[0].stores

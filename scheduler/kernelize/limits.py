@@ -3,8 +3,8 @@
     s = a0 + a1 + ... + a511, at most 64 buffers     ->     partial sums of 63 terms are stored
 
 Two limits (`scheduler.device.limits`): distinct buffers, each of which is a kernel argument,
-results included; and fused operations, because compile time grows faster than they do. Where a
-kernel is cut that only its code generation refuses (`kernelize.fallback`) is decided here too.
+results included; and fused operations, because compile time grows faster than they do. `Splits`
+take apart a kernel that only its code generation refuses.
 """
 
 from __future__ import annotations
@@ -103,11 +103,7 @@ def _store_largest(needed: dict[Node, frozenset[Node]], most: int) -> set[Node]:
 
 
 def _split_operations(root: Node, fused: Sequence[Node], most: int) -> set[Node]:
-    """Return nodes of one kernel to store so that each part does at most `most` operations.
-
-    It is cut where the fewest values are needed later, and all of them are stored: what is not
-    would be computed again after the cut.
-    """
+    """Return nodes to store so that parts do at most `most` operations, cut where few live."""
     weights = [_weight(n) if n is not root else 0 for n in fused]
     if sum(weights) <= most:
         return set()
@@ -172,9 +168,8 @@ def _under_movement(node: Node) -> Node:
 def split_points(root: Node, stored: Container[Node]) -> set[Node]:
     """Return a node to store so that the kernel of `root` becomes two simpler ones; empty if none.
 
-    A reduction inside the kernel is the best place, as two loop nests are simpler than one around
-    the other; then what a movement reads, as its index becomes plain; then an elementwise node.
-    Among equals the one that halves the work, so that few rounds are needed.
+    A reduction inside is best, then what a movement reads, then an elementwise node; among equals
+    the one that halves the work.
     """
     inner = [n for n in _fused(root, stored) if n is root or n not in stored]
     size = _sizes(inner)

@@ -1,9 +1,8 @@
 """Make the list of kernels: their bodies, what they read and write, their order.
 
-State: a kernel that writes a state must not run before a kernel that reads its old value. Nor may
-it read elements of that state that it may have overwritten already. Where that cannot be had, as in
-a shifted queue, the new value goes to a temporary, and a commit kernel copies it when all have read
-the old one:
+A kernel that writes a state must not run before a kernel that reads its old value, nor read
+elements that it may have overwritten. Otherwise a commit kernel copies the new value from a
+temporary at the end:
 
     q' = cat(q[1:], x); y = f(q')     ->     t = cat(q[1:], x); y = f(t); q = t
     s' = s + x                        ->     s = s + x, each element in place
@@ -38,10 +37,7 @@ def _is_constant(node: Node) -> bool:
 
 
 def _names(root: Node, stored: frozenset[Node], origins: Origins) -> tuple[str, ...]:
-    """Return the ONNX names of everything fused into the kernel of `root`, in topological order.
-
-    A kernel that only moves or casts what others computed is called after those.
-    """
+    """Return the ONNX names of all that is fused, in topological order, or of nodes below it."""
     names: dict[str, None] = {}
     read: dict[str, None] = {}
     seen: set[Node] = set()
@@ -77,15 +73,8 @@ def make_kernels(
 ) -> list[Kernel]:
     """Return the kernels that compute `sinks` (outputs and ASSIGN nodes), in running order.
 
-    Args:
-        sinks: what is stored in any case.
-        spec: of the device.
-        splits: what else is, and which kernels stay as they are.
-        origins: ONNX names of the nodes.
-
-    Raises:
-        SchedulerError: two ASSIGN nodes write one state, or the kernels depend on each other in a
-            cycle.
+    Raises SchedulerError if two ASSIGN nodes write one state, or kernels depend on each other in a
+    cycle.
     """
     splits, origins = splits or Splits(), origins or Origins()
     plan = storage_plan(sinks, spec, splits.pins)

@@ -1,8 +1,7 @@
 """Give every intermediate an offset in one arena: those alive together do not overlap.
 
-A value lives from the launch that writes it to the last launch that reads it. Values are placed one
-after another, each in the lowest gap among those whose lives overlap its own; several sequences
-are tried and the smallest arena wins. Offsets are multiples of ALIGNMENT.
+A value lives from the launch that writes it to the last one that reads it, and gets the lowest free
+gap. Of several sequences the smallest arena wins.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
     t = sum(a), u = load(t) + 2                      ->   t = sum(a); u = t + 2
     p[i, j] = a * b, s[i] = sum(load(p)[i, k]; k)    ->   for i: s[i] = sum(a * b); for j: p = ..
 
-Ranges of one become ranges of the other. Where the second reads the element that the first stores
-in the same iteration, it takes the value itself; where it reads another element that is cheap to
-compute, it computes that. Reductions that are equal but for the names of their ranges become one.
+Where the second reads the element that the first stores in the same iteration, it takes the value;
+another element that is cheap it computes again. Equal reductions become one.
 """
 
 from __future__ import annotations
@@ -31,19 +30,12 @@ class _UnfitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Two loop nests as one.
+    """Two loop nests as one."""
 
-    Attributes:
-        body: the result; stores of the first come first.
-        added: reductions of the second that the first does not have.
-        shorter: loops of the nest with fewer loops, where one has fewer; None if both have all.
-        again: whether the second computes elements of the first that other iterations store.
-    """
-
-    body: Body
-    added: tuple[Node, ...]
-    shorter: frozenset[Atom] | None
-    again: bool
+    body: Body  # the result; stores of the first come first
+    added: tuple[Node, ...]  # reductions of the second that the first does not have
+    shorter: frozenset[Atom] | None  # loops of the nest with fewer loops; None if both have all
+    again: bool  # whether the second computes elements of the first that other iterations store
 
 
 def merge(first: Body, second: Body) -> Merged | None:
@@ -93,11 +85,7 @@ def merge(first: Body, second: Body) -> Merged | None:
 
 
 def _computed_at(store: Store, access: Access) -> Node:
-    """Return another element of what a store writes, from what that is computed from.
-
-    Raises:
-        _UnfitError: it is masked, expensive, or not computed element by element.
-    """
+    """Return another element of a store, or raise _UnfitError if masked or expensive."""
     nodes = scalar_nodes(store.value)
     cost = sum(COST.get(n.op, 1) for n in nodes if n.op in ELEMENTWISE)
     if access.valid != () or cost > MAX_COST_AGAIN or any(n.op in LOOPS for n in nodes):

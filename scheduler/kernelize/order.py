@@ -3,8 +3,7 @@
     q read by f; q' = g(x) written to q      ->      f waits for nobody, g waits for f
     two branches that end in a small result  ->      one branch to its end, then the other
 
-Several deterministic orders are tried; the one with the lowest estimated peak wins, and creation
-order wins ties. Layouts are chosen in running order, so all this is decided on logical sizes.
+The deterministic order with the lowest estimated peak wins; layouts follow, so sizes are logical.
 """
 
 from __future__ import annotations
@@ -22,21 +21,13 @@ _SHOWN = 8  # kernels named in a message
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What ordering needs to know about a kernel.
-
-    Attributes:
-        name: for messages.
-        writes: stored nodes it computes; not the BUFFER of a state, whose readers want the old one.
-        reads: stored nodes and BUFFERs, each once.
-        reuses: those of `reads` whose bytes the result may take over, if nobody reads them later.
-        after: numbers of steps that must be done first though nothing of theirs is read.
-    """
+    """What ordering needs to know about a kernel."""
 
     name: str
-    writes: tuple[Node, ...]
-    reads: tuple[Node, ...]
-    reuses: tuple[Node, ...] = ()
-    after: frozenset[int] = frozenset()
+    writes: tuple[Node, ...]  # stored nodes; no state's BUFFER, whose readers want the old one
+    reads: tuple[Node, ...]  # stored nodes and BUFFERs, each once
+    reuses: tuple[Node, ...] = ()  # of `reads`: the result may take over their bytes
+    after: frozenset[int] = frozenset()  # steps that come first though nothing is read
 
 
 @dataclass(frozen=True)
@@ -86,16 +77,11 @@ def wait_for_readers(
 ) -> tuple[list[Step], list[Node]]:
     """Add the edges that keep the old value of each state until everyone has read it.
 
-    A writer waits for every other reader of the old value. Where that cannot be, because a reader
-    needs the new value too or the writer reads old elements that it may have overwritten, the
-    writer must leave the state alone and a commit has to follow all readers.
+    A writer waits for every other reader of the old value. If a reader needs the new value too, or
+    the writer reads elements that it may have overwritten, a commit has to follow all readers.
 
-    Args:
-        steps: without state edges.
-        writers: the step that computes the new value of each state.
-
-    Returns:
-        The steps with edges, and the states that need a commit, in the order of `writers`.
+    `writers` gives the step that computes the new value of each state. Returns the steps with
+    edges, and the states that need a commit, in the order of `writers`.
     """
     graph = _Graph(steps, {})
     extra: list[set[int]] = [set(step.after) for step in steps]
@@ -135,14 +121,10 @@ def _descendants(start: int, users: Sequence[Iterable[int]]) -> set[int]:
 
 
 def best_order(steps: Sequence[Step], sizes: Mapping[Node, int]) -> list[int]:
-    """Return the numbers of the steps in running order.
+    """Return the numbers of the steps (given in creation order) in running order.
 
-    Args:
-        steps: in creation order.
-        sizes: bytes in the arena of what steps write; outputs and states take none.
-
-    Raises:
-        SchedulerError: the steps wait for each other; the message names those on one cycle.
+    `sizes` are bytes in the arena of what steps write; outputs and states take none. Raises
+    SchedulerError if steps wait for each other; the message names those on one cycle.
     """
     graph = _Graph(steps, sizes)
     candidates = [

@@ -3,20 +3,16 @@
     y = relu(conv(x)); z = conv(y) + y      ->      kernels {relu(conv(x))}, {conv(y) + y}
 
 Consumers come before their sources. A node that is not stored is computed inside every kernel that
-needs it, at the indices found here; a node is stored when that would cost more than memory does:
+needs it; it is stored if that would cost more than memory does:
 
 - outputs, state writes and pins (CONTIGUOUS) are always stored;
 - a value that holds a reduction is computed once per element: it stays inside a kernel only if
-  exactly one kernel needs it and the loops it depends on are run through once. Those loops may be
-  all of the kernel's (an epilogue), the outer ones (softmax and layernorm: the row's reductions are
-  hoisted out of the loop over its columns) or an enclosing reduction's. Otherwise it is stored at
-  the topmost elementwise node, so that bias, activation and residual are part of its kernel;
+  exactly one kernel needs it and the loops it depends on are run through once. Otherwise it is
+  stored at the topmost elementwise node: bias, activation and residual are part of its kernel;
 - an elementwise value without own reduction is recomputed unless the repeated work exceeds a store
   and a launch;
-- movement ops are never stored by choice: the node below them is, and the movement is an index;
-  casts to a wider type are not either: fewer bytes are below them;
-- a stored concat (CAT) gets one loop nest for each source, which writes its slice, and so does what
-  is computed from concats element by element: nothing is selected (`concat.py`).
+- movement ops and casts to a wider type are never stored by choice: the node below them is;
+- a stored concat (CAT) gets one loop nest for each source, which writes its slice (`concat.py`).
 """
 
 from __future__ import annotations
@@ -143,8 +139,8 @@ class _Walk:
     def try_stage(self, node: Node, needed: list[Use]) -> bool:
         """Keep a value in a private array of the only kernel that needs it, if that is small.
 
-        All uses must agree on the row, which must be loops of the kernel; the other axes are the
-        array. What is expensive to compute has no register tile there, so its work is bounded.
+        All uses must agree on the row, whose axes are loops of the kernel; the work per row is
+        bounded.
         """
         root = needed[0].root
         if len(needed) < 2 or any(u.root is not root for u in needed):
@@ -298,8 +294,8 @@ def _is_one_to_one(node: Node) -> bool:
 def _needed_apart(order: list[Node], forced: set[Node], users: dict[Node, list[Node]]) -> set[Node]:
     """Return nodes that several reductions or movements need, each through its own path.
 
-    Such a value is stored if it holds a reduction (a residual stream before its layernorm), so what
-    is computed from it does not carry that reduction any further.
+    If it holds a reduction (a residual stream before its layernorm) it is stored, and carries it no
+    further.
     """
     reached: dict[Node, frozenset[Node]] = {}
     for node in reversed(order):

@@ -3,8 +3,7 @@
     ADD(MUL(LOAD x[r0, k0], LOAD w[k0]), CONST 1)      scalar_nodes: loads and constants first
     depends_on: LOAD x on {r0, k0}, LOAD w on {k0}     rebuild with r0 -> r1: LOAD x[r1, k0], ...
 
-Nodes are interned, so a graph that comes out equal is the same object. Index leaves that stand for
-a value known at run time (a gather's row) make that value a source, as operands are.
+Index leaves that stand for a run-time value (a gather's row) make it a source, as operands are.
 """
 
 from __future__ import annotations
@@ -18,15 +17,12 @@ from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node, make
 from scheduler.ir.ops import LOOPS, Op
 
-# Per value what it is made of, without itself: a walk over a body is asked for many times.
+# A walk over a body is asked for many times.
 _orders: WeakKeyDictionary[Node, tuple[Node, ...]] = WeakKeyDictionary()
 
 
 def scalar_nodes(value: Node, *, into_reductions: bool = True) -> list[Node]:
-    """Return the scalar nodes of a body, sources first, with those that run-time indices need.
-
-    Without `into_reductions`, reductions and stages are leaves.
-    """
+    """Return scalar nodes, sources first, run-time indices' too; reductions may be leaves."""
     if not into_reductions:
         return _walk(value, into_reductions=False)
     below = _orders.get(value)
@@ -100,11 +96,8 @@ def rebuild(
 ) -> Node:
     """Return a scalar graph with ranges replaced everywhere; run-time index values follow.
 
-    Args:
-        value: root of the graph.
-        mapping: range -> what replaces it.
-        load: returns the new argument of a LOAD; its mapping has the renewed run-time values too.
-        swap: returns another node for a rebuilt one, None to keep it.
+    `load` returns the new argument of a LOAD; its mapping includes the renewed run-time values.
+    `swap` returns another node for a rebuilt one, or None to keep it.
     """
     full: dict[Atom, Ix] = dict(mapping)
     rebuilt: dict[Node, Node] = {}

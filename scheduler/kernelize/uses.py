@@ -13,42 +13,25 @@ from scheduler.ir.ranges import Index
 
 @dataclass(slots=True)
 class Use:
-    """How one kernel needs a node.
-
-    Attributes:
-        root: the kernel to be.
-        index: of the needed element, in the ranges of that kernel.
-        times: evaluations per element of the node, if nothing is hoisted.
-        reduced: it is needed inside a reduction, whose register tile shares it between results.
-    """
+    """How one kernel needs a node."""
 
     root: Region
-    index: Index
-    times: float
-    reduced: bool = False
+    index: Index  # of the needed element, in the ranges of that kernel
+    times: float  # evaluations per element of the node, if nothing is hoisted
+    reduced: bool = False  # inside a reduction, whose register tile shares it between results
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """A loop nest to be; compared by identity.
+    """A loop nest to be; compared by identity."""
 
-    Attributes:
-        root: what it computes: a stored node, or one source of a stored concat.
-        ranges: over the shape of root; None for axes of size 1.
-        target: the stored node: root itself, a concat, or an ASSIGN to a part of a buffer.
-        at: where root begins in target, per axis.
-        steps: from one element of root to the next in target, per axis.
-        row: an axis, and the integer node (m,) that says where each row of root goes on it.
-        begin: where in root the loops begin, per axis; () is the origin.
-    """
-
-    root: Node
-    ranges: tuple[Atom | None, ...]
-    target: Node
-    at: tuple[int, ...]
+    root: Node  # what it computes: a stored node, or one source of a stored concat
+    ranges: tuple[Atom | None, ...]  # over the shape of root; None for axes of size 1
+    target: Node  # the stored node: root itself, a concat, or an ASSIGN to a part of a buffer
+    at: tuple[int, ...]  # at, steps: where root begins in target, and its step there, per axis
     steps: tuple[int, ...]
-    row: tuple[int, Node] | None = None
-    begin: tuple[int, ...] = ()
+    row: tuple[int, Node] | None = None  # axis, and integers (m,): where each row goes on it
+    begin: tuple[int, ...] = ()  # where in root the loops begin, per axis; () is the origin
 
     @property
     def index(self) -> Index:
@@ -68,10 +51,7 @@ class Region:
 
 
 def open_region(root: Node, target: Node | None = None, at: tuple[int, ...] = ()) -> Region:
-    """Return a region with fresh ranges over the shape of a node.
-
-    It computes `root`, which begins at `at` (default: the origin) of `target` (default: `root`).
-    """
+    """Return a region with fresh ranges that computes `root`, from `at` on in `target`."""
     rank = len(root.shape)
     return Region(root, _ranges(root.shape), target or root, at or (0,) * rank, (1,) * rank)
 
@@ -100,10 +80,7 @@ def open_parts(concat: Node) -> tuple[Region, ...]:
 
 
 def open_slices(root: Node, axis: int, ends: Sequence[int]) -> tuple[Region, ...]:
-    """Return regions that compute a node slice by slice along an axis.
-
-    `ends` are those of the slices, ascending; the last is the size of the axis.
-    """
+    """Return regions that compute a node slice by slice along an axis, up to each of `ends`."""
     rank, slices, start = len(root.shape), [], 0
     for end in ends:
         shape = [end - start if a == axis else s for a, s in enumerate(root.shape)]
@@ -118,19 +95,13 @@ def open_slices(root: Node, axis: int, ends: Sequence[int]) -> tuple[Region, ...
 class Stage:
     """A value that one kernel keeps in a private array per work-item, computed once per row.
 
-        softmax(q @ k)     max, sum and quotient each need the row of scores: it is computed once
-
-    Attributes:
-        root: the kernel.
-        index: of the element that a step of the filling loop computes.
-        ranges: of the filling loop: the axes of the array.
-        axes: which axes of the value they are; the others are the row.
+    softmax(q @ k)     max, sum and quotient each need the row of scores: it is computed once
     """
 
     root: Region
-    index: Index
-    ranges: tuple[Atom, ...]
-    axes: tuple[int, ...]
+    index: Index  # of the element that a step of the filling loop computes
+    ranges: tuple[Atom, ...]  # of the filling loop: the axes of the array
+    axes: tuple[int, ...]  # which axes of the value they are; the others are the row
 
     def offset(self, index: Index) -> Ix:
         """Return where the array holds the element at an index of the value."""
@@ -139,22 +110,14 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Realized:
-    """What is stored, consumers before producers.
+    """What is stored, consumers before producers."""
 
-    Attributes:
-        regions: per stored node its loop nests: one, or one for each source of a concat.
-        stages: values kept in private arrays.
-    """
-
-    regions: dict[Node, tuple[Region, ...]]
+    regions: dict[Node, tuple[Region, ...]]  # loop nests of each node; of a concat, per source
     stages: dict[Node, Stage]
 
 
 def reduce_index(node: Node, index: Index) -> tuple[Index, tuple[Atom, ...]]:
-    """Return the source index of a REDUCE with fresh ranges on reduced axes, and those ranges.
-
-    Ranges are in the order of the node's axes.
-    """
+    """Return the source index of a REDUCE with fresh ranges on reduced axes, and those ranges."""
     axes, shape = node.arg[1], node.src[0].shape
     ranges = {a: ixs.new_range(shape[a], f"k{a}") for a in sorted(axes) if shape[a] > 1}
     inner = tuple(ixs.of(ranges[a]) if a in ranges else i for a, i in enumerate(index))

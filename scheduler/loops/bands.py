@@ -4,9 +4,8 @@
     p = exp(s - max)  all rows    ->                            p = exp(s - max)
     y = p @ v         all rows                                  y[band] = p @ v
 
-An attention over thousands of tokens has more scores than caches hold: each kernel would send them
-to memory, and the next one would fetch them. A work-item does its bands in turn, and each of them
-takes the place of the one before, so that scores stay in the core's own cache and take no memory.
+An attention over thousands of tokens has more scores than caches hold. A work-item does its bands
+in turn in the same memory, so scores stay in the core's own cache.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.place import PlacedBody
 
-# Bands, at least (seen: 64 or 128 of a MobileViT's scores 0.975 of its time in three launches, 16
-# of them 1.01); and work-items of a launch, at most.
+# Least bands (seen: 64 or 128 of a MobileViT's scores 0.975 of its time in three launches, 16 of
+# them 1.01); and most work-items of a launch.
 MIN_BANDS = 64
 MAX_ITEMS = 32
-# Rows of a band, at least: a register tile of them shares each vector of the other operand.
+# Least rows of a band: a register tile of them shares each vector of the other operand.
 MIN_ROWS = 8
-# Part of a core's own cache that what is handed on may fill; the operands need the rest.
+# This part of a core's own cache may hold what is handed on; operands need the rest.
 CACHE_PART = 2
-# Kernels of a chain, at most: scores, their exponentials, the sums of these, the product.
+# Longest chain: scores, their exponentials, the sums of these, the product.
 MAX_LENGTH = 6
 
 T = TypeVar("T")
@@ -43,18 +42,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """Kernels to run in turn.
+    """Kernels to run in turn."""
 
-    Attributes:
-        kernels: each has the ranges that count bands outermost. What it hands on has a first axis
-            of work-items, and is addressed by the number of the band: see `render.render`.
-        count: of bands.
-        chunk: bands of a work-item, which are consecutive.
-    """
-
+    # Each has the ranges that count bands outermost. What it hands on has a first axis of
+    # work-items, and is addressed by the number of the band: see `render.render`.
     kernels: tuple[Kernel, ...]
     count: int
-    chunk: int
+    chunk: int  # consecutive bands of a work-item
 
     @property
     def items(self) -> int:
@@ -83,14 +77,11 @@ def bands_from(
     free: frozenset[Node],
     spec: DeviceSpec,
 ) -> Bands | None:
-    """Return what runs in bands from a kernel on; None if it runs by itself.
+    """Return what runs in bands from kernel number `start` on; None if it runs by itself.
 
-    Args:
-        kernels: in running order.
-        last_read: number of the last kernel that reads a node.
-        start: number of the first kernel.
-        free: stored nodes that need not be stored as they are, or at all.
-        spec: of the device. Work-items of a GPU share what they compute in other ways.
+    Kernels are in running order; `last_read` is the number of a node's last reader. `free` nodes
+    need not be stored as they are, or at all. Work-items of a GPU share what they compute in other
+    ways.
     """
     if spec.is_simt or not _multiplies_values(kernels[start], ()):
         return None
@@ -179,11 +170,8 @@ def _cut(chain: Sequence[Kernel], spec: DeviceSpec) -> Bands | None:
 def _height(above: int, rows: int, handed_on: int, spec: DeviceSpec) -> int:
     """Return the rows of a band, 0 if there is no good cut.
 
-    Args:
-        above: values of the other ranges that count bands.
-        rows: to be cut.
-        handed_on: bytes of all bands. What the cores' own caches hold gains nothing.
-        spec: of the device.
+    `above` counts bands of the other ranges; `handed_on` is bytes of all bands, which must exceed
+    the cores' own caches.
     """
     if handed_on <= spec.l2_bytes * spec.cores:
         return 0
@@ -195,15 +183,10 @@ def _height(above: int, rows: int, handed_on: int, spec: DeviceSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Ranges that all kernels of a chain have in common.
+    """Ranges that all kernels of a chain have in common."""
 
-    Attributes:
-        of: of each kernel, in one order.
-        axes: of each node handed on, per axis which of these ranges its index is, or None.
-    """
-
-    of: tuple[tuple[Atom, ...], ...]
-    axes: Mapping[Node, tuple[int | None, ...]]
+    of: tuple[tuple[Atom, ...], ...]  # of each kernel, in one order
+    axes: Mapping[Node, tuple[int | None, ...]]  # per axis of nodes handed on, its range here
 
 
 def _shared_rows(chain: Sequence[Kernel]) -> _Rows | None:
@@ -261,15 +244,9 @@ def _axes_of(store: Store, rows: Mapping[int, Atom]) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How the rows of a chain are cut.
+    """How the rows of a chain are cut."""
 
-    Attributes:
-        rows: that the kernels share; the last of them is cut.
-        height: rows of a band.
-        chunk: bands of a work-item.
-    """
-
-    rows: _Rows
+    rows: _Rows  # that the kernels share; the last of them is cut
     height: int
     chunk: int
 
@@ -298,7 +275,7 @@ class _Cut:
         mapping = {**{o: ixs.of(n) for o, n in zip(mine, above, strict=False)}, mine[-1]: whole}
         bands = (*above, band)
         number = ixs.flatten([ixs.of(r) for r in bands], [r.size for r in bands])
-        # As if each band had memory of its own: what is written there has to depend on the band.
+        # Each band has memory of its own here, so the place has to depend on the band.
         start = (number, ixs.of(row))
 
         def swap(node: Node) -> Node | None:
@@ -339,12 +316,9 @@ def counting(ranges: Sequence[Atom], count: int) -> tuple[Atom, ...]:
 
 
 def banded(schedule: LoopSchedule, body: PlacedBody, count: int) -> LoopSchedule | None:
-    """Return loops of which the item of a number does the band of that number; None if none do.
+    """Return loops whose item of a number does the band of that number; None if none do.
 
-    Args:
-        schedule: chosen as for a kernel of its own.
-        body: whose leading ranges count bands.
-        count: of bands.
+    The schedule is that of a kernel of its own; the body's leading ranges count bands.
     """
     outside = counting(body.ranges, count)
     tiles = schedule.tiles[: len(outside)]

@@ -2,8 +2,7 @@
 
     two layers of equal shape     ->     one key, whatever their weights and names are
 
-A node is written down as its operation, type, sources and indices, with ranges numbered as they are
-met; then all is hashed. Values of weights and constants do not enter: they take no time.
+Values of weights and constants do not enter: they take no time.
 """
 
 from __future__ import annotations

@@ -27,15 +27,10 @@ def choose_schedule(
     *,
     exact: bool = False,
 ) -> LoopSchedule:
-    """Return the loops for a body whose ranges are merged.
+    """Return the loops for a placed body whose ranges are merged.
 
-    Args:
-        body: placed and merged.
-        vector: from `schedule.choose_vector`, after merging.
-        lanes: same.
-        spec: of the device.
-        choice: what is taken instead of the heuristics.
-        exact: without lanes over results none of them is computed twice.
+    `vector` and `lanes` are from `vector.choose_vector`, after merging; `choice` replaces the
+    heuristics. If `exact`, no result without lanes is computed twice.
     """
     if spec.is_simt:
         return simt.choose_schedule(body, vector, lanes, spec, choice)
@@ -55,20 +50,15 @@ def tuned_schedule(
     return choose_schedule(body, vector, lanes, spec, entry.choice)
 
 
-# ----------------------------------------------------------------------------------------------
-# Decide whether a kernel may write over what it reads: it must read elements where it stores
-# them.
+# A kernel may write over what it reads if it reads elements only where it stores them.
 #
-#     t[i] = f(s[i], w[i])         t may take the bytes of s: the work-item that reads s[i]
-#     overwrites
-#                                  it, after the read
+#     t[i] = f(s[i], w[i])         t may take the bytes of s: work-item i reads s[i] first
 #     t[i] = f(s[n-1-i])           no: another work-item may still need the element
-#     t[i] = sum(s[i] * w[k]; k)   no: the loop may read it again, and who hoists that is the
-#     renderer last block overlaps          no: it computes elements again, from sources already
-#     overwritten
+#     t[i] = sum(s[i] * w[k]; k)   no: the loop may read it again; the renderer decides on hoisting
+#     last block overlaps          no: it computes elements again, from overwritten sources
 #
 # Offsets are compared after layouts are chosen; they are interned, so equal ones are one object. An
-# equal offset that is written in another form counts as different: safe, and not seen in practice.
+# equal offset in another form counts as different: safe, and not seen in practice.
 
 
 def is_exact(schedule: LoopSchedule) -> bool:

@@ -3,9 +3,8 @@
     sum((e[p, k] * r[p]) * v[k, c]; k)        ->     sum(e[p, k] * v[k, c]; k) * r[p]
     sum((x[p, k] * gate[k]) * w[k, c]; k)     ->     sum(x[p, k] * (gate[k] * w[k, c]); k)
 
-The first is what follows a softmax. Of the second a register tile computes many rows p at once: on
-the left each of them multiplies by the gate, on the right a vector of weights does so once for all
-rows. Products may be regrouped as sums may be.
+The first follows a softmax. In the second a register tile multiplies a vector of weights by the
+gate once for all its rows p.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ def group_factors(body: PlacedBody, vector: Atom | None) -> PlacedBody:
 
 
 def _with_factors_outside(body: PlacedBody) -> PlacedBody:
-    """Return the body with factors that a sum does not run over multiplied after it.
-
-    Two factors at least are left inside: a product of two is one operation with the addition.
-    """
+    """Return the body with factors that a sum does not run over outside of it; two stay in."""
     depends = dependencies(body.value)
     swapped: dict[Node, Node] = {}
     for node in accumulates(body):
@@ -88,13 +84,11 @@ def _product(factors: Sequence[Node]) -> Node:
     return result
 
 
-# ----------------------------------------------------------------------------------------------
-# Take a quantised value that is meant as a number again before its conversion to an integer.
+# A quantised value that is read back as a number at once is taken before its conversion:
 #
 #     float(int(byte(clip(round(v) + z, 0, 255))) - z)     ->     clip(round(v), -z, 255 - z)
 #
-# What a kernel quantises and uses at once needs no byte: the number is whole and fits one. A byte
-# that is stored as well is converted for the store alone.
+# The number is whole and fits a byte. A byte that is stored as well is converted for the store.
 
 _WHOLE = (Op.ROUND, Op.FLOOR, Op.CEIL, Op.TRUNC)
 _LIMITS = (Op.MIN, Op.MAX)

@@ -3,13 +3,10 @@
     t[h, w, c] in a buffer, at (h*W + w)*C + c     ->     image of W*C/4 x H texels,
                                                           t[h, w, 4*k .. 4*k+3] at (w*C/4 + k, h)
 
-Intermediates and packed weights may be images; inputs, outputs and states stay buffers, as callers
-fill and read those. An intermediate is one if every kernel writes it in whole texels and reads
-whole texels or a component that is known when the kernel is generated. That is found out by
-lowering: what an access does not fit is lowered again as a buffer (`ImagePlan.again`).
-
-Coordinates outside an image read as zero. So a convolution's zero padding costs nothing where the
-padded axis is the outermost one of rows or of columns: the predicate is left out.
+Inputs, outputs and states stay buffers. An intermediate is an image if every kernel writes it in
+whole texels and reads whole texels or a component known at compile time. Lowering finds that out,
+and lowers the others again as buffers (`ImagePlan.again`). Coordinates outside an image read as
+zero, so zero padding along the outermost axis of rows or of columns needs no predicate.
 """
 
 from __future__ import annotations
@@ -48,40 +45,25 @@ class Image:
 
 
 class Texel(NamedTuple):
-    """An access to an image.
-
-    Attributes:
-        x, y: coordinates.
-        component: of the texel; None for all four.
-        by_axis: whether a coordinate is outside the image where an outermost index is.
-    """
+    """An access to an image."""
 
     x: Ix
     y: Ix
-    component: int | None
-    by_axis: bool
+    component: int | None  # of the texel; None for all four
+    by_axis: bool  # whether a coordinate is outside the image where an outermost index is
 
 
 @dataclass(frozen=True, slots=True)
 class ImageTensor:
-    """An intermediate that is stored as an image.
-
-    Attributes:
-        image: its texels.
-        shape: of the tensor.
-        rows, columns: its axes in the order of memory; the last column axis is four to a texel.
-    """
+    """An intermediate that is stored as an image."""
 
     image: Image
     shape: tuple[int, ...]
-    rows: tuple[int, ...]
+    rows: tuple[int, ...]  # rows, columns: axes in memory's order; four of the last are a texel
     columns: tuple[int, ...]
 
     def at(self, index: tuple[Ix, ...], lane: Atom) -> Texel | None:
-        """Return the texel of an access; None where it crosses texels, or its component is unknown.
-
-        `index` is the logical index of the first element where `lane` moves it.
-        """
+        """Return the texel of an element that `lane` moves; None if it crosses or is unknown."""
         inner = _quarter(index[self.columns[-1]], lane)
         if inner is not None:
             parts = [index[a] for a in self.columns[:-1]] + [inner[0]]
@@ -113,19 +95,12 @@ class ImageTensor:
 
 @dataclass(slots=True)
 class ImagePlan:
-    """Which tensors of an entry point are images, as far as kernels are lowered.
+    """Which tensors of an entry point are images, as far as kernels are lowered."""
 
-    Attributes:
-        most: what images the device takes.
-        tensors: intermediates that are.
-        weights: packed weights that are.
-        refused: intermediates that some access does not fit.
-    """
-
-    most: Images
+    most: Images  # largest images of the device
     tensors: dict[Node, ImageTensor] = field(default_factory=dict)
     weights: dict[PackedWeight, Image] = field(default_factory=dict)
-    refused: dict[Node, None] = field(default_factory=dict)
+    refused: dict[Node, None] = field(default_factory=dict)  # some access does not fit them
 
     def again(self) -> ImagePlan | None:
         """Return the plan to lower all kernels with once more, None if this one held."""
@@ -167,11 +142,7 @@ def _quarter(ix: Ix, lane: Atom) -> tuple[Ix, int | None] | None:
 
 
 def _tensor_of(shape: tuple[int, ...], order: Sequence[int], most: Images) -> ImageTensor | None:
-    """Return how a tensor is an image, None if it is none.
-
-    Columns are the two innermost axes of a picture, the innermost one of a matrix, or more or fewer
-    if that is too wide or too high.
-    """
+    """Return how a tensor is an image, None if it is none; columns are its innermost axes."""
     if not order or shape[order[-1]] % TEXEL:
         return None
     long = [i for i, a in enumerate(order) if shape[a] > 1] or [0]
@@ -192,7 +163,7 @@ def weight_image(packed: PackedWeight, most: Images) -> Image | None:
         return None
     steps = {s for strides in packed.strides.values() for s in strides if s % TEXEL == 0 and s}
     widths = sorted(step // TEXEL for step in {*steps, size})
-    # As many rows as columns, about: the cache holds tiles.
+    # The cache holds tiles, so rows and columns should be about equal.
     images = [Image(w, size // TEXEL // w) for w in widths if size // TEXEL % w == 0]
     fitting = [i for i in images if i.fits(most)]
     return min(fitting, key=lambda i: max(i.width, i.height), default=None)

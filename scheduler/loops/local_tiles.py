@@ -1,6 +1,6 @@
 """Choose the tile of a matrix product that a work-group computes from local memory.
 
-How it is written, see `scheduler/render/local_tiles.py`.
+`scheduler/render/local_tiles.py` writes it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from scheduler.loops.place import PlacedBody, looped
 LANES: Final = 4
 # Steps of the reduction in a tile: those of the largest tile take 17 of 32 KiB.
 DEPTH: Final = 16
-# Elements behind each row of a tile: neighbours that store a column do not meet in one bank.
+# Neighbours that store a column then do not meet in one bank.
 PADDING: Final = 4
-# Tiles of each operand: products are made of one while the next one is on its way.
+# Products are made of one tile while the next one is on its way.
 BUFFERS: Final = 2
 FLOAT_BYTES: Final = 4  # of a float32
 # Rows x columns of a work-group's tile, largest first: the larger, the fewer loads for a product.
@@ -41,27 +41,18 @@ MIN_DEPTH: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class LocalTile:
-    """How a work-group computes a tile of a matrix product.
+    """How a work-group computes a tile of a matrix product."""
 
-    Attributes:
-        node: the ACCUMULATE.
-        left, right: loads of rows x depth and of depth x columns.
-        row, column, depth: the ranges; `column` is the one that lanes run over.
-        batch: the other ranges of the result, outermost first.
-        rows, columns: of the tile.
-        side: work-items along either of them.
-    """
-
-    node: Node
-    left: Node
+    node: Node  # the ACCUMULATE
+    left: Node  # left, right: loads of rows x depth and of depth x columns
     right: Node
     row: Atom
-    column: Atom
+    column: Atom  # the range that lanes run over
     depth: Atom
-    batch: tuple[Atom, ...]
+    batch: tuple[Atom, ...]  # the other ranges of the result, outermost first
     rows: int
     columns: int
-    side: int
+    side: int  # work-items along either of them
 
     @property
     def groups(self) -> int:
@@ -75,12 +66,8 @@ def choose_tile(
 ) -> LocalTile | None:
     """Return the tile of a body that is one matrix product, None if it is something else.
 
-    Args:
-        body: placed and merged.
-        vector: the range that lanes run over, None if they would run along the reduction.
-        spec: of the device.
-        group: work-items of a work-group.
-        chosen: `Choice.local`; a tile that does not fit leaves it to the heuristic.
+    Lanes run over `vector`, or along the reduction if it is None. A `chosen` tile (`Choice.local`)
+    that does not fit leaves it to the heuristic.
     """
     if chosen == APART:
         return None

@@ -3,8 +3,7 @@
     one item:   row = norm(x);  for c in 0..1023: y[c] = row . w[c]
     8 items:    row = norm(x);  for c in 128*part .. 128*part + 127: y[c] = row . w[c]
 
-Where there are fewer rows than cores, the others would wait. Repeating pays if it is little beside
-what is shared.
+Where there are fewer rows than cores, the others would wait.
 """
 
 from __future__ import annotations
@@ -18,23 +17,20 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.loop_schedule import Tile
 from scheduler.loops.place import PlacedBody, dependencies
 
-# Work-items wanted where rows are few; what a part repeats may be so much of its own work. Two
-# parts are made whatever they repeat, or one core would do it all.
+# Work-items wanted where rows are few, and the share of its work that a part may repeat. Two parts
+# are made in any case, or one core would do it all.
 WANTED_PARTS = 16
 MAX_REPEATED = 0.5
 FREE_PARTS = 2
-# A part does at least so many elementary operations.
+# Least elementary operations of a part.
 MIN_PART_WORK = 20_000
 
 
 def inner_parts(body: PlacedBody, outer: frozenset[Atom], steps: int, inner: int) -> int:
     """Return into how many parts the outermost loop below hoisted work is cut; 1 for none.
 
-    Args:
-        body: placed and merged.
-        outer: output ranges of the loops above.
-        steps: of these loops, all together.
-        inner: steps of the outermost loop below.
+    `steps` are those of the loops over the `outer` ranges together, `inner` those of the loop
+    below.
     """
     if any(body.loops_around(store) <= outer for store in body.stores):
         return 1  # a result of the loops above would be stored by every part
@@ -73,8 +69,7 @@ def _work(body: PlacedBody, outer: frozenset[Atom]) -> tuple[int, int]:
 # y[c] = 2 * x[c]                   ->     a step stores whole cache lines
 # y[c] = c < 12 ? a[c] : b[c - 12]  ->     a step stores all c: each vector comes from one of both
 
-# Bytes a step of a streaming kernel stores at most, two cache lines: its index arithmetic is paid
-# once for both; and vectors of a step, the most that fit.
+# Most bytes that a streaming step stores: two cache lines share index arithmetic. And most vectors.
 STREAM_BYTES = 128
 STREAM_UNROLLS = (8, 4, 2)
 # Vectors of a range that decides what is stored, up to which a step holds all of them (seen: of 128
@@ -83,20 +78,13 @@ MAX_CHOICES = 8
 
 
 def stream_unroll(tile: Tile, body: PlacedBody, *, streams: bool) -> int:
-    """Return the vectors of a step.
-
-    Args:
-        tile: of the range that lanes run over.
-        body: placed and merged, without reductions.
-        streams: whether lanes serve every load.
-    """
+    """Return the vectors of a step without reductions; `streams`: lanes serve every load."""
     vectors, rest = divmod(tile.atom.size, tile.lanes)
     if rest == 0 and vectors <= MAX_CHOICES and _is_chosen_by(body, tile.atom):
         return vectors
     vector_bytes = tile.lanes * body.value.dtype.itemsize
     for unroll in STREAM_UNROLLS if streams else ():
-        # A step that is not whole would be stored again with an overlap; streaming has nothing to
-        # gain.
+        # A step that is not whole would be stored again with an overlap.
         exact = tile.atom.size % (tile.lanes * unroll) == 0
         if exact and vector_bytes * unroll <= STREAM_BYTES:
             return unroll

@@ -1,10 +1,8 @@
 """The loops of a kernel, as data: how each range is cut, in which order they run, what lanes do.
 
-    for r1: 4 tiles of 2 vectors x 16 lanes     Tile(r1, unroll=2, lanes=16)
-    for r2: 22 tiles of 9 rows                  Tile(r2, unroll=9)
-    for k3: 48 steps, 4 of them in a body       reduce_order, reduce_unroll
-
-`schedule.py` chooses them for CPUs, `simt.py` for GPUs.
+for r1: 4 tiles of 2 vectors x 16 lanes     Tile(r1, unroll=2, lanes=16)
+for r2: 22 tiles of 9 rows                  Tile(r2, unroll=9)
+for k3: 48 steps, 4 of them in a body       reduce_order, reduce_unroll
 """
 
 from __future__ import annotations
@@ -38,50 +36,36 @@ class Tile:
 
 @dataclass(slots=True)
 class LoopSchedule:
-    """The loops of a kernel.
+    """The loops of a kernel."""
 
-    Attributes:
-        tiles: output ranges, outermost loop first.
-        inner: how many of the last tiles are loops inside a step, below hoisted reductions; the
-            others make up `steps`, of which each work-item does `chunk` consecutive ones.
-        vector: the output range that lanes run over, None for scalar results.
-        lanes: vector width.
-        parts: into how many the outermost loop inside a step is cut, each for a work-item of its
-            own; the items of a step repeat what is above that loop.
-        blocked: an output range whose steps are counted in blocks outside all other loops, and the
-            steps of a block; the block divides them.
-        prefetch: the output range whose next step's weights are fetched during a step, None if
-            weights stay in the innermost cache.
-        row: the output range that the register tile's rows are of, None if it has none.
-        contracts: whether each vector of weights meets several rows; else rows share a window.
-        across: per ACCUMULATE or STAGE the range of its own that lanes run over, where the result
-            has none.
-        transposed: the output range along which a tile's strided loads are vectors of memory.
-        reduce_unroll: per reduce range, how many steps the loop body holds.
-        reduce_order: per ACCUMULATE or STAGE its ranges, outermost loop first.
-        local: the tile of a work-group in local memory; None where work-items work alone.
-        group: work-items of a work-group at most; a launch of fewer has a smaller one.
-        weights_in_images: whether packed weights may be images, where the device reads these.
-    """
-
-    tiles: list[Tile]
-    vector: Atom | None
+    tiles: list[Tile]  # output ranges, outermost loop first
+    vector: Atom | None  # the output range that lanes run over, None for scalar results
     lanes: int
+    # How many of the last tiles are loops inside a step, below hoisted reductions; the others make
+    # up `steps`, of which each work-item does `chunk` consecutive ones.
     inner: int = 0
     steps: int = 1
     chunk: int = 1
+    # Into how many the outermost loop inside a step is cut, each for a work-item of its own; the
+    # items of a step repeat what is above that loop.
     parts: int = 1
+    # An output range whose steps are counted in blocks outside all other loops, and the steps of a
+    # block; the block divides them.
     blocked: tuple[Atom, int] | None = None
+    # The output range whose next step's weights are fetched during a step, None if weights stay in
+    # the innermost cache.
     prefetch: Atom | None = None
-    row: Atom | None = None
-    contracts: bool = False
-    transposed: Atom | None = None
-    reduce_unroll: dict[Atom, int] = field(default_factory=dict)
+    row: Atom | None = None  # that the register tile's rows are of, None if it has none
+    contracts: bool = False  # each vector of weights meets several rows; else rows share a window
+    transposed: Atom | None = None  # along which a tile's strided loads are vectors of memory
+    reduce_unroll: dict[Atom, int] = field(default_factory=dict)  # steps in the loop body
+    # Per ACCUMULATE or STAGE its ranges, outermost loop first.
     reduce_order: dict[Node, tuple[Atom, ...]] = field(default_factory=dict)
+    # Per ACCUMULATE or STAGE the range of its own that lanes run over, where the result has none.
     across: dict[Node, Atom] = field(default_factory=dict)
-    local: LocalTile | None = None
-    group: int = 1
-    weights_in_images: bool = True
+    local: LocalTile | None = None  # tile of a work-group; None if work-items work alone
+    group: int = 1  # work-items of a work-group at most; a launch of fewer has a smaller one
+    weights_in_images: bool = True  # packed weights may be images, if the device reads these
 
     def accumulators(self, node: Node) -> int:
         """Return the variables that keep one result of a reduction, each of all lanes."""

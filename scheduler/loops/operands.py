@@ -18,38 +18,28 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.place import PlacedBody, accumulates, dependencies, looped
 from scheduler.loops.vector import LoadInfo
 
-# Rows of hoisted reductions that are cut into tiles: enough tiles are left to share evenly.
+# From this many rows on, hoisted reductions leave enough tiles to share evenly.
 MIN_SHARED_ROWS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What a register tile's size depends on beside its extents.
+    """What a register tile's size depends on beside its extents."""
 
-    Attributes:
-        stride: bytes from one row's operand to the next one's; 0 if it is not known.
-        narrow: whether weights are halves, widened for each tile.
-        shared: whether a scalar of one row serves another one at a later step of a reduce loop
-            that is unrolled whole: it waits in a register.
-        work: operations that compute a row's scalar from what is loaded, for each step.
-    """
-
-    stride: int = 0
-    narrow: bool = False
+    stride: int = 0  # bytes from one row's operand to the next one's; 0 if it is not known
+    narrow: bool = False  # whether weights are halves, widened for each tile
+    # Whether a scalar of one row waits in a register for another one, at a later unrolled step.
     shared: bool = False
-    work: int = 0
+    work: int = 0  # operations per step that compute a row's scalar from what is loaded
 
 
 def operands_of(
     body: PlacedBody, tile: tuple[Atom, Atom], loads: Collection[LoadInfo], whole: Collection[Atom]
 ) -> Operands:
-    """Return what the rows of a contraction read.
+    """Return what the rows of a contraction read, by its loads inside the reduction.
 
-    Args:
-        body: placed and merged.
-        tile: the ranges that lanes run over, and that rows are of.
-        loads: those inside the reduction.
-        whole: reduced ranges that the innermost loops hold all steps of.
+    `tile` are the ranges that lanes run over, and that rows are of; `whole` reduced ranges are
+    unrolled.
     """
     vector, row = tile
     others = [ld.node for ld in loads if not ld.weight]
@@ -67,7 +57,7 @@ def hoisted_rows(body: PlacedBody, vector: Atom, rows: list[Atom]) -> list[Atom]
 
         for row: s = sum(row); out[row] = sum(x[row, k] / s * v[k, :])   ->   for 4 rows: ...
 
-    None where a private array holds one row, and where rows are few: cores would be without.
+    None if a private array holds one row, or if rows are few: cores would be idle.
     """
     depends = dependencies(body.value)
     loops = looped(body)

@@ -1,8 +1,6 @@
 """Pack a weight in the order its kernel reads it, on the host, at compile time.
 
-    W[co, ci] read by a tile of 2x16 outputs, loop over ci   ->   P[co/32][ci][2][16]
-
-Every load of a weight becomes a stride-1 vector load from a stream, whatever the ONNX layout was.
+W[co, ci] read by a tile of 2x16 outputs, loop over ci   ->   P[co/32][ci][2][16]
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from scheduler.kernelize.kernel import Kernel, make_kernel
 from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
 from scheduler.loops.place import Layout, Place, PlacedBody, place, split_ranges
 
-# Packing may repeat a weight (overlapping last block); beyond this factor it is read as it is.
+# Packing may repeat a weight (overlapping last block); beyond this factor it is not packed.
 # Weights of fewer elements than the second may grow as if they had as many.
 MAX_GROWTH = 4
 MIN_SIZE = 64
@@ -38,18 +36,14 @@ class Axis:
 
     A single block may be larger than the range: then min(unroll*lanes, size-lanes) + lane. So may
     a single vector: lanes beyond the range repeat its last element.
-
-    Attributes:
-        atom: the range.
-        outer, unroll, lanes: its parts.
-        apart: its unrolled steps are packed beside the outer ones, so that what other axes walk
-            between them lies together.
     """
 
-    atom: Atom
-    outer: int
+    atom: Atom  # the range
+    outer: int  # outer, unroll, lanes: its parts
     unroll: int
     lanes: int
+    # Its unrolled steps are packed beside the outer ones, so that what other axes walk between them
+    # lies together.
     apart: bool = False
 
     @property
@@ -58,10 +52,7 @@ class Axis:
         return self.unroll * self.lanes
 
     def starts(self) -> NDArray[np.int64]:
-        """Return where each vector starts, over (outer, unroll).
-
-        The last block overlaps the one before; where there is one block only, its last vectors do.
-        """
+        """Return where vectors start, over (outer, unroll); the last block or vectors overlap."""
         size, inside = self.atom.size, np.arange(self.unroll) * self.lanes
         if self.outer == 1:
             return np.minimum(inside, max(0, size - self.lanes))[None]
@@ -95,31 +86,26 @@ Argument = Node | PackedWeight
 
 
 def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
-    """Return the packed form of a weight load, None if it should be read as it is.
+    """Return the packed form of a placed weight LOAD, None if it should be read as it is.
 
-    Args:
-        load: a placed LOAD of a weight.
-        axes: ranges of the kernel in loop order, lanes last; those the load does not use are
-            skipped. A load over any other range, or over run-time indices, is not packed.
+    `axes` are ranges of the kernel in loop order, lanes last. A load over any other range, or over
+    run-time indices, is not packed.
     """
     place: Place = load.arg
     buffer = load.src[0].arg
     leaves = [a for ix in (*place.index, *(p[0] for p in place.valid)) for a in ixs.leaves(ix)]
     if not {axis.atom for axis in axes}.issuperset(leaves):
-        # A range of another kernel loop, or an index at run time, has no place in the packed order.
         return None
     used = [axis for axis in axes if axis.atom in leaves]
     order = _order(used)
     at = {part: i for i, part in enumerate(order)}
     sizes = [(used[i].outer, used[i].unroll, used[i].lanes)[part] for i, part in order]
-    # Overlapping blocks of several axes multiply, so growth is bounded before anything is
-    # allocated.
+    # Growth of several axes multiplies, so it is bounded before anything is allocated.
     if prod(sizes) > MAX_GROWTH * max(MIN_SIZE, buffer.data.size):
         return None
     grids: dict[Atom, NDArray[np.int64]] = {}
     for i, axis in enumerate(used):
         places = [at[i, part] for part in range(3)]
-        # Each axis varies along the places of its three parts only, and numpy broadcasts the rest.
         shape = [s if p in places else 1 for p, s in enumerate(sizes)]
         grids[axis.atom] = axis.values().reshape(shape)
     index = tuple(np.broadcast_to(_evaluate(ix, grids), sizes) for ix in place.index)
@@ -130,7 +116,6 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
     # Indices outside are clipped to read something; `inside` replaces what they found by the fill.
     clipped = tuple(np.clip(i, 0, s - 1) for i, s in zip(index, buffer.shape, strict=True))
     data = np.where(inside, buffer.data[clipped], buffer.data.dtype.type(place.fill))
-    # Row-major strides of the packed order, one for each part of an axis.
     steps = [prod(sizes[p + 1 :]) for p in range(len(sizes))]
     strides = {
         a.atom: (steps[at[i, 0]], steps[at[i, 1]], steps[at[i, 2]]) for i, a in enumerate(used)
@@ -139,11 +124,8 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
 
 
 def _order(axes: list[Axis]) -> list[tuple[int, int]]:
-    """Return (axis, 0 for its outer steps, 1 for its unrolled ones, 2 for its lanes), outer first.
-
-    The parts of an axis are in this order, so that its values fill their places as they are.
-    """
-    # Loop order outside, unrolled steps inside of that, lanes last: a register tile reads one run.
+    """Return (axis, 0 for outer steps, 1 for unrolled ones, 2 for lanes), outer first."""
+    # Loop order outside, unrolled steps inside, lanes last: a register tile reads one run.
     order: list[tuple[int, int]] = []
     for i, axis in enumerate(axes):
         order += [(i, 0), (i, 1)] if axis.apart else [(i, 0)]
@@ -163,29 +145,24 @@ def _evaluate(ix: Ix, grids: dict[Atom, NDArray[np.int64]]) -> NDArray[np.int64]
     return total
 
 
-# ----------------------------------------------------------------------------------------------
 # Pack an operand of a contraction at run time, so that vectors of it are loaded as they are.
 #
 #     q[i, d] * k[j, d], both with d innermost    ->    p[d, j] = k[j, d]     a launch of its own
 #     summed over d                                     q[i, d] * p[d, j]     lanes over j
 #
-# Weights are packed while compiling (`pack.py`). Where both factors are values, each lies as its
-# writer left it, and there may be no range of results along which the one is a run of memory and
-# the other stands still. Then lanes would run across the sum, with a horizontal sum for every
-# result. A copy costs as much as a few of these sums, and each of its elements is used many times.
-# So it does where a sum reads an operand over more pages than a core's cache holds.
+# Otherwise lanes would run across the sum, with a horizontal sum for every result. A copy costs as
+# much as a few of these. It also pays where a sum reads more pages than a core's cache holds.
 
-# Uses of each packed element that pay for its copy: a strided load and store are about as many
-# multiply-adds of a vector.
+# Uses that pay for an element's copy: a strided load and store take as many multiply-adds.
 MIN_REUSE = 16
-# Steps of lanes across a sum that its horizontal sum is little beside.
+# A sum of this many steps of lanes makes its horizontal sum cheap.
 LONG_SUM = 8
 # Vectors of a panel: the columns that a register tile reads beside each other.
 PANEL = 2
-# Bytes of a page. Rows of a copy that are so far apart share a set of the innermost cache: then its
-# columns are cut into panels.
+# Bytes of a page. Rows so far apart share a set of the innermost cache: then columns are cut into
+# panels.
 PAGE = 4096
-# Multiply-adds below which the sums take less time than one more launch.
+# With fewer multiply-adds the sums take less time than one more launch.
 MIN_WORK = 1 << 20
 
 
@@ -194,10 +171,8 @@ def pack_operand(
 ) -> tuple[Kernel, ...]:
     """Return the kernels to run in place of one: the same, or a copy of an operand before it.
 
-    Args:
-        kernel: not a custom one.
-        layouts: of what it reads; what has none is row-major.
-        spec: of the device. Neighbouring work-items of a GPU share their loads in other ways.
+    The kernel is no custom one; nodes without a layout are row-major. GPUs share loads in other
+    ways.
     """
     if spec.is_simt or len(kernel.bodies) != 1:
         return (kernel,)
@@ -233,11 +208,7 @@ def _work(body: Body, node: Node) -> int:
 
 
 def _badly_placed(node: Node, body: PlacedBody, spec: DeviceSpec) -> Sequence[int]:
-    """Return which factors of a sum of products are to be packed, if they can be.
-
-    Either one where lanes have no range along which all operands of a sum are runs, or stay; and
-    one of which a sum reads elements so far apart that they are not in the cache for the next sum.
-    """
+    """Return the factors to pack: lanes cannot run along them, or the cache cannot hold them."""
     lanes = spec.lanes
     on, reduced = depends_on(node.src[0]), set(node.arg[1])
     loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD and on[n] & reduced]
@@ -283,7 +254,7 @@ def _choose(
         for place_of, r in enumerate(outputs):
             if r.size >= lanes and r in on[factor] and r not in on[factors[1 - number]]:
                 filled = r.size / (-(-r.size // lanes) * lanes)
-                # The result comes out with this range innermost: as its readers have it, at best.
+                # Its readers have this range innermost, at best.
                 score = (filled, place_of)
                 if best is None or score > best[0]:
                     best = (score, number, r)
@@ -302,8 +273,7 @@ def _packed(
     outputs = _outputs(kernel.bodies[0])
     product = node.src[0]
     factor, other = product.src[number], product.src[1 - number]
-    # What scales the other factor is multiplied once, into the copy; where products may be
-    # regrouped.
+    # A scale of the other factor is multiplied once, into the copy, if products may be regrouped.
     regroups = other.op is Op.MUL and not is_fused(product)
     scale = [s for s in other.src if s.op is Op.CONST] if regroups else []
     if len(scale) == 1:

@@ -19,7 +19,7 @@ from scheduler.ir.ordered import parts_of
 from scheduler.kernelize.body import Body, moved_access
 from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
 
-# Splitting stops here: more loops than this cost more than the divisions they replace.
+# More loops than this cost more than the divisions they replace.
 MAX_RANGES = 8
 
 
@@ -41,49 +41,32 @@ def row_major(rank: int) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Argument of a placed LOAD.
-
-    Attributes:
-        index, valid, fill: as in `Access`.
-        offset: element offset in storage; of a weight the row-major one, until it is packed.
-    """
+    """Argument of a placed LOAD."""
 
     index: tuple[Ix, ...]
     valid: Predicate
     fill: float | int | bool
-    offset: Ix
+    offset: Ix  # element offset in storage; of a weight the row-major one, until it is packed
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedStore:
-    """One result of a placed body.
-
-    Attributes:
-        target: whose storage is written.
-        index: logical index of the element stored.
-        offset: where it is stored, without the row.
-        row: number of its row's value among those of the body, rows of the axis, and elements from
-            one row to the next; None where the index says all.
-    """
+    """One result of a placed body."""
 
     target: Node
     index: tuple[Ix, ...]
-    offset: Ix
+    offset: Ix  # where it is stored, without the row
+    # Number of its row's value among those of the body, rows of the axis, and elements from one row
+    # to the next; None where the index says all.
     row: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedBody:
-    """A body with offsets.
-
-    Attributes:
-        ranges: output loops, outermost first.
-        value: scalar node, a TUPLE if there are several stores; LOADs carry a Place.
-        stores: where the values go.
-    """
+    """A body with offsets."""
 
     ranges: tuple[Atom, ...]
-    value: Node
+    value: Node  # scalar node, a TUPLE if there are several stores; LOADs carry a Place
     stores: tuple[PlacedStore, ...]
 
     @property
@@ -100,10 +83,7 @@ class PlacedBody:
 
 
 def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
-    """Return the body with offsets into storage.
-
-    Stored nodes without a layout are row-major.
-    """
+    """Return the body with offsets into storage; nodes without a layout are row-major."""
     ranges = tuple(r for r in body.ranges if r is not None)
 
     def put(load: Node, mapping: Mapping[Atom, Ix]) -> Place:
@@ -119,7 +99,7 @@ def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
         row = None
         if s.row is not None:
             shape = s.target.shape
-            # A row's number is computed by the body, and its value comes after those of the stores.
+            # A row's value comes after those of the stores.
             row = (rows, shape[s.row.axis], prod(shape[s.row.axis + 1 :]))
             rows += 1
         stores.append(PlacedStore(s.target, s.index, ixs.ZERO, row))
@@ -170,14 +150,10 @@ def looped(body: PlacedBody) -> list[Node]:
 def merge_ranges(
     body: PlacedBody, vector: Atom | None, outside: Collection[Atom] = ()
 ) -> tuple[PlacedBody, Atom | None]:
-    """Merge neighbouring loops that move together; return the body and what `vector` became.
-
-    Ranges that are `outside` do not merge with others.
-    """
+    """Merge loops that move together, none `outside`; return the body and what `vector` became."""
     again = True
     while again:
         again = False
-        # Fusing changes the offsets, so they are collected anew each time.
         exprs, weights = expressions(body)
         groups = [body.ranges, *(_mergeable(n) for n in accumulates(body))]
         for group in groups:
@@ -193,10 +169,7 @@ def merge_ranges(
 
 
 def _mergeable(node: Node) -> tuple[Atom, ...]:
-    """Return the ranges of a reduction that may become one, outermost first.
-
-    Partial sums go along the last range alone, unless its rows hold a whole number of them.
-    """
+    """Return the ranges of a reduction that may become one; partial sums stay on the last."""
     ranges: tuple[Atom, ...] = node.arg[1]
     return ranges[:-1] if ranges[-1].size % max(1, parts_of(node)) else ranges
 
@@ -263,10 +236,7 @@ def _with_reduction(
 
 
 def _divisor(r: Atom, exprs: list[Ix]) -> int:
-    """Return by what a range is cut, 0 for not at all.
-
-    The smallest divisor first: larger ones are often its multiples, and split the quotient later.
-    """
+    """Return the smallest divisor by which a range is cut, 0 for none; larger ones split later."""
     by = min(divisors_of(r, exprs), default=0)
     return by if by and r.size % by == 0 and by < r.size else 0
 
@@ -320,7 +290,6 @@ def _move_together(outer: Atom, inner: Atom, exprs: list[Ix], weights: list[Ix])
 def _fuse(body: PlacedBody, outer: Atom, inner: Atom) -> tuple[PlacedBody, Atom]:
     fused = ixs.new_range(outer.size * inner.size, f"{outer.name}{inner.name}")
     whole = ixs.of(fused)
-    # Quotient and remainder cancel where the two ranges move together, which was checked.
     mapping = {outer: ixs.floordiv(whole, inner.size), inner: ixs.mod(whole, inner.size)}
 
     def renamed(group: tuple[Atom, ...]) -> tuple[Atom, ...]:

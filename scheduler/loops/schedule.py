@@ -130,8 +130,7 @@ def choose_schedule(
 def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
     """Return the output ranges that reductions shared by several results depend on, None if none.
 
-    A row's maximum in a softmax depends on the row alone: rows become the outer loops. So does a
-    row's sum that is stored beside the row.
+    Rows of a softmax's maximum become the outer loops, and of a sum stored beside its row.
     """
     depends = dependencies(body.value)
     mine = frozenset(body.ranges)
@@ -168,10 +167,7 @@ def _whole(size: int) -> int:
 
 
 def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int) -> None:
-    """Unroll innermost reduce loops further while their bodies stay small.
-
-    `tile` is the number of accumulators; `asked` the steps of a body by choice, 0 for none.
-    """
+    """Unroll innermost reduce loops of so many accumulators; `asked` steps if not 0."""
     for node, order in schedule.reduce_order.items():
         # Filling a private array has no accumulator whose latency unrolling could hide.
         if not order or node.op is not Op.ACCUMULATE:
@@ -191,10 +187,7 @@ def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int) -> None:
 
 
 def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
-    """Order reduce loops by the stride of the first non-weight load, largest first; lanes last.
-
-    A fixed order stays.
-    """
+    """Order reduce loops by stride (non-weight load), largest first; a fixed order stays."""
     if parts_of(node):
         return tuple(node.arg[1])
     # Weights are packed in the order of the loops, so the strides of other operands decide.
@@ -304,10 +297,7 @@ def _loop_order(
     hoisted: frozenset[Atom] | None,
     asked: int,
 ) -> list[Tile]:
-    """Put hoisted ranges outermost, then the vector of a contraction, so that weights stay put.
-
-    By choice (`asked` is 1) the ranges that weights do not follow are outside of those.
-    """
+    """Put hoisted ranges outermost, then the vector, so that weights stay put; or by choice."""
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
 
     def rank(tile: Tile) -> tuple[bool, bool, int]:
@@ -322,8 +312,8 @@ def _loop_order(
 def _blocked_rows(outer: list[Tile], loads: list[LoadInfo], asked: int) -> tuple[Atom, int] | None:
     """Return the range to cut into work-items outside the loop over weights, and steps of a block.
 
-    None where weights are larger than what else is read, or are outermost in any case; unless a
-    number of blocks is asked for.
+    None if weights are larger than other operands, or outermost anyway, unless a number is asked
+    for.
     """
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
     walked = {a for ld in heavy for a in ixs.leaves(ld.node.arg.offset)}
@@ -353,10 +343,7 @@ def _prefetched(schedule: LoopSchedule, outer: list[Tile], asked: int) -> Atom |
 
 
 def _chunk(schedule: LoopSchedule, outer: list[Tile], body: PlacedBody, asked: int) -> int:
-    """Return outer steps per work-item: enough items to share, none too small to pay its launch.
-
-    Or as many as make the number of work-items that is asked for.
-    """
+    """Return outer steps per work-item: enough items to share, none too small, or as asked for."""
     reduce = max((prod(r.size for r in rs) for rs in schedule.reduce_order.values()), default=1)
     ops = max(1, len(scalar_nodes(body.value)))
     # The estimate is in scalar operations: steps of all loops times nodes of the body.

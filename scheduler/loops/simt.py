@@ -83,13 +83,7 @@ def choose_schedule(
 ) -> LoopSchedule:
     """Return the loops for a body whose ranges are merged: one step for each work-item.
 
-    Args:
-        body: placed and merged.
-        vector: from `schedule.choose_vector`, after merging.
-        lanes: same.
-        spec: of the device.
-        choice: what is taken instead of the heuristics.
-        apart: work-items do not meet, as only some of a launch run this body.
+    Arguments are those of `choose.choose_schedule`; `apart` work-items of a launch do not meet.
     """
     # Of one work-item to a group there is another row of the device table.
     group = max(2, min(choice.group, spec.max_group)) if choice.group else spec.group
@@ -166,9 +160,8 @@ def _worth_hoisting(
 ) -> frozenset[Atom] | None:
     """Return the hoisted ranges, None if they are too few to be the work-items.
 
-    A LayerNorm of one row before a matrix product: every work-item computes the row's mean again,
-    instead of one computing the whole product. So does a short sum beside a long one. Not where the
-    row's values are stored too.
+    Then every work-item computes the mean of a LayerNorm's row or a short sum again, unless it is
+    stored.
     """
     if hoisted is None:
         return None
@@ -233,9 +226,8 @@ def _register_tile(
 ) -> Atom | None:
     """Give a work-item several rows of the range that activations move with, if enough remain.
 
-    Where the device's units are known, several vectors of weights, too. `chosen` are how many rows,
-    whatever remains; 0 leaves them to the heuristic. Returns a reduced range that is unrolled
-    whole then, None if there is none.
+    Known devices get several vectors, too. `chosen` rows are taken in any case (0: by heuristic).
+    Returns a reduced range to unroll whole, or None.
     """
     activations = [ld.node.arg.offset for ld in inner if not ld.weight]
     rows = [
@@ -306,12 +298,8 @@ def texel_tile(
         V x R accumulators; four steps of the sum read 4 * V texels of weights and R of activations,
         for T taps of a window 4 * V * T of weights and T + (R - 1) * stride of activations.
 
-    Args:
-        vectors: of results that neighbours have, in all.
-        rows: the same.
-        items: work-items with a tile of one vector.
-        spec: of the device.
-        window: what rows share.
+    `vectors` and `rows` are those of neighbours' results, in all; `items` work-items have a tile of
+    one vector. Rows share the window.
     """
     best = (float("inf"), 1, 1, 1)
     lanes = spec.cores * spec.core_lanes

@@ -3,8 +3,8 @@
     tiles:       "", "v2", "r2", "v2 r4", ..., "t2 g256", ..., "l1"
     then, of the best of them ("r4"):   "r4 u8", "r4 g128", "r4 m1", ...
 
-What a kernel cannot have is cut to what it can (`simt.choose_schedule`), so many of these are the
-same loops for a kernel; the search tries equal ones once.
+Many of these are the same loops for a kernel, as `simt.choose_schedule` cuts them; the search tries
+equal ones once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from scheduler.device.spec import DeviceSpec
 from scheduler.loops import local_tiles
 from scheduler.loops.loop_schedule import LoopSchedule
 
-# Vectors and rows of a work-item: of 16 vectors of four accumulators each one has 64, and as many
-# registers again hold operands.
+# Vectors and rows of a work-item: 16 vectors of accumulators take 64 registers, and operands as
+# many again.
 VECTORS: Final = (1, 2, 4)
 ROWS: Final = (1, 2, 3, 4, 7, 8)
 MAX_TILE: Final = 16
-# Lanes narrower than the row's: neighbours then read neighbouring elements.
+# Narrower lanes let neighbours read neighbouring elements.
 LANES: Final = (1, 2)
 NARROW_ROWS: Final = (4, 8)
 UNROLLS: Final = (1, 2, 3, 4, 8, 16)
@@ -32,12 +32,7 @@ GROUPS: Final = (16, 32, 64, 128, 256, 512, 1024)
 
 
 def tile_choices(schedule: LoopSchedule, spec: DeviceSpec) -> list[Choice]:
-    """Return tiles to try: the heuristic, then larger and larger ones, then those of work-groups.
-
-    Args:
-        schedule: the heuristic's loops.
-        spec: of the device.
-    """
+    """Return tiles to try: the heuristic's, then larger and larger ones, then work-groups'."""
     apart = local_tiles.APART if schedule.local is not None else 0
     tiles = sorted(product(VECTORS, ROWS), key=lambda tile: (tile[0] * tile[1], tile))
     found = [HEURISTIC, *(Choice(v, r, local=apart) for v, r in tiles if v * r <= MAX_TILE)]

@@ -72,15 +72,10 @@ def contraction_tile(
     spec: DeviceSpec,
     operands: Operands = UNKNOWN,
 ) -> tuple[int, int]:
-    """Return (vectors, rows) of the register tile.
+    """Return (vectors, rows) of the register tile, of so many results.
 
-    Args:
-        vectors: of results, in all.
-        rows: in all.
-        steps: of the reduction.
-        lanes: float32 elements of a vector.
-        spec: of the device.
-        operands: what rows read.
+    `steps` are those of the reduction, `lanes` float32 elements of a vector, `operands` what rows
+    read.
     """
     most = _cached_rows(operands.stride, spec.l1_bytes)
     ranked = ranked_tiles(vectors, rows, steps, lanes, spec, operands)
@@ -94,10 +89,7 @@ def contraction_tile(
 
 
 def _cached_rows(stride: int, cache_bytes: int) -> int:
-    """Return how many rows the innermost cache holds a line of.
-
-    Lines a page apart share a set. Rows whole pages apart all do; rows half a page apart share two.
-    """
+    """Return how many rows the innermost cache holds: lines a page apart share a set."""
     ways = max(MIN_WAYS, cache_bytes // PAGE)
     sets = PAGE // gcd(stride, PAGE) if stride else PAGE
     return ways * sets + MAX_SHARED_ROWS
@@ -111,10 +103,7 @@ def ranked_tiles(
     spec: DeviceSpec,
     operands: Operands = UNKNOWN,
 ) -> list[tuple[float, int, int]]:
-    """Return (cycles, vectors, rows) of every tile that fits the registers, the cheapest first.
-
-    Arguments are those of `contraction_tile`.
-    """
+    """Return (cycles, vectors, rows) of every tile that fits the registers, cheapest first."""
     found: list[tuple[float, int, int]] = []
     for v in range(1, min(MAX_VECTORS, vectors) + 1):
         # Registers only fill up with more rows, so the first tile that does not fit ends the
@@ -152,13 +141,7 @@ def dot_tile(
 
         rows x columns accumulators; a step loads one vector for each row and each column.
 
-    Args:
-        rows: of results, in all.
-        columns: the same.
-        steps: of the reduction, in vectors.
-        lanes: float32 elements of a vector.
-        spec: of the device.
-        sums: reductions that run side by side.
+    `steps` are the reduction's, in vectors; `sums` reductions run side by side.
     """
     registers = spec.vector_registers
     horizontal = 2 * (lanes.bit_length() - 1) / ISSUED  # half a vector is moved, and added
@@ -187,11 +170,9 @@ def _step_cycles(v: int, r: int, work: int, *, broadcasts: bool) -> float:
 
 
 def window_rows(rows: int, most: int) -> int:
-    """Return the rows of a sliding window's tile: a divisor where there is a good one.
+    """Return the rows of a sliding window's tile: a divisor of at most `most`, if one is good.
 
     Neighbours share loads, and with few tiles few of them need a test at the border.
-
-    `most` is the number of rows that registers have room for.
     """
     if rows <= most:
         return rows
@@ -224,8 +205,8 @@ def scalar_tile(
 ) -> dict[Atom, int]:
     """Return how many results of which output ranges a step computes, where there are several.
 
-    Its results have no lanes, and its reductions depend on all ranges; `across` is the range that
-    lanes of a reduction run over, `sums` the vectors that keep one result of all of them.
+    Results have no lanes; those of reductions run over `across`. `sums` vectors keep one result of
+    all.
     """
     nodes = looped(body)
     if not nodes or any(n.op is not Op.ACCUMULATE for n in nodes):

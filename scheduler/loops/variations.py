@@ -12,7 +12,7 @@ from scheduler.device.spec import DeviceSpec
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.tile import ranked_tiles
 
-# Tiles that are measured, the best by the cost model; and rows and vectors of a window's tile.
+# The best by the cost model are measured.
 TILES: Final = 11
 WINDOW_ROWS: Final = (2, 4, 7, 8, 14, 16)
 WINDOW_VECTORS: Final = (1, 2)
@@ -30,7 +30,7 @@ BLOCKS: Final = (1, 2, 4, 8, 16)
 def form_of(schedule: LoopSchedule) -> str:
     """Return the loops of a kernel as a short text: equal texts are equal loops.
 
-    A table remembers it of the heuristic's loops, so that it can tell when these have changed.
+    A table of tuned loops remembers the heuristic's text, to notice when it has changed.
     """
     tiles = ",".join(f"{t.atom.size}/{t.unroll}x{t.lanes}" for t in schedule.tiles)
     reduced = [r for order in schedule.reduce_order.values() for r in order]
@@ -72,10 +72,7 @@ def tile_choices(schedule: LoopSchedule, spec: DeviceSpec) -> list[Choice]:
 
 
 def variations(best: Choice, schedule: LoopSchedule) -> list[Choice]:
-    """Return the heuristic, the best choice so far, and the latter with other loops around it.
-
-    `best` is one of `tile_choices`.
-    """
+    """Return the heuristic, the best of `tile_choices`, and the latter in other loops."""
     varied = (_varied(best, change) for change in _changes(schedule))
     return list(dict.fromkeys([HEURISTIC, best, *(c for c in varied if c is not None)]))
 

@@ -60,10 +60,7 @@ class LoadInfo:
 
 
 def loads_of(body: PlacedBody) -> list[LoadInfo]:
-    """Return the loads of a body with their multiplicity per output element.
-
-    A load is repeated by the inner loops that it depends on; out of the others it is hoisted.
-    """
+    """Return the loads of a body with how often inner loops repeat them per output element."""
     depends = dependencies(body.value)
     mine = set(body.ranges)
     result = []
@@ -115,9 +112,8 @@ def choose_vector(
     """Return the output range to run lanes over and the number of lanes.
 
     (None, lanes) means that lanes are better spent across reductions; (None, 1) is scalar code.
-
-    Ranges of the body are not merged yet; results in `free` may be stored in any order of axes.
-    Where all of them are read along one axis (`read_along`), lanes run over it.
+    Ranges are not merged yet; `free` results may have any order of axes. Lanes run over
+    `read_along` if all are read so.
     """
     widest = _widest(body, spec)
     wanted = wanted_range(body, read_along)
@@ -159,10 +155,7 @@ def choose_vector(
 
 
 def _widest(body: PlacedBody, spec: DeviceSpec) -> int:
-    """Return the widest vector: of neighbouring work-items each moves 16 bytes, whatever they are.
-
-    Lanes of a CPU are those of its arithmetic, which is in float32.
-    """
+    """Return the widest vector: 16 bytes on GPUs, the lanes of float32 arithmetic on CPUs."""
     nodes = scalar_nodes(body.value)
     bytes_alone = spec.is_simt and all(n.dtype in (dt.uint8, dt.int8) for n in nodes)
     return 4 * spec.lanes if bytes_alone else spec.lanes
@@ -196,10 +189,7 @@ def _wide_lanes(size: int, widest: int) -> int:
 
 
 def _is_narrow(atom: Atom, body: PlacedBody, loads: Collection[LoadInfo], spec: DeviceSpec) -> bool:
-    """Whether a range shorter than a vector may fill part of one: only packed weights follow it.
-
-    Packing repeats the last element in the lanes beyond the range; they are not stored.
-    """
+    """Whether a range may fill part of a vector: packed weights repeat its last element."""
     known = {*body.ranges, *(r for n in looped(body) for r in n.arg[1])}
     if not 1 < atom.size < spec.lanes or spec.is_simt:
         return False
@@ -250,10 +240,7 @@ def _is_run(load: Node, atom: Atom) -> bool:
 def load_score(load: LoadInfo, atom: Atom, *, transposed: bool = False) -> float:
     """Return what a load gains from lanes over a range; below 0 where each lane loads alone.
 
-    Args:
-        load: of the body.
-        atom: the range.
-        transposed: whether those that lanes would do alone are a tile that is transposed.
+    `transposed` says whether such loads are a tile that is transposed.
     """
     if atom in load.gathered_by:
         # The lanes of a small table's lookup are no faster over another range.
@@ -277,10 +264,7 @@ def is_outer_product(load: LoadInfo, atom: Atom, loads: list[LoadInfo]) -> bool:
 
 
 def divisible(node: Node) -> tuple[Atom, ...]:
-    """Return the ranges of a reduction or private array that lanes may run over.
-
-    In a fixed order these are the range of its partial sums, or none.
-    """
+    """Return ranges that lanes may run over; in a fixed order those of partial sums, or none."""
     ranges: tuple[Atom, ...] = node.arg[1]
     parts = parts_of(node)
     return ranges if not parts else ranges[-1:] if parts > 1 else ()

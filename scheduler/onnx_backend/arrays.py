@@ -20,11 +20,7 @@ Array = NDArray[Any]
 
 
 def check_types(model: OnnxModel) -> None:
-    """Refuse models whose inputs and outputs are not all tensors of numbers.
-
-    Raises:
-        ModelError: names the first that is not, and what it is instead.
-    """
+    """Refuse models whose inputs and outputs are not all tensors of numbers, by a ModelError."""
     graph = model.proto.graph
     for role, values in (("input", graph.input), ("output", graph.output)):
         for value in values:
@@ -45,12 +41,8 @@ def check_types(model: OnnxModel) -> None:
 def named_arrays(model: OnnxModel, inputs: Any) -> dict[str, Array]:
     """Return the arrays given for a run by input name, in the order of the model, checked.
 
-    Args:
-        model: whose inputs they are.
-        inputs: as for `OnnxBackendRep.run`. Inputs with an initializer may be left out.
-
-    Raises:
-        InputError: an array is missing, unknown, or of another type, rank or size than declared.
+    Inputs are as for `OnnxBackendRep.run`; those with an initializer may be left out. Raises
+    InputError if an array is missing, unknown, or of another type, rank or size than declared.
     """
     declared = {value.name: value for value in model.proto.graph.input}
     needed = [value.name for value in model.inputs]

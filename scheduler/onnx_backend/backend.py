@@ -1,12 +1,11 @@
 """ONNX's backend interface (`onnx.backend.base`): prepare a model, run it on arrays.
 
-For tools and test suites that speak this interface. A model is compiled as `modeld compile` does,
-once for each set of input shapes. What a node needs while compiling (a shape, axes, a count) and
-finds in an input of the model is bound to the values given: exactly those inputs, never others, and
-the program is compiled again where they change.
-
     backend = OnnxBackend.prepare(onnx.load("model.onnx"))
     outputs = backend.run([array])
+
+A model is compiled once for each set of input shapes. Inputs that a node needs while compiling (a
+shape, axes, a count) are bound to the values given, and the program is compiled again when they
+change.
 """
 
 from __future__ import annotations
@@ -64,9 +63,6 @@ class OnnxBackendRep(BackendRep):
         Args:
             inputs: arrays of the declared element types: by name, or in the order of the model.
                 Types that numpy does not have are those of ml_dtypes. One alone need not be a list.
-
-        Returns:
-            The outputs in the order of the model; they are the caller's.
 
         Raises:
             InputError: an array is missing, unknown, or does not fit what the model declares.
@@ -147,10 +143,8 @@ class OnnxBackend(Backend):
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> OnnxBackendRep:
         """Check a model; it is compiled when shapes are known, at the first run.
 
-        Raises:
-            ModelError: the model is invalid, or has inputs or outputs that are no tensors of
-                numbers.
-            NoDeviceError: there is no such device; says which there are.
+        Raises ModelError if the model is invalid, or has inputs or outputs that are no tensors of
+        numbers. Raises NoDeviceError if there is no such device; says which there are.
         """
         loaded = from_proto(model)
         check_types(loaded)
@@ -175,12 +169,9 @@ class OnnxBackend(Backend):
     ) -> tuple[Array, ...]:
         """Compile and run one node once.
 
-        Args:
-            node: of the default domain, or of one that is imported at version 1.
-            inputs: an array for each input that is not left out, in order or by name.
-            device: as for `prepare`.
-            outputs_info: element type and shape of each output; inferred if they are not given.
-            kwargs: `opset_version` of the default domain; the newest by default.
+        Its domain is the default one (`opset_version`, by default the newest), or one at version 1.
+        Inputs are in order or by name, without those left out; `outputs_info` is inferred by
+        default.
 
         Raises:
             ModelError: the node is invalid or cannot be compiled, or its types are not inferred.

@@ -29,28 +29,16 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ModelProgram:
-    """A model compiled for the shapes of its inputs, loaded on a device.
+    """A model compiled for the shapes of its inputs, loaded on a device."""
 
-    Attributes:
-        bound: inputs whose values had to be known while compiling, in the order of the model.
-        live: inputs that are given at every run, with ONNX's element type.
-        outputs: name, ONNX's element type and shape of each output.
-        program: None where no output has an element: nothing is there to compute.
-        folded: no output depends on a live input: the answer was found while compiling.
-    """
-
-    bound: tuple[str, ...]
-    live: Mapping[str, int]
-    outputs: tuple[tuple[str, int, tuple[int, ...]], ...]
-    program: Program | None
-    folded: bool
+    bound: tuple[str, ...]  # inputs whose values compiling needed, in the model's order
+    live: Mapping[str, int]  # inputs that are given at every run, with ONNX's element type
+    outputs: tuple[tuple[str, int, tuple[int, ...]], ...]  # name, ONNX element type, shape
+    program: Program | None  # None where no output has an element: nothing is there to compute
+    folded: bool  # no output depends on a live input: the answer was found while compiling
 
     def run(self, arrays: Mapping[str, Array]) -> tuple[Array, ...]:
-        """Return the outputs for arrays by input name, checked by `named_arrays`.
-
-        Raises:
-            RuntimeFault: the device failed.
-        """
+        """Return the outputs for checked arrays by name; raise RuntimeFault if the device fails."""
         if self.program is None:
             found: Mapping[str, Array] = {}
         else:
@@ -72,15 +60,9 @@ def compile_for(
 ) -> ModelProgram:
     """Compile a model for the shapes of arrays and, where a node needs them, for their values.
 
-    Args:
-        model: a checked model.
-        arrays: by input name; those of inputs with an initializer replace it.
-        bound: inputs that are known to be needed while compiling.
-        device: to load the program on.
-
-    Raises:
-        ModelError: the model cannot be compiled for these shapes.
-        BuildError, RuntimeFault: the device refuses the program.
+    `arrays` for inputs with an initializer replace it; `bound` inputs are known to be needed.
+    Raises ModelError if the model cannot be compiled so, BuildError or RuntimeFault if the device
+    refuses it.
     """
     shaped = _with_shapes(model, arrays)
     imported, needed = _import(shaped, arrays, set(bound))

@@ -1,8 +1,4 @@
-"""The ONNX front end: files in, Tensors out. Needs the `compile` extra (onnx).
-
-`load_model` reads and checks a file, `import_model` translates it. May import `scheduler.tensor`
-and below; called by the compiler's drivers and by `tools`.
-"""
+"""The ONNX front end: files in, Tensors out. Needs the `compile` extra (onnx)."""
 
 from scheduler.onnx_import.files.load import OnnxModel, from_proto, load_model
 from scheduler.onnx_import.importer import ImportedModel, import_model

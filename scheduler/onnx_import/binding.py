@@ -18,23 +18,11 @@ Declared = list[tuple[str, int | None]]
 
 
 class Binding:
-    """Sizes for the symbolic dimensions of one model.
-
-    Attributes:
-        notes: what was assumed, one sentence each.
-    """
+    """Sizes for the symbolic dimensions of one model."""
 
     def __init__(self, model: OnnxModel, sizes: dict[str, int]) -> None:
-        """Check names and sizes.
-
-        Args:
-            model: whose inputs are bound.
-            sizes: by the dimension's name, or "INPUT:AXIS" for one without a name.
-
-        Raises:
-            ModelError: a size is negative, or no input has such a dimension.
-        """
-        self.notes: list[str] = []
+        """Check names ("INPUT:AXIS" for unnamed dimensions) and sizes, or raise ModelError."""
+        self.notes: list[str] = []  # what was assumed, one sentence each
         self._model = model
         self._sizes = sizes
         self._found: dict[str, int] = {}
@@ -53,8 +41,7 @@ class Binding:
     ) -> list[onnx.ValueInfoProto]:
         """Return the inputs that get a Tensor: not the known ones; with an initializer, if given.
 
-        Raises:
-            ModelError: a name is none of an input.
+        Raises ModelError if a name is none of an input.
         """
         model = self._model
         names = [value.name for value in model.proto.graph.input]
@@ -69,11 +56,7 @@ class Binding:
         ]
 
     def tensor(self, value: onnx.ValueInfoProto, given: Tensor | None) -> Tensor:
-        """Return the Tensor of an input: the given one, or a new one.
-
-        Raises:
-            ModelError: the Tensor does not fit, or there is none of such a type.
-        """
+        """Return an input's Tensor, given or new; raise ModelError if it does not fit."""
         where = f'{self._model.name}: input "{printable(value.name)}"'
         shape, dtype = declared(value, where)
         if given is None:
@@ -118,11 +101,7 @@ def open_names(model: OnnxModel) -> set[str]:
 
 
 def declared(value: onnx.ValueInfoProto, where: str) -> tuple[Declared, DType]:
-    """Return (name, size) per axis, size None if symbolic, and the type an input is stored in.
-
-    Raises:
-        ModelError: it is no tensor, or of a type that is not supported.
-    """
+    """Return (name, size) per axis, None if symbolic, and the stored type, or raise ModelError."""
     kind = value.type.tensor_type
     if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
         raise ModelError(f"{where}: expected a tensor with a declared number of axes")

@@ -1,7 +1,7 @@
 """The view that a translator has of one ONNX node: inputs, attributes, opset (`NodeContext`).
 
-Values are either arrays, known while importing, or Tensors, known at run time. A translator asks
-for the kind it needs: `tensor` always succeeds, `const` only for what is known while importing.
+Values are arrays, known while importing, or Tensors, known at run time: `tensor` always succeeds,
+`const` only for the former.
 """
 
 from __future__ import annotations
@@ -29,13 +29,9 @@ Value = Tensor | Array
 
 @dataclass(frozen=True, slots=True)
 class ValueList:
-    """A sequence, or an optional: known as a list while importing.
+    """A sequence, or an optional: known as a list while importing."""
 
-    Attributes:
-        values: of a sequence in order; of an optional one or none.
-    """
-
-    values: tuple[AnyValue, ...]
+    values: tuple[AnyValue, ...]  # of a sequence in order; of an optional one or none
 
 
 AnyValue = Value | ValueList
@@ -52,25 +48,15 @@ class GraphRunner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """One node with its inputs resolved.
+    """One node with its inputs resolved."""
 
-    Attributes:
-        node: the ONNX node.
-        opset: version of the default domain.
-        inputs: values; None for an optional input that is left out.
-        weights: constants already turned into Tensors, shared by the whole import.
-        types: ONNX element types by value name, where some are carried (see `element_types`).
-        run_graph: translates the graphs among the attributes.
-        wide: whether halves are given as float32 (see `halves`).
-    """
-
-    node: onnx.NodeProto
-    opset: int
-    inputs: tuple[AnyValue | None, ...]
-    weights: WeightCache = field(repr=False)
-    types: Mapping[str, int] = field(repr=False)
-    run_graph: GraphRunner = field(repr=False)
-    wide: bool = False
+    node: onnx.NodeProto  # the ONNX node
+    opset: int  # version of the default domain
+    inputs: tuple[AnyValue | None, ...]  # values; None for an optional input that is left out
+    weights: WeightCache = field(repr=False)  # constants as Tensors, shared by the whole import
+    types: Mapping[str, int] = field(repr=False)  # ONNX element types of carried values, by name
+    run_graph: GraphRunner = field(repr=False)  # translates the graphs among the attributes
+    wide: bool = False  # whether halves are given as float32 (see `halves`)
 
     @property
     def count(self) -> int:
@@ -90,22 +76,14 @@ class NodeContext:
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def any_value(self, index: int) -> AnyValue:
-        """Return input `index`, whichever kind it is, lists included.
-
-        Raises:
-            ModelError: it is left out.
-        """
+        """Return input `index` of any kind, lists included; raise ModelError if it is left out."""
         found = self.inputs[index] if index < len(self.inputs) else None
         if found is None:
             raise ModelError(f"input {index} is required but left out")
         return found
 
     def value(self, index: int) -> Value:
-        """Return input `index`, a Tensor or an array.
-
-        Raises:
-            ModelError: it is left out, or a sequence.
-        """
+        """Return input `index`, a Tensor or an array; raise ModelError for another."""
         found = self._given(index)
         if not self.wide or found.dtype not in (dt.float16, np.float16):
             return found
@@ -136,15 +114,10 @@ class NodeContext:
         return int(helper.np_dtype_to_tensor_dtype(dtype))
 
     def const(self, index: int, what: str) -> Array:
-        """Return input `index` as an array.
+        """Return input `index` as an array; `what` is the input's role, for messages.
 
-        Args:
-            index: of the input.
-            what: the input's role, for the message.
-
-        Raises:
-            ModelError: it is left out.
-            DynamicInputError: it depends on run-time data; names the model's inputs it comes from.
+        Raises ModelError if it is left out, DynamicInputError (with the model's inputs) if it
+        depends on data.
         """
         found = self.value(index)
         if isinstance(found, Tensor):
@@ -207,7 +180,7 @@ class WeightCache:
     """Constants turned into Tensors: one Tensor for all readers of an array."""
 
     def __init__(self) -> None:
-        # The arrays are kept, so that no other one gets their ids.
+        # Otherwise other arrays could get their ids.
         self._found: dict[tuple[int, int], tuple[Array, Tensor]] = {}
 
     def of(self, array: Array, code: int) -> Tensor:
@@ -233,22 +206,14 @@ def as_tensor(value: Value) -> Tensor:
 
 
 def normal_axis(axis: int, ndim: int) -> int:
-    """Return a non-negative axis.
-
-    Raises:
-        ModelError: the axis is outside [-ndim, ndim).
-    """
+    """Return a non-negative axis; raise ModelError if the axis is outside [-ndim, ndim)."""
     if not -ndim <= axis < ndim:
         raise ModelError(f"axis {axis} is out of range for a tensor of {ndim} axes")
     return axis % ndim
 
 
 def normal_axes(axes: Sequence[int], ndim: int) -> list[int]:
-    """Return non-negative, distinct axes in the given order.
-
-    Raises:
-        ModelError: an axis is out of range or named twice.
-    """
+    """Return non-negative, distinct axes in the given order, or raise ModelError."""
     normal = [normal_axis(a, ndim) for a in axes]
     if len(set(normal)) != len(normal):
         raise ModelError(f"axes {list(axes)} name an axis twice")
@@ -261,10 +226,7 @@ Translator = Callable[[NodeContext], AnyValue | Sequence[AnyValue]]
 
 
 def rounds_once(translator: Translator) -> Translator:
-    """Return the translator of an operator made of several operations, which rounds halves once.
-
-    Its floating-point results have the type of the first input.
-    """
+    """Return a translator that rounds halves once, to the type of the first input."""
 
     def translate(ctx: NodeContext) -> AnyValue | Sequence[AnyValue]:
         if not is_half(ctx.any_value(0)):

@@ -1,7 +1,7 @@
 """Element types that no device computes in: bfloat16, 8-bit floats, 4- and 2-bit integers.
 
-A value of such a type is carried: inside the graph it is a float32 (or an int8, uint8) that holds
-exactly what the type can hold. Memory outside holds its bits, one element in one or two bytes.
+Inside the graph such a value is a float32 (or an int8, uint8) that holds exactly what the type can
+hold. Memory outside holds its bits, one element in one or two bytes.
 
     input  uint16 bits  ->  decode  ->  float32 ... float32  ->  encode  ->  output  uint16 bits
     Cast to the type    ->  round to the nearest value that the type has
@@ -24,8 +24,7 @@ from scheduler.ir.dtype import DType
 from scheduler.tensor.tensor import Tensor
 
 # --- Floats of few bits, as arithmetic on float32: rounding to one, and its bits --------------
-#
-# A format has sign, exponent and mantissa bits in this order. All its values are float32 values.
+# A format has sign, exponent and mantissa bits in this order; all its values are float32 values.
 # Rounding is to nearest, halves to even, as ONNX's Cast asks for.
 
 _MANTISSA = 23  # of float32
@@ -34,26 +33,17 @@ _BIAS = 127  # of its exponent
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat:
-    """A floating-point format of at most 16 bits.
+    """A floating-point format of at most 16 bits."""
 
-    Attributes:
-        exponent: bits of it.
-        mantissa: bits of it; with none, values are powers of two.
-        bias: of the exponent.
-        nan_code: bits of NaN without its sign where it is one code; None if there is no NaN. With
-            infinities, NaN is a largest exponent with any mantissa.
-        has_infinity: the largest exponent is for infinities and NaN, as in IEEE 754.
-        has_negative_zero: else its code is NaN's.
-        has_sign: else there are no negative values.
-    """
-
-    exponent: int
-    mantissa: int
-    bias: int
+    exponent: int  # bits of it
+    mantissa: int  # bits of it; with none, values are powers of two
+    bias: int  # of the exponent
+    # Bits of NaN without its sign where it is one code; None if there is no NaN. With infinities,
+    # NaN is a largest exponent with any mantissa.
     nan_code: int | None = None
-    has_infinity: bool = False
-    has_negative_zero: bool = True
-    has_sign: bool = True
+    has_infinity: bool = False  # the largest exponent is for infinities and NaN, as in IEEE 754
+    has_negative_zero: bool = True  # else its code is NaN's
+    has_sign: bool = True  # else there are no negative values
 
     @property
     def width(self) -> int:
@@ -153,33 +143,22 @@ class FloatFormat:
             return x.ne(x).where(nan | sign, code | sign)
         if self.nan_code is None:
             return code | sign
-        # Where NaN is the code of -0 it has no sign.
         nan = Tensor(self.nan_code, dt.uint32)
         return x.ne(x).where(nan | sign if self.has_negative_zero else nan, code | sign)
 
-
-# ----------------------------------------------------------------------------------------------
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CarriedType:
-    """An element type that is carried in a wider one.
+    """An element type that is carried in a wider one."""
 
-    Attributes:
-        code: ONNX's TensorProto.DataType.
-        storage: type of the bits in memory outside of the graph.
-        carrier: type of the values in the graph.
-        format: of a float; None for integers, whose storage is their carrier.
-        bits: of an integer.
-    """
-
-    code: int
-    storage: DType
-    carrier: DType
-    format: FloatFormat | None = None
-    bits: int = 8
+    code: int  # ONNX's TensorProto.DataType
+    storage: DType  # type of the bits in memory outside of the graph
+    carrier: DType  # type of the values in the graph
+    format: FloatFormat | None = None  # of a float; the storage of integers is their carrier
+    bits: int = 8  # of an integer
 
     @property
     def name(self) -> str:
@@ -198,8 +177,8 @@ class CarriedType:
     def encode(self, values: Tensor) -> Tensor:
         """Return the bits of values.
 
-        Arithmetic on bfloat16, the only carried type that ONNX has it for, is done in the carrier:
-        results between two values of the type become the nearest one. Others must be values of it.
+        Arithmetic on bfloat16 is done in the carrier: results between two values of the type become
+        the nearest one. Others must be values of it.
         """
         if self.format is None:
             return values
@@ -207,12 +186,9 @@ class CarriedType:
         return self.format.bits(exact).cast(self.storage)
 
     def round(self, values: Tensor, *, saturate: bool = True, mode: str = "up") -> Tensor:
-        """Return values of any type as the nearest ones that this type has, in the carrier.
+        """Return values of any uncarried type as the nearest ones of this type, in the carrier.
 
-        Args:
-            values: of any type that is not carried.
-            saturate: what is too large becomes the largest value, else infinity or NaN.
-            mode: of the type without a mantissa: "up", "down" or "nearest".
+        `saturate` and `mode` are as for `FloatFormat.round`.
         """
         if self.format is not None:
             return self.format.round(values.cast(dt.float32), saturate=saturate, mode=mode)
@@ -279,11 +255,7 @@ def carried(code: int) -> CarriedType | None:
 
 
 def graph_dtype(code: int) -> DType:
-    """Return the type in which values of an ONNX element type are computed.
-
-    Raises:
-        ModelError: the type has no counterpart (strings, complex numbers).
-    """
+    """Return the type in which an ONNX element type is computed, or raise ModelError."""
     kind = CARRIED.get(code)
     if kind is not None:
         return kind.carrier
@@ -294,11 +266,7 @@ def graph_dtype(code: int) -> DType:
 
 
 def storage_dtype(code: int) -> DType:
-    """Return the type in which values of an ONNX element type enter and leave a program.
-
-    Raises:
-        ModelError: the type has no counterpart.
-    """
+    """Return the type of an ONNX element type outside of a program, or raise ModelError."""
     kind = CARRIED.get(code)
     return graph_dtype(code) if kind is None else kind.storage
 
@@ -310,10 +278,7 @@ def graph_array(values: Array) -> Array:
 
 
 def weight_of(values: Array, kind: CarriedType) -> Tensor:
-    """Return known values of a carried type as a weight that takes the storage of that type.
-
-    They are in the carrier, as `graph_array` gives them.
-    """
+    """Return known values, in the carrier, as a weight with the storage of the carried type."""
     if kind.format is None or kind.storage is not dt.uint16:
         return Tensor.weight(np.asarray(values, order="C"))
     bits = (np.asarray(values, order="C").view(np.uint32) >> 16).astype(np.uint16)

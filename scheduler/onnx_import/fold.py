@@ -1,8 +1,7 @@
 """The evaluation of nodes whose inputs are all known, by the interpreter and within bounds.
 
-Everything with a translator goes through the translator and the interpreter, so that it has one
-meaning; what takes too long or too much memory there is refused before it begins. The few operators
-of ONNX without a translator are left to onnx's reference evaluator.
+What takes too long or too much memory is refused before it begins. The few operators of ONNX
+without a translator are left to onnx's reference evaluator.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from scheduler.tensor.tensor import Tensor, evaluate
 # two minutes, of numpy (1 to 2 ns for each, 2026-11). Weights of billions of parameters stay below.
 MAX_NODE_WORK = 2**33
 MAX_MODEL_WORK = 2**36  # eight such nodes
-# What is computed on the way may be larger than the result by this factor.
+# Intermediate values may be larger than the result by this factor.
 _ON_THE_WAY = 2
 # numpy's products of matrices take less than its other operations.
 _PRODUCTS_AT_ONCE = 4
@@ -39,17 +38,10 @@ _FREE = frozenset({Op.BUFFER, Op.CONST, Op.CONTIGUOUS, Op.CUSTOM})
 
 
 def evaluate_known(tensors: Sequence[Tensor], spent: int) -> tuple[list[Array], int]:
-    """Compute values that depend on no input; the interpreter is what defines their meaning.
+    """Compute values that depend on no input by the interpreter; it defines their meaning.
 
-    Args:
-        tensors: what to compute.
-        spent: elements that were computed before, for the same model.
-
-    Returns:
-        The values, and how many elements have been computed by now.
-
-    Raises:
-        ModelError: a value is too large, or they take too long.
+    `spent` elements were computed before for the same model; the new number is returned with the
+    values. Raises ModelError if a value is too large, or they take too long.
     """
     for tensor in tensors:
         check_shape(tensor.shape, tensor.dtype.itemsize, "its value, known now", MAX_KNOWN_BYTES)
@@ -102,11 +94,7 @@ def _is_product(node: Node) -> bool:
 def evaluate_reference(
     node: onnx.NodeProto, inputs: Sequence[Value | None], opset: int
 ) -> list[Value]:
-    """Compute a node of the default domain, all inputs of which are known, with numpy.
-
-    Raises:
-        ModelError: an input depends on run-time data, or the evaluator fails.
-    """
+    """Compute a node of known inputs with numpy, or raise ModelError."""
     # Loads slowly and is rarely needed.
     from onnx.reference import ReferenceEvaluator
 

@@ -27,21 +27,15 @@ from scheduler.onnx_import.translate import Scope, Values, translation_of
 from scheduler.tensor.tensor import Tensor
 
 # --- Says where a model declares another element type for a value than its nodes compute ------
-#
 # Converters to halves leave such contradictions: a Cast to float32 in front of a value that is
-# declared float16. What the nodes compute is what is compiled; onnxruntime refuses such a model.
+# declared float16. The nodes decide; onnxruntime refuses such a model.
 
-# One line for each of the first ones; whoever mends these finds the others likewise.
+# Whoever mends these finds the others likewise.
 MOST_NOTES: Final = 3
 
 
 def contradictions(model: OnnxModel, values: Mapping[str, AnyValue]) -> tuple[str, ...]:
-    """Return a note for each of the first values with another type than declared.
-
-    Args:
-        model: of which all nodes are translated.
-        values: of its names.
-    """
+    """Return a note for each of the first values of another type than declared."""
     found = list(_contradictions(model, values))
     notes = found[:MOST_NOTES]
     if len(found) > MOST_NOTES:
@@ -71,31 +65,21 @@ def _contradictions(model: OnnxModel, values: Mapping[str, AnyValue]) -> Iterato
                 )
 
 
-# ----------------------------------------------------------------------------------------------
-
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """A model as Tensors.
+    """A model as Tensors."""
 
-    Attributes:
-        inputs: by name, in the order of the file; of carried element types (bfloat16, ...) as
-            stored, see `element_types`.
-        outputs: same.
-        metadata: checkpoint and output slices.
-        notes: what was assumed, one sentence each (symbolic dimensions bound to 1).
-        source: the checked model.
-        origins: ONNX nodes that each node of the graph comes from.
-    """
-
+    # By name, in the order of the file; of carried element types (bfloat16, ...) as stored, see
+    # `element_types`.
     inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]
-    metadata: ModelMetadata
-    notes: tuple[str, ...]
-    source: OnnxModel
-    origins: Origins
+    outputs: dict[str, Tensor]  # same
+    metadata: ModelMetadata  # checkpoint and output slices
+    notes: tuple[str, ...]  # what was assumed, one sentence each (symbolic dimensions bound to 1)
+    source: OnnxModel  # the checked model
+    origins: Origins  # ONNX nodes that each node of the graph comes from
 
 
 def import_model(
@@ -124,7 +108,7 @@ def import_model(
     """
     model = _as_model(source)
     fixed = {name: graph_array(array) for name, array in (constants or {}).items()}
-    # All unknown operators are told at once, before the first translator fails.
+    # All unknown operators are reported before the first translator fails.
     check_supported(model, known=fixed)
     binding = Binding(model, dict(bind or {}))
     given = dict(inputs or {})
@@ -166,12 +150,12 @@ def walk(
 ) -> Walked:
     """Bind the inputs of a model, translate its nodes in order, and store its outputs.
 
-    Inputs use the given Tensors; those in `fixed` have known values and become no Tensors. What is
-    made is named in `origins`.
+    Inputs use the given Tensors; those in `fixed` have known values and become no Tensors.
+    `origins` get the names of new nodes.
     """
     graph, origins = model.proto.graph, Origins() if origins is None else origins
     values: Values = {name: graph_array(array) for name, array in model.constants.items()}
-    # Fixed inputs come after the initializers, as a value given by the caller overrules a default.
+    # A value given by the caller overrules a default.
     values.update(fixed)
     bound: dict[str, Tensor] = {}
     for value in binding.free_inputs(given, fixed):
@@ -180,10 +164,10 @@ def walk(
             kind = carried(value.type.tensor_type.elem_type)
             stored = bound[value.name]
             values[value.name] = kind.decode(stored) if kind else stored
-    # Inputs are named as coming from no node, so that what reads them does not inherit a name.
+    # Otherwise what reads an input would give it its name.
     origins.name((v.node for v in values.values() if isinstance(v, Tensor)), ())
     scope = Scope(translation_of(model, carried_types(model), origins), values, model.opset)
-    # ONNX demands that nodes are sorted, and the check of graphs has made sure.
+    # The check of graphs has sorted them.
     for node in graph.node:
         with reaction("node", node, values):
             scope.translate([node])
@@ -195,11 +179,7 @@ def walk(
 
 
 def metadata_of(model: OnnxModel, outputs: Mapping[str, Tensor]) -> ModelMetadata:
-    """Return what a model says about itself.
-
-    Raises:
-        ModelError: its output slices are unreadable, or do not fit the outputs.
-    """
+    """Return a model's metadata; raise ModelError if output slices do not fit the outputs."""
     width = sliced_width({name: tensor.shape for name, tensor in outputs.items()})
     return parse_metadata(model.metadata_props, width, model.name)
 
@@ -220,7 +200,7 @@ def _output(scope: Scope, output: onnx.ValueInfoProto, model: str) -> Tensor:
     found = value if isinstance(value, Tensor) else scope.shared.weights.of(value, code)
     kind = carried(code)
     if kind is None:
-        # Types that are carried in another one are encoded again on the way out.
+        # Carried types are encoded again on the way out.
         return found
     if found.dtype is not kind.carrier:
         raise ModelError(f"{where}: expected {type_name(code)}, found {found.dtype}")

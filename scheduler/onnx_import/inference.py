@@ -1,8 +1,7 @@
 """ONNX's own inference of shapes and element types, used where the translation cannot tell.
 
-A value of a carried type (see `element_types`) is a Tensor of another one: a float32 may be a
-bfloat16. Where a model has such types at all, inference tells which values have them. Where a node
-has no translation, inference tells the shapes behind it.
+It tells which values have a carried type (see `element_types`), and the shapes behind a node that
+has no translation.
 """
 
 from __future__ import annotations
@@ -77,9 +76,7 @@ def infer(
 ) -> dict[str, tuple[tuple[int, ...], int]]:
     """Return value name -> (shape, ONNX element type) for what ONNX's inference finds static.
 
-    Args:
-        model: large weights are left out, so this is cheap.
-        inputs: shapes to use for inputs, symbolic dimensions bound.
+    Large weights are left out, so this is cheap. `inputs` have their symbolic dimensions bound.
     """
     light, sizes = _light(model, inputs)
     try:

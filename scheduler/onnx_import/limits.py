@@ -1,6 +1,6 @@
 """Limits on the size of a model: a larger one is refused before anything is allocated for it.
 
-No supported device has room for more, so a size beyond these is damage or malice, never a model.
+No supported device has room for more, so a larger size is damage or malice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_RANK = 16  # axes of a tensor
 MAX_DEPTH = 16  # graphs inside of nodes
 MAX_PORTS = 4096  # inputs, and outputs, of a model
 MAX_EXPANDED_NODES = 1_000_000  # with every call of a function written out
-# Attributes that count steps or elements: a translator may take as many steps. Least and most.
+# Least and most of attributes that count steps or elements.
 COUNTS = {
     "dilations": (1, 65536),
     "kernel_shape": (1, 65536),
@@ -25,25 +25,19 @@ COUNTS = {
     "output_padding": (0, 65536),
     "strides": (1, 65536),
 }
-# A value that is filled in here rather than read from the file: a sparse weight made dense.
+# Values that are filled in here rather than read: a sparse weight made dense.
 MAX_FILLED_BYTES = 2**28
-# A value that is computed while importing, from others that are known.
+# Values that are computed while importing.
 MAX_KNOWN_BYTES = 2**31
 
 
 def check_shape(
     shape: Sequence[int], itemsize: int, where: str, most: int = MAX_TENSOR_BYTES
 ) -> None:
-    """Refuse a tensor whose size is no size, or too large.
+    """Refuse a tensor whose size is no size, or more than `most` bytes.
 
-    Args:
-        shape: sizes of its axes, of any magnitude.
-        itemsize: bytes of an element.
-        where: begins the message.
-        most: bytes it may take.
-
-    Raises:
-        ModelError: a size is negative, there are too many axes, or too many bytes.
+    Sizes of axes may have any magnitude; `itemsize` is bytes. Raises ModelError if a size is
+    negative, there are too many axes, or too many bytes.
     """
     if len(shape) > MAX_RANK:
         raise ModelError(f"{where}: {len(shape)} axes, at most {MAX_RANK} are supported")

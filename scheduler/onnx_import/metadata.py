@@ -1,11 +1,10 @@
 """Model metadata: the checkpoint's name and the output slices, as openpilot's exporter stores them.
 
-`output_slices` is the base64 text of a pickled dict name -> slice. A pickle can run code, so it is
-read by an unpickler that admits `builtins.slice` of integers and nothing else, after a scan of its
-opcodes. What comes out is flat: nothing is nested, so nothing grows when it is hashed or printed.
-
-Slices may overlap and need not cover the output: exporters write a `pad` that is the whole output
-under a second name (`slice(0, None)`), and drop outputs that nobody reads.
+`output_slices` is the base64 text of a pickled dict name -> slice. A pickle can run code, so the
+unpickler admits `builtins.slice` of integers alone, after a scan of its opcodes. Nothing is nested,
+so nothing grows when it is hashed or printed. Slices may overlap and need not cover the output:
+exporters write a `pad` that is the whole output (`slice(0, None)`), and drop outputs that nobody
+reads.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _OPCODES = (
 _MAX_MEMO_INDEX = MAX_PICKLE_BYTES
 _TUPLES = frozenset({"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
 _REMEMBER = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"})
-# The name of the output that slices cut where a model has several (states beside the answer).
+# Models with several outputs (states) call this one so.
 SLICED_OUTPUT = "outputs"
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 60
@@ -51,31 +50,20 @@ _SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 60
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """The metadata of a model, parsed.
+    """The metadata of a model, parsed."""
 
-    Attributes:
-        checkpoint: which training run it comes from; "" if not said.
-        output_slices: output name -> (start, stop) of the last axis, 0 <= start < stop <= width;
-            they may overlap, and need not cover the output.
-        props: all metadata as text, unparsed.
-    """
-
-    checkpoint: str = ""
+    checkpoint: str = ""  # which training run it comes from; "" if not said
+    # Output name -> (start, stop) of the last axis, 0 <= start < stop <= width; they may overlap,
+    # and need not cover the output.
     output_slices: dict[str, tuple[int, int]] = field(default_factory=dict)
-    props: dict[str, str] = field(default_factory=dict)
+    props: dict[str, str] = field(default_factory=dict)  # all metadata as text, unparsed
 
 
 def parse_metadata(props: Mapping[str, str], width: int | None, where: str) -> ModelMetadata:
-    """Parse a model's metadata.
+    """Parse a model's metadata_props.
 
-    Args:
-        props: ONNX metadata_props.
-        width: of the last axis of the output that the slices cut, see `sliced_width`; None if it is
-            not clear which output that is.
-        where: the model's name, for messages.
-
-    Raises:
-        ModelError: the slices are unreadable, or do not fit the width.
+    `width` is that of the last axis of the output that the slices cut, see `sliced_width`; None if
+    it is not clear. Raises ModelError if the slices are unreadable, or do not fit the width.
     """
     slices: dict[str, tuple[int, int]] = {}
     text = props.get(SLICES_KEY)
@@ -90,22 +78,13 @@ def parse_metadata(props: Mapping[str, str], width: int | None, where: str) -> M
 
 
 def sliced_width(shapes: Mapping[str, Sequence[int]]) -> int | None:
-    """Return the width that output slices refer to, None if no output is the one they cut.
-
-    Args:
-        shapes: of all outputs, by name. A single output is cut; of several the one called
-            "outputs", beside which models with states give the next state.
-    """
+    """Return the width of the only output, or of the one called "outputs"; else None."""
     only = next(iter(shapes.values())) if len(shapes) == 1 else shapes.get(SLICED_OUTPUT, ())
     return only[-1] if only else None
 
 
 def load_slices(text: str, where: str) -> dict[str, slice]:
-    """Decode base64 text of a pickled dict name -> slice, running nothing of it.
-
-    Raises:
-        ModelError: the text is no base64, or the pickle holds anything else.
-    """
+    """Decode base64 of a pickled dict name -> slice, running nothing, or raise ModelError."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -127,11 +106,7 @@ def load_slices(text: str, where: str) -> dict[str, slice]:
 def resolve_slices(
     slices: Mapping[str, slice], width: int, where: str
 ) -> dict[str, tuple[int, int]]:
-    """Return name -> (start, stop) with negative and open bounds resolved against the width.
-
-    Raises:
-        ModelError: a slice is empty, has a step, or reaches beyond the output.
-    """
+    """Return name -> (start, stop) within the width, or raise ModelError."""
     resolved = {}
     for name, item in slices.items():
         bounds = [_bound(item.start, 0, width), _bound(item.stop, width, width)]
@@ -195,7 +170,7 @@ def _scan(data: bytes, where: str) -> None:
     for name, argument, position in opcodes:
         if name not in _OPCODES:
             raise ModelError(f"{where}: {SLICES_KEY}: refused pickle opcode {name} at {position}")
-        # Tuples hold the bounds of a slice. Nested ones could grow exponentially when hashed.
+        # Nested tuples could grow exponentially when hashed; these hold the bounds of a slice.
         if made_tuple and name not in _REMEMBER and name != "REDUCE":
             raise ModelError(
                 f"{where}: {SLICES_KEY}: refused a tuple that is no slice at {position}"

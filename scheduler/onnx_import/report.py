@@ -1,8 +1,4 @@
-"""The report on a model: operators, sizes, arithmetic work, problems and their reasons.
-
-`report` reads a model that was loaded and costs what an import costs; it works on models that
-cannot be compiled. Called by `modeld inspect`.
-"""
+"""The report on a model: operators, sizes, arithmetic work, problems and their reasons."""
 
 from __future__ import annotations
 
@@ -28,73 +24,48 @@ from scheduler.onnx_import.translate import Values
 from scheduler.onnx_import.work import flops
 from scheduler.tensor.tensor import Tensor
 
-# ----------------------------------------------------------------------------------------------
 # The walk over a model for its report: every value and every problem, whether it compiles or not.
 #
-# The walk is that of an import. Where a node cannot be translated, the problem is noted and its
-# outputs become stand-ins of the shape that ONNX's own inference gives them, so that what comes
-# after is looked at as well.
+# The outputs of a node that cannot be translated become stand-ins of the shape that ONNX's own
+# inference gives them, so that what comes after is looked at as well.
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of a model, as far as it is known.
+    """A value of a model, as far as it is known."""
 
-    Attributes:
-        shape: sizes.
-        dtype: ONNX's name of the element type where it is carried (bfloat16), else numpy's.
-        itemsize: bytes of an element where it is stored.
-        constant: whether it does not depend on the inputs.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    itemsize: int
-    constant: bool
+    shape: tuple[int, ...]  # sizes
+    dtype: str  # ONNX's name of the element type where it is carried (bfloat16), else numpy's
+    itemsize: int  # bytes of an element where it is stored
+    constant: bool  # whether it does not depend on the inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a model cannot be compiled: one of the reasons.
+    """Why a model cannot be compiled: one of the reasons."""
 
-    Attributes:
-        node: its name; "" for what is no node.
-        op: operator with its domain; "input", "output" or "metadata" for what is no node.
-        reason: one clause.
-        nearest: what to write instead, "" if unknown.
-    """
-
-    node: str
-    op: str
-    reason: str
-    nearest: str = ""
+    node: str  # its name; "" for what is no node
+    op: str  # operator with its domain; "input", "output" or "metadata" for what is no node
+    reason: str  # one clause
+    nearest: str = ""  # what to write instead, "" if unknown
 
 
 @dataclass(slots=True)
 class Probe:
-    """The findings of a walk over a model.
+    """The findings of a walk over a model."""
 
-    Attributes:
-        values: by name; those of unknown shape are missing.
-        problems: in the order of the file.
-        notes: what was assumed about symbolic dimensions.
-        unchecked: nodes that could not be looked at, because what they read is unknown.
-        metadata: None if it is unusable.
-    """
-
-    values: dict[str, Value] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    notes: tuple[str, ...] = ()
-    unchecked: int = 0
-    metadata: ModelMetadata | None = None
+    values: dict[str, Value] = field(default_factory=dict)  # by name, if of known shape
+    problems: list[Problem] = field(default_factory=list)  # in the order of the file
+    notes: tuple[str, ...] = ()  # what was assumed about symbolic dimensions
+    unchecked: int = 0  # nodes that could not be looked at, because what they read is unknown
+    metadata: ModelMetadata | None = None  # None if it is unusable
 
 
 def probe(model: OnnxModel, bind: Mapping[str, int] | None = None) -> Probe:
     """Look at every node, with sizes of symbolic dimensions as for `import_model`.
 
-    Raises:
-        ModelError: a name in `bind` is none of a dimension.
-        InternalError: a translator has a defect.
+    Raises ModelError if a name in `bind` is none of a dimension. Raises InternalError if a
+    translator has a defect.
     """
     found = Probe()
     binding = Binding(model, dict(bind or {}))
@@ -140,7 +111,7 @@ class _AllProblems:
 
     def note(self, kind: str, problem: str) -> None:
         """Note a problem of an input, an output, or the metadata."""
-        # The message begins with the model, and what the report says in a column of its own.
+        # The report has columns of their own for these.
         reason = problem.removeprefix(f"{self._model.name}: ").removeprefix(f"{kind} ")
         self._found.problems.append(Problem("", kind, reason))
 
@@ -190,82 +161,49 @@ def declared_type(value: onnx.ValueInfoProto) -> str:
     return type_name(kind.tensor_type.elem_type) if kind.HasField("tensor_type") else "?"
 
 
-# ----------------------------------------------------------------------------------------------
-
 LARGEST = 5  # activations that are listed
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node.
+    """A node."""
 
-    Attributes:
-        name, op: as messages name it.
-        output: name of its first output.
-        shape: of the first output; None if unknown.
-        dtype: of the first output; "" if unknown.
-        bytes: of all outputs.
-        flops: None if unknown; 0 for what is known while compiling.
-        constant: whether it is computed while compiling.
-    """
-
-    name: str
+    name: str  # name, op: as messages name it
     op: str
-    output: str
-    shape: tuple[int, ...] | None
-    dtype: str
-    bytes: int
-    flops: int | None
-    constant: bool
+    output: str  # name of its first output
+    shape: tuple[int, ...] | None  # of the first output; None if unknown
+    dtype: str  # of the first output; "" if unknown
+    bytes: int  # of all outputs
+    flops: int | None  # None if unknown; 0 for what is known while compiling
+    constant: bool  # whether it is computed while compiling
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An input or output.
+    """An input or output."""
 
-    Attributes:
-        name: of the value.
-        dtype: ONNX's name of the element type.
-        shape: as declared: sizes, and names of symbolic dimensions ("" for one without a name).
-        bound: the sizes it is compiled with; None if unknown.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    bound: tuple[int, ...] | None
+    name: str  # of the value
+    dtype: str  # ONNX's name of the element type
+    shape: tuple[int | str, ...]  # sizes, and names ("" if none) of symbolic dimensions
+    bound: tuple[int, ...] | None  # the sizes it is compiled with; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """The contents of a model.
+    """The contents of a model."""
 
-    Attributes:
-        nodes: in the order of the file; of bodies and functions, only the nodes that call them.
-        operators: nodes by operator, those of bodies and functions included.
-        inputs, outputs: as declared and as bound.
-        parameters: elements of all initializers.
-        weight_bytes: of all initializers.
-        element_types: bytes of initializers by element type.
-        opsets: version by domain ("ai.onnx" is the default one).
-        problems: why it cannot be compiled; empty if it can, as far as importing tells.
-        unchecked: nodes that could not be looked at because of the problems.
-        notes: what was changed in reading the file, and assumed about symbolic dimensions.
-        output_slices: name -> (start, stop); {} if there are none or they are unusable.
-    """
-
-    nodes: tuple[NodeFacts, ...]
-    operators: Counter[str]
-    inputs: tuple[Declared, ...]
+    nodes: tuple[NodeFacts, ...]  # in the file's order; bodies and functions are their calls
+    operators: Counter[str]  # nodes by operator, those of bodies and functions included
+    inputs: tuple[Declared, ...]  # inputs, outputs: as declared and as bound
     outputs: tuple[Declared, ...]
-    parameters: int
-    weight_bytes: int
-    element_types: dict[str, int]
-    opsets: dict[str, int]
-    problems: tuple[Problem, ...]
-    unchecked: int
-    notes: tuple[str, ...]
-    output_slices: dict[str, tuple[int, int]]
+    parameters: int  # elements of all initializers
+    weight_bytes: int  # of all initializers
+    element_types: dict[str, int]  # bytes of initializers by element type
+    opsets: dict[str, int]  # version by domain ("ai.onnx" is the default one)
+    problems: tuple[Problem, ...]  # why it cannot be compiled, as far as importing tells
+    unchecked: int  # nodes that could not be looked at because of the problems
+    notes: tuple[str, ...]  # changes in reading, and assumptions about symbolic dimensions
+    output_slices: dict[str, tuple[int, int]]  # name -> (start, stop); {} if there are none
 
     @property
     def flops(self) -> int:
@@ -293,11 +231,7 @@ class ModelReport:
 
 
 def report(model: OnnxModel, bind: Mapping[str, int] | None = None) -> ModelReport:
-    """Return what is in a model, with sizes of symbolic dimensions as for `import_model`.
-
-    Raises:
-        ModelError: a name in `bind` is none of a dimension.
-    """
+    """Return what is in a model; `bind` is as for `import_model`, and raises ModelError."""
     found = probe(model, bind)
     graph = model.proto.graph
     types: Counter[str] = Counter()

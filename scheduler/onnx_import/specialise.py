@@ -26,11 +26,7 @@ Array = NDArray[Any]
 
 
 def specialise(model: OnnxModel, values: Mapping[str, Array]) -> OnnxModel:
-    """Return a model that has the inputs named here no more; their values have the declared types.
-
-    Raises:
-        ModelError: there is no such input.
-    """
+    """Return a model without the named inputs (or ModelError); values have the declared types."""
     names = [value.name for value in model.inputs]
     unknown = sorted(set(values) - set(names))
     if unknown:
@@ -47,16 +43,10 @@ def specialise(model: OnnxModel, values: Mapping[str, Array]) -> OnnxModel:
 
 
 def parse_value(model: OnnxModel, name: str, numbers: list[str], bound: Mapping[str, int]) -> Array:
-    """Return the value of an input written as text.
+    """Return the value of an input written as text: one number for all elements, or all row by row.
 
-    Args:
-        model: whose input it is.
-        name: of the input.
-        numbers: one for all elements, or all elements row by row.
-        bound: sizes of symbolic dimensions, as for `import_model`.
-
-    Raises:
-        ModelError: there is no such input, or the numbers do not fit its type or shape.
+    `bound` are sizes of symbolic dimensions, as for `import_model`. Raises ModelError if there is
+    no such input, or the numbers do not fit its type or shape.
     """
     where = f'{model.name}: input "{printable(name)}"'
     found = [value for value in model.inputs if value.name == name]
@@ -98,16 +88,10 @@ def _size(
 
 
 def with_outputs(model: OnnxModel, names: Sequence[str]) -> OnnxModel:
-    """Return a model that also gives the values of some nodes.
+    """Return a model that also gives the values of some nodes, named by message or value name.
 
-    What is between kernels otherwise is stored then, so other nodes may be fused than without.
-
-    Args:
-        model: as it was read.
-        names: of nodes, as messages name them, or of values.
-
-    Raises:
-        ModelError: no node and no value that a node computes has such a name.
+    These are stored then, so other nodes may be fused than without. Raises ModelError if no node
+    and no computed value has such a name.
     """
     nodes = [(node_label(node), [*filter(None, node.output)]) for node in model.proto.graph.node]
     values = {value for _, outputs in nodes for value in outputs}

@@ -16,31 +16,23 @@ from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.table import TRANSLATORS
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, node_label, one_line, qualified_op
 
-# ----------------------------------------------------------------------------------------------
 # Operators that are functions: defined in the model, or by ONNX itself, through other operators.
 #
 #     Gelu(x)   ->   the nodes of its body, with attributes put in and the function's own opset
 #
-# A model's own functions come first: they may replace an operator. ONNX's bodies serve the
-# operators that have no translator.
+# A model's own functions come first: they may replace an operator.
 
 Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The nodes of a function, ready for translation.
+    """The nodes of a function, ready for translation."""
 
-    Attributes:
-        inputs, outputs: names of the formal parameters.
-        nodes: with the attributes of the call put in.
-        opset: version of the default domain that they are written in.
-    """
-
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # inputs, outputs: names of the formal parameters
     outputs: tuple[str, ...]
-    nodes: tuple[onnx.NodeProto, ...]
-    opset: int
+    nodes: tuple[onnx.NodeProto, ...]  # with the attributes of the call put in
+    opset: int  # version of the default domain that they are written in
 
 
 def local_functions(model: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
@@ -64,15 +56,9 @@ def has_schema_body(op_type: str, opset: int) -> bool:
 
 
 def schema_body(node: onnx.NodeProto, opset: int, types: Sequence[TypeProto]) -> onnx.FunctionProto:
-    """Return ONNX's own definition of an operator through others.
+    """Return ONNX's own definition of an operator of the default domain through others.
 
-    Args:
-        node: of the default domain, of an operator that has one.
-        opset: version of it.
-        types: of the node's inputs, an empty one for what is left out.
-
-    Raises:
-        ModelError: the definition does not exist for these types.
+    A left-out input has an empty type. Raises ModelError if these types have no definition.
     """
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
     function = onnx.FunctionProto()
@@ -101,10 +87,7 @@ def _version(versions: Sequence[int], opset: int) -> int:
 
 
 def instantiate(function: onnx.FunctionProto, node: onnx.NodeProto, opset: int) -> Body:
-    """Return the body of a function as one call of it (a node) needs it.
-
-    The caller's opset is for functions that do not say theirs.
-    """
+    """Return a function's body for one call; it may say its opset, else it has the caller's."""
     given = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.attribute}
     versions = [o.version for o in function.opset_import if o.domain in DEFAULT_DOMAINS]
     return Body(
@@ -144,8 +127,6 @@ def _refers(node: onnx.NodeProto) -> bool:
     return any(a.ref_attr_name or a.HasField("g") or a.graphs for a in node.attribute)
 
 
-# ----------------------------------------------------------------------------------------------
-
 __all__ = ["check_supported", "node_label", "qualified_op", "unsupported_nodes"]
 
 # Always evaluated while importing: the result does not depend on the values of their inputs.
@@ -170,9 +151,9 @@ MISSPELLING = 0.85
 def unsupported_nodes(model: OnnxModel, known: Collection[str] = ()) -> list[onnx.NodeProto]:
     """Return every node that can neither be translated nor evaluated while importing.
 
-    A node without a translator is fine where all its inputs are known (`known` names inputs of the
-    model that are), as onnx's reference evaluator computes it, and where the model or ONNX defines
-    it through other operators. Nodes of graphs inside nodes are looked at too.
+    A node without a translator is fine if all its inputs are known (`known` names inputs of the
+    model that are), or the model or ONNX defines it through other operators. Nodes of graphs inside
+    nodes are looked at too.
     """
     search = _Search(model.opset, local_functions(model.proto))
     search.graph(model.proto.graph.node, {*model.constants, *known})
@@ -223,12 +204,7 @@ class _Search:
 
 
 def check_supported(*models: OnnxModel, known: Collection[str] = ()) -> None:
-    """Refuse models with nodes that cannot be translated; `known` names inputs of known values.
-
-    Raises:
-        UnsupportedOpError: names every such operator of every model, its nodes and what comes
-            nearest.
-    """
+    """Refuse models by an UnsupportedOpError with all untranslatable nodes; `known` are inputs."""
     found = [text for model in models if (text := _unsupported_text(model, known))]
     if found:
         raise UnsupportedOpError(f"{'; '.join(found)}; replace them and export again")
@@ -261,8 +237,8 @@ def _names(names: Iterable[str]) -> str:
 def nearest_form(op: str) -> str:
     """Return what to write in place of an operator (as `qualified_op` names it), "" if unknown.
 
-    An operator of another domain may do anything, so only its full name tells what is meant; one of
-    ONNX does something else than those that sound alike. What ONNX does not have is a misspelling.
+    An operator of another domain is known by its full name only. What ONNX does not have is a
+    misspelling.
     """
     _, colon, op_type = op.rpartition(":")
     if colon:

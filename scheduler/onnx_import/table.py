@@ -1,8 +1,4 @@
-"""The table of supported operators: ONNX op type -> translator, sorted by theme.
-
-A translator gets a NodeContext and returns the node's outputs (one value, or a list of them). It
-reads the opset from the context where the operator's definition changed.
-"""
+"""The table of supported operators: ONNX op type -> translator, sorted by theme."""
 
 from __future__ import annotations
 

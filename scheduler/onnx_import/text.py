@@ -15,8 +15,8 @@ def one_line(error: Exception, limit: int = 200) -> str:
 def printable(text: str | bytes, limit: int = 60) -> str:
     """Return text from a model without control characters, of bounded length.
 
-    protobuf gives text that is not UTF-8 as bytes. What is too long loses its middle: names of
-    nodes are paths, which differ at their ends.
+    protobuf gives text that is not UTF-8 as bytes. Long text loses its middle: paths of nodes
+    differ at their ends.
     """
     known = text if isinstance(text, str) else text.decode(errors="replace")
     if len(known) <= limit and known.isprintable():

@@ -1,8 +1,7 @@
 """The translation of ONNX nodes to Tensors, graphs inside nodes and functions included.
 
-Values known while importing (weights, shapes and everything computed from them) stay arrays and are
-computed here; only what depends on the inputs becomes a graph. A name belongs to the graph that
-defines it: bodies of If, Loop and Scan see the names around them, bodies of functions do not.
+Values known while importing stay arrays and are computed here; only what depends on the inputs
+becomes a graph. Bodies of If, Loop and Scan see the names around them, bodies of functions do not.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ from scheduler.tensor.tensor import Tensor
 
 Values = MutableMapping[str, AnyValue]
 
-# What a translator runs into on inputs of the wrong rank or attributes of the wrong type. Any other
-# exception has its reason in the translator.
+# Inputs of the wrong rank or attributes of the wrong type raise these in a translator; any other
+# exception is the translator's defect.
 _MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RuntimeError)
 # Loops and functions multiply nodes: 32 levels of them, or this many nodes, are no model.
 MAX_DEPTH = 32
@@ -65,27 +64,17 @@ MAX_LABEL = 90  # characters, as MAX_REASON
 
 @dataclass(slots=True)
 class Translation:
-    """The state that the whole import of one model shares.
+    """The state that the whole import of one model shares."""
 
-    Attributes:
-        model: its name, for messages.
-        functions: the model's own.
-        types: ONNX element types by value name, where some are carried.
-        origins: names of the nodes made so far.
-        weights: constants already turned into Tensors.
-        nodes: translated so far.
-        folded: elements computed so far for values that are known.
-        initializers: arrays of the graphs inside nodes, by the graph's identity. The graphs are
-            kept, so that no other one gets their identities.
-    """
-
-    model: str
-    functions: Mapping[Key, onnx.FunctionProto]
-    types: Mapping[str, int]
-    origins: Origins
-    weights: WeightCache = field(default_factory=WeightCache)
-    nodes: int = 0
-    folded: int = 0
+    model: str  # its name, for messages
+    functions: Mapping[Key, onnx.FunctionProto]  # the model's own
+    types: Mapping[str, int]  # ONNX element types by value name, where some are carried
+    origins: Origins  # names of the nodes made so far
+    weights: WeightCache = field(default_factory=WeightCache)  # constants as Tensors
+    nodes: int = 0  # translated so far
+    folded: int = 0  # elements computed so far for values that are known
+    # Arrays of the graphs inside nodes, by the graph's identity. The graphs are kept, so that no
+    # other one gets their identities.
     initializers: dict[int, tuple[onnx.GraphProto, dict[str, Array]]] = field(default_factory=dict)
 
     def arrays(self, graph: onnx.GraphProto) -> dict[str, Array]:
@@ -112,22 +101,14 @@ class Scope:
     path: str = ""
 
     def translate(self, nodes: Sequence[onnx.NodeProto]) -> None:
-        """Translate nodes; their outputs become values of this scope.
-
-        Raises:
-            ModelError: a node cannot be translated; names it.
-        """
+        """Translate nodes to values of this scope; a ModelError names one that cannot be."""
         for node in nodes:
             results = self._node(node)
-            # Trailing optional outputs may be left out on either side; "" is read by nobody.
+            # Trailing optional outputs may be left out on either side.
             self.values.update(zip(node.output, results, strict=False))
 
     def output(self, name: str) -> AnyValue:
-        """Return the value of a graph's or a function's output.
-
-        Raises:
-            ModelError: no node computes it.
-        """
+        """Return a graph's or a function's output; raise ModelError if no node computes it."""
         if name not in self.values:
             raise ModelError(
                 f'{self.shared.model}: output "{printable(name)}" is computed by no node'

@@ -1,9 +1,8 @@
 """The arithmetic work of a node, from the shapes it reads and writes.
 
-A multiplication and the addition of its product count as two. Elementwise functions count one for
-each element of the result, whatever they are; what only moves elements counts nothing. These are
-the counts of the operator as it is written: fusing, folding and fast algorithms do not change them.
-Formulas: definitions in the ONNX operator documentation.
+A multiplication and the addition of its product count as two, elementwise functions one for each
+element of the result, movement nothing. Fusing, folding and fast algorithms do not change these
+counts.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ PER_ELEMENT: Mapping[str, int] = {
 
 
 def flops(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int | None:
-    """Return the operations of a node, None where shapes do not tell; None is an unknown shape.
+    """Return the operations of a node, None where shapes (None if unknown) do not tell.
 
     Operators of other domains are counted by name as if they were of the default one.
     """

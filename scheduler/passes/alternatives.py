@@ -1,10 +1,7 @@
 """The pass keeps, of each value with alternatives, the form that suits the device.
 
-    alternatives(sorted_places(keys), count_before(keys))   ->   sorted_places(keys)     on a CPU
-                                                            ->   count_before(keys)      on a GPU
-
-A hand-written kernel of an ONNX operator is a loop for one strong core; a device that runs
-neighbouring work-items in lock step has thousands of weak ones and computes the ordinary graph.
+alternatives(sorted_places(keys), count_before(keys))   ->   sorted_places(keys)     on a CPU
+                                                        ->   count_before(keys)      on a GPU
 """
 
 from __future__ import annotations
@@ -17,10 +14,5 @@ from scheduler.ir.rewrite import SERIAL, SIMT, keep_form
 
 
 def expand_alternatives(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
-    """Return old node -> new node without ALTERNATIVES.
-
-    Args:
-        roots: of the graph.
-        spec: the device that it will run on.
-    """
+    """Return old node -> new node without ALTERNATIVES."""
     return keep_form(roots, SIMT if spec.is_simt else SERIAL)

@@ -3,10 +3,6 @@
 relu(x @ w0 + b0)                               w = stack(w0, w1), b = stack(b0, b1)
 relu(x @ w1 + b1)     ->     y = relu(expand(x) @ w + b)
                              y[0], y[1]
-
-Starts at sums of products of one tensor with weights of one shape, then grows upwards as long as
-every member goes on in the same way. For small branches, which cost a launch more than they
-compute. Each sum keeps its order: results stay the same.
 """
 
 from __future__ import annotations
@@ -27,7 +23,6 @@ MAX_MEMBERS = 64  # branches
 MAX_OUTPUTS = 16384  # elements of one member's result
 MAX_FLOPS = 4_000_000  # of one member's sum
 
-# What may be between a weight and what reads it; halves are widened there.
 _VIEWS = MOVES | {Op.CAST}
 
 # Of each member what is batched, from its product upwards.
@@ -35,10 +30,7 @@ _Paths = list[list[Node]]
 
 
 def batch_branches(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with small parallel branches computed as one.
-
-    The steps inside a branch become steps of the batch, of one more axis.
-    """
+    """Return old node -> new node with small parallel branches computed as one."""
     new = unchanged(toposort(roots))
     # What was batched may make a batch of its own possible, and groups may have to wait for others.
     while (replaced := _one_round([new[r] for r in roots])) is not None:
@@ -50,11 +42,9 @@ def _one_round(roots: Sequence[Node]) -> dict[Node, Node] | None:
     """Batch all groups that have nothing to do with one taken before; None if there are none."""
     order = toposort(roots)
     candidates = [n for n in order if n.op is Op.REDUCE and n.src[0].op is Op.MUL and _is_small(n)]
-    # Groups of one are no batch, so fewer than two candidates end the rounds.
     if len(candidates) < 2:
         return None
     graph = Readers.of(order, roots)
-    # Members of a group read the same data with weights of one shape.
     groups: dict[Hashable, list[Node]] = {}
     for node in candidates:
         if (key := _start_key(node, graph)) is not None:
@@ -64,8 +54,8 @@ def _one_round(roots: Sequence[Node]) -> dict[Node, Node] | None:
     for members in groups.values():
         if len(members) > 1:
             paths = _grow(members[:MAX_MEMBERS], graph)
-            # A group that touches one of this round would be built from nodes that no longer exist:
-            # it waits for the next round.
+            # It would be built from nodes of this round that no longer exist, so it waits for the
+            # next.
             if paths is not None and _is_apart(paths, taken, graph):
                 found.append(paths)
                 taken.update(node for path in paths for node in path)
@@ -73,10 +63,7 @@ def _one_round(roots: Sequence[Node]) -> dict[Node, Node] | None:
 
 
 def _is_apart(paths: _Paths, taken: Collection[Node], graph: Readers) -> bool:
-    """Whether neither the paths nor their readers are part of another group.
-
-    A path ends where it has several readers, and a batch reads for all its members at once.
-    """
+    """Whether no path or reader of one, which a batch reads too, is in another group."""
     nodes = [node for path in paths for node in path]
     readers = (user for node in nodes for user in graph.users[node])
     return not any(node in taken for node in (*nodes, *readers))
@@ -106,8 +93,7 @@ def _start_key(node: Node, graph: Readers) -> Hashable | None:
     """Return what sums of products of the same data have in common; None for other sums."""
     product = node.src[0]
     weights = [_weight_key(s) is not None for s in product.src]
-    # The product is computed inside the sum's kernel. With other readers it would be stored, and is
-    # not part of the branch alone.
+    # With other readers the product would be stored: it is not part of the branch alone.
     if graph.only_user(product) is None or weights[0] is weights[1]:
         return None
     return (node.arg, tuple(_operand_key(s) for s in product.src))
@@ -117,8 +103,7 @@ def _step_key(node: Node, graph: Readers) -> Hashable | None:
     """Return how a branch goes on above `node`, None if it ends there."""
     user = graph.only_user(node)
     if user is None or user.src.count(node) > 1:
-        # A node that is used twice, as in x * x, would need the batch at two operands; that is not
-        # followed.
+        # The batch would stand at two operands of x * x; that is not followed.
         return None
     if user.op is Op.REDUCE:
         small = user.src[0].op is Op.MUL and _is_small(user)
@@ -133,11 +118,7 @@ def _step_key(node: Node, graph: Readers) -> Hashable | None:
 
 
 def _grow(members: list[Node], graph: Readers) -> _Paths | None:
-    """Return the path of each member that is batched, from its product upwards.
-
-    Where members go on in different ways, the most frequent way is followed if arithmetic is at
-    stake (a member without bias is left out); a difference in movement ends all branches.
-    """
+    """Return the batched path of each member: upwards along the most frequent arithmetic."""
     paths = [[m.src[0], m] for m in members]
     while True:
         ways: dict[Hashable, list[list[Node]]] = {}
@@ -145,7 +126,6 @@ def _grow(members: list[Node], graph: Readers) -> _Paths | None:
             ways.setdefault(_step_key(path[-1], graph), []).append(path)
         if len(ways) > 1 and any(_is_arithmetic(key) for key in ways):
             paths = max(ways.values(), key=len)
-            # A single path left over is no batch, whatever it computes.
             if len(paths) == 1:
                 return None
             continue
@@ -181,7 +161,6 @@ def _replace(order: Sequence[Node], groups: Sequence[_Paths]) -> dict[Node, Node
     for node in order:
         if node in ends:
             group, member = ends[node]
-            # What all members share is known by now: it comes before the first end.
             if group not in batched:
                 batched[group] = _batched(groups[group], new)
             new[node] = _member(node, batched[group][-1], member)
@@ -210,7 +189,6 @@ def _batched(paths: _Paths, new: dict[Node, Node]) -> list[Node]:
             # The step before is batched already; its members are different nodes of the same place.
             if values and operands[0] is below:
                 src.append(values[-1])
-            # Equal weights are not stacked: one copy serves all members through an expansion.
             elif _weight_key(operands[0]) is not None and len(set(operands)) > 1:
                 src.append(_stack(operands))
             else:

@@ -4,16 +4,9 @@
     sum(a * b, axes)     ->   sum(fused a * b, axes in order, parts) + 0.0
     max(x, axes)         ->   max(x, axes) + 0.0
 
-Asked for by `--numerics strict`; what order and parts mean is said in `scheduler.ir.ordered`. They
-follow from the graph alone, never from a device:
-
-- short axes are loops outside of long ones: the taps of a convolution outside of its channels;
-- a sum has 16 parts where its terms lie one after the other in memory and each result has its own
-  (means and sums of rows, scores of a small attention); a product with weights, and any other that
-  lanes over results serve, is one chain. So is one of many results, of which a factor is packed.
-
-Adding 0.0 changes a sum only if it is -0.0. Whether it is would depend on whether terms that are
-known to be 0 were added or left out; and which of two zeros is the larger one is not said.
+`scheduler.ir.ordered` defines orders and parts. They follow from the graph alone, never from a
+device. Adding 0.0 changes only -0.0, which would depend on whether terms known to be 0 are added,
+and on which of two zeros a maximum returns.
 """
 
 from __future__ import annotations
@@ -34,12 +27,11 @@ from scheduler.ir.ordered import FUSED, PARTS
 from scheduler.ir.ranges import Index, source_index
 from scheduler.ir.rewrite import unchanged, with_sources
 
-# Axes up to this size are those of windows, as far as an order of loops is concerned.
+# Axes up to this size count as those of windows.
 SHORT: Final = 7
 # Results along an axis of a weight, from which on lanes run over results.
 LEAST_RESULTS: Final = 4
-# Products of two values that are worth packing one of them: all of them, at least, and each sum, at
-# most (`loops/pack_values.py` has such limits for a device).
+# Both factors' values: from this many products, and up to this long a sum, one is worth packing.
 MANY_PRODUCTS: Final = 1 << 20
 LONG_SUM: Final = 128
 

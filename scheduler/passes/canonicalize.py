@@ -11,10 +11,7 @@ shrink(pad(x)) of padding only              ->  the fill value
 shrink(cat(x, y)) within x                  ->  shrink(x)
 cat(x[s:], x[:s])                           ->  shrink(x behind itself): one source, read once
 
-With rules on tensors of one value (`splat`), operands that cancel (`cancel`) and gathers of known
-rows (`known_gather`). All rules are exact in floating point but those of two lists: closed sums
-(`splat.SUM_RULES`), and what
-FLOAT_UNSAFE asks for.
+All rules are exact in floating point except closed sums (`splat.SUM_RULES`) and FLOAT_RULES.
 """
 
 from __future__ import annotations
@@ -38,7 +35,6 @@ from scheduler.passes import splat
 from scheduler.passes.splat import value_of
 from scheduler.passes.splat import value_of as _scalar
 
-# ----------------------------------------------------------------------------------------------
 # Rules that cancel operands: always for integers, for floats only if the caller asks for it.
 #
 # x * 0            ->  0        floats: NaN and infinity times 0 are NaN
@@ -105,7 +101,7 @@ FLOAT_RULES = (
     Rule("half power", (Op.WHERE,), _half_power),
 )
 
-# --- The rule turns a gather with known, evenly spaced indices into a slice -------------------
+# A gather with known, evenly spaced indices is a slice.
 #
 # gather(x, [3, 4, 5])       ->  shrink(x, 3:6)
 # gather(x, [-1])            ->  shrink(x, last)
@@ -133,7 +129,6 @@ def _run(node: Node) -> Node | None:
     if rows is None or rows.size == 0 or rows.min() < -size or rows.max() >= size:
         return None
     rows = np.where(rows < 0, rows + size, rows)
-    # One step between all rows, of any sign, or none: then it is one row repeated.
     steps = np.unique(np.diff(rows))
     if steps.size > 1:
         return None
@@ -151,8 +146,6 @@ def _run(node: Node) -> Node | None:
 
 
 GATHER_RULES = (Rule("gather of a run", (Op.GATHER,), _run),)
-
-# ----------------------------------------------------------------------------------------------
 
 
 def _is_zero(value: float | int | bool | None, dtype: dt.DType, *, negative: bool) -> bool:
@@ -336,10 +329,5 @@ _UNSAFE = (*_SAFE, *FLOAT_RULES)
 
 
 def canonicalize(roots: Sequence[Node], *, float_unsafe: bool = False) -> dict[Node, Node]:
-    """Return old node -> new node with all rules applied.
-
-    Args:
-        roots: of the graph.
-        float_unsafe: floats may cancel as real numbers do, see `Flags`.
-    """
+    """Return old node -> new node with all rules applied; for `float_unsafe` see `Flags`."""
     return Rewriter(_UNSAFE if float_unsafe else _SAFE)(roots)

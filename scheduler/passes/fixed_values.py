@@ -1,10 +1,7 @@
 """The pass fixes values that processors are free to choose: the bits of NaN, casts of what is none.
 
-    output x, state x, bits of x     ->   x != x ? NaN : x
-    cast(x, int)                     ->   cast(x != x ? 0 : min(max(x, smallest), largest), int)
-
-Asked for by `--numerics strict`. A processor says which NaN an operation gives, and which of two
-operands' it passes on; and what becomes of a float that no number of an integer type is near.
+output x, state x, bits of x     ->   x != x ? NaN : x
+cast(x, int)                     ->   cast(x != x ? 0 : min(max(x, smallest), largest), int)
 """
 
 from __future__ import annotations
@@ -28,11 +25,7 @@ _KEEPS = MOVEMENT | {Op.CONTIGUOUS, Op.GATHER}
 
 
 def fixed_values(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with fixed values.
-
-    Raises:
-        SchedulerError: a function of float64 has none.
-    """
+    """Return old node -> new node, or raise SchedulerError for a library function of float64."""
     order = toposort(roots)
     new = unchanged(order)
     for node in order:

@@ -1,10 +1,7 @@
 """The pass evaluates subgraphs of weights at compile time (constant folding).
 
-    conv(x, w * scale)          ->   conv(x, w')       w' = w * scale, computed once on the host
-    x + expand(reshape(b))      ->   x + expand(b')    the expansion stays an index: it is free
-
-Refuses: results larger than their inputs (an expansion is not stored), anything reading an input or
-a state.
+conv(x, w * scale)          ->   conv(x, w')       w' = w * scale, computed once on the host
+x + expand(reshape(b))      ->   x + expand(b')    the expansion stays an index: it is free
 """
 
 from __future__ import annotations
@@ -27,10 +24,7 @@ _NEVER = frozenset({Op.BUFFER, Op.ASSIGN, Op.CONTIGUOUS, Op.CUSTOM})
 
 
 def _is_free(node: Node) -> bool:
-    """Whether a node is worth nothing to fold by itself.
-
-    A weight of halves is widened where it is read: it would take twice the memory.
-    """
+    """Whether folding a node alone gains nothing; a widened fp16 weight takes twice the memory."""
     widens = node.op is Op.CAST and node.src[0].dtype is dt.float16 and node.dtype.is_float
     return (
         widens
@@ -60,10 +54,7 @@ def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _constants(order: Sequence[Node]) -> dict[Node, int]:
-    """Return the nodes that may be folded, or be part of what is.
-
-    With each the elements of the largest weight or iota below it.
-    """
+    """Return nodes that may be folded, with the elements of the largest weight or iota below."""
     found: dict[Node, int] = {}
     for node in order:
         if node.op is Op.CONST:

@@ -3,11 +3,9 @@
     q[2:5] = y              ->      q = where(inside, pad(y), q)       inside: true on rows 2 to 4
     q[ids] = y              ->      q = where(hit, take(y, which), q)  hit: a row that ids names
 
-Every element is computed from the same element of the buffer, so the write still works in place.
-
-Refuses what a kernel can do that stores the part alone: nothing else reads the old buffer, and rows
-that an index names all take the same value (of equal indices the last must win, and kernels have no
-order among rows). Rows outside the buffer are not written, as in numpy.
+Every element comes from the same element of the buffer, so the write still works in place. Refuses
+what a kernel can do that stores the part alone: nothing else reads the old buffer, and indexed rows
+all take the same value (kernels have no order among rows).
 """
 
 from __future__ import annotations
@@ -60,13 +58,9 @@ def value_after(assign: Node) -> Node:
 
 
 def merged(old: Node, region: Region, value: Node, index: Sequence[Node] = ()) -> Node:
-    """Return a whole value in which a region was replaced.
+    """Return a whole value in which a region was replaced by `value`, of the region's shape.
 
-    Args:
-        old: value before, any shape.
-        region: where the new values go.
-        value: of the shape of the region.
-        index: rows of the axis whose region is None: one node (m,), or nothing.
+    `index` is one node (m,) for the axis whose region is None, or nothing.
     """
     shape, inside = old.shape, spread(const(True, dt.bool_), value.shape)
     for axis, part in enumerate(region):
@@ -98,7 +92,7 @@ def _scattered(value: Node, index: Node, axis: int, size: int) -> tuple[Node, No
     last = reshaped(last, (size,))
     lifted = tuple(size if i == axis else 1 for i in range(len(value.shape)))
     shape: Shape = tuple(size if i == axis else s for i, s in enumerate(value.shape))
-    # Greater or equal, as LT and EQ: the IR has no other comparison of order.
+    # The IR has no >= of its own.
     known = alu(Op.OR, alu(Op.LT, number(0, last), last), alu(Op.EQ, last, number(0, last)))
     hit = expanded(reshaped(known, lifted), shape)
     if value.op is Op.EXPAND and value.src[0].shape[axis] == 1:  # all rows take the same value

@@ -4,9 +4,7 @@ sum over r of (r == i ? x[r] : 0)       ->   inside ? x[i] : 0        inside: 0 
 sum over r of (r == i ? 1 : 0) * x[r]   ->   the same: integers, and floats known to be finite
 any over r of (r == i)                  ->   inside
 
-The two sides differ by an affine value with a step, so at most one r matches. In a float product
-the rows that are not chosen count as 0 only if none is infinite or NaN: others are left, unless
-FLOAT_UNSAFE says so.
+The two sides differ by an affine value with a step, so at most one r matches.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from scheduler.passes.splat import value_of
 MIN_ROWS = 3
 # Steps from a sum down to comparisons.
 MAX_STEPS = 32
-# Weights with more elements than this are not looked through for infinities.
+# Weights with more elements than this are not searched for infinities.
 MAX_FINITE = 1 << 26
 
 _REDUCERS = frozenset({Op.ADD, Op.MAX, Op.MIN})
@@ -43,12 +41,7 @@ _FINITE_OPS = frozenset({Op.NEG, Op.ABS, Op.MIN, Op.MAX, Op.WHERE, Op.SIN, Op.CO
 
 
 def one_hot(roots: Sequence[Node], *, float_unsafe: bool = False) -> dict[Node, Node]:
-    """Return root -> new root with sums over one chosen row as gathers.
-
-    Args:
-        roots: of the graph.
-        float_unsafe: 0 times a float is 0 whatever the float, see `Flags`.
-    """
+    """Return root -> new root with sums over one row as gathers; see `Flags.float_unsafe`."""
     order = toposort(roots)
     if not any(n.op in (Op.EQ, Op.NE) for n in order):
         return {r: r for r in roots}
@@ -65,7 +58,7 @@ def _choice(node: Node, readers: Readers, *, unsafe: bool) -> Node | None:
     op, axes = node.arg
     source = node.src[0]
     logical = node.dtype is dt.bool_
-    # MAX and MIN choose rows of booleans only: of numbers a maximum with zeros is no selection.
+    # A maximum with zeros is a selection of booleans only.
     if op not in _REDUCERS or (op is not Op.ADD and not logical) or not all(source.shape):
         return None
     if op is Op.MIN:  # all(r != i)  ->  not any(r == i)
@@ -93,14 +86,12 @@ def _choice(node: Node, readers: Readers, *, unsafe: bool) -> Node | None:
 def _without_axis(value: Node, axis: int, readers: Readers, *, unsafe: bool) -> Node | None:
     """Return the one element along an axis that may differ from 0, or 0; None if none is known."""
     ranges = ranges_of(value.shape)
-    # A value may hang on several comparisons; the first that can be solved for this axis is enough.
     for gate in _gates(value, index_of(ranges), unsafe=unsafe):
         rows = _rows(gate, value, ranges, axis)
         if rows is None:
             continue
         chosen = pick(_assumed(gate), axis, rows.at, readers, in_range=True)
         if chosen is None:
-            # No test is needed where a row always matches.
             continue
         if rows.inside is None:
             return chosen
@@ -116,19 +107,12 @@ def _without_axis(value: Node, axis: int, readers: Readers, *, unsafe: bool) -> 
 
 @dataclass(frozen=True)
 class _Gate:
-    """A comparison without whose match a value is 0.
-
-    Attributes:
-        node: EQ, or NE.
-        index: where it is needed.
-        path: nodes from the value down to it, and which operand of each leads there.
-        equal: whether it is EQ.
-    """
+    """A comparison without whose match a value is 0."""
 
     node: Node
-    index: Index
-    path: tuple[tuple[Node, int], ...]
-    equal: bool
+    index: Index  # where it is needed
+    path: tuple[tuple[Node, int], ...]  # nodes down from the value, and operands on the way
+    equal: bool  # whether it is EQ
 
 
 def _gates(value: Node, index: Index, *, unsafe: bool) -> Iterator[_Gate]:
@@ -146,26 +130,17 @@ def _gates(value: Node, index: Index, *, unsafe: bool) -> Iterator[_Gate]:
         inner = gate.index
         if node.op in COMMUTING:
             inner, _ = source_index(node, gate.index)
-        # The stack is popped from its end, so the operands are pushed in reverse: first things
-        # first.
         for operand, equal in reversed(_deciding(node, equal=gate.equal, unsafe=unsafe)):
             path = (*gate.path, (node, operand))
             stack.append(_Gate(node.src[operand], inner, path, equal))
 
 
 def _deciding(node: Node, *, equal: bool, unsafe: bool) -> list[tuple[int, bool]]:
-    """Return the operands that can make a node 0 by themselves, each with what they must be.
-
-    Args:
-        node: where 0 is asked for, or, if not `equal`, where true is.
-        equal: whether a match is needed for it to be anything else.
-        unsafe: 0 times a float is 0 whatever the float.
-    """
+    """Return the operands that alone make a node 0 (true if not `equal`), and what each must be."""
     if node.op in COMMUTING:
         return [(0, equal)]
     if node.op is Op.NOT and node.dtype is dt.bool_:
         return [(0, not equal)]
-    # For false only OR helps: it is false only where both operands are.
     if not equal:
         return [(0, False), (1, False)] if node.op is Op.OR and node.dtype is dt.bool_ else []
     if node.op is Op.CAST:
@@ -210,8 +185,7 @@ def _is_finite(node: Node) -> bool:
             if not _finite_weight(current):
                 return False
         elif current.op is Op.CAST:
-            # Integers of one byte are the only ones that surely fit into a half, see
-            # `_finite_cast`.
+            # Only integers of one byte surely fit into a half, see `_finite_cast`.
             if not _finite_cast(current):
                 stack.append(current.src[0])
                 if current.dtype.itemsize < current.src[0].dtype.itemsize:
@@ -240,7 +214,6 @@ def _assumed(gate: _Gate) -> Node:
     """Return the value that hangs on a comparison as it is where that matches."""
     known = number(gate.equal, gate.node)
     for node, operand in reversed(gate.path):
-        # At the match the comparison has a known value, which folds the nodes above it, one by one.
         src = tuple(known if i == operand else s for i, s in enumerate(node.src))
         known = _simple(remake(node, src))
     return known
@@ -283,7 +256,6 @@ def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows 
         affine, other = b, gate.node.src[0]
     else:
         return None
-    # No step means that the comparison does not depend on this axis.
     step = ixs.coefficient(affine, ranges[axis])
     if not step or not is_plain(affine, ranges) or not _fits(affine):
         return None
@@ -342,11 +314,8 @@ def _first_rows(node: Node, shape: tuple[int, ...]) -> Node:
 def _solved(wanted: Node, affine: Ix, rest: Ix, along: tuple[Sequence[Atom], int, int]) -> _Rows:
     """Return r with affine(r) == wanted, and where there is one.
 
-    Args:
-        wanted: any number type, shape of the result.
-        affine: step * r + rest, bounded by what fits into int32.
-        rest: what does not depend on r.
-        along: all ranges, which of them is r, and how many rows there are.
+    `affine` is step * r + rest, bounded by int32; `along` are all ranges, which of them is r, and
+    the rows.
     """
     ranges, axis, size = along
     step = ixs.coefficient(affine, ranges[axis])

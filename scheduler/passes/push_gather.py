@@ -2,8 +2,6 @@
 
 gather(exp(x) * y, i)                ->   exp(gather(x, i)) * gather(y, i)
 gather(permute(x + expand(b)), i)    ->   gather(permute(x), i) + expand(b)
-
-No element is computed that was not computed before, and nothing is stored for the gather.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from scheduler.ir.sensitivity import COMMUTING
 
 # Read where they are, at any index.
 _FREE = frozenset({Op.BUFFER, Op.IOTA, Op.CONST, Op.CONTIGUOUS, Op.ASSIGN})
-# Arithmetic up to this cost is done again for the elements picked, though others need it too.
+# Arithmetic up to this cost is repeated for the picked elements, even if others need it too.
 CHEAP = 4
 # More operands than this are not followed: each of them would be gathered by itself.
 MAX_LEAVES = 8
@@ -51,8 +49,7 @@ def _push(node: Node, readers: Readers) -> Node | None:
         return None
     before, after = data.shape[:axis], data.shape[axis + 1 :]
     wide = (*before, *(1,) * count, data.shape[axis], *after)
-    # Data has an axis of size 1 for each axis of the index, and the index the other way round, so
-    # that both have one rank.
+    # The index gets axes of size 1 for the data's, and the other way round: both have one rank.
     rows = reshaped(index, (*(1,) * axis, *index.shape, *(1,) * (1 + len(after))))
     result = pick(_moved(data, Op.RESHAPE, wide), axis + count, rows, readers)
     return None if result is None else reshaped(result, node.shape)
@@ -60,7 +57,6 @@ def _push(node: Node, readers: Readers) -> Node | None:
 
 def _is_followed(node: Node, readers: Readers) -> bool:
     data, axis = node.src[0], node.arg
-    # Data that does not vary along the axis needs no index at all.
     if data.shape[axis] > 1 and not _varies(data, axis):
         return True  # any row will do
     _, core = peel(data, COMMUTING)
@@ -73,28 +69,19 @@ def _is_followed(node: Node, readers: Readers) -> bool:
 def pick(
     node: Node, axis: int, rows: Node, readers: Readers, *, in_range: bool = False
 ) -> Node | None:
-    """Return the elements of a tensor at a row along one axis, which may differ elsewhere.
+    """Return the elements of a node (shape S) at a row of an axis, which may differ elsewhere.
 
-    None if that would store what a sum over the tensor keeps inside its kernel: a reduction made
-    for each element once. It costs more than summing it up.
-
-    Args:
-        node: shape S.
-        axis: the axis that rows are counted along; it has size 1 in the result.
-        rows: integers, of the rank of S with size 1 at `axis`; its other axes are those of S, or 1
-            on one of the two sides. As for GATHER, negative ones count from the end, but only if
-            rows and S vary along different axes.
-        readers: of the nodes below, for the decision where to read.
-        in_range: rows are known to be from 0 to S[axis] - 1.
+    Returns None if that would store a reduction made for each element once, which a sum keeps in
+    its kernel. `rows` are integers, of the rank of S with size 1 at `axis`; other axes are those of
+    S, or 1 on one of the two sides. As for GATHER, negative ones count from the end, but only if
+    rows and S vary along different axes; with `in_range` they are from 0 to S[axis] - 1.
     """
     shape = tuple(max(a, b) for a, b in zip(_without(node.shape, axis), rows.shape, strict=True))
-    # An explicit stack, not recursion: deep chains of arithmetic would pass Python's limit.
+    # Recursion would pass Python's limit on deep chains.
     done: dict[Node, Node] = {}
     stack = [node]
     while stack:
         current = stack[-1]
-        # Nodes are reached on several ways and may be on the stack twice; the second time is
-        # skipped.
         if current in done:
             stack.pop()
             continue
@@ -108,7 +95,6 @@ def pick(
         parts = _parts(current) if _pays(current, axis, shape, readers) else None
         missing = [p for p in parts or () if p not in done]
         if missing:
-            # A node stays on the stack until its operands are done, then it is looked at again.
             stack.extend(missing)
             continue
         stack.pop()
@@ -152,7 +138,6 @@ def _without(shape: Shape, axis: int) -> Shape:
 
 def _moved(node: Node, op: Op, arg: Shape) -> Node:
     """Return a reshape or an expand, merged with one of its kind below."""
-    # Two reshapes in a row, or two expansions, are one: chains do not grow with each gather.
     if node.op is op:
         node = node.src[0]
     return node if node.shape == arg else like(node, op, (node,), arg)
@@ -199,8 +184,8 @@ def _parts(node: Node) -> list[Node] | None:
 def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
     """Whether operands are better gathered than the result of arithmetic on them.
 
-    Not if it is expensive and needed elsewhere too, if more elements are picked than there are, or
-    if operands would have to be stored in its place, unless they are stored anyway.
+    Expensive arithmetic with other readers, more picks than elements, and operands that would have
+    to be stored rule it out.
     """
     _, core = peel(node, COMMUTING)
     if core.op not in ELEMENTWISE or prod(shape) > prod(core.shape):
@@ -210,15 +195,13 @@ def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
     while stack:
         current = stack.pop()
         chain, core = peel(current, COMMUTING)
-        # Cores that were seen count once; those that do not vary are not gathered at all.
         if core in seen or not _varies(current, axis):
             continue
         seen.add(core)
         parts = _parts(current)
         if parts is None:
             leaves.add(core)
-            # A private computed leaf is fused into its only reader today; gathered it would have to
-            # be stored.
+            # A private computed leaf is fused into its only reader; gathered, it would be stored.
             if core.op not in _FREE and all(readers.is_private(n) for n in (core, *chain)):
                 return False
         elif core in readers.roots or not (_is_cheap(core) or readers.is_private(core)):
@@ -247,8 +230,6 @@ def _is_reduced_inside(node: Node, axis: int, readers: Readers) -> bool:
             continue
         seen.add(core)
         if core.op is Op.REDUCE:
-            # A reduction for each element is what a kernel makes inside its loops; storing it costs
-            # memory.
             if prod(current.shape[a] for a in varying_axes(current)) == size:
                 return True
         else:
@@ -266,7 +247,7 @@ def _gather(node: Node, axis: int, rows: Node) -> Node:
     data[b, r, c], rows[b]    ->    gather(data as [b * R + r, c], b * R + rows[b])
     """
     moving = varying_axes(node)
-    # Axes along which nothing varies are cut to size 1 first: the gather moves no repetitions.
+    # The gather moves no repetitions.
     for a in range(len(node.shape)):
         node = node if a in moving or a == axis else _first(node, a)
     # Picked axes become one axis in front, as GATHER knows a single axis of rows.
@@ -280,7 +261,6 @@ def _gather(node: Node, axis: int, rows: Node) -> Node:
     listed = [a for a, s in enumerate(at.shape) if s > 1]
     index = _moved(at, Op.RESHAPE, tuple(at.shape[a] for a in listed))
     found = like(node, Op.GATHER, (data, index), 0)
-    # Its axes are those listed, then the free ones: bring them in order, and add those of size 1.
     now = [*listed, *free]
     found = _permuted(found, [now.index(a) for a in sorted(now)])
     shape = tuple(

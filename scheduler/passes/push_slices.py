@@ -1,9 +1,6 @@
 """The pass moves slices towards the leaves, so that only what is read is computed.
 
-    shrink(gelu(x @ w + b), last row)     ->     gelu(shrink(x, last row) @ w + b)
-
-For each node that computes something, the smallest box that holds all elements its readers read;
-where that leaves out a quarter or more, the node is made anew for the box alone.
+shrink(gelu(x @ w + b), last row)     ->     gelu(shrink(x, last row) @ w + b)
 """
 
 from __future__ import annotations
@@ -18,11 +15,9 @@ from scheduler.ir.node import Node, const, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import remake
 
-# A node keeps its shape if more than this share of it is read: sizes that divide well are worth
-# more than a row less (an image of 128 rows of which 127 are read stays one of 128).
+# A node keeps its shape if more than this share is read: 128 rows divide well, 127 do not.
 KEEP_SHARE = 0.75
 
-# Never sliced: storage, and what is nothing to compute.
 FIXED = frozenset({Op.BUFFER, Op.CONST, Op.IOTA, Op.ASSIGN, Op.CUSTOM, Op.RESULT})
 
 
@@ -45,32 +40,20 @@ def push_slices(roots: Sequence[Node]) -> dict[Node, Node]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A graph without what is not read of it.
+    """A graph without what is not read of it."""
 
-    Attributes:
-        need: box of each node that computes something.
-        new: that box as a node.
-        moved: movement -> a box of it as a node.
-    """
-
-    need: dict[Node, Box]
-    new: dict[Node, Node] = field(default_factory=dict)
-    moved: dict[Node, Node] = field(default_factory=dict)
+    need: dict[Node, Box]  # box of each node that computes something
+    new: dict[Node, Node] = field(default_factory=dict)  # that box as a node
+    moved: dict[Node, Node] = field(default_factory=dict)  # movement -> a box of it as a node
 
 
 @dataclass(slots=True)
 class _Reads:
-    """What is read of a graph.
-
-    Attributes:
-        boxes: of each node that computes something.
-        moved: movements of which everything is read: what else is read of them adds nothing.
-        parts: whether anything is not read.
-    """
+    """What is read of a graph."""
 
     boxes: dict[Node, Box] = field(default_factory=dict)
-    moved: set[Node] = field(default_factory=set)
-    parts: bool = False
+    moved: set[Node] = field(default_factory=set)  # all of which is read already
+    parts: bool = False  # whether anything is not read
 
 
 def _needed(order: Sequence[Node], roots: Sequence[Node]) -> _Reads:
@@ -139,7 +122,7 @@ def _cat_boxes(node: Node, box: Box) -> list[Box | None]:
 def _part(node: Node, graph: _Cut) -> Node:
     """Return the box of a node that is needed."""
     if node.op is Op.WORDS:
-        # Words stand on stored bytes: they have what is stored of them, and readers cut the words.
+        # Words have what is stored of their bytes, and readers cut the words.
         graph.need[node] = (*graph.need[node.src[0]][:-1], (0, node.shape[-1]))
     box = graph.need[node]
     if box == whole(node.shape) and all(graph.new.get(s) is s for s in node.src):
@@ -168,7 +151,6 @@ def _view(node: Node, box: Box, graph: _Cut) -> Node:
         top, part = chain.pop()
         value = spread(const(top.arg[1], top.dtype), sizes(part))
     else:
-        # Movement that stays whole, over something that stays as it was, is kept as it is.
         if graph.new[node] is node:
             for i, (move, part) in enumerate(chain):
                 if part == whole(move.shape):

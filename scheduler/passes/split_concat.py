@@ -18,10 +18,10 @@ FEW_BUFFERS = 32
 
 
 def max_sources(limits: Limits) -> int:
-    """Return how many sources a concat has at most.
+    """Return how many sources a concat has at most: half of a kernel's buffers.
 
-    Half of a kernel's buffers: the others are for sources that read more than one. Where buffers
-    are few, concats in stages would cost more than storing such sources does.
+    The others are for sources that read more than one. Where buffers are few, all but one: stages
+    cost more than storing such sources.
     """
     buffers = limits.max_buffers
     return buffers // 2 if buffers > FEW_BUFFERS else buffers - 1
@@ -41,11 +41,6 @@ def _split(node: Node, most: int) -> Node | None:
 
 
 def split_concat(roots: Sequence[Node], limits: Limits) -> dict[Node, Node]:
-    """Return old node -> new node with wide concats split in stages.
-
-    Args:
-        roots: of the graph.
-        limits: of one kernel on the device.
-    """
+    """Return old node -> new node with wide concats split in stages."""
     split = partial(_split, most=max_sources(limits))
     return Rewriter((Rule("split cat", (Op.CAT,), split),))(roots)

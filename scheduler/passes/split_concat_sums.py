@@ -1,11 +1,7 @@
 """The pass sums over a concat part by part, so that the concat is never stored.
 
-sum(cat(a, b) * w)     ->     sum(a * w[:ka]) + sum(b * w[ka:])
+sum(cat(a, b) * w)     ->     sum(a * w[:ka]) + sum(b * w[ka:])      over the axis of the concat
 sum(cat(a, b))         ->     sum(a) + sum(b)
-
-where the sum runs over the axis of the concat. Applies to sums of products, hence to
-`cat(features, desire) @ w` and to convolutions of concatenated channels, where nothing else reads
-the concat.
 """
 
 from __future__ import annotations
@@ -19,28 +15,20 @@ from scheduler.ir.node import Node, Readers, alu, toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
-# A concat of more sources stays: each sum is a loop, and one long loop is faster than many short.
+# One long loop is faster than many short ones.
 MAX_SOURCES = 4
 
-# Ops between a concat and a sum that do not mix its sources: the padding and the windows of a
-# convolution too, if they are along other axes; and halves are widened.
+# These do not mix a concat's sources, if padding and windows are along other axes.
 _MOVES = (Op.EXPAND, Op.PAD, Op.PERMUTE, Op.RESHAPE, Op.WINDOW, Op.CAST)
 
 
 @dataclass(frozen=True, slots=True)
 class _Concat:
-    """A concat below an operand of a sum.
-
-    Attributes:
-        operand: which factor it is.
-        chain: movement from the operand down to the concat.
-        axes: the concat axis in the result of each of them.
-        concat: the CAT.
-    """
+    """A concat below an operand of a sum."""
 
     operand: int
-    chain: list[Node]
-    axes: list[int]
+    chain: list[Node]  # movement from the operand down to the concat
+    axes: list[int]  # the concat axis in the result of each of them
     concat: Node
 
     @property
@@ -90,11 +78,7 @@ def _find(node: Node, readers: Readers) -> _Concat | None:
 
 
 def _is_stored(source: Node) -> bool:
-    """Whether a source is in memory anyway: a buffer, or computed from sums.
-
-    Windows read each element several times. What only converts an input would be computed as often
-    if the concat did not store it.
-    """
+    """Whether a source is in memory anyway: a buffer, or computed from sums."""
     stack, seen = [source], {source}
     while stack:
         node = stack.pop()
@@ -145,7 +129,6 @@ def _split(node: Node, found: _Concat, new: dict[Node, Node]) -> Node:
         factors = list(_factors(node))
         if len(factors) == 2:
             other = new[factors[1 - found.operand]]
-            # The other factor is needed for this part of the summed axis only.
             bounds = [(0, s, 1) for s in other.shape]
             bounds[found.axis] = (at, at + size, 1)
             factors[1 - found.operand] = like(other, Op.SHRINK, (other,), tuple(bounds))

@@ -3,10 +3,8 @@
     sum(x (n,))                      ->   sum(contiguous(sum(reshape(x, (d, n/d)), 1)))
     max(x (r, c) / sum(x, 1), all)   ->   max(contiguous(max(x / sum(x, 1), 1)), 0)
 
-Applies where one result reduces THRESHOLD elements or more. What is reduced may itself depend on
-reductions of rows: then the first stage reduces the same rows, and one kernel can do both.
-Otherwise d is the largest divisor of a reduced axis up to MAX_PARTS (and at least MIN_PARTS;
-without one the reduction stays whole).
+If the reduced value depends on reductions of rows, the first stage reduces the same rows, and one
+kernel does both. Otherwise d is the largest divisor of a reduced axis from MIN_PARTS to MAX_PARTS.
 """
 
 from __future__ import annotations
@@ -19,8 +17,7 @@ from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import Rewriter, Rule
 
 THRESHOLD = 32768  # elements per result; tinygrad splits from the same number on
-# Parts of the first stage, chosen by hand: enough for the cores of a CPU or the groups of a GPU,
-# and few enough that the second stage is nothing beside it.
+# By hand: enough for a CPU's cores or a GPU's groups, few enough for a cheap second stage.
 MAX_PARTS = 256
 MIN_PARTS = 8
 # Nodes looked at below a long reduction.
@@ -56,10 +53,7 @@ def _split(node: Node) -> Node | None:
 
 
 def _row_axes(node: Node) -> tuple[int, ...]:
-    """Return the axes that a reduction inside of another one's source reduces; () if none does.
-
-    Only axes that the outer one reduces too, and that leave it a fair number of rows.
-    """
+    """Return the axes that an inner reduction shares with the outer one, if many rows are left."""
     axes: tuple[int, ...] = node.arg[1]
     shape = node.src[0].shape
     stack, seen = [node.src[0]], set[Node]()

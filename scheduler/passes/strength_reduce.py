@@ -6,10 +6,8 @@ pow(x, 2), pow(x, 0.5), ...            ->  x * x, sqrt(x) but for -0.0 and -infi
 1 / y                                  ->  recip(y)
 x * 0.5 * (1 + erf(x / sqrt 2))        ->  gelu(x)          float32, factors in any order
 
-A division costs a processor as much as 20 sums. Results may differ in the last place, so what is
-rounded, compared or cast to an integer later, or to a half, is left alone
-(`scheduler.ir.sensitivity`): there the last place can become a whole step. Exact forms are in
-`canonicalize`.
+Results may differ in the last place, so what decides something later is left alone
+(`scheduler.ir.sensitivity`). Exact forms are in `canonicalize`.
 """
 
 from __future__ import annotations
@@ -56,7 +54,6 @@ def strength_reduce(roots: Sequence[Node]) -> dict[Node, Node]:
 def _reduce(node: Node) -> Node:
     """Return the cheapest form of one node over sources that are in theirs."""
     found, better = node, _step(node)
-    # Each step makes a cheaper node, so this ends; a merged factor may allow the next merge.
     while better is not None:
         found, better = better, _step(better)
     return found
@@ -124,7 +121,6 @@ def _power(node: Node) -> Node | None:
     if abs(exponent) == 0.5:
         root = half_power(base)
         return root if exponent > 0 else alu(Op.RECIP, root)
-    # An exponent that is no integer has no form as a product.
     if exponent != int(exponent) or not -2 <= exponent <= _LARGEST_POWER:
         return None
     # pow(x, 0) is 1 for every x, NaN included, by IEEE 754 and OpenCL.
@@ -132,7 +128,7 @@ def _power(node: Node) -> Node | None:
         return number(1.0, node)
     result: Node | None = None
     square, n = base, abs(int(exponent))
-    # Square and multiply: each bit of the exponent squares once, so 8 takes three products.
+    # Each bit of the exponent squares once.
     while n:
         if n & 1:
             result = square if result is None else alu(Op.MUL, result, square)
@@ -166,7 +162,6 @@ def _gelu(node: Node) -> Node | None:
 def _scaled_times_gate(node: Node, a: Node, gate: Node) -> Node | None:
     """Return gelu(y * 2c) for (y * c) * (1 + erf(y * k)), if k is sqrt 2 times c."""
     scaled, half = _gate_argument(gate), _factor(a)
-    # Both must scale the same y, or the argument of erf would not be the factor's.
     if scaled is None or half is None or scaled[0] is not half[0]:
         return None
     if not _near(scaled[1] / (2 * half[1])):

@@ -3,15 +3,9 @@
     sum over (c, i, j) of x[n, c, h+i, w+j] * g[o, c, i, j]    ->    winograd(x, U)
     sum(x * g) + sum(y * f)                                    ->    winograd(x, y, U and W)
 
-A sum of products is recognised by the indices at which it reads, not by the movement that gave it
-its form: stride and dilation 1, one group, zeros around, constant weights, float32. The kernel is a
-custom kernel (`winograd_kernel`); channels are innermost on both sides. What it reads,
-and the end of the arithmetic that follows it (bias, activation, residual), is pinned in that order,
-so that all of it is computed where it is stored, and others read the same storage. What a caller
-sees is row-major: convolutions of inputs as they are, and those that end in an output, would need a
-copy, and stay.
-
-Only for CPUs: the kernel keeps a block of tiles in the cache of one core.
+A sum is recognised by its indices, not by its movement. The inputs and the end of the arithmetic
+behind it are pinned with channels innermost, for all readers. Inputs and outputs of the program are
+row-major and would need a copy, so their convolutions stay.
 """
 
 from __future__ import annotations
@@ -52,37 +46,27 @@ MAX_STEPS = 32
 # Elementwise nodes looked at behind a convolution.
 MAX_CHAIN = 24
 _STORED = (Op.BUFFER, Op.CONTIGUOUS)
-# Orders of the axes of an image: (N, C, H, W) to (N, H, W, C), and back.
 CHANNELS_LAST = (0, 2, 3, 1)
 CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 @dataclass(frozen=True)
 class _Convolution:
-    """A sum of products that is a convolution, or several of one result added up.
+    """A sum of products that is a convolution, or several of one result added up."""
 
-    Attributes:
-        inputs: (N, C, H, W) each.
-        weight: (outputs, depth, 3, 3), the inputs' channels one after the other.
-        shape: of the whole.
-    """
-
-    inputs: tuple[Node, ...]
-    weight: Array
+    inputs: tuple[Node, ...]  # (N, C, H, W) each
+    weight: Array  # (outputs, depth, 3, 3), the inputs' channels one after the other
     shape: Shape
 
 
 def winograd(roots: Sequence[Node], spec: DeviceSpec, worth: Worth = pays) -> dict[Node, Node]:
     """Return old node -> new node with those convolutions as Winograd's that are worth it.
 
-    Args:
-        roots: of the graph.
-        spec: of the device.
-        worth: says so by shape and device; asked only where the kernel exists. By default those
-            that are clearly faster.
+    `worth` is asked only where the kernel exists; by default it picks those that are clearly
+    faster.
     """
     order = toposort(roots)
-    # What it costs was measured with PoCL; other compilers may take minutes for such a kernel.
+    # Its costs were measured with PoCL; other compilers may take minutes for such a kernel.
     if spec.is_simt or spec.images is not None or not spec.host_clang:
         return unchanged(order)
     graph = _Graph(Readers.of(order, roots), {n: i for i, n in enumerate(order)})
@@ -91,15 +75,13 @@ def winograd(roots: Sequence[Node], spec: DeviceSpec, worth: Worth = pays) -> di
     found = {
         n: c
         for n, c in found.items()
-        # A convolution without an end writes an output, row-major; one that reads a BUFFER has its
-        # input row-major. Either would need a copy.
+        # Outputs and program inputs are row-major, and would need a copy.
         if ends[n] is not None and not any(i.op is Op.BUFFER for i in c.inputs)
         if worth(c.shape, spec)
     }
     if not found:
         return unchanged(order)
     pinned = {node for n, c in found.items() for node in (*c.inputs, ends[n])}
-    # Nodes come sources first, so `new` already holds what a node reads.
     new: dict[Node, Node] = {}
     for node in order:
         made = found.get(node)
@@ -127,7 +109,6 @@ def _find_all(order: Sequence[Node], graph: _Graph) -> dict[Node, _Convolution]:
             both = _added(found[node.src[0]], found[node.src[1]])
             alone = all(graph.readers.is_private(s) for s in node.src)
             if both is not None and alone and node.src[0] is not node.src[1]:
-                # The parts give way to the sum, so that no convolution is computed in two kernels.
                 for s in node.src:
                     del found[s]
                 found[node] = both
@@ -147,7 +128,6 @@ def _convolution(node: Node) -> _Convolution | None:
     product = node.src[0]
     if node.arg[0] is not Op.ADD or product.op is not Op.MUL:
         return None
-    # Exactly one factor is known: then its transform is computed on the host.
     known = [is_weight(peel(s, MOVES)[1]) for s in product.src]
     if known.count(True) != 1:
         return None
@@ -165,7 +145,6 @@ def _convolution(node: Node) -> _Convolution | None:
         width=image.shape[3],
         channels=(image.shape[1],),
         outputs=product.shape[axes.outputs],
-        # The index of a window at its first step is minus the zeros before the image.
         top=-index[2].const,
         left=-index[3].const,
         rows=product.shape[axes.down],
@@ -197,7 +176,7 @@ def _source(factor: Node, atoms: Sequence[Atom]) -> _Source | None:
             return None
         index, inside = source_index(factor, index)
         factor = factor.src[0]
-        # What was outside stays outside further down: the conditions add up through nested pads.
+        # Conditions add up through nested pads.
         for ix, low, high in inside:
             valid = ixs.conjoin(valid, ix, low, high)
     return None
@@ -224,7 +203,6 @@ def _axes(source: _Source, atoms: Sequence[Atom], reduced: tuple[int, ...]) -> _
     """Return the meaning of each axis, None if what is read are no windows of 3 x 3."""
     axis = {r: a for a, r in enumerate(atoms) if r.size > 1}
     shape = source.node.shape
-    # Where it is inside: along both axes of the image, nothing else; also if that is always so.
     bounds = [(source.index[a], 0, shape[a] - 1) for a in (2, 3)]
     if any(p not in bounds for p in source.valid):
         return None
@@ -272,8 +250,7 @@ def _depends(weight: Node, atoms: Sequence[Atom], axes: Sequence[int]) -> bool:
 def _weights(weight: Node, axes: _Axes) -> Array:
     """Return weights (outputs, channels, 3, 3)."""
     kept = (axes.outputs, *axes.weights)
-    # Along the axes that weights do not depend on all slices are the same, so the first one is
-    # taken.
+    # All slices along other axes are the same.
     bounds = tuple((0, s if a in kept else 1, 1) for a, s in enumerate(weight.shape))
     values = interp.evaluate([like(weight, Op.SHRINK, (weight,), bounds)])[0]
     rest = tuple(a for a in range(len(weight.shape)) if a not in kept)
@@ -293,18 +270,15 @@ class _Graph:
     def end_of(self, node: Node, made: _Convolution) -> Node | None:
         """Return the last node of the arithmetic behind a convolution through which all of it goes.
 
-        Where a value is used several times (x * sigmoid(x)) it goes on if the ways meet again.
-        None if the end is an output.
+        It goes on past x * sigmoid(x), where the ways meet again; None if the end is an output.
         """
         shape = made.shape.batch, made.shape.outputs, made.shape.rows, made.shape.columns
         inside: dict[Node, None] = {node: None}
         end: Node | None = None
-        # Each round adds the earliest reader, so that ways that part, as in x * sigmoid(x), are all
-        # inside when they meet.
+        # The earliest reader comes first, so that all ways are inside when they meet.
         for _ in range(MAX_CHAIN):
             leaving = [n for n in inside if n in self.readers.roots or self._ahead(n, inside)]
-            # One node that leaves means that all ways have met in it; another shape could not be
-            # pinned.
+            # One leaving node means that all ways have met; another shape could not be pinned.
             if len(leaving) == 1 and leaving[0].shape == shape:
                 end = leaving[0]
             ahead = [u for n in leaving for u in self._ahead(n, inside)]

@@ -3,12 +3,8 @@
     a tile of 2 x 2 results:  Y = A^T (sum over input channels of U * V) A,   16 products, not 36
     U = G g G^T, from the weights g, on the host         V = B^T d B, from 4 x 4 inputs d
 
-Formulas and matrices: Lavin, Gray, "Fast Algorithms for Convolutional Neural Networks", 2015,
-section 4.1. All factors are 0, 1 and 1/2, so little precision is lost.
-
-A work-item does a block of tiles for some output channels: V of the block into a private array, 16
-matrix products, and the way back. Neither V nor the products ever leave the core's own cache; as
-three kernels they would be four times the inputs and four times the results, through memory.
+Neither V nor the products leave the core's own cache. Formulas and matrices: Lavin, Gray, "Fast
+Algorithms for Convolutional Neural Networks", 2015, section 4.1.
 """
 
 from __future__ import annotations
@@ -25,8 +21,7 @@ from scheduler.device.spec import DEFAULT, DeviceSpec
 
 Array = NDArray[Any]
 
-# The matrices of F(2x2, 3x3) (Lavin, Gray 2015, "Fast Algorithms for Convolutional Neural
-# Networks"): weights, inputs and results are transformed by G g G^T, B^T d B and A^T m A.
+# Weights, inputs and results are transformed by G g G^T, B^T d B and A^T m A.
 G: Final = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 B_T: Final = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 A_T: Final = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
@@ -35,8 +30,7 @@ A_T: Final = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
 UNROLL: Final = 4
 # Accumulators of a register tile, by registers: the rest is for operands.
 ACCUMULATORS: Final = {32: 24, 16: 12}
-# Block sizes that are tried: vectors of output channels at most, rows of a register tile at least,
-# and tiles of a block at most. Chosen by hand: wider blocks leave the registers or the cache.
+# Limits of the blocks tried, chosen by hand: wider ones leave the registers or the cache.
 MAX_VECTORS: Final = 4
 LEAST_ROWS: Final = 2
 MAX_TILES: Final = 48
@@ -71,24 +65,16 @@ LEAST_SAVED: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A convolution with 3 x 3 weights, stride and dilation 1, channels innermost.
-
-    Attributes:
-        batch, height, width: of the inputs.
-        channels: of each input; their sum is what is summed over.
-        outputs: channels of the results.
-        top, left: rows and columns of zeros before the inputs.
-        rows, columns: of the results.
-    """
+    """A convolution with 3 x 3 weights, stride and dilation 1, channels innermost."""
 
     batch: int
     height: int
     width: int
-    channels: tuple[int, ...]
-    outputs: int
-    top: int
+    channels: tuple[int, ...]  # of each input; the sum runs over all of them
+    outputs: int  # channels of the results
+    top: int  # top, left: rows and columns of zeros before the inputs
     left: int
-    rows: int
+    rows: int  # rows, columns: of the results
     columns: int
 
     @property
@@ -115,20 +101,13 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How the work is cut.
+    """How the work is cut."""
 
-    Attributes:
-        lanes: of a vector of channels.
-        vectors, rows: of a register tile: output channels and tiles.
-        tiles: that a work-item does, a multiple of `rows`.
-        groups: parts of the output channels; a work-item does one.
-    """
-
-    lanes: int
-    vectors: int
+    lanes: int  # of a vector of channels
+    vectors: int  # vectors, rows: of a register tile: output channels and tiles
     rows: int
-    tiles: int
-    groups: int
+    tiles: int  # that a work-item does, a multiple of `rows`
+    groups: int  # parts of the output channels; a work-item does one
 
     def items(self, shape: Shape) -> int:
         """Return the number of work-items."""
@@ -149,29 +128,17 @@ def fits(shape: Shape, spec: DeviceSpec) -> bool:
 
 @lru_cache(maxsize=1024)
 def choose_blocks(shape: Shape, spec: DeviceSpec) -> Blocks:
-    """Return the cut that takes the fewest cycles by the model.
-
-    Args:
-        shape: for which `fits` holds.
-        spec: the device.
-    """
+    """Return the blocks that take the fewest cycles by the model, for a shape that `fits`."""
     # Ties go to larger register tiles: they load less for each multiply-add.
     return min(_cuts(shape, spec), key=lambda b: (_cycles(shape, b, spec), -b.vectors, -b.rows))
 
 
 def gain(shape: Shape, spec: DeviceSpec) -> float:
-    """Return cycles of the direct kernel over those of this one, by the model; 0 if few are saved.
-
-    Args:
-        shape: for which `fits` holds.
-        spec: the device.
-    """
+    """Return cycles of the direct kernel over this one's, by the model; 0 if few are saved."""
     depth = sum(shape.channels)
-    # A 3 x 3 window takes nine products for each pair of channels.
     products = 9 * depth * shape.outputs
     pixels = shape.batch * shape.rows * shape.columns
     part = DIRECT_PART if shape.outputs > spec.lanes else DIRECT_PART / LONE_VECTOR
-    # Two multiply-adds a cycle, of `lanes` each, is the peak that DIRECT_PART is a part of.
     direct = products * pixels / (2 * spec.lanes * part * spec.cores)
     here = _cycles(shape, choose_blocks(shape, spec), spec)
     return direct / here if (direct - here) * spec.cores >= LEAST_SAVED else 0.0
@@ -183,10 +150,7 @@ def pays(shape: Shape, spec: DeviceSpec) -> bool:
 
 
 def pays_as_a_rule(shape: Shape, spec: DeviceSpec) -> bool:
-    """Whether this is clearly faster on the first row of CPUs: one answer for all of them.
-
-    Narrower vectors divide channels that the wider ones of that row do.
-    """
+    """Whether this is clearly faster on the first row of CPUs: one answer for all of them."""
     return pays(shape, DEFAULT) and fits(shape, spec)
 
 
@@ -209,8 +173,7 @@ def _cuts(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
                 continue
             rows = min(_most_rows(shape, spec), ACCUMULATORS[spec.vector_registers] // v)
             for r in range(LEAST_ROWS, rows + 1):
-                # Tiles are multiples of the rows of a register tile; more than there are in all
-                # would only be padding.
+                # Padding beyond the last whole register tile gains nothing.
                 for tiles in range(r, max(r, min(MAX_TILES, most, shape.tiles + r - 1)) + 1, r):
                     yield Blocks(lanes, v, r, tiles, groups)
 
@@ -238,14 +201,8 @@ def _cycles(shape: Shape, blocks: Blocks, spec: DeviceSpec) -> float:
 
 
 def transformed(weight: Array, blocks: Blocks) -> Array:
-    """Return U as the kernel reads it: float32 (panels, 16, depth, channels of a panel).
-
-    Args:
-        weight: (outputs, depth, 3, 3).
-        blocks: how the work is cut.
-    """
+    """Return U, float32 (panels, 16, depth, channels of a panel), from (outputs, depth, 3, 3)."""
     outputs, depth = weight.shape[:2]
-    # The transform is made in float64, so that U is rounded once only.
     wide = np.einsum("ai,ocij,bj->aboc", G, weight.astype(np.float64), G)
     # The panel is outermost: an item walks its weights in the order in which they are stored.
     panel = blocks.vectors * blocks.lanes
@@ -285,12 +242,7 @@ class Reference:
 
 
 def kernel_source(shape: Shape, blocks: Blocks) -> str:
-    """Return the source of the custom kernel: in0, in1, ... the inputs, then U.
-
-    Args:
-        shape: what it computes.
-        blocks: how the work is cut.
-    """
+    """Return the source of the custom kernel: in0, in1, ... the inputs, then U."""
     depth = sum(shape.channels) // blocks.lanes
     lines = [*_head(shape, blocks, depth), *_forward(shape, blocks, depth)]
     lines += [*_products(shape, blocks, depth), *_back(shape, blocks), "  }", "}"]
@@ -345,7 +297,6 @@ def _forward(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
                     other = f"d{i}{j} = {zero}; if ({test}) d{i}{j} = {load};"
                     yield f"      d{i}{j} = {load};" if safe else f"      {other}"
         yield "    }"
-        # B^T d first, then the same combination of columns gives B^T d B.
         for j in range(4):
             terms = _combined([f"d{i}{j}" for i in range(4)])
             yield f"    const {vector} {', '.join(f'e{i}{j} = {t}' for i, t in enumerate(terms))};"

@@ -3,8 +3,7 @@
     EPILOGUE(acc, i);     ->     { const float epilogue_value = (acc); const int epilogue_at = (i);
                                    const float v1 = in2[epilogue_at % 64]; ...; out0[...] = v3; }
 
-The epilogue is rendered like the body of any other kernel, with one lane and one element. The text
-around it stays as it was written; `#line` gives it a name, so that a build log names the kernel.
+The text around stays as it was written; `#line` names the kernel in build logs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Emitter collects the text of one kernel, each statement in the outermost scope it can be in.
 
-A statement goes to the scope of the deepest loop variable it depends on, in front of the loop that
-is open there. Loop-invariant code motion and common subexpressions fall out of that and of one memo
-per scope.
+That is the scope of the deepest loop variable it depends on. Loop-invariant code motion and common
+subexpressions fall out of that and of one memo per scope.
 """
 
 from __future__ import annotations
@@ -69,8 +68,7 @@ class Emitter:
         """Add a statement to the scope at `depth` (default: innermost), before its open loop."""
         at = self.depth if depth is None else depth
         lines = self.scopes[at].lines
-        # The last line of an outer scope is the loop that is open: a statement for it goes before
-        # that.
+        # The last line of an outer scope is the open loop: a statement goes before it.
         if at < self.depth:
             lines.insert(len(lines) - 1, text)
         else:
@@ -97,8 +95,7 @@ class Emitter:
 
     def remember(self, key: Hashable, value: Val) -> None:
         """Remember a value for as long as its scope is open."""
-        # A value that was hoisted is remembered where its statement stands, and so outlives the
-        # loop.
+        # A hoisted value outlives the loop.
         self.scopes[value.depth].memo[key] = value
 
     @contextmanager
@@ -130,16 +127,11 @@ class Emitter:
         return max((self._depths[a] for a in ixs.leaves(ix)), default=0)
 
     def index(self, ix: Ix) -> str:
-        """Return the C expression of an index; divisions and remainders become variables.
-
-        Raises:
-            LoweringError: a step of it may be more than an int holds.
-        """
+        """Return the C expression of an index; raise LoweringError if a step exceeds int."""
         parts = []
         low = high = 0
         for atom, factor in ix.terms:
-            # Bounds are checked term by term, as C adds them: an intermediate sum may overflow,
-            # too.
+            # C adds term by term, so an intermediate sum may overflow, too.
             ends = (atom.lo * factor, atom.hi * factor)
             low, high = low + min(ends), high + max(ends)
             _check(max(abs(e) for e in (*ends, low, high)))
@@ -163,7 +155,7 @@ class Emitter:
         text = f"(int)((uint){text} {sign} {n}u)" if self.unsigned else f"{text} {sign} {n}"
         if shift and atom.kind == "div":
             text = f"{text} - {shift // n}"
-        # Quotients are variables, so that a division is paid once however many indices contain it.
+        # A division is paid once however many indices contain it.
         return self.define(atom, "int", text, vector=False, depth=self.depth_of(inner)).code
 
     def predicate(self, predicate: Predicate) -> tuple[str, int]:
@@ -173,13 +165,12 @@ class Emitter:
         for ix, low, high in predicate:
             depth = max(depth, self.depth_of(ix))
             text = self.index(ix)
-            # The range of the index proves one side of many tests, which then are left out.
+            # The range of the index proves one side of many tests.
             if ix.lo < low:
                 tests.append(f"({text} >= {low})")
             if ix.hi > high:
                 tests.append(f"({text} <= {high})")
-        # `&`, not `&&`: comparisons are cheap and free of side effects, while a short circuit is a
-        # branch.
+        # `&`, not `&&`: comparisons are free of side effects, and a short circuit is a branch.
         return " & ".join(tests) or "1", depth
 
     def text(self, level: int = 1) -> str:
@@ -188,7 +179,7 @@ class Emitter:
         stack: list[tuple[str | Scope, int]] = [
             (line, level) for line in reversed(self.scopes[0].lines)
         ]
-        # A stack in place of recursion: nests may be deeper than Python's limit allows.
+        # Nests may be deeper than Python's recursion limit.
         while stack:
             item, depth = stack.pop()
             if isinstance(item, str):
@@ -213,15 +204,10 @@ def _check(value: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One coordinate of the register tile.
+    """One coordinate of the register tile."""
 
-    Attributes:
-        mapping: value of each range, and of each run-time index met so far.
-        coordinates: (outer step, unroll coordinate) of each range, for packed weights.
-    """
-
-    mapping: dict[Atom, Ix]
-    coordinates: dict[Atom, tuple[Ix, Ix]]
+    mapping: dict[Atom, Ix]  # value of each range, and of each run-time index met so far
+    coordinates: dict[Atom, tuple[Ix, Ix]]  # (outer step, unroll coordinate) of each range
 
     def extended(self, other: Instance) -> Instance:
         """Return this instance with the ranges of another."""

@@ -2,8 +2,7 @@
 
     8 sums of 8 lanes   ->   4 vectors, each with 4 lanes of 2 sums   ->   2 of 4   ->   1 of 8
 
-One alone takes a step for each halving, however few lanes are left. Several share vectors that stay
-full: 7 steps instead of 24. Either way the same pairs are combined: the numbers are the same.
+Vectors stay full: 7 steps instead of 24. The same pairs are combined as for one sum alone.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from scheduler.ir.ops import Op
 from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter
 
-# Lanes of the part of a register (128 bits) within which most processors move them at no cost.
+# Within this part of a register (128 bits) most processors move lanes at no cost.
 PART = 4
 
 

@@ -114,7 +114,7 @@ def _texel(plan: ImagePlan, values: Values, load: Node, at: Texel, gates: Predic
     elif place.fill == 0:
         found = _read_texel(plan, values, load.src[0], x, y, gates)
     else:
-        # What is read outside is defined: the read needs no branch, its value is chosen after it.
+        # What is read outside is defined, so the read needs no branch.
         texel = _read_texel(plan, values, load.src[0], x, y)
         test = values.condition(gates)
         fill = cl.widen(cl.literal(place.fill, load.dtype), load.dtype, TEXEL)
@@ -162,8 +162,7 @@ def _read_texel(
 
         inside ? read(x, y) : 0     ->     read(x, inside ? y : -1)
 
-    Compilers make a branch of the former, and wait in it for what was read. Without a sampler
-    OpenCL says nothing of what is read outside: such a read must be known to be inside.
+    Compilers make a branch of the former. Without a sampler a read outside is undefined in OpenCL.
     """
     name = values.pointers.argument(source)
     key = ("texel", name, x, y, gates)

@@ -1,15 +1,12 @@
 """Emit the loops inside a step: reductions, and the filling of private arrays.
 
     acc = 0; for k in range(K): acc = fma(x[k], w[k], acc)
-
-Loop bounds are narrowed where a predicate says which steps contribute nothing, so that the padding
-of a convolution costs no work and no test:
-
     for ky in 0..2: acc += (0 <= y+ky-1 < H ? x[y+ky-1] : 0) * w[ky]
     ->  for ky in max(0, 1-y) .. min(3, H+1-y) - 1: acc += x[y+ky-1] * w[ky]
 
-What a reduction needs of another one inside it, and what does not change with its ranges, is
-emitted in front of its loops; the rest of them inside, for all coordinates of the tile at once.
+Predicates narrow loop bounds, so padding costs no work and no test. Inner reductions and invariants
+are emitted in front of a reduction's loops, the rest inside for all coordinates of the tile at
+once.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from scheduler.render.horizontal import combine_lanes
 from scheduler.render.values import Values
 
 Key = tuple[object, ...]
-# Asks the device's compiler to leave a loop rolled: unrolling is decided here.
+# Unrolling is decided here.
 NO_UNROLL = "__attribute__((opencl_unroll_hint(1)))"
 # Compilers that ignore such hints unroll loops of up to so many steps (Mesa's limit). They leave
 # one that starts at a number which they do not know: launches have one dimension, so it is 0.
@@ -62,8 +59,6 @@ class Loops:
         lanes = self.lanes if atom is self.schedule.across.get(node) else 1
         return Axis(atom, atom.size // (unroll * lanes), unroll, lanes)
 
-    # loops and coordinates
-
     def open(self, stack: ExitStack, count: int) -> Ix:
         """Open a loop of `count` steps and return its variable; none is needed for one step."""
         return self._open(stack, count, ("0", str(count))) if count > 1 else ixs.ZERO
@@ -73,7 +68,7 @@ class Loops:
         return self._open(stack, count, ("0", str(count)), f"{NO_UNROLL} ")
 
     def _open(self, stack: ExitStack, count: int, bounds: tuple[str, str], hint: str = "") -> Ix:
-        # Generated loops count with int, whose largest value bounds them.
+        # Generated loops count with int.
         if count > ixs.LARGEST:
             raise LoweringError(f"a loop of {count} steps; at most {ixs.LARGEST}: work on parts")
         name = self.e.fresh("i")
@@ -94,12 +89,11 @@ class Loops:
 
     def _starts(self, axis: Axis, step: Ix) -> Iterator[Ix]:
         """Yield where each vector of a block starts; the last ones may overlap those before."""
-        # At a constant step all starts are known, so no variable is needed.
         if step.is_const or axis.outer == 1:
             yield from (ixs.constant(int(s)) for s in axis.starts()[step.const])
             return
         base = ixs.mul(step, axis.block)
-        # Where the block does not divide the range, the last one starts earlier and overlaps.
+        # The last block starts earlier and overlaps.
         if axis.atom.size % axis.block:
             base = self._clamped(base, axis.atom.size - axis.block)
         for u in range(axis.unroll):
@@ -113,8 +107,6 @@ class Loops:
         self.e.name_atom(atom, name, self.e.depth)
         return ixs.of(atom)
 
-    # what is computed in loops
-
     def run(self, node: Node, instances: Iterable[Instance]) -> None:
         """Emit a reduction or the filling of a private array, where it is not known yet."""
         # Instances that differ only in ranges that the node does not depend on share one result.
@@ -122,7 +114,7 @@ class Loops:
         targets = {k: i for k, i in targets.items() if self.e.lookup(k) is None}
         if not targets:
             return
-        # Inner reductions first: one that does not depend on this loop must stay outside of it.
+        # An inner reduction that does not depend on this loop must stay outside of it.
         self._run_nested(node, targets.values())
         if node.op is Op.STAGE:
             for key, instance in targets.items():
@@ -137,7 +129,6 @@ class Loops:
             self._nested[node] = [n for n in inside if n.op in LOOPS]
         known = list(instances)
         for inner in self._nested[node]:
-            # A reduction that needs a range of this loop waits until the loop is open.
             if all(a in i.mapping for a in self.v.depends(inner) for i in known):
                 self.run(inner, known)
 
@@ -185,7 +176,7 @@ class Loops:
         ranges = node.arg[1]
         offset = ixs.flatten([instance.mapping[r] for r in ranges], [r.size for r in ranges])
         if lanes > 1 and ixs.coefficient(offset, self.v.lane) != 1:  # lanes over an outer axis
-            # Lanes over an outer axis lie apart in the array, so they are stored one by one.
+            # Lanes over an outer axis lie apart in the array.
             vector = self.e.fresh("s")
             self.e.statement(f"const {cl.ctype(node.dtype, lanes)} {vector} = {code};")
             sign = "-" if node.dtype is dt.bool_ else ""
@@ -214,7 +205,6 @@ class Loops:
             cuts = [self.cut(self.reduces[r], steps[r]) for r in order]
             self._accumulate(node, targets, sums, [union(c) for c in product(*cuts)], lanes)
         names = {key: self._folded(node, found, lanes) for key, found in sums.items()}
-        # Lanes hold partial results, which are combined before the leftover is added to the scalar.
         if across is not None:
             codes = combine_lanes(self.e, list(names.values()), node.arg[0], node.dtype, lanes)
             names = dict(zip(names, codes, strict=True))
@@ -222,7 +212,7 @@ class Loops:
             rest = 1 if across is not None else lanes
             self._leftover(node, across or order[-1], targets, names, rest)
         for key, name in names.items():
-            # A horizontal result is a scalar again, whatever lanes its operands had.
+            # A horizontal result is a scalar again.
             self.e.remember(key, Val(name, moving and across is None, self.e.depth))
 
     def _folded(self, node: Node, sums: list[str], lanes: int) -> str:
@@ -302,8 +292,6 @@ class Loops:
         value = self.v.in_lanes(term, instance, lanes)
         return cl.combine(op, name, value, node.dtype, lanes)
 
-    # what contributes nothing
-
     def _open_reduced(self, stack: ExitStack, node: Node, r: Atom, tile: list[Instance]) -> Ix:
         """Open the loop over a reduced range, without the steps known to contribute nothing."""
         axis = self.reduces[r]
@@ -314,13 +302,12 @@ class Loops:
         if axis.block > 1 or axis.outer == 1 or self.v.images is not None:
             return self.open(stack, axis.outer)  # outside of an image everything is zero anyway
         bounds, ensured = ["0", str(r.size)], []
-        # Every test narrows the bounds of the loop from one or both sides.
         for test in self._vanishing(node):
             ix, low, high = test
             factor = ixs.coefficient(ix, r)
             rests = {self._rest(ix, r, i.mapping) for i in tile}
             rest = self._rest(ix, r, tile[0].mapping)
-            # All members of the tile share one loop, so a test must mean the same bounds for each.
+            # All members of the tile share one loop.
             if not factor or factor < 0 or len(rests) > 1 or not self.e.knows(rest):
                 continue
             if self.v.moves(rest):  # one loop serves all lanes
@@ -332,7 +319,7 @@ class Loops:
             bounds[1] = self._further("<", bounds[1], last, r.size)
             ensured.append(test)
         step = self._open(stack, axis.outer, (bounds[0], bounds[1]))
-        # Inside these bounds the tests hold, so loads need not ask again.
+        # Loads need not ask again inside these bounds.
         self._assume(stack, ixs.substitute_predicate(tuple(ensured), tile[0].mapping | {r: step}))
         return step
 

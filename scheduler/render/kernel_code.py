@@ -11,43 +11,27 @@ from scheduler.loops.pack import Argument
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a kernel.
+    """A parameter of a kernel."""
 
-    Attributes:
-        name: as the body calls it.
-        type: in C: "const __global float*", "__read_only image2d_t".
-        argument: what a launch binds to it.
-        written: whether the kernel writes it; it only reads the others.
-        image: the image that it is; None for a buffer.
-    """
-
-    name: str
-    type: str
-    argument: Argument
-    written: bool
-    image: Image | None = None
+    name: str  # as the body calls it
+    type: str  # in C: "const __global float*", "__read_only image2d_t"
+    argument: Argument  # what a launch binds to it
+    written: bool  # whether the kernel writes it; it only reads the others
+    image: Image | None = None  # the image that it is; None for a buffer
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a kernel needs of a device beside its arguments.
+    """What a kernel needs of a device beside its arguments."""
 
-    Attributes:
-        float64: whether it computes in float64.
-        work_group: whether its work-items share memory or wait for each other. Such a kernel is no
-            function that can be called for one work-item after the other.
-        local_bytes: local memory of one work-group.
-        image_reads: texels that its text reads; one inside a loop counts once.
-        gated_reads: those of them that a condition may replace by a fill value.
-        image_writes: texels that its text writes.
-    """
-
-    float64: bool = False
+    float64: bool = False  # whether it computes in float64
+    # Whether its work-items share memory or wait for each other. Such a kernel is no function that
+    # can be called for one work-item after the other.
     work_group: bool = False
-    local_bytes: int = 0
-    image_reads: int = 0
-    gated_reads: int = 0
-    image_writes: int = 0
+    local_bytes: int = 0  # local memory of one work-group
+    image_reads: int = 0  # texels that its text reads; one inside a loop counts once
+    gated_reads: int = 0  # those of them that a condition may replace by a fill value
+    image_writes: int = 0  # texels that its text writes
 
     def __add__(self, other: Needs) -> Needs:
         """Return what two parts of one kernel need together."""
@@ -63,23 +47,14 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class KernelCode:
-    """The code of a kernel; its name and attributes are up to the program that it is put into.
+    """The code of a kernel; its name and attributes are up to the program that it is put into."""
 
-    Attributes:
-        parameters: in order; the written ones come first.
-        body: "{ statements }" and a line end.
-        items: work-items that have something to do.
-        lanes: vector widths used.
-        needs: what it needs of a device.
-        group: work-items of a work-group; the launch is rounded up to whole ones.
-    """
-
-    parameters: tuple[Parameter, ...]
-    body: str
-    items: int
-    lanes: tuple[int, ...]
-    needs: Needs
-    group: int = 1
+    parameters: tuple[Parameter, ...]  # in order; the written ones come first
+    body: str  # "{ statements }" and a line end
+    items: int  # work-items that have something to do
+    lanes: tuple[int, ...]  # vector widths used
+    needs: Needs  # what it needs of a device
+    group: int = 1  # work-items of a work-group; the launch is rounded up to whole ones
 
     @property
     def declarations(self) -> str:

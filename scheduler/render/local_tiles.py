@@ -7,9 +7,7 @@
             c += sa[t % 2] * sb[t % 2]
             registers -> sa[(t+1) % 2], sb[(t+1) % 2]; barrier
 
-Every element of an operand is read from memory once for each tile of the result instead of once
-for each row or column. Work-items beyond the edge load the last element again, which nobody uses,
-and do not store: all of them meet at the barriers.
+All work-items meet at the barriers: those beyond the edge load the last element and do not store.
 """
 
 from __future__ import annotations
@@ -30,28 +28,19 @@ from scheduler.render.values import Values
 def emit_tile(
     emitter: Emitter, values: Values, tile: LocalTile, store: Callable[[Instance], None]
 ) -> None:
-    """Emit the kernel of a matrix product.
-
-    `store` emits the stores at one coordinate, the product's value being known.
-    """
+    """Emit the kernel of a matrix product; `store` emits the stores at one coordinate."""
     _Emission(emitter, values, tile).emit(store)
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """One operand's way to local memory.
+    """One operand's way to local memory."""
 
-    Attributes:
-        name: of its array; elements on their way are `name` and a number.
-        load: of it.
-        across: its range beside the reduced one.
-        along, deep: coordinates in the tile of each element that a work-item moves; of the second
-            as C text and as an index.
-    """
-
-    name: str
-    load: Node
-    across: Atom
+    name: str  # of its array; elements on their way are `name` and a number
+    load: Node  # of it
+    across: Atom  # its range beside the reduced one
+    # Coordinates in the tile of each element that a work-item moves; of the second as C text and as
+    # an index.
     along: list[Ix]
     deep: list[Ix]
     places: list[tuple[str, str]]

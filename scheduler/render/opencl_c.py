@@ -1,10 +1,9 @@
 """Write IR values and operations in OpenCL C, for scalars and for vectors of any width.
 
 Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give
-them. Integers wrap around, so what could overflow is written with unsigned operands (`_wrapped`):
-in C a signed overflow has no meaning, and compilers use that. A half is a float in registers, and
-always one that a half can be: arithmetic on halves is widened and rounded by nodes of the graph
-(`passes.halves`). FP contraction is off: what is fused is written m_fma.
+them. Signed overflow is undefined in C, so what could wrap is written unsigned (`_wrapped`). A half
+is a float in registers; nodes of the graph widen and round (`passes.halves`). FP contraction is
+off: fused operations are written m_fma.
 """
 
 from __future__ import annotations
@@ -136,11 +135,7 @@ def cast(code: str, source: DType, target: DType, lanes: int) -> str:
 
 
 def operation(node: Node, src: list[str], lanes: int) -> str:
-    """Return the expression of an elementwise node over operands that all have `lanes` lanes.
-
-    Raises:
-        LoweringError: the op has no rendering, or computes in halves (an internal error).
-    """
+    """Return an elementwise node's expression over `lanes` lanes; LoweringError is internal."""
     op, kind = node.op, node.src[-1].dtype
     if node.dtype is dt.float16 and rounds(node):
         raise LoweringError(f"{op.name}: halves are not computed in; the pass halves widens them")
@@ -263,10 +258,7 @@ def _conversion(node: Node, code: str, lanes: int) -> str:
 
 
 def load(pointer: str, offset: str, dtype: DType, lanes: int, *, aligned: bool = False) -> str:
-    """Return a load of consecutive elements into a register.
-
-    `aligned`: the first one is at a multiple of their size, and the device is no host's processor.
-    """
+    """Return a load of consecutive elements; `aligned` ones are at a multiple of their size."""
     whole = "WHOLE_" if aligned and lanes > 1 else ""
     if dtype is dt.float16:
         return f"M_LOAD_HALF_{whole}{lanes}({pointer} + ({offset}))"
@@ -321,10 +313,7 @@ def combine(op: Op, accumulator: str, value: str, dtype: DType, lanes: int) -> s
 
 
 def _extreme(op: Op, a: str, b: str, kind: DType, lanes: int, *, nan: bool) -> str:
-    """Return the larger (MAX) or smaller (MIN) of a and b; `nan`: whether b may be NaN.
-
-    A NaN in `a` compares false and stays; one in `b` needs a test of its own.
-    """
+    """Return the larger (MAX) or smaller of a and b; a NaN in `b` needs a test of its own."""
     test = f"({a} < {b})" if op is Op.MAX else f"({b} < {a})"
     test = test if lanes == 1 else _lane_test(test, kind, lanes)
     code = choose(test, b, a, kind, lanes)

@@ -21,11 +21,11 @@ from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Instance, Val
 
 # Most elements of a buffer of fill values, which masked loads read where their predicate fails. A
-# load that walks over more keeps its whole index on the side of the source.
+# longer load keeps its whole index on the side of the source.
 MAX_FILL = 4096
-# Its size in elements is a multiple of this: few sizes, so that most loads share one buffer.
+# Sizes are multiples of this, so that most loads share one buffer.
 FILL_BLOCK = 256
-# Bytes; the widest access of a GPU's work-item, and what every memory of a buffer begins at.
+# Bytes of a GPU work-item's widest access, which every memory of a buffer is aligned to.
 MAX_ALIGNMENT = 16
 
 
@@ -66,10 +66,9 @@ class Pointers:
     ) -> tuple[str, str]:
         """Return a pointer and a constant for an offset into a buffer.
 
-        Offsets that differ by a constant share the pointer: the constant is part of the
-        instruction, where an index in an int would be added and widened for each access.
+        Offsets that differ by a constant share the pointer; an int index would be widened for each
+        access.
         """
-        # Without its constant an offset is the same for all neighbours that share the pointer.
         place = ixs.shift(offset, -offset.const)
         if place.is_const:
             return pointer, str(offset.const)
@@ -79,7 +78,7 @@ class Pointers:
             depth = self.e.depth_of(place)
             const = "" if written else "const "
             name = self.e.fresh("p")
-            # What is not negative is widened to an address without a sign.
+            # A widening without a sign is cheaper.
             plain = "(uint)" if self.e.unsigned and place.lo >= 0 else ""
             code = f"{pointer} + {plain}({self.e.index(place)})"
             hidden = self.opaque and not written and depth > 0
@@ -103,19 +102,16 @@ class Pointers:
             valid ? p[row + k] : 0     ->     q = valid ? p + row : zeros;   ... q[k]
 
         The choice leaves the loops that the predicate does not depend on, and no branch is left.
-        None where the kernel may not have one more buffer.
-
-        `offset` is that of the first element if lanes move it; the test is the same in all lanes.
+        None if the kernel may not have one more buffer. `offset` is that of the first element if
+        lanes move it; the test is the same in all lanes.
         """
         pointer = self.argument(load.src[0])
-        # Atoms deeper than the test change while its result stays: they are added after the choice.
+        # Atoms deeper than the test are added after the choice.
         inside = [a for a, _ in offset.terms if self.e.depth_of(ixs.of(a)) > test.depth]
         inner = ixs.only(offset, inside)
-        # A fill buffer must be as long as the loads reach; beyond the limit the choice moves
-        # inward.
+        # Beyond the limit of a fill buffer the choice moves inward.
         if inner.hi - inner.lo + self.lanes > MAX_FILL:
             inner = ixs.ZERO
-        # The part inside starts at 0, as the fill buffer does.
         inner = ixs.shift(inner, -inner.lo)
         outer = ixs.add(offset, ixs.mul(inner, -1))
         terms = ixs.shift(outer, -outer.const)
@@ -144,7 +140,7 @@ class Pointers:
         whole = -(-size // FILL_BLOCK) * FILL_BLOCK
         key = (load.dtype, place.fill, whole)
         if key not in self._fills:
-            # Each set of fill values is one more kernel argument, and devices limit those.
+            # Each set of fill values is one more kernel argument.
             if len(self._fills) >= self.spare_buffers:
                 return None
             data = np.full(whole, place.fill, load.dtype.np)
@@ -152,11 +148,9 @@ class Pointers:
         return self._fills[key]
 
 
-# ----------------------------------------------------------------------------------------------
-# Read four neighbours of a buffer as one vector, where the body of a loop takes each by itself.
+# Read four neighbours of a buffer as one vector, where the body of a loop takes each by itself:
 #
-#     four loads of p[4*i] to p[4*i + 3]
-#     ->  q = *(float4*)(p + 4*i);   q.s0, q.s1, q.s2, q.s3
+#     four loads of p[4*i] to p[4*i + 3]  ->  q = *(float4*)(p + 4*i);   q.s0, q.s1, q.s2, q.s3
 #
 # A GPU's load costs the same for one element as for 16 bytes.
 
@@ -168,14 +162,8 @@ def read_of_quad(
 ) -> Val | None:
     """Emit the vector that an element lies in, if it is not known yet, and return the element.
 
-    None where the loop does not take four neighbours, or these may lie across such vectors.
-
-    Args:
-        e: the emitter.
-        pointers: into the buffers of the kernel.
-        load: without conditions, and the same for all lanes.
-        instance: where it is evaluated.
-        offset: of the element at that place.
+    None if the loop does not take four neighbours, or these may lie across such vectors. The load
+    has no conditions and is the same for all lanes; `offset` is the element's.
     """
     kind = load.dtype
     first = ixs.shift(offset, -(offset.const % QUAD))

@@ -2,14 +2,13 @@
 
     round(x / c)    ->    round(fused(x, high, x * low))        high + low = 1 / c, and low >= 0
 
-A division of a vector takes as long as ten products, and quantised networks make one for each value
-that they store. The sum is rounded once, so it is off by less than 2^-45 of itself before that:
-the quotient comes out as IEEE 754 has it unless it is that near to the middle between two floats.
-For one divisor there are few such dividends, and all of them are tried here. Quotients below
-2^-100 may be off, which are all rounded to 0. As low is not negative, infinities stay.
+A division of a vector takes as long as ten products. The sum is off by less than 2^-45 of itself
+before its rounding, so the quotient is IEEE 754's unless it is that near to the middle between two
+floats. Few dividends of a divisor are, and all of them are tried here. Quotients below 2^-100 may
+be off, but round to 0. As low is not negative, infinities stay.
 
-With divisor and dividend as whole numbers C and X of 24 bits, middles are M * 2^-24 (X >= C) or
-M * 2^-25, with M odd and of 25 bits; near ones have |X * 2^24 - M * C| <= 16 (2^25 alike).
+With divisor and dividend as whole numbers C and X of 24 bits, middles are M * 2^-24 (X >= C) or M *
+2^-25, with M odd and of 25 bits; near ones have |X * 2^24 - M * C| <= 16 (2^25 alike).
 """
 
 from __future__ import annotations
@@ -29,11 +28,7 @@ LEAST, MOST = 2.0**-90, 2.0**60
 
 
 def rounded_quotients(nodes: Collection[Node]) -> dict[Node, tuple[float, float]]:
-    """Return the quotients that are only rounded to whole numbers, with both parts of 1 / c.
-
-    Args:
-        nodes: scalar nodes of a body, all of them.
-    """
+    """Return the quotients of a body that are only rounded, with both parts of 1 / c."""
     found = {}
     for node in nodes:
         if node.op is Op.ROUND and node.dtype is dt.float32 and node.src[0].op is Op.DIV:

@@ -1,9 +1,8 @@
 """Render a scheduled kernel as OpenCL C.
 
-The register tile is unrolled symbolically: the body is evaluated once per tile coordinate with the
-ranges replaced by `outer*block + coordinate (+ lane)`. Values that do not depend on a coordinate
-are found again in the memo, so a weight vector is loaded once per tile and a sliding window loads
-each column once.
+The body is evaluated once per coordinate of the register tile, with ranges replaced by `outer*block
++ coordinate (+ lane)`. The memo finds values that do not depend on a coordinate: a weight vector is
+loaded once per tile, a column of a sliding window once.
 """
 
 from __future__ import annotations
@@ -40,23 +39,14 @@ from scheduler.render.values import Values
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """One loop nest to render.
+    """One loop nest to render."""
 
-    Attributes:
-        body: placed and merged.
-        schedule: its loops.
-        outputs: nodes whose storage its stores write, in their order.
-        spec: of the device.
-        images: what is an image; None where the device reads buffers only.
-        spare_buffers: arguments that may be added to those the body reads.
-    """
-
-    body: PlacedBody
-    schedule: LoopSchedule
-    outputs: tuple[Node, ...]
-    spec: DeviceSpec
-    images: ImagePlan | None = None
-    spare_buffers: int = 0
+    body: PlacedBody  # placed and merged
+    schedule: LoopSchedule  # its loops
+    outputs: tuple[Node, ...]  # nodes whose storage its stores write, in their order
+    spec: DeviceSpec  # of the device
+    images: ImagePlan | None = None  # what is an image; None where the device reads buffers only
+    spare_buffers: int = 0  # arguments that may be added to those the body reads
 
 
 class _Renderer:
@@ -72,11 +62,11 @@ class _Renderer:
         self.lanes = self.schedule.lanes
         self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in self.schedule.tiles]
         vector = self.schedule.vector
-        # Lanes beyond a narrow range compute copies of its last element, which are not stored.
+        # The other lanes compute copies of the last element, which are not stored.
         self._useful = self.lanes if vector is None else min(self.lanes, vector.size)
         self.e = Emitter(unsigned=self.simt)
         self.loops = Loops(self.e, self.schedule)
-        # The leftover of a range that lanes do not divide is a loop of its own: not packed for.
+        # A leftover that lanes do not divide is a loop of its own: not packed for.
         reduces = self.loops.reduces.values()
         whole = [a for a in reduces if a.atom.size == a.outer * a.block]
         axes = [*self.outputs, *whole]
@@ -101,12 +91,7 @@ class _Renderer:
         self.loops.run(node, [instance])
 
     def render(self, first: str, level: int) -> str:
-        """Return the statements of the nest.
-
-        Args:
-            first: expression of the number of its work-item.
-            level: of indentation.
-        """
+        """Return the statements of the nest; `first` is an expression of its work-item."""
         schedule = self.schedule
         if schedule.local is not None:
             numbers = list(range(len(self.body.stores)))
@@ -127,10 +112,9 @@ class _Renderer:
                 header = f"for (int step = item * {schedule.chunk}; step < end; step++)"
                 loops.enter_context(self.e.loop(header))
             name = "step" if schedule.chunk > 1 or part is not None else "item"
-            # What the outer ranges determine is computed once, before the loops inside a step open.
             instances = self._instances(outer, self._outer_steps(outer, name))
             self._reduce_all(instances, known)
-            # A store that inner loops do not change goes above them; inside it would be repeated.
+            # Inside an inner loop a store would be repeated.
             above = [self.body.loops_around(s) <= known for s in self.body.stores]
             self._store_all(instances, [i for i, here in enumerate(above) if here])
             if inner:
@@ -180,22 +164,19 @@ class _Renderer:
                 self.loops.run(node, instances)
 
     def _outer_steps(self, axes: list[Axis], name: str) -> dict[Atom, Ix]:
-        """Decompose the linear step number into the outer step of each range, innermost fastest.
-
-        Blocks of the blocked range count slowest of all.
-        """
+        """Decompose the step number into steps of ranges, innermost fastest, blocks slowest."""
         whole = ixs.new_range(max(1, self.schedule.steps), name)
         self.e.name_atom(whole, name, self.e.depth)
         rest = ixs.of(whole)
         blocked, per_block = self.schedule.blocked or (None, 0)
         steps: dict[Atom, Ix] = {}
-        # The innermost range is the remainder, so neighbouring steps touch neighbouring memory.
+        # Neighbouring steps touch neighbouring memory.
         for axis in reversed(axes):
             count = per_block if axis.atom is blocked else axis.outer
             steps[axis.atom] = self._variable(ixs.mod(rest, count))
             rest = ixs.floordiv(rest, count)
         if blocked is not None:
-            # Within a block the steps above count from its start, so the start is added at the end.
+            # The steps above count from the block's start.
             base = ixs.mul(self._variable(rest), per_block)
             steps[blocked] = self._variable(ixs.add(base, steps[blocked]))
         return steps
@@ -231,7 +212,7 @@ class _Renderer:
                 self.e.statement(written)
                 return
         narrow = lanes > 1 and self._useful < lanes
-        # A narrow vector must not store its idle lanes: they would hit the next elements.
+        # Idle lanes would hit the next elements.
         if lanes == 1 or (ixs.coefficient(offset, self.v.lane) == 1 and not narrow):
             first = self.v.at_lane(offset, 0)
             base, start = self.v.pointers.address(pointer, first, kind, written=True)
@@ -256,22 +237,18 @@ class _Renderer:
         node = self.body.values[which]
         self.v.evaluate(node, instance)
         code = self.v.value(node, instance).code
-        # A row outside of the target is skipped, as an index at run time may be anything.
+        # An index at run time may be anything.
         return f"if (({code} >= 0) & ({code} < {rows})) ", f" + {code} * {stride}"
 
 
 def render(nests: Sequence[Nest], bands: Bands | None = None) -> KernelCode:
-    """Return the code of one kernel.
+    """Return the code of one kernel; of several loop nests each work-item runs one.
 
-    Args:
-        nests: its loop nests; of several, each work-item runs one.
-        bands: of rows; then a work-item runs all loop nests for one band after the other.
-
-    Raises:
-        LoweringError: there are more work-items, or larger indices, than an int holds.
+    With `bands` of rows a work-item runs all nests for one band after the other. Raises
+    LoweringError if there are more work-items, or larger indices, than an int holds.
     """
-    # A result that several nests write is one parameter, in the order of first use.
-    # What loop nests hand on comes behind the result.
+    # A result that several nests write is one parameter, in the order of first use. With bands,
+    # what loop nests hand on comes behind the result.
     ordered = nests if bands is None else [nests[-1], *nests[:-1]]
     nodes = dict.fromkeys(node for nest in ordered for node in nest.outputs)
     names = ["out"] if len(nodes) == 1 else [f"out{i}" for i in range(len(nodes))]
@@ -289,7 +266,7 @@ def render(nests: Sequence[Nest], bands: Bands | None = None) -> KernelCode:
     images = nests[0].images
     parameters = [_parameter(images, node, name, written=True) for node, name in outputs.items()]
     parameters += [_parameter(images, arg, name, written=False) for arg, name in inputs.items()]
-    # Work-items of all nests are launched together, each nest taking a range of numbers.
+    # Each nest takes a range of the work-items' numbers.
     items = sum(n.schedule.items for n in nests) if bands is None else bands.items
     if items > ixs.LARGEST:
         raise LoweringError(f"{items} work-items; at most {ixs.LARGEST}: use a smaller batch")
@@ -321,11 +298,7 @@ def _parameter(
 def _in_turn(
     renderers: Sequence[_Renderer], bands: Bands, memory: Mapping[str, tuple[str, Node]]
 ) -> Iterator[str]:
-    """Yield the lines of a kernel in which each work-item runs all loop nests, band by band.
-
-    Loop nests address what they hand on as if each band had memory of its own. All bands of a
-    work-item have the same: pointers go back by one band's for each further one.
-    """
+    """Yield lines that run all loop nests band by band, in memory that bands share."""
     yield f"  const int first = get_global_id(0) * {bands.chunk};"
     end = f"first + {bands.chunk}"
     if bands.count % bands.chunk:

@@ -3,9 +3,7 @@
     store(gelu(acc0)); store(gelu(acc1)); ... 24 times
     ->  t[0] = acc0; t[1] = acc1; ...  for v: for r: store(gelu(t[v*8 + r]))
 
-What follows a reduction may be long. Written out for each accumulator, the device's compiler mixes
-them all and keeps their temporaries in memory; and it takes its time. The array stays in the
-innermost cache.
+Written out, compilers mix long epilogues and keep their temporaries in memory.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from scheduler.render.emitter import Instance, Val
 from scheduler.render.inner_loops import Loops
 from scheduler.render.values import Values
 
-# Elementary operations, those of all results together, from which on a loop pays. GELU over a usual
-# register tile is above, ReLU below.
+# Elementary operations of all results together, from which on a loop pays: GELU over a usual tile
+# is above, ReLU below.
 ROLL_COST = 200
 
 
@@ -55,10 +53,7 @@ def roll(
     axes: Sequence[Axis],
     instances: Sequence[Instance],
 ) -> Instance:
-    """Put accumulators into arrays, open loops over the tile, and return the coordinate in them.
-
-    Instances are in the order of the axes, the last fastest.
-    """
+    """Put accumulators (last axis fastest) into arrays, open loops; return the coordinate there."""
     nodes = dict.fromkeys(n for v in values for n in scalar_nodes(v, into_reductions=False))
     arrays = [
         (node, *_array(loops, node, instances))
@@ -93,7 +88,7 @@ def _array(loops: Loops, node: Node, instances: Sequence[Instance]) -> tuple[str
     return name, found[0].vector
 
 
-# --- Load a tile as vectors along memory, and transpose it in registers -----------------------
+# Load a tile as vectors along memory, and transpose it in registers.
 #
 #     lanes over p, 16 coordinates c, x[p, c]:     16 x 16 scalar loads
 #     ->  r0 = x[p, c..], r1 = x[p+1, c..], ...    16 vector loads
@@ -106,10 +101,7 @@ def _array(loops: Loops, node: Node, instances: Sequence[Instance]) -> tuple[str
 def transpose_loads(v: Values, values: Sequence[Node], instances: Sequence[Instance]) -> None:
     """Emit the strided loads of a tile together; each is then found where it is needed.
 
-    Args:
-        v: what computes the values.
-        values: to be computed at each of the instances.
-        instances: as many as lanes; from one to the next such loads move by one element.
+    There are as many instances as lanes; from one to the next such loads move by one element.
     """
     loads = dict.fromkeys(n for value in values for n in scalar_nodes(value) if n.op is Op.LOAD)
     for load in loads:

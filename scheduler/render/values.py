@@ -1,9 +1,4 @@
-"""Emit the scalar nodes of a body at one coordinate of the register tile.
-
-A load becomes the cheapest of: one scalar for all lanes (the offset does not move with the lane),
-one vector (it moves by 1), or one element per lane (gathers, strides, predicates that differ by
-lane).
-"""
+"""Emit the scalar nodes of a body at one coordinate of the register tile."""
 
 from __future__ import annotations
 
@@ -25,8 +20,8 @@ from scheduler.render.emitter import Emitter, Instance, Val
 from scheduler.render.pointers import Pointers, read_of_quad
 from scheduler.render.quotient import rounded_quotients
 
-# Size of a packed weight, in bytes, from which on its next panel is prefetched: a smaller one stays
-# in the innermost cache of a core, which is 32 to 64 KiB.
+# Bytes of a packed weight from which on its next panel is prefetched: smaller ones stay in a
+# core's innermost cache, 32 to 64 KiB.
 MIN_PREFETCH_BYTES = 65536
 
 
@@ -57,7 +52,7 @@ class Values:
         reduce: Callable[[Node, Instance], None],
     ) -> None:
         self.e, self.axes, self.lanes, self._reduce = emitter, axes, lanes, reduce
-        # A lane range needs two values at least: a range of one would fold to the constant 0.
+        # A range of one would fold to the constant 0.
         self.lane = ixs.new_range(max(2, lanes), "lane")
         emitter.name_atom(self.lane, "lane", 0)
         self.pointers = Pointers(emitter, lanes)
@@ -79,22 +74,20 @@ class Values:
         return self._depends[node]
 
     def key(self, node: Node, instance: Instance) -> tuple[object, ...]:
-        # Only ranges that a value depends on are part of its key, so values outside of a loop are
-        # found.
+        # Values outside of a loop are then found.
         """Return what a node's value is remembered under at an instance."""
         return (node, *(instance.mapping.get(a) for a in self._depends[node]))
 
     def evaluate(self, root: Node, instance: Instance) -> None:
         """Emit what `root` needs at an instance and is not known yet."""
-        # The order of a node's operands is the same at each instance, and instances are many.
+        # The order is the same at each of many instances.
         if root not in self._orders:
             self._orders[root] = scalar_nodes(root, into_reductions=False)
         for node in self._orders[root]:
             if node.op is Op.CONST:
                 continue
             key = self.key(node, instance)
-            # A reduction is emitted where it is first needed; the loop remembers its result under
-            # the same key.
+            # The loop remembers its result under the same key.
             value = self.e.lookup(key)
             if value is None and node.op in LOOPS:
                 self._reduce(node, instance)
@@ -102,16 +95,11 @@ class Values:
             if value is None:
                 value = self._emit(node, instance)
                 self.e.remember(key, value)
-            # Indices that hang on this value become known now, before the loads that use them.
             for atom in self._index_of.get(node, ()):
                 instance.mapping[atom] = self._runtime_index(atom, value)
 
     def value(self, node: Node, instance: Instance) -> Val:
-        """Return the value of an evaluated node.
-
-        Raises:
-            LoweringError: it was not evaluated (an internal error).
-        """
+        """Return the value of an evaluated node; raise LoweringError (internal) for others."""
         if node.op is Op.CONST:
             return Val(cl.literal(node.arg, node.dtype), vector=False, depth=0)
         found = self.e.lookup(self.key(node, instance))
@@ -140,7 +128,7 @@ class Values:
 
     def _lane_of(self, atom: Atom, lane: int) -> Ix:
         """Return the scalar atom of one lane of a run-time index."""
-        # A variable per lane is known at the depth of the vector that it is taken from.
+        # A lane is known at the depth of its vector.
         name = f"{self.e.name_of(atom)}.s{lane:x}"
         if name not in self._runtime:
             single = ixs.new_range(atom.hi + 1, "g")
@@ -176,7 +164,6 @@ class Values:
             if parts is None
             else cl.quotient(operands[0], parts, lanes)
         )
-        # A statement goes to the outermost loop in which all of its operands are known.
         depth = max(s.depth for s in sources)
         name = self.e.fresh("v")
         self.e.statement(f"const {cl.ctype(node.dtype, lanes)} {name} = {code};", depth)
@@ -188,8 +175,7 @@ class Values:
             return self.e.define(("index", ix), "int", self.e.index(ix), vector=False, depth=depth)
         step = ixs.coefficient(ix, self.lane)
         n = self.lanes
-        # The lane may be multiplied, but another atom that differs by lane would make the ramp
-        # wrong.
+        # Another atom that differs by lane would make the ramp wrong.
         if step is not None and not any(
             self.moves(ixs.of(a)) for a, _ in ix.terms if a is not self.lane
         ):
@@ -208,8 +194,7 @@ class Values:
         if not any(self.moves(ix) for ix, _, _ in predicate):
             code, depth = self.e.predicate(predicate)
             return self.e.define(("if", predicate), "int", code, vector=False, depth=depth)
-        # A vector comparison in OpenCL C gives 0 or -1 for each lane, and `&` of those is a valid
-        # mask.
+        # A vector comparison gives 0 or -1 for each lane, and `&` of those is a valid mask.
         tests, depth = [], 0
         for ix, low, high in predicate:
             value = self._index(ix)
@@ -223,7 +208,6 @@ class Values:
 
     def _select(self, node: Node, instance: Instance) -> Val:
         predicate = ixs.substitute_predicate(node.arg, instance.mapping)
-        # A predicate that is decided at compile time leaves one branch, and no test.
         if predicate in ((), ixs.NEVER):
             return self.value(node.src[0 if predicate == () else 1], instance)
         test = self.condition(predicate)
@@ -260,8 +244,6 @@ class Values:
             ("pick", array.code, offset), kind, code, vector=lanes > 1, depth=depth
         )
 
-    # loads
-
     def _load(self, node: Node, instance: Instance) -> Val:
         place: Place = node.arg
         packed = self._pack(node) if is_weight(node.src[0]) else None
@@ -272,7 +254,7 @@ class Values:
             if texel is not None:
                 return texel
         offset = ixs.substitute(place.offset, instance.mapping)
-        # Tests that the bounds of a loop ensure are dropped: the load then needs no branch.
+        # The load then needs no branch.
         valid = self._unproven(ixs.substitute_predicate(place.valid, instance.mapping))
         key = ("load", node.src[0], offset, valid, place.fill)
         known = self.e.lookup(key)
@@ -284,21 +266,19 @@ class Values:
                 return quad
         pointer = self.pointers.argument(node.src[0])
         fill = cl.literal(place.fill, node.dtype)
-        # An element that is never inside is its fill value, and no memory is touched.
         if valid == ixs.NEVER:
             return Val(fill, vector=False, depth=0)
         depth = max([self.e.depth_of(offset), *(self.e.depth_of(ix) for ix, _, _ in valid)])
         masks_move = any(self.moves(ix) for ix, _, _ in valid)
         step = self._lane_step(offset)
         last = self._last_lane(place)
-        # Anything but stride 0 or 1 in all lanes cannot be one vector load.
         if step is None or step > 1 or step < 0 or masks_move or last < self.lanes - 1:
             code, vector = self._load_lanes(node, offset, valid, last), True
         else:
             vector = step == 1
             lanes = self.lanes if vector else 1
             start = ixs.substitute(offset, {self.lane: ixs.ZERO})
-            # `masked` selects the pointer, so that what is outside of the buffer is never read.
+            # What is outside of the buffer is never read.
             test = self.condition(valid) if valid else None
             found = None if test is None else self.pointers.masked(node, start, test, valid)
             base, at = found or (pointer, start)
@@ -337,7 +317,6 @@ class Values:
         for k in (min(lane, last) for lane in range(self.lanes)):
             code = cl.load(*self.pointers.address(pointer, self.at_lane(offset, k), kind), kind, 1)
             predicate: Predicate = ()
-            # Each lane has its own test, which may be decided at compile time for some of them.
             for ix, low, high in valid:
                 predicate = ixs.conjoin(predicate, self.at_lane(ix, k), low, high)
             if predicate == ixs.NEVER:
@@ -350,7 +329,7 @@ class Values:
 
     def _pack(self, node: Node) -> PackedWeight | None:
         if node not in self._packed:
-            # Two loads of equal data and strides share one buffer and one set of loads.
+            # Two loads of equal data and strides share one buffer.
             packed = pack(node, self.axes)
             same = [p for p in self._packed.values() if p is not None and packed is not None]
             for other in same:
@@ -362,7 +341,6 @@ class Values:
     def _load_packed(self, packed: PackedWeight, instance: Instance) -> Val:
         offset, vector = ixs.ZERO, False
         for atom, (outer, unroll, lane) in packed.strides.items():
-            # Packed data is addressed by loop coordinates, not by the index of the element.
             step, coordinate = instance.coordinates[atom]
             offset = ixs.add(offset, ixs.mul(step, outer))
             offset = ixs.add(offset, ixs.mul(coordinate, unroll))
@@ -380,7 +358,7 @@ class Values:
         base, at = self.pointers.address(self.pointers.argument(packed), offset, kind)
         depth = self.e.depth_of(offset)
         prefetched = packed.strides[self.prefetch][0] if self.prefetch in packed.strides else 0
-        # A prefetch is a hint: past the last panel it asks for memory that nobody reads.
+        # Past the last panel the hint asks for memory that nobody reads.
         if vector and prefetched and packed.data.nbytes >= MIN_PREFETCH_BYTES:
             self.e.statement(f"M_AHEAD({base} + ({int(at) + prefetched}));", depth)
         aligned = self.pointers.is_aligned(offset, kind, lanes)

@@ -28,11 +28,7 @@ class TensorMath(TensorShape):
     __slots__ = ()
 
     def broadcast_with(self, other: Self | Scalar | NDArray[Any]) -> tuple[Self, Self]:
-        """Return both operands in their common shape and type.
-
-        Raises:
-            ModelError: the shapes do not broadcast.
-        """
+        """Return both operands in their common shape and type, or raise ModelError."""
         a, b = self, self.operand(other)
         common = dt.promote(a.dtype, b.dtype)
         a, b = a.cast(common), b.cast(common)
@@ -172,11 +168,7 @@ class TensorMath(TensorShape):
         return bounded if high is None else bounded.minimum(high)
 
     def where(self, yes: Other, no: Other) -> Self:
-        """Return `yes` where this is true, `no` elsewhere; all three broadcast.
-
-        Raises:
-            ModelError: this is not bool, or the shapes do not broadcast.
-        """
+        """Return `yes` where this bool is true, else `no`; all three broadcast."""
         if self.dtype is not dt.bool_:
             raise ModelError(f"where: the condition must be bool, found {self.dtype}")
         a = yes if isinstance(yes, TensorMath) else None
@@ -333,12 +325,7 @@ class TensorMath(TensorShape):
         return self.var(axis, keepdim=keepdim, correction=correction).sqrt()
 
     def argmax(self, axis: Any = None, keepdim: Any = False) -> Self:
-        """Return the index (int32) of the first largest value.
-
-        Args:
-            axis: None: of all; several: counted over those axes, row-major.
-            keepdim: keep them with size 1.
-        """
+        """Return the index (int32) of the first largest value; several axes count row-major."""
         return self._first_extreme(Op.MAX, axis, keepdim)
 
     def argmin(self, axis: Any = None, keepdim: Any = False) -> Self:

@@ -3,9 +3,8 @@
     p.assign(p / p.sum(1))        p is the new value from here on; what it was made of stays old
     p[2:5] = y, p[:, ids] = y     the rest of p stays
 
-A tensor is a value: its graph never changes by what is written later. So an assignment gives the
-tensor (and the one it is a view of) a new graph, in which the buffer is written in place when run.
-States of a program are written through the handle that `assign` returns, as everywhere.
+An assignment gives the tensor (and the one it is a view of) a new graph, in which the buffer is
+written in place when run. States of a program are written through the handle that `assign` returns.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ class TensorAssign(TensorTransposed):
     __slots__ = ()
 
     def assign(self, value: Self | Scalar | NDArray[Any]) -> Self:
-        """Store a value in the buffer this tensor is, or is a view of.
-
-        Args:
-            value: of the same shape and type; a number is repeated.
+        """Store a value (same shape and type, or a number) in the buffer this tensor is a view of.
 
         Returns:
             For a state a tensor whose value is the whole new content, while this one stays the old
@@ -71,10 +67,8 @@ class TensorAssign(TensorTransposed):
     def __setitem__(self, key: Any, value: Any) -> None:
         """Replace a part: ints, slices of any step, Ellipsis, and one index tensor on one axis.
 
-        Indices outside the axis write nothing; the last of equal indices wins.
-
-        Raises:
-            ModelError: the value does not fit the part.
+        Indices outside the axis write nothing; the last of equal indices wins. Raises ModelError if
+        the value does not fit the part.
         """
         items = full_key(key, self.ndim)
         given = self.fit(value)
@@ -98,11 +92,7 @@ class TensorAssign(TensorTransposed):
         self._write_part(part, (rebuild(node, {whole.node: self.node}),))
 
     def fit(self, value: Any) -> TensorTransposed:
-        """Return a value to be written here: numbers and arrays take this type, tensors have it.
-
-        Raises:
-            ModelError: a tensor has another type.
-        """
+        """Return a value to be written here; raise ModelError for a tensor of another type."""
         given = self.operand(value)
         if not isinstance(value, TensorTransposed):
             given = given.cast(self.dtype)
@@ -145,10 +135,7 @@ class TensorAssign(TensorTransposed):
         self._move(inner, _next_version(inner, part, (node,)))
 
     def _storage(self) -> Node | None:
-        """Return the buffer, or its newest ASSIGN, that a write to this tensor goes to.
-
-        None where there is none, and where it is that of another tensor that has the same value.
-        """
+        """Return the buffer, or its newest ASSIGN, that this tensor owns, and a write goes to."""
         inner = _target(self.node)
         buffer = None if inner is None else (inner.src or (inner,))[0].arg
         if buffer is None or not buffer.is_realized:
@@ -183,11 +170,7 @@ def _supersede(version: Node) -> None:
 
 
 def _target(node: Node) -> Node | None:
-    """Return the buffer, or its newest ASSIGN, that a tensor is a view of; None without one.
-
-    Raises:
-        ModelError: the view repeats elements of a buffer.
-    """
+    """Return the buffer, or its newest ASSIGN, that a tensor views, without repeated elements."""
     views, node = peel(node, INVERTIBLE | {Op.EXPAND})
     buffer = node.src[0].arg if node.op is Op.ASSIGN else node.arg
     if not isinstance(buffer, Buffer) or not (buffer.is_realized or buffer.kind == "state"):

@@ -1,17 +1,16 @@
 """TensorTransposed adds transposed convolution that multiplies no inserted zeros.
 
-With stride s, output o and input i meet at tap j where o + before = i*s + j*dilation. So the
-outputs of one phase v (o = s*u + v) use every m-th tap, the same ones for all u, and read inputs
-one apart: they are a convolution with stride 1.
-
     zeros between inputs, then conv, k^2 taps       ->      s^2 phases of about (k/s)^2 taps
 
-Where all phases have equally many taps that meet the same inputs (2x2 with stride 2, any kernel
-that the stride divides, unless padding cuts into a block), they are one contraction with the phase
-as a further axis of the weight: blocks of stride^2 outputs from one window. Else (4x4 with stride 2
-and padding 1) each phase is a convolution of its own and the results are interleaved. A contraction
-that stores cut blocks was five times slower than this copy (4x4, 128 to 64 channels, 45x80: 15 ms
-against 3 ms; 2026-11-21, 2 cores, PoCL 3.0).
+With stride s, output o and input i meet at tap j where o + before = i*s + j*dilation. So the
+outputs of one phase v (o = s*u + v) use every m-th tap, and read inputs one apart: they are a
+convolution with stride 1.
+
+Phases with equally many taps that meet the same inputs (any kernel that the stride divides, unless
+padding cuts into a block) are one contraction with the phase as a further axis of the weight. Else
+(4x4 with stride 2 and padding 1) each phase is a convolution and the results are interleaved. A
+contraction that stores cut blocks was five times slower than this copy (4x4, 128 to 64 channels,
+45x80: 15 ms against 3 ms; 2026-11-21, 2 cores, PoCL 3.0).
 """
 
 from __future__ import annotations
@@ -35,36 +34,22 @@ T = TypeVar("T", bound=TensorNeural)
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The outputs s*u + v of one axis for a fixed v.
+    """The outputs s*u + v of one axis for a fixed v."""
 
-    Attributes:
-        taps: the kernel's taps that reach them, in the order of the inputs they meet.
-        low: input that u = 0 meets at the first of these taps; it may lie outside.
-    """
-
-    taps: tuple[int, ...]
-    low: int
+    taps: tuple[int, ...]  # the kernel's taps that reach them, in the order of the inputs they meet
+    low: int  # input that u = 0 meets at the first of these taps; it may lie outside
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One spatial axis of a transposed convolution.
+    """One spatial axis of a transposed convolution."""
 
-    Attributes:
-        size: of the input.
-        kernel: number of taps.
-        stride: distance of the outputs that neighbouring inputs reach with the same tap.
-        dilation: distance of the outputs that neighbouring taps reach from the same input.
-        before: outputs cut off at the start.
-        out: size of the output.
-    """
-
-    size: int
-    kernel: int
-    stride: int
-    dilation: int
-    before: int
-    out: int
+    size: int  # of the input
+    kernel: int  # number of taps
+    stride: int  # distance of the outputs that neighbouring inputs reach with the same tap
+    dilation: int  # distance of the outputs that neighbouring taps reach from the same input
+    before: int  # outputs cut off at the start
+    out: int  # size of the output
 
     @property
     def blocks(self) -> int:
@@ -154,14 +139,7 @@ class TensorTransposed(TensorNeural):
 def transposed_convolution(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
     """Return the transposed convolution of (N, C, s...) with (C, C_out/groups, k...), no bias.
 
-    Args:
-        x: the input.
-        weight: the kernel.
-        axes: geometry of each spatial axis.
-        groups: channel groups.
-
-    Returns:
-        (N, C_out, out...).
+    `axes` give the geometry of each spatial axis. The result is (N, C_out, out...).
     """
     if all(a.stride == 1 for a in axes):
         return _one_phase(x, weight, axes, [a.phases()[0] for a in axes], groups)
@@ -185,7 +163,6 @@ def _contract(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
     blocks = [a.blocks for a in axes]
     x = x.reshape((batch, groups, 1, channels // groups, *blocks, *(1,) * rank, *taps))
 
-    # Each spatial axis of the weight becomes two: the phase, and its taps.
     w = weight.reshape((groups, channels // groups, *weight.shape[1:]))
     for i, found in enumerate(phases):
         w = w.gather(w.weight(np.array([p.taps for p in found], np.int32)), 3 + 2 * i)
@@ -204,7 +181,7 @@ def _phase_by_phase(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
     rank = len(axes)
     phases = [a.phases() for a in axes]
     parts = [_one_phase(x, weight, axes, list(chosen), groups) for chosen in product(*phases)]
-    # Innermost first: neighbours in the list differ in the last axis's phase.
+    # Neighbours in the list differ in the last axis's phase.
     for i in reversed(range(rank)):
         count = axes[i].stride
         parts = [_interleave(parts[k : k + count], 2 + i) for k in range(0, len(parts), count)]

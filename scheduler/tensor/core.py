@@ -22,7 +22,6 @@ from scheduler.ir.ops import ROUNDED, Op, Shape
 from scheduler.tensor.session import SESSION
 
 Scalar = float | int | bool
-# Name of the device that programs run on by default.
 AUTO = "auto"
 NO_GRADIENTS = "gradients are not supported: this compiler runs models, it does not train them"
 
@@ -98,14 +97,8 @@ class TensorCore:
     ) -> Self:
         """Return a value given at every run under this name.
 
-        Args:
-            name: of the input.
-            shape: sizes of the axes.
-            dtype: element type.
-            partial: a run may give its first bytes only; what follows is then some earlier value.
-
-        Raises:
-            ModelError: a partial input is not a row of uint8.
+        With `partial` a run may give its first bytes only; what follows is then some earlier value.
+        Raises ModelError if a partial input is not a row of uint8.
         """
         if partial and (len(shape) != 1 or dtype is not dt.uint8):
             raise ModelError(
@@ -123,11 +116,7 @@ class TensorCore:
 
     @classmethod
     def variable(cls, name: str, low: int, high: int, value: int) -> Self:
-        """Return a bound scalar (int32): an argument of kernels, never a size.
-
-        Raises:
-            ModelError: the value is outside [low, high].
-        """
+        """Return a bound scalar (int32) in [low, high], else ModelError: never a size."""
         if not low <= value <= high:
             raise ModelError(f'variable "{name}": {value} is outside [{low}, {high}]; bind another')
         data = np.asarray(value, np.int32)
@@ -165,8 +154,7 @@ class TensorCore:
     def to(self, device: str) -> Self:
         """Return this tensor on a device; on its own device that is this tensor.
 
-        Raises:
-            ModelError: the tensor is not a realized buffer, whose values can be moved.
+        Raises ModelError if the tensor is not a realized buffer, whose values can be moved.
         """
         if _device_name(device) == _device_name(self.device):
             return self
@@ -196,11 +184,7 @@ class TensorCore:
             raise ModelError(NO_GRADIENTS)
 
     def backward(self) -> None:
-        """Refuse: nothing here is trained.
-
-        Raises:
-            ModelError: always.
-        """
+        """Refuse with ModelError: nothing here is trained."""
         raise ModelError(NO_GRADIENTS)
 
     def cast(self, dtype: DType | Any) -> Self:
@@ -221,11 +205,7 @@ class TensorCore:
         return self.as_half() if dtype is dt.float16 else self.cast(dtype)
 
     def bitcast(self, dtype: DType | Any) -> Self:
-        """Reinterpret the bits as a type of the same width.
-
-        Raises:
-            ModelError: the widths differ.
-        """
+        """Reinterpret the bits as a type of the same width, or raise ModelError."""
         dtype = as_dtype(dtype)
         if dtype is self.dtype:
             return self
@@ -266,9 +246,7 @@ class TensorCore:
         """Turn the other operand into a tensor.
 
         A Python scalar takes this tensor's type, unless that would lose its fraction or its range.
-
-        Raises:
-            TensorTypeError: it is neither a tensor nor numbers.
+        Raises TensorTypeError if it is neither a tensor nor numbers.
         """
         if isinstance(value, TensorCore):
             return value
@@ -286,9 +264,8 @@ class TensorCore:
 def axis_of(axis: Any, ndim: int) -> int:
     """Return an axis counted from the front; negative ones count from the end.
 
-    Raises:
-        TensorIndexError: there is no such axis.
-        TensorTypeError: it is not an integer.
+    Raises TensorIndexError if there is no such axis. Raises TensorTypeError if it is not an
+    integer.
     """
     try:
         position = index(axis)
@@ -300,10 +277,7 @@ def axis_of(axis: Any, ndim: int) -> int:
 
 
 def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[Any] | Node:
-    """Return values as an array that nobody changes, or as a constant if they are a scalar.
-
-    An array of 0 axes is a constant as well.
-    """
+    """Return values as an array that nobody changes, or as a constant if they are a scalar."""
     target = None if dtype is None else as_dtype(dtype)
     if isinstance(data, TensorCore) and copy:
         return data.clone().cast(target or data.dtype).node
@@ -313,7 +287,7 @@ def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[An
             f"expected numbers, an array, a list or a tensor, found {type(data).__name__}"
         )
     if isinstance(data, Sequence):
-        # Lists have no type of their own: floats are float32, ints int32 where that holds them.
+        # Lists have no type of their own.
         values = np.asarray(data)
         if values.dtype.kind == "f":
             values = values.astype(np.float32)
@@ -368,15 +342,7 @@ def _check_range(values: NDArray[Any], kind: DType) -> None:
 def evaluate(
     tensors: Sequence[TensorCore], inputs: Mapping[str, NDArray[Any]] | None = None
 ) -> list[NDArray[Any]]:
-    """Evaluate tensors with the numpy interpreter.
-
-    Args:
-        tensors: what to compute.
-        inputs: values of input and state buffers by name; a state without a value is zeros.
-
-    Raises:
-        SchedulerError: an input is missing.
-    """
+    """Evaluate by the numpy interpreter: states default to 0, inputs must be given."""
     given = dict(inputs or {})
     buffers: dict[Buffer, NDArray[Any]] = {}
     for node in toposort([t.node for t in tensors]):

@@ -30,16 +30,8 @@ __all__ = ["CustomKernel", "alternatives", "custom_kernel"]
 def custom_kernel(kernel: CustomKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
     """Return the outputs of a hand-written kernel, as lazy as any other tensor.
 
-    Args:
-        kernel: what to run.
-        inputs: `in0`, `in1`, ... of the source, any shapes and types with at least one element.
-            What is not in memory yet is stored first, row-major.
-
-    Returns:
-        One tensor for each of `kernel.outputs`.
-
-    Raises:
-        ModelError: the source names an input that is not given, or an input is empty.
+    Inputs are `in0`, `in1`, ... of the source, any shapes and types with at least one element,
+    stored first if they are not in memory yet. Raises ModelError if one is empty or not given.
     """
     kernel.check_inputs(len(inputs))
     for i, tensor in enumerate(inputs):
@@ -54,8 +46,7 @@ def custom_kernel(kernel: CustomKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
 def alternatives(serial: Tensor, simt: Tensor) -> Tensor:
     """Return a value that is computed in one of two ways, as suits the device.
 
-    Args:
-        serial: for devices whose work-items each have a core to themselves: CPUs.
-        simt: the same value, for those that run neighbouring work-items in lock step: GPUs.
+    `serial` is for devices whose work-items each have a core to themselves (CPUs), `simt` for those
+    that run neighbouring work-items in lock step (GPUs).
     """
     return Tensor.of(forms.alternatives(serial.node, simt.node))

@@ -48,21 +48,15 @@ def base_of(node: Node) -> Node:
 
 @dataclass(slots=True)
 class EagerPlan:
-    """What realizing tensors takes.
+    """What realizing tensors takes."""
 
-    Attributes:
-        canonical: every node of the tensors' graphs -> its simplified form.
-        outputs: by output name, the simplified node that it holds; for a pending ASSIGN that node.
-        writes: by state name, the ASSIGN node, to a realized buffer or a state of a program.
-        buffers: by input or state name, the realized buffer.
-        graph: all of it, as the compiler takes it.
-    """
-
-    canonical: dict[Node, Node]
+    canonical: dict[Node, Node]  # every node of the tensors' graphs -> its simplified form
+    # By output name, the simplified node that it holds; for a pending ASSIGN that node.
     outputs: dict[str, Node] = field(default_factory=dict)
+    # By state name, the ASSIGN node, to a realized buffer or a state of a program.
     writes: dict[str, Node] = field(default_factory=dict)
-    buffers: dict[str, Buffer] = field(default_factory=dict)
-    graph: EntryGraph = field(init=False)
+    buffers: dict[str, Buffer] = field(default_factory=dict)  # by input or state name
+    graph: EntryGraph = field(init=False)  # all of it, as the compiler takes it
 
     def feeds(self, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
         """Return the values of the realized buffers among some inputs."""
@@ -85,15 +79,7 @@ def needs_kernel(node: Node) -> bool:
 
 
 def make_plan(roots: Sequence[Node], flags: Flags) -> EagerPlan:
-    """Return what computing some values takes.
-
-    Args:
-        roots: the values.
-        flags: how graphs are simplified.
-
-    Raises:
-        ModelError: buffers of several devices are mixed, or a buffer is assigned twice.
-    """
+    """Return what computing values takes; raise ModelError for two devices or assignments."""
     plan = EagerPlan(simplify(roots, flags))
     bases = dict.fromkeys(base_of(plan.canonical[r]) for r in roots)
     wanted = [b for b in bases if needs_kernel(b)]
@@ -212,9 +198,7 @@ def unbound(roots: Sequence[Node]) -> list[Buffer]:
 def views_of(canonical: Mapping[Node, Node], stored: Mapping[Node, Node]) -> dict[Node, Node]:
     """Return original node -> views of storage, for every node whose base was stored.
 
-    Args:
-        canonical: original node -> simplified node.
-        stored: simplified node -> node that reads its storage.
+    `canonical` is original -> simplified node, `stored` simplified node -> reader of its storage.
     """
     memo = dict(stored)
     found: dict[Node, Node] = {}

@@ -15,8 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def rounds_once(method: F) -> F:
     """Return a method of tensors that widens halves before it and rounds its result after it.
 
-    Each operation on halves rounds, and sums of them overflow from 65504 on. Where one of the
-    tensors is wider than a half, the result is too, and is not rounded.
+    Sums of halves overflow from 65504 on. With a wider operand the result is wider and not rounded.
     """
 
     @wraps(method)

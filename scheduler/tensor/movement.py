@@ -27,22 +27,14 @@ class TensorShape(TensorCore):
     __slots__ = ()
 
     def axes(self, axis: Axis) -> tuple[int, ...]:
-        """Return axes as a sorted tuple of non-negative ints; None means all.
-
-        Raises:
-            TensorIndexError: there is no such axis.
-        """
+        """Return axes (None: all) as sorted non-negative ints, or raise TensorIndexError."""
         if axis is None:
             return tuple(range(self.ndim))
         given = axis if isinstance(axis, Sequence) else (axis,)
         return tuple(sorted({axis_of(a, self.ndim) for a in given}))
 
     def reshape(self, *shape: int | Sequence[int]) -> Self:
-        """Return the same elements in another shape; one -1 is inferred.
-
-        Raises:
-            ModelError: the element counts differ.
-        """
+        """Return as many elements in another shape (one -1 is inferred), or raise ModelError."""
         target = list(shape_of(shape))
         if target.count(-1) == 1:
             rest = prod(s for s in target if s != -1)
@@ -87,11 +79,7 @@ class TensorShape(TensorCore):
         return self.broadcast_to(target)
 
     def broadcast_to(self, shape: Shape) -> Self:
-        """Repeat to a shape by numpy's rules: leading axes are added.
-
-        Raises:
-            ModelError: the shapes are incompatible.
-        """
+        """Repeat to a shape by numpy's rules (leading axes added), or raise ModelError."""
         if shape == self.shape:
             return self
         missing = len(shape) - self.ndim
@@ -113,11 +101,7 @@ class TensorShape(TensorCore):
         return self.of(make(Op.PAD, self.dtype, (inner.node,), (widths, fill)))
 
     def shrink(self, bounds: Pairs) -> Self:
-        """Keep [begin, end) of each axis.
-
-        Raises:
-            TensorIndexError: a range reaches outside of its axis.
-        """
+        """Keep [begin, end) of each axis; raise TensorIndexError if one reaches outside."""
         if len(bounds) != self.ndim or any(
             not 0 <= b <= e <= s for (b, e), s in zip(bounds, self.shape, strict=False)
         ):
@@ -201,10 +185,8 @@ class TensorShape(TensorCore):
         of the broadcast indices, in the place of the first if they stand side by side, else first.
 
         Values of index tensors are not looked at: outside of their axis they read some element.
-
-        Raises:
-            TensorIndexError: an index is outside its axis, or there are too many.
-            ModelError: an index is a mask.
+        Raises TensorIndexError if an index is outside its axis, or there are too many. Raises
+        ModelError if an index is a mask.
         """
         items = full_key(key, self.ndim)
         result, axis = self, 0
@@ -225,9 +207,8 @@ class TensorShape(TensorCore):
     def index_tensor(self, item: Any) -> Self | None:
         """Return an index as a tensor of ints if it is a tensor, an array or a list, else None.
 
-        Raises:
-            TensorIndexError: it is neither.
-            ModelError: it is a mask: the shape of the result would depend on values.
+        Raises TensorIndexError if it is neither. Raises ModelError if it is a mask: the shape of
+        the result would depend on values.
         """
         if item is None or (
             isinstance(item, int | np.integer | slice) and not isinstance(item, bool)
@@ -245,11 +226,7 @@ class TensorShape(TensorCore):
 
 
 def full_key(key: Any, ndim: int) -> list[Any]:
-    """Return an index for every axis: Ellipsis and missing ones are filled in.
-
-    Raises:
-        TensorIndexError: there are more indices than axes.
-    """
+    """Return an index for every axis, or raise TensorIndexError if there are too many."""
     items = list(key) if isinstance(key, tuple) else [key]
     used = sum(1 for k in items if k is not None and k is not Ellipsis)
     if used > ndim:
@@ -322,11 +299,7 @@ def _compare(row: Node, value: int) -> Node:
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...]) -> Shape:
-    """Return the shape given either as one sequence or as several ints.
-
-    Raises:
-        ModelError: a size is a tensor: shapes are fixed when a graph is built.
-    """
+    """Return a shape given as a sequence or as ints; raise ModelError for tensors."""
     sizes: Any = shape
     if len(shape) == 1 and isinstance(shape[0], Sequence | np.ndarray):
         sizes = shape[0]

@@ -1,7 +1,6 @@
 """TensorNeural adds activations, matrix products, convolution and pooling, made of primitives.
 
-A convolution is `sum(window(pad(x)) * w)`: there is no convolution op. The kernelizer finds
-contractions by their structure, so every sum of products gets the same schedules.
+A convolution is `sum(window(pad(x)) * w)`: the kernelizer finds contractions by their structure.
 """
 
 from __future__ import annotations
@@ -83,11 +82,7 @@ class TensorNeural(TensorPower):
 
     @rounds_once
     def matmul(self, other: Self | NDArray[Any]) -> Self:
-        """Multiply matrices with numpy's rules for 1-D and batched operands.
-
-        Raises:
-            ModelError: the inner sizes differ, or an operand has no axes.
-        """
+        """Multiply matrices by numpy's rules, or raise ModelError if inner sizes differ."""
         other = self.operand(other)
         if not self.shape or not other.shape:
             raise ModelError(

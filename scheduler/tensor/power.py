@@ -49,11 +49,9 @@ def _known_number(exponent: Any) -> int | float | None:
 def integer_power(base: T, exponent: T) -> T:
     """Return base**exponent of integers by repeated squaring, modulo 2 to the width of the type.
 
-    Args:
-        base: of an integer type.
-        exponent: of the same type and shape. A negative one gives 0, but 1 and -1 keep their value,
-            as they do in exact arithmetic. From 64 on a power of an even number is 0, one of an odd
-            number other than 1 and -1 has overflowed and is not specified.
+    The exponent has the base's type and shape. A negative one gives 0, but 1 and -1 keep their
+    value, as in exact arithmetic. From 64 on a power of an even number is 0, one of an odd number
+    other than 1 and -1 has overflowed and is not specified.
     """
     whole = exponent
     result = base.operand(1).broadcast_to(base.shape)

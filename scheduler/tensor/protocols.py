@@ -4,8 +4,8 @@
     float(t), int(t), bool(t), f"{t:.3f}"       a number, where there is one element
     np.asarray(t), np.sum(t), np.from_dlpack(t) an array: values are computed, numpy does the rest
 
-Operators between a tensor and what numpy has, on either side, make tensors. Nothing here freezes a
-value into a graph unseen: what depends on an input refuses to be a number, and no tensor is a size.
+Operators between a tensor and numpy's objects, on either side, make tensors. A value that depends
+on an input refuses to be a number, and no tensor is a size.
 """
 
 from __future__ import annotations
@@ -70,11 +70,7 @@ class TensorProtocols(TensorValues):
         return format(self._single("format"), spec) if spec else str(self)
 
     def _single(self, wanted: str) -> Any:
-        """Return the value of the only element.
-
-        Raises:
-            TensorTypeError: there are more or none, or it depends on what a program is given.
-        """
+        """Return the value of the only element; raise TensorTypeError if there is none."""
         if self.size != 1:
             raise TensorTypeError(
                 f"{self!r} has no {wanted}: it has {self.size} elements; use numpy(), or reduce it"
@@ -90,14 +86,10 @@ class TensorProtocols(TensorValues):
     # --- an array -----------------------------------------------------------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the values as numpy's protocol has it; the array is the caller's to change.
+        """Return the values as numpy's protocol has it, for the caller to change.
 
-        Args:
-            dtype: element type; by default the tensor's own.
-            copy: with False a view that cannot be written to.
-
-        Raises:
-            TensorCopyError: `copy` is False, and no array holds these values in this type.
+        With `copy` False it is a view that cannot be written to. Raises TensorCopyError if there is
+        none in this type.
         """
         values = self._shared() if copy is False else self.numpy()
         if dtype is None or values.dtype == dtype:
@@ -130,8 +122,7 @@ class TensorProtocols(TensorValues):
     def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
         """Return the values, in host memory, as a capsule; `options` as numpy takes them.
 
-        Raises:
-            TensorCopyError: `copy` is False, and no array holds these values.
+        Raises TensorCopyError if `copy` is False, and no array holds these values.
         """
         given = {name: value for name, value in options.items() if value is not None}
         return np.asarray(self, copy=False if copy is False else None).__dlpack__(**given)
@@ -147,8 +138,7 @@ class TensorProtocols(TensorValues):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the values: graphs share their nodes with the process that made them.
 
-        Raises:
-            TensorTypeError: they depend on what a program is given; compile it to an artifact.
+        Raises TensorTypeError if they depend on what a program is given; compile it to an artifact.
         """
         missing = unbound([self.node])
         if missing:

@@ -1,8 +1,4 @@
-"""realize() runs tensors: it is what Tensor.realize and Tensor.numpy do.
-
-Afterwards a tensor is a BUFFER with values, or views of one, in every tensor that contains it. An
-assignment leaves its value in the buffer it names; tensors made from the old values keep those.
-"""
+"""realize() runs tensors: it is what Tensor.realize and Tensor.numpy do."""
 
 from __future__ import annotations
 
@@ -43,14 +39,9 @@ Array = NDArray[Any]
 def realize(roots: Sequence[Node], context: CompileContext | None = None) -> None:
     """Compute values and leave them in buffers, for every live tensor.
 
-    Args:
-        roots: what to compute.
-        context: what to compile for, by default for the device with the environment's flags.
-
-    Raises:
-        ModelError: an input has no value, or a state lives in a program.
-        SchedulerError: a value cannot be compiled.
-        RuntimeFault: there is no device, or a program does not build.
+    The context is by default the device with the environment's flags. Raises ModelError if an input
+    has no value or a state lives in a program, SchedulerError if a value cannot be compiled, and
+    RuntimeFault if there is no device or a program does not build.
     """
     missing = unbound(roots)
     if missing:
@@ -81,9 +72,8 @@ def _replacements(
 ) -> dict[Node, Node]:
     """Return original node -> what holds its values.
 
-    What only turned out to be a view, of elements of something else or of repeated ones, is none to
-    who made it: a write to it goes nowhere else. Asked for it gets a buffer of its own; otherwise
-    it stays as it is, and needs no kernel.
+    A view that elements of something else, or repeated ones, turned out to be gets a buffer if
+    asked for, since a write to it goes nowhere else; otherwise it stays as it is, without a kernel.
     """
     views = views_of(plan.canonical, stored)
     found = {node: view for node, view in views.items() if _is_invertible(view)}
@@ -141,10 +131,7 @@ def _known_values(plan: EagerPlan, roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _old_values(plan: EagerPlan) -> dict[Node, Node]:
-    """Return buffer node -> node of its values before the run, for what was assigned.
-
-    The array is not copied: new values come in a new one.
-    """
+    """Return buffer node -> node of its values before the run, uncopied, for what was assigned."""
     found: dict[Node, Node] = {}
     for assign in plan.writes.values():
         old = buffer_node(assign.src[0].arg.data, assign)
@@ -161,7 +148,7 @@ def values_of(node: Node) -> Array:
 def shared_values(node: Node) -> Array | None:
     """Return the values of a view of a buffer without copying them; None where none are so.
 
-    The array cannot be written to, and stays what it is when the buffer is assigned to.
+    The array is read-only, and keeps its values when the buffer is assigned to.
     """
     values: Array = interp.evaluate([node])[0].view()
     held = [n.arg.data for n in toposort([node]) if n.op is Op.BUFFER]
@@ -176,19 +163,10 @@ def run(
     inputs: Mapping[str, Array] | None = None,
     context: CompileContext | None = None,
 ) -> list[Array]:
-    """Run values once, leaving every tensor as it is.
+    """Run values once, leaving every tensor as it is; return one array per value, for the caller.
 
-    Args:
-        roots: what to compute.
-        inputs: values of input buffers by name; states are zeros.
-        context: as for `realize`.
-
-    Returns:
-        One array per value, owned by the caller.
-
-    Raises:
-        SchedulerError: a value cannot be compiled.
-        RuntimeFault: there is no device, a program does not build, an input does not fit.
+    States are zeros. Raises SchedulerError if a value cannot be compiled, and RuntimeFault if there
+    is no device, a program does not build, or an input does not fit.
     """
     flags = Flags.from_environment() if context is None else context.flags
     plan = make_plan(roots, flags)
@@ -211,12 +189,8 @@ def execute(
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Compile and run a plan; return its outputs and what it left in assigned buffers, by name.
 
-    Args:
-        plan: from `make_plan`.
-        inputs: values of input buffers by name.
-        device: as for `runtime.load_program`.
-        context: what to compile for; None for the device.
-        flags: how to compile for the device.
+    `device` is as for `runtime.load_program`; without a context the plan is compiled for the
+    device.
     """
     if not plan.graph.outputs and not plan.writes:
         return {}, {}

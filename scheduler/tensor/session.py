@@ -1,8 +1,7 @@
 """The session is what the tensors of a process remember from call to call: they are eager.
 
-`realize` moves every live tensor, computes no value twice and compiles no graph twice. All tensors
-share `SESSION`. It is the only state of `scheduler/` that a call leaves behind for the next one;
-whoever compiles files (`compile_plain`, `compile_driving`, `onnx_backend`) takes nothing from it.
+All tensors share `SESSION`, the only state of `scheduler/` that a call leaves behind for the next
+one; the compilers of files (`compile_plain`, `compile_driving`, `onnx_backend`) do not use it.
 """
 
 from __future__ import annotations
@@ -77,13 +76,10 @@ class Handle(Protocol):
 
 
 class Handles:
-    """The live tensors, and the tensor and the newest version of each realized buffer.
-
-    Attributes:
-        newest: the newest ASSIGN of a buffer, until it has run or no tensor holds it.
-    """
+    """The live tensors, and the tensor and the newest version of each realized buffer."""
 
     def __init__(self) -> None:
+        # The newest ASSIGN of a buffer, until it has run or no tensor holds it.
         self.newest: WeakValueDictionary[Buffer, Node] = WeakValueDictionary()
         self._live: WeakValueDictionary[int, Handle] = WeakValueDictionary()
         # Threads may run tensors of their own; nobody may add to what another one goes through.
@@ -128,18 +124,10 @@ class Handles:
 
 
 def rebuild(root: Node, memo: dict[Node, Node]) -> Node:
-    """Return a graph with nodes replaced.
-
-    Args:
-        root: of the graph.
-        memo: old node -> new node; grows by every node visited.
-    """
+    """Return a graph with nodes replaced; `memo` (old node -> new node) grows by those visited."""
     for node in post_order(root, lambda n: n.src, memo):
         memo[node] = with_sources(node, memo)
     return memo[root]
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

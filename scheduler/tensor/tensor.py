@@ -1,10 +1,9 @@
 """Tensor is the lazy, numpy-like front end with which all graphs are written.
 
-A Tensor is a handle on a Node; every operation makes nodes and computes nothing. What `realize`
-computes is put in the place of the nodes it came from, in every tensor that contains them. The
-class is written in modules that build on each other: core (the handle), movement, arithmetic
-(with reductions), power, nn (neural networks), conv_transpose, assign, values (computing) and
-protocols (Python's and numpy's).
+A Tensor is a handle on a Node; every operation makes nodes and computes nothing. The class is
+written in modules that build on each other: core (the handle), movement, arithmetic (with
+reductions), power, nn (neural networks), conv_transpose, assign, values (computing) and protocols
+(Python's and numpy's).
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ class Tensor(TensorProtocols):
     ) -> Self:
         """Return start, start+step, ... below stop (or 0 .. start-1); int32 unless one is a float.
 
-        Raises:
-            ModelError: the step is zero.
+        Raises ModelError if the step is zero.
         """
         first, last = (0, start) if stop is None else (start, stop)
         if step == 0:
@@ -87,11 +85,7 @@ class Tensor(TensorProtocols):
     ) -> Self:
         """Return uniform values in [0, 1), made on the host.
 
-        Args:
-            shape: sizes of the axes.
-            dtype: element type.
-            seed: of a generator for this call; without one the calls of a process continue one
-                sequence, the same in every process.
+        Without a seed the calls of a process continue one sequence, the same in every process.
         """
         rng = SESSION.random if seed is None else np.random.default_rng(seed)
         values = np.asarray(rng.random(shape_of(shape), dtype=np.float64))
@@ -107,8 +101,7 @@ class Tensor(TensorProtocols):
     def cat(self: Any, *others: Any, axis: int = 0) -> Tensor:
         """Concatenate tensors along an axis: `Tensor.cat([a, b], axis)`, or `a.cat(b, axis=0)`.
 
-        Raises:
-            ModelError: no tensor is given, or their types differ.
+        Raises ModelError if no tensor is given, or their types differ.
         """
         tensors, axis = _several(self, others, axis)
         if not tensors or len({t.dtype for t in tensors}) != 1:
@@ -129,11 +122,7 @@ class Tensor(TensorProtocols):
 
     @classmethod
     def einsum(cls, formula: str, *operands: Self) -> Self:
-        """Return a sum of products in Einstein's notation, with an explicit or implicit result.
-
-        Raises:
-            ModelError: the formula does not fit the operands.
-        """
+        """Return a sum of products in Einstein's notation; raise ModelError for a misfit."""
         inputs, _, output = formula.replace(" ", "").partition("->")
         terms = inputs.split(",")
         if len(terms) != len(operands) or any(

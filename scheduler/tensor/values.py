@@ -51,10 +51,7 @@ def pin(roots: Sequence[Node], context: CompileContext) -> None:
 
 
 def _planned(roots: Sequence[Node], flags: Flags) -> tuple[dict[Node, Node], dict[Node, Node]]:
-    """Return what is planned for each node, and the boundary that each pending buffer stands for.
-
-    What is planned is simplified, and what has storage, or will have it, is a leaf.
-    """
+    """Return the simplified form of each node, and the boundary of each pending buffer."""
     simple = simplify(roots, flags)
     cut: dict[Node, Node] = {}
     pending: dict[Node, Node] = {}
@@ -100,19 +97,13 @@ def _is_boundary(node: Node) -> bool:
 
 
 def _replacements(planned: dict[Node, Node], pinned: dict[Node, Node]) -> dict[Node, Node]:
-    """Return original node -> its pinned form, for what is stored and for writes.
-
-    Of a write too, or there were two versions of it: one with boundaries inside and one without.
-    """
+    """Return original node -> pinned form, of writes too, which would be two versions."""
     found: dict[Node, Node] = {}
     for node, plan in planned.items():
         new = pinned.get(plan)
         if new is not None and new.op is Op.ASSIGN and node.op is not Op.BUFFER:
             found[node] = new
     return found
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 class TensorValues(TensorAssign):
@@ -123,15 +114,9 @@ class TensorValues(TensorAssign):
     def schedule(self, *more: TensorAssign, context: CompileContext | None = None) -> Schedule:
         """Return what realizing these tensors together would run; nothing runs, nothing changes.
 
-        Views of buffers, constants and values that were computed before need no kernel. What was
-        made before is returned again if the very same nodes are asked for.
-
-        Args:
-            more: other tensors.
-            context: what to compile for; by default the row `cpu` with the environment's flags.
-
-        Raises:
-            SchedulerError: a value cannot be compiled.
+        Views of buffers, constants and values computed before need no kernel. The same nodes give
+        the same schedule again. The context is by default the row `cpu` with the environment's
+        flags. Raises SchedulerError if a value cannot be compiled.
         """
         context = context or context_for()
         plan = make_plan([self.node, *(t.node for t in more)], context.flags)
@@ -142,10 +127,6 @@ class TensorValues(TensorAssign):
 
         What the compiler would store becomes ASSIGN(BUFFER, value) in every tensor that contains
         it, and is loaded, never computed again, by what is built on it later.
-
-        Args:
-            more: other tensors.
-            context: as for `schedule`.
         """
         pin([self.node, *(t.node for t in more)], context or context_for())
         return self
@@ -153,13 +134,9 @@ class TensorValues(TensorAssign):
     def realize(self, *more: TensorAssign, context: CompileContext | None = None) -> Self:
         """Compute these tensors together; afterwards they are buffers, or views of buffers.
 
-        Args:
-            more: other tensors.
-            context: what to compile for; by default the device, with the environment's flags.
-
-        Raises:
-            SchedulerError: a value cannot be compiled, or depends on an input without a value.
-            RuntimeFault: there is no device.
+        The context is by default the device with the environment's flags. Raises SchedulerError if
+        a value cannot be compiled or depends on an input without a value, and RuntimeFault without
+        a device.
         """
         running.realize([self.node, *(t.node for t in more)], context=context)
         return self
@@ -171,16 +148,9 @@ class TensorValues(TensorAssign):
     ) -> NDArray[Any]:
         """Return the values, computed on an OpenCL device.
 
-        A tensor of realized buffers is realized by this. One that reads inputs or states is
-        compiled and run once, and stays as it is.
-
-        Args:
-            inputs: values of input buffers by name; states are zeros.
-            context: as for `realize`.
-
-        Raises:
-            SchedulerError: it cannot be compiled.
-            RuntimeFault: there is no device, or an input does not fit.
+        A tensor of realized buffers is realized by this. One that reads inputs or states (zeros) is
+        compiled and run once, and stays as it is. Raises SchedulerError if it cannot be compiled,
+        and RuntimeFault if there is no device or an input does not fit.
         """
         if inputs or unbound([self.node]):
             return running.run([self.node], inputs, context=context)[0]
@@ -188,11 +158,7 @@ class TensorValues(TensorAssign):
         return running.values_of(self.node)
 
     def item(self) -> Any:
-        """Return the value of a tensor of one element as a Python scalar.
-
-        Raises:
-            ModelError: there is not exactly one.
-        """
+        """Return the only element as a Python scalar; raise ModelError if there are others."""
         if self.size != 1:
             raise ModelError(f"item: expected one element, found {self!r}")
         return self.numpy().item()

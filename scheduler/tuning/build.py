@@ -1,7 +1,7 @@
 """Build programs to measure, in worker processes where that helps, within a time limit.
 
 PoCL compiles one program on one core. A worker builds a program, launches it once over nothing, so
-that everything is compiled, and hands the binary back; loading that takes a millisecond.
+that everything is compiled, and hands the binary back.
 """
 
 from __future__ import annotations
@@ -30,11 +30,7 @@ _COUNTER_INTS: Final = 1024
 
 
 def compile_source(source: str, device: Device) -> cl.Program:
-    """Return a megakernel, compiled to the end.
-
-    Raises:
-        pyopencl.Error: the compiler rejects it.
-    """
+    """Return a megakernel, compiled; raise pyopencl.Error if the compiler rejects it."""
     program = build(cl.Program(device.context, source))
     queue = cl.CommandQueue(device.context)
     zeros = np.zeros(_COUNTER_INTS, np.int32)
@@ -48,11 +44,7 @@ def compile_source(source: str, device: Device) -> cl.Program:
 
 
 def load_binary(binary: bytes, device: Device) -> cl.Program:
-    """Return the program of a binary that another process built.
-
-    Raises:
-        pyopencl.Error: the driver refuses it.
-    """
+    """Return the program of another process's binary, or raise pyopencl.Error if it is refused."""
     return build(cl.Program(device.context, [device.handle], [binary]))
 
 
@@ -65,12 +57,7 @@ def _in_worker(source: str, device: str) -> bytes:
 
 
 class Builders(AbstractContextManager["Builders"]):
-    """Builds several programs at once.
-
-    Args:
-        device: for which.
-        workers: processes; 0 to build here, one after the other.
-    """
+    """Builds several programs at once, in `workers` processes; 0 builds them here, one by one."""
 
     def __init__(self, device: Device, workers: int) -> None:
         self.device = device
@@ -90,10 +77,7 @@ class Builders(AbstractContextManager["Builders"]):
             self._pool.join()
 
     def build(self, sources: Sequence[str], deadline: float) -> list[cl.Program | None]:
-        """Return the programs in order; None for those that do not build, or not in time.
-
-        The deadline is on the clock of `time.perf_counter`.
-        """
+        """Return the programs in order; None for those not built by the `perf_counter` deadline."""
         if self._pool is None:
             return [self._here(s) if time.perf_counter() < deadline else None for s in sources]
         index = self.device.info.index

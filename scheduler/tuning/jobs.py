@@ -1,8 +1,6 @@
 """A Job is a distinct loop nest of compiled graphs, with how often it runs.
 
-    12 blocks of one shape     ->     4 jobs, each 12 times
-
-Of a kernel with several nests each is a job: it is measured by itself.
+12 blocks of one shape     ->     4 jobs, each 12 times
 """
 
 from __future__ import annotations
@@ -32,26 +30,17 @@ from scheduler.render.render import Nest, render
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One loop nest.
+    """One loop nest."""
 
-    Attributes:
-        key: of its body.
-        name: ONNX nodes it comes from.
-        nest: with the heuristic's loops.
-        times: launches per run of an entry, of the entry that has most.
-        exact: whether its result takes over the storage of something it reads, which loops that
-            compute an element twice may not.
-        flops: of one launch.
-        bytes_moved: read and written, each element once.
-    """
-
-    key: str
-    name: str
-    nest: Nest
-    times: int
+    key: str  # of its body
+    name: str  # ONNX nodes it comes from
+    nest: Nest  # with the heuristic's loops
+    times: int  # launches per run of an entry, of the entry that has most
+    # Whether its result takes over the storage of something it reads, which loops that compute an
+    # element twice may not.
     exact: bool
-    flops: int
-    bytes_moved: int
+    flops: int  # of one launch
+    bytes_moved: int  # read and written, each element once
 
     @property
     def was(self) -> str:
@@ -71,11 +60,7 @@ class Job:
         )
 
     def render(self, choice: Choice) -> KernelCode:
-        """Return the code of a choice.
-
-        Raises:
-            LoweringError: with these loops an image would have to be a buffer.
-        """
+        """Return a choice's code; raise LoweringError if an image would be a buffer."""
         images = None if self.nest.images is None else self.nest.images.anew()
         code = render([replace(self.nest, schedule=self.loops(choice), images=images)])
         if images is not None and images.refused:
@@ -109,10 +94,8 @@ class Job:
 def jobs_of(graphs: Iterable[EntryGraph], context: CompileContext) -> list[Job]:
     """Schedule graphs with the heuristic's loops; return their distinct nests, in running order.
 
-    The context's measured loops are not used.
-
-    Raises:
-        SchedulerError: a graph cannot be scheduled or lowered.
+    The context's measured loops are not used. Raises SchedulerError if a graph cannot be scheduled
+    or lowered.
     """
     found: dict[str, Job] = {}
     for graph in graphs:
@@ -127,7 +110,7 @@ def jobs_of(graphs: Iterable[EntryGraph], context: CompileContext) -> list[Job]:
 
 def _nests(plan: Schedule) -> Iterable[Job]:
     for lowered in plan.lowered:
-        # Loop nests that run in turn address memory that none of them has alone.
+        # Nests that run in turn address memory that none of them has alone.
         for nest in () if lowered.kernel.scratch else lowered.nests:
             loads = [n for n in scalar_nodes(nest.body.value) if n.op is Op.LOAD]
             read = {n.src[0] for n in loads}

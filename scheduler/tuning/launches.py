@@ -3,9 +3,8 @@
     variants a, b     ->     a program for each
     a round:                 launches of each in turn, timed on the device's own clock
 
-Each launch of a variant reads another copy of its weights, as in a frame, where they left the
-caches since the last one; activations stay where they are. What is an image in the artifact is one
-here. The cost of a launch to the host is left out: it is the same whatever the loops are.
+Each launch of a variant reads another copy of its weights, as in a frame. The host's cost of a
+launch is left out: it is the same whatever the loops are.
 """
 
 from __future__ import annotations
@@ -53,11 +52,8 @@ Memory = cl.Buffer | cl.Image
 class Launches:
     """Builds variants in this process, each in a program of its own.
 
-    Programs are kept while it lives: the best choice so far is measured again and again.
-
-    Args:
-        device: for which, and where they run.
-        clock: seconds; deadlines are on it.
+    Programs are kept while it lives: the best choice so far is measured again and again. Deadlines
+    are on `clock`, in seconds.
     """
 
     def __init__(self, device: Device, clock: Callable[[], float]) -> None:
@@ -104,12 +100,7 @@ class Launches:
 
 
 class LaunchTrial(Turns):
-    """Variants in the device's memory, ready to run.
-
-    Args:
-        device: where they run.
-        queue: in order, with profiling.
-    """
+    """Variants in the device's memory, ready to run; the queue is in order, with profiling."""
 
     def __init__(self, device: Device, queue: cl.CommandQueue) -> None:
         super().__init__([])
@@ -122,8 +113,7 @@ class LaunchTrial(Turns):
     def add(self, variant: Variant, code: KernelCode, program: cl.Program) -> None:
         """Add a variant and run it once.
 
-        Raises:
-            pyopencl.Error: the device has no memory for it, or does not take its work-groups.
+        Raises pyopencl.Error if the device has no memory for it, or does not take its work-groups.
         """
         self._kernels.append(self._bound(variant.job, code, program))
         self._codes.append(code)
@@ -153,8 +143,6 @@ class LaunchTrial(Turns):
         ]
         self._queue.finish()
         return [(event.profile.end - event.profile.start) / NS_PER_MS for event in events]
-
-    # memory
 
     def _bound(self, job: Job, code: KernelCode, program: cl.Program) -> list[cl.Kernel]:
         """Return the kernel of a variant once for each copy of its weights."""
@@ -190,8 +178,6 @@ class LaunchTrial(Turns):
             return cl.Buffer(self._device.context, flags, hostbuf=raw)
         texels = ImageSpec(image.width, image.height)
         return make_image(self._device, texels, dtype, None if written else raw)
-
-    # results
 
     def _results(self, number: int) -> list[Array]:
         job, code = self.variants[number].job, self._codes[number]

@@ -6,7 +6,7 @@
                      the best and the heuristic, fresh rounds  ->  it wins if faster in both minimum
                                                                    and median, by a margin
 
-How a variant is built and timed is behind `Prepare`, so that this file knows no device.
+`Prepare` hides how a variant is built and timed.
 """
 
 from __future__ import annotations
@@ -63,22 +63,14 @@ Prepare = Callable[[Sequence[Sequence[Variant]], float], Sequence[Measured | Non
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was found for one kernel.
+    """What was found for one kernel."""
 
-    Attributes:
-        job: which.
-        choice: the fastest; HEURISTIC if nothing was faster by the margin.
-        heuristic_ms, best_ms: minima of one launch, measured together.
-        tried: choices measured.
-        wrong: those that gave other results: there should be none.
-    """
-
-    job: Job
-    choice: Choice
-    heuristic_ms: float
+    job: Job  # which
+    choice: Choice  # the fastest; HEURISTIC if nothing was faster by the margin
+    heuristic_ms: float  # heuristic_ms, best_ms: minima of one launch, measured together
     best_ms: float
-    tried: int
-    wrong: tuple[Choice, ...] = ()
+    tried: int  # choices measured
+    wrong: tuple[Choice, ...] = ()  # those that gave other results: there should be none
 
 
 @dataclass(slots=True)
@@ -102,14 +94,9 @@ class _State:
 
 
 class Search:
-    """A search within a time limit.
+    """A search within a time limit, in seconds on `clock`.
 
-    Args:
-        prepare: builds variants.
-        clock: seconds, as `time.perf_counter`.
-        seconds: from now on.
-        peak_gflops: what the device can do at best; 0 where it is not known.
-        progress: told how many kernels are done, of how many.
+    `peak_gflops` is 0 if it is not known; `progress` gets how many kernels are done, of how many.
     """
 
     def __init__(
@@ -131,10 +118,7 @@ class Search:
         return self.clock() >= self.deadline
 
     def run(self, jobs: Sequence[Job], known: Iterable[Job] = ()) -> list[Outcome]:
-        """Return what was found, heaviest kernels first; kernels not reached are left out.
-
-        Jobs in `known` need no search.
-        """
+        """Return results, heaviest kernels first, without `known` jobs and kernels not reached."""
         self.baseline = self._measure_all(jobs)
         total = sum(ms * job.times for job, ms in self.baseline.items())
         skipped = set(known)

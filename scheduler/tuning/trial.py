@@ -3,9 +3,8 @@
     variants a, b, c     ->     one megakernel; records a a a a b b b b c c c c
     a round:                    one launch over the records of each, in turn
 
-Variants run as they do in an artifact: functions of a megakernel, all workers sharing their
-work-items. Each record of a variant reads another copy of its weights, as in a frame, where they
-left the caches of the core since the last one; activations stay where the record before left them.
+All workers share a variant's work-items, as in an artifact. Each record reads another copy of its
+weights, as in a frame; activations stay where the record before left them.
 """
 
 from __future__ import annotations
@@ -86,13 +85,7 @@ def _source(codes: Sequence[KernelCode]) -> str:
 
 
 class Trial(Turns):
-    """Variants in the device's memory, ready to run.
-
-    Args:
-        builders: of which the device is taken.
-        variants, rendered: what, and their code.
-        program: built of these.
-    """
+    """Variants in the device's memory, ready to run: with their code, and a program of these."""
 
     def __init__(
         self,
@@ -107,7 +100,7 @@ class Trial(Turns):
         self._queue = cl.CommandQueue(context)
         self._memory, self._data = _Memory(), _Memory()
         self._places: dict[tuple[Job, Node], int] = {}
-        # Places are given before the buffers are made, whose sizes they decide.
+        # Places decide the sizes of the buffers.
         heads, words = self._records(rendered)
         table = np.array([*heads, *words], np.int64)
         lines = 1 + RECORDS * (self._workers + 1)
@@ -120,7 +113,7 @@ class Trial(Turns):
             cl.Buffer(context, flags, hostbuf=zeros),
         )
         self._kernel = cl.Kernel(program, KERNEL_NAME)
-        # The shortest of some launches is the cost of a start without what disturbed it.
+        # The shortest launch has the least disturbance.
         self._start_ms = min(self._launch(0, 0) for _ in range(START_LAUNCHES))
         self.correct = [self.check(number) for number in range(len(self.variants))]
 
@@ -130,10 +123,10 @@ class Trial(Turns):
             buffer.release()
 
     def _spent(self, number: int, count: int) -> float:
-        """Run records of a variant; return milliseconds without what starting a launch takes.
+        """Return milliseconds that records of a variant take, without those of starting a launch.
 
-        That is known from a few launches only: it is never taken to be most of the time, or a
-        disturbance of those would make a kernel infinitely fast.
+        The latter are never taken to be most of the time: a disturbance would make a kernel
+        infinitely fast.
         """
         whole = self._launch(number * RECORDS, count)
         return whole - min(self._start_ms, MAX_START_SHARE * whole)
@@ -146,8 +139,6 @@ class Trial(Turns):
         self._queue.finish()
         return (time.perf_counter_ns() - started) / 1e6
 
-    # memory
-
     def _records(self, rendered: Sequence[KernelCode]) -> tuple[list[int], list[int]]:
         heads: list[int] = []
         words: list[int] = []
@@ -156,8 +147,7 @@ class Trial(Turns):
         for number, (variant, code) in enumerate(zip(self.variants, rendered, strict=True)):
             copies = self._copies(code, len(rendered))
             placed = [self._arguments(variant.job, code) for _ in range(copies)]
-            # Records take turns with the copies, so that weights come from memory as they do in a
-            # model.
+            # Weights come from memory as they do in a model.
             for n in range(RECORDS):
                 heads += (number, code.items, before + len(words))
                 words += placed[n % copies]
@@ -190,8 +180,6 @@ class Trial(Turns):
             else:
                 self._places[key] = self._memory.put(values_of(node.dtype, prod(node.shape)))
         return self._places[key]
-
-    # results
 
     def _results(self, number: int) -> list[Array]:
         job = self.variants[number].job

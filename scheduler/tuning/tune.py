@@ -2,7 +2,7 @@
 
     graphs, device, seconds     ->     a table, in the cache directory and in the report
 
-What a table of this device knows already is not searched again; its file can be removed.
+Kernels in this device's table are not searched again; its file can be removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from scheduler.tuning.trial import make_trials
 
 logger = logging.getLogger(__name__)
 
-# Processes that build at once: a core each, and not so many that they wait for memory.
+# A core each, and not so many that they wait for memory.
 MAX_WORKERS: Final = 8
 # Fewer seconds than this are not worth starting processes for.
 LEAST_PARALLEL_S: Final = 4.0
@@ -39,22 +39,14 @@ LEAST_PARALLEL_S: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One kernel in the report; times in milliseconds of one launch.
+    """One kernel in the report; times in milliseconds of one launch."""
 
-    Attributes:
-        name: ONNX nodes.
-        times: launches per run.
-        heuristic_ms, best_ms: minima.
-        choice: "" for the heuristic.
-        state: "searched", "known" (from a table) or "not reached".
-    """
-
-    name: str
-    times: int
-    heuristic_ms: float
+    name: str  # ONNX nodes
+    times: int  # launches per run
+    heuristic_ms: float  # heuristic_ms, best_ms: minima
     best_ms: float
-    choice: str
-    state: str
+    choice: str  # "" for the heuristic
+    state: str  # "searched", "known" (from a table) or "not reached"
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON knows it."""
@@ -70,17 +62,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a search gave.
+    """What a search gave."""
 
-    Attributes:
-        table: everything known for the device now.
-        lines: kernels, heaviest first.
-        seconds: that it took.
-    """
-
-    table: TunedTable
-    lines: tuple[Line, ...]
-    seconds: float
+    table: TunedTable  # everything known for the device now
+    lines: tuple[Line, ...]  # kernels, heaviest first
+    seconds: float  # that it took
 
     @property
     def heuristic_ms(self) -> float:
@@ -109,17 +95,11 @@ def tune(
     seconds: float,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Tuned:
-    """Search the kernels of graphs and keep what was found on disk.
+    """Search the kernels of one program's graphs and keep what was found on disk.
 
-    Args:
-        graphs: entries of one program.
-        context: what they are compiled for.
-        device: what is measured.
-        seconds: for the search; it ends a second or so after them at the latest.
-        progress: told how many kernels are done, of how many.
-
-    Raises:
-        SchedulerError: a CPU's target on a GPU, or a graph cannot be scheduled.
+    The search ends a second or so after `seconds` at the latest; `progress` gets how many kernels
+    are done, of how many. Raises SchedulerError for a CPU's target on a GPU, or a graph that cannot
+    be scheduled.
     """
     spec = context.spec
     if device.info.kind == "gpu" and not spec.is_simt:

@@ -2,7 +2,7 @@
 
     a round:  a, b, c      the next one:  c, b, a      ...   ->   minimum and median of each
 
-Each turn runs a variant several times, so that it takes about as long as a clock can measure well.
+Each turn runs a variant so often that it takes as long as a clock can measure well.
 """
 
 from __future__ import annotations
@@ -53,30 +53,21 @@ class Timing:
 
 
 class Turns(ABC):
-    """Variants that are ready to run; a subclass runs them.
-
-    Attributes:
-        variants: in their order.
-        correct: for each, whether it gives what the first one of its job gives.
-    """
+    """Variants that are ready to run; a subclass runs them."""
 
     def __init__(self, variants: Sequence[Variant]) -> None:
         self.variants = list(variants)
-        self.correct: list[bool] = []
+        self.correct: list[bool] = []  # whether each gives what the first one of its job gives
         self._expected: dict[Job, list[Array]] = {}
         self._ms: dict[int, float] = {}
 
     def run(self, which: Sequence[int], rounds: int) -> list[Timing]:
-        """Return the times of some variants, which take turns.
-
-        `which` are numbers of variants, each has `rounds` turns.
-        """
+        """Return the times of the variants with these numbers, which take `rounds` turns each."""
         counts = [self._count(i) for i in which]
         times: list[list[float]] = [[] for _ in which]
         for turn in range(rounds):
             order = list(enumerate(zip(which, counts, strict=True)))
-            # Every other round runs backwards, so that a drift of the clock speed favours no
-            # variant.
+            # A drift of the clock speed then favours no variant.
             for place, (i, count) in order if turn % 2 == 0 else reversed(order):
                 times[place].append(self._spent(i, count) / count)
         for i, spent_ms in zip(which, times, strict=True):
@@ -86,7 +77,6 @@ class Turns(ABC):
     def _count(self, number: int) -> int:
         """Return how many runs of a variant are one turn."""
         spent = self._ms.get(number, 0.0)
-        # A first estimate, from two runs; measured times replace it.
         if not spent:
             spent = self._spent(number, 2) / 2
         return max(1, min(RECORDS, round(LAUNCH_MS / max(spent, 1e-6))))
@@ -122,7 +112,7 @@ def same_results(found: Array, expected: Array) -> bool:
         return bool(np.array_equal(found, expected))
     a, b = found.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(b)
-    # Infinities and NaN must be in the same places, as their difference says nothing.
+    # Differences of infinities and NaN say nothing.
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return False
     largest = float(np.abs(b[finite]).max(initial=1e-30))

@@ -16,19 +16,12 @@ COSTLIEST = 5
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The cost of each launch: its time if it was measured, else its work, else the bytes it moves.
+    """The cost of each launch: its measured time, or else its work, or else the bytes it moves."""
 
-    Attributes:
-        values: by number of the launch.
-        texts: the same for people.
-        name: of the cost, as a column is headed.
-        total: what all launches do, as a sentence says it.
-    """
-
-    values: tuple[float, ...]
-    texts: tuple[str, ...]
-    name: str
-    total: str
+    values: tuple[float, ...]  # by number of the launch
+    texts: tuple[str, ...]  # the same for people
+    name: str  # of the cost, as a column is headed
+    total: str  # what all launches do, as a sentence says it
 
     @property
     def order(self) -> list[int]:
@@ -50,12 +43,7 @@ class Costs:
 
 
 def costs_of(table: KernelTable, times: LaunchTimes | None) -> Costs:
-    """Return what is known of an entry's costs.
-
-    Args:
-        table: its launches.
-        times: of its launches, if they were measured.
-    """
+    """Return what is known of an entry's costs, with launch times if they were measured."""
     flops = [launch.flops for launch in table.launches]
     moved = [launch.bytes_moved for launch in table.launches]
     if times is not None:

@@ -1,8 +1,7 @@
 """The kernel graph as SVG: boxes in rows by depth, edges between them, inputs above, outputs below.
 
-A kernel's row lies below those of all it waits for. An edge to the next row is a curve; edges that
-pass rows by run down a lane at the left, one lane for each kernel they come from, so that no edge
-crosses a box.
+A kernel's row lies below those of all it waits for. Edges that pass rows by run down a lane at the
+left, so that no edge crosses a box.
 """
 
 from __future__ import annotations
@@ -21,15 +20,10 @@ from scheduler.debug.kernel_text import shape_text
 
 @dataclass(frozen=True, slots=True)
 class LaunchTimes:
-    """How long each launch of an entry takes.
+    """How long each launch of an entry takes."""
 
-    Attributes:
-        milliseconds: by number of the launch.
-        where: what they were measured on, plain text.
-    """
-
-    milliseconds: tuple[float, ...]
-    where: str
+    milliseconds: tuple[float, ...]  # by number of the launch
+    where: str  # what they were measured on, plain text
 
     @property
     def total(self) -> float:
@@ -49,8 +43,6 @@ def time_text(milliseconds: float) -> str:
     """Return a time in ms, or in us where it is below a tenth of that."""
     return f"{milliseconds:.2f} ms" if milliseconds >= 0.1 else f"{1e3 * milliseconds:.1f} us"
 
-
-# ----------------------------------------------------------------------------------------------
 
 # Pixels, but for the boxes in a row: three fit beside the pane of details on a wide screen.
 BOX_WIDTH, BOX_HEIGHT = 296, 56
@@ -198,7 +190,6 @@ class _Drawing:
         """Return the box of one kernel."""
         x, y = self._corner(len(self.table.inputs) + launch.number)
         stored = [self.table.values[i] for i in launch.writes]
-        # Several results are told apart by their names.
         shape = ", ".join(
             f"{v.name if len(stored) > 1 else v.dtype} {shape_text(v.shape)}" for v in stored
         )
@@ -208,7 +199,6 @@ class _Drawing:
         work = f"{flops_text(launch.flops)} · {size_text(launch.bytes_moved)} · {shape}"
         if self.times is not None:
             share = self.times.share(launch.number)
-            # In place of the bytes, which are in the table.
             work = f"{self.times.text(launch.number)} · {flops_text(launch.flops)} · {shape}"
         # The rest is in the table, and in what is shown beside the graph.
         work = work if len(work) <= BOX_TEXT else f"{work[: BOX_TEXT - 1]}…"

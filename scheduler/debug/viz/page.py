@@ -1,7 +1,4 @@
-"""The page: for each entry its totals, passes, kernel graph, memory timeline, table and sources.
-
-Nothing in it depends on the time or the machine: compiling the same twice gives the same page.
-"""
+"""The page: for each entry its totals, passes, kernel graph, memory timeline, table and sources."""
 
 from __future__ import annotations
 
@@ -35,16 +32,11 @@ ROW_LIMIT = 400
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """A table of an entry that someone else made, as what its kernels cost on a device.
+    """A table of an entry that someone else made, as what its kernels cost on a device."""
 
-    Attributes:
-        title, note: plain text above it.
-        header, rows: of plain text.
-    """
-
-    title: str
+    title: str  # title, note: plain text above it
     note: str
-    header: tuple[str, ...]
+    header: tuple[str, ...]  # header, rows: of plain text
     rows: tuple[tuple[str, ...], ...]
 
 
@@ -55,18 +47,7 @@ def write_page(
     tables: Mapping[str, PageTable] | None = None,
     times: Mapping[str, LaunchTimes] | None = None,
 ) -> None:
-    """Write the page, whole or not at all; the directory of VIZ=1 is made, others have to exist.
-
-    Args:
-        path: of the file.
-        manifest: of the artifact.
-        plans: as for `page`.
-        tables: as for `page`.
-        times: as for `page`.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write `page` atomically, and make VIZ=1's directory alone; raise OSError on failure."""
     text = page(manifest, plans, tables, times)
     if Path(path).parent == VIZ_DIRECTORY:
         VIZ_DIRECTORY.mkdir(exist_ok=True)
@@ -80,13 +61,10 @@ def page(
     tables: Mapping[str, PageTable] | None = None,
     times: Mapping[str, LaunchTimes] | None = None,
 ) -> str:
-    """Return the page as HTML.
+    """Return the page of a manifest as HTML.
 
-    Args:
-        manifest: of the artifact.
-        plans: schedules by entry name; there are none for an artifact from a file.
-        tables: one more for entries that have one, by name.
-        times: of the launches of entries that were measured, by name.
+    `plans` (schedules), `tables` (one more for each) and `times` of launches are by entry name; an
+    artifact from a file has no plans.
     """
     names = list(manifest["entries"])
     known = plans or {}

@@ -14,11 +14,8 @@ from scheduler.debug.pretty import Line, Names, listing
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.origin import Origins
 
-# --- Pair the nodes of a graph with those of the graph before a pass, whatever their numbers --
-#
-# Nodes are interned: where a pass replaces one, all that depend on it are other nodes, though
-# nothing else about them changed. So nodes are paired by what they are and by what stands around
-# them.
+# Nodes are interned: all that depend on a replaced node are other nodes. So nodes are paired by
+# what they are and by what stands around them, whatever their numbers.
 
 Pairs = dict[Node, Node]
 
@@ -31,15 +28,10 @@ def pair_nodes(
 ) -> Pairs:
     """Return node of now -> node of before, for each that has one; no node has two.
 
-    First from the inputs upwards: nodes that are the same on the same sources. Then from the
-    outputs downwards: sources in the same place that are the same but for what they read. What is
-    left between is paired by its ONNX nodes, then in order, and downwards from there.
-
-    Args:
-        before: all nodes of the graph before, sources first.
-        now: all nodes of the graph after it, sources first.
-        roots: outputs of now with those of before.
-        origins: ONNX nodes of both.
+    Graphs are given sources first, roots in pairs. First from the inputs upwards: nodes that are
+    the same on the same sources. Then from the outputs downwards: sources in the same place that
+    are the same but for what they read. What is left between is paired by its ONNX nodes, then in
+    order, and downwards from there.
     """
     finder = _Finder(before, now)
     finder.upwards()
@@ -107,29 +99,19 @@ def _kind(node: Node) -> Hashable:
     return node.op, node.dtype, node.shape, told
 
 
-# ----------------------------------------------------------------------------------------------
-
 # Lines of a listing that the browser lays out at once, when they come into view.
 CHUNK = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A graph after a pass, compared with the one before (`alike`).
+    """A graph after a pass, compared with the one before (`alike`)."""
 
-    Attributes:
-        name: of the pass.
-        lines: the graph's nodes; one that stood before has its number.
-        new: nodes that stood for nothing before.
-        rewired: nodes that stood before and read something else now.
-        gone: lines before of which no node is left.
-    """
-
-    name: str
-    lines: list[Line]
-    new: set[Node]
-    rewired: set[Node]
-    gone: list[Line]
+    name: str  # of the pass
+    lines: list[Line]  # the graph's nodes; one that stood before has its number
+    new: set[Node]  # nodes that stood for nothing before
+    rewired: set[Node]  # nodes that stood before and read something else now
+    gone: list[Line]  # lines before of which no node is left
 
     @property
     def is_changed(self) -> bool:

@@ -1,9 +1,8 @@
 """External tensor data: weights in files beside the model, read only from inside its directory.
 
-Called by `load`. A model file may come from anywhere, so a location that leads out of the model's
-directory (absolute, `..`, or through a symbolic link) is refused before the file is opened. What a
-file gives is mapped, so weights are read when they are used; the files must stay as they are until
-the model is compiled.
+A model file may come from anywhere, so a location that leads out of its directory (absolute, `..`,
+or through a symbolic link) is refused before the file is opened. Files are mapped, and must stay as
+they are until the model is compiled.
 """
 
 from __future__ import annotations
@@ -29,12 +28,7 @@ from scheduler.onnx_import.text import printable
 
 
 class ExternalData:
-    """The files that the tensors of one model refer to; each is mapped once.
-
-    Args:
-        directory: of the model file; None for a model that did not come from a file.
-        where: the model's name, for messages.
-    """
+    """The files that the tensors of a model refer to; each is mapped once."""
 
     def __init__(self, directory: Path | None, where: str) -> None:
         self._directory = directory
@@ -45,8 +39,8 @@ class ExternalData:
     def bytes_of(self, tensor: TensorProto) -> memoryview:
         """Return the bytes of an external tensor, a window of the mapped file.
 
-        Raises:
-            ModelError: a location leads out of the directory, or the file is missing or too short.
+        Raises ModelError if a location leads out of the directory, or the file is missing or too
+        short.
         """
         label = f'{self._where}: tensor "{printable(tensor.name)}"'
         if self._directory is None:
@@ -57,11 +51,10 @@ class ExternalData:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         if not all(isinstance(text, str) for pair in entries.items() for text in pair):
             raise ModelError(f"{label}: its reference to external data is not UTF-8 text")
-        # The location is text from a stranger's file and must not lead to other files.
+        # The location is text from a stranger's file.
         path = _resolve(entries.get("location", ""), self._directory, label)
         expected = stored_bytes(tensor, label)
-        # Offset and length may be left out, in which case the tensor starts at 0 and fills its
-        # shape.
+        # Without offset and length the tensor starts at 0 and fills its shape.
         offset = _number(entries, "offset", 0, label)
         length = _number(entries, "length", expected, label)
         if length != expected:
@@ -69,7 +62,6 @@ class ExternalData:
                 f"{label}: shape {list(tensor.dims)} needs {expected} bytes of external data, "
                 f"found length {length}; export the model again"
             )
-        # Many tensors share a file, and mapping it once costs one descriptor.
         if path not in self._files:
             self._files[path] = _map(path, label)
         data = self._files[path]
@@ -81,30 +73,21 @@ class ExternalData:
         return data[offset : offset + length]
 
     def array_of(self, tensor: TensorProto) -> NDArray[Any] | None:
-        """Return an external tensor as a read-only array over the file; None if it is packed.
-
-        Raises:
-            ModelError: as `bytes_of`.
-        """
+        """Return a read-only array over the file, None if packed; raise as `bytes_of` does."""
         label = f'{self._where}: tensor "{printable(tensor.name)}"'
         if element_bits(tensor, label) < 8:
             return None
-        # ONNX stores little-endian data, whatever machine reads it.
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
         array = np.frombuffer(self.bytes_of(tensor), dtype).reshape(tuple(tensor.dims))
-        # Offsets need not be multiples of the element's size, and numpy is slow on or refuses such
-        # data.
+        # Offsets need not be multiples of the element's size, and numpy is slow on such data or
+        # refuses it.
         return array if array.flags.aligned else array.copy()
 
     def read_into(self, tensor: TensorProto) -> None:
-        """Put the bytes of an external tensor into it; it then refers to no file.
-
-        Raises:
-            ModelError: as `bytes_of`, or too much was put into the model.
-        """
+        """Put a tensor's external bytes into it; raise as `bytes_of` does, or for too many."""
         data = self.bytes_of(tensor)
         self._copied += len(data)
-        # What is copied ends up in one protobuf message, which has a limit of its own.
+        # One protobuf message holds what is copied, and has a limit of its own.
         if self._copied > MAX_FILE_BYTES:
             raise ModelError(
                 f"{self._where}: more than {MAX_FILE_BYTES} bytes of external data in attributes; "
@@ -154,7 +137,6 @@ def _map(path: Path, label: str) -> memoryview:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
                 raise ModelError(f"{label}: external data {printable(path.name)} is no plain file")
-            # Linux maps no file of length 0.
             if status.st_size == 0:
                 return memoryview(b"")
             return memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
@@ -170,14 +152,13 @@ def _map(path: Path, label: str) -> memoryview:
 def _resolve(location: str, directory: Path, label: str) -> Path:
     """Return the file a location names; it must lie inside the model's directory."""
     shown = repr(printable(location))
-    # Backslashes would be separators on another system: not a name this project would write.
+    # Backslashes would be separators on another system.
     if not location or "\0" in location or "\\" in location or Path(location).is_absolute():
         raise ModelError(
             f"{label}: external data location {shown} must be a path relative to the model"
         )
     try:
         root = directory.resolve()
-        # `resolve` follows links, so a link that leads out of the directory is seen as well.
         path = (root / location).resolve()
         inside, there = path.is_relative_to(root), path.is_file()
     except (OSError, RuntimeError) as error:  # a name too long, links in a circle
@@ -215,7 +196,7 @@ def inner_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
     for function in model.functions:
         for attribute in function.attribute_proto:
             yield from _attribute_tensors(attribute, graphs)
-    # A stack in place of recursion: branches of a hostile file may be nested at any depth.
+    # Branches of a hostile file may be nested at any depth.
     while graphs or nodes:
         if graphs:
             graph = graphs.pop()

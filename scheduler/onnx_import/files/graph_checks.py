@@ -1,7 +1,7 @@
 """Checks of a model's graphs, whatever their operators: names defined once, no cycles, in order.
 
 ONNX demands that a node stands after those it reads; many exporters do not care, so nodes are put
-in order here. What onnx's checker looks for beyond this concerns single operators.
+in order here. onnx's checker looks at single operators.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ _WIDE |= {onnx.TensorProto.DOUBLE: 8, onnx.TensorProto.INT64: 8, onnx.TensorProt
 
 
 def check_text(model: onnx.ModelProto, where: str) -> None:
-    """Refuse names that are not text, which everything later would stumble over.
-
-    Raises:
-        ModelError: there is one, or a graph too deep inside of others.
-    """
+    """Refuse names that are not text, and graphs nested too deep, by ModelError."""
     texts: list[object] = [t for o in model.opset_import for t in (o.domain,)]
     for function in model.functions:
         texts += (function.name, function.domain, *function.input, *function.output)
@@ -91,16 +87,8 @@ def _all_graphs(model: onnx.ModelProto, where: str) -> Iterator[onnx.GraphProto]
 def check_graphs(model: onnx.ModelProto, where: str) -> list[str]:
     """Check every graph of a model and put its nodes in order, in place.
 
-    Args:
-        model: may be changed: only the order of nodes.
-        where: begins the messages.
-
-    Returns:
-        What was changed, one sentence each.
-
-    Raises:
-        ModelError: a name is defined twice or by nobody, nodes feed each other, or a function
-            calls itself; names the nodes.
+    Returns what was changed, one sentence each. Raises ModelError, with the nodes, if a name is
+    defined twice or by nobody, nodes feed each other, or a function calls itself.
     """
     check_ports(model.graph, where)
     notes: list[str] = []
@@ -116,11 +104,7 @@ def check_graphs(model: onnx.ModelProto, where: str) -> list[str]:
 
 
 def check_ports(graph: onnx.GraphProto, where: str) -> None:
-    """Check the inputs and outputs of a model: names, number, declared sizes.
-
-    Raises:
-        ModelError: one is named twice or not at all, there are too many, or one is too large.
-    """
+    """Check names, number and declared sizes of inputs and outputs, or raise ModelError."""
     if not graph.output:
         raise ModelError(f"{where}: the model has no outputs, so there is nothing to compute")
     for kind, values in (("input", graph.input), ("output", graph.output)):
@@ -163,16 +147,10 @@ class _Checker:
         outputs: Iterable[str],
         outer: tuple[Mapping[str, int], ...],
     ) -> set[str]:
-        """Check one graph.
+        """Check one graph, reordering its nodes in place; return the names it takes from outside.
 
-        Args:
-            nodes: a repeated field, reordered in place.
-            given: names that need no node.
-            outputs: names that must exist.
-            outer: what the graphs around define.
-
-        Returns:
-            The names it takes from outside.
+        `given` names need no node, `outputs` must exist, and `outer` is what the graphs around
+        define.
         """
         makers = {name: -1 for name in given if name}
         for index, node in enumerate(nodes):

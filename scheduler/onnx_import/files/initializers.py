@@ -1,7 +1,6 @@
 """Initializers as arrays; the shape and type of each tensor are compared with its data.
 
-Called by `load` for the graph of a model; for the graph of a branch or a loop, by whoever imports
-it. Layout of the data fields: onnx.proto, message TensorProto.
+Layout of the data fields: onnx.proto, message TensorProto.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from scheduler.onnx_import.text import one_line, printable
 
 Array = NDArray[Any]
 
-# Bits of an element; those below a byte are packed in raw data. Complex numbers are not supported.
+# Those below a byte are packed in raw data. Complex numbers are not supported.
 _BITS = {
     **dict.fromkeys(("INT2", "UINT2"), 2),
     **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
@@ -47,13 +46,8 @@ def graph_constants(
 ) -> dict[str, Array]:
     """Return the initializers of a graph by name, sparse ones made dense; no data is external.
 
-    Args:
-        graph: of a model, a branch or a loop.
-        where: begins the messages.
-        known: arrays of those that hold no data any more.
-
-    Raises:
-        ModelError: two have one name, or one does not have the data that its shape needs.
+    `known` are arrays of those that hold no data any more. Raises ModelError if two have one name,
+    or one does not have the data that its shape needs.
     """
     found: dict[str, Array] = {}
     for tensor in graph.initializer:
@@ -79,11 +73,7 @@ def _add(found: dict[str, Array], name: str, array: Array, where: str) -> None:
 
 
 def element_bits(tensor: TensorProto, label: str) -> int:
-    """Return the bits of an element of a tensor.
-
-    Raises:
-        ModelError: the type is unknown, or has no fixed size (strings).
-    """
+    """Return the bits of a tensor's element; raise ModelError for strings and unknown types."""
     name = _type_name(tensor)
     if name not in _BITS:
         raise ModelError(f"{label}: element type {name} is not supported")
@@ -91,26 +81,14 @@ def element_bits(tensor: TensorProto, label: str) -> int:
 
 
 def stored_bytes(tensor: TensorProto, label: str) -> int:
-    """Return the bytes that a tensor's shape and type need; nothing is allocated.
-
-    Raises:
-        ModelError: the shape is negative or too large, the type unknown.
-    """
+    """Return the bytes that shape and type need, or raise ModelError; nothing is allocated."""
     bits = element_bits(tensor, label)
     check_shape(tensor.dims, -(-bits // 8), label)
     return -(-prod(int(size) for size in tensor.dims) * bits // 8)
 
 
 def tensor_array(tensor: TensorProto, label: str) -> Array:
-    """Return the values of a tensor whose data is inside.
-
-    Args:
-        tensor: an initializer, or the tensor of an attribute.
-        label: begins the message.
-
-    Raises:
-        ModelError: the data is not that of its shape and type.
-    """
+    """Return a tensor's inside data; raise ModelError if shape and type do not fit it."""
     check_tensor(tensor, label)
     try:
         with np.errstate(all="ignore"):
@@ -122,11 +100,7 @@ def tensor_array(tensor: TensorProto, label: str) -> Array:
 
 
 def check_tensor(tensor: TensorProto, label: str) -> None:
-    """Compare the data of a tensor with its shape and type.
-
-    Raises:
-        ModelError: as `tensor_array`.
-    """
+    """Compare the data of a tensor with its shape and type; raise ModelError as `tensor_array`."""
     if tensor.HasField("segment"):
         raise ModelError(f"{label} is in segments, which are not supported; export it whole")
     name, count = _type_name(tensor), prod(tensor.dims)
@@ -161,9 +135,7 @@ def dense_array(sparse: onnx.SparseTensorProto, label: str) -> Array:
     """Return a sparse tensor as a dense array: zeros where it gives no value.
 
     Indices are either positions in the flattened tensor, (values,), or coordinates, (values, axes).
-
-    Raises:
-        ModelError: indices do not fit the shape, or the dense array would be too large.
+    Raises ModelError if indices do not fit the shape, or the dense array would be too large.
     """
     values = tensor_array(sparse.values, label)
     indices = tensor_array(sparse.indices, f"{label}, its indices")
@@ -175,7 +147,6 @@ def dense_array(sparse: onnx.SparseTensorProto, label: str) -> Array:
             f"{label} is damaged: {list(values.shape)} values with indices of shape "
             f"{list(indices.shape)} for a tensor of {count_text(len(shape), 'axis', 'axes')}"
         )
-    # Per axis, or of the flattened tensor.
     bounds = np.array(shape if coordinates else (prod(shape),), np.int64)
     if indices.dtype != np.int64 or (indices.size and not _within(indices, bounds)):
         raise ModelError(

@@ -1,7 +1,4 @@
-"""The reading of an ONNX file: protobuf, external data, checks, constants as arrays.
-
-The only way into this package for bytes we did not write. Called by `importer` and `inspect`.
-"""
+"""The reading of an ONNX file: protobuf, external data, checks, constants as arrays."""
 
 from __future__ import annotations
 
@@ -27,9 +24,8 @@ from scheduler.onnx_import.limits import MAX_FILE_BYTES
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
 
 # --- Recognition of files that are no ONNX models, by their first bytes. Used by `load` only --
-#
-# Each of these beginnings is one that no ONNX file can have: a model begins with the tag of one of
-# its fields, and none of them is a printable character that other formats start with.
+# No ONNX file begins like these: a model begins with the tag of one of its fields, and none of them
+# is a printable character.
 
 # (offset, bytes there, what such a file is, what to do).
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
@@ -86,19 +82,15 @@ def unlike_onnx(data: bytes) -> str:
 
 # The oldest that translators know: the first with numpy's broadcasting, without `broadcast=1`.
 OLDEST_OPSET = 7
-# What old models become: an opset that the converter reaches from all of them.
+# An opset that the converter reaches from all old ones.
 TARGET_OPSET = 13
 
 
 def upgraded(model: onnx.ModelProto, opset: int, name: str) -> tuple[onnx.ModelProto, str]:
-    """Return a checked model, which is changed, in an opset that translators know, and a note.
-
-    Raises:
-        ModelError: onnx cannot convert it.
-    """
+    """Return a model in an opset that translators know, and a note, or raise ModelError."""
     listed = {value.name for value in model.graph.input}
     unlisted = [t for t in model.graph.initializer if t.name not in listed]
-    # The converter knows initializers among the inputs only, as files of that time have them.
+    # The converter knows initializers among the inputs only, as in files of that time.
     model.graph.input.extend(
         helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in unlisted
     )
@@ -118,8 +110,6 @@ def upgraded(model: onnx.ModelProto, opset: int, name: str) -> tuple[onnx.ModelP
     return made, f"converted from opset {opset} to {TARGET_OPSET} by onnx"
 
 
-# ----------------------------------------------------------------------------------------------
-
 logger = logging.getLogger(__name__)
 
 OLDEST_IR_VERSION = 3  # the first with operator sets
@@ -127,27 +117,17 @@ OLDEST_IR_VERSION = 3  # the first with operator sets
 
 @dataclass(frozen=True, slots=True)
 class OnnxModel:
-    """A checked ONNX model.
+    """A checked ONNX model."""
 
-    Attributes:
-        proto: the model, nodes in order; not to be changed. Tensors of attributes and of inner
-            graphs hold their data; initializers of the graph are in `constants`, those from
-            other files only there.
-        name: file name (or graph name) for messages.
-        opset: version of the default operator domain.
-        sha256: hex digest of the file, "" for a model that did not come from one.
-        constants: initializers by name, not to be changed; sparse ones are dense.
-        notes: what was changed in reading it, one sentence each.
-        path: of the file; None for a model that did not come from one.
-    """
-
+    # The model, nodes in order; not to be changed. Tensors of attributes and of inner graphs hold
+    # their data; initializers of the graph are in `constants`, those from other files only there.
     proto: onnx.ModelProto
-    name: str
-    opset: int
-    sha256: str
-    constants: dict[str, NDArray[Any]]
-    notes: tuple[str, ...] = ()
-    path: Path | None = None
+    name: str  # file name (or graph name) for messages
+    opset: int  # version of the default operator domain
+    sha256: str  # hex digest of the file, "" for a model that did not come from one
+    constants: dict[str, NDArray[Any]]  # by name, not to be changed; sparse ones are dense
+    notes: tuple[str, ...] = ()  # what was changed in reading it, one sentence each
+    path: Path | None = None  # of the file; None for a model that did not come from one
 
     @property
     def metadata_props(self) -> dict[str, str]:
@@ -161,18 +141,14 @@ class OnnxModel:
 
 
 def load_model(path: str | Path) -> OnnxModel:
-    """Read and check an ONNX file.
+    """Read and check an ONNX file; external data is looked for in its directory only.
 
-    Args:
-        path: of the .onnx file; external data is looked for in its directory only.
-
-    Raises:
-        ModelError: the file is missing, is no ONNX model, or breaks a rule of the format.
+    Raises ModelError if the file is missing, is no ONNX model, or breaks a rule of the format.
     """
     path = Path(path)
     where = printable(str(path), 120)
     data = _read(path, where)
-    # Common mistakes, such as an LFS pointer or an archive, are told before protobuf fails on them.
+    # An LFS pointer or an archive is reported before protobuf fails on it.
     found = unlike_onnx(data)
     if found:
         raise ModelError(f"{where}: expected an ONNX model, found {found}")
@@ -190,17 +166,13 @@ def load_model(path: str | Path) -> OnnxModel:
 
 
 def from_proto(proto: onnx.ModelProto, name: str = "") -> OnnxModel:
-    """Check a model that is already in memory.
+    """Check a model that is already in memory; it must not refer to external data.
 
-    Args:
-        proto: the model; not changed. It must not refer to external data.
-        name: for messages; the graph's own name by default.
-
-    Raises:
-        ModelError: the model breaks a rule of the format.
+    The proto is not changed; without a `name` messages have the graph's own. Raises ModelError if
+    the model breaks a rule of the format.
     """
     model = onnx.ModelProto()
-    # Checks put data into tensors and may upgrade the model, so they get a copy.
+    # Checks put data into tensors and may upgrade the model.
     model.CopyFrom(proto)
     title = name or printable(proto.graph.name) or "model"
     return _check(model, title, ExternalData(None, printable(title)), "")
@@ -236,7 +208,7 @@ def _check(model: onnx.ModelProto, name: str, external: ExternalData, sha256: st
             f"{name}: expected an ONNX model of IR version {OLDEST_IR_VERSION} to "
             f"{onnx.IR_VERSION}, found {found}; save it with another version of onnx"
         )
-    # Text comes first: later messages quote names, which must be printable by then.
+    # Later messages quote names.
     check_text(model, name)
     opset = _opset(model, name)
     notes = check_graphs(model, name)
@@ -248,7 +220,7 @@ def _check(model: onnx.ModelProto, name: str, external: ExternalData, sha256: st
     if old:  # what converts it needs all data inside
         for tensor in filter(is_external, model.graph.initializer):
             external.read_into(tensor)
-    # Constants leave the model before the checker runs, which would serialize them.
+    # The checker would serialize constants.
     constants = _constants(model.graph, name, external)
     _run_checker(model, name, opset)
     if old:
@@ -298,15 +270,15 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
 
 
 def _run_checker(model: onnx.ModelProto, name: str, opset: int) -> None:
-    # The checker stops at the first operator it does not know; the importer names them all. It also
-    # refuses what a later opset replaced: GroupNormalization of opset 18, which exporters wrote.
+    # The checker stops at the first unknown operator; the importer names them all. It also refuses
+    # what a later opset replaced: GroupNormalization of opset 18, which exporters wrote.
     if any(
         n.domain in DEFAULT_DOMAINS and not _is_current(n.op_type, opset) for n in all_nodes(model)
     ):
         return
     try:
         onnx.checker.check_model(_without_data(model))
-    # The checker quotes names from inside; where they are not UTF-8, its message cannot be decoded.
+    # The message of a checker that quotes names that are not UTF-8 cannot be decoded.
     except (onnx.checker.ValidationError, UnicodeDecodeError, ValueError, RuntimeError) as error:
         raise ModelError(f"{name}: not a valid ONNX model: {one_line(error)}") from error
 
@@ -319,19 +291,16 @@ def _is_current(op_type: str, opset: int) -> bool:
 
 
 def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy for the checker: initializers are inputs, and what nobody reads is left out.
-
-    The checker serializes what it is given. Initializers were checked here.
-    """
+    """Return a copy for the checker, which would serialize initializers: they are inputs."""
     copy = onnx.ModelProto(ir_version=model.ir_version)
     copy.opset_import.extend(model.opset_import)
     copy.functions.extend(model.functions)
     graph = model.graph
-    # ONNX asks for a name of the graph, which many exporters leave empty.
+    # Many exporters leave the name of the graph empty, which ONNX forbids.
     copy.graph.name = graph.name or "graph"
     copy.graph.node.extend(graph.node)
     copy.graph.input.extend(graph.input)
-    # What is declared of outputs nobody needs; many files leave it out, which the checker refuses.
+    # Many files leave the types of outputs out, which the checker refuses.
     for output in graph.output:
         value = copy.graph.output.add(name=output.name)
         value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
@@ -339,7 +308,7 @@ def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:
     listed = {value.name for value in graph.input}
     held = [(t.name, t) for t in graph.initializer]
     held += [(s.values.name, s.values) for s in graph.sparse_initializer]
-    # Sparse initializers name their values, which the nodes read as a dense tensor.
+    # Nodes read a sparse initializer's values by name.
     for name, tensor in held:
         if name not in listed:
             value = copy.graph.input.add(name=name)

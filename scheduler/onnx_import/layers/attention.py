@@ -15,7 +15,6 @@ from scheduler.onnx_import.layers.normalize import wide
 from scheduler.onnx_import.layers.recurrent import MAX_STEPS
 from scheduler.tensor.tensor import Tensor
 
-# ----------------------------------------------------------------------------------------------
 # Scaled dot-product attention on tensors, softmax(Q K' + mask) V, for all attention operators.
 #
 # Queries are grouped by the key head they share, so keys and values are never repeated. Masks that
@@ -24,17 +23,11 @@ from scheduler.tensor.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The keys that a query may attend to, and an addend to its scores.
+    """The keys that a query may attend to, and an addend to its scores."""
 
-    Attributes:
-        allowed: bool, broadcasts to (N, heads, S, T); None where all are.
-        added: broadcasts to the same; None for nothing.
-        may_be_empty: a query may have no key at all: it then gives zeros.
-    """
-
-    allowed: Tensor | None = None
-    added: Tensor | None = None
-    may_be_empty: bool = False
+    allowed: Tensor | None = None  # bool, broadcasts to (N, heads, S, T); None where all are
+    added: Tensor | None = None  # broadcasts to the same; None for nothing
+    may_be_empty: bool = False  # a query may have no key at all: it then gives zeros
 
     def restricted(self, allowed: Tensor, *, may_be_empty: bool) -> Mask:
         """Return this mask with fewer keys allowed."""
@@ -44,26 +37,18 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The intermediate results of an attention, (N, heads, S, T) each.
+    """The intermediate results of an attention, (N, heads, S, T) each."""
 
-    Attributes:
-        raw: scaled products.
-        capped: after softcap.
-        masked: after the mask.
-        weights: after softmax.
-    """
-
-    raw: Tensor
-    capped: Tensor
-    masked: Tensor
-    weights: Tensor
+    raw: Tensor  # scaled products
+    capped: Tensor  # after softcap
+    masked: Tensor  # after the mask
+    weights: Tensor  # after softmax
 
 
 def attention_mask(value: Value, keys: int) -> Mask:
     """Return the mask of an operator's input, which broadcasts to (N, heads, S, T) for T keys.
 
-    It is bool (True: attend) or what is added to the scores. If its last axis is shorter than the
-    keys, the rest is masked.
+    It is bool (True: attend) or an addend to the scores. Keys beyond its last axis are masked.
     """
     mask, known = as_tensor(value), None if isinstance(value, Tensor) else value
     missing = keys - mask.shape[-1]
@@ -76,28 +61,18 @@ def attention_mask(value: Value, keys: int) -> Mask:
         empty = known is None or not bool(np.any(known, axis=-1).all())
         return Mask(allowed=mask.pad(widths, value=False), may_be_empty=empty)
     empty = known is None or bool(np.isneginf(known).all(axis=-1).any())
-    # A mask in float32: halves cannot hold all that is added to scores.
+    # Halves cannot hold all that is added to scores.
     return Mask(added=wide(mask).pad(widths, -math.inf), may_be_empty=empty)
 
 
 def scaled_dot(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, softcap: float = 0.0
 ) -> tuple[Tensor, Scores]:
-    """Return attention and what was computed on the way.
+    """Return attention, (N, heads, S, F) in the type of q, and its intermediate results.
 
-    Args:
-        q: (N, heads, S, E).
-        k: (N, kv_heads, T, E); kv_heads divides heads.
-        v: (N, kv_heads, T, F).
-        mask: of the keys.
-        scale: of the products.
-        softcap: scores become softcap*tanh(scores/softcap) if it is not 0.
-
-    Returns:
-        (N, heads, S, F) in the type of q, and the scores.
-
-    Raises:
-        ModelError: the heads do not fit, or the inner sizes differ.
+    q is (N, heads, S, E), k (N, kv_heads, T, E), v (N, kv_heads, T, F); kv_heads divides heads.
+    Products are scaled, then become softcap*tanh(scores/softcap) if softcap is not 0. Raises
+    ModelError if heads or sizes do not fit.
     """
     batch, heads, rows, _ = q.shape
     groups = k.shape[1]
@@ -157,9 +132,6 @@ def join_heads(x: Tensor) -> Tensor:
     return x.permute(0, 2, 1, 3).reshape((batch, rows, heads * size))
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 def attention(ctx: NodeContext) -> Sequence[Value]:
     """Translate Attention: inputs of 3 or 4 axes, grouped heads, masks, a cache in or outside.
 
@@ -213,7 +185,7 @@ def _mask(ctx: NodeContext, rows: int, keys: int, past: int) -> Mask:
         least = past + rows
     if left < 0 and right < 0:
         return mask
-    # A query's own position among the keys; the first one's is how many keys are there before it.
+    # The first query's position among the keys is how many keys are there before it.
     first: Tensor | int = past if lengths is None else lengths - rows
     ahead = Tensor.arange(keys) - (Tensor.arange(rows).unsqueeze(1) + first)
     # With another mask, its keys and those of the window may have none in common.
@@ -237,12 +209,7 @@ _RULES = {
 
 
 def linear_attention(ctx: NodeContext) -> Sequence[Value]:
-    """Translate LinearAttention, unrolled over the tokens: a state (N, heads, E, F) is updated.
-
-    Raises:
-        ModelError: shapes do not fit, an input of the rule is missing, or there are too many tokens
-            to unroll.
-    """
+    """Translate LinearAttention, unrolled over the tokens: a state (N, heads, E, F) is updated."""
     rule = ctx.text("update_rule", "gated_delta")
     if rule not in _RULES:
         raise ModelError(f"update_rule must be one of {list(_RULES)}, found {rule!r}")
@@ -281,7 +248,6 @@ def linear_attention(ctx: NodeContext) -> Sequence[Value]:
     return [y.as_type(query.dtype), state.as_type(kept)][: max(1, ctx.outputs)]
 
 
-# ----------------------------------------------------------------------------------------------
 # Translators of rotary position embedding (Su et al. 2021), of ONNX and as exporters write it.
 
 

@@ -1,7 +1,4 @@
-"""Translators of operators of com.microsoft that optimizers write: activations, products, norms.
-
-Formulas: ONNX Runtime's documentation of its contributed operators.
-"""
+"""Translators of operators of com.microsoft that optimizers write: activations, products, norms."""
 
 from __future__ import annotations
 
@@ -64,12 +61,9 @@ def fused_gemm(ctx: NodeContext) -> Value:
 
 
 def fused_matmul(ctx: NodeContext) -> Value:
-    """Translate FusedMatMul: alpha A' B', of matrices or batches of them.
+    """Translate FusedMatMul: alpha A' B', of matrices or batches of them, but no vector transposed.
 
     transBatchA and transBatchB move the first axis behind the others before the product.
-
-    Raises:
-        ModelError: a vector is to be transposed.
     """
     operands = []
     for index, name in enumerate("AB"):
@@ -118,10 +112,7 @@ def embed_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
 
 
 def skip_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
-    """Translate SkipLayerNormalization: of x + skip + bias; outputs mean, 1/std and the sum, too.
-
-    Inputs: x, skip, gamma, beta (optional), bias (optional).
-    """
+    """Translate SkipLayerNormalization of x, skip, gamma, beta, bias: also mean, 1/std, sum."""
     total = _skip_sum(ctx, 4)
     beta = ctx.tensor(3) if ctx.has(3) else None
     axis = (total.ndim - 1,)
@@ -132,8 +123,8 @@ def skip_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
 def skip_simplified_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
     """Translate SkipSimplifiedLayerNormalization: the same without mean and beta.
 
-    Inputs: x, skip, gamma, bias (optional). The second output, the mean, is never computed by
-    anyone; zeros stand for it.
+    Inputs: x, skip, gamma, bias (optional). Nobody computes the second output, the mean: it is
+    zeros.
     """
     total = _skip_sum(ctx, 3)
     axis = (total.ndim - 1,)
@@ -158,8 +149,6 @@ def _activated(ctx: NodeContext, y: Tensor) -> Tensor:
 
 
 # --- Translators of products with quantised weights of com.microsoft, as quantisers write them
-#
-# Formulas: ONNX Runtime's documentation of its contributed operators.
 
 
 def dynamic_quantize_matmul(ctx: NodeContext) -> Value:
@@ -181,11 +170,9 @@ def matmul_integer_to_float(ctx: NodeContext) -> Value:
 def matmul_nbits(ctx: NodeContext) -> Value:
     """Translate MatMulNBits: A (..., K) times B' + bias, B (N, K) of 2, 4 or 8 bits, packed.
 
-    Along K each block of B has a scale and a zero point: packed like B, or a float. All of B's
-    inputs must be constants. `accuracy_level` allows less than float32, which is not made use of.
-
-    Raises:
-        ModelError: the sizes do not fit, or the columns are reordered (g_idx).
+    Along K each block of B has a scale and a zero point: packed like B, or a float. B's inputs must
+    be constants, and its columns not reordered (g_idx). `accuracy_level`, which allows less than
+    float32, is not used.
     """
     if ctx.has(4):
         raise ModelError("g_idx is not supported; export without reordered columns")
@@ -227,12 +214,9 @@ def _zero_points(given: Array, count: int, blocks: int, bits: int) -> Tensor:
     return Tensor.weight(np.asarray(found[..., None], np.float32, order="C"))
 
 
-# ----------------------------------------------------------------------------------------------
 # Translators of Attention, QAttention and MultiHeadAttention of com.microsoft, without caches.
-#
-# Formulas: ONNX Runtime's documentation of its contributed operators.
 
-# What is added to the scores of masked keys, unless the node says otherwise.
+# Added to the scores of masked keys, unless the node says otherwise.
 _MASKED = -10000.0
 
 
@@ -259,10 +243,7 @@ def _refuse_extras(ctx: NodeContext, past: int) -> None:
 
 
 def quantized_attention(ctx: NodeContext) -> Value:
-    """Translate QAttention: Attention of a quantised x and weight, everything else float32.
-
-    Inputs: x, weight, bias, scales of x and weight, mask, zero points of x and weight.
-    """
+    """Translate QAttention: x, weight, bias, scales of both, mask, zero points of both."""
     _refuse_extras(ctx, past=8)
     left, right = scheme_at(ctx, 3, 6), scheme_at(ctx, 4, 7)
     joined = real_product(left, ctx.tensor(0), right, ctx.tensor(1)) + ctx.tensor(2)
@@ -277,10 +258,7 @@ def _heads(ctx: NodeContext, joined: Tensor, sizes: list[int]) -> tuple[Tensor, 
 
 
 def multi_head_attention(ctx: NodeContext) -> Value:
-    """Translate MultiHeadAttention: Q (N, S, W), K and V (N, T, ·) or (N, heads, T, ·).
-
-    Inputs: query, key, value, bias of all three, key_padding_mask, addend to the scores.
-    """
+    """Translate MultiHeadAttention: Q (N, S, W), K, V (N, T, ·) or (N, heads, T, ·), bias, mask."""
     if any(ctx.has(i) for i in (6, 7, 8, 9)) or ctx.outputs > 1:
         raise ModelError("a cache (past_key, past_value) is not supported")
     if not (ctx.has(1) and ctx.has(2)) or ctx.tensor(0).ndim != 3:

@@ -145,11 +145,9 @@ def _stored(ctx: NodeContext, x: Tensor, index: int, target: dt.DType) -> Tensor
 
 
 # --- Translator of DynamicQuantizeLSTM of com.microsoft: an LSTM that multiplies integers -----
-#
 # Inputs and hidden state are quantised to uint8 by their own range: the inputs of all steps at
 # once, the state of a direction in each step, the whole batch by one scale (ONNX Runtime divides
-# large batches among its threads). The rest is what LSTM does. Formulas: ONNX Runtime's
-# documentation of its contributed operators.
+# large batches among its threads).
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +176,7 @@ class _Matrices:
 
 
 def dynamic_quantize_lstm(ctx: NodeContext) -> Sequence[Value]:
-    """Translate DynamicQuantizeLSTM: inputs of LSTM, then scales and zero points of W and R.
-
-    W is (D, I, 4H) and R (D, H, 4H), transposed to LSTM's.
-    """
+    """Translate DynamicQuantizeLSTM: W (D, I, 4H) and R (D, H, 4H) with scales and zero points."""
     size, hidden = ctx.tensor(0).shape[2], ctx.tensor(2).shape[1]
     w, r = _matrices(ctx, 1, (size, 4 * hidden)), _matrices(ctx, 2, (hidden, 4 * hidden))
     gates: list[Callable[[Tensor], Tensor]] = [

@@ -72,7 +72,7 @@ def conv_transpose(ctx: NodeContext) -> Value:
     rank = len(kernel)
     strides, dilations = per_axis(ctx, "strides", rank), per_axis(ctx, "dilations", rank)
     output_padding = per_axis(ctx, "output_padding", rank, default=0)
-    # Size of the result without any padding; what is asked for below that is cut off.
+    # Padding below that is cut off.
     full = tuple(
         (size - 1) * s + d * (k - 1) + 1 + o
         for size, s, d, k, o in zip(

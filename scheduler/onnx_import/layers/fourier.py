@@ -1,7 +1,7 @@
 """Translators of Fourier transforms, as products with constant matrices, and of mel filters.
 
-A transform of length n costs n products per output: fast transforms win for long signals only, and
-frames of audio are short. Sources: ONNX DFT-17 and -20, STFT-17, MelWeightMatrix-17.
+Fast transforms win for long signals only, and frames of audio are short. Sources: ONNX DFT-17 and
+-20, STFT-17, MelWeightMatrix-17.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MAX_MATRIX = 1 << 24
 def dft(ctx: NodeContext) -> Value:
     """Translate DFT: x (..., n, ..., 1 or 2), the last axis real, or real and imaginary.
 
-    onesided=1 keeps the first half of a transform; with inverse=1 it takes that half and returns
-    the real signal.
+    onesided=1 keeps the first half of a transform; with inverse=1 it takes it and returns the real
+    signal.
     """
     x = ctx.tensor(0)
     if ctx.opset < 20:  # an attribute, 1 by default; from 20 on an input, -2 by default
@@ -127,11 +127,7 @@ def _real_inverse(x: Tensor, axis: int, length: int) -> Tensor:
 
 
 def mel_weight_matrix(ctx: NodeContext) -> Value:
-    """Fold MelWeightMatrix: (dft_length // 2 + 1, num_mel_bins) triangles, even on the mel scale.
-
-    Raises:
-        ModelError: an input depends on data, or the triangles reach beyond the spectrum.
-    """
+    """Fold MelWeightMatrix: (dft_length // 2 + 1, num_mel_bins) triangles, even in mel."""
     bins, length, rate = (
         ctx.ints(i, what)[0] for i, what in enumerate(("num_mel_bins", "dft_length", "sample_rate"))
     )

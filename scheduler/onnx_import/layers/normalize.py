@@ -1,7 +1,6 @@
 """Translators of normalisation layers. Formulas: ONNX operator documentation.
 
-Means and variances of halves are computed in float32, whatever `stash_type` asks for: that costs
-nothing, because a kernel computes in float32 anyway.
+Means and variances of halves are computed in float32, whatever `stash_type` asks for, at no cost.
 """
 
 from __future__ import annotations
@@ -27,13 +26,11 @@ def batch_normalization(ctx: NodeContext) -> Sequence[Value]:
     """Translate BatchNormalization; channels are on axis 1 of x (N, C, ...) or (N,).
 
     With training_mode=1 (opset 14 on) x is normalised by its own mean and biased variance, and the
-    running ones are returned: momentum * given + (1 - momentum) * own.
-
-    Raises:
-        ModelError: training mode of an older opset, or statistics per position (spatial=0).
+    running ones are returned: momentum * given + (1 - momentum) * own. Raises ModelError for
+    training mode of an older opset and for statistics per position (spatial=0).
     """
     training = bool(ctx.integer("training_mode", 0))
-    # Before opset 14 training mode was told by asking for the other outputs.
+    # Before opset 14 asking for the other outputs meant training mode.
     if not training and ctx.outputs > 1:
         raise ModelError(
             f"expected one output, found {ctx.outputs}: training mode is not supported before "
@@ -74,10 +71,7 @@ def layer_normalization(ctx: NodeContext) -> Sequence[Value]:
 def layer_norm(
     x: Tensor, axes: Sequence[int], epsilon: float, scale: Tensor, bias: Tensor | None = None
 ) -> list[Tensor]:
-    """Return (x - mean)/sqrt(var + epsilon)*scale + bias in x's type, the mean and 1/std.
-
-    The statistics are taken over `axes`; scale and bias broadcast to x.
-    """
+    """Return (x - mean)/sqrt(var + epsilon)*scale + bias as x's type, mean, 1/std over `axes`."""
     values = wide(x)
     mean = values.mean(axes, keepdim=True)
     centred = values - mean
@@ -204,8 +198,8 @@ def softmax_cross_entropy(ctx: NodeContext) -> list[Value]:
 def _loss(ctx: NodeContext, scores: Tensor) -> Tensor:
     """Return the loss of targets (N, d...), reduced as asked for.
 
-    Targets outside of the classes count as losses of 0, with a weight of 1 or, if weights are
-    given, of 0.
+    Targets outside of the classes count as losses of 0, with a weight of 1, or of 0 if weights are
+    given.
     """
     target = ctx.tensor(1)
     reduction = ctx.text("reduction", "mean")

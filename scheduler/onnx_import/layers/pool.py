@@ -31,8 +31,8 @@ Reduce = Callable[[Tensor, tuple[int, ...]], Tensor]
 def max_pool(ctx: NodeContext) -> Value | list[Value]:
     """Translate MaxPool; padding never wins.
 
-    The second output, int64, holds the position of each maximum in the whole input, counted row by
-    row or, with storage_order=1, down the columns of the image.
+    The second output, int64, holds the position of each maximum in the whole input, row by row or,
+    with storage_order=1, down the columns.
     """
     x = ctx.tensor(0)
     window = _window(ctx, x)
@@ -43,7 +43,7 @@ def max_pool(ctx: NodeContext) -> Value | list[Value]:
     axes = _kernel_axes(window)
     largest = windows.max(axes, keepdim=True)
     at = _positions(x.shape[2:], window)
-    # The first of equal maxima; padding has no position.
+    # Padding has no position.
     found = windows.eq(largest).where(at, _INT32_END - 1).min(axes)
     columns = bool(ctx.integer("storage_order", 0))
     return [largest.squeeze(axes), _in_tensor(found, x.shape, columns=columns)]
@@ -160,10 +160,7 @@ def _windows(padded: Tensor, window: Window) -> Tensor:
 
 
 def _reduced(padded: Tensor, window: Window, reduce: Reduce) -> Tensor:
-    """Reduce windows at once, or one axis after the other if that takes much less.
-
-    5 x 5 at every element: 10 visits of each instead of 25, and a second kernel.
-    """
+    """Reduce windows at once, or by axes if that takes much less: 5 x 5 in 10 visits, not 25."""
     x, own, visits = padded, prod(padded.shape[:2]), 0
     spatial = list(padded.shape[2:])
     for i, size in enumerate(window.kernel):
@@ -186,10 +183,7 @@ def _kernel_axes(window: Window) -> tuple[int, ...]:
 
 
 def _counts(window: Window, spatial: tuple[int, ...], *, include_pad: bool) -> list[Array]:
-    """Return how many elements count in each window, per axis: those of a window are the product.
-
-    The extra elements of ceil_mode never count.
-    """
+    """Return how many elements count in each window, per axis; those of ceil_mode never do."""
     per_axis = []
     for i, size in enumerate(spatial):
         before, after = window.pads[i]
@@ -210,7 +204,7 @@ def _counts(window: Window, spatial: tuple[int, ...], *, include_pad: bool) -> l
 def max_unpool(ctx: NodeContext) -> Value:
     """Translate MaxUnpool: an output takes the value whose index names it, else it is zero.
 
-    Only the windows that cover an output are looked at, ceil(kernel/stride) per axis. So an index
+    Only the ceil(kernel/stride) windows per axis that cover an output are looked at. So an index
     must lie in the window it was found in, as those of MaxPool with the same attributes do.
     """
     x, index = ctx.tensor(0), ctx.tensor(1)
@@ -284,10 +278,7 @@ def col2im(ctx: NodeContext) -> Value:
 
 
 def _overlapped(x: Tensor, tap: int, window: int, geometry: Sequence[int]) -> Tensor:
-    """Sum one axis of blocks and its axis of windows to an axis of the image, which comes last.
-
-    Each position of the image meets every tap at most once: at a known window, if at all.
-    """
+    """Sum an axis of blocks and of windows to one of the image; each tap is met once at most."""
     size, stride, dilation, before = geometry
     taps, count = x.shape[tap], x.shape[window]
     key: list[slice] = [slice(None)] * x.ndim

@@ -2,8 +2,7 @@
 
     q = saturate(round(x / scale) + zero_point)        x = (q - zero_point) * scale
 
-Scales and zero points are one for all, one for each index of an axis, or one for each block of an
-axis. Formulas: ONNX operator documentation.
+Scales and zero points are one for all, for each index of an axis, or for each block of an axis.
 """
 
 from __future__ import annotations
@@ -32,15 +31,10 @@ _NO_QUANTISED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """The meaning of quantised numbers.
+    """The meaning of quantised numbers."""
 
-    Attributes:
-        scale: float32, broadcasts with the numbers.
-        zero_point: int32 or float32, broadcasts as well; None for 0.
-    """
-
-    scale: Tensor
-    zero_point: Tensor | None
+    scale: Tensor  # float32, broadcasts with the numbers
+    zero_point: Tensor | None  # int32 or float32, broadcasts as well; None for 0
 
     def quantize(self, x: Tensor, code: int) -> Tensor:
         """Return round(x / scale) + zero_point, limited to an ONNX integer type."""
@@ -64,17 +58,11 @@ class Scheme:
 def scheme_at(
     ctx: NodeContext, scale: int, zero_point: int, of: int | None = None, *, divides: bool = False
 ) -> Scheme:
-    """Return the scheme in two inputs, of which the zero point may be left out.
+    """Return the scheme in the inputs `scale` and `zero_point`, which may be left out.
 
-    Args:
-        ctx: the node.
-        scale: which input it is.
-        zero_point: which input it is.
-        of: the input whose type the zero point has; None: not compared.
-        divides: numbers are divided by the scale, and the zero point has the type of the result.
-
-    Raises:
-        ModelError: the scale is known and no number, or 0 where it divides; a type is another.
+    `of` is the input whose type the zero point has (None: not compared). With `divides` numbers are
+    divided by the scale, and the zero point has the type of the result. Raises ModelError if the
+    scale is known and no number, or 0 where it divides, or if a type is another.
     """
     check_scale(ctx, scale, divides=divides)
     if divides and ctx.has(zero_point) and ctx.element_type(zero_point) in _NO_QUANTISED:
@@ -94,11 +82,7 @@ def zero_point_at(ctx: NodeContext, at: int, of: int | None) -> Tensor | None:
 
 
 def check_scale(ctx: NodeContext, at: int, *, divides: bool = False) -> None:
-    """Check an input that is a scale; one of the run time may be any float.
-
-    Raises:
-        ModelError: see `scheme_at`.
-    """
+    """Check an input that is a scale, as `scheme_at` does; one of the run time may be any float."""
     scale = ctx.value(at)
     if not ctx.tensor(at).dtype.is_float:
         raise _wrong("scale", at, "floats", type_name(ctx.element_type(at)))
@@ -170,12 +154,12 @@ def dynamically_quantized(x: Tensor) -> tuple[Scheme, Tensor]:
 def dynamic_scheme(x: Tensor, axes: tuple[int, ...]) -> Scheme:
     """Return the scheme of uint8 whose range is that of x and 0, for each index of other axes.
 
-    What shares a scale are `axes`, which stay with size 1. The zero point is a whole float.
+    `axes`, which stay with size 1, share a scale. The zero point is a whole float.
     """
     high = x.max(axes, keepdim=True).maximum(0.0)
     low = x.min(axes, keepdim=True).minimum(0.0)
     scale = (high - low) / 255.0
-    # Of zeros only the scale would be 0, and whoever divides by it get NaN: onnxruntime's is 1.
+    # The scale of zeros alone would be 0, and a division by it NaN: onnxruntime's is 1.
     scale = scale.eq(0.0).where(1.0, scale)
     return Scheme(scale, ((0.0 - low) / scale).clip(0.0, 255.0).round())
 

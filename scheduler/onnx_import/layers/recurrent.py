@@ -1,9 +1,8 @@
 """Recurrent layers, unrolled over the sequence: the parts that RNN, GRU and LSTM share.
 
-The input products of all steps are one matrix product before the first step. The directions of a
-bidirectional layer are a batch: step s computes time s forwards and time T-1-s backwards, in the
-same operations. Each gate is a product of its own with its rows of R, because then a kernel can
-compute all gates of a hidden unit and what is made of them. Formulas: ONNX operator documentation.
+One matrix product computes the input products of all steps. The directions of a bidirectional layer
+are a batch: step s computes time s forwards and time T-1-s backwards. Each gate is a product with
+its rows of R, so that a kernel can compute all gates of a hidden unit.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from scheduler.onnx_import.ops.activation import softplus, softsign
 from scheduler.tensor.tensor import Tensor
 
 # --- Activation functions of recurrent layers, by the names and parameters that a node gives --
-#
-# Formulas and defaults: ONNX operator documentation of RNN, GRU and LSTM.
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -58,7 +55,7 @@ def gate_activations(
     """Return the activations of each direction, with the node's parameters.
 
     Values of activation_alpha and activation_beta go, in order, to the functions that take one.
-    `defaults` are the names for one direction, where the node gives none.
+    `defaults` are the names for one direction.
     """
     given = ctx.attribute("activations")
     count = len(defaults)
@@ -99,9 +96,7 @@ def _parameter(name: str, attribute: str, given: Iterator[float], default: float
     return float(value)
 
 
-# ----------------------------------------------------------------------------------------------
-
-# Every step is code of its own: longer sequences would compile for hours and run out of memory.
+# Every step is code of its own, so longer sequences would compile for hours.
 MAX_STEPS = 1024
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
@@ -111,40 +106,25 @@ Cell = Callable[[list[Tensor], tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The products with a layer's weights, however these are stored.
+    """The products with a layer's weights, however these are stored."""
 
-    Attributes:
-        hidden: size H of the hidden state.
-        inputs: inputs (1, T·N, I) -> (D, T·N, G·H), X W without bias.
-        gates: hidden state (D, N, H) -> (D, N, H), of each gate: H R without bias.
-    """
-
-    hidden: int
-    inputs: Callable[[Tensor], Tensor]
+    hidden: int  # size H of the hidden state
+    inputs: Callable[[Tensor], Tensor]  # inputs (1, T·N, I) -> (D, T·N, G·H), X W without bias
+    # Hidden state (D, N, H) -> (D, N, H), of each gate: H R without bias.
     gates: Sequence[Callable[[Tensor], Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A recurrent layer with D directions over T steps of a batch of N, hidden size H.
+    """A recurrent layer with D directions over T steps of a batch of N, hidden size H."""
 
-    Attributes:
-        ctx: the node.
-        inputs: (D, T, N, G·H): the products X W of G gates without bias, in the order of steps.
-        weights: what the hidden state is multiplied by.
-        input_bias: (D, 1, H) per gate, or zeros.
-        hidden_bias: same, of the hidden state's part.
-        backwards: of each direction.
-        activations: of the cell, for all directions at once.
-    """
-
-    ctx: NodeContext
-    inputs: Tensor
-    weights: Weights
-    input_bias: list[Tensor]
-    hidden_bias: list[Tensor]
-    backwards: tuple[bool, ...]
-    activations: list[Activation]
+    ctx: NodeContext  # the node
+    inputs: Tensor  # (D, T, N, G·H): the products X W of G gates without bias, by steps
+    weights: Weights  # what the hidden state is multiplied by
+    input_bias: list[Tensor]  # (D, 1, H) per gate, or zeros
+    hidden_bias: list[Tensor]  # same, of the hidden state's part
+    backwards: tuple[bool, ...]  # of each direction
+    activations: list[Activation]  # of the cell, for all directions at once
 
     @property
     def hidden(self) -> int:
@@ -170,8 +150,8 @@ class Layer:
     def run(self, cell: Cell, state: tuple[Tensor, ...], bias: Sequence[Tensor]) -> Sequence[Value]:
         """Run all steps from states (D, N, H), the first of which is the hidden state.
 
-        The bias of each gate (D, 1, H) is added to the input products. Returns the hidden states of
-        all steps (T, D, N, H) and the last state, in the node's layout and type.
+        The bias of each gate is (D, 1, H). Returns the hidden states of all steps (T, D, N, H) and
+        the last state, in the node's layout and type.
         """
         hidden, steps = self.hidden, self.inputs.shape[1]
         whole = self.inputs + Tensor.cat(list(bias), axis=2).unsqueeze(1)
@@ -320,8 +300,8 @@ def rnn(ctx: NodeContext) -> Sequence[Value]:
 def gru(ctx: NodeContext) -> Sequence[Value]:
     """Translate GRU: gates z, r, h; outputs Y and Y_h.
 
-    The reset gate is applied before the product with R by default, after it with
-    linear_before_reset=1. That takes one kernel a step, the default takes two.
+    The reset gate is applied before the product with R by default (two kernels a step), after it
+    with linear_before_reset=1 (one kernel).
     """
     layer = read_layer(ctx, 3, ("Sigmoid", "Tanh"))
     by_z, by_r, by_h = layer.weights.gates

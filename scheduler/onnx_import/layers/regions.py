@@ -18,17 +18,11 @@ from scheduler.tensor.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a selection.
+    """The limits of a selection."""
 
-    Attributes:
-        most: boxes of each class of each image.
-        overlap: intersection over union above which the box with the smaller score is dropped.
-        score: only what is above it.
-    """
-
-    most: int
-    overlap: float
-    score: float
+    most: int  # boxes of each class of each image
+    overlap: float  # intersection over union above which the box with the smaller score is dropped
+    score: float  # only what is above it
 
 
 def select(boxes: Array, scores: Array, limits: Limits, *, centred: bool) -> Array:
@@ -75,9 +69,6 @@ def _overlaps(one: Array, others: Array) -> Array:
     own = (one[2:] - one[:2]).prod()
     valid = (common > 0) & (areas > 0) & (own > 0)
     return np.where(valid, common / np.where(valid, own + areas - common, 1), 0)
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 def non_max_suppression(ctx: NodeContext) -> Value:

@@ -15,33 +15,23 @@ from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axes
 from scheduler.onnx_import.limits import check_shape
 from scheduler.tensor.tensor import Tensor
 
-# ----------------------------------------------------------------------------------------------
 # Weighted sums of few elements along an axis, with positions and weights known while importing.
 #
-# Every tap is one read at a known position and one product. Reads at even distances are slices, and
-# repeated ones are broadcasts; the rest are gathers from a vector of positions. Filters with many
-# taps (antialiasing a strong reduction) are one gather of all taps and a sum.
+# Every tap is one read and one product. Reads at even distances are slices, repeated ones are
+# broadcasts, others gathers. Filters with many taps are one gather of all taps and a sum.
 
-# More than these are summed by a reduction instead of one product after the other.
+# More taps are summed by a reduction instead of one product after the other.
 FEW_TAPS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The weight of an element, by its distance from the wanted coordinate.
+    """The weight of an element, by its distance from the wanted coordinate."""
 
-    Attributes:
-        cubic: cubic convolution (R. Keys, Cubic Convolution Interpolation, 1981, equation 4), else
-            linear.
-        coefficient: the `a` of cubic convolution.
-        stretch: how much wider the filter is, at least 1; above 1 its weights are normalised.
-        inside: positions outside the axis do not count, else they repeat the outermost element.
-    """
-
-    cubic: bool
-    coefficient: float = -0.75
-    stretch: float = 1.0
-    inside: bool = False
+    cubic: bool  # cubic convolution (R. Keys, 1981, equation 4), else linear
+    coefficient: float = -0.75  # the `a` of cubic convolution
+    stretch: float = 1.0  # how much wider it is, at least 1; above 1 weights are normalised
+    inside: bool = False  # positions outside do not count, else they repeat the edge
 
     @property
     def radius(self) -> float:
@@ -121,8 +111,6 @@ def read_along(x: Tensor, axis: int, index: Array) -> Tensor:
     return x.gather(Tensor.weight(np.asarray(index.astype(np.int32), order="C")), axis)
 
 
-# ----------------------------------------------------------------------------------------------
-
 CROP = "tf_crop_and_resize"
 _ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "floor": np.floor,
@@ -134,21 +122,13 @@ _ROUNDINGS: dict[str, Callable[[Array], Array]] = {
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One resized axis.
+    """One resized axis."""
 
-    Attributes:
-        axis: of the tensor.
-        size: before.
-        target: after.
-        scale: target / size before the target was rounded.
-        roi: part of the axis that is read, as fractions of it; for `tf_crop_and_resize` only.
-    """
-
-    axis: int
-    size: int
-    target: int
-    scale: float
-    roi: tuple[float, float] = (0.0, 1.0)
+    axis: int  # of the tensor
+    size: int  # before
+    target: int  # after
+    scale: float  # target / size before the target was rounded
+    roi: tuple[float, float] = (0.0, 1.0)  # fractions of the axis; for `tf_crop_and_resize`
 
 
 def upsample(ctx: NodeContext) -> Value:
@@ -170,8 +150,7 @@ def resize(ctx: NodeContext) -> Value:
     """Translate Resize (opset 10 on)."""
     x = ctx.tensor(0)
     if ctx.opset < 11:
-        # Rounding was open; ONNX's tests of opset 10 and its runtimes read the later element where
-        # an axis shrinks.
+        # Rounding was open; ONNX's tests of opset 10 and its runtimes read the later element here.
         coordinates, rounding = "asymmetric", "by_scale"
     else:
         coordinates = ctx.text("coordinate_transformation_mode", "half_pixel")
@@ -226,7 +205,7 @@ def _interpolated(ctx: NodeContext, x: Tensor, sides: list[Side], coordinates: s
             inside=bool(ctx.integer("exclude_outside", 0)),
         )
         taps = taps_of(_source(coordinates, side, np.float64), side.size, kind)
-        # The sums along one axis are stored: along the next one each is read several times.
+        # Along the next axis each sum is read several times.
         wide = combine(wide.contiguous() if i else wide, side.axis, taps)
     return _as_integer(wide, dtype) if dtype.is_int else wide.as_type(dtype)
 
@@ -277,10 +256,7 @@ def _sides(ctx: NodeContext, shape: tuple[int, ...], axes: list[int]) -> list[Si
 
 
 def _scaled(size: int, scale: float) -> int:
-    """Return floor(size * scale), multiplied in float32 as ONNX's shape inference does.
-
-    Exporters write target / size: in float64 23 * float32(40 / 23) stays below 40.
-    """
+    """Return floor(size * scale) in float32, as ONNX: in float64, 23 * (40 / 23) misses 40."""
     return int(np.floor(np.float32(size) * np.float32(scale)))
 
 

@@ -1,8 +1,7 @@
 """Translators of GridSample and AffineGrid, which read between elements at run-time positions.
 
-A sample is a weighted sum of taps. Positions and weights of the taps are computed once for all
-channels and stored; then one gather reads them all, and a sum over the taps follows. Sources: ONNX
-GridSample-16 to -22, AffineGrid-20.
+Positions and weights of the taps are stored once for all channels; one gather reads all taps, and a
+sum follows. Sources: ONNX GridSample-16 to -22, AffineGrid-20.
 """
 
 from __future__ import annotations
@@ -24,15 +23,10 @@ _CUBIC = -0.75
 
 @dataclass(frozen=True, slots=True)
 class AxisTaps:
-    """The elements that are read along one axis for each sample.
+    """The elements that are read along one axis for each sample."""
 
-    Attributes:
-        index: int32 (..., taps), within the axis.
-        weight: float32 (..., taps).
-    """
-
-    index: Tensor
-    weight: Tensor
+    index: Tensor  # int32 (..., taps), within the axis
+    weight: Tensor  # float32 (..., taps)
 
 
 def grid_sample(ctx: NodeContext) -> Value:
@@ -59,11 +53,7 @@ def grid_sample(ctx: NodeContext) -> Value:
 
 
 def _padded_taps(at: Tensor, kind: str, padding: str, axis: tuple[int, float]) -> AxisTaps:
-    """Return the taps of coordinates; those outside are replaced as padding_mode says.
-
-    A tap is moved, not its coordinate: for linear weights that is the same, and for cubic ones it
-    is what exporters mean.
-    """
+    """Return taps of coordinates; those outside are moved, as exporters of cubic ones mean."""
     size, edge = axis
     if padding == "border":  # farther out all taps are the same element; infinity has no fraction
         at = at.clip(-3.0, size + 2.0)
@@ -151,10 +141,7 @@ def joined_taps(taps: Sequence[AxisTaps], spatial: Sequence[int]) -> tuple[Tenso
 
 
 def read_flat(x: Tensor, index: Tensor) -> Tensor:
-    """Return elements (N, C, out...) of x (N, C, spatial...) at flat positions, int32 (N, out...).
-
-    Every channel is read at the same ones.
-    """
+    """Return elements (N, C, out...) of x (N, C, spatial...) at positions, int32 (N, out...)."""
     batch, channels = x.shape[:2]
     size = math.prod(x.shape[2:])
     rest = (1,) * (index.ndim - 1)
@@ -176,7 +163,6 @@ def affine_grid(ctx: NodeContext) -> Value:
     spread = (size[0], *(1,) * rank, rank)
     total = theta[:, :, rank].reshape(spread)
     for i in range(rank):
-        # The first coordinate runs along the last axis.
         axis = rank - 1 - i
         shape = [1] * (rank + 2)
         shape[1 + axis] = size[2 + axis]

@@ -13,21 +13,13 @@ Pairs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Attributes of a windowed operator, one entry per spatial axis.
+    """Attributes of a windowed operator, one entry per spatial axis."""
 
-    Attributes:
-        kernel: window sizes.
-        strides: steps between windows.
-        dilations: steps between the elements of a window.
-        pads: (before, after) widths.
-        ceil_extra: further elements after, which ceil_mode adds so that a last partial window fits.
-    """
-
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    pads: Pairs
-    ceil_extra: tuple[int, ...]
+    kernel: tuple[int, ...]  # window sizes
+    strides: tuple[int, ...]  # steps between windows
+    dilations: tuple[int, ...]  # steps between the elements of a window
+    pads: Pairs  # (before, after) widths
+    ceil_extra: tuple[int, ...]  # after, added by ceil_mode for a last partial window
 
     @property
     def padding(self) -> Pairs:

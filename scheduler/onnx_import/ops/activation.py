@@ -10,14 +10,10 @@ from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.tensor.tensor import Tensor
 
-# ----------------------------------------------------------------------------------------------
-# Inverse trigonometric and hyperbolic functions, from polynomials and formulas that do not
-# cancel.
-#
-# float32 results are within a few units of the last place over the whole range, near 0 and for
-# large arguments too, as far as sin, cos, exp, log and tanh are. Halves are computed as float32.
-# The coefficients were fitted by iteratively reweighted least squares (Lawson) on Chebyshev nodes
-# against float64, for the relative error of the result, and rounded to float32.
+# Inverse trigonometric and hyperbolic functions, from polynomials and formulas that do not cancel.
+# float32 results are within a few units of the last place over the whole range, as far as sin,
+# cos, exp, log and tanh are. Fitted by iteratively reweighted least squares (Lawson)
+# on Chebyshev nodes against float64, for the relative error, and rounded to float32.
 
 Function = Callable[[Tensor], Tensor]
 
@@ -123,9 +119,6 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     return result
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 def softplus(x: Tensor) -> Tensor:
     """Return log(1 + exp(x)); exp never overflows, and what is far below 0 keeps its digits."""
     return x.maximum(0) + log1p_unit((-x.abs()).exp())
@@ -204,8 +197,8 @@ def softmax(ctx: NodeContext) -> Value:
 def along_axis(ctx: NodeContext, function: Callable[[Tensor, int], Tensor]) -> Tensor:
     """Return function(x, axis), with the meaning that the node's opset gives `axis`.
 
-    Before opset 13 all axes from `axis` on count as one (default 1); from it on, `axis` is the only
-    one (default -1).
+    Before opset 13 all axes from `axis` on count as one (default 1), later it alone does (default
+    -1).
     """
     x = ctx.tensor(0)
     if ctx.opset >= 13:

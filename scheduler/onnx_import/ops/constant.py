@@ -54,15 +54,12 @@ def size_of(ctx: NodeContext) -> Value:
     return np.array(math.prod(ctx.value(0).shape), np.int64)
 
 
-# A range is written out on the host; no model counts this far.
+# No model counts this far.
 MAX_RANGE = 1 << 24
 
 
 def arange(ctx: NodeContext) -> Value:
-    """Translate Range: its length decides a shape, so all three inputs must be known.
-
-    Halves are computed as float32 (opset 27), so that a step is not lost in a large value.
-    """
+    """Translate Range of known inputs, as it decides a shape; halves are computed as float32."""
     start, limit, step = (
         ctx.const(i, what).reshape(()) for i, what in enumerate(("start", "limit", "delta"))
     )
@@ -119,11 +116,7 @@ def _distances(rows: int, columns: int) -> Tensor:
 
 
 def one_hot(ctx: NodeContext) -> Value:
-    """Translate OneHot: `values` are (off, on); the new axis has `depth` elements.
-
-    Negative indices count from the end. What is outside [-depth, depth) is off everywhere. Indices
-    that are floats are rounded towards zero.
-    """
+    """Translate OneHot: (off, on); off outside [-depth, depth); floats are rounded towards zero."""
     index, values = ctx.tensor(0), ctx.tensor(2)
     found = ctx.const(1, "depth")
     depth = int(found.item())

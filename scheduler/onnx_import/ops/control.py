@@ -27,7 +27,7 @@ from scheduler.onnx_import.context import (
 )
 from scheduler.tensor.tensor import Tensor
 
-# A loop is written out once for each iteration: the graph grows with them.
+# The graph grows with each iteration.
 MAX_ITERATIONS = 4096
 
 

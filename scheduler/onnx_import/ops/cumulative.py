@@ -3,9 +3,8 @@
     n values  ->  blocks of 32: each element with those before it in its block
                   + all blocks before, the n/32 totals taken the same way
 
-So n values cost some 32 n operations in a few kernels, however long the axis is, and rounding
-errors grow with log n only. That suits devices with many weak cores; the others run along an axis
-longer than two blocks in one kernel (`running`).
+This costs some 32 n operations, and rounding errors grow with log n only. It suits devices with
+many weak cores; others run along an axis longer than two blocks in one kernel (`running`).
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ from scheduler.tensor.tensor import Tensor
 #
 #     (outer, n, inner)    one work-item for each `outer` and up to 16 neighbours of `inner`
 #
-# Every element is read and written once, where sums by definition read each block as often as it is
-# long. Blocks of 32 are accumulated on their own, so that rounding errors do not grow with n alone
-# and the processor has several blocks under way.
+# Every element is read and written once. Blocks of 32 are accumulated on their own, against
+# rounding errors, and to have several blocks under way.
 
 _RUNNING_BLOCK, _COLUMNS = 32, 16
 
@@ -60,17 +58,11 @@ _OUT = "out0[at + c] = ({word})before[c] {op} ({word})own[c];"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The kind of a running result.
+    """The kind of a running result."""
 
-    Attributes:
-        product: products instead of sums.
-        exclusive: of what comes before an element only.
-        reverse: from the end on.
-    """
-
-    product: bool
-    exclusive: bool
-    reverse: bool
+    product: bool  # products instead of sums
+    exclusive: bool  # of what comes before an element only
+    reverse: bool  # from the end on
 
     def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
         """Return the same in numpy, along axis 1 of three."""
@@ -108,8 +100,6 @@ def run_along(x: Tensor, axis: int, how: Running) -> Tensor:
     kernel = CustomKernel("running", source, [(shape, x.dtype)], outer * groups, how, x.size)
     return custom_kernel(kernel, x.reshape(shape))[0].reshape(x.shape)
 
-
-# ----------------------------------------------------------------------------------------------
 
 # Up to LONG elements are one block.
 _BLOCK, _LONG = 32, 64
@@ -174,11 +164,7 @@ def _accumulated(x: Tensor, kind: _Kind) -> Tensor:
 
 
 def _in_block(x: Tensor, kind: _Kind) -> Tensor:
-    """Return the same by its definition, in n^2 operations: the sum of all x[j], j <= i.
-
-    All lanes of a vector add the same x[j], or nothing. Windows over padded rows would need half of
-    the operations, but one load for each of them.
-    """
+    """Return the sums of x[j], j <= i, by definition: n^2 operations, but few loads."""
     ramp = Tensor.arange(x.shape[-1])
     before = ramp.unsqueeze(0) <= ramp.unsqueeze(1)
     return kind.over(before.where(x.unsqueeze(-2), kind.neutral), -1)

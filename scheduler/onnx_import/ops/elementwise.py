@@ -98,11 +98,7 @@ def identity(ctx: NodeContext) -> Value:
 
 
 def dropout(ctx: NodeContext) -> Value | list[Value]:
-    """Translate Dropout where it drops nothing: the input, and a mask of all true.
-
-    Raises:
-        ModelError: the node asks for training mode with a ratio other than 0.
-    """
+    """Translate Dropout where it drops nothing: the input, and a mask of all true."""
     if ctx.has(2) and bool(ctx.const(2, "training_mode")):
         ratio = float(ctx.const(1, "ratio")) if ctx.has(1) else 0.5
         if ratio:
@@ -118,7 +114,6 @@ def dropout(ctx: NodeContext) -> Value | list[Value]:
     return [x, np.broadcast_to(mask, x.shape)]
 
 
-# ----------------------------------------------------------------------------------------------
 # Translators of operators on the bits of integers. Definitions: ONNX operator documentation.
 
 
@@ -126,8 +121,7 @@ def bit_shift(ctx: NodeContext) -> Value:
     """Translate BitShift.
 
     A distance below 0, or of the type's width and more, shifts everything out: -1 is left of a
-    negative number that is shifted to the right, 0 of every other (the definition of opset 28; the
-    ones before leave it open).
+    negative number shifted to the right, else 0 (defined in opset 28, open before).
     """
     direction = ctx.text("direction", "")
     if direction not in ("LEFT", "RIGHT"):
@@ -159,14 +153,13 @@ def invert(x: Tensor) -> Tensor:
     return x.unary(Op.NOT)
 
 
-# ----------------------------------------------------------------------------------------------
 # Translators of Cast, CastLike and BitCast, element types that no device computes in included.
 
 
 def cast(ctx: NodeContext) -> Value:
     """Translate Cast and CastLike; floats to integers truncate, to bool is "not 0".
 
-    To a type of few bits values are rounded; `saturate` and `round_mode` as ONNX's Cast has them.
+    Types of few bits are rounded to; `saturate` and `round_mode` are as in ONNX's Cast.
     """
     like = ctx.node.op_type == "CastLike"
     return cast_to(ctx, ctx.tensor(0), ctx.element_type(1) if like else ctx.integer("to", 0))
@@ -220,7 +213,7 @@ def modulo(ctx: NodeContext) -> Value:
     """Translate Mod: sign of the divisor, or of the dividend with fmod=1.
 
     Remainders of floats are within a unit in the last place of the divisor as long as the quotient
-    is below 2^24 (float64: 2^52); beyond that the last bits of the quotient are not known.
+    is below 2^24 (float64: 2^52).
     """
     a, b = ctx.tensor(0), ctx.tensor(1)
     if a.dtype is not b.dtype:
@@ -238,8 +231,8 @@ def modulo(ctx: NodeContext) -> Value:
 def _float_remainder(a: Tensor, b: Tensor, *, truncated: bool) -> Tensor:
     """Return the remainder of |a| by |b| with the sign of a, or moved to the sign of b.
 
-    The infinite divisor of a finite dividend leaves it as it is, or gives the infinity of the sign
-    of b; an infinite dividend, a divisor of 0 and NaN give NaN.
+    A finite dividend over an infinite divisor stays, or becomes the infinity of b's sign; an
+    infinite dividend, a divisor of 0 and NaN give NaN.
     """
     rest, size = a.abs(), b.abs()
     steps = _SPLIT[a.dtype][2]
@@ -254,8 +247,8 @@ def _float_remainder(a: Tensor, b: Tensor, *, truncated: bool) -> Tensor:
 def _less(x: Tensor, size: Tensor) -> Tensor:
     """Return x - trunc(x / size) size for x >= 0 and small quotients, to the last place of size.
 
-    The rounded quotient is right or one too large. Its product is taken in two parts: the one with
-    the upper half of the divisor's bits is exact.
+    The rounded quotient is right or one too large. Its product with the upper half of the divisor's
+    bits is exact.
     """
     integer, mask, _ = _SPLIT[x.dtype]
     quotient = (x / size).trunc()
@@ -276,10 +269,9 @@ _LARGEST = 2.0**30
 def power(ctx: NodeContext) -> Value:
     """Translate Pow.
 
-    Integers are raised to whole exponents exactly, modulo 2 to their width; a negative exponent
-    gives the reciprocal, rounded towards zero. To other exponents they are raised as float32, and
-    rounded towards zero. Halves are raised as float32, and a float with an exponent of a wider type
-    in that type.
+    Integers to whole exponents are exact, modulo 2 to their width; a negative exponent gives the
+    reciprocal, rounded towards zero. To other exponents they are raised as float32 and rounded
+    towards zero. Halves are raised as float32, floats in the wider of both types.
     """
     base, exponent = ctx.tensor(0), ctx.value(1)
     shape = np.broadcast_shapes(base.shape, exponent.shape)

@@ -1,7 +1,4 @@
-"""Translators of Slice, ArgMax, ArgMin, NonZero and Unique; the last two need known values.
-
-NonZero and Unique are computed here, on values known while importing: no shape depends on data.
-"""
+"""Translators of Slice, ArgMax, ArgMin, NonZero and Unique; the last two need known values."""
 
 from __future__ import annotations
 
@@ -106,9 +103,7 @@ def unique(ctx: NodeContext) -> list[Value]:
 
 
 # --- Translators of operators that read elements at indices; known indices become constants ---
-#
-# An index known at run time that is out of range reads the nearest element inside: nothing can be
-# raised there, and nothing outside is read.
+# At run time an index out of range reads the nearest element inside.
 
 
 def gather(ctx: NodeContext) -> Value:

@@ -54,9 +54,8 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
 
 
 # --- Translator of Einsum: products of any number of tensors by an equation, two at a time ----
-#
 # A pair of operands becomes what MatMul makes of (batch, M, K) and (batch, K, N), with one axis for
-# each label instead of three: a product of broadcast axes and one sum over what is contracted.
+# each label instead of three: a product of broadcast axes and one sum.
 
 # A label is a letter; the axes of an ellipsis are "0", "1", ..., the last axis first.
 _ELLIPSIS = "..."
@@ -213,9 +212,8 @@ def _spread(term: Term, order: Sequence[str]) -> Tensor:
 
 
 # --- Translator of Det: determinants of batches of small matrices -----------------------------
-#
-# Up to 3 x 3 by the sum of signed products; larger ones by elimination, the row with the largest
-# first element brought up in every step (Golub, Van Loan, Matrix Computations, 3.4).
+# Up to 3 x 3 by the sum of signed products; larger ones by elimination with pivoting (Golub, Van
+# Loan, Matrix Computations, 3.4).
 
 # Every step of an elimination is a few kernels.
 MAX_SIZE = 16

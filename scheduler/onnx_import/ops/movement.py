@@ -150,10 +150,7 @@ def _pad_constant(ctx: NodeContext, x: Tensor, pairs: list[tuple[int, int]]) -> 
 
 
 def _pad_copied(x: Tensor, axis: int, widths: tuple[int, int], mode: str) -> Tensor:
-    """Pad one axis with copies of its own elements: a gather with indices known here.
-
-    Wide edges are an element repeated, as the indices would take longer than the result.
-    """
+    """Pad one axis with copies: a gather with known indices; wide edges repeat an element."""
     index = np.arange(x.shape[axis])
     if not len(index):
         raise ModelError(f"axis {axis} of {x.shape} is empty: there is nothing to copy")

@@ -1,7 +1,7 @@
 """Arithmetic on positions of elements, shared by the indexing operators.
 
-Rows known while importing are arrays, and so is everything computed from them here: the graph then
-holds one gather with a constant index. Rows known at run time are int32 arithmetic.
+Known rows, and all that is computed from them here, are arrays: the graph then holds one gather
+with a constant index. Run-time rows are int32 arithmetic.
 """
 
 from __future__ import annotations

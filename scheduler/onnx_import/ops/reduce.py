@@ -85,10 +85,7 @@ def log_sum(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
 
 
 def log_sum_exp(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
-    """Return log(sum exp(x)), shifted by the maximum so that exp never overflows.
-
-    Where the maximum is an infinity nothing is shifted: infinity - infinity is NaN.
-    """
+    """Return log(sum exp(x)), shifted by a finite maximum so that exp never overflows."""
     wide = x if x.dtype.is_float else x.float()
     peak = wide.max(axes, keepdim=True)
     peak = (peak.abs() < math.inf).where(peak, 0.0)

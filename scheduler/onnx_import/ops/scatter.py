@@ -1,15 +1,13 @@
 """Translators of scatter operators: each element of a new tensor finds the update written to it.
 
-There is no scattered store in a graph: kernels compute each element of their result from others.
-
 indices known while importing   the last update of each element is known: a gather from data and
                                 updates with a constant map; a box of indices needs no map at all
 known, with a reduction         a table of the updates of each element, as wide as the most of them
 known at run time, few          each element looks at every update that may be its own: a search
 known at run time, many         a kernel written by hand (`scatter_store`)
 
-The search costs elements x updates, along one axis only for ScatterElements, but it is an ordinary
-part of the graph. Indices that are out of range at run time write nothing.
+A graph has no scattered store. The search costs elements x updates, along one axis only for
+ScatterElements. Indices out of range at run time write nothing.
 """
 
 from __future__ import annotations
@@ -51,17 +49,10 @@ LARGE_TABLE = 2**18
 def scatter_known(
     data: Tensor, updates: Tensor, at: Array, depth: int, how: ScatterReduction | None
 ) -> Tensor | None:
-    """Write rows into data.
+    """Return data with rows written into it, or None if the constant this takes would be too large.
 
-    Args:
-        data: (s0, ..., sn).
-        updates: (U, *inner), inner being the axes of data from `depth` on.
-        at: (U,) flat positions in the first `depth` axes of data.
-        depth: number of axes that positions address.
-        how: combine with what is there; None replaces it.
-
-    Returns:
-        The new data, or None if the constant this takes would be too large.
+    Updates are (U, *inner), inner being the axes of data from `depth` on; `at` (U,) are flat
+    positions in the axes before. `how` combines with what is there; None replaces it.
     """
     sizes, inner = data.shape[:depth], data.shape[depth:]
     box = _box(at, sizes)
@@ -136,8 +127,6 @@ def _known_combined(updates: Tensor, at: Array, rows: int, how: ScatterReduction
     back[written] = np.arange(written.size, dtype=np.int32)
     return total.pad(pairs, how.neutral(updates.dtype)).gather(as_tensor(back), 0)
 
-
-# ----------------------------------------------------------------------------------------------
 
 # Comparisons of one search: some 30 us of one core; a hand-written kernel takes two launches more.
 # A SIMT device makes thousands of comparisons at once.

@@ -2,10 +2,9 @@
 
     targets (batches, count, columns): count i of a column names the row that it writes there
 
-Each work-item owns a part of the columns of one batch, or of its rows if there is one column: it
-looks at the targets in their order and writes those that are its own. So nothing is written by two
-work-items, the last of equal targets wins, and sums are taken in the order of the updates. This is
-for processors with few strong cores.
+Each work-item owns a part of the columns of one batch, or of its rows if there is one column, and
+writes its own targets in order: the last of equal ones wins, and sums follow the order of updates.
+This is for processors with few strong cores.
 """
 
 from __future__ import annotations
@@ -71,7 +70,6 @@ for (int i = 0; i < {count}; ++i)
   }}
 """
 )
-# A NaN stays, as in all reductions.
 _VALUES = {
     Op.ADD: "({word})x + ({word})y",
     Op.MUL: "({word})x * ({word})y",
@@ -126,8 +124,8 @@ def _places(targets: NDArray[Any], rows: int) -> tuple[tuple[NDArray[Any], ...],
 def last_writers(targets: Tensor, rows: int) -> Tensor:
     """Return the number of the last target that names each row, -1 where there is none.
 
-    int32 targets (batches, count, columns) give int32 (batches, rows, columns); what is outside of
-    the rows names nothing.
+    int32 targets (batches, count, columns) give int32 (batches, rows, columns); targets outside of
+    the rows name nothing.
     """
     batches, _, columns = targets.shape
     parts, numbers = _parts(targets, rows, 1)
@@ -146,7 +144,7 @@ def combined(targets: Tensor, data: Tensor, updates: Tensor, how: ScatterReducti
     """Return data (batches, rows, columns, ...) with the updates of each row combined into it.
 
     Targets are those of `last_writers`; updates are (batches, count, columns, ...), of the data's
-    type, which is no half.
+    type, no half.
     """
     inner = prod(data.shape[3:])
     parts, numbers = _parts(targets, data.shape[1], inner)
@@ -163,10 +161,7 @@ def combined(targets: Tensor, data: Tensor, updates: Tensor, how: ScatterReducti
 
 
 def _parts(targets: Tensor, rows: int, inner: int) -> tuple[int, dict[str, int]]:
-    """Return into how many parts each batch is cut, and the numbers that sources have in common.
-
-    Parts of one column all look at all of its targets, so they must have more to do than that.
-    """
+    """Return how many parts a batch has, enough work for each, and the numbers of sources."""
     batches, count, columns = targets.shape
     split_rows = columns == 1
     most = min(rows, max(2, rows * inner // count)) if split_rows else columns

@@ -1,13 +1,9 @@
 """Translator of TopK: each element counts those before it, or a hand-written kernel sorts rows.
 
-Counting is an ordinary part of the graph and suits devices with many weak cores. Sorting
-(`row_order`) suits the others, where counting takes longer than a few launches.
-
-Counting compares all pairs. So a long axis is cut into blocks first: the k first of each block are
-the candidates of the next round. Candidates stay in the order of their places among equal values,
-so that ties are decided by place in every round.
-
-n = 8400, k = 100: 70 million comparisons at once, 9 million with blocks of 512.
+Counting suits devices with many weak cores, `sorted_places` the others. Counting compares all
+pairs, so the k first of each block of a long axis are the candidates of the next round, in the
+order of their places among equal values. n = 8400, k = 100: 70 million comparisons at once, 9
+million with blocks of 512.
 """
 
 from __future__ import annotations
@@ -35,8 +31,7 @@ from scheduler.tensor.tensor import Tensor
 #               sorted digit by digit, the lowest one first (radix sort; Knuth, The Art of Computer
 #               Programming 3, 5.2.5)
 #
-# Both take time in proportion to the row, where comparing all pairs takes its square. A row has one
-# processor for itself, so this is for those with few strong cores.
+# Both take time in proportion to the row, on one strong core.
 
 MAX_LIST = 16  # largest k of the list, chosen by hand
 # Leading bits that are counted: 2048 counters are 8 KiB, a quarter of a first cache.
@@ -62,7 +57,7 @@ for (int j = 0; j < {size}; ++j) {{
 for (int i = 0; i < {k}; ++i) out0[row * {k} + i] = places[i];
 """
 
-# Keys are turned round, so that the largest comes first and equal ones stay in order.
+# The largest comes first then, and equal ones stay in order.
 _RADIX = """
 const int row = get_global_id(0);
 const __global {key}* keys = in0 + (long)row * {size};
@@ -144,8 +139,6 @@ def sorted_places(keys: Tensor, k: int) -> Tensor:
     )
     return custom_kernel(kernel, keys)[0]
 
-
-# ----------------------------------------------------------------------------------------------
 
 # Adds that counting may cost before rows are sorted instead: four launches where work-items each
 # have a core; far more on SIMT devices, where one work-item that sorts is slow.

@@ -2,8 +2,7 @@
 
     sum((x - z) * s * w), x uint8, stored     ->     sum(contiguous((x - z) * s) * w)
 
-A processor without dot products of bytes multiplies floats. A sum would convert a byte again for
-each of its results, which takes longer than the products; now who computes it converts it once.
+Otherwise a sum converts a byte again for each of its results, which takes longer than the products.
 """
 
 from __future__ import annotations
@@ -20,12 +19,7 @@ from scheduler.passes.eight_bits.byte_words import Operand, operand_of
 
 
 def byte_floats(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
-    """Return old node -> new node with dequantized factors of sums stored.
-
-    Args:
-        roots: of the graph.
-        spec: the device that it will run on; GPUs convert beside their loads.
-    """
+    """Return old node -> new node with dequantized factors of sums stored; none on GPUs."""
     order = toposort(roots)
     new = unchanged(order)
     if spec.dot4 or spec.is_simt:

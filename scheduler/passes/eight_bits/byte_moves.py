@@ -1,10 +1,7 @@
 """The pass moves and compares bytes as bytes, and quantises none again with its own scale.
 
-    quantize(move(dequantize(b)))    ->    move(b)              the same scale and zero point
-    max(move(dequantize(b)))         ->    dequantize(max(move(b)))           a scale above 0
-
-Exact: a byte times its scale, over its scale, is off by less than half a step, and dequantizing
-keeps order. Quantisers write both around each reshape, split, concatenation and pooling.
+quantize(move(dequantize(b)))    ->    move(b)              the same scale and zero point
+max(move(dequantize(b)))         ->    dequantize(max(move(b)))           a scale above 0
 """
 
 from __future__ import annotations
@@ -91,13 +88,7 @@ def _largest(node: Node) -> Node | None:
 
 
 def _meets(moves: Sequence[Node], shape: tuple[int, ...], node: Node) -> bool:
-    """Whether each maximum is over some element, rather than over what is put around alone.
-
-    Args:
-        moves: movement below it, outermost first.
-        shape: of what is moved.
-        node: the maximum.
-    """
+    """Whether each maximum covers an element, not padding alone; moves come outermost first."""
     inside = _moved(moves, new_weight(np.ones(shape, np.uint8), dt.uint8), 0)
     (found,) = evaluate([make(Op.REDUCE, dt.uint8, (inside,), node.arg)])
     return bool(found.all())
@@ -106,7 +97,7 @@ def _meets(moves: Sequence[Node], shape: tuple[int, ...], node: Node) -> bool:
 def _below(node: Node, *, by_largest: bool) -> tuple[list[Node], Node]:
     """Return the movement on top of a value, outermost first, and the value.
 
-    What is put around has to be 0, which is the zero point, or less than all in front of a maximum.
+    Padding has to be 0, which is the zero point, or below every element in front of a maximum.
     """
     moves: list[Node] = []
     fill = -float("inf") if by_largest else 0.0

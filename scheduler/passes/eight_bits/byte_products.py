@@ -2,11 +2,9 @@
 
     sum((x - z) * s * w)          x uint8 at run time, w known: whole numbers times scales, or w
                                   quantised like x
-
     ->  (sum(dot4(x', w')) - z * sum(w8)) * s * scales
 
-x' has four bytes of an axis that is summed in one word, w' the numbers w8 of the weight. The sum is
-one of integers and exact. Only for devices whose processor has the instruction (`DeviceSpec.dot4`).
+x' has four bytes of a summed axis in one word, w' the numbers w8 of the weight.
 """
 
 from __future__ import annotations
@@ -46,12 +44,7 @@ MANY_ROWS = 8
 
 
 def byte_products(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
-    """Return old node -> new node with sums of dot products of bytes.
-
-    Args:
-        roots: of the graph.
-        spec: the device that it will run on.
-    """
+    """Return old node -> new node with sums of dot products of bytes."""
     order = toposort(roots)
     new = unchanged(order)
     if not spec.dot4:
@@ -130,10 +123,7 @@ def _is_worth(node: Node, axis: int) -> bool:
 
 
 def quantised(operand: Operand) -> Quantised | None:
-    """Return what a value is (x - zero) * scale of, as translators of ONNX write it.
-
-    What is put around it has to be 0, which is the zero point; other numbers may be no byte.
-    """
+    """Return the value as (x - zero) * scale; padding has to be 0, the zero point."""
     if any(move.op is Op.PAD and move.arg[1] != 0 for move in operand.moves):
         return None
     node, scale = operand.base, None
@@ -172,15 +162,10 @@ def _scalar(node: Node) -> Node | None:
 
 
 class _Weight(NamedTuple):
-    """A known factor as whole numbers times scales.
+    """A known factor as whole numbers times scales."""
 
-    Attributes:
-        numbers: int8, of the rank of the product; 1 where the factor repeats.
-        scales: float32, size 1 along what is summed; None where the factor is the numbers.
-    """
-
-    numbers: NDArray[np.int8]
-    scales: NDArray[np.float32] | None
+    numbers: NDArray[np.int8]  # int8, of the rank of the product; 1 where the factor repeats
+    scales: NDArray[np.float32] | None  # float32, size 1 along summed axes; None for 1
 
 
 def _weight(factor: Node, axes: tuple[int, ...], dtype: dt.DType) -> _Weight | None:
@@ -199,15 +184,7 @@ def _weight(factor: Node, axes: tuple[int, ...], dtype: dt.DType) -> _Weight | N
 
 
 def _times_weight(node: Node, words: Node, weight: _Weight, value: Quantised, axis: int) -> Node:
-    """Return the sum of products of a value and a weight.
-
-    Args:
-        node: the sum as it was.
-        words: of the value, as the sum reads them.
-        weight: the other factor.
-        value: what the words are of.
-        axis: along which four are in a word.
-    """
+    """Return the sum of products of a value and a weight; a word has four elements of `axis`."""
     axes: tuple[int, ...] = node.arg[1]
     total = _dot(words, new_weight(packed_weight(weight.numbers, axis), dt.int32), axes)
     if value.zero:
@@ -243,11 +220,7 @@ def _times_value(node: Node, left: tuple[Node, Quantised], right: tuple[Node, Qu
 
 
 def _turned(words: Node, a: Node, axes: tuple[int, ...]) -> Node:
-    """Return the second factor's words as signed bytes.
-
-    Results that lanes of a kernel compute side by side are of its own axis, along which its words
-    are stored where there are many rows to share them: else lanes would read with strides.
-    """
+    """Return the second factor's words as signed bytes, along its own axis for many rows."""
     turned = alu(Op.XOR, words, number(0x80808080, words))
     own = _unrepeated(a, axes).shape
     free = [i for i, s in enumerate(turned.shape) if s > 1 and own[i] == 1]
@@ -277,10 +250,7 @@ def _minus(total: Node, part: Node) -> Node:
 
 
 def _real(node: Node, total: Node, scales: Sequence[Node | None]) -> Node:
-    """Return a sum of whole numbers in the type that it had, times the scales that there are.
-
-    Scales are multiplied first: those that are known become one.
-    """
+    """Return a sum of whole numbers in its old type, times the scales: known ones become one."""
     if node.dtype is dt.int32:
         return total
     flat = (1,) * len(node.shape)

@@ -2,9 +2,7 @@
 
     q(gelu(q(erf(dq(b)))))    b byte, the result too    ->    table[b]    256 bytes, computed here
 
-Quantisers put conversions around every operation, so an activation of several operations is a
-chain between two bytes. Every value that it can take is computed by the interpreter: nothing is
-rounded otherwise. Short chains stay: lanes look a table up one by one.
+Short chains stay: lanes look a table up one by one.
 """
 
 from __future__ import annotations
@@ -28,12 +26,7 @@ _BYTES = (dt.uint8, dt.int8)
 
 
 def byte_tables(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
-    """Return old node -> new node with long functions of one byte as lookups.
-
-    Args:
-        roots: of the graph.
-        spec: the device that it will run on; on GPUs each work-item computes one element anyway.
-    """
+    """Return old node -> new node with long functions of one byte as lookups."""
     order = toposort(roots)
     new = unchanged(order)
     if spec.is_simt or not any(n.dtype in _BYTES for n in order):
@@ -51,9 +44,9 @@ def byte_tables(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
 
 
 def _origins(order: Sequence[Node]) -> dict[Node, Node]:
-    """Return the byte tensor that each node is a function of, element by element, if it is of one.
+    """Return the byte tensor that each node is an elementwise function of, if there is one.
 
-    Bytes that are computed from others are no beginning: the function may go on through them.
+    Bytes computed from others are no beginning: the function may go on through them.
     """
     found: dict[Node, Node] = {}
     for node in order:
@@ -105,13 +98,7 @@ def _between(start: Node, end: Node) -> list[Node]:
 
 
 def _lookup(start: Node, chain: Sequence[Node], at: Node) -> Node:
-    """Return the last node of a chain as a lookup.
-
-    Args:
-        start: the byte that the chain is a function of.
-        chain: as of `_between`.
-        at: the new form of the start.
-    """
+    """Return the last node of a chain (see `_between`) as a lookup at the new form of its start."""
     every = np.arange(256, dtype=np.uint8).view(start.dtype.np)
     of: dict[Node, Node] = {start: new_weight(every, start.dtype)}
     for node in chain:

@@ -4,8 +4,7 @@
     window of q, taps next to      ->  word[n, c, h, w]              at each place it and its next
     each other                                                       three, and every fourth is read
 
-A factor is a value behind movement. Its words stand at the value, or at the window; the movement
-above them is made again over words.
+Words stand at the value, or at the window; the movement above them is made again over words.
 """
 
 from __future__ import annotations
@@ -23,23 +22,16 @@ from scheduler.ir.node import Node, alu, make, toposort
 from scheduler.ir.ops import MOVEMENT, Op
 from scheduler.ir.rewrite import remake
 
-# What is moved without being computed with; a CAT has several sources.
 _MOVES: Final = MOVEMENT - {Op.CAT}
 BYTES: Final = 4
 
 
 class Quantised(NamedTuple):
-    """A value (x - zero) * scale of bytes known at run time only.
+    """A value (x - zero) * scale of bytes known at run time only."""
 
-    Attributes:
-        bytes: uint8.
-        zero: a whole number.
-        scale: float32 scalar node, None where the value is the integer.
-    """
-
-    bytes: Node
+    bytes: Node  # uint8
     zero: int
-    scale: Node | None
+    scale: Node | None  # float32 scalar node, None if the value is the integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +52,15 @@ def operand_of(node: Node) -> Operand:
 
 
 class Point(NamedTuple):
-    """Where along the movement bytes become words.
+    """Where along the movement bytes become words."""
 
-    Attributes:
-        depth: how many of the moves stand above it.
-        axis: of what is there, along which words are.
-        is_window: words begin at every element, as a window slides over them; the outermost of the
-            moves below the point is the window.
-        places: the axis of the result of each move above, outermost first.
-        is_part: the axis of the product is only the last part of the axis.
-    """
-
-    depth: int
-    axis: int
+    depth: int  # how many of the moves stand above it
+    axis: int  # of what is there, along which words are
+    # Words begin at every element, as a window slides over them; the outermost of the moves below
+    # the point is the window.
     is_window: bool
-    places: tuple[int, ...]
-    is_part: bool
+    places: tuple[int, ...]  # the axis of the result of each move above, outermost first
+    is_part: bool  # the axis of the product is only the last part of the axis
 
 
 def is_real(operand: Operand, axis: int) -> bool:
@@ -135,12 +120,7 @@ def _source_of_reshape(
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What was packed so far.
-
-    Attributes:
-        words: by what they are of.
-        stored: the CONTIGUOUS in which bytes are, in some order of axes.
-    """
+    """What was packed so far: words by their origin, and the CONTIGUOUS that stores each value."""
 
     words: dict[tuple[object, ...], Node] = field(default_factory=dict)
     stored: dict[Node, Node] = field(default_factory=dict)
@@ -151,7 +131,6 @@ def packed_bytes(operand: Operand, value: Quantised, point: Point, packed: Packe
     above, below = operand.moves[: point.depth], operand.moves[point.depth :]
     if point.is_part and operand.moves[0].shape[point.places[0]] % BYTES:
         return None
-    # Bytes that are put behind or around are the zero point's.
     key = (value.bytes, value.zero, point.axis, below)
     if key not in packed.words:
         moved = value.bytes
@@ -175,14 +154,7 @@ def _moved_bytes(node: Node, source: Node, zero: int) -> Node:
 
 
 def _moved(node: Node, words: Node, place: int, filled: int) -> Node:
-    """Return words behind a movement of bytes.
-
-    Args:
-        node: the movement.
-        words: of its source.
-        place: the axis of its result along which words are.
-        filled: the word of what is 0 outside.
-    """
+    """Return words, along axis `place` of the result, behind a movement; padding is `filled`."""
     if node.op is Op.PAD:
         return make(Op.PAD, dt.uint32, (words,), (node.arg[0], filled))
     if node.op is Op.RESHAPE:
@@ -203,10 +175,7 @@ def _moved(node: Node, words: Node, place: int, filled: int) -> Node:
 
 
 def _words(values: Node, axis: int, zero: int, stored: dict[Node, Node]) -> Node:
-    """Return bytes with four elements of an axis in a word, the first in the low bits.
-
-    Where they are whole words, they are stored with that axis innermost, and read as words there.
-    """
+    """Return bytes as words of four along an axis, stored innermost if they are whole words."""
     size = values.shape[axis]
     if size % BYTES:
         bytes_ = stored.setdefault(values, like(values, Op.CONTIGUOUS, (values,)))
@@ -233,13 +202,9 @@ def _in_order(stored: Node) -> Node:
 
 
 def read_where_stored(nodes: Sequence[Node], stored: Mapping[Node, Node]) -> dict[Node, Node]:
-    """Return old node -> new node where all readers of bytes read what is stored of them.
+    """Return old node -> new node where all readers of bytes read the stored form.
 
-    Else the bytes would be computed twice: once as words, and once for an addition.
-
-    Args:
-        nodes: which are asked for.
-        stored: of `Packed`.
+    Otherwise bytes would be computed twice: as words, and for an addition.
     """
     signed = {v.src[0].src[0]: v for v in stored if v.op is Op.XOR and v.src[0].op is Op.BITCAST}
     own = {n for v, c in stored.items() for n in (c, c.src[0]) if n is not v}
@@ -266,12 +231,7 @@ def read_where_stored(nodes: Sequence[Node], stored: Mapping[Node, Node]) -> dic
 
 
 def _sliding_words(values: Node, window: tuple[int, ...]) -> Node:
-    """Return the windows of an axis as words of four neighbours each.
-
-    Args:
-        values: uint8.
-        window: of WINDOW: axis, count, size, stride, dilation.
-    """
+    """Return the windows (axis, count, size, stride, dilation) of uint8 values as words."""
     axis, count, size, stride, dilation = window
     words = -(-size // BYTES)
     length = stride * (count - 1) + (words - 1) * BYTES * dilation + 1

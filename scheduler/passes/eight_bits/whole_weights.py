@@ -2,10 +2,8 @@
 
     w (float32)    ->    cast(q, float32) * expand(s)        q int8, s one for each index of an axis
 
-Only where this gives every value of the weight back, bit by bit: then nothing is rounded, and the
-weight has a quarter of its bytes. Quantisers make such weights (symmetric, the largest number 127);
-others never are by chance. What an exporter wrote, DequantizeLinear or the numbers themselves, does
-not matter: the importer computes constants, and this looks at what they are.
+This must give every value of the weight back, bit by bit; the form the exporter wrote does not
+matter.
 """
 
 from __future__ import annotations
@@ -30,14 +28,7 @@ Singles = NDArray[np.float32]
 
 
 def eight_bit_weight(node: Node) -> Node | None:
-    """Return a float32 weight as numbers of 8 bits times scales; None where that is not it.
-
-    Args:
-        node: of a weight.
-
-    Raises:
-        SchedulerError: a weight without values.
-    """
+    """Return a float32 weight as numbers of 8 bits times scales, or None if it has no such form."""
     buffer: Buffer = node.arg
     if buffer.data is None:
         raise SchedulerError(f"{buffer}: a weight without values (an internal error)")

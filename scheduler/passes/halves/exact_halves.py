@@ -1,13 +1,12 @@
 """The pass computes float16 arithmetic in float32; each rounding becomes a node of the graph.
 
-x + y             ->  half(float(x) + float(y))        whatever rounds (`effects.rounds`)
+x + y             ->  half(float(x) + float(y))        whatever rounds (`sensitivity.rounds`)
 sum(x)            ->  half(sum(float(x)))              rounded once, at its end
 half(double)      ->  half(odd(double))                not rounded to the nearest float first
 max(x, y), x[i]   ->  the same                         of halves these are halves
 
-After it a node of type float16 is a value that is stored as it is, so what a kernel has in a
-register and what another one reads from memory are the same number. See `scheduler.ir.interp`,
-which computes the nodes on the left as those on the right.
+Afterwards a float16 value is the same number in a register and in memory. `scheduler.ir.interp`
+computes the nodes on the left the way those on the right do.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ def round_double(node: Node) -> Node:
     back = as_type(nearest, dt.float64)
     too_far = alu(Op.LT, alu(Op.ABS, node), alu(Op.ABS, back))
     bits = make(Op.BITCAST, dt.int32, (nearest,))
-    # The bits of floats are ordered as their magnitudes: one less is the neighbour towards 0.
     towards_0 = alu(Op.SUB, bits, as_type(too_far, dt.int32))
     odd = alu(Op.WHERE, alu(Op.EQ, node, back), bits, alu(Op.OR, towards_0, number(1, bits)))
     return as_type(make(Op.BITCAST, dt.float32, (odd,)), dt.float16)

@@ -3,8 +3,7 @@
 bits(x)     ->   sign | (|x| < 2^-14 ? int(|x| * 2^24) : (bits32(|x|) - 0x38000000) >> 13)
 half(b)     ->   +- (b < 0x400 ? b * 2^-24 : float((b << 13) + 0x38000000))
 
-0x38000000 is the difference of the exponents' biases, 127 - 15, at the place of a float32's
-exponent. Infinities are 0x7c00; a NaN is 0x7e00, whatever bits it had.
+0x38000000 is the difference of the exponents' biases, 127 - 15, in float32's exponent field.
 """
 
 from __future__ import annotations

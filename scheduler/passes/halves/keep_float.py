@@ -1,18 +1,13 @@
 """An analysis decides which values half storage leaves in float32, and says why.
 
-Rounding to half keeps 11 bits and loses what is above 65504 or far below 6e-8. Mostly that is an
-error of 0.05 % in a value. It is more where something downstream amplifies it or decides by it, so
-this looks at what becomes of a value:
+Rounding to half is an error of 0.05 %, unless something downstream amplifies it or decides by it:
 
     x -> floor(x), x == y, gather index      whatever decides: a tiny change gives another answer
     x -> sum(d * d), d = x - mean(x)         the mean may be large, and the difference small
     x -> sum(exp(x))                         exp(x) has the relative error of x, times x
     x -> partial sum -> sum                  the partial sums cancel
 
-and at the value itself: its known range, its size, what else reads it. A CPU without half
-arithmetic converts what it reads, each time. So there a sum of products that reads something often
-reads it as float32: intermediates, and the small weights of large images. What is left are large
-weights, and those are what takes time to read.
+docs/passes/precision.md lists all reasons.
 """
 
 from __future__ import annotations
@@ -33,24 +28,21 @@ from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.ir.sensitivity import Effect, effect, floats, upstream
 from scheduler.ir.value_range import HALF_MAX, largest_values
 
-# The smallest half with all 11 bits.
 SMALLEST_NORMAL: Final = 2.0**-14
-# Rounding normal halves changes a row of a weight by 2^-11 at most; with many values below the
-# normal ones it is more, and from this on the weight stays as it is.
+# Rounding normal halves changes a row of a weight by at most 2^-11, subnormal ones by more.
 ROW_ERROR: Final = 2.0**-10
-# What has fewer elements takes no time to read: scales, squeezed channels, outputs of heads.
+# Fewer elements take no time to read: scales, squeezed channels, outputs of heads.
 SMALL: Final = 1024
-# A sum of this many values is a statistic, and is much smaller than what it was made of.
+# A sum of this many values is a statistic, much smaller than its terms.
 MANY: Final = 64
 # A power up to this multiplies the relative error by no more.
 SMALL_POWER: Final = 4.0
 
-# On a CPU without half arithmetic: how often a sum of products may use an element that it has
-# to convert. Weights come as vectors and serve several rows, intermediates often one by one
-# (AVX-512, 2026-11: with all of them as halves the example models take 2.2 times as long).
+# Without half arithmetic: how often a sum of products may use an element that it has to convert.
+# Weights come as vectors and serve several rows, intermediates often one by one (AVX-512, 2026-11:
+# with all of them as halves the example models take 2.2 times as long).
 WEIGHT_USES: Final = 256
 VALUE_USES: Final = 8  # of an intermediate
-# The reason of weights along one axis.
 BIAS: Final = "a bias or a scale"
 
 _ONE_TO_ONE: Final = ELEMENTWISE | {Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.CONTIGUOUS}
@@ -59,12 +51,10 @@ _CHAIN: Final = _MOVES - {Op.CAT}  # with one source
 
 
 def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec) -> dict[Node, str]:
-    """Return for those of the candidates that stay float32 the reason, a short phrase.
+    """Return, for those of the candidates that stay float32, the reason: a short phrase.
 
-    Args:
-        roots: outputs and ASSIGN nodes, after the graph passes.
-        candidates: float32 nodes that will be stored, and float32 weights.
-        spec: of the device.
+    Roots are outputs and ASSIGN nodes, after the graph passes; candidates float32 nodes to store,
+    and weights.
     """
     order = toposort(roots)
     users = consumers(order)
@@ -73,7 +63,6 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec)
     def cone(seeds: Iterable[Node], through: Callable[[Node], bool] = _carries) -> set[Node]:
         return upstream(order, seeds, through)
 
-    # What a custom kernel reads through movement is stored as the kernel declares it.
     custom |= cone([s for n in order if n.op is Op.CUSTOM for s in n.src], _is_move)
     cones = (
         ("a custom kernel reads or writes it", custom),
@@ -89,8 +78,7 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec)
     converted = uses_in_products(order) if _pays_for_conversions(spec) else {}
     found: dict[Node, str] = {}
     for node in candidates:
-        # Weights along one axis are too small to matter for bandwidth, and each touches a whole
-        # channel.
+        # Too small to matter for bandwidth, and each element touches a whole channel.
         reason = BIAS if is_weight(node) and sum(s > 1 for s in node.shape) <= 1 else None
         # The order of the cones decides which reason is told, not whether there is one.
         reason = reason or next((text for text, nodes in cones if node in nodes), None)
@@ -118,12 +106,7 @@ def _of_weight(node: Node) -> str | None:
 
 
 def _row_error(data: NDArray[Any], size: NDArray[Any]) -> float:
-    """Return the largest relative error (2-norm) of a slice of a weight, along any axis, as half.
-
-    Args:
-        data: of the weight, float32.
-        size: its magnitudes.
-    """
+    """Return the largest relative error (2-norm) of a slice of a float32 weight as half."""
     # Normal halves have a bounded relative error, so only subnormal ones need the measurement.
     if not np.any((size > 0) & (size < SMALLEST_NORMAL)):
         return 0.0
@@ -146,7 +129,6 @@ def _of_value(node: Node) -> str | None:
     stack, seen = [node], {node}
     while stack:
         at = stack.pop()
-        # Terms are elements read for each result.
         if at.op is Op.REDUCE and at.arg[0] in (Op.ADD, Op.MUL) and not is_contraction(at):
             terms = prod(at.src[0].shape) // max(1, prod(at.shape))
             if at is node or terms >= MANY:
@@ -171,14 +153,9 @@ def _most_uses(node: Node) -> int:
 
 
 def uses_in_products(order: Sequence[Node]) -> dict[Node, int]:
-    """Return how often an element of what sums of products read is used by the largest of them.
-
-    Args:
-        order: nodes of a graph, sources first.
-    """
+    """Return how often the largest sum of products uses an element of each node."""
     uses: dict[Node, int] = {}
-    # Readers come before what they read, so a node's uses are complete when its sources are
-    # visited.
+    # Readers come first here, so a node's uses are complete when its sources are visited.
     for node in reversed(order):
         if node.op is Op.REDUCE and node.src[0].op is Op.MUL and is_contraction(node):
             terms = prod(node.src[0].shape)
@@ -187,8 +164,6 @@ def uses_in_products(order: Sequence[Node]) -> dict[Node, int]:
         elif node in uses and (node.op in ELEMENTWISE or node.op in _MOVES):
             for source in node.src:
                 ratio = prod(node.shape) / max(1, prod(source.shape))
-                # An expansion makes more elements than it reads, so each of those is used more
-                # often.
                 passed = max(1, round(uses[node] * ratio))
                 uses[source] = max(uses.get(source, 0), passed)
     return uses
@@ -198,10 +173,7 @@ def uses_in_products(order: Sequence[Node]) -> dict[Node, int]:
 
 
 def is_contraction(node: Node) -> bool:
-    """Whether a REDUCE is a sum of products of two different things, in one stage or several.
-
-    An error in one of very many terms is one in very many: what a contraction reads is rounded.
-    """
+    """Whether a REDUCE is a sum of products of two different things, in one stage or several."""
     # A sum in several stages (`split_reduce`) is judged as one: the partial sums lead to the
     # product.
     chain, node = peel(node, _CHAIN | {Op.REDUCE})
@@ -228,13 +200,9 @@ def _copied(roots: Sequence[Node]) -> list[Node]:
 
 
 def decided_by(order: Sequence[Node]) -> list[Node]:
-    """Return the floats by which something is decided.
-
-    The sign of a value survives rounding to half, and rounding it to half twice changes nothing.
-    """
+    """Return floats that decide; signs do not: they survive rounding to half."""
     found: list[Node] = []
     for node in order:
-        # LT against 0 asks for the sign only, which no rounding changes.
         signs = node.op is Op.LT and any(_scalar(s) == 0 for s in node.src)
         to_half = node.op is Op.CAST and node.dtype is dt.float16
         if effect(node) is Effect.DECIDES and not (signs or to_half or _is_launch(node)):
@@ -274,7 +242,6 @@ def _powers(order: Sequence[Node]) -> list[Node]:
     found: list[Node] = []
     for node in order:
         exponent = _scalar(node.src[1]) if node.op is Op.POW else 0.0
-        # An unknown exponent may be anything, so it counts as large.
         if exponent is None or abs(exponent) > SMALL_POWER:
             found += node.src
     return found

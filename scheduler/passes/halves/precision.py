@@ -4,11 +4,8 @@
     y = relu(conv), stored       ->   y' = cast(relu(conv), half), stored
     z = f(y)                     ->   z = f(cast(y', float32))
 
-A weight that is numbers of 8 bits times scales becomes that instead, and is not rounded at all
-(`scheduler.passes.eight_bits.whole_weights`). Only what is stored is rounded: what stays inside a
-kernel never was a half. The casts are part of the graph, so the interpreter says what is computed.
-Inputs, outputs and states keep their types, and so does what rounding would harm
-(`scheduler.passes.halves.keep_float`).
+Only stored values are rounded. The casts are part of the graph, so the interpreter computes the
+same.
 """
 
 from __future__ import annotations
@@ -38,19 +35,12 @@ PRECISIONS: Final = (FP32, FP16)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A value or a weight that stays float32.
+    """A value or a weight that stays float32."""
 
-    Attributes:
-        name: of the weight, or the ONNX nodes that the value comes from or the weight goes into.
-        is_weight: which of both it is.
-        shape: of it.
-        reason: a short phrase.
-    """
-
-    name: str
+    name: str  # of the weight, or the ONNX nodes that the value comes from or the weight goes into
     is_weight: bool
     shape: tuple[int, ...]
-    reason: str
+    reason: str  # a short phrase
 
     @property
     def bytes(self) -> int:
@@ -60,21 +50,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class PrecisionReport:
-    """What half storage did.
+    """What half storage did."""
 
-    Attributes:
-        weight_bytes: bytes of all float32 weights before and after, not packed.
-        value_bytes: the same of intermediates, as if no memory were used twice.
-        halves: how many weights and intermediates are halves.
-        kept: what stays float32, in order of the graph.
-        eight_bits: how many of those weights are numbers of 8 bits instead.
-    """
-
-    weight_bytes: tuple[int, int]
-    value_bytes: tuple[int, int]
-    halves: tuple[int, int]
-    kept: tuple[Kept, ...]
-    eight_bits: int = 0
+    weight_bytes: tuple[int, int]  # bytes of all float32 weights before and after, not packed
+    value_bytes: tuple[int, int]  # the same of intermediates, as if no memory were used twice
+    halves: tuple[int, int]  # how many weights and intermediates are halves
+    kept: tuple[Kept, ...]  # what stays float32, in order of the graph
+    eight_bits: int = 0  # how many of those weights are numbers of 8 bits instead
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data, for the metadata of an artifact; of biases only the number."""
@@ -102,27 +84,16 @@ class PrecisionReport:
 
 @dataclass(frozen=True, slots=True)
 class Halved:
-    """A graph with half storage.
-
-    Attributes:
-        roots: in the order given.
-        new: old node -> new node.
-        pins: what has to be stored: the halves.
-        report: what was done.
-    """
+    """A graph with half storage."""
 
     roots: list[Node]
-    new: Mapping[Node, Node]
-    pins: frozenset[Node]
+    new: Mapping[Node, Node]  # old node -> new node
+    pins: frozenset[Node]  # what has to be stored: the halves
     report: PrecisionReport
 
 
 def check_precision(name: str) -> str:
-    """Return the name of a precision.
-
-    Raises:
-        SchedulerError: there is none of that name.
-    """
+    """Return the name of a precision; raise SchedulerError if there is none of that name."""
     if name not in PRECISIONS:
         raise SchedulerError(f"precision {name!r}: expected one of {', '.join(PRECISIONS)}")
     return name
@@ -134,13 +105,10 @@ def store_halves(
     spec: DeviceSpec,
     origins: Origins | None = None,
 ) -> Halved:
-    """Return the graph in which what is stored is half where that does no harm.
+    """Return the graph in which stored nodes are half where that does no harm.
 
-    Args:
-        roots: outputs and ASSIGN nodes, after the other passes; they keep their types.
-        stored: what kernels would store of this graph, roots included.
-        spec: of the device.
-        origins: names for the report.
+    Roots are outputs and ASSIGN nodes, after the other passes, and keep their types. `stored` nodes
+    include them.
     """
     order, fixed = toposort(roots), set(roots)
     values = [n for n in order if n in stored and n not in fixed and _is_candidate(n)]
@@ -149,12 +117,7 @@ def store_halves(
 
 
 def store_exact_halves(roots: Sequence[Node], spec: DeviceSpec) -> Halved:
-    """Return the graph with those float32 weights as halves that are halves, where it costs less.
-
-    Args:
-        roots: as of `store_halves`.
-        spec: of the device.
-    """
+    """Return the graph with those float32 weights stored as halves that are halves, if it pays."""
     fixed = set(roots)
     weights = [n for n in toposort(roots) if is_weight(n) and n not in fixed and _is_exact(n)]
     return _halved(roots, weights, [], spec, Origins())
@@ -219,10 +182,7 @@ def _rounded(node: Node) -> Node:
 
 
 def _half_value(node: Node) -> Node:
-    """Return the half that is stored for a float32 value.
-
-    The parts of a concat are rounded one by one, so that each can still be computed in place.
-    """
+    """Return the half stored for a float32 value; a concat's parts are rounded one by one."""
     if node.op in (Op.CAT, Op.CONTIGUOUS):
         return make(node.op, dt.float16, tuple(_rounded(s) for s in node.src), node.arg)
     return _rounded(node)

@@ -7,7 +7,6 @@ output            ->  half(value)                      rounded once
 floor(x + y)      ->  floor(half(x + y))               what decides sees what the model says
 half(x)           ->  float(half(x))                   a conversion that is asked for rounds
 
-It takes the place of `scheduler.passes.halves.exact_halves`, which rounds after every operation.
 Values are float32 wherever kernels are cut, so cuts do not change them.
 """
 
@@ -26,7 +25,7 @@ from scheduler.ir.sensitivity import Effect, effect, upstream
 from scheduler.passes.halves.exact_halves import round_double
 from scheduler.passes.halves.keep_float import decided_by
 
-# What lies in memory of a type that somebody else has fixed.
+# Memory whose type somebody else has fixed.
 _FIXED = frozenset({Op.BUFFER, Op.ASSIGN, Op.RESULT, Op.BITCAST})
 
 

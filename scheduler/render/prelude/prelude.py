@@ -1,14 +1,10 @@
 """Elementwise functions in OpenCL C, at vector speed, instead of the device's scalar library.
 
-Functions of the device's library are calls that PoCL does not inline (its library is built for
-another processor), and for several functions and widths they are scalar code; so these use
-operators only. Error bounds in units of the last place, seen over the whole range against float64
-and asserted in the tests (`BOUNDS`). Memory is read and written by macros: with clang for the
-host's processor (`DeviceSpec.host_clang`) they are vector types of any alignment, elsewhere the
-standard functions. Of two vectors lanes are chosen by C's operator there, and by `select`
-elsewhere: clang makes six operations on bits of that operator, which only LLVM's own optimisers
-take back. Of what is no OpenCL C only the attribute `overloadable` is left, which clang
-knows, and every OpenCL compiler of today is made of clang.
+PoCL does not inline calls of its library, so these use operators only. Tests assert the error
+bounds (`BOUNDS`, units in the last place over the whole range, against float64). With clang for the
+host's processor (`DeviceSpec.host_clang`) memory is read as vector types of any alignment and lanes
+are chosen by C's operator; elsewhere the standard functions do both. Only the attribute
+`overloadable` is no OpenCL C, and every OpenCL compiler of today is made of clang.
 """
 
 from __future__ import annotations
@@ -49,8 +45,8 @@ M_INLINE $T __attribute__((overloadable)) m_fma($T a, $T b, $T c) {
   return a * b + c;
 }
 """
-# The same where the result depends on one rounding. Without the instruction a compiler may round
-# the product first, which loses all of a*b - round(a*b); in float64 the product is exact.
+# Without the instruction a compiler may round the product first, which loses all of
+# a*b - round(a*b); in float64 the product is exact.
 _FUSED_SCALAR: Final = """
 M_INLINE float __attribute__((overloadable)) m_fused(float a, float b, float c) {
   return (float)((double)a * (double)b + (double)c);
@@ -83,8 +79,8 @@ _FUNCTIONS: Final = {
 # Names under which kernels call functions that define several.
 _ALSO: Final = {"M_LOAD_HALF_": "m_round_half", "M_STORE_HALF_": "m_round_half"}
 _CONTRACT: Final = "#pragma OPENCL FP_CONTRACT OFF\n"
-# An artifact may be loaded by another driver than its row says: PoCL alone defines that name, and
-# the others take what is plain.
+# Another driver than its row says may load an artifact: PoCL alone defines that name, and the
+# others take the plain text.
 _HOST: Final = """#ifdef POCL_DEVICE_ADDRESS_BITS
 #if defined(__x86_64__) || defined(__aarch64__)
 #if __has_builtin(__builtin_elementwise_roundeven) && __has_builtin(__builtin_elementwise_trunc)
@@ -146,12 +142,9 @@ def prelude_of(kernels: Sequence[KernelCode], *, host_clang: bool) -> str:
 
 
 def prelude(text: str, widths: list[int], *, host_clang: bool, float64: bool = False) -> str:
-    """Return the function definitions that kernel text needs.
+    """Return the function definitions that kernel text needs, for the vector widths in use.
 
-    Like a linker, this looks for the names of functions in the text. That serves the sources of
-    custom kernels, too, and cannot miss a call; a name found in vain costs an unused function.
-
-    `widths` are the vector widths in use; scalars always are.
+    Like a linker, this looks for the names of functions in the text: custom kernels are served too.
     """
     stack = [name for name in _FUNCTIONS if f"{name}(" in text]
     stack += [name for mark, name in _ALSO.items() if mark in text]

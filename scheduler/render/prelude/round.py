@@ -1,8 +1,4 @@
-"""Rounding, square root and halves in OpenCL C: one instruction each on processors that have it.
-
-clang's built-ins for the host's processor are such instructions, and the standard functions of
-PoCL are not; elsewhere the standard functions are what a driver does best.
-"""
+"""Rounding, square root and halves in OpenCL C: one instruction each on processors that have it."""
 
 from __future__ import annotations
 
@@ -148,7 +144,6 @@ FUNCTIONS: Final = {
 }
 
 # --- Functions of doubles in OpenCL C: the library's, lane by lane ----------------------------
-#
 # PoCL's library is not called with vectors of doubles wider than 4: where LLVM splits such a vector
 # over registers, caller and library do not agree how (PoCL 3.0, LLVM 14, processors with AVX2:
 # lanes come back mixed, or the compiler gives up). Scalars are the same everywhere.

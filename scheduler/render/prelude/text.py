@@ -2,10 +2,8 @@
 
 In a template `$T` is the float type (float, float16, ...), `$I` the int type of the same width,
 `$N` the width and `$S` the width as a suffix, empty for scalars. `$ANY` is the body of `m_any`.
-
-The text of a function is plain OpenCL C. Beside it may stand forms for one kind of driver, clang
-for the host's processor (`DeviceSpec.host_clang`): they are in the program only if its row asks for
-them, and in force only where M_HOST is defined.
+Forms for clang and the host's processor (`DeviceSpec.host_clang`) are in force only where M_HOST is
+defined.
 """
 
 from __future__ import annotations
@@ -18,31 +16,19 @@ SIGN: Final = "(as_$I({0}) & (int)0x80000000)"
 
 
 class Host(NamedTuple):
-    """A form of a function for clang and the host's processor.
+    """A form of a function for clang and the host's processor."""
 
-    Attributes:
-        text: template.
-        condition: of the preprocessor, on what the processor has.
-        width: the only one it is for; 0 for any, after those of a width.
-    """
-
-    text: str
-    condition: str = ""
-    width: int = 0
+    text: str  # template
+    condition: str = ""  # of the preprocessor, on what the processor has
+    width: int = 0  # the only one it is for; 0 for any, after those of a width
 
 
 class Function(NamedTuple):
-    """A function of the prelude.
+    """A function of the prelude."""
 
-    Attributes:
-        needs: names of the functions it calls.
-        text: template, once for each width in use, scalars first.
-        host: forms that take the text's place; the first whose condition holds does.
-    """
-
-    needs: tuple[str, ...]
-    text: str
-    host: tuple[Host, ...] = ()
+    needs: tuple[str, ...]  # names of the functions it calls
+    text: str  # template, once for each width in use, scalars first
+    host: tuple[Host, ...] = ()  # take the text's place; the first whose condition holds does
 
     def at(self, width: int, *, host_clang: bool) -> str:
         """Return the definition."""
@@ -89,10 +75,7 @@ def number(value: float) -> str:
 
 
 def horner(name: str, variable: str, coefficients: Sequence[float]) -> str:
-    """Return statements that define `name` as a polynomial.
-
-    Coefficients come highest power first.
-    """
+    """Return statements that define `name` as a polynomial; the highest power comes first."""
     first, *rest = coefficients
     return "\n".join([f"  $T {name} = {number(first)};", then(name, variable, rest)])
 
@@ -106,9 +89,8 @@ def then(name: str, variable: str, coefficients: Sequence[float]) -> str:
 def two_chains(name: str, variable: str, coefficients: Sequence[float]) -> str:
     """Return statements that define `name` as a polynomial, even and odd powers side by side.
 
-    Half the latency of Horner's scheme for one more operation: for long polynomials.
-
-    Names that begin with `name` are used for parts; coefficients come highest power first.
+    Half the latency of Horner's scheme for one more operation; parts have names that begin with
+    `name`.
     """
     lines = [f"  const $T {name}2 = {variable} * {variable};"]
     upward = coefficients[::-1]
