@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from scheduler.device.limits import MAX_OPERATIONS
+from scheduler.device.spec import DEFAULT
 from scheduler.emit.schedule import Schedule
 from scheduler.ir.index import leaves
 from scheduler.ir.ops import Op
-from scheduler.kernelize import fuse
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import Kernel
 from scheduler.tensor.tensor import Tensor
@@ -150,7 +150,7 @@ def test_a_join_is_one_target() -> None:
 def test_a_launch_has_a_bounded_number_of_loop_nests() -> None:
     counts = [*map(len, stores(plan_for(*(x(i + 8, name=f"x{i}").exp() for i in range(40)))))]
     assert sum(counts) == 40
-    assert max(counts) <= fuse.MAX_BODIES
+    assert max(counts) <= DEFAULT.costs.max_bodies
     assert len(counts) <= 5
 
 
