@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
-from scheduler.device.costs import Costs
+from scheduler.device.costs import Costs, LoopCosts
 from scheduler.device.limits import TABLE, Limits
 from scheduler.errors import SchedulerError
 
@@ -86,7 +86,7 @@ class DeviceSpec:
         group: work-items of a work-group that the compiler asks for; 1 is loops inside an item.
         max_group: the most the device takes.
         subgroup: work-items that run in lock step.
-        half, peak, costs: see there.
+        half, peak, costs, loops: see there.
         sources: where the figures come from, one sentence each.
         images: None where buffers serve better.
         private_elements: of a work-item's array that stays in a fast memory; GPUs spill arrays.
@@ -126,6 +126,7 @@ class DeviceSpec:
     fused: bool = False
     core_lanes: int = 0
     costs: Costs = field(default_factory=Costs)
+    loops: LoopCosts = field(default_factory=LoopCosts)
 
     def __post_init__(self) -> None:
         if self.lanes not in (1, 2, 4, 8, 16):
@@ -222,6 +223,8 @@ _GPU: Final = DeviceSpec(
     max_alloc_bytes=_LEAST_ALLOCATION,
     # Each work-item repeats a nested reduction.
     costs=Costs(hoist_rows=64, max_nested_work=4096),
+    # Neighbours share most of a window.
+    loops=LoopCosts(window_rows=2),
 )
 _ADRENO: Final = replace(
     _GPU,
