@@ -109,3 +109,25 @@ class LoopCosts:
     max_shared_rows: int = 2
     page: int = 4096  # bytes after which the innermost cache's sets repeat: 64 of lines of 64 bytes
     min_ways: int = 4  # of that cache
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradCosts:
+    """Cycles of fast convolutions, fitted to measurements on 2 cores (PoCL 3.0, November 2026).
+
+    Multiply-adds and loads are two a cycle.
+    """
+
+    input: int = 40  # of a tile, for a vector of channels: B^T d B with its 16 loads and stores
+    output: int = 35  # the way back with its 4 stores
+    sum: int = 12  # to start a sum and store it
+    item: int = 1000  # of a work-item
+    load: float = 0.1  # of a load beside the multiply-adds
+    lone_vector: float = 1.12  # factor where one vector's other operand comes from memory
+    # Bytes of weights that a core gets in a cycle from its second cache, and from beyond it; part
+    # of the wait for the latter is hidden behind arithmetic.
+    near_bytes: int = 22
+    far_bytes: int = 12
+    direct_part: float = 0.88  # of the peak that direct kernels reach; weights come meanwhile
+    least_gain: float = 1.15  # of the direct kernel's time over this one's
+    least_saved: int = 50_000  # as its results are stored in any case

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
-from scheduler.device.costs import Costs, LoopCosts
+from scheduler.device.costs import Costs, LoopCosts, WinogradCosts
 from scheduler.device.limits import TABLE, Limits
 from scheduler.errors import SchedulerError
 
@@ -86,7 +86,7 @@ class DeviceSpec:
         group: work-items of a work-group that the compiler asks for; 1 is loops inside an item.
         max_group: the most the device takes.
         subgroup: work-items that run in lock step.
-        half, peak, costs, loops: see there.
+        half, peak, costs, loops, winograd: see there.
         sources: where the figures come from, one sentence each.
         images: None where buffers serve better.
         private_elements: of a work-item's array that stays in a fast memory; GPUs spill arrays.
@@ -127,6 +127,7 @@ class DeviceSpec:
     core_lanes: int = 0
     costs: Costs = field(default_factory=Costs)
     loops: LoopCosts = field(default_factory=LoopCosts)
+    winograd: WinogradCosts = field(default_factory=WinogradCosts)
 
     def __post_init__(self) -> None:
         if self.lanes not in (1, 2, 4, 8, 16):
