@@ -169,12 +169,13 @@ def _kernels(
     help.
     """
     refused: Refused | None = None
+    costs = context.spec.costs
     for _ in range(MAX_ROUNDS + 1):
         kernels = make_kernels(roots, context.spec, splits, origins)
         lowered = lower_kernels(kernels, outputs, context)
         if isinstance(lowered, Refused):
             refused = lowered
-            more = splits.with_split(lowered)
+            more = splits.with_split(lowered, costs)
             if more is None:
                 raise LoweringError(
                     f"{refused}; it is a single operation, which cannot be split further: rewrite "
@@ -182,7 +183,7 @@ def _kernels(
                 )
         else:
             refused = refused_by_limits(lowered, context.spec)
-            more = None if refused is None else splits.with_split(refused)
+            more = None if refused is None else splits.with_split(refused, costs)
             if more is None:  # `check_limits` names a limit that a single operation breaks
                 return tuple(lowered)
         splits = more

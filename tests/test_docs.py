@@ -8,12 +8,14 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from modeld.service.config import SETTINGS
 from modeld.service.config_sources import OTHER_VARIABLES
+from scheduler.device.costs import Costs
 from scheduler.device.spec import SPECS
 from scheduler.kernelize import realize
 from tests.scheduler.onnx_import.onnx_models import parsed
@@ -228,14 +230,13 @@ def test_variables_of_settings_are_those_of_the_code() -> None:
 
 
 def test_numbers_of_the_realize_page_are_those_of_the_code() -> None:
-    rows = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \|", read("docs/passes/realize.md"), re.MULTILINE)
-    documented = {name: int(value) for name, value in rows}
-    constants = {
-        name: value
-        for name, value in vars(realize).items()
-        if name.isupper() and not name.startswith("_") and isinstance(value, int)
-    }
-    assert documented == constants
+    page = read("docs/passes/realize.md")
+    (targets,) = re.findall(r"^\| name \| (.*) \| meaning \|$", page, re.MULTILINE)
+    tables = [SPECS[target.strip("`")].costs for target in targets.split(" | ")]
+    rows = re.findall(r"^\| `([a-z_]+)` \| ([\d |]+) \| ", page, re.MULTILINE)
+    documented = {name: [int(v) for v in values.split("|")] for name, values in rows}
+    assert documented == {f.name: [getattr(t, f.name) for t in tables] for f in fields(Costs)}
+    assert re.findall(r"`MAX_ENDS` = (\d+)", page) == [str(realize.MAX_ENDS)]
 
 
 def test_the_targets_page_has_the_rows_of_the_code() -> None:

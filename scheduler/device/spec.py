@@ -7,9 +7,10 @@ The compiler has no code for a device, only for what a row says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
+from scheduler.device.costs import Costs, LoopCosts, WinogradCosts
 from scheduler.device.limits import TABLE, Limits
 from scheduler.errors import SchedulerError
 
@@ -85,11 +86,10 @@ class DeviceSpec:
         group: work-items of a work-group that the compiler asks for; 1 is loops inside an item.
         max_group: the most the device takes.
         subgroup: work-items that run in lock step.
-        half, peak: see there.
+        half, peak, costs, loops, winograd: see there.
         sources: where the figures come from, one sentence each.
         images: None where buffers serve better.
         private_elements: of a work-item's array that stays in a fast memory; GPUs spill arrays.
-        hoist_rows: rows that a kernel must have before its work-items are rows, see `realize`.
         max_alloc_bytes: the largest buffer.
         float64: it computes in that.
         broadcasts: a multiply-add takes a scalar from memory and repeats it over its lanes; else a
@@ -118,7 +118,6 @@ class DeviceSpec:
     sources: tuple[str, ...]
     images: Images | None = None
     private_elements: int = 1024
-    hoist_rows: int = 16
     max_alloc_bytes: int = 4 << 30
     float64: bool = True
     broadcasts: bool = False
@@ -126,6 +125,9 @@ class DeviceSpec:
     dot4: bool = False
     fused: bool = False
     core_lanes: int = 0
+    costs: Costs = field(default_factory=Costs)
+    loops: LoopCosts = field(default_factory=LoopCosts)
+    winograd: WinogradCosts = field(default_factory=WinogradCosts)
 
     def __post_init__(self) -> None:
         if self.lanes not in (1, 2, 4, 8, 16):
@@ -219,8 +221,11 @@ _GPU: Final = DeviceSpec(
     peak=Peak(),
     sources=_GPU_SOURCES,
     private_elements=0,
-    hoist_rows=64,
     max_alloc_bytes=_LEAST_ALLOCATION,
+    # Each work-item repeats a nested reduction.
+    costs=Costs(hoist_rows=64, max_nested_work=4096),
+    # Neighbours share most of a window.
+    loops=LoopCosts(window_rows=2),
 )
 _ADRENO: Final = replace(
     _GPU,
@@ -238,6 +243,8 @@ _ADRENO: Final = replace(
     sources=_ADRENO_SOURCES,
     images=Images(16384, 16384, 128, 64, 64, sampler_less=True),
     float64=False,
+    # Four lanes share a texel.
+    costs=replace(_GPU.costs, tile_reuse=4),
 )
 _ROWS: Final = (
     _CPU,

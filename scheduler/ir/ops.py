@@ -121,9 +121,7 @@ REDUCERS = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 
 # Of a CAST to half: somebody asked for the rounding; other casts end operations on halves.
 ROUNDED = "rounded"
-# What a launch costs, in vector adds: about 10 us on PoCL (2026-11).
-LAUNCH_COST = 100_000
-# In units of one add, for decisions about kernels only.
+# Approximate cost of one evaluation in units of one add: for decisions about kernels only.
 COST = (
     dict.fromkeys((Op.CAST, Op.BITCAST), 0)
     | dict.fromkeys((Op.DIV, Op.RECIP, Op.SQRT), 4)

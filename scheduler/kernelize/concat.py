@@ -11,40 +11,45 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
+from scheduler.device.costs import Costs
 from scheduler.ir.node import Node
-from scheduler.ir.ops import ELEMENTWISE, LAUNCH_COST, Op
-
-# Vector adds for choosing an element's address, a load of its own, and the choice.
-SELECT_COST = 4
-# Slices of one value; each is a loop nest of its own in the kernel's text.
-MAX_SLICES = 48
+from scheduler.ir.ops import ELEMENTWISE, Op
 
 
-def in_parts(concat: Node, carries: Mapping[Node, bool], cost: Mapping[Node, float]) -> bool:
+def in_parts(
+    concat: Node, carries: Mapping[Node, bool], cost: Mapping[Node, float], costs: Costs
+) -> bool:
     """Whether the sources of a stored concat are computed in loops of their own, not selected from.
 
-    `carries` says which nodes hold a reduction, `cost` how much computing an element again takes.
+    Args:
+        concat: the CAT.
+        carries: per node, whether it holds a reduction.
+        cost: per node, of computing an element again.
+        costs: those of the device.
     """
     if any(carries[s] for s in concat.src):
         return True
     size = prod(concat.shape)
     repeated = sum(cost[s] * (size - prod(s.shape)) for s in concat.src)
-    return repeated > LAUNCH_COST or _selected(concat, len(concat.src))
+    return repeated > costs.launch or _selected(concat, len(concat.src), costs)
 
 
-def _selected(node: Node, sources: int) -> bool:
+def _selected(node: Node, sources: int, costs: Costs) -> bool:
     """Whether choosing among sources for each element costs more than loops of their own."""
-    return (
-        1 < sources <= MAX_SLICES and prod(node.shape) * (sources - 1) * SELECT_COST > LAUNCH_COST
-    )
+    selecting = prod(node.shape) * (sources - 1) * costs.select
+    return 1 < sources <= costs.max_slices and selecting > costs.launch
 
 
 def cut_at_concats(
-    node: Node, users: Mapping[Node, Sequence[Node]], forced: Collection[Node]
+    node: Node, users: Mapping[Node, Sequence[Node]], forced: Collection[Node], costs: Costs
 ) -> tuple[int, list[int]] | None:
     """Return the axis and ends of the slices to compute a stored value in; None for all at once.
 
-    The value holds no reduction; `forced` nodes are stored in any case.
+    Args:
+        node: what is stored; it holds no reduction.
+        users: per node, who reads it.
+        forced: what is stored in any case.
+        costs: those of the device.
     """
     cuts: dict[int, set[int]] = {}
     for concat, axes in _concats_below(node, users, forced):
@@ -55,7 +60,7 @@ def cut_at_concats(
     if not cuts:
         return None
     axis = max(cuts, key=lambda a: len(cuts[a]))
-    return (axis, sorted(cuts[axis])) if _selected(node, len(cuts[axis])) else None
+    return (axis, sorted(cuts[axis])) if _selected(node, len(cuts[axis]), costs) else None
 
 
 def _concats_below(

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 
+from scheduler.device.costs import Costs
 from scheduler.device.limits import Limits
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir.index import leaves
@@ -24,10 +25,9 @@ from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, PRODUCTS, Op
 from scheduler.kernelize.body import Body
 from scheduler.kernelize.fusion_graph import FusionGraph
-from scheduler.kernelize.kernel import SMALL_WORK, Kernel, make_kernel
+from scheduler.kernelize.kernel import Kernel, make_kernel
 from scheduler.kernelize.merge import Merged, loops_of, merge
 from scheduler.kernelize.order import Step
-from scheduler.kernelize.realize import SMALL_KERNEL
 from scheduler.kernelize.scalar import depends_on, scalar_nodes
 
 # --- Combine two kernels into one where that pays: as one loop nest, or as two side by side ---
@@ -42,11 +42,6 @@ from scheduler.kernelize.scalar import depends_on, scalar_nodes
 Pair = tuple[int, int]
 Score = tuple[bool, bool, int, int]
 
-# Loop nests of one launch.
-MAX_BODIES = 16
-# Elements computed again for the reductions of rows, per element of the rows.
-MAX_AGAIN = 4
-
 
 def score(graph: FusionGraph, pair: Pair) -> Score | None:
     """Return what to compare candidates by, the smaller the better; None for no candidate.
@@ -59,7 +54,7 @@ def score(graph: FusionGraph, pair: Pair) -> Score | None:
     shared = {*a.reads, *a.targets} & {*b.reads, *b.targets}
     moved = sum(n.dtype.itemsize * prod(n.shape) for n in shared)
     nested = moved > 0 and _loops_fit(a, b)
-    if not nested and not _fits_beside(a, b):
+    if not nested and not _fits_beside(graph, a, b):
         return None
     distance = abs(graph.position(pair[1]) - graph.position(pair[0]))
     return (not nested, bool(a.reductions) is not bool(b.reductions), -moved, distance)
@@ -81,7 +76,8 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
         stores = [s for s in nest.stores if not graph.is_local(s.target, first, second)]
         bodies, kept = (Body(nest.ranges, tuple(stores)),), tuple(s.target for s in stores)
     bindable = limits.fits(len({*a.reads, *b.reads}), len({*a.targets, *b.targets}))
-    if bodies is None and bindable and not graph.overwrites(first, second) and _fits_beside(a, b):
+    beside = bindable and _fits_beside(graph, a, b)
+    if bodies is None and beside and not graph.overwrites(first, second):
         bodies = (*a.bodies, *b.bodies)
     if bodies is None:
         return None
@@ -101,10 +97,10 @@ def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body |
     if _reads_too_much(graph, first, second, limits):
         return None
     if pair not in tried.nests:
-        merged = merge(a.bodies[0], b.bodies[0])
+        merged = merge(a.bodies[0], b.bodies[0], graph.spec.costs.max_cost_again)
         if (
             merged is None
-            or not _pays(merged, a, b, graph.spec.hoist_rows)
+            or not _pays(merged, a, b, graph.spec.costs)
             or not _keeps_old_values(graph, merged)
         ):
             tried.unfit.add(pair)
@@ -163,14 +159,14 @@ def _keeps_old_values(graph: FusionGraph, merged: Merged) -> bool:
     return True
 
 
-def _fits_beside(a: Kernel, b: Kernel) -> bool:
+def _fits_beside(graph: FusionGraph, a: Kernel, b: Kernel) -> bool:
     """Whether two kernels are small and neither reads what the other writes."""
     apart = not {*a.targets} & {*b.reads} and not {*b.targets} & {*a.reads}
-    few = len(a.bodies) + len(b.bodies) <= MAX_BODIES
-    return apart and few and a.is_small and b.is_small
+    few = len(a.bodies) + len(b.bodies) <= graph.spec.costs.max_bodies
+    return apart and few and graph.is_small(a) and graph.is_small(b)
 
 
-def _pays(merged: Merged, a: Kernel, b: Kernel, least_rows: int) -> bool:
+def _pays(merged: Merged, a: Kernel, b: Kernel, costs: Costs) -> bool:
     """Whether one loop nest is better than two."""
     body = merged.body
     loops = [n for n in scalar_nodes(body.value) if n.op in LOOPS]
@@ -185,27 +181,23 @@ def _pays(merged: Merged, a: Kernel, b: Kernel, least_rows: int) -> bool:
         rows = prod(r.size for r in merged.shorter)
         alike = all(on[n] & mine == merged.shorter for n in loops)
         reduced = rows * sum(prod(r.size for r in n.arg[1]) for n in loops)
-        if merged.again and reduced > MAX_AGAIN * size:
+        if merged.again and reduced > costs.max_again * size:
             return False
-        return alike and (rows >= least_rows or size <= SMALL_KERNEL)
+        return alike and (rows >= costs.hoist_rows or size <= costs.small_kernel)
     if merged.again:
         return False
     if hoisted and any(on[n] & mine == mine for n in loops):
         return False
     reads_it = bool({*a.targets} & {*b.reads})
     apart = merged.added and len(loops) > len(merged.added)
-    heavy = any(_is_product(n) for n in loops) and not _is_little(size, loops)
+    # Where all of it is less work than a launch, a register tile is worth nothing.
+    little = size * sum(prod(r.size for r in n.arg[1]) for n in loops) <= costs.launch
+    heavy = any(_is_product(n) for n in loops) and not little
     return not heavy or (reads_it and not apart)
 
 
 def _is_product(node: Node) -> bool:
     return node.op is Op.ACCUMULATE and node.src[0].op in PRODUCTS
-
-
-def _is_little(size: int, loops: list[Node]) -> bool:
-    """Whether all of it is less work than a launch: then a register tile is worth nothing."""
-    reduced: int = sum(prod(r.size for r in n.arg[1]) for n in loops)
-    return size * reduced <= SMALL_WORK
 
 
 # ----------------------------------------------------------------------------------------------

@@ -93,9 +93,13 @@ class FusionGraph:
             if len(groups) > 1:
                 yield sorted(groups)
 
+    def is_small(self, kernel: Kernel) -> bool:
+        """Whether each loop nest takes less time than a launch; no custom kernel counts."""
+        return kernel.custom is None and kernel.work <= self.spec.costs.launch
+
     def small(self) -> list[int]:
-        """Return the groups that take less time than a launch, in creation order."""
-        found = [i for i, g in self.groups.items() if g.kernel.is_small]
+        """Return the groups with small kernels, in creation order."""
+        found = [i for i, g in self.groups.items() if self.is_small(g.kernel)]
         return sorted(found, key=self.position)
 
     def ordered(self, i: int, j: int) -> tuple[int, int] | None:

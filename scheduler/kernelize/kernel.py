@@ -10,7 +10,7 @@ from math import prod
 from scheduler.ir.custom_kernel import CustomKernel
 from scheduler.ir.index import Atom, flatten, leaves
 from scheduler.ir.node import Node, storage_of
-from scheduler.ir.ops import COST, ELEMENTWISE, LAUNCH_COST, LOOPS, Op
+from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS, Op
 from scheduler.kernelize.body import Body, Store
 from scheduler.kernelize.scalar import depends_on, scalar_nodes, scalar_sources
 
@@ -43,8 +43,7 @@ class CustomLaunch:
         return total + sum(n.dtype.itemsize * count for n, count in both)
 
 
-# A loop nest with less work than this, in operations, takes less time than its launch.
-SMALL_WORK = LAUNCH_COST
+# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +75,9 @@ class Kernel:
         return sum(n.op in ELEMENTWISE for n in nodes)
 
     @cached_property
-    def is_small(self) -> bool:
-        """Whether each of its loop nests takes less time than a launch; no custom kernel counts."""
-        return self.custom is None and all(_work(body) <= SMALL_WORK for body in self.bodies)
+    def work(self) -> int:
+        """Operations of its largest loop nest, as if nothing were hoisted."""
+        return max(map(_work, self.bodies), default=0)
 
     @cached_property
     def bytes_moved(self) -> int:

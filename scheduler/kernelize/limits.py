@@ -3,8 +3,8 @@
     s = a0 + a1 + ... + a511, at most 64 buffers     ->     partial sums of 63 terms are stored
 
 Two limits (`scheduler.device.limits`): distinct buffers, each of which is a kernel argument,
-results included; and fused operations, because compile time grows faster than they do. `Splits`
-take apart a kernel that only its code generation refuses.
+results included; and fused operations, because compile time grows faster than they do. Where a
+kernel is cut that only its code generation refuses is decided here too.
 """
 
 from __future__ import annotations
@@ -14,30 +14,24 @@ from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from scheduler.device.limits import Limits
+from scheduler.device.costs import Costs
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir.node import Node, consumers, is_weight, post_order
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.ir.ordered import is_fused
 
-# A reduction is a loop of its own: it takes as long to compile as so many operations.
-REDUCTION_WEIGHT = 8
-# More values than this are not stored at one cut; one is, and the rest is computed again.
-MAX_LIVE = 64
 _LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
 
-# A cut may not store more than this, or splitting one kernel would take the memory of all.
-MAX_CUT_BYTES = 256 << 20
 
-
-def nodes_to_store(regions: Collection[Node], limits: Limits) -> set[Node]:
+def nodes_to_store(regions: Collection[Node], spec: DeviceSpec) -> set[Node]:
     """Return nodes that must be stored so that every kernel is within limits; empty if all are."""
     found: set[Node] = set()
     for root in regions:
         if root.op is Op.RESULT:
             continue  # a custom kernel cannot be split
         fused = [n for n in _fused(root, regions) if n not in regions or n is root]
-        found |= _split_buffers(root, fused, regions, limits.max_buffers - 1)
-        found |= _split_operations(root, fused, limits.operations)
+        found |= _split_buffers(root, fused, regions, spec.limits.max_buffers - 1)
+        found |= _split_operations(root, fused, spec)
     return found
 
 
@@ -102,9 +96,14 @@ def _store_largest(needed: dict[Node, frozenset[Node]], most: int) -> set[Node]:
     return cut
 
 
-def _split_operations(root: Node, fused: Sequence[Node], most: int) -> set[Node]:
-    """Return nodes to store so that parts do at most `most` operations, cut where few live."""
-    weights = [_weight(n) if n is not root else 0 for n in fused]
+def _split_operations(root: Node, fused: Sequence[Node], spec: DeviceSpec) -> set[Node]:
+    """Return nodes of one kernel to store so that no part does more operations than it may.
+
+    It is cut where the fewest values are needed later, and all of them are stored: what is not
+    would be computed again after the cut.
+    """
+    most, costs = spec.limits.operations, spec.costs
+    weights = [_weight(n, costs) if n is not root else 0 for n in fused]
     if sum(weights) <= most:
         return set()
     last = _last_uses(fused)
@@ -120,7 +119,7 @@ def _split_operations(root: Node, fused: Sequence[Node], most: int) -> set[Node]
         if done + weight > most and best >= 0:
             # What a value after the last cut needs was alive there, or was computed since.
             alive = [n for n in (*alive, *fused[start : best + 1]) if last.get(n, -1) > best]
-            cut.update(alive if fewest <= MAX_LIVE else [fused[best]])
+            cut.update(alive if fewest <= costs.max_live else [fused[best]])
             start, done, best = best + 1, sum(weights[best + 1 : position]), -1
         done += weight
         live += change[position]
@@ -143,9 +142,9 @@ def _last_uses(fused: Sequence[Node]) -> dict[Node, int]:
     return last
 
 
-def _weight(node: Node) -> int:
+def _weight(node: Node, costs: Costs) -> int:
     if node.op is Op.REDUCE:
-        return REDUCTION_WEIGHT
+        return costs.reduction_operations
     return 1 if node.op in ELEMENTWISE and not is_fused(node) else 0
 
 
@@ -165,7 +164,7 @@ def _under_movement(node: Node) -> Node:
 # --- a kernel that cannot be generated ----------------------------------------------------------
 
 
-def split_points(root: Node, stored: Container[Node]) -> set[Node]:
+def split_points(root: Node, stored: Container[Node], costs: Costs) -> set[Node]:
     """Return a node to store so that the kernel of `root` becomes two simpler ones; empty if none.
 
     A reduction inside is best, then what a movement reads, then an elementwise node; among equals
@@ -179,7 +178,7 @@ def split_points(root: Node, stored: Container[Node]) -> set[Node]:
     for position, node in enumerate(inner):
         place = _preference(node, users[node])
         bytes_stored = node.dtype.itemsize * prod(node.shape)
-        if place is None or node is root or not size[node] or bytes_stored > MAX_CUT_BYTES:
+        if place is None or node is root or not size[node] or bytes_stored > costs.max_cut_bytes:
             continue
         if whole - size[node] < 1:
             continue  # nothing would be left above it
@@ -253,7 +252,7 @@ class Splits:
     pins: frozenset[Node] = frozenset()
     alone: frozenset[Node] = frozenset()
 
-    def with_split(self, refused: Refused) -> Splits | None:
+    def with_split(self, refused: Refused, costs: Costs) -> Splits | None:
         """Return more splits, those of a refused kernel; None if there is nothing left to split."""
         targets = frozenset(refused.targets)
         if len(targets) > 1 and not targets <= self.alone:
@@ -261,7 +260,7 @@ class Splits:
             return Splits(self.pins, self.alone | targets)
         pins = set[Node]()
         for target in refused.targets:
-            pins |= split_points(target, refused.stored)
+            pins |= split_points(target, refused.stored, costs)
         if pins <= self.pins:
             return None
         _warn(refused, len(targets) + len(pins))

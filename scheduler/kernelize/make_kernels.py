@@ -59,7 +59,7 @@ def storage_plan(sinks: Sequence[Node], spec: DeviceSpec, pins: Collection[Node]
     """Return what is stored so that kernels are cheap, and within the limits of the device."""
     stored = set(pins)
     plan = realize(sinks, spec, stored)
-    while more := nodes_to_store(plan.regions, spec.limits) - stored:
+    while more := nodes_to_store(plan.regions, spec) - stored:
         stored |= more
         plan = realize(sinks, spec, stored)
     return plan

@@ -20,9 +20,6 @@ from scheduler.ir.ranges import Index
 from scheduler.kernelize.body import Access, Body, Store, moved, moved_access
 from scheduler.kernelize.scalar import rebuild, scalar_nodes
 
-# What is computed again instead of stored and read costs at most this, in adds.
-MAX_COST_AGAIN = 8
-
 
 class _UnfitError(Exception):
     """The second reads another element of the first's result than the one just computed."""
@@ -38,10 +35,11 @@ class Merged:
     again: bool  # whether the second computes elements of the first that other iterations store
 
 
-def merge(first: Body, second: Body) -> Merged | None:
+def merge(first: Body, second: Body, most: int) -> Merged | None:
     """Return both loop nests as one, or None if their loops or accesses do not fit.
 
-    `second` may read what `first` stores, `first` reads nothing of `second`.
+    `second` may read what `first` stores, `first` reads nothing of `second`. What is computed again
+    instead of stored and read costs at most `most` adds.
     """
     mine, other = loops_of(first), loops_of(second)
     onto_first = len(mine) >= len(other)
@@ -63,7 +61,7 @@ def merge(first: Body, second: Body) -> Merged | None:
             if access.valid == () and access.index == store.index:
                 return store.value
             again = True
-            return _computed_at(store, access)
+            return _computed_at(store, access, most)
         if node.op is Op.ACCUMULATE:
             same = next((k for k in known if _is_same(node, k)), None)
             if same is None:
@@ -84,11 +82,15 @@ def merge(first: Body, second: Body) -> Merged | None:
     return Merged(body, tuple(n for n in added if n in left), shorter, again)
 
 
-def _computed_at(store: Store, access: Access) -> Node:
-    """Return another element of a store, or raise _UnfitError if masked or expensive."""
+def _computed_at(store: Store, access: Access, most: int) -> Node:
+    """Return another element of what a store writes, from what that is computed from.
+
+    Raises:
+        _UnfitError: it is masked, expensive, or not computed element by element.
+    """
     nodes = scalar_nodes(store.value)
     cost = sum(COST.get(n.op, 1) for n in nodes if n.op in ELEMENTWISE)
-    if access.valid != () or cost > MAX_COST_AGAIN or any(n.op in LOOPS for n in nodes):
+    if access.valid != () or cost > most or any(n.op in LOOPS for n in nodes):
         raise _UnfitError
     mapping: dict[Atom, Ix] = {}
     for written, read, size in zip(store.index, access.index, store.target.shape, strict=True):

@@ -21,12 +21,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from scheduler.device.costs import Costs
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.custom_kernel import stored_for_custom
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, consumers, toposort
-from scheduler.ir.ops import COST, ELEMENTWISE, LAUNCH_COST, MOVEMENT, Op
+from scheduler.ir.ops import COST, ELEMENTWISE, MOVEMENT, Op
 from scheduler.ir.ordered import is_fused
 from scheduler.ir.ranges import Index, cat_sources, source_index
 from scheduler.kernelize.concat import cut_at_concats, in_parts
@@ -41,35 +42,6 @@ from scheduler.kernelize.uses import (
     open_write,
     reduce_index,
 )
-
-# What storing an element and loading it costs, in vector adds. Repeated work below this and a
-# launch is recomputed.
-MEMORY_COST = 32
-# The same for an operand of a contraction, which is computed one element at a time, not in lanes.
-OPERAND_MEMORY_COST = 20
-# Elements of a list at indices of the run time: 20 cycles were seen for 16 lanes.
-LOOKUP_COST = 16.0
-# Lanes share what does not move along the innermost axis.
-LANES = 16
-# A contraction's register tile reads each of its inputs once for this many outputs.
-TILE_REUSE = 16
-# The same where texels are read: four lanes share an operand.
-TEXEL_REUSE = 4
-# Nested divisions in an index beyond this are cut by storing the node: loads cost less.
-MAX_INDEX_DEPTH = 12
-
-# A value needed at more different places than this is stored, or indices would multiply forever.
-MAX_USES = 64
-
-# A hoisted reduction leaves the loops outside it to share between work-items: as many as the device
-# wants (`DeviceSpec.hoist_rows`), unless the whole kernel is small.
-SMALL_KERNEL = 4096
-# Elements read by a reduction that fewer rows than that may share: its cores wait meanwhile.
-MAX_SERIAL_WORK = 16384
-# Elements read by a reduction inside another one: it has no register tile of its own.
-MAX_NESTED_WORK = 1 << 20
-# The same where each work-item repeats it.
-MAX_ITEM_WORK = 4096
 
 _LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
 # Read where they are; of a movement what is below it is stored.
@@ -120,17 +92,16 @@ class _Walk:
             return False
         mine = {r for r in use.root.ranges if r is not None}
         if not loops <= mine:
-            most = MAX_ITEM_WORK if self.spec.is_simt else MAX_NESTED_WORK
-            return self.reduced[node] <= most
+            return self.reduced[node] <= self.spec.costs.max_nested_work
         return self._hoists(use.root, loops, mine, self.reduced[node])
 
     def _hoists(self, root: Region, loops: frozenset[Atom], mine: set[Atom], work: int) -> bool:
         """Whether a kernel may run something in its outer loops only; remembers which they are."""
         if loops == mine:
             return True
-        rows = self.spec.hoist_rows
-        large = prod(root.root.shape) > SMALL_KERNEL or work > MAX_SERIAL_WORK
-        few = prod(a.size for a in loops) < rows and large
+        costs = self.spec.costs
+        large = prod(root.root.shape) > costs.small_kernel or work > costs.max_serial_work
+        few = prod(a.size for a in loops) < costs.hoist_rows and large
         if few or self.hoisted.get(root, loops) != loops:
             return False
         self.hoisted[root] = loops
@@ -159,7 +130,7 @@ class _Walk:
                 axes.append(axis)
         array = prod(node.shape[a] for a in axes)
         most = self.spec.private_elements
-        small = array <= most and self.reduced[node] <= MAX_NESTED_WORK
+        small = array <= most and self.reduced[node] <= self.spec.costs.max_nested_work
         rows = prod(a.size for a in row)
         if not axes or not small or rows * array > prod(node.shape):
             return False
@@ -183,7 +154,7 @@ def realize(sinks: Sequence[Node], spec: DeviceSpec, pins: Collection[Node] = ()
     forced = {*sinks, *pins} | stored_for_custom(order)
     forced |= {n for n in order if n.op in (Op.ASSIGN, Op.CONTIGUOUS)}
     users = consumers(order)
-    carries, cost = _summaries(order, forced, users)
+    carries, cost = _summaries(order, forced, users, spec.costs)
     uses: dict[Node, dict[tuple[Region, Index], Use]] = {n: {} for n in order}
     walk = _Walk(spec, {}, {}, {}, {}, _reduced_elements(order))
     for node in reversed(order):
@@ -196,7 +167,7 @@ def realize(sinks: Sequence[Node], spec: DeviceSpec, pins: Collection[Node] = ()
             and node.op not in _NEVER_STORED
             and _must_store(node, needed, carries[node], cost[node], walk)
         ):
-            if node.op is Op.CAT and in_parts(node, carries, cost):
+            if node.op is Op.CAT and in_parts(node, carries, cost, spec.costs):
                 walk.regions[node] = open_parts(node)
                 for part in walk.regions[node]:
                     _merge_use(uses[part.root], Use(part, part.index, 1.0))
@@ -210,7 +181,7 @@ def realize(sinks: Sequence[Node], spec: DeviceSpec, pins: Collection[Node] = ()
                     _merge_use(uses[row], Use(part, (part.index[axis],), 1.0))
                 continue
             if node in forced or not walk.try_stage(node, needed):
-                cut = None if carries[node] else cut_at_concats(node, users, forced)
+                cut = None if carries[node] else cut_at_concats(node, users, forced, spec.costs)
                 walk.regions[node] = (
                     (open_region(node),) if cut is None else open_slices(node, *cut)
                 )
@@ -243,17 +214,18 @@ def _merge_use(table: dict[tuple[Region, Index], Use], use: Use) -> None:
 def _must_store(node: Node, needed: list[Use], carries: bool, cost: float, walk: _Walk) -> bool:
     if _widens(node) or is_fused(node):
         return False
-    if len(needed) > MAX_USES:
+    costs = walk.spec.costs
+    if len(needed) > costs.max_uses:
         return True
-    if any(ix.depth > MAX_INDEX_DEPTH for use in needed for ix in use.index):
+    if any(ix.depth > costs.max_index_depth for use in needed for ix in use.index):
         return True
     if carries:
         return len(needed) > 1 or not walk.stays_inside(node, needed[0])
-    reuse = TILE_REUSE if walk.spec.images is None else TEXEL_REUSE
+    reuse = costs.tile_reuse
     evaluations = sum(max(1.0, u.times / reuse) if u.reduced else u.times for u in needed)
     size = prod(node.shape)
-    memory = OPERAND_MEMORY_COST if any(u.reduced for u in needed) else MEMORY_COST
-    return size * (evaluations - 1) * cost > LAUNCH_COST + size * memory
+    memory = costs.operand_memory if any(u.reduced for u in needed) else costs.memory
+    return size * (evaluations - 1) * cost > costs.launch + size * memory
 
 
 def _widens(node: Node) -> bool:
@@ -262,7 +234,7 @@ def _widens(node: Node) -> bool:
 
 
 def _summaries(
-    order: list[Node], forced: set[Node], users: dict[Node, list[Node]]
+    order: list[Node], forced: set[Node], users: dict[Node, list[Node]], costs: Costs
 ) -> tuple[dict[Node, bool], dict[Node, float]]:
     """Return per node whether it carries a reduction, and the cost of recomputing it in adds."""
     carries: dict[Node, bool] = {}
@@ -279,7 +251,7 @@ def _summaries(
             own = 2.0 * len(node.src)
         if node.op is Op.GATHER:
             # Lanes look up one by one; rows are read as vectors.
-            own = 2.0 if len(node.src[0].shape) > 1 else LOOKUP_COST
+            own = 2.0 if len(node.src[0].shape) > 1 else costs.lookup
         cost[node] = own + sum(cost[s] for s in below if not carries[s])
     return carries, cost
 
@@ -353,7 +325,7 @@ def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
         inner, _ = source_index(node, index)
         ratio = prod(node.shape) / max(1, prod(src.shape))
         if node.op is Op.EXPAND and node.shape[-1] > src.shape[-1]:
-            ratio = max(1.0, ratio / min(LANES, node.shape[-1]))
+            ratio = max(1.0, ratio / min(walk.spec.costs.shared_lanes, node.shape[-1]))
         return [(src, need(inner, ratio))]
     return [(s, need(index, 1.0)) for s in node.src]
 

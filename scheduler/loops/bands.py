@@ -26,15 +26,7 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.place import PlacedBody
 
-# Least bands (seen: 64 or 128 of a MobileViT's scores 0.975 of its time in three launches, 16 of
-# them 1.01); and most work-items of a launch.
-MIN_BANDS = 64
-MAX_ITEMS = 32
-# Least rows of a band: a register tile of them shares each vector of the other operand.
-MIN_ROWS = 8
-# This part of a core's own cache may hold what is handed on; operands need the rest.
-CACHE_PART = 2
-# Longest chain: scores, their exponentials, the sums of these, the product.
+# Kernels of a chain, at most: scores, their exponentials, the sums of these, the product.
 MAX_LENGTH = 6
 
 T = TypeVar("T")
@@ -164,7 +156,7 @@ def _cut(chain: Sequence[Kernel], spec: DeviceSpec) -> Bands | None:
     if height == 0:
         return None
     count = above * (last // height)
-    return _Cut(rows, height, -(-count // MAX_ITEMS)).of(chain, count)
+    return _Cut(rows, height, -(-count // spec.loops.max_items)).of(chain, count)
 
 
 def _height(above: int, rows: int, handed_on: int, spec: DeviceSpec) -> int:
@@ -175,10 +167,11 @@ def _height(above: int, rows: int, handed_on: int, spec: DeviceSpec) -> int:
     """
     if handed_on <= spec.l2_bytes * spec.cores:
         return 0
-    most = spec.l2_bytes // CACHE_PART * above * rows // handed_on
-    most = min(most, above * rows // MIN_BANDS)
+    costs = spec.loops
+    most = spec.l2_bytes // costs.band_cache_part * above * rows // handed_on
+    most = min(most, above * rows // costs.min_bands)
     height = max((d for d in range(1, min(most, rows) + 1) if rows % d == 0), default=0)
-    return height if height >= min(MIN_ROWS, rows) else 0
+    return height if height >= min(costs.min_band_rows, rows) else 0
 
 
 @dataclass(frozen=True, slots=True)

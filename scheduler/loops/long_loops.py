@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from math import prod
 
+from scheduler.device.costs import LoopCosts
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS, Op
@@ -17,20 +18,18 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.loop_schedule import Tile
 from scheduler.loops.place import PlacedBody, dependencies
 
-# Work-items wanted where rows are few, and the share of its work that a part may repeat. Two parts
-# are made in any case, or one core would do it all.
-WANTED_PARTS = 16
-MAX_REPEATED = 0.5
-FREE_PARTS = 2
-# Least elementary operations of a part.
-MIN_PART_WORK = 20_000
 
-
-def inner_parts(body: PlacedBody, outer: frozenset[Atom], steps: int, inner: int) -> int:
+def inner_parts(
+    body: PlacedBody, outer: frozenset[Atom], steps: int, inner: int, costs: LoopCosts
+) -> int:
     """Return into how many parts the outermost loop below hoisted work is cut; 1 for none.
 
-    `steps` are those of the loops over the `outer` ranges together, `inner` those of the loop
-    below.
+    Args:
+        body: placed and merged.
+        outer: output ranges of the loops above.
+        steps: of these loops, all together.
+        inner: steps of the outermost loop below.
+        costs: those of the device.
     """
     if any(body.loops_around(store) <= outer for store in body.stores):
         return 1  # a result of the loops above would be stored by every part
@@ -38,9 +37,9 @@ def inner_parts(body: PlacedBody, outer: frozenset[Atom], steps: int, inner: int
     best = 1
     for parts in range(2, inner + 1):
         share = below / steps / parts
-        if inner % parts or steps * parts > WANTED_PARTS or share < MIN_PART_WORK:
+        if inner % parts or steps * parts > costs.wanted_parts or share < costs.min_item_work:
             continue
-        if above / steps <= MAX_REPEATED * share or parts <= FREE_PARTS:
+        if above / steps <= costs.max_repeated * share or parts <= costs.free_parts:
             best = parts
     return best
 

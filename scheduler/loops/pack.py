@@ -162,8 +162,6 @@ PANEL = 2
 # Bytes of a page. Rows so far apart share a set of the innermost cache: then columns are cut into
 # panels.
 PAGE = 4096
-# With fewer multiply-adds the sums take less time than one more launch.
-MIN_WORK = 1 << 20
 
 
 def pack_operand(
@@ -178,13 +176,14 @@ def pack_operand(
         return (kernel,)
     (body,) = kernel.bodies
     sums = [n for n in scalar_nodes(body.value) if _is_sum(n)]
-    if not any(_work(body, node) >= MIN_WORK for node in sums):
+    least = spec.costs.launch_products
+    if not any(_work(body, node) >= least for node in sums):
         return (kernel,)
     on = depends_on(body.value)
     placed = split_ranges(place(body, layouts))
     in_memory = [n for n in scalar_nodes(placed.value) if _is_sum(n)]
     for node, same in zip(sums, in_memory, strict=True):
-        if _work(body, node) >= MIN_WORK:
+        if _work(body, node) >= least:
             found = _choose(node, body, on, spec.lanes, _badly_placed(same, placed, spec))
             if found is not None:
                 return _packed(kernel, node, on, *found, spec.lanes)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from math import prod
 
 from scheduler.device.choice import HEURISTIC, Choice
+from scheduler.device.costs import LoopCosts
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
@@ -32,34 +33,6 @@ from scheduler.loops.vector import (
     transposed_range,
 )
 
-# Vectors of results where there are no rows: several streams of weights at once.
-STREAM_VECTORS = 4
-# Register tile of a sliding window: rows of its vector. Of one without weights, as in pooling: one
-# part of so many of the registers are accumulators, and its rows.
-WINDOW_PART = 2
-WINDOW_ROWS = 8
-POOL_ROWS = 4
-# Ranges that only weights follow are unrolled up to this many results: the other loads are shared.
-SMALL_RANGE = 4
-# Reduce loops of up to this many steps are unrolled whole, so that overlapping windows, up
-# to those of 7x7, share their loads; of longer ones a body holds up to so many steps.
-FULL_UNROLL = 7
-UNROLL = 4
-# Multiply-adds that the innermost loop holds at most when it is unrolled: beyond, code only grows.
-MAX_UNROLLED = 128
-# Smallest useful share of a launch per work-item, in elementary operations; and work-items of a
-# launch, enough for several cores to share evenly.
-MIN_ITEM_WORK = 20_000
-MAX_ITEMS = 32
-# Blocks of rows that become work-items: enough for several cores to share evenly.
-MAX_BLOCKS = 16
-# Weights are fewer than so many times the elements of what else is read when rows become
-# work-items: each reads all of them.
-BLOCKED_WEIGHTS = 4
-# Row tiles that share a block of weights, up to which the next block is fetched meanwhile.
-MAX_PREFETCH_REPEATS = 32
-# Rows of the tile that share the cost of asking early.
-MIN_PREFETCH_ROWS = 8
 # Lanes that a choice may narrow vectors to.
 LEAST_LANES = 4
 
@@ -82,11 +55,11 @@ def choose_schedule(
     if choice.lanes >= LEAST_LANES and vector is not None and vector.size >= choice.lanes:
         lanes = min(lanes, choice.lanes)
     tiles = {r: Tile(r) for r in body.ranges}
-    schedule = LoopSchedule([], vector, lanes)
+    schedule, costs = LoopSchedule([], vector, lanes), spec.loops
     if vector in tiles:
         tiles[vector].lanes = lanes
     loads = loads_of(body)
-    _choose_reductions(schedule, body, loads)
+    _choose_reductions(schedule, body, loads, costs)
     hoisted = hoisted_ranges(body)
     # Lanes serve every load here, so what limits the kernel is memory, not arithmetic.
     streams = vector is not None and all(load_score(load, vector) > 0 for load in loads)
@@ -108,7 +81,7 @@ def choose_schedule(
             # allowed (`exact`), only divisors unroll.
             tiles[atom].unroll = 1 if exact and atom.size % unroll else unroll
     _resize(schedule, tiles, choice)
-    _unroll_innermost(schedule, prod(t.unroll for t in tiles.values()), choice.unroll)
+    _unroll_innermost(schedule, prod(t.unroll for t in tiles.values()), choice.unroll, costs)
     schedule.tiles = _loop_order(list(tiles.values()), body, loads, hoisted, choice.outside)
     # Loops below a hoisted reduction stay inside one work-item, which computed that reduction once.
     schedule.inner = (
@@ -116,14 +89,14 @@ def choose_schedule(
     )
     outer = schedule.tiles[: len(schedule.tiles) - schedule.inner]
     schedule.steps = prod(t.outer for t in outer)
-    schedule.blocked = _blocked_rows(outer, loads, choice.blocks)
-    schedule.chunk = _chunk(schedule, outer, body, choice.items)
-    schedule.prefetch = _prefetched(schedule, outer, choice.prefetch)
+    schedule.blocked = _blocked_rows(outer, loads, choice.blocks, costs)
+    schedule.chunk = _chunk(schedule, outer, body, choice.items, costs)
+    schedule.prefetch = _prefetched(schedule, outer, choice.prefetch, costs)
     # Parts repeat the reductions above them, so only items of a single step are cut.
     if schedule.inner and schedule.chunk == 1:
         below = schedule.tiles[len(outer)].outer
         above = frozenset(t.atom for t in outer)
-        schedule.parts = inner_parts(body, above, schedule.steps, below)
+        schedule.parts = inner_parts(body, above, schedule.steps, below, costs)
     return schedule
 
 
@@ -141,7 +114,9 @@ def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
     return frozenset().union(*hoisted) if hoisted else None
 
 
-def _choose_reductions(schedule: LoopSchedule, body: PlacedBody, loads: list[LoadInfo]) -> None:
+def _choose_reductions(
+    schedule: LoopSchedule, body: PlacedBody, loads: list[LoadInfo], costs: LoopCosts
+) -> None:
     """Choose the order of the loops of each reduction, and the range its lanes run over."""
     depends = dependencies(body.value)
     for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
@@ -158,16 +133,15 @@ def _choose_reductions(schedule: LoopSchedule, body: PlacedBody, loads: list[Loa
             # Lanes across a reduction take `lanes` steps at once, so fewer are left to unroll.
             lanes = schedule.lanes if order[-1] is schedule.across.get(node) else 1
             step = schedule.accumulators(node)
-            schedule.reduce_unroll[order[-1]] = _whole(order[-1].size // lanes // step) * step
+            size = order[-1].size // lanes // step
+            schedule.reduce_unroll[order[-1]] = (size if size <= costs.full_unroll else 1) * step
 
 
-def _whole(size: int) -> int:
-    """Return how many steps a reduce loop's body holds before its tile is known."""
-    return size if size <= FULL_UNROLL else 1
+def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int, costs: LoopCosts) -> None:
+    """Unroll innermost reduce loops further while their bodies stay small.
 
-
-def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int) -> None:
-    """Unroll innermost reduce loops of so many accumulators; `asked` steps if not 0."""
+    `tile` is the number of accumulators; `asked` the steps of a body by choice, 0 for none.
+    """
     for node, order in schedule.reduce_order.items():
         # Filling a private array has no accumulator whose latency unrolling could hide.
         if not order or node.op is not Op.ACCUMULATE:
@@ -177,11 +151,11 @@ def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int) -> None:
         # apart.
         step = schedule.accumulators(node)
         if r is schedule.across.get(node) or step > 1:
-            if schedule.reduce_unroll[r] * tile > MAX_UNROLLED:
+            if schedule.reduce_unroll[r] * tile > costs.max_unrolled:
                 schedule.reduce_unroll[r] = step
             continue
-        if asked or r.size > FULL_UNROLL:
-            most = asked or max(1, min(UNROLL, MAX_UNROLLED // tile))
+        if asked or r.size > costs.full_unroll:
+            most = asked or max(1, min(costs.unroll, costs.max_unrolled // tile))
             # The body must divide the range: reduce loops have no step that is done in part.
             schedule.reduce_unroll[r] = next(u for u in range(most, 0, -1) if r.size % u == 0)
 
@@ -246,7 +220,7 @@ def _register_tile(
         lanes = tiles[vector].lanes
         vectors = -(-vector.size // lanes)
         if row is None:
-            tiles[vector].unroll = min(vectors, STREAM_VECTORS)
+            tiles[vector].unroll = min(vectors, spec.loops.stream_vectors)
             return
         steps = max(ld.times for ld in inner)
         ends = [order[-1] for order in schedule.reduce_order.values() if order]
@@ -259,18 +233,19 @@ def _register_tile(
         return
     # These ranges add accumulators that read the same inputs, at no further load but the weights':
     # several results of the same inputs, as in a channel multiplier.
-    shared_by = [r for r in tiles if r.size <= SMALL_RANGE and r is not vector and r not in rows]
+    costs, taken = spec.loops, {vector, *rows}
+    shared_by = [r for r in tiles if r.size <= costs.small_range and r not in taken]
     if row is not None:
         each = max(map(schedule.accumulators, schedule.reduce_order))
         if any(ld.weight for ld in inner):
             # Columns that several taps read wait in registers, about one for each accumulator.
-            vectors, most = 1, max(1, WINDOW_ROWS // (each * prod(r.size for r in shared_by)))
+            vectors, most = 1, max(1, costs.window_rows // (each * prod(r.size for r in shared_by)))
         else:
-            accumulators = max(1, spec.vector_registers // WINDOW_PART // each)
+            accumulators = max(1, spec.vector_registers // costs.window_part // each)
             vectors = min(
-                max(1, accumulators // WINDOW_ROWS), -(-vector.size // tiles[vector].lanes)
+                max(1, accumulators // costs.window_rows), -(-vector.size // tiles[vector].lanes)
             )
-            most = min(POOL_ROWS, accumulators)
+            most = min(costs.pool_rows, accumulators)
         tiles[vector].unroll, tiles[row].unroll = vectors, window_rows(row.size, most)
     for r in shared_by:
         tiles[r].unroll = r.size
@@ -309,7 +284,9 @@ def _loop_order(
     return sorted(tiles, key=rank)
 
 
-def _blocked_rows(outer: list[Tile], loads: list[LoadInfo], asked: int) -> tuple[Atom, int] | None:
+def _blocked_rows(
+    outer: list[Tile], loads: list[LoadInfo], asked: int, costs: LoopCosts
+) -> tuple[Atom, int] | None:
     """Return the range to cut into work-items outside the loop over weights, and steps of a block.
 
     None if weights are larger than other operands, or outermost anyway, unless a number is asked
@@ -323,32 +300,40 @@ def _blocked_rows(outer: list[Tile], loads: list[LoadInfo], asked: int) -> tuple
         return None
     weights = max(prod(ld.node.src[0].shape) for ld in heavy)
     others = [prod(ld.node.src[0].shape) for ld in loads if not ld.weight]
-    if not asked and weights >= BLOCKED_WEIGHTS * max(others, default=0):
+    if not asked and weights >= costs.blocked_weights * max(others, default=0):
         return None
     row = rows[0]
     # Blocks must be of one length, as the step number is decomposed by division.
-    blocks = max(d for d in range(1, (asked or MAX_BLOCKS) + 1) if row.outer % d == 0)
+    blocks = max(d for d in range(1, (asked or costs.max_blocks) + 1) if row.outer % d == 0)
     return (row.atom, row.outer // blocks) if blocks > 1 else None
 
 
-def _prefetched(schedule: LoopSchedule, outer: list[Tile], asked: int) -> Atom | None:
+def _prefetched(
+    schedule: LoopSchedule, outer: list[Tile], asked: int, costs: LoopCosts
+) -> Atom | None:
     """Return the vector's range if its weights are read few times before the next ones."""
     repeats = prod(t.outer for t in outer if t.atom is not schedule.vector)
     alone = schedule.blocked is None and schedule.inner == 0
     rows = prod(t.unroll for t in schedule.tiles if t.atom is not schedule.vector)
     # Asking ahead costs an instruction for each vector of weights, which the rows must share.
-    pays = repeats <= MAX_PREFETCH_REPEATS and rows >= MIN_PREFETCH_ROWS
+    pays = repeats <= costs.max_prefetch_repeats and rows >= costs.min_prefetch_rows
     wanted = asked == 2 or (not asked and pays)
     return schedule.vector if alone and wanted else None
 
 
-def _chunk(schedule: LoopSchedule, outer: list[Tile], body: PlacedBody, asked: int) -> int:
-    """Return outer steps per work-item: enough items to share, none too small, or as asked for."""
+def _chunk(
+    schedule: LoopSchedule, outer: list[Tile], body: PlacedBody, asked: int, costs: LoopCosts
+) -> int:
+    """Return outer steps per work-item: enough items to share, none too small to pay its launch.
+
+    Or as many as make the number of work-items that is asked for.
+    """
     reduce = max((prod(r.size for r in rs) for rs in schedule.reduce_order.values()), default=1)
     ops = max(1, len(scalar_nodes(body.value)))
     # The estimate is in scalar operations: steps of all loops times nodes of the body.
     work = prod(t.atom.size for t in schedule.tiles) * reduce * ops
-    items = max(1, min(asked or min(MAX_ITEMS, work // MIN_ITEM_WORK), schedule.steps))
+    most = asked or min(costs.max_items, work // costs.min_item_work)
+    items = max(1, min(most, schedule.steps))
     chunk = -(-schedule.steps // items)
     if schedule.blocked is None:
         return chunk

@@ -18,6 +18,7 @@ from itertools import product
 from math import prod
 
 from scheduler.device.choice import HEURISTIC, MAX_BODY, Choice
+from scheduler.device.costs import LoopCosts
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
@@ -35,12 +36,6 @@ from scheduler.loops.vector import LoadInfo, loads_of, transposed_range
 # Rows of a contraction that share each weight vector: 4 accumulators of 4 lanes leave most
 # registers to neighbours on the same core.
 TILE_ROWS = 4
-# Rows of a sliding window: neighbours share most of it.
-WINDOW_ROWS = 2
-# Reduce loops of up to this many steps are unrolled whole, others by UNROLL where it divides them,
-# else by the largest number up to FULL_UNROLL that does.
-FULL_UNROLL = 7
-UNROLL = 4
 # Of a contraction that reads texels: the largest tile, registers for addresses; issue slots of a
 # read with its share of addresses, of a step of the loop, and until a texel has come. Counted in
 # what Mesa's compiler for Adreno 6xx makes of such loops, 2026-11-28.
@@ -108,7 +103,7 @@ def choose_schedule(
     if turned is not None and turned.size % lanes == 0:
         schedule.transposed = turned
         tiles[turned].unroll = lanes
-    _choose_reductions(schedule, body, loads, choice)
+    _choose_reductions(schedule, body, loads, choice, spec.loops)
     hoisted = _worth_hoisting(body, hoisted_ranges(body), spec)
     if schedule.reduce_order:
         inner = [ld for ld in loads if ld.times > 1]
@@ -125,7 +120,11 @@ def choose_schedule(
 
 
 def _choose_reductions(
-    schedule: LoopSchedule, body: PlacedBody, loads: list[LoadInfo], choice: Choice
+    schedule: LoopSchedule,
+    body: PlacedBody,
+    loads: list[LoadInfo],
+    choice: Choice,
+    costs: LoopCosts,
 ) -> None:
     """Choose the order of the loops of each reduction, the range its lanes run over, its steps."""
     depends = dependencies(body.value)
@@ -141,8 +140,9 @@ def _choose_reductions(
         schedule.reduce_unroll.update(dict.fromkeys(order, 1))
         if order and node.op is Op.ACCUMULATE and order[-1] is not across:
             size, tile = order[-1].size, max(1, choice.vectors) * max(1, choice.rows)
-            most = min(choice.unroll, MAX_BODY // tile)
-            schedule.reduce_unroll[order[-1]] = _divisor(size, most) if most else _unroll(size)
+            most = min(choice.unroll, MAX_BODY // tile) or costs.full_unroll
+            even = not choice.unroll and size % costs.unroll == 0
+            schedule.reduce_unroll[order[-1]] = costs.unroll if even else _divisor(size, most)
 
 
 def _in_local_memory(body: PlacedBody, local: LocalTile, group: int) -> LoopSchedule:
@@ -212,10 +212,6 @@ def _divisor(size: int, most: int) -> int:
     return next((n for n in range(most, 1, -1) if size % n == 0), 1)
 
 
-def _unroll(size: int) -> int:
-    return UNROLL if size % UNROLL == 0 else _divisor(size, FULL_UNROLL)
-
-
 def _register_tile(
     tiles: dict[Atom, Tile],
     vector: Atom | None,
@@ -259,7 +255,7 @@ def _register_tile(
         items //= repeats
     else:
         repeats = 1
-    most = TILE_ROWS if shared else WINDOW_ROWS
+    most = TILE_ROWS if shared else spec.loops.window_rows
     if spec.core_lanes:
         most = MAX_ROWS // repeats
     enough = spec.group * spec.cores * GROUPS_PER_CORE
@@ -302,16 +298,16 @@ def texel_tile(
     one vector. Rows share the window.
     """
     best = (float("inf"), 1, 1, 1)
-    lanes = spec.cores * spec.core_lanes
+    lanes, unroll = spec.cores * spec.core_lanes, spec.loops.unroll
     stride, sizes = (0, (1,)) if window is None else (window.stride, (1, window.range.size))
     columns = [n for n in range(1, MAX_VECTORS + 1) if vectors % n == 0]
     heights = [n for n in range(1, MAX_ROWS + 1) if rows % n == 0]
     for v, r, taps in product(columns, heights, sizes):
         values = taps + (r - 1) * min(stride, taps) if taps > 1 else r
-        registers = v * r + values + UNROLL * v + ADDRESS_REGISTERS
+        registers = v * r + values + unroll * v + ADDRESS_REGISTERS
         if v * r > 1 and registers > spec.vector_registers:
             continue
-        slots = UNROLL * TEXEL * v * r * taps + READ_SLOTS * (UNROLL * v * taps + values)
+        slots = unroll * TEXEL * v * r * taps + READ_SLOTS * (unroll * v * taps + values)
         slots += LOOP_SLOTS
         # Waves that share a unit issue in turn; one alone waits for its texels.
         turns = -(-items // (v * r * lanes))

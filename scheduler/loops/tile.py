@@ -24,43 +24,7 @@ from scheduler.loops.operands import Operands
 from scheduler.loops.place import PlacedBody, dependencies, looped
 from scheduler.loops.vector import LoadInfo
 
-# Per cycle of a core: vector multiply-adds, and loads; as of x86-64 since AVX2.
-ISSUE = 2
-# Cycles until the result of a multiply-add can be added to.
-LATENCY = 4
-# Compilers load all rows of a step first where several vectors use them: these many registers more
-# than there are still serve (seen: 2x10 and 4x5 of 32 do, 2x12 and 2x13 spill).
-REGISTER_SLACK = 2
-# Registers that accumulators of one vector leave free: its rows are operands in memory. Where they
-# are not, a vector of weights and a scalar take at least two.
-SPARE_REGISTERS = 6
-OPERAND_REGISTERS = 2
-# Operations a cycle, half of what a core can issue: its other hardware thread may be busy. A scalar
-# that several vectors use is loaded once; one that a single vector uses is an operand in memory
-# where the device has such operands.
-ISSUED = 3.4
 FLOAT_BYTES = 4  # of a float32
-# Cycles per byte of weights that are read again for the next rows.
-STREAM_COST = 0.002
-# Cycles around a tile's reduction, and per vector of results. These and the above were fitted on
-# one processor with registers of 512 bits.
-TILE_OVERHEAD = 12
-RESULT_OVERHEAD = 3
-# Cycles per row of results: it starts on a cache line of its own.
-ROW_OVERHEAD = 3
-# Vectors of results of a tile: of five, 32 registers hold four rows only.
-MAX_VECTORS = 4
-# Rows and columns of a tile of dot products: 64 accumulators are more than any row's registers.
-MAX_DOTS = 8
-# Bytes after which the sets of the innermost cache repeat: 64 sets of lines of
-# 64 bytes; and its ways at least.
-PAGE = 4096
-MIN_WAYS = 4
-# Cycles to widen a vector of halves.
-CONVERSION = 1.0
-# Rows beyond the cache's that replacement still copes with (seen: 25 rows in 2 sets of 12 ways run
-# at full speed, 25 in one set at half of it, in 2 sets of 8 ways at 0.6).
-MAX_SHARED_ROWS = 2
 UNKNOWN = Operands()
 
 
@@ -77,22 +41,27 @@ def contraction_tile(
     `steps` are those of the reduction, `lanes` float32 elements of a vector, `operands` what rows
     read.
     """
-    most = _cached_rows(operands.stride, spec.l1_bytes)
+    most = _cached_rows(operands.stride, spec)
     ranked = ranked_tiles(vectors, rows, steps, lanes, spec, operands)
     # Rows beyond what the cache's sets hold evict each other at every step of the reduction.
     ranked = [t for t in ranked if t[2] <= most]
     if operands.narrow:
         columns = {v: -(-vectors // v) * v for _, v, _ in ranked}
         # Each tile of rows widens the weights again, so fewer tiles convert less.
-        ranked.sort(key=lambda t: t[0] + CONVERSION * steps * columns[t[1]] * -(-rows // t[2]))
+        step = spec.loops.conversion * steps
+        ranked.sort(key=lambda t: t[0] + step * columns[t[1]] * -(-rows // t[2]))
     return (1, 1) if not ranked else (ranked[0][1], ranked[0][2])
 
 
-def _cached_rows(stride: int, cache_bytes: int) -> int:
-    """Return how many rows the innermost cache holds: lines a page apart share a set."""
-    ways = max(MIN_WAYS, cache_bytes // PAGE)
-    sets = PAGE // gcd(stride, PAGE) if stride else PAGE
-    return ways * sets + MAX_SHARED_ROWS
+def _cached_rows(stride: int, spec: DeviceSpec) -> int:
+    """Return how many rows the innermost cache holds a line of.
+
+    Lines a page apart share a set. Rows whole pages apart all do; rows half a page apart share two.
+    """
+    page = spec.loops.page
+    ways = max(spec.loops.min_ways, spec.l1_bytes // page)
+    sets = page // gcd(stride, page) if stride else page
+    return ways * sets + spec.loops.max_shared_rows
 
 
 def ranked_tiles(
@@ -105,17 +74,18 @@ def ranked_tiles(
 ) -> list[tuple[float, int, int]]:
     """Return (cycles, vectors, rows) of every tile that fits the registers, cheapest first."""
     found: list[tuple[float, int, int]] = []
-    for v in range(1, min(MAX_VECTORS, vectors) + 1):
+    costs = spec.loops
+    for v in range(1, min(costs.max_vectors, vectors) + 1):
         # Registers only fill up with more rows, so the first tile that does not fit ends the
         # search.
         for r in range(1, rows + 1):
             if not _fits(v, r, spec, operands):
                 break
-            step = _step_cycles(v, r, operands.work, broadcasts=spec.broadcasts)
+            step = _step_cycles(v, r, operands.work, spec)
             # With a single tile of rows, weights are read once, as any kernel must.
             if rows > r:  # the weights are read once more for other rows
-                step += v * lanes * FLOAT_BYTES * STREAM_COST
-            cycles = steps * step + TILE_OVERHEAD + RESULT_OVERHEAD * v * r + ROW_OVERHEAD * r
+                step += v * lanes * FLOAT_BYTES * costs.stream
+            cycles = steps * step + costs.tile + costs.result * v * r + costs.row * r
             # Ceilings count partial tiles as whole ones: their overlap is computed like the rest.
             found.append((-(-vectors // v) * -(-rows // r) * cycles, v, r))
     return sorted(found)
@@ -126,12 +96,13 @@ def _fits(v: int, r: int, spec: DeviceSpec, operands: Operands) -> bool:
     # vectors, what waits longer is loaded again where it can be an operand. With one vector such a
     # scalar, or one that is computed, is none: 27 rows of a dilated convolution took 2.4 times as
     # long as 10, and 20 rows of a computed operand twice as long as 16 (32 registers).
+    costs = spec.loops
     waiting = r - 1 if operands.shared and (v == 1 or not spec.broadcasts) else 0
     if v == 1:
         computed = r - 1 if operands.work else 0
-        spare = max(SPARE_REGISTERS, OPERAND_REGISTERS + max(waiting, computed))
+        spare = max(costs.spare_registers, costs.operand_registers + max(waiting, computed))
         return r + spare <= spec.vector_registers + 1
-    return v * r + v + r + waiting <= spec.vector_registers + REGISTER_SLACK
+    return v * r + v + r + waiting <= spec.vector_registers + costs.register_slack
 
 
 def dot_tile(
@@ -143,30 +114,32 @@ def dot_tile(
 
     `steps` are the reduction's, in vectors; `sums` reductions run side by side.
     """
-    registers = spec.vector_registers
-    horizontal = 2 * (lanes.bit_length() - 1) / ISSUED  # half a vector is moved, and added
+    registers, costs = spec.vector_registers, spec.loops
+    horizontal = 2 * (lanes.bit_length() - 1) / costs.issued  # half a vector is moved, and added
     best = (float("inf"), 2, 1, 1)
-    for r in range(1, min(rows, MAX_DOTS) + 1):
-        for c in range(1, min(columns, MAX_DOTS) + 1):
+    for r in range(1, min(rows, costs.max_dots) + 1):
+        for c in range(1, min(columns, costs.max_dots) + 1):
             count = sums * r * c
             if count + sums * (c + 1) > registers and r * c > 1:  # columns stay, rows pass
                 break
-            step = max(count / ISSUE, (count + sums * (r + c)) / ISSUED, LATENCY)
-            cycles = steps * step + TILE_OVERHEAD + (horizontal + RESULT_OVERHEAD) * count
+            operations = count + sums * (r + c)
+            step = max(count / costs.issue, operations / costs.issued, costs.latency)
+            cycles = steps * step + costs.tile + (horizontal + costs.result) * count
             tiles = -(-rows // r) * -(-columns // c)
             # Among equal costs the tile with fewer loads is taken, which is the second element.
             best = min(best, (tiles * cycles, r + c, r, c))
     return best[2:]
 
 
-def _step_cycles(v: int, r: int, work: int, *, broadcasts: bool) -> float:
+def _step_cycles(v: int, r: int, work: int, spec: DeviceSpec) -> float:
     """Return the cycles of one step of the reduction, operands in the innermost cache."""
     # A scalar that only one multiply-add uses is folded into it by devices that broadcast from
     # memory.
-    alone = v > 1 or work > 0 or not broadcasts
+    alone, costs = v > 1 or work > 0 or not spec.broadcasts, spec.loops
     operations = v * r + v + (r if alone else 0) + r * work
     # The slowest of the units decides: multiply-adds, loads, issue slots, or the latency of a sum.
-    return max((v + work) * r / ISSUE, (v + r) / ISSUE, operations / ISSUED, LATENCY)
+    loads, products = (v + r) / costs.issue, (v + work) * r / costs.issue
+    return max(products, loads, operations / costs.issued, costs.latency)
 
 
 def window_rows(rows: int, most: int) -> int:
@@ -191,9 +164,6 @@ def window_rows(rows: int, most: int) -> int:
 # Sums without any lanes, because nothing suits them: a few neighbours of a window, which share
 # loads. Without a tile every product waits for two loads of its own and for the product before it.
 
-# Sums of a tile without lanes: enough to hide the latency of an addition.
-SCALAR_ROWS = 8
-
 
 def scalar_tile(
     body: PlacedBody,
@@ -215,7 +185,7 @@ def scalar_tile(
         return _dots(body, across, lanes, spec, sums)
     # Results of many partial sums have no latency to hide.
     alone = any(parts_of(n) > 1 for n in nodes)
-    return {} if alone else _neighbours(body.ranges, loads)
+    return {} if alone else _neighbours(body.ranges, loads, spec)
 
 
 def _dots(
@@ -236,10 +206,12 @@ def _dots(
     return dict(zip((outer, inner), shape, strict=True))
 
 
-def _neighbours(ranges: Sequence[Atom], loads: Collection[LoadInfo]) -> dict[Atom, int]:
+def _neighbours(
+    ranges: Sequence[Atom], loads: Collection[LoadInfo], spec: DeviceSpec
+) -> dict[Atom, int]:
     moved = {a for ld in loads if not ld.weight for a in ixs.leaves(ld.node.arg.offset)}
     rows = [r for r in ranges if r in moved]
-    return {rows[-1]: window_rows(rows[-1].size, SCALAR_ROWS)} if rows else {}
+    return {rows[-1]: window_rows(rows[-1].size, spec.loops.scalar_rows)} if rows else {}
 
 
 def _repeated(node: Node, depends: Mapping[Node, Collection[Atom]]) -> list[Node]:

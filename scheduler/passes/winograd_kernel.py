@@ -41,27 +41,6 @@ TILE_BYTES: Final = 64
 CACHE_PART: Final = 4
 STACK_BYTES: Final = 3 << 19
 
-# Cycles, fitted to measurements on 2 cores (PoCL 3.0, November 2026). Multiply-adds and loads are
-# two a cycle. Of a tile, for a vector of channels: B^T d B with its 16 loads and stores, the way
-# back with its 4 stores. Around a sum: starting it and storing it.
-INPUT_CYCLES: Final = 40
-OUTPUT_CYCLES: Final = 35
-SUM_CYCLES: Final = 12
-ITEM_CYCLES: Final = 1000
-# What a load costs beside the multiply-adds; what it costs that a lone vector's other operand comes
-# from memory in the multiply-add itself.
-LOAD_CYCLES: Final = 0.1
-LONE_VECTOR: Final = 1.12
-# Bytes of weights that a core gets in a cycle from its second cache, and from beyond it; part
-# of the wait for the latter is hidden behind arithmetic.
-NEAR_BYTES: Final = 22
-FAR_BYTES: Final = 12
-# The direct kernels reach this part of two multiply-adds a cycle; weights come meanwhile.
-DIRECT_PART: Final = 0.88
-# It must be clearly faster, and save this many cycles: its results are stored in any case.
-LEAST_GAIN: Final = 1.15
-LEAST_SAVED: Final = 50_000
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -134,19 +113,26 @@ def choose_blocks(shape: Shape, spec: DeviceSpec) -> Blocks:
 
 
 def gain(shape: Shape, spec: DeviceSpec) -> float:
-    """Return cycles of the direct kernel over this one's, by the model; 0 if few are saved."""
-    depth = sum(shape.channels)
+    """Return cycles of the direct kernel over those of this one, by the model; 0 if few are saved.
+
+    Args:
+        shape: for which `fits` holds.
+        spec: the device.
+    """
+    depth, costs = sum(shape.channels), spec.winograd
+    # A 3 x 3 window takes nine products for each pair of channels.
     products = 9 * depth * shape.outputs
     pixels = shape.batch * shape.rows * shape.columns
-    part = DIRECT_PART if shape.outputs > spec.lanes else DIRECT_PART / LONE_VECTOR
+    part = costs.direct_part / (1.0 if shape.outputs > spec.lanes else costs.lone_vector)
+    # Two multiply-adds a cycle, of `lanes` each, are the peak.
     direct = products * pixels / (2 * spec.lanes * part * spec.cores)
     here = _cycles(shape, choose_blocks(shape, spec), spec)
-    return direct / here if (direct - here) * spec.cores >= LEAST_SAVED else 0.0
+    return direct / here if (direct - here) * spec.cores >= costs.least_saved else 0.0
 
 
 def pays(shape: Shape, spec: DeviceSpec) -> bool:
     """Whether this is clearly faster than the direct kernel."""
-    return fits(shape, spec) and gain(shape, spec) >= LEAST_GAIN
+    return fits(shape, spec) and gain(shape, spec) >= spec.winograd.least_gain
 
 
 def pays_as_a_rule(shape: Shape, spec: DeviceSpec) -> bool:
@@ -180,22 +166,22 @@ def _cuts(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
 
 def _cycles(shape: Shape, blocks: Blocks, spec: DeviceSpec) -> float:
     """Return how long all cores are busy; what is left when others are done counts too."""
-    depth, lanes = sum(shape.channels), blocks.lanes
+    depth, lanes, costs = sum(shape.channels), blocks.lanes, spec.winograd
     v, r = blocks.vectors, blocks.rows
     outputs = shape.outputs // blocks.groups
     count = min(blocks.tiles, shape.tiles)
     # Sums of one item: 16 places of a transformed tile, panels of output channels, register tiles.
     sums = 16 * (outputs // lanes // v) * -(-count // r)
-    work = v * r / 2 * (LONE_VECTOR if v == 1 else 1.0) + LOAD_CYCLES * (v + r)
+    work = v * r / 2 * (costs.lone_vector if v == 1 else 1.0) + costs.load * (v + r)
     # A step cannot be faster than its latency of 4 cycles, nor than the weights that it reads
     # arrive.
-    step = max(work, 4, 4 * v * lanes / NEAR_BYTES)
-    one = sums * (depth * step + SUM_CYCLES + 2 * v * r)
-    one += count * (depth // lanes * INPUT_CYCLES + outputs // lanes * OUTPUT_CYCLES) + ITEM_CYCLES
+    step = max(work, 4, 4 * v * lanes / costs.near_bytes)
+    one = sums * (depth * step + costs.sum + 2 * v * r)
+    one += count * (depth // lanes * costs.input + outputs // lanes * costs.output) + costs.item
     items = blocks.items(shape)
     weights = 64 * depth * outputs  # of an item; those of a group follow each other
     again = 1 if 2 * weights <= spec.l2_bytes else items // blocks.groups
-    waiting = weights * blocks.groups * again / FAR_BYTES / spec.cores
+    waiting = weights * blocks.groups * again / costs.far_bytes / spec.cores
     # Half an item is the expected wait for the last core at the end.
     return one * (items / spec.cores + 0.5) + waiting
 

@@ -12,9 +12,9 @@ from math import prod
 
 import numpy as np
 
+from scheduler.device.spec import DEFAULT
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
-from scheduler.ir.ops import LAUNCH_COST
 from scheduler.onnx_import.context import Array, NodeContext, Value
 from scheduler.onnx_import.layers.normalize import wide
 from scheduler.onnx_import.layers.resize import read_along
@@ -168,7 +168,7 @@ def _reduced(padded: Tensor, window: Window, reduce: Reduce) -> Tensor:
         spatial[i] = (spatial[i] - reach) // window.strides[i] + 1
         visits += own * prod(spatial) * size
     at_once = own * prod(spatial) * prod(window.kernel)
-    if at_once < SEPARATE * visits or at_once - visits < 2 * LAUNCH_COST:
+    if at_once < SEPARATE * visits or at_once - visits < 2 * DEFAULT.costs.launch:
         return reduce(_windows(padded, window), _kernel_axes(window))
     for i, size in enumerate(window.kernel):
         if size > 1 or window.strides[i] > 1:

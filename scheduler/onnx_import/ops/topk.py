@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.device.spec import DEFAULT
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
-from scheduler.ir.ops import LAUNCH_COST
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.onnx_import.ops.picks import ramp
 from scheduler.tensor.custom_kernel import CustomKernel, alternatives, custom_kernel
@@ -142,7 +142,8 @@ def sorted_places(keys: Tensor, k: int) -> Tensor:
 
 # Adds that counting may cost before rows are sorted instead: four launches where work-items each
 # have a core; far more on SIMT devices, where one work-item that sorts is slow.
-_COUNTING = 4 * LAUNCH_COST
+_LAUNCH = DEFAULT.costs.launch
+_COUNTING = 4 * _LAUNCH
 _SIMT_COUNTING = 2**28  # chosen by hand
 # A row this long is sorted in parts, if they leave out most of it and few rows are there to share.
 _LONG_ROW, _PARTS = 2**15, 8
@@ -245,11 +246,11 @@ def _at(x: Tensor, places: Tensor) -> Tensor:
 @lru_cache(maxsize=1024)
 def _plan(rows: int, size: int, k: int) -> tuple[int, int]:
     """Return the cost in adds, and the block to cut into (0: compare all at once)."""
-    best = rows * size * (size * _COMPARE + k * _PICK) + 3 * LAUNCH_COST, 0
+    best = rows * size * (size * _COMPARE + k * _PICK) + 3 * _LAUNCH, 0
     block = 2 ** int(np.ceil(np.log2(2 * k)))
     while block < size:
         count = -(-size // block)
-        own = rows * count * block * (block * _COMPARE + k * _PICK) + 3 * LAUNCH_COST
+        own = rows * count * block * (block * _COMPARE + k * _PICK) + 3 * _LAUNCH
         if own < best[0]:
             best = min(best, (own + _plan(rows, count * k, k)[0], block))
         block *= 2

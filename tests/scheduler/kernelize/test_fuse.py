@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
 import pytest
 
+from scheduler.context import CompileContext
 from scheduler.device.limits import MAX_OPERATIONS
+from scheduler.device.spec import DEFAULT
 from scheduler.emit.schedule import Schedule
 from scheduler.ir.index import leaves
 from scheduler.ir.ops import Op
-from scheduler.kernelize import fuse
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import Kernel
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.support.programs import make_program, plan_for
+from tests.scheduler.support.programs import make_program, plan_for, plan_of
 from tests.scheduler.support.programs import x as new_input
 
 x = cache(new_input)  # equal texts are one graph
@@ -147,10 +148,21 @@ def test_a_join_is_one_target() -> None:
     assert len(only(plan_for(*joined_products())).targets) == 1
 
 
+def test_a_row_whose_launches_cost_more_stores_less_and_launches_less() -> None:
+    y = x(64, 96).exp() + 1.0  # two products need it
+    products = [y @ x(96, 40, name="w"), y.permute(1, 0) @ x(64, 33, name="v")]
+    others = [x(*LARGE, name="a").exp(), x(*LARGE, name="b").sqrt()]
+    costly = replace(DEFAULT, costs=replace(DEFAULT.costs, launch=1 << 40))
+    for tensors, launches in ((products, 3), (others, 2)):
+        outputs = {f"y{i}": tensor for i, tensor in enumerate(tensors)}
+        found = [plan_of(outputs, context=CompileContext(s)) for s in (DEFAULT, costly)]
+        assert [len(plan.launches) for plan in found] == [launches, 1]
+
+
 def test_a_launch_has_a_bounded_number_of_loop_nests() -> None:
     counts = [*map(len, stores(plan_for(*(x(i + 8, name=f"x{i}").exp() for i in range(40)))))]
     assert sum(counts) == 40
-    assert max(counts) <= fuse.MAX_BODIES
+    assert max(counts) <= DEFAULT.costs.max_bodies
     assert len(counts) <= 5
 
 

@@ -258,7 +258,7 @@ def test_a_stack_of_tensors_takes_kernels_in_proportion(count: int) -> None:
 
 
 def split_of(tensor: Tensor) -> set[Node]:
-    return split_points(tensor.node, realize([tensor.node], DEFAULT).regions)
+    return split_points(tensor.node, realize([tensor.node], DEFAULT).regions, DEFAULT.costs)
 
 
 A, B = Tensor.input("a", (6, 4)), Tensor.input("b", (4, 6))
@@ -291,6 +291,6 @@ def test_a_chain_is_halved() -> None:
     for _ in range(64):
         y = y.sin()
     stored = realize([y.node], DEFAULT).regions
-    (cut,) = split_points(y.node, stored)
+    (cut,) = split_points(y.node, stored, DEFAULT.costs)
     wanted = ELEMENTWISE | {Op.REDUCE}
     assert sum(n.op in wanted and (n is cut or n not in stored) for n in _fused(cut, stored)) == 32

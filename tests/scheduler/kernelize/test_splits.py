@@ -10,7 +10,7 @@ import pytest
 
 from scheduler import lower as lowered
 from scheduler.context import CompileContext
-from scheduler.device.spec import SPECS, Images
+from scheduler.device.spec import DEFAULT, SPECS, Images
 from scheduler.emit.limit_checks import check_limits
 from scheduler.errors import DeviceLimitError, LoweringError
 from scheduler.ir.origin import Origins
@@ -105,9 +105,9 @@ def test_merged_kernels_are_taken_apart_before_anything_is_stored(
     a = x(8)
     both = ((a.sin() + 1.0).node, (a.cos() + 1.0).node)
     refused = Refused(both, frozenset(both), "/both", "too complex")
-    assert Splits().with_split(refused) == Splits(frozenset(), frozenset(both))
+    assert Splits().with_split(refused, DEFAULT.costs) == Splits(frozenset(), frozenset(both))
     assert caplog.messages == ["kernel of /both: too complex; computing it as 2 kernels"]
-    again = Splits(frozenset(), frozenset(both)).with_split(refused)
+    again = Splits(frozenset(), frozenset(both)).with_split(refused, DEFAULT.costs)
     assert again is not None
     assert again.pins == {a.sin().node, a.cos().node}
 

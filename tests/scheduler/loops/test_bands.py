@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from scheduler.context import FAST, STRICT, CompileContext
+from scheduler.device.costs import LoopCosts
 from scheduler.device.spec import SPECS
 from scheduler.ir.ops import Op
-from scheduler.loops import bands
 from scheduler.lower import LoweredKernel
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.draw import Draw
@@ -23,15 +23,12 @@ CACHE = 32 << 10
 HEADS, WIDTH = 3, 20
 
 
-@pytest.fixture(autouse=True)
-def _few_bands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small programs have few bands."""
-    monkeypatch.setattr(bands, "MIN_BANDS", 16)
+COSTS = LoopCosts(min_bands=16)  # small programs have few bands
 
 
 def small(row: str = "cpu") -> CompileContext:
     """A processor whose caches hold few scores."""
-    return CompileContext(replace(SPECS[row], l2_bytes=CACHE, cores=1))
+    return CompileContext(replace(SPECS[row], l2_bytes=CACHE, cores=1, loops=COSTS))
 
 
 def split(tokens: int) -> list[Tensor]:
@@ -91,9 +88,9 @@ def chains(tensor: Tensor, context: CompileContext | None = None) -> list[Lowere
 def test_scores_of_a_band_stay_in_the_cache_of_a_core(tensor: Callable[[], Tensor]) -> None:
     (chain,) = chains(tensor())
     kept = [n.shape[1:] for n in chain.kernel.scratch]
-    assert 0 < sum(4 * int(np.prod(shape)) for shape in kept) <= CACHE // bands.CACHE_PART
+    assert 0 < sum(4 * int(np.prod(shape)) for shape in kept) <= CACHE // COSTS.band_cache_part
     assert all(n.shape[0] == chain.items for n in chain.kernel.scratch)
-    assert chain.items <= bands.MAX_ITEMS
+    assert chain.items <= COSTS.max_items
     (result,) = [t for t in chain.kernel.targets if t not in chain.kernel.scratch]
     assert result.op is not Op.PACK
     assert len(chain.nests) >= 2
@@ -207,12 +204,15 @@ def test_random_attentions_in_bands(programs: int, monkeypatch: pytest.MonkeyPat
     cut = 0
     for seed in range(programs):
         draw = Draw(seed)
-        monkeypatch.setattr(bands, "MIN_BANDS", draw.pick([1, 4, 16]))
-        monkeypatch.setattr(bands, "MIN_ROWS", draw.pick([1, 2, 8]))
-        monkeypatch.setattr(bands, "MAX_ITEMS", draw.pick([2, 5, 32]))
+        costs = LoopCosts(
+            min_bands=draw.pick([1, 4, 16]),
+            min_band_rows=draw.pick([1, 2, 8]),
+            max_items=draw.pick([2, 5, 32]),
+        )
         row = draw.pick(["cpu", "cpu-avx2", "cpu-sse", "cpu-neon"])
         numerics = draw.pick([FAST, STRICT]) if SPECS[row].exact_steps else FAST
-        spec = replace(SPECS[row], l2_bytes=draw.pick([1 << 10, 1 << 13, 1 << 15]), cores=1)
+        cache = draw.pick([1 << 10, 1 << 13, 1 << 15])
+        spec = replace(SPECS[row], l2_bytes=cache, cores=1, loops=costs)
         outputs = {f"y{i}": drawn(draw, i) for i in range(6)}
         context = CompileContext(spec, numerics=numerics)
         cut += sum(bool(k.kernel.scratch) for k in plan_of(outputs, context=context).lowered)

@@ -12,17 +12,20 @@ from hypothesis import strategies as st
 
 from scheduler.context import CompileContext
 from scheduler.device.choice import HEURISTIC
-from scheduler.device.spec import SPECS
+from scheduler.device.spec import DEFAULT, SPECS
 from scheduler.emit.schedule import Schedule
 from scheduler.loops import schedule as schedules
 from scheduler.loops.choose import is_exact
-from scheduler.loops.tile import ISSUE, LATENCY, dot_tile
+from scheduler.loops.tile import dot_tile
 from scheduler.tensor.tensor import Tensor, evaluate
 from scheduler.tuning.jobs import Job
 from tests.scheduler.loops.jobs import CPUS, close, job_of, normal, weight
 from tests.scheduler.support.programs import Array, plan_of
 from tests.scheduler.support.together import Together
 from tests.support.selection import quick_cases
+
+# Products of vectors that one core computes at a time.
+IN_FLIGHT = DEFAULT.loops.issue * DEFAULT.loops.latency
 
 
 def dots(heads: int, rows: int, columns: int, depth: int) -> Tensor:
@@ -59,8 +62,8 @@ def test_a_tile_of_dot_products_fits_its_registers(
     assert 1 <= r <= rows
     assert 1 <= c <= columns
     assert (r, c) == (1, 1) or sums * (r * c + c + 1) <= spec.vector_registers
-    if min(rows, columns) >= ISSUE * LATENCY and sums == 1:
-        assert r * c >= ISSUE * LATENCY
+    if min(rows, columns) >= IN_FLIGHT and sums == 1:
+        assert r * c >= IN_FLIGHT
 
 
 @pytest.mark.parametrize("cpu", CPUS)

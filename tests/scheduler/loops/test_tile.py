@@ -16,10 +16,9 @@ from scheduler.device.spec import DEFAULT, SPECS
 from scheduler.ir import index as ixs
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
-from scheduler.loops.long_loops import WANTED_PARTS
 from scheduler.loops.operands import Operands, operands_of
 from scheduler.loops.place import Place, PlacedBody
-from scheduler.loops.tile import ISSUE, LATENCY, contraction_tile, ranked_tiles, window_rows
+from scheduler.loops.tile import contraction_tile, ranked_tiles, window_rows
 from scheduler.loops.vector import LoadInfo
 from scheduler.passes.winograd_kernel import STACK_BYTES, Shape, choose_blocks, fits, kernel_source
 from scheduler.render.kernel_code import KernelCode
@@ -29,6 +28,8 @@ from tests.scheduler.loops.jobs import CPUS, choices, job_of, weight
 
 # --- the model of a core ------------------------------------------------------------------------
 
+# Products of vectors that one core computes at a time.
+IN_FLIGHT = DEFAULT.loops.issue * DEFAULT.loops.latency
 extents = st.tuples(st.integers(1, 64), st.integers(1, 300), st.integers(1, 600))
 
 
@@ -42,8 +43,8 @@ def test_a_tile_fits_the_registers_and_hides_the_latency(
     assert 1 <= r <= rows
     # Beside the accumulators: one for each row or each vector, whichever are fewer, and one more.
     assert v * r + min(v, r) + 1 <= SPECS[row].vector_registers
-    if rows >= 2 * ISSUE * LATENCY and steps >= ISSUE * LATENCY:  # there are enough results
-        assert v * r >= ISSUE * LATENCY
+    if rows >= 2 * IN_FLIGHT and steps >= IN_FLIGHT:  # there are enough results
+        assert v * r >= IN_FLIGHT
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def test_every_step_is_done_by_one_item(
 def test_parts_of_a_long_row_are_done_once_each(rows: int) -> None:
     x = Tensor.input("x", (rows, 64))
     job = job_of(x.layernorm() @ weight(64, 4096 // rows))
-    assert 1 < job.nest.schedule.items <= WANTED_PARTS
+    assert 1 < job.nest.schedule.items <= DEFAULT.loops.wanted_parts
     assert job.nest.schedule.parts > 1
     check_steps(job, Choice())
 
