@@ -25,10 +25,7 @@ _OUTSIDE = 0.1
 def head_loss(head: Head, output: Tensor, target: Tensor) -> Tensor:
     """Return the mean loss of one head over a batch, a scalar float32.
 
-    Args:
-        head: it.
-        output: (n, width) in units of the scaling.
-        target: (n, size) in the same units, NaN where there is no truth.
+    `output` (n, width) and `target` (n, size) are in units of the scaling; NaN is no truth.
     """
     known = torch.isfinite(target)
     truth = torch.where(known, target, torch.zeros_like(target))
@@ -52,10 +49,7 @@ def total_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the weighted sum of all heads' losses, and each of them.
 
-    Args:
-        heads: the parts of a target, in order.
-        outputs: by name.
-        targets: (n, size) in units of the scaling.
+    `heads` are the parts of a target in order; targets are (n, size) in units of the scaling.
     """
     parts, start = {}, 0
     total = targets.new_zeros(())

@@ -46,17 +46,8 @@ class Seeds:
 class TrainingOptions:
     """A training.
 
-    Attributes:
-        directory: of its files.
-        minutes: of all of it.
-        seed: of weights, situations and draws.
-        worlds: seeds that are trained on.
-        held_out: seeds that it is judged on.
-        workers: processes that paint.
-        threads: of the network's arithmetic.
-        batch: samples of a step.
-        learning_rate: highest, of the vision.
-        slots: samples that are kept to learn from.
+    Vision's highest `learning_rate` and `batch` samples make a step, drawn from `slots` kept
+    samples. `worlds` are seeds to train on, `held_out` those to judge by; `workers` paint.
     """
 
     directory: Path
@@ -125,10 +116,7 @@ class TrainingOptions:
         """Return how many seconds of drives there are when those of a round are over.
 
         Learning ends early where there is little to learn from; more drives have that time.
-
-        Args:
-            number: of the round, from 0.
-            learnt_s: seconds that the rounds before have learnt.
+        `learnt_s` is what the rounds before have learnt, counted from 0.
         """
         drives_s = 60.0 * self.minutes * sum(drives for drives, _ in ROUND_SHARES[: number + 1])
         return drives_s + sum(map(self.learn_s, range(number))) - learnt_s
@@ -157,7 +145,7 @@ def share_cores() -> tuple[int, int]:
     return cores, cores
 
 
-# --- What a checkpoint keeps of a training's options, so that it goes on as it began ----------
+# ----------------------------------------------------------------------------------------------
 
 # What may not change while a training goes on: it would be another one.
 _FIXED = ("seed", "worlds", "held_out", "batch")
@@ -175,10 +163,7 @@ def recipe_of(options: TrainingOptions) -> dict[str, Any]:
 def resumed(given: Mapping[str, Any], saved: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     """Return the recipe of a training that goes on: what is given now, else what was saved.
 
-    Args:
-        given: by the user; None where nothing was.
-        saved: of the checkpoint.
-        directory: of the training.
+    `given` by the user is None where nothing was; `saved` is that of the checkpoint.
 
     Raises:
         UsageError: something was given that differs, and may not.

@@ -48,17 +48,14 @@ Tick = Callable[[float, str], None]
 
 @dataclass(slots=True)
 class VisionState:
-    """All that goes on from step to step.
+    """The state that changes from step to step.
 
-    Attributes:
-        network: being trained.
-        optimizers: of its layers, and of all else.
-        average: of its weights; what is judged and exported.
-        rng: of draws and of what is done to pictures.
-        scaling: of the targets; None before the first step.
-        step: how many were done.
-        spent_s: time they took.
-        next_world: number of the next world to paint.
+    optimizers: of its layers, and of all else.
+    average: of its weights; what is judged and exported.
+    rng: of draws and of what is done to pictures.
+    scaling: of the targets; None before the first step.
+    spent_s: time they took.
+    next_world: number of the next world to paint.
     """
 
     network: Vision
@@ -136,16 +133,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class VisionRun:
-    """What a stage works with.
-
-    Attributes:
-        options: of the training.
-        replay: where samples come from.
-        crew: who paints them.
-        records: where figures go.
-        save: writes a checkpoint.
-        tick: told of progress.
-    """
+    """The surroundings of a stage: who paints, where samples come from and rows go."""
 
     options: TrainingOptions
     replay: Replay
@@ -226,13 +214,7 @@ def mirror_some(batch: Batch, rng: np.random.Generator) -> None:
 def disturbed(images: Tensor, rng: np.random.Generator, dtype: torch.dtype) -> Tensor:
     """Return views as another camera might have seen them; both frames and views alike.
 
-    Args:
-        images: (n, 2, 12, 128, 256) uint8.
-        rng: source.
-        dtype: of the result.
-
-    Returns:
-        The same shape, about [-2, 2].
+    From (n, 2, 12, 128, 256) uint8 to `dtype` of the same shape, about [-2, 2].
     """
     count = images.shape[0]
     scales = (1.0 + _GAIN * rng.uniform(-1.0, 1.0, count)) / SPREAD

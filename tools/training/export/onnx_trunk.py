@@ -38,13 +38,7 @@ def linear(w: Weights, name: str) -> Layer:
 def trunk(g: WeightedGraph, w: Weights, x: Value) -> Value:
     """Append the trunk.
 
-    Args:
-        g: the graph.
-        w: weights of the vision network by their names.
-        x: (2, 12, 128, 256), both views, about [-2, 2].
-
-    Returns:
-        `hidden_state`, (1, 512).
+    `x` is (2, 12, 128, 256), both views, about [-2, 2]; returns `hidden_state`, (1, 512).
     """
     with g.scope("sweep"):
         way = _sweep(g, w, x)

@@ -35,8 +35,7 @@ from tools.world.expert import LEFT, RIGHT, Expert
 from tools.world.traffic import ScriptedLead, Traffic
 from tools.world.truth import truth_of
 
-# --- Draws the car ahead in a drive that is learnt from: it slows or stops, again and again ---
-
+# ----------------------------------------------------------------------------------------------
 # Shares of drives without it, and of brakings that end in a stop.
 _NONE_SHARE, _STOP_SHARE = 0.3, 0.6
 # How far ahead it begins: some are come upon, from beyond where leads are told of.
@@ -54,13 +53,7 @@ _SHORTEST_S = 0.5
 def random_lead(
     limit_mps: float, rng: np.random.Generator, duration_s: float
 ) -> ScriptedLead | None:
-    """Return a car ahead for most of the drives, None for the others.
-
-    Args:
-        limit_mps: of the road.
-        rng: draws.
-        duration_s: of the drive: so long it begins to brake again.
-    """
+    """Return a car ahead for most of the drives; it brakes again and again."""
     if rng.random() < _NONE_SHARE:
         return None
     gap, driving = rng.uniform(*_GAP_M), limit_mps * rng.uniform(*_DRIVING)
@@ -223,11 +216,7 @@ class Drive:
         return self._pulse
 
     def step(self, plan: Singles | None) -> None:
-        """Drive on to the next row.
-
-        Args:
-            plan: (33, 15) of the student; None lets the expert drive.
-        """
+        """Drive on to the next row by a plan (33, 15), or by the expert's without one."""
         if plan is None:
             plan = self._plan
         for step in range(_STEPS):
@@ -318,12 +307,7 @@ class Drive:
 def later_plan(plan: Singles, elapsed_s: float) -> Singles:
     """Return a plan as it is after some time was driven by it.
 
-    Args:
-        plan: (33, 15).
-        elapsed_s: since it was made.
-
-    Returns:
-        (33, 15) with speeds, accelerations, yaw and yaw rates; the rest is 0.
+    From (33, 15) to (33, 15) with speeds, accelerations, yaw and yaw rates; the rest is 0.
     """
     if elapsed_s == 0.0:
         return plan

@@ -27,13 +27,9 @@ ABREAST = 6
 class DrivesPlan:
     """A round of drives.
 
-    Attributes:
-        student: file with the networks' weights and the scaling.
-        seed: of the drives.
-        worlds: seeds of worlds.
-        first: number of the first drive.
-        workers: processes that take every so-manieth.
-        student_share: of the drives that the student drives.
+    `student` is the file with the networks' weights and the scaling; `student_share` of the drives
+    are driven by it. `first` is the number of the first drive. Each of the workers makes every
+    so-manieth.
     """
 
     student: Path
