@@ -1,6 +1,6 @@
-"""Tells of each drive as it is over: a line on stderr, and a line of JSON in a file.
+"""Reports each finished drive: a line on stderr, and a line of JSON in a file.
 
-A long run that is ended half-way has said what came of the drives before.
+An interrupted long run has reported the drives before.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ from tools.lib.json_output import json_text
 
 @contextmanager
 def telling(drives: int, lines: Path | None, *, show: bool) -> Iterator[OnDrive]:
-    """Yield what is called after each drive.
-
-    Args:
-        drives: how many there will be.
-        lines: file that gets one JSON object a line; None: none.
-        show: also tell people, on stderr.
+    """Yield a function to call after each drive; `lines` gets one JSON object a line.
 
     Raises:
         UsageError: the file cannot be written.
