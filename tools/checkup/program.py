@@ -27,13 +27,9 @@ SLOW_CLOCK: Final = 0.6
 
 
 def artifact(given: Path | None, store: Path, device: str | None, place: Path) -> Section:
-    """Return which artifact the next parts run: the given one, the store's, or a small example.
+    """Return the artifact of the next parts: the given one, the store's, or a small example.
 
-    Args:
-        given: of the command line.
-        store: of installed models.
-        device: as for `load_program`.
-        place: a directory for the example.
+    `place` is a directory for the example.
     """
     from modeld.errors import ModeldError
     from modeld.store.model_store import candidates
