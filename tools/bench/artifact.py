@@ -101,10 +101,7 @@ def _write_trace(
 def measure_load(artifact: Path, device: str | None, *, cold: bool) -> float:
     """Load an artifact in a fresh process; return the milliseconds from file to first frame.
 
-    Args:
-        artifact: the file.
-        device: as for `load_program`.
-        cold: with empty caches, ours and the drivers', that are deleted afterwards.
+    `cold` has empty caches, ours and the drivers', that are deleted afterwards.
 
     Raises:
         ToolError: the process failed; holds its last line.

@@ -85,12 +85,7 @@ def measure(
 ) -> dict[str, Any]:
     """Start the sending process and take everything in; return the object of ``--json``.
 
-    Args:
-        seconds: of the steady stream; None: `SECONDS`.
-        model: driving artifact of a daemon that waits; None: none does.
-        paced: messages for the latency.
-        bursts: of messages, for the rate.
-        frames: frames for each handover.
+    `model` is the driving artifact of a daemon that waits; without one none does.
 
     Raises:
         ProcessError: the sender ended or was not heard. ToolError: nothing arrived.
@@ -224,14 +219,7 @@ def _figures(line: str) -> dict[str, Any]:
 def _collect(
     sender: Child, command: str, take: Callable[[], tuple[int, int] | None], count: int
 ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-    """Give a command; call `take` until it has given `count` pairs, or nothing comes any more.
-
-    Returns:
-        int64 (n, 2): when sent, when received, ns; and what the sender says when it is done.
-
-    Raises:
-        ToolError: fewer than two arrived.
-    """
+    """Give a command; call `take` for `count` pairs (ns sent, ns received), or until none come."""
     sender.write_line(command)
     pairs: list[tuple[int, int]] = []
     end: float | None = None

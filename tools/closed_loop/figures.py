@@ -34,7 +34,8 @@ class Figures:
         longitudinal_jerk_p99_mps3: change of acceleration.
         time_gap_min_s: least time to what is ahead, at speed.
         speed_mean_mps: over time.
-        recovered_share: of these, how many were back near the centre in time.
+        recoveries, recovered_share: how many drives began off their lane, and the share of these
+            that were back near the centre in time.
         completed, completed_share: how many came to their end.
     """
 

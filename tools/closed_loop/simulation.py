@@ -152,11 +152,10 @@ class Track:
 
 @dataclass(slots=True)
 class LaneChange:
-    """One that is under way.
+    """A lane change under way to a `side`; the blinker went on at `began_s`.
 
-    side, began_s: when the blinker went on, and to which side.
-        near_s: for how long the car has been near the centre of its new lane.
-        moving: the hand was at the wheel: the new lane is the lane.
+    The car has been near the centre of its new lane for `near_s`. Once `moving`, the hand was at
+    the wheel and the new lane is the lane.
     """
 
     side: int

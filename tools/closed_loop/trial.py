@@ -125,7 +125,8 @@ class Wish:
 class Trial:
     """Everything that one drive depends on; equal trials give equal drives.
 
-    scenario, seed: its kind and the user's number.
+    Attributes:
+        scenario, seed: its kind and the user's number.
         lane: where the car is handed over.
         hand_over_m: arc length of that place.
         end_m: where the drive is over.

@@ -355,11 +355,7 @@ def _self_test(config: Config) -> SelfTest:
 
 
 def _check_parked(config: Config, *, force: bool) -> None:
-    """Refuse, or with `force` warn, where the car drives.
-
-    Raises:
-        StoreError: it does.
-    """
+    """Refuse, or with `force` warn, where the car drives."""
     transport = open_transport(config)
     if transport is None:
         return

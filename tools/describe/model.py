@@ -33,12 +33,10 @@ MAX_PROPERTY = 200
 def describe(
     path: Path, bind: Mapping[str, int] | None = None, *, nodes: bool = False
 ) -> tuple[dict[str, Any], list[Section]]:
-    """Return what is in a model, also of one that cannot be compiled.
+    """Return the contents of a model, even of one that cannot be compiled.
 
-    Args:
-        path: of the .onnx file.
-        bind: sizes of symbolic dimensions, as for `import_model`.
-        nodes: whether to list every node and every initializer.
+    `bind` has sizes of symbolic dimensions, as for `import_model`; `nodes` lists every node and
+    initializer.
 
     Raises:
         ModelError: the file is not a sound ONNX model, or has no dimension that `bind` names.

@@ -23,12 +23,7 @@ _NUMBERS: Final = "biuf"  # kinds of numpy types that have an order
 
 
 def node_facts(model: OnnxModel, nodes: Sequence[NodeFacts]) -> list[dict[str, Any]]:
-    """Return each node for machines; attributes are plain values, or text in place of large ones.
-
-    Args:
-        model: as it was read.
-        nodes: its nodes, as `report` gives them.
-    """
+    """Return each node for machines; attributes are plain values, or text if they are large."""
     return [
         {
             "name": node.name,

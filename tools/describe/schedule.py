@@ -37,10 +37,7 @@ class Scheduled(NamedTuple):
 def load(path: Path, kind: str, bind: Mapping[str, int] | None = None) -> Scheduled:
     """Return the manifest of an artifact, or of an ONNX model after scheduling it.
 
-    Args:
-        path: the file.
-        kind: "artifact", "onnx" or "log", as `tools.lib.file_kind.kind_of` tells.
-        bind: sizes of symbolic dimensions of an ONNX model.
+    `kind` is the answer of `tools.lib.file_kind.kind_of`; `bind` has sizes of symbolic dimensions.
 
     Raises:
         UsageError: a log has no schedule.
@@ -68,9 +65,7 @@ def describe(
 ) -> tuple[dict[str, Any], list[Section]]:
     """Return the tables for machines (all entries) and for people.
 
-    Args:
-        scheduled: from `load`.
-        entry: the one to show; None for all in the data, for the first one in the tables.
+    Without an entry the data has all of them and the tables show the first.
 
     Raises:
         UsageError: there is no such entry.
@@ -107,19 +102,14 @@ def _totals(tables: Sequence[KernelTable]) -> Section:
     return Section("totals", header, lines)
 
 
-# --- Times of launches from a file that `modeld bench ARTIFACT --profile --json` printed ------
-
+# ----------------------------------------------------------------------------------------------
 # A launch is some 300 bytes; no entry has more than some thousands.
 MAX_BYTES: Final = 64 << 20
 _ADVICE: Final = "make it with: modeld bench ARTIFACT --profile --json > FILE"
 
 
 def load_times(path: Path, manifest: Mapping[str, Any]) -> dict[str, LaunchTimes]:
-    """Return the times of the entry that was measured, by its name.
-
-    Args:
-        path: of the file.
-        manifest: of the artifact, whose kernels have to be the ones that were measured.
+    """Return the times of the measured entry, by its name; its kernels must be the artifact's.
 
     Raises:
         FileKindError: the file cannot be read, holds no times, or those of other kernels.

@@ -21,9 +21,7 @@ class Section(NamedTuple):
 def format_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return the rows under their header; a column of numbers is aligned to the right.
 
-    Args:
-        header: titles of the columns.
-        rows: cells; floats are shown with three significant decimals, None as "-".
+    Floats are shown with three significant decimals, None as "-".
     """
     texts = [[_cell(value) for value in row] for row in rows]
     widths = [

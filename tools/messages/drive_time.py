@@ -26,12 +26,7 @@ _LARGEST_NS: Final = 2**64 - 1
 
 
 class Boot(NamedTuple):
-    """A place at which the clock went back.
-
-    Attributes:
-        time_ns: of the drive.
-        back_ns: by how much.
-    """
+    """A moment of the drive at which the clock went back, and by how much."""
 
     time_ns: int
     back_ns: int
@@ -57,9 +52,7 @@ class DriveTime:
     def take(self, service: str | None, mono_time_ns: int) -> int:
         """Return the time of the next event in ns; below 0 where it should stand before the first.
 
-        Args:
-            service: name of its Event member; None where that is not known.
-            mono_time_ns: its ``logMonoTime``.
+        `service` is the name of its Event member, None if unknown.
         """
         if service == ORIGIN and self.route_ns is None:
             self.route_ns = mono_time_ns
@@ -149,13 +142,12 @@ class DriveTime:
 
 
 # ----------------------------------------------------------------------------------------------
-# Events of a log for people: what is wrong with the log is one line on stderr, not a traceback.
 
 logger = logging.getLogger(__name__)
 
 
 def read_log_events(path: Path) -> Iterator[Any]:
-    """Yield the events of a log; that it is cut off or damaged is logged as a warning.
+    """Yield the events of a log; a cut or damaged log is a warning, not a traceback.
 
     Raises:
         LogError: the file cannot be read or is no log.

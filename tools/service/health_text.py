@@ -13,11 +13,7 @@ _SHA_DIGITS = 12
 
 
 class Painter:
-    """Colours text, or leaves it as it is.
-
-    Args:
-        is_coloured: Whether colours can be seen.
-    """
+    """Colours text, or leaves it as it is."""
 
     def __init__(self, *, is_coloured: bool) -> None:
         self._is_coloured = is_coloured
@@ -37,13 +33,8 @@ def health_text(
 ) -> str:
     """Return the state of one daemon, several lines.
 
-    Args:
-        name: Of its service.
-        health: What it says.
-        problems: What is wrong.
-        earlier: What it said before, for times of stages since then; None: since its start.
-        painter: Colours.
-        models: What is selected in the store, and what runs; None: not known.
+    Times of stages count from `earlier`, without it from the daemon's start. `models` are the
+    selected and the running ones, None if unknown.
     """
     state = painter.paint("healthy", BOLD, GREEN)
     if problems:

@@ -50,12 +50,13 @@ Tick = Callable[[float, str], None]
 class VisionState:
     """The state that changes from step to step.
 
-    optimizers: of its layers, and of all else.
-    average: of its weights; what is judged and exported.
-    rng: of draws and of what is done to pictures.
-    scaling: of the targets; None before the first step.
-    spent_s: time they took.
-    next_world: number of the next world to paint.
+    Attributes:
+        optimizers: of its layers, and of all else.
+        average: of its weights; what is judged and exported.
+        rng: of draws and of what is done to pictures.
+        scaling: of the targets; None before the first step.
+        spent_s: time that the steps so far took.
+        next_world: number of the next world to paint.
     """
 
     network: Vision
