@@ -56,12 +56,8 @@ class PeerResult:
     """One peer against us; `options` are those of the variant that counts.
 
     `version` is empty for a program of ours. `others` are medians of other variants in ms.
-    `max_rel_err` is the largest
-    ours - theirs
-     / max
-    theirs
-     over all outputs of the same inputs, None for a driving program, which has other inputs than
-     its models.
+    `max_rel_err` is the largest |ours - theirs| / max |theirs| over all outputs of the same inputs;
+    None for a driving program, which has other inputs than its models.
     """
 
     comparison: Comparison

@@ -266,6 +266,7 @@ def check_options(args: argparse.Namespace, name: str) -> None:
 
 def _is_given(args: argparse.Namespace, option: str) -> bool:
     value = getattr(args, option)
+    # A number of 0 is an option that was given, too.
     return not any(value is one for one in (None, False)) and value != []
 
 

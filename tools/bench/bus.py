@@ -34,7 +34,7 @@ from cereal.msgq import wake
 from modeld.service.process_figures import FigureReader
 from tools.bench.idle_daemon import idle_cpu_percent
 from tools.bench.publisher import MESSAGE_BYTES, PACE_NS, STACK, STAMP, STEADY_NS, STREAM
-from tools.bench.publisher import open_bus as open_bench_bus
+from tools.bench.publisher import open_bus
 from tools.errors import ToolError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child, ProcessError
@@ -121,7 +121,7 @@ def _sender(bus: str) -> Child:
 
 
 def _measure_transport(bus: str, paced: int, bursts: int, steady: int) -> dict[str, Any]:
-    transport, figures = open_bench_bus(bus), FigureReader()
+    transport, figures = open_bus(bus), FigureReader()
     try:
         with _sender(bus) as sender:
             large, small = (transport.subscriber(name) for name in SERVICES)

@@ -123,7 +123,7 @@ FOCAL_PER_WIDTH = {"road": 1.37, "wide": 0.29}  # any plausible camera: 2648 and
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The measurement: `seconds` count, `size` is (width, height) of all cameras."""
+    """The measurement of `seconds`; `size` is (width, height) of all cameras."""
 
     model: Path
     size: tuple[int, int]

@@ -94,7 +94,7 @@ class Pace:
 class LiveLoop:
     """Drives a running daemon process.
 
-    `rate_hz` counts from the next frame on; `pace` is that of all drives so far.
+    A new `rate_hz` holds from the next frame on; `pace` is that of all drives so far.
     """
 
     def __init__(self, bus: LiveBus, daemon: Child, rate_hz: float) -> None:

@@ -137,9 +137,8 @@ def describe_precision(entries: Mapping[str, Mapping[str, Any]], *, in_full: boo
 
 # ----------------------------------------------------------------------------------------------
 # Estimates are counted in the generated code, not measured. An image read is a `read_imagef` in the
-# source
-# of a launched kernel, once for each launch, as the published figures count them; a gated one is
-# chosen by a condition. Inside a loop each counts once.
+# source of a launched kernel, once for each launch, as the published figures count them; a gated
+# one is chosen by a condition. Inside a loop each counts once.
 
 # comma.ai's reference vision model with half storage on an Adreno 630, as its tests assert them.
 PUBLISHED_VISION: Final = {"kernels": 123, "image_reads": 1361, "gated_reads": 38}

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runtime.format.artifact import read_artifact
-from runtime.quantities import flops_column
+from runtime.quantities import flops_column, size_text
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
 from scheduler.debug.kernel_text import facts, header, rows
 from scheduler.debug.viz import LaunchTimes
 from tools.errors import FileKindError, UsageError
 from tools.lib.given_text import GivenText
-from tools.lib.table import Section, format_size
+from tools.lib.table import Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,10 +92,10 @@ def _totals(tables: Sequence[KernelTable]) -> Section:
                 t.kernels,
                 t.launches,
                 flops,
-                format_size(t.bytes_moved),
-                format_size(t.arena_peak),
-                format_size(t.arena_live),
-                format_size(t.arena_unplanned),
+                size_text(t.bytes_moved),
+                size_text(t.arena_peak),
+                size_text(t.arena_live),
+                size_text(t.arena_unplanned),
             )
         )
     header = ("entry", "kernels", "launches", unit, "moved", "arena", "alive", "without reuse")

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from runtime.quantities import size_text as format_size
-
-__all__ = ["Section", "format_size", "format_table", "printable"]
+__all__ = ["Section", "format_table", "printable"]
 
 
 class Section(NamedTuple):

@@ -119,7 +119,10 @@ class HealthEar:
         }
 
     def listen(self, timeout_s: float, expected: Collection[str] = SERVICES) -> dict[str, Health]:
-        """Return the next message of each daemon until all `expected` came; empty: none in time."""
+        """Return the next message of each daemon that speaks; empty: none did in time.
+
+        `timeout_s` is the longest wait for the first one; all of `expected` are enough.
+        """
         heard: dict[str, Health] = {}
         deadline = monotonic() + timeout_s
         while not heard.keys() >= set(expected) and not self._stop.is_set():

@@ -166,7 +166,8 @@ def _open_openvino(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant
 def _kept_signal_stack() -> Iterator[None]:
     """Put back this thread's alternative signal stack (Linux: sigaltstack(2)).
 
-    OpenVINO 2026.4 replaces it and unmaps its own with the model: the next Ctrl-C would crash.
+    OpenVINO 2026.4 replaces it and unmaps its own with the model; then the next Ctrl-C ends the
+    process.
     """
 
     class Stack(ctypes.Structure):

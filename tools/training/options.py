@@ -46,8 +46,9 @@ class Seeds:
 class TrainingOptions:
     """A training.
 
-    Vision's highest `learning_rate` and `batch` samples make a step, drawn from `slots` kept
-    samples. `worlds` are seeds to train on, `held_out` those to judge by; `workers` paint.
+    `batch` samples make a step, drawn from `slots` kept ones; `learning_rate` is the highest, of
+    the vision. `worlds` are seeds to train on, `held_out` those to judge by. `workers` processes
+    paint, `threads` learn.
     """
 
     directory: Path
@@ -115,8 +116,8 @@ class TrainingOptions:
     def drives_until_s(self, number: int, learnt_s: float) -> float:
         """Return how many seconds of drives there are when those of a round are over.
 
-        Learning ends early where there is little to learn from; more drives have that time.
-        `learnt_s` is what the rounds before have learnt, counted from 0.
+        Learning ends early where there is little to learn from; more drives have that time. Rounds
+        count from 0; `learnt_s` are the seconds of learning of those before.
         """
         drives_s = 60.0 * self.minutes * sum(drives for drives, _ in ROUND_SHARES[: number + 1])
         return drives_s + sum(map(self.learn_s, range(number))) - learnt_s

@@ -15,7 +15,7 @@ from torch import Tensor
 from tools.lib.crew import Crew
 from tools.training.heads import VISION_TARGETS
 from tools.training.losses import total_loss
-from tools.training.networks import optimizers as muon
+from tools.training.networks import optimizers
 from tools.training.networks.architecture import MIDDLE, SPREAD, VIEW_CHANNELS
 from tools.training.networks.hints import hint_loss
 from tools.training.networks.networks import Vision, fast_dtype
@@ -76,12 +76,12 @@ def begin(options: TrainingOptions) -> VisionState:
     network = Vision().to(memory_format=torch.channels_last)
     # What it multiplies lies in planes: see `Sweep.forward`.
     network.trunk.sweep.more.to(memory_format=torch.contiguous_format)
-    hidden, others = muon.split(network, "last")
+    hidden, others = optimizers.split(network, "last")
     rate = options.learning_rate
     return VisionState(
         network,
         (
-            muon.Muon(hidden, rate, WEIGHT_DECAY, fast_dtype()),
+            optimizers.Muon(hidden, rate, WEIGHT_DECAY, fast_dtype()),
             torch.optim.AdamW(others, rate, weight_decay=WEIGHT_DECAY, fused=True),
         ),
         Average(network),

@@ -28,8 +28,8 @@ class DrivesPlan:
     """A round of drives.
 
     `student` is the file with the networks' weights and the scaling; `student_share` of the drives
-    are driven by it. `first` is the number of the first drive. Each of the workers makes every
-    so-manieth.
+    are driven by it. `first` is the number of the first drive; drives are divided among the
+    workers.
     """
 
     student: Path

@@ -183,6 +183,7 @@ def open_replay(slots: int, painters: int, target_size: int) -> Iterator[Replay]
     Raises:
         TrainingError: there is no room for it.
     """
+    # A file without a name in any directory: nothing is left behind, not even after SIGKILL.
     handle = os.memfd_create("modeld-replay")
     try:
         path = Path(f"/proc/{os.getpid()}/fd/{handle}")
