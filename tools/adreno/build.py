@@ -280,7 +280,7 @@ def _path(toolchain: Toolchain, source: Source, gpu: int) -> Path:
 
 
 def _read(path: Path, name: str) -> KernelCode | None:
-    """Return the code that was kept; None where it was not, or is damaged."""
+    """Return the kept code; None if there is none, or it is damaged."""
     try:
         kernels = read_log(zlib.decompress(path.read_bytes()).decode())
         os.utime(path)

@@ -48,7 +48,7 @@ class Toolchain:
 
     @property
     def identity(self) -> str:
-        """What the code of a kernel depends on beside its source."""
+        """The dependencies of a kernel's code besides its source."""
         return f"mesa {MESA}, {self.program.name}"
 
     @property

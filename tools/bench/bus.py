@@ -33,8 +33,7 @@ from cereal.cameras import open_cameras
 from cereal.msgq import wake
 from modeld.service.process_figures import FigureReader
 from tools.bench.idle_daemon import idle_cpu_percent
-from tools.bench.publisher import MESSAGE_BYTES, PACE_NS, STACK, STAMP, STEADY_NS, STREAM
-from tools.bench.publisher import open_bus
+from tools.bench.publisher import MESSAGE_BYTES, PACE_NS, STACK, STAMP, STEADY_NS, STREAM, open_bus
 from tools.errors import ToolError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child, ProcessError
@@ -204,7 +203,7 @@ def _line(sender: Child) -> str:
 
 
 def _told(sender: Child, command: str) -> dict[str, Any]:
-    """Give a command; return what the sender says when it is done."""
+    """Give a command; return the sender's answer."""
     sender.write_line(command)
     while (line := sender.read_line(timeout_s=1.0)) is None:
         sender.check_running()

@@ -105,7 +105,7 @@ def self_test(path: Path, device: str | None) -> Section:
 
 
 def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
-    """Return the slowest kernels beside what the device could do, and the time of a frame."""
+    """Return the slowest kernels with the device's limits, and the time of a frame."""
     import runtime
     from tools.timing.ceilings import CeilingProbe, describe
     from tools.timing.program_inputs import make_inputs

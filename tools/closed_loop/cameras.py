@@ -165,7 +165,7 @@ class LiveBus:
         self._rings[stream].publish(frame.frame_id, frame.timestamp_sof_ns, frame.timestamp_eof_ns)
 
     def receive(self, timeout_ms: int) -> list[bytes]:
-        """Return what the daemon said; wait for it as long as that."""
+        """Return the daemon's messages; wait for them up to the given time."""
         if not self._transport.wait(self._subscribers, timeout_ms):
             return []
         events = []

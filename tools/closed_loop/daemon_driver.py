@@ -84,7 +84,7 @@ class DaemonDriver:
         self._session.warm_up()
 
     def tick(self) -> None:
-        """Note what the car says."""
+        """Record the car's messages."""
         time_ns = self._start_ns + self._simulation.ticks * TICK_NS
         self._pending += self._messages.of_tick(time_ns)
 

@@ -1,4 +1,4 @@
-"""The page of the demo: what the model saw beside what is true, and how the car went."""
+"""The page of the demo: the model's view next to the truth, and the car's path."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def write_demo_report(
 
 
 def headline(drive: Drive, line_error_m: float | None) -> str:
-    """Return what came of the drive, in sentences."""
+    """Return the result of the drive, in sentences."""
     figures = drive.figures
     crossed = count_text(figures.departures, "time")
     kept = "without leaving the lane" if not figures.departures else f"and left the lane {crossed}"

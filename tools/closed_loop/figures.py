@@ -58,7 +58,7 @@ class Figures:
     completed_share: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values, rounded to what they can tell."""
+        """Return plain values, rounded to their precision."""
         return {
             name: round(value, 5) if isinstance(value, float) else value
             for name, value in asdict(self).items()

@@ -226,7 +226,7 @@ class LiveLoop:
 
 
 def _parked(told: Told) -> Told:
-    """Tell that the car stands: a picture that stays the same in a moving one is a fault."""
+    """Publish that the car stands: in a moving one an unchanging picture is a fault."""
     return replace(told, speed_mps=0.0)
 
 
@@ -291,7 +291,7 @@ def live_drives(
 
 
 def live_facts(options: LiveOptions, drives: list[Drive], pace: Pace) -> dict[str, Any]:
-    """Return what is told of a live run beside its figures."""
+    """Return the facts of a live run, apart from its figures."""
     latencies = np.array(pace.latencies_ms or [np.nan])
     return {
         "live": True,

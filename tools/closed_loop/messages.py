@@ -39,7 +39,7 @@ CALIBRATION_FRAMES, DEVICE_FRAMES = 5, 10
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What messages say of the car that a fault may falsify.
+    """The content of messages that a fault may falsify.
 
     `rpy_rad` is ``liveCalibration.rpyCalib``, `lateral_delay_s` is ``liveDelay.lateralDelay`` and
     ``carParams.steerActuatorDelay``, `speed_mps` is ``carState.vEgo``.
@@ -64,7 +64,7 @@ class CarMessages:
         self._falsify = falsify
 
     def told(self) -> Told:
-        """Return what is told now."""
+        """Return the current content."""
         simulation = self._simulation
         truth = Told(
             simulation.trial.told_rpy_rad(simulation.time_s),
@@ -85,7 +85,7 @@ class CarMessages:
         ]
 
     def of_frame(self, time_ns: int) -> list[Message]:
-        """Return what comes with frames or more rarely; everything with the first frame."""
+        """Return the messages of a frame, slower ones now and then; all with the first frame."""
         frame = self._simulation.frame
         messages = [
             _message("driverMonitoringState", time_ns, fill_driver_monitoring),

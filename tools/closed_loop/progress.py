@@ -38,7 +38,7 @@ def telling(drives: int, lines: Path | None, *, show: bool) -> Iterator[OnDrive]
 
 
 class _Teller:
-    """Counts drives and tells of them."""
+    """Counts and reports drives."""
 
     def __init__(self, drives: int, file: TextIO | None, *, show: bool) -> None:
         self._all = drives
@@ -47,7 +47,7 @@ class _Teller:
         self._show = show
 
     def __call__(self, drive: Drive) -> None:
-        """Tell of a drive that is over."""
+        """Report a finished drive."""
         self._done += 1
         if self._file is not None:
             self._file.write(f"{json_text(drive.as_json())}\n")
@@ -58,7 +58,7 @@ class _Teller:
 
 
 def line_of(drive: Drive) -> str:
-    """Return what came of a drive, in one line."""
+    """Return the result of a drive, in one line."""
     trial, figures = drive.track.trial, drive.figures
     offset = "-" if figures.offset_mean_m is None else f"{figures.offset_mean_m:.3f} m"
     recovered = {None: "", 0.0: ", did not recover", 1.0: ", recovered"}

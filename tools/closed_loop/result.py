@@ -1,4 +1,4 @@
-"""What came of a closed loop: its drives, their figures, as JSON and as a table."""
+"""The result of a closed loop: its drives, their figures, as JSON and as a table."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def road_pictures(trial: Trial, scenes: Iterable[Scene]) -> list[bytes]:
 
 
 def true_curves(trial: Trial, scene: Scene) -> Curves:
-    """Return what a perfect model would have said: the expert's plan, lines and edges.
+    """Return a perfect model's answer: the expert's plan, lines and edges.
 
     NaN where there is nothing.
     """
@@ -96,7 +96,7 @@ def _with_distances(borders_yz: Floats) -> Curve:
 
 
 def line_errors_m(found: Curves, truth: Curves) -> Floats:
-    """Return how far both lines of the camera's lane lie beside the painted ones.
+    """Return the lateral errors of both lines of the camera's lane.
 
     At all of the model's distances up to `COMPARED_M`, where there is paint and the model sees it.
     """

@@ -241,7 +241,7 @@ class Simulation:
             self._frame()
 
     def _acceleration(self) -> float:
-        """Return what motor and brakes are told: the car keeps to its set speed."""
+        """Return the command for motor and brakes, which keeps the car to its set speed."""
         wanted = self.action.acceleration_mps2
         if self.action.should_stop:
             wanted = min(wanted, HOLD_MPS2)

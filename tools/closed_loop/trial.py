@@ -156,7 +156,7 @@ class Trial:
     wishes: tuple[Wish, ...]
 
     def told_rpy_rad(self, time_s: float) -> Angles:
-        """Return what ``liveCalibration`` says at a time from the hand-over."""
+        """Return the angles in ``liveCalibration`` at a time from the hand-over."""
         first, last = CALIBRATION_OFF_S
         return self.wrong_rpy_rad if first <= time_s < last else self.rpy_rad
 
@@ -208,7 +208,7 @@ def make_trial(scenario: Scenario, seed: int, length_m: float | None = None) -> 
 
 
 def make_world(scenario: Scenario, seed: int, length_m: float) -> World:
-    """Return the road of a drive: that of the seed, changed as the scenario says."""
+    """Return the road of a drive: that of the seed, changed for the scenario."""
     fastest = 40.0 if scenario.speed_mps is None else scenario.speed_mps[1]
     whole_m = RUN_UP_FROM_M + RUN_UP_S * fastest + length_m + ROAD_BEYOND_M
     number = FIRST_WORLD + seed

@@ -1,4 +1,4 @@
-"""Describes a verification: every output beside its reference, worst first."""
+"""Describes a verification: every output with its reference, worst first."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def target_report(manifest: Mapping[str, Any], entry: str, spec: DeviceSpec) -> 
 
 
 def describe_target(report: TargetReport, spec: DeviceSpec) -> list[str]:
-    """Return lines for people, with the published figures beside ours."""
+    """Return lines for people, with the published figures next to ours."""
     known = PUBLISHED_VISION
     reads = f"image reads {report.image_reads} ({known['image_reads']})"
     gated = f"gated {report.gated_reads} ({known['gated_reads']})"

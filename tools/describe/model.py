@@ -257,7 +257,7 @@ def _sizes(shape: Sequence[int | str]) -> str:
 
 
 def _external(model: OnnxModel, path: Path) -> list[dict[str, Any]]:
-    """Return the files beside the model that hold weights."""
+    """Return the files next to the model that hold weights."""
     # Loading takes the references out of the model, but leaves the field that said so.
     if not any(tensor.HasField("data_location") for tensor in model.proto.graph.initializer):
         return []

@@ -160,7 +160,7 @@ def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog
 def with_measured_times(
     drive: DriveLog, frame_ids: NDArray[np.int64], execution_s: Floats
 ) -> DriveLog:
-    """Return the drive with execution times that were measured beside its log.
+    """Return the drive with execution times that were measured outside its log.
 
     Its own log, which is the same in every run, has none. Both arrays are (n,); frames that were
     not measured get NaN.

@@ -1,10 +1,9 @@
 """The time of a drive: when in the drive, and where in its route, an event of a log lies.
 
 A drive's time is 0 at its log's first event that is neither ``initData`` nor ``sentinel``, with
-which each segment begins. ``initData`` carries the time at which its route began: it says where in
-the route the log lies. Where these two are minutes early they count as of the moment that they
-stand at. Where the clock goes back, because the machine was started again, the time goes on from
-the newest one before.
+which each segment begins. ``initData`` carries the time at which its route began, which places the
+log in the route. If these two are minutes early they count as of the moment that they stand at. If
+the clock goes back, because the machine was restarted, the time goes on from the newest one before.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ class DriveTime:
 
     @property
     def route_from_s(self) -> float | None:
-        """Where in its route the log begins; None without initData, which says it."""
+        """Where in its route the log begins; None without initData."""
         if self.route_ns is None or self.start_ns is None:
             return None
         return max(0, self.start_ns - self.route_ns) / NS_PER_S

@@ -93,7 +93,7 @@ class Selection:
 
     @property
     def tree(self) -> dict[str, Any]:
-        """Nested names; an empty name says that everything below is wanted."""
+        """Nested names; an empty name selects everything below."""
         return self._tree
 
     def filter(self, values: dict[str, Value]) -> dict[str, Value]:

@@ -1,4 +1,4 @@
-"""Car state beside a video: a small CSV file, or constants where there is none.
+"""Car state for a video: a small CSV file, or constants if there is none.
 
 Columns (header row required): ``t_s,speed_mps`` and optionally ``steering_angle_deg`` (positive to
 the left), ``left_blinker``, ``right_blinker``; ``t_s`` counts from the first video frame. Numbers

@@ -1,4 +1,4 @@
-"""Options of commands that open the bus: where it is, and whose names and ports it has."""
+"""Options of commands that open the bus: its address, and the stack of its names and ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a daemon is healthy by what its health message says, and quantiles of its histograms."""
+"""Judges a daemon's health by its message, and computes quantiles of its histograms."""
 
 from __future__ import annotations
 

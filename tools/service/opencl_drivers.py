@@ -44,7 +44,7 @@ DRIVERS: Final = (
 
 
 def declared(vendors: Path = VENDORS) -> dict[str, str]:
-    """Return what the files of a directory say: the library by the file's name."""
+    """Return the libraries that the files of a directory name, by the file's name."""
     found = {}
     for path in sorted(vendors.glob("*.icd")):
         try:

@@ -1,4 +1,4 @@
-"""Which models of a store run: what the daemons say on the bus, beside what is selected."""
+"""Which models of a store run, by the daemons' messages, and which are selected."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def running_models(store: ModelStore, config: Config) -> list[Run]:
 
 
 def run_of(store: ModelStore, health: Health) -> Run:
-    """Return what a daemon that said how it is runs."""
+    """Return the model of a daemon from its health message."""
     role = "fallback" if health["isFallback"] else health["kind"]
     model = version_at(store, Path(health["model"]))
     return Run(role, str(model or health["model"]), in_store=model is not None)
@@ -178,7 +178,7 @@ def why_not_parked(transport: Transport, timeout_s: float = ANSWER_S) -> str:
 
 
 def _says_started(device: Subscriber) -> bool:
-    """Return what the newest message says; False of none, and of one that is damaged."""
+    """Return the newest message's answer; False without one, or if it is damaged."""
     data = device.receive()
     if data is None:
         return False

@@ -60,7 +60,7 @@ def make_frame_inputs(
 
 
 def geometry_of(layout: FrameFormat) -> NDArray[np.int32]:
-    """Return what a program is told of a frame: (4,) int32."""
+    """Return the geometry of a frame for a program: (4,) int32."""
     return np.array([layout.width, layout.height, layout.stride, layout.uv_offset], np.int32)
 
 

@@ -211,7 +211,7 @@ class _Work:
         self._progress = progress
 
     def tell(self, stage: str, text: str) -> None:
-        """Say what happens before the time begins."""
+        """Report the preparation before the time begins."""
         self._progress.tell(0.0, stage, text)
 
     def reporter(

@@ -74,7 +74,7 @@ _BATCH = 16
 
 @torch.inference_mode()
 def answers(vision: Vision, scaling: Scaling, samples: Sequence[Sample]) -> Singles:
-    """Return what a network says of samples, laid out as their targets: means, or chances."""
+    """Return a network's answers to samples, laid out as their targets: means, or chances."""
     vision.eval()
     found = []
     for start in range(0, len(samples), _BATCH):

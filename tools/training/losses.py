@@ -1,4 +1,4 @@
-"""Losses of the heads: how likely truth is under what they say; missing truth (NaN) counts nothing.
+"""Losses of the heads: the likelihood of the truth under their outputs; NaN (no truth) is ignored.
 
 Means and deviations are those of Laplace's distribution, whose tails fit roads and other drivers
 better than a normal one's; the deviation is its standard deviation, as the daemon reads it.
@@ -62,7 +62,7 @@ def total_loss(
 
 
 def _likelihood(mean: Tensor, log_deviation: Tensor, truth: Tensor) -> Tensor:
-    """Return the negative logarithm of Laplace's density, weighted as `EMPHASIS` says."""
+    """Return the negative logarithm of Laplace's density, weighted by `EMPHASIS`."""
     inside = log_deviation.clamp(LOWEST, HIGHEST)
     terms = inside + math.sqrt(2.0) * (truth - mean).abs() * torch.exp(-inside)
     weight = torch.exp(EMPHASIS * inside.detach())

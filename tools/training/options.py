@@ -35,7 +35,7 @@ class Seeds:
         return self.first < other.end and other.first < self.end
 
     def at(self, number: int) -> int:
-        """Return the seed of a number; they begin anew after the last."""
+        """Return the seed of a number; after the last the first one follows."""
         return self.first + number % (self.end - self.first)
 
     def __str__(self) -> str:

@@ -156,7 +156,7 @@ class Training:
 
     @contextmanager
     def _saved_at_end(self) -> Iterator[None]:
-        """Write a checkpoint when the block is interrupted, and say how to go on."""
+        """Write a checkpoint when the block is interrupted, and print how to resume."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
@@ -290,7 +290,7 @@ class Training:
         self._save()
 
     def _draw(self, tiles: Sequence[tuple[str, str, str]] = ()) -> None:
-        """Write the curves anew: the page of all, and the picture of those on held-out worlds."""
+        """Rewrite the curves: the page of all, and the picture of those on held-out worlds."""
         self._records.write_page("Curves of a training", tiles)
         self._records.write_picture("held out", "Errors on held-out worlds during a training")
 

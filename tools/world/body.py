@@ -67,7 +67,7 @@ class Body:
 
 
 def tilt(frames: RoadFrames, offset_m: Floats) -> Floats:
-    """Return how far the surface beside the reference line descends along it, (n,).
+    """Return the slope of the surface next to the reference line, down along it, (n,).
 
     The bank changes along the road, so beside its middle the surface climbs or falls relative to
     the plane of the road frame.

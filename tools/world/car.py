@@ -1,7 +1,7 @@
 """The simulated car: a kinematic bicycle whose steering and drive answer late, stepped at 100 Hz.
 
 The centre of the model is the rear axle, over which the camera stands: there the path's curvature
-is what the steering says, and the heading is that of the path. Used by the closed loop and by
+is that of the steering, and the heading is that of the path. Used by the closed loop and by
 everything that lets a body drift from where an expert would be.
 """
 
@@ -56,7 +56,7 @@ class CarModel:
 
     @property
     def longitudinal_delay_s(self) -> float:
-        """From a command to its acceleration, as ``carParams`` says it."""
+        """The delay from a command to its acceleration, as in ``carParams``."""
         return self.drive_delay_s + self.drive_lag_s
 
     def steering_angle_deg(self, curvature_1pm: float) -> float:
@@ -134,7 +134,7 @@ class Car:
             self._tick(curvature_1pm, acceleration_mps2)
 
     def body(self, road: Road) -> Body:
-        """Return where the car is on a road, near where it was when last asked."""
+        """Return the car's place on a road, near the last one returned."""
         body = body_at(
             road,
             self.x_m,

@@ -1,4 +1,4 @@
-"""A driver who knows the road: where it should go in the next 10 s, in the model's terms."""
+"""A driver who knows the road plans the next 10 s in the model's terms."""
 
 from __future__ import annotations
 

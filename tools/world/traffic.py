@@ -141,7 +141,7 @@ class Traffic:
 
     @property
     def vehicles(self) -> tuple[Vehicle, ...]:
-        """The cars now; the order says nothing."""
+        """The cars now, in no particular order."""
         lead = () if self._lead is None else (self._lead.vehicle(),)
         return (*lead, *(driver.vehicle() for driver in self._drivers))
 

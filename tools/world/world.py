@@ -76,7 +76,7 @@ class Lanes:
         return (lane - 0.5 * (self.count - 1)) * self.width_m
 
     def lane_at(self, offset_m: float) -> int:
-        """Return the lane of an offset; beside the carriageway the nearest one."""
+        """Return the lane of an offset; off the carriageway the nearest one."""
         lane = int(offset_m / self.width_m + 0.5 * self.count + WIDEST_COUNT) - WIDEST_COUNT
         return min(max(lane, 0), self.count - 1)
 

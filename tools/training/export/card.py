@@ -40,7 +40,7 @@ def write_card(
     facts: Mapping[str, str],
     command: str | None = None,
 ) -> None:
-    """Write the card beside the models, and the figures in `FIGURES_NAME`.
+    """Write the card next to the models, and the figures in `FIGURES_NAME`.
 
     `figures` are errors by class of scenery, `all` first; `facts` are more rows of the first table.
     `command` made the models, if it was not that of the options.

@@ -181,7 +181,7 @@ def _read_lead(g: WeightedGraph, x: Value, cells: Value) -> Value:
 
 
 def _readings(g: WeightedGraph, w: Weights, lead: Value) -> Value:
-    """Return what place and looks of the car ahead say of it: (2, 3 + channels) to (2, 2)."""
+    """Return readings of the car ahead from its place and looks: (2, 3 + channels) to (2, 2)."""
     with g.scope("first"):
         x = g.relu(g.dense(lead, linear(w, "trunk.cells.lead.first")))
     with g.scope("last"):

@@ -1,4 +1,4 @@
-"""Says what the cells are in which lines and the car ahead are looked for, and where they are."""
+"""The cells in which lines and the car ahead are looked for, and their places."""
 
 from __future__ import annotations
 

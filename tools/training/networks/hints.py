@@ -1,7 +1,7 @@
 """Helps parts of the network to learn: where lines and cars are, how far the road has moved.
 
 A plan is a few numbers for a whole picture, from which convolutions learn slowly what to look for.
-So the parts that look for lines, for the car ahead and for motion are told, too, what they should
+So the parts that look for lines, for the car ahead and for motion also learn what they should
 have found. It follows from the targets: places projected, and the way driven between the frames.
 """
 

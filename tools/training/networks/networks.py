@@ -46,7 +46,7 @@ from tools.training.networks.parts import Cells, ConvNorm, Residual, Sweep, TwoL
 
 
 class Seen(NamedTuple):
-    """What a trunk sees: `hidden_state` (n, 512), and what its parts said, as logits.
+    """The output of a trunk: `hidden_state` (n, 512), and the logits of its parts.
 
     Attributes:
         cells: (n, 2, 7, 16, 32) of each view, six lines and the car ahead, and cell.
@@ -187,7 +187,7 @@ class Policy(nn.Module):
         nn.init.zeros_(self.bend.bias)
 
     def begin_as(self, vision: Vision) -> None:
-        """Take the plan's head of a vision, and what its head of leads tells."""
+        """Copy a vision's head of the plan, and its head of leads."""
         self.plan.load_state_dict(vision.plan.state_dict())
         told = vision.heads[LEADS].state_dict()
         for name in ("last.weight", "last.bias"):

@@ -1,6 +1,6 @@
 """Parts of the networks: convolutions, and what looks for motion, for lines, for the car ahead.
 
-`sweep` and `cells` say what is looked for where; these learn to see it.
+`sweep` and `cells` define the places; these parts learn to see there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ConvNorm(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class TwoLayers(nn.Module):
 
 
 class Sweep(nn.Module):
-    """How far the road has moved between the frames of the road view; `sweep` says how."""
+    """Measures how far the road has moved between frames of the road view, as `sweep` explains."""
 
     places: Tensor
     shares: Tensor

@@ -1,6 +1,6 @@
 """Drives a simulated car for the policy to learn from, by the expert or by the student.
 
-Five times a second both views are painted and the expert says what it would do from there. In
+Five times a second both views are painted and the expert plans from there. In
 between the car follows the driver's plan as the daemon would command it. Drives begin off the
 middle of the lane, are pushed aside now and then, or swerve as if somebody turned the wheel; where
 there are lanes, the driver is asked to change them.
@@ -202,7 +202,7 @@ class Drive:
         return pair
 
     def judge(self, feature: Singles, mirrored: Singles) -> Singles:
-        """Take the features of this row, let the expert say what is right, return the pulse."""
+        """Take the features of this row, ask the expert for the truth, return the pulse."""
         world, vehicles = self._world, self._traffic.vehicles
         expert_plan = self._expert.plan(self.body, vehicles)
         height = self._cameras.height_m

@@ -89,7 +89,7 @@ def save_student(path: Path, vision: Vision, policy: Policy, scaling: Scaling) -
 def drive_on(
     plan: DrivesPlan, worker: int, is_stopped: Callable[[], bool], send: Callable[[Any], None]
 ) -> None:
-    """Drive until told to stop; the body of a process. Sends each finished drive's record."""
+    """Drive until stopped, and send each finished drive's record; the body of a process."""
     torch.set_num_threads(1)
     student = Student.load(plan.student)
     number = plan.first + worker

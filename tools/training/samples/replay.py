@@ -2,7 +2,7 @@
 
 Each painter has slots of its own and overwrites its oldest sample. A slot's version is odd while it
 is being written; a reader that sees it change draws again, so neither ever locks the other out. Who
-works and who waits is said by `turns`; painters read it here.
+works and who waits is decided by `turns`; painters read it here.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def moved(world: World, body: Body, time_s: float) -> Body:
 def random_vehicles(
     world: World, body: Body, lane: int, rng: np.random.Generator
 ) -> tuple[Vehicle, ...]:
-    """Return the cars ahead: maybe a lead, maybe others beside."""
+    """Return the cars ahead: maybe a lead, maybe others in other lanes."""
     found = []
     for other in range(world.lanes.count):
         is_queue = other == lane and body.speed_mps < CRAWLING_MPS

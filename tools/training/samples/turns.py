@@ -15,7 +15,7 @@ TURN_STEPS = 4
 
 
 class Turns:
-    """Counts what was learnt from, and tells the painters when to wait."""
+    """Counts used samples, and makes the painters wait."""
 
     def __init__(self, replay: Replay, batch: int) -> None:
         """Begin with nothing learnt from.

@@ -79,7 +79,7 @@ class Sensor:
         return Picture(luma, planes[0], planes[1])
 
     def _glow(self, sight: Sight) -> Shorts | None:
-        """Return what the sun in the lens adds to the luma; None where it is not before it."""
+        """Return the luma added by the sun in the lens; None if the sun is not ahead."""
         if self._glare <= 0.0:
             return None
         right, down, forward = (float(part) for part in sight.turn(*self._sun))

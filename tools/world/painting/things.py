@@ -1,4 +1,4 @@
-"""What stands and drives on the road and beside it, and where it is in the picture."""
+"""Paints things on and along the road at their place in the picture."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Corners(NamedTuple):
         )
 
     def is_before(self, sight: Sight) -> bool:
-        """Tell whether it may be in the picture: not all of it is beside."""
+        """Tell whether any of it may be in the picture."""
         slack = 0.2 * (max(self.column) - min(self.column))
         return max(self.column) > -slack and min(self.column) < sight.lens.width + slack
 
