@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from cereal.transport.base import Subscriber
     from tools.lib.processes import Child
 
-# ----------------------------------------------------------------------------------------------
-
 
 @dataclass(slots=True)
 class Received:

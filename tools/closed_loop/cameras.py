@@ -121,6 +121,7 @@ class Cameras:
 
 
 # ----------------------------------------------------------------------------------------------
+
 # All services that the simulated car publishes.
 SERVICES: Final = (*SUBSCRIPTIONS, "wideRoadCameraState", "carParams", "livePose")
 Record = Callable[[bytes], None]

@@ -18,8 +18,6 @@ from tools.world.road import straights_and_arcs
 from tools.world.traffic import ScriptedLead
 from tools.world.world import World, random_world
 
-# ----------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class Scenario:

@@ -70,6 +70,7 @@ def _part(check: OutputCheck) -> tuple[object, ...]:
 
 
 # ----------------------------------------------------------------------------------------------
+
 MAX_NAME = 48
 # Kernels beyond this share of the time are listed together.
 MIN_SHARE = 0.002
@@ -102,9 +103,6 @@ def describe_tuning(tuned: Tuned) -> str:
         f"({100 * gain:.1f} % less); {count_text(rest, 'kernel')} of less than "
         f"{100 * MIN_SHARE:g} % not shown"
     )
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 def describe_precision(entries: Mapping[str, Mapping[str, Any]], *, in_full: bool) -> Iterator[str]:

@@ -103,6 +103,7 @@ def _totals(tables: Sequence[KernelTable]) -> Section:
 
 
 # ----------------------------------------------------------------------------------------------
+
 # A launch is some 300 bytes; no entry has more than some thousands.
 MAX_BYTES: Final = 64 << 20
 _ADVICE: Final = "make it with: modeld bench ARTIFACT --profile --json > FILE"

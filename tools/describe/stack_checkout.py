@@ -94,9 +94,6 @@ def _text(path: Path) -> str:
         raise FileKindError(f"{path}: expected a text file, found {reason}") from error
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 def _load(home: Path, places: list[Path]) -> SchemaLayout:
     staged: dict[str, str] = {}
     waiting = ["log.capnp"]
@@ -160,6 +157,7 @@ def _layout(home: Path, path: Path) -> SchemaLayout:
 
 
 # ----------------------------------------------------------------------------------------------
+
 _OPERATORS: Final = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

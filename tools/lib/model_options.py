@@ -53,9 +53,6 @@ def parse_bindings(texts: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 def add_constant(parser: argparse._ActionsContainer) -> None:
     """Declare the option."""
     parser.add_argument(
@@ -94,9 +91,6 @@ def with_constants(
     # A name that no dimension had is refused later, with those that there are.
     gone = open_names(model) - open_names(fixed)
     return fixed, {name: size for name, size in bound.items() if name not in gone}
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 class Changes(NamedTuple):
@@ -171,9 +165,6 @@ def options_here(device: str | None) -> CompileOptions:
         "target": target_for(AUTO, device),
         "tables": lambda _, context: table_for(context.spec.target, info.name, info.driver),
     }
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 def add_note(parser: argparse._ActionsContainer) -> None:

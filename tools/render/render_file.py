@@ -101,6 +101,7 @@ def _sums(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 
 
 # ----------------------------------------------------------------------------------------------
+
 _CABIN, _SEAT, _SHIRT = (58, 128, 128), (44, 130, 126), (76, 140, 118)
 _SKIN, _HAIR, _DARK = (142, 114, 148), (40, 124, 132), (30, 128, 128)
 _KNOT_S = 1.5
@@ -192,6 +193,7 @@ def _paint_ellipse(
 
 
 # ----------------------------------------------------------------------------------------------
+
 # By day, without noise: noise mostly busies the encoder.
 DRIVE_SCENERY: Scenery = replace(
     PLAIN,

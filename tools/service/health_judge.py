@@ -99,6 +99,7 @@ def stages_since(health: Health, earlier: Health | None) -> list[dict[str, Any]]
 
 
 # ----------------------------------------------------------------------------------------------
+
 logger = logging.getLogger(__name__)
 
 SERVICES = tuple(HEALTH_SERVICES.values())

@@ -118,9 +118,6 @@ def roles_of(model: str, runs: Collection[Run]) -> list[str]:
     return [run.role for run in runs if run.in_store and run.model == model]
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 def self_test_on(device: str | None) -> SelfTest:
     """Return a function that loads an artifact on a device and runs it.
 
@@ -142,6 +139,7 @@ def self_test_on(device: str | None) -> SelfTest:
 
 
 # ----------------------------------------------------------------------------------------------
+
 _DEVICE: Final = "deviceState"
 # What a daemon that has frames publishes 20 times a second.
 _OUTPUTS: Final = ("modelV2", "driverStateV2")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from runtime import TensorSpec
 
 # ----------------------------------------------------------------------------------------------
+
 # Of the cameras that most devices have: 1928x1208.
 CAMERAS: Final = find_cameras("mici", "ox03c10")
 LEVEL: Final = (0.0, 0.0, 0.0)

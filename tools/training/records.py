@@ -140,6 +140,7 @@ def _chart(summary: str, points: NDArray[np.float64]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------
+
 # Between two lines where there is no terminal.
 _LINE_S = 60.0
 
@@ -178,6 +179,7 @@ class TrainingProgress:
 
 
 # ----------------------------------------------------------------------------------------------
+
 # Steps whose losses are remembered.
 _MEMORY = 400
 # So many must be known before one can be far above them.

@@ -34,8 +34,6 @@ from tools.training.samples.replay import Sample, open_replay
 from tools.training.samples.situations import Situations
 from tools.training.vision_stage import VisionRun, VisionState
 
-# ----------------------------------------------------------------------------------------------
-
 
 def check_sizes() -> Written:
     """Return how large the models will be, without training.

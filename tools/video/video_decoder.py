@@ -212,6 +212,7 @@ def _reason(error: Exception) -> str:
 
 
 # ----------------------------------------------------------------------------------------------
+
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 # Chroma of what has no colour.

@@ -174,9 +174,6 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--rate-hz: expected 0.5 to {FULL_RATE_HZ:g}, found {args.rate_hz}")
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 def _make_directory(option: str, path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -272,9 +269,6 @@ def _line_of(simulation: Simulation) -> str:
         f"{simulation.time_s:5.1f} s  {body.s_m - simulation.trial.hand_over_m:4.0f} m driven  "
         f"{body.speed_mps:4.1f} m/s  {offset_m:+z.2f} m from the middle of the lane"
     )
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 def _result(plan: Plan, driven: Driven, segments: Sequence[Path]) -> dict[str, Any]:

@@ -168,9 +168,6 @@ def _check_no_views(args: argparse.Namespace, reason: str) -> None:
             )
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 def _run_single(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
     drive = open_drive(text, options)
     try:
@@ -270,9 +267,6 @@ def _print_single(args: argparse.Namespace, result: DriveResult, wall_s: float) 
             if getattr(args, option):
                 print(f"{option}: {getattr(args, option)}")
     return _report_problems([result.problem] if result.problem else [])
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

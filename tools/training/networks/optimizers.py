@@ -51,6 +51,7 @@ class Average:
 # bfloat16, which many processors do not do themselves.
 #
 #     gradient -> mean of gradients -> nearest matrix with all singular values 1 -> step
+
 MOMENTUM = 0.95
 # Jordan's: after five rounds singular values from 0.01 of the largest on are in about 0.7..1.2.
 _ROUNDS = 5

@@ -36,6 +36,7 @@ from tools.world.traffic import ScriptedLead, Traffic
 from tools.world.truth import truth_of
 
 # ----------------------------------------------------------------------------------------------
+
 # Shares of drives without it, and of brakings that end in a stop.
 _NONE_SHARE, _STOP_SHARE = 0.3, 0.6
 # How far ahead it begins: some are come upon, from beyond where leads are told of.

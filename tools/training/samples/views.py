@@ -75,6 +75,7 @@ def as_pair(older: Bytes, newer: Bytes) -> Bytes:
 
 
 # ----------------------------------------------------------------------------------------------
+
 # Share of worlds whose curves are those of a road for this share of their speed. In worlds as they
 # are, a driver at the limit brakes for a curve in a few moments of a hundred.
 SHARP_SHARE, _FOR_SPEED = 0.35, (0.5, 0.9)
