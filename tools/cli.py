@@ -147,11 +147,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one ``modeld`` command.
 
-    Args:
-        argv: arguments without the program name; ``sys.argv[1:]`` when None.
-
-    Returns:
-        The exit code, see ``EXIT_CODES``.
+    Returns its exit code, see ``EXIT_CODES``.
     """
     if argv is not None:
         return _run_command(argv)
@@ -201,7 +197,7 @@ def _run_command(argv: Sequence[str]) -> int:
 def _leave_closed_directory() -> None:
     """Go to the root from a directory that this user may not enter, as after `sudo -u`.
 
-    No file could be named relative to it, and Cap'n Proto, which looks at it, ends the process.
+    No relative file name would work, and Cap'n Proto, which reads it, ends the process.
     """
     try:
         os.close(os.open(os.getcwd(), os.O_PATH | os.O_DIRECTORY))  # noqa: PTH109 -- as Cap'n Proto
@@ -210,10 +206,9 @@ def _leave_closed_directory() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Give a process that was started with a standard stream closed an empty one in its place.
+    """Open an empty stream for each standard stream that was closed at the start.
 
-    Otherwise the next file opened takes the stream's number, and what a C library says on stderr
-    ends up in an artifact.
+    Otherwise the next file takes its number, and a C library's errors end up in an artifact.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:

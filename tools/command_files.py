@@ -105,13 +105,7 @@ MODEL_OR_REFERENCES: Final = replace(
 
 
 class More(NamedTuple):
-    """What no option names, by what it is called in messages.
-
-    Attributes:
-        files: that are written.
-        reads: files and directories that are read.
-        directories: that get files.
-    """
+    """Files and directories that no option names, by their name in messages."""
 
     files: Mapping[str, Path | None] = {}
     reads: Mapping[str, Path | None] = {}
@@ -175,11 +169,8 @@ def _run(args: argparse.Namespace) -> More:
 class Files:
     """The options of a command that name files, as they are typed; arguments by their attribute.
 
-    Attributes:
-        files: are written.
-        directories: get files.
-        reads: files and directories that are read, and what they have to be.
-        more: what no option names.
+    `files` are written, `directories` get files, `reads` have roles; `more` are those without an
+    option.
     """
 
     files: tuple[str, ...] = ()
@@ -296,11 +287,8 @@ def attribute(option: str) -> str:
 def check_files(args: argparse.Namespace, also: Mapping[str, Path] | None = None) -> None:
     """Refuse what a command was told to write where it would replace or mix with what it reads.
 
-    And what it was told to read that cannot be what it has to be; outputs come first.
-
-    Args:
-        args: of the command.
-        also: further files that it writes, by what they are called in messages.
+    The same holds for an unsuitable input; outputs come first. `also` are further files that it
+    writes, by their name in messages.
 
     Raises:
         UsageError: see `check_outputs`.

@@ -1,4 +1,4 @@
-"""From a count to milliseconds on an Adreno 630: by what factor, and how sure that is.
+"""Converts a count to milliseconds on an Adreno 630, with the factor's uncertainty.
 
 No device was at hand. Four times are published of comma.ai's own models on an Adreno 630; those
 models are not, so each is set against a model of ours with the same interface and about the same
@@ -21,14 +21,11 @@ _T: Final = 2.353
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A published time, and what was counted of the model of ours that stands in for it.
+    """A published time, and the counts of our model that stands in for it.
 
-    Attributes:
-        what: was measured.
-        ms: that was published.
-        analytic_ms: what `tools.describe.compilation` counts of the stand-in, in fp16.
-        slots_ms: floor of tinygrad's kernels for the stand-in, in fp16, as it made the published
-            ones; the same rules and the same compiler as `tools.adreno`.
+    `analytic_ms` is the count of `tools.describe.compilation` in fp16; `slots_ms` is the floor of
+    tinygrad's kernels, as it made the published ones, by the rules and the compiler of
+    `tools.adreno`.
     """
 
     what: str
@@ -73,11 +70,7 @@ class Factor:
 
 
 def factor_of(ratios: Sequence[float]) -> Factor:
-    """Return the factor of published times over what was counted.
-
-    Args:
-        ratios: four, one for each anchor.
-    """
+    """Return the factor of published times over counts, from four ratios, one an anchor."""
     logarithms = [math.log(ratio) for ratio in ratios]
     middle = mean(logarithms)
     width = _T * stdev(logarithms) * math.sqrt(1 + 1 / len(logarithms))

@@ -1,8 +1,8 @@
 """Builds many kernels at once: each by itself, on all cores, and each only once.
 
-A compiler that starts takes seconds, and one that crashes takes the others with it that share its
-process. So a few processes take kernels as they come, and one that ends is named with the kernel it
-had; the next one goes on. Code is kept beside the compiler, by the content of the source.
+A compiler takes seconds to start, and a crash also ends the other kernels of its process. So a few
+processes take kernels one by one; if one ends, its kernel is reported and the next one goes on.
+Code is kept next to the compiler, by the content of the source.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from tools.adreno.statistics import KernelCode, condensed, read_log
 from tools.adreno.toolchain import Toolchain, problem_in, request
 from tools.errors import ArtifactMismatchError, ToolchainError
 
-# --- The kernels of an artifact as sources of their own, each with no more than it needs ------
-#
-# A program holds up to sixteen kernels and what they share. A kernel's code does not depend on the
-# others of its program, so each is built by itself, and equal ones of several models once.
+# ----------------------------------------------------------------------------------------------
+# A kernel's code does not depend on the others of its program, so each is built by itself, and
+# equal ones of several models once.
 
 # What the compiler writes in front of kernels: a function, a definition, a sampler, a pragma.
 _PIECE: Final = re.compile(
@@ -43,13 +42,7 @@ _WORD: Final = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One kernel with all that it needs.
-
-    Attributes:
-        name: of the function.
-        text: OpenCL C; the only kernel in it is this one.
-        options: of OpenCL's compiler.
-    """
+    """One kernel with everything it needs: OpenCL C that holds no other kernel."""
 
     name: str
     text: str
@@ -141,11 +134,7 @@ def build(
 ) -> dict[Source, Built]:
     """Return what the compiler makes of each kernel.
 
-    Args:
-        toolchain: the compiler.
-        sources: kernels; equal ones are built once.
-        gpu: number of the Adreno.
-        progress: called after each kernel.
+    Equal kernels are built once; `progress` is called after each kernel.
 
     Raises:
         ToolchainError: the compiler does not start, or its folder cannot be written.
@@ -291,7 +280,7 @@ def _path(toolchain: Toolchain, source: Source, gpu: int) -> Path:
 
 
 def _read(path: Path, name: str) -> KernelCode | None:
-    """Return the code that was kept; None where it was not, or is damaged."""
+    """Return the kept code; None if there is none, or it is damaged."""
     try:
         kernels = read_log(zlib.decompress(path.read_bytes()).decode())
         os.utime(path)

@@ -1,4 +1,4 @@
-"""What a kernel costs on an Adreno: waves, time without stalls, and what is wrong with it.
+"""The cost of a kernel on an Adreno: waves, time without stalls, and problems.
 
 *Floor*: issue slots x work-items / (lanes x clock), as if no wave ever waited. A frame takes more,
 and `tools.adreno.adreno_time` has by how much.
@@ -20,12 +20,10 @@ Built = KernelCode | Failure
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What is known of a GPU (Mesa's table of devices; lanes and clock as published).
+    """The known properties of a GPU (Mesa's table of devices; lanes and clock as published).
 
     Attributes:
-        number: of the Adreno.
         lanes: multiply-adds of float32 that all processors issue in a clock; 0 if not known.
-        mhz: clock.
         file: vectors of registers for the work-items of a wave.
         cache_bytes: of the instruction cache of a processor.
     """
@@ -61,15 +59,11 @@ class KernelCost:
     """One kernel of an entry, with all of its launches.
 
     Attributes:
-        name: of the function.
         origin: its ONNX nodes.
-        launches: of one run.
         items: work-items of one launch.
-        instructions: of its code, repetitions included.
         registers: vectors of four.
         waves: that a processor holds.
         spills: instructions that save or load what did not fit into registers.
-        code_bytes: of its code.
         beyond_cache: whether the code is larger than the instruction cache.
         slots: that a work-item takes, in the mean, by class.
         hot: slots of the hot loop, each instruction once; None without loops.
@@ -111,14 +105,9 @@ class KernelCost:
 
 @dataclass(frozen=True, slots=True)
 class EntryCost:
-    """An entry of an artifact on a GPU.
+    """An entry of an artifact on a GPU; kernels are in the order of their first launch.
 
-    Attributes:
-        gpu: which one.
-        entry: name of the entry.
-        kernels: each once, in the order of their first launch.
-        failures: kernels that were not built.
-        launches: of one run, those of failures included.
+    `failures` are kernels that were not built; `launches` of one run include theirs.
     """
 
     gpu: Gpu
@@ -150,15 +139,7 @@ def entry_cost(
     built: Mapping[Source, Built],
     gpu: Gpu,
 ) -> EntryCost:
-    """Return what an entry costs.
-
-    Args:
-        manifest: of the artifact.
-        entry: name of the entry.
-        sources: of its kernels, by name.
-        built: what the compiler made of them.
-        gpu: for which.
-    """
+    """Return what an entry costs."""
     counts: dict[tuple[str, int], int] = {}
     records: dict[tuple[str, int], Mapping[str, Any]] = {}
     launched = [manifest["kernels"][i] for i in manifest["entries"][entry]["launches"]]

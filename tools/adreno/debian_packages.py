@@ -2,7 +2,7 @@
 
 apt resolves and downloads with directories of its own, so the machine's packages, lists and locks
 are not touched, and checks signatures and digests as ever. ``dpkg-deb`` unpacks; no script of a
-package runs. A folder is made beside its place and renamed: it is complete, or not there.
+package runs. A folder is made in a temporary place and renamed: it is complete, or absent.
 """
 
 from __future__ import annotations
@@ -31,11 +31,8 @@ from tools.errors import (
 from tools.lib.json_output import json_text
 
 # ----------------------------------------------------------------------------------------------
-# The apt sources of Debian that this machine has, to fetch packages of another suite from them.
-#
-# Only files are read: one-line lists and deb822 files, wherever the configuration of apt (also that
-# of ``APT_CONFIG``) has them. No mirror is named here, so a machine behind a mirror of its own uses
-# it. Called by ``tools.adreno.debian_packages``.
+# The configuration of apt (also that of ``APT_CONFIG``) names the mirrors, so a machine with its
+# own mirror uses it; one-line lists and deb822 files are read.
 
 # Names of Debian's suites. A derivative has others, and its mirrors have no suite of Debian.
 _SUITES: Final = frozenset(
@@ -48,12 +45,10 @@ _SUITES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AptSource:
-    """Where packages come from.
+    """A source of packages.
 
-    Attributes:
-        uri: of the mirror.
-        signed_by: value of the field of that name, as it stands in the file; "" for apt's own keys.
-        is_trusted: whether the machine's owner does without a signature.
+    `signed_by` is the field's value as in the file, "" for apt's own keys; `is_trusted`: no
+    signature is needed.
     """
 
     uri: str
@@ -178,12 +173,8 @@ def fetch_root(
     A folder that was made for the same packages, suite and architecture is used again without a
     look at the network. Nothing else may be in `directory`: it is replaced.
 
-    Args:
-        packages: each "name" or "name=version"; all else takes the newest version of the suite.
-        architecture: as Debian names it, such as "arm64".
-        suite: such as "trixie".
-        directory: where the folder goes.
-        progress: called while packages are unpacked.
+    Packages are "name" or "name=version"; all others take the newest version of the suite, such as
+    "trixie". `progress` is called while packages are unpacked.
 
     Raises:
         PackagesError: this machine has no apt, or no source of Debian.
@@ -316,7 +307,7 @@ def _unpack(archives: Sequence[Path], work: Path, progress: Progress) -> Path:
     """Unpack packages into a folder of `work` and delete them; return the folder."""
     root = work / "root"
     (root / "usr").mkdir(parents=True)
-    # These are links in a Debian of today, and programs look for their loader in /lib.
+    # These are links in current Debian, and programs look for their loader in /lib.
     for name in ("bin", "lib", "sbin"):
         (root / "usr" / name).mkdir()
         (root / name).symlink_to(f"usr/{name}")
@@ -343,9 +334,9 @@ def _unpack(archives: Sequence[Path], work: Path, progress: Progress) -> Path:
 
 @contextmanager
 def _place_beside(directory: Path) -> Iterator[Path]:
-    """Yield an empty folder beside another one, which is gone afterwards.
+    """Yield an empty folder next to another one and delete it afterwards.
 
-    One process at a time has it, so what an earlier one left when it was killed is deleted first.
+    One process at a time has it, so leftovers of a killed one are deleted first.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     mark = f".{directory.name}-unpacking-"

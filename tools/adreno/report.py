@@ -1,4 +1,4 @@
-"""What an artifact costs on an Adreno, for `modeld inspect` and `modeld compile`.
+"""The cost of an artifact on an Adreno, for `modeld inspect` and `modeld compile`.
 
 cost = cost_of(manifest, "run", find_toolchain(), 630, progress)
 print(cost.floor_ms, plain(cost)["kernels"][0])
@@ -36,12 +36,7 @@ def cost_of(
 ) -> EntryCost:
     """Compile the kernels of an entry and return what they cost.
 
-    Args:
-        manifest: of the artifact.
-        entry: its name; None for the first one.
-        toolchain: the compiler.
-        gpu: number of the Adreno.
-        progress: called after each kernel that is built.
+    Without an entry it is the first one; `progress` is called after each kernel that is built.
 
     Raises:
         ArtifactMismatchError: the artifact is for a CPU.

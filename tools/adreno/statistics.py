@@ -1,4 +1,4 @@
-"""Reads what Mesa's compiler for Adreno prints: the code of each kernel, and its statistics.
+"""Reads the output of Mesa's compiler for Adreno: the code of each kernel, and its statistics.
 
     for kernel in read_log(text):
         print(kernel.name, kernel.instructions, kernel.slots.mac, kernel.hot_loop)
@@ -48,9 +48,6 @@ class Slots:
         mac: multiply-adds of floats.
         alu: other arithmetic of floats, comparisons included.
         integer: all arithmetic of integers, also of addresses and conditions.
-        conversion: between types of numbers.
-        move: copies between registers, and constants.
-        special: roots, reciprocals, exponentials, sines.
         texture: reads of images.
         load, store: of buffers, of images that are written, and of spilled registers.
         local: accesses of local memory.
@@ -88,12 +85,8 @@ SLOT_NAMES: Final = tuple(field.name for field in fields(Slots))
 class Instruction:
     """One instruction.
 
-    Attributes:
-        op: its name, as `mad.f32`.
-        operands: as they are printed, without the label of a branch.
-        repeats: how often it is issued.
-        nops: slots that it waits for before.
-        target: position that it branches to; None for all others.
+    `operands` are as printed, without the label of a branch. It is issued `repeats` times after
+    waiting for `nops` slots, and branches to `target`, if at all.
     """
 
     op: str
@@ -110,10 +103,9 @@ class Instruction:
 
 @dataclass(frozen=True)
 class KernelCode:
-    """What the compiler made of one kernel.
+    """The compiled code of one kernel.
 
     Attributes:
-        name: of the function.
         code: its instructions without the preamble and without what is behind `end`.
         instructions, nops: as the compiler counts them, repetitions included; nops are among them.
         full, half: registers of four components, of 32 and of 16 bits.
@@ -220,12 +212,7 @@ def condensed(text: str) -> str:
 
 
 def read_code(name: str, lines: Sequence[str]) -> KernelCode:
-    """Return one kernel from the lines of its code and of its statistics.
-
-    Args:
-        name: of the kernel.
-        lines: as the compiler prints them.
-    """
+    """Return one kernel from the lines of its code and of its statistics."""
     counts: dict[str, int] = {}
     constants: list[tuple[str, int]] = []
     inputs: list[tuple[str, str]] = []

@@ -1,8 +1,8 @@
 """The compiler: Debian's Mesa for arm64, qemu that runs it, and a program that hands kernels to it.
 
 All of it lies in one folder of the cache directory, where `make adreno-tools` puts it without root.
-The version of Mesa is pinned, as golden figures are its figures; everything else is what the suite
-of Debian has today.
+The version of Mesa is pinned, because the golden figures depend on it; everything else is the
+suite's current version.
 """
 
 from __future__ import annotations
@@ -40,13 +40,7 @@ _LIBRARIES: Final = "usr/lib/aarch64-linux-gnu"
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A compiler that is ready.
-
-    Attributes:
-        root: folder with arm64 packages.
-        qemu: runs programs for arm64.
-        program: builds OpenCL C files, see build_programs.c.
-    """
+    """A compiler that is ready: arm64 packages, qemu, and the program of build_programs.c."""
 
     root: Path
     qemu: Path
@@ -54,7 +48,7 @@ class Toolchain:
 
     @property
     def identity(self) -> str:
-        """What the code of a kernel depends on beside its source."""
+        """The dependencies of a kernel's code besides its source."""
         return f"mesa {MESA}, {self.program.name}"
 
     @property
@@ -79,11 +73,6 @@ class Toolchain:
 
     def compile(self, source: str, *, options: str = "", gpu: int = GPUS[0]) -> str:
         """Return the log of building one program.
-
-        Args:
-            source: OpenCL C.
-            options: of OpenCL's compiler.
-            gpu: number of the Adreno.
 
         Raises:
             ToolchainError: the compiler does not start, crashes, or refuses the source.
@@ -131,9 +120,6 @@ def toolchain_dir() -> Path:
 def find_toolchain(directory: Path | None = None) -> Toolchain:
     """Return the compiler that was fetched before.
 
-    Args:
-        directory: where it is (`toolchain_dir`).
-
     Raises:
         ToolchainMissingError: it is not there, or is another version's.
     """
@@ -153,9 +139,7 @@ def find_toolchain(directory: Path | None = None) -> Toolchain:
 def fetch_toolchain(progress: Progress, directory: Path | None = None) -> Toolchain:
     """Return the compiler, fetched or updated where it is not there.
 
-    Args:
-        progress: called while packages are unpacked.
-        directory: where it goes (`toolchain_dir`).
+    `progress` is called while packages are unpacked.
 
     Raises:
         PackagesError: packages cannot be fetched here.

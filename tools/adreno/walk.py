@@ -1,9 +1,8 @@
-"""Counts how often each instruction of a kernel is issued, by following the way of its work-items.
+"""Counts how often each instruction of a kernel is issued, by following its work-items.
 
-Of each instruction that a branch depends on, the value is computed, from the number of the
-work-item up, so trip counts and tests against the borders of an image are exact. What comes out of
-memory is not known: a test of it is taken to lead straight on, and a loop that ends by one counts
-once.
+The values that branches depend on are computed from the number of the work-item up, so trip counts
+and tests against the borders of an image are exact. Values from memory are not known: a test of one
+is assumed to lead straight on, and a loop that ends by one counts once.
 
     counts = executed(code, items=4096, group=64)
     slots = slots_of_counts(code, counts)
@@ -93,10 +92,8 @@ _OPERATIONS: Final[Mapping[str, Callable[..., int]]] = {
 class Step:
     """An instruction that a branch depends on.
 
-    Attributes:
-        operation: what it computes; None where that is not known.
-        target: register that it writes, as a number.
-        sources: registers, or constants as (value,), each with "neg" or "abs" where it has one.
+    `operation` is None if unknown, `target` the number of the register that it writes. `sources`
+    are registers, or constants as (value,), each with "neg" or "abs" where it has one.
     """
 
     operation: Callable[..., int] | None
@@ -106,12 +103,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Instructions that are issued one after the other.
-
-    Attributes:
-        first, last: their positions.
-        steps: those that a branch depends on.
-    """
+    """Instructions issued one after the other, with the steps that a branch depends on."""
 
     first: int
     last: int
@@ -120,12 +112,7 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """How often instructions of a kernel are issued for a wave, in the mean.
-
-    Attributes:
-        counts: of each instruction.
-        is_exact: whether no test of what comes out of memory decides it.
-    """
+    """How often instructions are issued for a wave, in the mean; exact if memory decides none."""
 
     counts: tuple[float, ...]
     is_exact: bool
@@ -134,10 +121,7 @@ class Executed:
 def executed(kernel: KernelCode, items: int, group: int) -> Executed:
     """Return how often each instruction of a kernel is issued for a wave.
 
-    Args:
-        kernel: its code.
-        items: work-items of the launch.
-        group: of each work-group.
+    The launch has `items` work-items in groups of `group`.
     """
     groups = max(1, items // max(1, group))
     chosen = sorted({(2 * k + 1) * groups // (2 * GROUPS) for k in range(GROUPS)})
@@ -150,9 +134,7 @@ def executed(kernel: KernelCode, items: int, group: int) -> Executed:
 def executed_waves(kernel: KernelCode, waves: Sequence[Sequence[tuple[Ids, Ids]]]) -> Executed:
     """Return how often each instruction of a kernel is issued for a wave, in the mean of some.
 
-    Args:
-        kernel: its code.
-        waves: of each the work-items that are followed: numbers of the work-group and in it.
+    `waves` has the followed work-items of each: numbers of the work-group and in it.
     """
     walker = _Walker(kernel)
     total = [0.0] * len(kernel.code)
@@ -255,13 +237,7 @@ class _Walker:
 
 
 def _take(step: Step, values: dict[int | None, int], *, overlap: bool) -> None:
-    """Compute one instruction; what is not known makes its result so.
-
-    Args:
-        step: the instruction.
-        values: of registers, as far as they are known.
-        overlap: whether halves are parts of whole registers.
-    """
+    """Compute one instruction; an unknown operand makes its result unknown."""
     arguments = []
     for register, constant, sign in step.sources:
         value = constant if register is None else values.get(register)

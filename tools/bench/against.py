@@ -53,15 +53,11 @@ MAX_INLINE_BYTES = 2**31 - 2**20
 
 @dataclass(frozen=True, slots=True)
 class PeerResult:
-    """One peer against us.
+    """One peer against us; `options` are those of the variant that counts.
 
-    Attributes:
-        comparison: times and ratios.
-        version: of the peer; empty for a program of ours.
-        options: the variant that counts.
-        others: median of each other variant in ms, by its options.
-        max_rel_err: largest |ours - theirs| / max |theirs| over all outputs of the same inputs;
-            None for a driving program, which has other inputs than its models.
+    `version` is empty for a program of ours. `others` are medians of other variants in ms.
+    `max_rel_err` is the largest |ours - theirs| / max |theirs| over all outputs of the same inputs;
+    None for a driving program, which has other inputs than its models.
     """
 
     comparison: Comparison
@@ -137,9 +133,7 @@ def limit_threads(threads: int, device: str | None) -> None:
 def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
     """Compile the model, open it in every peer, and run all of them in alternating blocks.
 
-    Args:
-        args: of the command: path, bind, constant, threads, blocks, seed, device.
-        names: of peers, installed, or ``file:`` and a path.
+    Peers are installed, or ``file:`` and a path.
     """
     from runtime import load_program
 
@@ -236,11 +230,7 @@ def _inputs(
 
 
 def _variant_of(program: Program, path: Path, inputs: Mapping[str, NDArray[Any]]) -> Variant:
-    """Return another program of ours on the same inputs, in its own types.
-
-    Raises:
-        UsageError: it has other inputs.
-    """
+    """Return another program of ours on the same inputs, in its own types, or raise UsageError."""
     import numpy as np
 
     from tools.timing.peers import Variant

@@ -19,10 +19,10 @@ import runtime
 from runtime.format.artifact import read_artifact
 from runtime.origin import short_origin
 from runtime.own_process import own_command
-from runtime.quantities import count_text, flops_text
+from runtime.quantities import count_text, flops_text, size_text
 from tools.errors import ToolError
 from tools.lib.json_output import print_json
-from tools.lib.table import format_size, format_table
+from tools.lib.table import format_table
 from tools.report.history import note_run
 from tools.timing.program_inputs import inputs_for
 from tools.timing.run_times import PERCENTILES, measure
@@ -101,10 +101,7 @@ def _write_trace(
 def measure_load(artifact: Path, device: str | None, *, cold: bool) -> float:
     """Load an artifact in a fresh process; return the milliseconds from file to first frame.
 
-    Args:
-        artifact: the file.
-        device: as for `load_program`.
-        cold: with empty caches, ours and the drivers', that are deleted afterwards.
+    `cold` has empty caches, ours and the drivers', that are deleted afterwards.
 
     Raises:
         ToolError: the process failed; holds its last line.
@@ -164,8 +161,8 @@ def _print_tables(result: Mapping[str, Any], times: Sequence[KernelTime], shown:
         f"after {result['warm_up_runs']} to warm up"
     )
     memory_text = (
-        f"{format_size(result['bytes_moved'])} moved, "
-        f"{format_size(result['arena_peak_bytes'])} arena, {result['rss_mib']:.0f} MiB resident"
+        f"{size_text(result['bytes_moved'])} moved, "
+        f"{size_text(result['arena_peak_bytes'])} arena, {result['rss_mib']:.0f} MiB resident"
     )
     facts = {
         "run ms": spread,

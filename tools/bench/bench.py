@@ -60,13 +60,7 @@ NONE = Files(0, 0, "no file")
 
 
 class Mode(NamedTuple):
-    """What one measurement takes.
-
-    Attributes:
-        module: that does it; imported only then, because each needs something else.
-        files: that it is of.
-        takes: its options beside --json, -v and -q, by attribute.
-    """
+    """One measurement: its module, imported late, its files, and its options by attribute."""
 
     module: str
     files: Files
@@ -97,7 +91,7 @@ MODES = {
     "host": Mode("tools.bench.host", NONE, "model camera device iters"),
     "start": Mode("tools.bench.start", NONE, "model camera device"),
 }
-# What options are that are not given, in modes that take them; all others are None, False or [].
+# The values of absent options, in modes that accept them; all others are None, False or [].
 DEFAULTS = {"warmup": WARM_UP_RUNS, "seed": 0, "threads": 2, "blocks": 8}
 ALONE = "bench FILE"  # the name of the measurement without any option
 ITERATIONS = 100  # in modes that count runs only
@@ -249,9 +243,7 @@ def run(args: argparse.Namespace) -> int:
 def check_options(args: argparse.Namespace, name: str) -> None:
     """Refuse options and files that a measurement does not take.
 
-    Args:
-        args: as they were parsed, before `DEFAULTS`.
-        name: of the mode.
+    `args` are those before `DEFAULTS`.
 
     Raises:
         UsageError: names the option and the mode.
@@ -274,16 +266,12 @@ def check_options(args: argparse.Namespace, name: str) -> None:
 
 def _is_given(args: argparse.Namespace, option: str) -> bool:
     value = getattr(args, option)
-    # A number of 0 was asked for, too.
+    # A number of 0 is an option that was given, too.
     return not any(value is one for one in (None, False)) and value != []
 
 
 def _compile(args: argparse.Namespace, stack: ExitStack) -> None:
-    """Put a compiled artifact in the place of ONNX files.
-
-    Raises:
-        UsageError: several files that are not ONNX, or an artifact with sizes to bind.
-    """
+    """Replace ONNX files by a compiled artifact; other combinations are a UsageError."""
     onnx = [is_onnx(path) for path in args.path]
     if (any(onnx) and not all(onnx)) or (len(onnx) > 1 and not any(onnx)):
         raise UsageError(

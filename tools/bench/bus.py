@@ -33,8 +33,7 @@ from cereal.cameras import open_cameras
 from cereal.msgq import wake
 from modeld.service.process_figures import FigureReader
 from tools.bench.idle_daemon import idle_cpu_percent
-from tools.bench.publisher import MESSAGE_BYTES, PACE_NS, STACK, STAMP, STEADY_NS, STREAM
-from tools.bench.publisher import open_bus as open_bench_bus
+from tools.bench.publisher import MESSAGE_BYTES, PACE_NS, STACK, STAMP, STEADY_NS, STREAM, open_bus
 from tools.errors import ToolError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child, ProcessError
@@ -85,12 +84,7 @@ def measure(
 ) -> dict[str, Any]:
     """Start the sending process and take everything in; return the object of ``--json``.
 
-    Args:
-        seconds: of the steady stream; None: `SECONDS`.
-        model: driving artifact of a daemon that waits; None: none does.
-        paced: messages for the latency.
-        bursts: of messages, for the rate.
-        frames: frames for each handover.
+    `model` is the driving artifact of a daemon that waits; without one none does.
 
     Raises:
         ProcessError: the sender ended or was not heard. ToolError: nothing arrived.
@@ -126,7 +120,7 @@ def _sender(bus: str) -> Child:
 
 
 def _measure_transport(bus: str, paced: int, bursts: int, steady: int) -> dict[str, Any]:
-    transport, figures = open_bench_bus(bus), FigureReader()
+    transport, figures = open_bus(bus), FigureReader()
     try:
         with _sender(bus) as sender:
             large, small = (transport.subscriber(name) for name in SERVICES)
@@ -209,7 +203,7 @@ def _line(sender: Child) -> str:
 
 
 def _told(sender: Child, command: str) -> dict[str, Any]:
-    """Give a command; return what the sender says when it is done."""
+    """Give a command; return the sender's answer."""
     sender.write_line(command)
     while (line := sender.read_line(timeout_s=1.0)) is None:
         sender.check_running()
@@ -224,14 +218,7 @@ def _figures(line: str) -> dict[str, Any]:
 def _collect(
     sender: Child, command: str, take: Callable[[], tuple[int, int] | None], count: int
 ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-    """Give a command; call `take` until it has given `count` pairs, or nothing comes any more.
-
-    Returns:
-        int64 (n, 2): when sent, when received, ns; and what the sender says when it is done.
-
-    Raises:
-        ToolError: fewer than two arrived.
-    """
+    """Give a command; call `take` for `count` pairs (ns sent, ns received), or until none come."""
     sender.write_line(command)
     pairs: list[tuple[int, int]] = []
     end: float | None = None

@@ -27,12 +27,7 @@ SPEED_MPS = 25.0
 
 
 class LaterCamera:
-    """A camera that exposes half a period after the others, as a thread.
-
-    Args:
-        ring: of its frames.
-        later_ns: from the others' frame to its own.
-    """
+    """A camera that exposes half a period (`later_ns`) after the others, as a thread."""
 
     def __init__(self, ring: FrameRingWriter, later_ns: int) -> None:
         self._ring = ring
@@ -60,14 +55,7 @@ class LaterCamera:
 
 
 class PacedCamera:
-    """Two cameras, or three, whose rings hold random pictures.
-
-    Args:
-        server: name of the frame rings.
-        transport: the bus.
-        size: (width, height) of all cameras.
-        driver_later_ns: from a frame to that of the driver camera; None for no such camera.
-    """
+    """Two cameras, or three with `driver_later_ns`, whose rings hold random pictures."""
 
     def __init__(
         self,

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from cereal.transport.base import Subscriber
     from tools.lib.processes import Child
 
-# --- A daemon process that is measured from outside: its messages and what it holds -----------
-
 
 @dataclass(slots=True)
 class Received:
@@ -123,16 +121,7 @@ FOCAL_PER_WIDTH = {"road": 1.37, "wide": 0.29}  # any plausible camera: 2648 and
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What is run.
-
-    Attributes:
-        model: driving artifact.
-        size: (width, height) of the cameras; the artifact takes their frames.
-        seconds: of the part that counts.
-        device: as for ``modeld run``.
-        monitoring: driver monitoring artifact; None for driving alone.
-        realtime: with the options of `REALTIME`.
-    """
+    """The measurement of `seconds`; `size` is (width, height) of all cameras."""
 
     model: Path
     size: tuple[int, int]

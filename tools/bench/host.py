@@ -53,11 +53,7 @@ PARTS = ("min", "p50", "p99")
 
 
 class AnswersAtOnce(WrappedProgram):
-    """A driving program in whose place its outputs of one run are given.
-
-    Args:
-        program: loaded; runs once, on random inputs.
-    """
+    """A stand-in for a driving program: answers with the outputs of one run on random inputs."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -100,11 +96,7 @@ def measure(
 ) -> dict[str, Any]:
     """Run camera and loop for some frames; return the object of ``--json``.
 
-    Args:
-        model: driving artifact.
-        size: (width, height) of the cameras.
-        frames: that count.
-        device: as for ``modeld run``.
+    `size` is (width, height) of the cameras; `frames` count.
 
     Raises:
         ProcessError: the camera process ended. ToolError: it sends nothing.

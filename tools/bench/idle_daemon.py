@@ -25,16 +25,9 @@ SETTLE_S = 2.0
 
 
 def idle_cpu_percent(model: Path, bus: str, prefix: str, seconds: float) -> float:
-    """Return the time of all threads of a daemon whose cameras are there and send nothing.
+    """Return the CPU time of a daemon whose cameras are there but silent, in percent of one core.
 
-    Args:
-        model: driving artifact.
-        bus: address of everything; with rings of messages the cameras are of VisionIPC.
-        prefix: of these rings; "" for another bus.
-        seconds: how long it is watched.
-
-    Returns:
-        Percent of one core.
+    With rings of messages the cameras are VisionIPC's; `prefix` is that of the rings, or "".
 
     Raises:
         ProcessError: it ended, or is not heard.

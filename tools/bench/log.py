@@ -21,8 +21,8 @@ from cereal.errors import LogError
 from cereal.log_reader import log_content, read_log, read_log_bytes
 from cereal.log_writer import LogWriter
 from cereal.schema import new_event
+from runtime.quantities import size_text
 from tools.lib.json_output import print_json
-from tools.lib.table import format_size
 
 if TYPE_CHECKING:
     import argparse
@@ -184,8 +184,8 @@ def _fill_model(model: Any, rng: np.random.Generator) -> None:
 
 def _print_result(result: Mapping[str, Any]) -> None:
     print(
-        f"{result['events']} events, {format_size(result['content_bytes'])} in a file of "
-        f"{format_size(result['file_bytes'])}\n"
+        f"{result['events']} events, {size_text(result['content_bytes'])} in a file of "
+        f"{size_text(result['file_bytes'])}\n"
         f"read      {result['read_mb_per_s']:.0f} MB/s of content, a reader for each event\n"
         f"split     {result['split_mb_per_s']:.0f} MB/s, the bytes of each event\n"
         f"unpack    {result['unpack_mb_per_s']:.0f} MB/s, decompressing alone"

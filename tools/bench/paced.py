@@ -114,15 +114,8 @@ def _ask(program: Program, resources: ExitStack) -> tuple[Effect, ...]:
 def measure(program: Program, inputs: Mapping[str, NDArray[Any]], entry: str, runs: int) -> Times:
     """Time paced runs.
 
-    Args:
-        program: with the entry.
-        inputs: of the entry.
-        entry: its name.
-        runs: how many after each pause.
-
-    Returns:
-        For each pause in ms, as text: `p50_ms`, `p99_ms` of a run, `p99_over_p50`; where the
-        threads of the driver are known, also `slow_cores` and `steady_p99_over_p50`.
+    The result has, for each pause in ms, as text: `p50_ms`, `p99_ms` of a run, `p99_over_p50`; if
+    the threads of the driver are known, also `slow_cores` and `steady_p99_over_p50`.
     """
     runs_ms: dict[int, list[tuple[float, float]]] = {pause: [] for pause in PAUSES_MS}
     for _ in range(BLOCK):  # the worker threads are placed by then

@@ -57,13 +57,9 @@ def open_bus(address: str) -> Transport:
 
 
 class Sender:
-    """One service, one frame ring and one VisionIPC server.
+    """One service of large and one of small messages, a frame ring and a VisionIPC server.
 
-    Args:
-        transport: the bus.
-        services: names of the service of large messages, and of that of small ones.
-        server: name of the frame ring, and of the VisionIPC server.
-        prefix: of the rings of messages.
+    `server` names both frame ring and VisionIPC server, `prefix` the rings of messages.
     """
 
     def __init__(self, transport: Transport, services: list[str], server: str, prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""``modeld bench --roofline``: every kernel beside the ceilings of the device, in the same run.
+"""``modeld bench --roofline``: every kernel with the ceilings of the device, in the same run.
 
 The ceilings (multiply-adds, reading each memory level, numpy's sgemm) are measured before, between
 and after the profiles, and the best of each counts: what limits a kernel is what the machine could
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def as_json(ceilings: Ceilings, rows: Sequence[RooflineRow]) -> dict[str, Any]:
-    """Return what ``--json`` says of the launches."""
+    """Return the launches for ``--json``."""
     kernels = make_kernels(rows, ceilings)
     return {
         "ceilings": {

@@ -63,12 +63,7 @@ def measure(
 ) -> dict[str, Any]:
     """Load the artifact twice and run both in turns; return the object of ``--json``.
 
-    Args:
-        path: of the artifact.
-        device: as for `load_program`.
-        entry: None for the first.
-        blocks: how many of each are kept.
-        seed: of the random inputs.
+    `blocks` of each are kept.
 
     Raises:
         UsageError: the device records nothing, or the entry is one launch.

@@ -1,7 +1,7 @@
 """Runs a part of a checkup in a process of its own, within a limit, whatever the part does.
 
-A process that a driver holds in the kernel cannot be ended by any signal. It is left behind then:
-nothing here waits for it, and its output goes to files.
+A process that a driver holds in the kernel cannot be ended by any signal. It is abandoned: nothing
+here waits for it, and its output goes to files.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ def run_apart(
 ) -> Section:
     """Return what a part found, or that it was cut, crashed or failed.
 
-    Args:
-        name: of the part.
-        request: see `tools.checkup.parts.run_part`.
-        limit_s: seconds.
-        module: the program.
+    `request` is that of `tools.checkup.parts.run_part`.
     """
     with tempfile.TemporaryDirectory(prefix="modeld-doctor-", ignore_cleanup_errors=True) as place:
         asked, result, log = (Path(place) / n for n in ("request.json", "result.json", "log.txt"))

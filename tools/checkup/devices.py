@@ -10,12 +10,7 @@ from tools.service.opencl_drivers import DRIVERS, VENDORS, declared, nodes_of, u
 
 
 def devices(device: str | None, root: Path = Path("/")) -> Section:
-    """Return what devices there are, which one is taken, and for which row it is compiled.
-
-    Args:
-        device: as for `modeld devices`; None for the one that is taken without an option.
-        root: of the file system.
-    """
+    """Return the devices, the selected one, and the target row that it is compiled for."""
     from runtime.errors import NoDeviceError
     from runtime.opencl.device import choose_device, list_devices
     from scheduler.device.targets import spec_of_device

@@ -25,10 +25,7 @@ class Verdict(StrEnum):
 class Finding:
     """One sentence.
 
-    Attributes:
-        text: what was found.
-        verdict: how good that is.
-        advice: what to do next; "" where there is nothing to do.
+    `advice` is what to do next; "" if there is nothing to do.
     """
 
     text: str
@@ -40,12 +37,7 @@ class Finding:
 class Section:
     """What one part of a checkup found.
 
-    Attributes:
-        name: of the part.
-        findings: in the order in which they are shown.
-        facts: names and values of what was read.
-        table: a header and rows; () without one.
-        seconds: that the part took.
+    `facts` are names and values of what was read; `table` is a header and rows, () without one.
     """
 
     name: str

@@ -183,7 +183,7 @@ def clocks(root: Path = Path("/")) -> Section:
 
 
 def judge_heat(section: Section, sensors: Sensors) -> None:
-    """Add what temperatures say."""
+    """Add the verdict on temperatures."""
     if not sensors.celsius:
         return
     name, hottest = max(sensors.celsius.items(), key=lambda item: item[1])

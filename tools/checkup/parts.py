@@ -2,8 +2,7 @@
 
     python -m tools.checkup.parts REQUEST.json RESULT.json
 
-A part may open drivers, which may crash or hang; whoever starts the process ends it then
-(`tools.checkup.apart`).
+A part may open drivers, which may crash or hang; `tools.checkup.apart` starts and ends the process.
 """
 
 from __future__ import annotations
@@ -37,12 +36,7 @@ ON_DEVICE: Final = ("artifact", "self-test", "kernels")
 
 
 def run_part(name: str, request: Mapping[str, Any]) -> Section:
-    """Run a part.
-
-    Args:
-        name: of `LIMITS`.
-        request: options of the command, as plain data.
-    """
+    """Run a part of `LIMITS`; `request` has the options of the command, as plain data."""
     from tools.checkup import devices, machine, program
 
     device, path = request["device"], request["path"]

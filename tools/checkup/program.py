@@ -27,13 +27,9 @@ SLOW_CLOCK: Final = 0.6
 
 
 def artifact(given: Path | None, store: Path, device: str | None, place: Path) -> Section:
-    """Return which artifact the next parts run: the given one, the store's, or a small example.
+    """Return the artifact of the next parts: the given one, the store's, or a small example.
 
-    Args:
-        given: of the command line.
-        store: of installed models.
-        device: as for `load_program`.
-        place: a directory for the example.
+    `place` is a directory for the example.
     """
     from modeld.errors import ModeldError
     from modeld.store.model_store import candidates
@@ -109,7 +105,7 @@ def self_test(path: Path, device: str | None) -> Section:
 
 
 def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
-    """Return the slowest kernels beside what the device could do, and the time of a frame."""
+    """Return the slowest kernels with the device's limits, and the time of a frame."""
     import runtime
     from tools.timing.ceilings import CeilingProbe, describe
     from tools.timing.program_inputs import make_inputs

@@ -49,13 +49,11 @@ def report_plain(sections: Sequence[Section]) -> dict[str, Any]:
     return {"summary": summary(sections), "sections": [s.plain() for s in sections]}
 
 
-# --- Takes out of a report what is private: names, paths of homes, addresses, serial numbers --
+# ----------------------------------------------------------------------------------------------
+# A report is attached to public issues. Parts leave private data out; this scrubs error messages of
+# drivers and libraries, and values of environment variables, whose paths become their names.
 #
 #     /home/ann/models on ann-laptop, tcp://10.0.0.5     ->     ~/models on <host>, tcp://<address>
-#
-# A report is attached to issues that everybody reads. Whoever writes a part leaves such things out;
-# this is for what error messages of drivers and libraries bring along. Values of environment
-# variables are private, too: a path that one holds is shown as the variable's name.
 
 # Shorter values are words such as "1" or "dark", which mean nothing private.
 MIN_VALUE: Final = 6
@@ -77,14 +75,7 @@ _RULES: Final = (
 
 
 class Scrubber:
-    """Scrubs texts.
-
-    Args:
-        user: name of the user.
-        home: path of the user's home.
-        host: name of the machine.
-        environment: of the process.
-    """
+    """Removes private data from texts: names, paths of homes, addresses, serial numbers."""
 
     def __init__(self, user: str, home: str, host: str, environment: Mapping[str, str]) -> None:
         self._exact = dict(_replacements(home, environment))

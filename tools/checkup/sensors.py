@@ -6,7 +6,7 @@
     /sys/devices/system/cpu/*      cpufreq, kHz
     nvidia-smi                     NVIDIA's, which has none of these
 
-All of them are optional, and a file that cannot be read is a sensor that is not there.
+All of them are optional; an unreadable file is an absent sensor.
 """
 
 from __future__ import annotations
@@ -59,12 +59,7 @@ class Sensors:
 
 
 def read_sensors(root: Path = Path("/"), *, smi: bool = True) -> Sensors:
-    """Return what can be read now.
-
-    Args:
-        root: of the file system.
-        smi: whether NVIDIA's command may be asked, which takes some tenths of a second.
-    """
+    """Return the current readings; asking NVIDIA's command takes some tenths of a second."""
     found = Sensors()
     kgsl = root / KGSL
     gpu_hz = _number(kgsl / "gpuclk") or _number(kgsl / "devfreq/cur_freq")

@@ -26,12 +26,7 @@ _DAEMON: Final = ("modeld", "modeld.process", "dmonitoringmodeld")
 
 
 def bus(options: argparse.Namespace, proc: Path = Path("/proc")) -> Section:
-    """Return how the daemons are that are heard on the bus; nothing is published.
-
-    Args:
-        options: of the bus, see `add_bus_arguments`.
-        proc: where processes are listed.
-    """
+    """Return the state of the daemons heard on the bus; nothing is published."""
     section = Section("bus")
     running = sum(1 for _ in daemon_processes(proc))
     section.facts["daemon_processes"] = running
@@ -79,11 +74,9 @@ def daemon_processes(proc: Path) -> Iterator[int]:
 
 
 def cameras(rings: Path = RINGS, sockets: Path = SOCKETS) -> Section:
-    """Return the camera processes that offer frames; none of them is asked for any.
+    """Return the camera processes that offer frames, without asking for any.
 
-    Args:
-        rings: where rings of frames lie.
-        sockets: where VisionIPC has its sockets.
+    `rings` has rings of frames, `sockets` those of VisionIPC.
     """
     section = Section("cameras")
     found = sorted(_frame_rings(rings))

@@ -1,1 +1,1 @@
-"""The closed loop: a simulated car follows what the daemon says, measured in metres."""
+"""The closed loop: a simulated car follows the daemon's commands, measured in metres."""

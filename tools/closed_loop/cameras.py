@@ -60,11 +60,8 @@ def formats(cameras: DeviceCameras) -> dict[str, FrameFormat]:
 class Cameras:
     """The two cameras of one drive.
 
-    Args:
-        trial: the drive.
-        cameras: which there are.
-        disturb: a fault between simulation and daemon; None: none.
-        are_swapped: each camera's lens sits before the other one's sensor.
+    `disturb` is a fault between simulation and daemon. `are_swapped`: each camera's lens sits
+    before the other one's sensor.
     """
 
     def __init__(
@@ -94,16 +91,10 @@ class Cameras:
         }
 
     def frames(self, simulation: Simulation, first_id: int, now_ns: int) -> dict[str, Frame]:
-        """Return the frames of this moment; a lost one is missing.
+        """Return the frames of this moment by stream, in publishing order; a lost one is missing.
 
-        Args:
-            simulation: where everything is.
-            first_id: frame id of the drive's first frame.
-            now_ns: the moment that the pictures show, and at which they are announced.
-
-        Returns:
-            By stream, in the order in which they are to be published. The buffers are used again
-            for the next frames.
+        The buffers are used again for the next frames. Frame ids count from `first_id`. The
+        pictures show the moment `now_ns`, at which they are announced.
         """
         number = simulation.frame
         pictures: Pictures = {
@@ -129,9 +120,9 @@ class Cameras:
         return frames
 
 
-# --- The bus and the frame rings of a live closed loop: what the simulated car sends and hears
+# ----------------------------------------------------------------------------------------------
 
-# All that the simulated car says.
+# All services that the simulated car publishes.
 SERVICES: Final = (*SUBSCRIPTIONS, "wideRoadCameraState", "carParams", "livePose")
 Record = Callable[[bytes], None]
 
@@ -139,10 +130,7 @@ Record = Callable[[bytes], None]
 class LiveBus:
     """Publishers, frame rings and subscribers. A context.
 
-    Args:
-        address: of the bus.
-        server: name of the frame rings.
-        record: takes every event that is sent or received, in that order.
+    `record` takes every event that is sent or received, in that order.
 
     Raises:
         TransportError: somebody else publishes on this bus, or the address is none.
@@ -178,7 +166,7 @@ class LiveBus:
         self._rings[stream].publish(frame.frame_id, frame.timestamp_sof_ns, frame.timestamp_eof_ns)
 
     def receive(self, timeout_ms: int) -> list[bytes]:
-        """Return what the daemon said; wait for it as long as that."""
+        """Return the daemon's messages; wait for them up to the given time."""
         if not self._transport.wait(self._subscribers, timeout_ms):
             return []
         events = []

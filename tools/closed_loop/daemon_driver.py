@@ -28,13 +28,9 @@ FRAME_NS = TICKS_PER_FRAME * TICK_NS
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What lies between simulation and daemon in one drive; None: nothing.
+    """The faults between simulation and daemon in one drive; None is no fault.
 
-    Attributes:
-        pictures: changes the cameras' pictures.
-        lenses_swapped: road and wide camera are exchanged.
-        told: changes what messages say.
-        program: stands between daemon and program.
+    `told` changes what messages say, `program` stands between daemon and program.
     """
 
     pictures: Disturb | None = None
@@ -49,13 +45,10 @@ def ignore(data: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """What is around the daemon beside the car.
+    """The surroundings of the daemon except the car.
 
-    Attributes:
-        record: takes the bytes of every event, of car and daemon, in the order of their stamps.
-        start_ns: stamp of the first frame.
-        disturbance: a fault.
-        cameras: which the car has.
+    `record` takes the bytes of every event, of car and daemon, in the order of their stamps.
+    `start_ns` is the stamp of the first frame.
     """
 
     record: Callable[[bytes], None] = ignore
@@ -67,10 +60,7 @@ class Wire:
 class DaemonDriver:
     """The daemon's own loop, on an in-memory bus with a clock that is set by hand.
 
-    Args:
-        simulation: the drive.
-        program: a driving artifact's; reset before and after.
-        wire: what is around it.
+    The program, of a driving artifact, is reset before and after.
     """
 
     def __init__(self, simulation: Simulation, program: DrivingProgram, wire: Wire) -> None:
@@ -94,7 +84,7 @@ class DaemonDriver:
         self._session.warm_up()
 
     def tick(self) -> None:
-        """Note what the car says."""
+        """Record the car's messages."""
         time_ns = self._start_ns + self._simulation.ticks * TICK_NS
         self._pending += self._messages.of_tick(time_ns)
 
@@ -137,10 +127,7 @@ def drive_info(trial: Trial, cameras: DeviceCameras, car_params: bytes) -> Drive
 
 
 def action_in(events: Iterable[bytes]) -> Action | None:
-    """Return the command of a valid modelV2 among events; None: there is none.
-
-    Commands that are no numbers are none.
-    """
+    """Return the command of a valid modelV2 among events; without finite numbers there is none."""
     for data in events:
         event = read_event(data)
         if event.which() != "modelV2" or not event.valid:

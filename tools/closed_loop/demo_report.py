@@ -1,4 +1,4 @@
-"""The page of the demo: what the model saw beside what is true, and how the car went."""
+"""The page of the demo: the model's view next to the truth, and the car's path."""
 
 from __future__ import annotations
 
@@ -47,13 +47,7 @@ CLIP = "drive.webp"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Where things are.
-
-    Attributes:
-        model: the artifact.
-        directory: of the drive.
-        report: page to write.
-    """
+    """Paths of a demo: the artifact, the drive's directory, and the page to write."""
 
     model: Path
     directory: Path
@@ -62,13 +56,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """What came of the drive.
+    """A finished drive; `scenes` holds every frame after the hand-over, by its id.
 
-    Attributes:
-        drive: the car's way.
-        scenes: every frame after the hand-over, by its id.
-        rate_hz: of the cameras.
-        footage: all of it, from the begin of the run-up.
+    `footage` begins with the run-up.
     """
 
     drive: Drive
@@ -84,14 +74,10 @@ def write_demo_report(
     truth: Mapping[int, Curves],
     line_error_m: float | None,
 ) -> None:
-    """Write what the model saw beside what is true, the way of the car, and how fast it was.
+    """Write what the model saw next to the truth, the car's path, and how fast the model was.
 
-    Args:
-        asked: where things are.
-        driven: the drive.
-        log: what was said about its frames.
-        truth: frame id -> what a perfect model would have said, of the frames that are compared.
-        line_error_m: how far the lane lines are off in the mean; None: nothing was compared.
+    `truth` maps the ids of compared frames to a perfect model's answers. `line_error_m` is the mean
+    error of lane lines, None if nothing was compared.
 
     Raises:
         UsageError: the page cannot be written.
@@ -132,7 +118,7 @@ def write_demo_report(
 
 
 def headline(drive: Drive, line_error_m: float | None) -> str:
-    """Return what came of the drive, in sentences."""
+    """Return the result of the drive, in sentences."""
     figures = drive.figures
     crossed = count_text(figures.departures, "time")
     kept = "without leaving the lane" if not figures.departures else f"and left the lane {crossed}"
@@ -167,7 +153,7 @@ def clip_section(clip: bytes) -> str:
 
 
 def write_clip(path: Path, clip: bytes) -> None:
-    """Write the moving picture beside the page; nothing where there is none.
+    """Write the moving picture next to the page, if there is one.
 
     Raises:
         UsageError: the file cannot be written.

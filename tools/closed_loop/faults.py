@@ -1,6 +1,6 @@
-"""Faults to plant between simulation and daemon: a test of what the driving figures can see.
+"""Faults to plant between simulation and daemon: a test of what the driving metrics can detect.
 
-Each leaves outputs that look plausible, so nothing but the drive tells that it is there. What a
+Each leaves outputs that look plausible, so nothing but the drive reveals it. What a
 fault of the program does is done with its inputs, so it can be planted in any artifact.
 """
 
@@ -33,13 +33,7 @@ _MILES_PER_HOUR = 2.23694
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault.
-
-    Attributes:
-        name: as users write it.
-        what: what is wrong, in one line.
-        plant: makes it for one drive.
-    """
+    """One fault: its name, a line that describes it, and what makes it for one drive."""
 
     name: str
     what: str

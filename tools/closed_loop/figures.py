@@ -21,7 +21,7 @@ _DEGREES = 180.0 / math.pi
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one drive, or of several taken together; None: there was nothing to measure.
+    """Metrics of one drive, or of several together; None if there was nothing to measure.
 
     Attributes:
         km: driven after the hand-over, along the road.
@@ -30,17 +30,13 @@ class Figures:
         offset_mean_m: distance of the camera from the centre of its lane, mean.
         offset_p99_m: the same, 99th percentile of the frames.
         heading_mean_deg: angle between car and road, mean.
-        heading_p99_deg: 99th percentile.
         lateral_jerk_p99_mps3: change of lateral acceleration (curvature times speed squared).
         longitudinal_jerk_p99_mps3: change of acceleration.
-        lateral_p99_mps2: lateral acceleration.
         time_gap_min_s: least time to what is ahead, at speed.
         speed_mean_mps: over time.
-        recoveries: how many drives began off their lane.
-        recovered_share: of these, how many were back near the centre in time.
-        drives: how many.
-        completed: how many came to their end.
-        completed_share: of all.
+        recoveries, recovered_share: how many drives began off their lane, and the share of these
+            that were back near the centre in time.
+        completed, completed_share: how many came to their end.
     """
 
     km: float
@@ -62,7 +58,7 @@ class Figures:
     completed_share: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values, rounded to what they can tell."""
+        """Return plain values, rounded to their precision."""
         return {
             name: round(value, 5) if isinstance(value, float) else value
             for name, value in asdict(self).items()

@@ -1,7 +1,7 @@
-"""Leaves a live drive as segments of a device: what was said, and what its cameras saw.
+"""Writes a live drive as segments of a device: its messages and what its cameras saw.
 
-Pictures are painted again after the drive: equal scenes give equal pictures, so beside the daemon
-nothing is encoded and no frame is kept. Called by the demo.
+Pictures are painted again after the drive: equal scenes give equal pictures, so nothing is encoded
+and no frame is kept while the daemon runs. Called by the demo.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tools.world.view import Lens, Mount
 
 INDEX_SERVICES: Final = {ROAD_STREAM: "roadEncodeIdx", WIDE_STREAM: "wideRoadEncodeIdx"}
 _STREAM_OF_STATE: Final = {service: stream for stream, service in STATE_SERVICES.items()}
-# How long is waited for a message of the painting processes at a time.
+# How long one wait for a message of the painting processes takes.
 _POLL_S: Final = 0.2
 _PICTURE: Final = "picture"
 _GONE: Final = "expected the painting processes to finish, found one gone; is there enough memory?"
@@ -47,14 +47,7 @@ _GONE: Final = "expected the painting processes to finish, found one gone; is th
 
 @dataclass(frozen=True, slots=True)
 class Footage:
-    """A drive that is over.
-
-    Attributes:
-        trial: the drive.
-        scenes: frame id -> what the cameras saw, in order.
-        events: log of what was said on the bus.
-        span_ns: logMonoTime of the drive's begin and end.
-    """
+    """A finished drive: scenes by frame id, the event log, and the logMonoTime of its ends."""
 
     trial: Trial
     scenes: Mapping[int, Scene]
@@ -76,28 +69,16 @@ class Footage:
 
 @dataclass(slots=True)
 class _Shots:
-    """The frames that one camera delivered, by segment.
-
-    Attributes:
-        ids: of the frames in order, by segment.
-        packets: what the encoder made of them; filled later.
-    """
+    """The frames that one camera delivered, by segment; packets are filled later."""
 
     ids: dict[int, list[int]] = field(default_factory=dict)
     packets: dict[int, list[Packet]] = field(default_factory=dict)
 
 
 def write_footage(footage: Footage, directory: Path, route: str, progress: Progress) -> list[Path]:
-    """Write a drive as ``DIRECTORY/ROUTE--N``; what is there of the route is replaced.
+    """Write a drive as ``DIRECTORY/ROUTE--N``, replacing the route; return the segments in order.
 
-    Args:
-        footage: the drive.
-        directory: exists.
-        route: name of the drive.
-        progress: called after each picture, of which there are at most two a scene.
-
-    Returns:
-        The segments' directories, in order.
+    `directory` exists. `progress` is called after each picture, at most twice a scene.
 
     Raises:
         UsageError: the directory cannot be written.

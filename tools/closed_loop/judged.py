@@ -32,6 +32,6 @@ def gate_names(selection: Selection) -> tuple[str, ...]:
 
 
 def judge_outcome(outcome: Outcome, gates: Sequence[Gate]) -> tuple[GateVerdict, ...]:
-    """Say of each gate whether it holds; one about what was not measured does."""
+    """Judge each gate; one about an unmeasured quantity holds."""
     figures = dict(numbers_of(outcome.as_json()))
     return judge({k: None if math.isnan(v) else v for k, v in figures.items()}, gates)

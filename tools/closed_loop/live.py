@@ -54,16 +54,9 @@ _ADVICE: Final = "run it by hand with -v: modeld run --model ... -v"
 class LiveOptions:
     """How a daemon is run.
 
-    Attributes:
-        model: driving artifact.
-        bus: address; None: one of its own.
-        rate_hz: frames a second of the clock; less than 20 is slow motion.
-        device: as for ``modeld run``; None: the best.
-        log: event log to write; None: none.
-        is_quiet: the daemon says errors only.
-        server: name of the frame rings; None: one of its own.
-        is_trial: how fast this machine is, is still to be found: a frame may come as late as the
-            daemon allows at all.
+    Without a bus or server it has its own; without a device the best. Less than 20 Hz is slow
+    motion. In a trial the speed of this machine is still unknown: a frame may come as late as the
+    daemon allows at all.
     """
 
     model: Path
@@ -77,7 +70,7 @@ class LiveOptions:
 
     @property
     def frame_timeout_ms(self) -> int:
-        """How long the daemon waits for a frame, in ms.
+        """The daemon's frame timeout in ms.
 
         Two periods at full rate, as for a camera. In slow motion the machine is busy, and a frame
         that is two periods late there is no lost one: four. Below 5 Hz the daemon allows no more.
@@ -90,9 +83,8 @@ class LiveOptions:
 class Pace:
     """How punctual a live drive was.
 
-    Attributes:
-        latencies_ms: from the moment that a frame shows to the arrival of its answer.
-        slipped_ms: by how much the simulation fell behind the clock in all.
+    Latencies are from the moment that a frame shows to the arrival of its answer, `slipped_ms` is
+    how far the simulation fell behind the clock in all.
     """
 
     latencies_ms: list[float] = field(default_factory=list)
@@ -100,17 +92,9 @@ class Pace:
 
 
 class LiveLoop:
-    """Drives a daemon process that runs.
+    """Drives a running daemon process.
 
-    Args:
-        bus: where it listens.
-        daemon: the process.
-        rate_hz: frames a second.
-
-    Attributes:
-        daemon: the process.
-        rate_hz: frames a second, from the next frame on.
-        pace: of all drives so far.
+    A new `rate_hz` holds from the next frame on; `pace` is that of all drives so far.
     """
 
     def __init__(self, bus: LiveBus, daemon: Child, rate_hz: float) -> None:
@@ -130,12 +114,7 @@ class LiveLoop:
     def drive(
         self, trial: Trial, most_frames: int | None = None, on_frame: OnFrame | None = None
     ) -> Drive:
-        """Drive to the end.
-
-        Args:
-            trial: the drive.
-            most_frames: after so many frames from the hand-over on it is over; None: at its end.
-            on_frame: told of every frame; None: nobody.
+        """Drive to the end, or for `most_frames` from the hand-over.
 
         Raises:
             ProcessError: the daemon ended, or fell silent.
@@ -186,10 +165,9 @@ class LiveLoop:
                 )
 
     def _cameras_of(self, trial: Trial) -> Cameras:
-        """Return the cameras of a drive; those of the last one where it is the same.
+        """Return the cameras of a drive, those of the last one if it is the same.
 
-        Making them takes longer than the daemon waits for a frame: between parking and driving
-        there must be no such pause.
+        Making them takes longer than the daemon waits for a frame between parking and driving.
         """
         if self._made is None or self._made[0] is not trial:
             self._made = trial, Cameras(trial, device_cameras())
@@ -220,11 +198,7 @@ class LiveLoop:
         return due_ns
 
     def _listen(self, until_ns: int, simulation: Simulation) -> None:
-        """Let the car do what arrives until a time; at least look once.
-
-        Raises:
-            ProcessError: nothing has arrived for too long.
-        """
+        """Let the car act on arriving messages until a time; at least look once."""
         while True:
             left_ns = until_ns - self._clock.now_ns()
             for data in self._bus.receive(max(0, left_ns // NS_PER_MS)):
@@ -252,13 +226,13 @@ class LiveLoop:
 
 
 def _parked(told: Told) -> Told:
-    """Tell that the car stands: a picture that stays the same in a moving one is a fault."""
+    """Publish that the car stands: in a moving one an unchanging picture is a fault."""
     return replace(told, speed_mps=0.0)
 
 
 @contextmanager
 def live_loop(options: LiveOptions) -> Iterator[LiveLoop]:
-    """Yield a loop with a daemon process that has begun to listen; it is ended afterwards.
+    """Yield a loop with a listening daemon process, which is ended afterwards.
 
     Raises:
         ToolError: the bus or the rings are in use.
@@ -317,7 +291,7 @@ def live_drives(
 
 
 def live_facts(options: LiveOptions, drives: list[Drive], pace: Pace) -> dict[str, Any]:
-    """Return what is told of a live run beside its figures."""
+    """Return the facts of a live run, apart from its figures."""
     latencies = np.array(pace.latencies_ms or [np.nan])
     return {
         "live": True,

@@ -1,6 +1,6 @@
 """The messages of the simulated car, as the processes of a real one would publish them.
 
-What they say can be wrong on purpose: `Told` is what is told, the simulation is what is true.
+They can be wrong on purpose: `Told` is what they claim, the simulation is what is true.
 """
 
 from __future__ import annotations
@@ -39,12 +39,10 @@ CALIBRATION_FRAMES, DEVICE_FRAMES = 5, 10
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What messages say of the car that a fault may falsify.
+    """The content of messages that a fault may falsify.
 
-    Attributes:
-        rpy_rad: ``liveCalibration.rpyCalib``.
-        lateral_delay_s: ``liveDelay.lateralDelay`` and ``carParams.steerActuatorDelay``.
-        speed_mps: ``carState.vEgo``.
+    `rpy_rad` is ``liveCalibration.rpyCalib``, `lateral_delay_s` is ``liveDelay.lateralDelay`` and
+    ``carParams.steerActuatorDelay``, `speed_mps` is ``carState.vEgo``.
     """
 
     rpy_rad: Angles
@@ -58,9 +56,7 @@ Falsify = Callable[[Told], Told]
 class CarMessages:
     """Builds the messages of one drive.
 
-    Args:
-        simulation: the drive.
-        falsify: what is told instead of the truth; None: the truth.
+    `falsify` changes what is told.
     """
 
     def __init__(self, simulation: Simulation, falsify: Falsify | None = None) -> None:
@@ -68,7 +64,7 @@ class CarMessages:
         self._falsify = falsify
 
     def told(self) -> Told:
-        """Return what is told now."""
+        """Return the current content."""
         simulation = self._simulation
         truth = Told(
             simulation.trial.told_rpy_rad(simulation.time_s),
@@ -89,7 +85,7 @@ class CarMessages:
         ]
 
     def of_frame(self, time_ns: int) -> list[Message]:
-        """Return what comes with frames or more rarely; everything with the first frame."""
+        """Return the messages of a frame, slower ones now and then; all with the first frame."""
         frame = self._simulation.frame
         messages = [
             _message("driverMonitoringState", time_ns, fill_driver_monitoring),

@@ -1,6 +1,6 @@
-"""Tells of each drive as it is over: a line on stderr, and a line of JSON in a file.
+"""Reports each finished drive: a line on stderr, and a line of JSON in a file.
 
-A long run that is ended half-way has said what came of the drives before.
+An interrupted long run has reported the drives before.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ from tools.lib.json_output import json_text
 
 @contextmanager
 def telling(drives: int, lines: Path | None, *, show: bool) -> Iterator[OnDrive]:
-    """Yield what is called after each drive.
-
-    Args:
-        drives: how many there will be.
-        lines: file that gets one JSON object a line; None: none.
-        show: also tell people, on stderr.
+    """Yield a function to call after each drive; `lines` gets one JSON object a line.
 
     Raises:
         UsageError: the file cannot be written.
@@ -43,7 +38,7 @@ def telling(drives: int, lines: Path | None, *, show: bool) -> Iterator[OnDrive]
 
 
 class _Teller:
-    """Counts drives and tells of them."""
+    """Counts and reports drives."""
 
     def __init__(self, drives: int, file: TextIO | None, *, show: bool) -> None:
         self._all = drives
@@ -52,7 +47,7 @@ class _Teller:
         self._show = show
 
     def __call__(self, drive: Drive) -> None:
-        """Tell of a drive that is over."""
+        """Report a finished drive."""
         self._done += 1
         if self._file is not None:
             self._file.write(f"{json_text(drive.as_json())}\n")
@@ -63,7 +58,7 @@ class _Teller:
 
 
 def line_of(drive: Drive) -> str:
-    """Return what came of a drive, in one line."""
+    """Return the result of a drive, in one line."""
     trial, figures = drive.track.trial, drive.figures
     offset = "-" if figures.offset_mean_m is None else f"{figures.offset_mean_m:.3f} m"
     recovered = {None: "", 0.0: ", did not recover", 1.0: ", recovered"}

@@ -1,4 +1,4 @@
-"""One page about a closed loop: figures, and each drive from above, with offset and speed.
+"""One page about a closed loop: metrics, and each drive from above, with offset and speed.
 
 No script, no external resource, like all reports.
 """
@@ -49,13 +49,8 @@ def write_drive_report(
 ) -> None:
     """Write the page; the file appears complete or not at all.
 
-    Args:
-        path: of the page.
-        outcome: what it is about.
-        gates: what became of each.
-        title: heading.
-        seen: sections about what the model saw, before the drives.
-        timing: sections about how fast it was, after them.
+    `seen` are sections about what the model saw, before the drives, `timing` those about speed,
+    after them.
 
     Raises:
         UsageError: it cannot be written.

@@ -1,4 +1,4 @@
-"""What came of a closed loop: its drives, their figures, as JSON and as a table."""
+"""The result of a closed loop: its drives, their figures, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,9 @@ from tools.lib.table import format_table
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """One drive that is over.
+    """One finished drive; `frames` that the cameras exposed include the run-up.
 
-    Attributes:
-        track: what happened.
-        frames: that the cameras exposed, the run-up included.
-        answered: of these, how many had a valid answer.
-        wall_s: how long it took.
-        fault: what was planted; "" for nothing.
+    `answered` of them had a valid answer. `fault` names what was planted, or is empty.
     """
 
     track: Track
@@ -59,13 +54,7 @@ class Drive:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All drives of one command.
-
-    Attributes:
-        driver: who drove, for people.
-        drives: in the order in which they were driven.
-        facts: name -> value: artifact, device, way of driving.
-    """
+    """All drives of one command, in order; `facts` name the artifact, the device and the way."""
 
     driver: str
     drives: tuple[Drive, ...]

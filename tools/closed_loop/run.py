@@ -27,8 +27,7 @@ from tools.errors import UsageError
 from tools.world.car import TICK_S
 from tools.world.expert import Expert, command
 
-# --- Who drives: the interface, the loop, and the expert that knows the road ------------------
-#
+# ----------------------------------------------------------------------------------------------
 # A driver is asked once a frame; its answer takes effect `ANSWER_S` later: a device needs its time.
 
 # From the moment that a picture shows to that in which its answer reaches the car: warp, model,
@@ -54,12 +53,7 @@ class Driver(Protocol):
 
 
 def drive(simulation: Simulation, driver: Driver) -> Track:
-    """Drive to the end.
-
-    Args:
-        simulation: at its beginning.
-        driver: of this drive.
-    """
+    """Drive a simulation from its beginning to its end."""
     driver.tick()
     while simulation.end is None:
         action = driver.answer()
@@ -72,11 +66,7 @@ def drive(simulation: Simulation, driver: Driver) -> Track:
 
 
 class ExpertDriver:
-    """The expert of the world: knows the road, sees every car, and drives the same car.
-
-    Args:
-        simulation: the drive.
-    """
+    """The expert of the world: knows the road, sees every car, and drives the same car."""
 
     def __init__(self, simulation: Simulation) -> None:
         trial = simulation.trial
@@ -113,14 +103,7 @@ MakeDriver = Callable[[Simulation], Driver]
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """One drive, in words that another process understands.
-
-    Attributes:
-        scenario: name of its kind.
-        seed: of the drive.
-        length_m: how far; None: as the scenario says.
-        fault: name of what is planted; None: nothing.
-    """
+    """One drive in words for another process; None: the scenario's length, no fault."""
 
     scenario: str
     seed: int
@@ -134,14 +117,7 @@ class Errand:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which drives are driven.
-
-    Attributes:
-        scenarios: kinds of drives.
-        seed: of the first drive of each kind.
-        drives: of each kind, with seeds that follow each other.
-        length_m: of each drive; None: as the scenario says.
-    """
+    """`drives` of each scenario, from `seed` on; None: the scenario's length."""
 
     scenarios: tuple[Scenario, ...] = (STANDARD,)
     seed: int = 0
@@ -182,13 +158,7 @@ def scenarios_named(names: Iterable[str]) -> tuple[Scenario, ...]:
 def drive_all(
     selection: Selection, make_driver: MakeDriver, on_drive: OnDrive | None = None
 ) -> list[Drive]:
-    """Drive.
-
-    Args:
-        selection: which drives.
-        make_driver: makes who drives, anew for each drive.
-        on_drive: called after each.
-    """
+    """Drive a selection, with a new driver for each drive; call `on_drive` after each."""
     drives = []
     for trial in selection.trials():
         drives.append(drive_one(trial, make_driver))
@@ -219,11 +189,7 @@ def expert_drives(selection: Selection, on_drive: OnDrive | None = None) -> list
 class DaemonDrivers:
     """Makes drivers that share a program; their logs follow each other in time.
 
-    Attributes:
-        program: of a driving artifact.
-        fault: planted into each drive; None: none.
-        record: takes the bytes of every event.
-        cameras: which the car has.
+    `record` takes the bytes of every event; `fault` is planted into each drive.
     """
 
     program: DrivingProgram

@@ -1,4 +1,4 @@
-"""What the cameras of a drive saw, frame by frame: painted again, with the truth of the moment.
+"""Scenes of a drive, frame by frame: painted again, with the truth of the moment.
 
 Equal scenes give equal pictures, so of a frame that is driven only who was where is kept.
 """
@@ -49,14 +49,7 @@ OWN_LINES = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One frame.
-
-    Attributes:
-        number: of the frame in its drive.
-        body: the car.
-        vehicles: the others.
-        lane: in which the car should be.
-    """
+    """One frame; `lane` is the one in which the car should be."""
 
     number: int
     body: Body
@@ -80,7 +73,7 @@ def road_pictures(trial: Trial, scenes: Iterable[Scene]) -> list[bytes]:
 
 
 def true_curves(trial: Trial, scene: Scene) -> Curves:
-    """Return what a perfect model would have said: the expert's plan, lines and edges.
+    """Return a perfect model's answer: the expert's plan, lines and edges.
 
     NaN where there is nothing.
     """
@@ -103,7 +96,7 @@ def _with_distances(borders_yz: Floats) -> Curve:
 
 
 def line_errors_m(found: Curves, truth: Curves) -> Floats:
-    """Return how far both lines of the camera's lane lie beside the painted ones.
+    """Return the lateral errors of both lines of the camera's lane.
 
     At all of the model's distances up to `COMPARED_M`, where there is paint and the model sees it.
     """
@@ -118,10 +111,8 @@ def line_errors_m(found: Curves, truth: Curves) -> Floats:
 
 
 # ----------------------------------------------------------------------------------------------
-# A short moving picture of a drive: what the road camera saw, with the model's path and lines.
-#
-# An animated WebP of bounded size, which browsers show in a page and beside a README without a
-# player. Pictures are painted again at its small size, as those of `tools.closed_loop.film` are.
+# The clip is an animated WebP of bounded size, which browsers show in a page and in a README
+# without a player. Pictures are painted again, as by `tools.closed_loop.film`.
 
 # A column of a page; more pixels only make the file large.
 SIZE: Final = (640, 400)
@@ -142,10 +133,7 @@ def clip_frames(frames: Sequence[int]) -> list[int]:
 def make_clip(trial: Trial, scenes: Mapping[int, Scene], curves: Mapping[int, Curves]) -> bytes:
     """Return an animated WebP; b"" where there is nothing to show, or it would be too large.
 
-    Args:
-        trial: the drive.
-        scenes: frame id -> what the cameras saw, in order.
-        curves: frame id -> the model's answer; frames without one are left out.
+    `scenes` are by frame id, in order; frames without an answer in `curves` are left out.
     """
     chosen = clip_frames(list(scenes))
     shown = [frame for frame in chosen if frame in curves]

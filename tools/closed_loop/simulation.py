@@ -1,7 +1,7 @@
 """The simulation: road, car and other cars at 100 Hz, and what happened, noted 20 times a second.
 
-Knows nothing of daemons or messages. A driver is asked once a frame; what it says takes effect when
-its answer is there.
+It knows nothing of daemons or messages. A driver is asked once a frame; its answer takes effect
+when it would arrive.
 """
 
 from __future__ import annotations
@@ -21,21 +21,15 @@ from tools.world.curves import Floats, arctangent, sin_cos
 from tools.world.traffic import Traffic, Vehicle
 
 # ----------------------------------------------------------------------------------------------
-# The run-up: before the hand-over the car is led along a path, so that a model has seen a drive.
-#
-# The path lies on the lane's centre; where a trial hands the car over beside it, it leaves the
-# centre in the last metres and arrives with the trial's offset and heading.
+# The run-up leads the car on the lane's centre before the hand-over, so that a model has seen a
+# drive. In the last metres it leaves the centre to arrive with the trial's offset and heading.
 
 # Of leaving the centre; at most half of the run-up.
 SWERVE_M = 40.0
 
 
 class RunUp:
-    """Leads the car to the hand-over.
-
-    Args:
-        trial: which place and which speed.
-    """
+    """Leads the car to the hand-over."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -114,13 +108,8 @@ class Sample(NamedTuple):
 
     Attributes:
         time_s: from the hand-over.
-        s_m: along the road.
-        x_m: in the world.
-        y_m: in the world.
         offset_m: of the camera from the centre of its lane, positive to the right.
         heading_rad: of the car against the road, positive to the right.
-        speed_mps: forward.
-        acceleration_mps2: forward.
         curvature_1pm: of the path.
         gap_m: from the front of the car to the rear of what is ahead in its way; infinite: nothing.
         counts: 1 where offset and heading are judged, 0 during a lane change or a recovery.
@@ -143,13 +132,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What happened after the hand-over.
-
-    Attributes:
-        trial: the drive.
-        samples: (n, len(Sample._fields)) float64.
-        end: why it was over.
-    """
+    """The record of a drive after the hand-over, (n, len(Sample._fields)) float64."""
 
     trial: Trial
     samples: Floats
@@ -169,13 +152,10 @@ class Track:
 
 @dataclass(slots=True)
 class LaneChange:
-    """One that is under way.
+    """A lane change under way to a `side`; the blinker went on at `began_s`.
 
-    Attributes:
-        side: to which.
-        began_s: when the blinker went on.
-        near_s: for how long the car has been near the centre of its new lane.
-        moving: the hand was at the wheel: the new lane is the lane.
+    The car has been near the centre of its new lane for `near_s`. Once `moving`, the hand was at
+    the wheel and the new lane is the lane.
     """
 
     side: int
@@ -188,14 +168,10 @@ class Simulation:
     """One drive as it goes on.
 
     Attributes:
-        trial: what is driven.
         ticks: of 10 ms since the beginning of the run-up.
-        car: the car.
         body: where it is on the road, of the last whole frame.
-        vehicles: the other cars now.
         lane: the lane that the car should be in.
         change: the lane change under way; None: none.
-        action: command in force.
         end: why the drive is over; None: it goes on.
     """
 
@@ -265,7 +241,7 @@ class Simulation:
             self._frame()
 
     def _acceleration(self) -> float:
-        """Return what motor and brakes are told: the car keeps to its set speed."""
+        """Return the command for motor and brakes, which keeps the car to its set speed."""
         wanted = self.action.acceleration_mps2
         if self.action.should_stop:
             wanted = min(wanted, HOLD_MPS2)

@@ -18,11 +18,9 @@ ONNX_NAMES = ("vision.onnx", "policy.onnx")
 
 
 def trained_model(directory: Path, *, quiet: bool) -> Path:
-    """Return the artifact of the trained model; compile it if there is none of it as it is now.
+    """Return the artifact of the trained model; compile it unless a current one is in `directory`.
 
-    Args:
-        directory: where the artifact is kept, with what it was made from in a file beside it.
-        quiet: print nothing.
+    A file next to the artifact records what it was made from.
 
     Raises:
         UsageError: there is no trained model.

@@ -18,17 +18,12 @@ from tools.world.road import straights_and_arcs
 from tools.world.traffic import ScriptedLead
 from tools.world.world import World, random_world
 
-# ----------------------------------------------------------------------------------------------
-# What is driven: the table of scenarios. Each is a kind of drive; a seed makes one drive of it.
-
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One kind of drive.
 
     Attributes:
-        name: as users write it.
-        what: one line for people.
         length_m: how far is driven after the hand-over, unless the user says otherwise.
         speed_mps: lowest and highest speed at the hand-over; None: the road's limit.
         off_m: how far from the lane's centre the car is handed over, to a side that the seed says.
@@ -118,12 +113,7 @@ Angles = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The driver asks for a lane change.
-
-    Attributes:
-        s_m: where the blinker goes on.
-        side: ``LEFT`` or ``RIGHT``.
-    """
+    """The driver asks for a lane change where the blinker goes on at `s_m`."""
 
     s_m: float
     side: int
@@ -134,9 +124,7 @@ class Trial:
     """Everything that one drive depends on; equal trials give equal drives.
 
     Attributes:
-        scenario: its kind.
-        seed: as the user counts them.
-        world: the road.
+        scenario, seed: its kind and the user's number.
         lane: where the car is handed over.
         hand_over_m: arc length of that place.
         end_m: where the drive is over.
@@ -144,7 +132,7 @@ class Trial:
         off_m: from the lane's centre there, positive to the right.
         off_rad: of the car against the road there, positive to the right.
         rpy_rad: how the cameras are mounted (device from calib).
-        wrong_rpy_rad: what ``liveCalibration`` says meanwhile, see `told_rpy_rad`.
+        wrong_rpy_rad: the value of ``liveCalibration`` meanwhile, see `told_rpy_rad`.
         height_m: of the cameras.
         lead: a car that brakes, by times from the beginning of the run-up; None: none.
         wishes: lane changes, in order.
@@ -166,7 +154,7 @@ class Trial:
     wishes: tuple[Wish, ...]
 
     def told_rpy_rad(self, time_s: float) -> Angles:
-        """Return what ``liveCalibration`` says at a time from the hand-over."""
+        """Return the angles in ``liveCalibration`` at a time from the hand-over."""
         first, last = CALIBRATION_OFF_S
         return self.wrong_rpy_rad if first <= time_s < last else self.rpy_rad
 
@@ -190,13 +178,7 @@ class _Place:
 
 
 def make_trial(scenario: Scenario, seed: int, length_m: float | None = None) -> Trial:
-    """Make a drive.
-
-    Args:
-        scenario: its kind.
-        seed: not negative.
-        length_m: how far is driven; None: as the scenario says.
-    """
+    """Make a drive of a seed (not negative); without a length it has the scenario's."""
     rng = np.random.default_rng((seed, zlib.crc32(scenario.name.encode())))
     length = scenario.length_m if length_m is None else length_m
     world = make_world(scenario, seed, length)
@@ -224,7 +206,7 @@ def make_trial(scenario: Scenario, seed: int, length_m: float | None = None) -> 
 
 
 def make_world(scenario: Scenario, seed: int, length_m: float) -> World:
-    """Return the road of a drive: that of the seed, changed as the scenario says."""
+    """Return the road of a drive: that of the seed, changed for the scenario."""
     fastest = 40.0 if scenario.speed_mps is None else scenario.speed_mps[1]
     whole_m = RUN_UP_FROM_M + RUN_UP_S * fastest + length_m + ROAD_BEYOND_M
     number = FIRST_WORLD + seed

@@ -95,12 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_no_loop(sides: Sequence[tuple[str, Stack]], names: Sequence[str], prefix: str) -> None:
-    """Refuse to carry a service to where it comes from.
-
-    Raises:
-        UsageError: One would be.
-        TransportError: An address has another form.
-    """
+    """Refuse to carry a service to where it comes from."""
     (source, _), (target, _) = sides
     places = [_places(BusAddress.parse(text), stack, names, prefix) for text, stack in sides]
     same = [name for name, one, other in zip(names, *places, strict=True) if one == other]

@@ -178,12 +178,7 @@ def parse_camera(text: str) -> FrameFormat:
 
 
 def _tables(args: argparse.Namespace, found: list[Tuned]) -> Tables | None:
-    """Return where measured loops come from: a search, or the tables of the device.
-
-    Args:
-        args: of the command.
-        found: gets what a search gave.
-    """
+    """Return where measured loops come from: a search, recorded in `found`, or the tables."""
     if args.tune is None:
         if args.no_binary:
             return None
@@ -260,11 +255,7 @@ def _half_of_two(args: argparse.Namespace, model: OnnxModel) -> Iterator[str]:
 
 
 def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
-    """Compare what was compiled with a reference.
-
-    Raises:
-        SelfCheckError: it differs by too much.
-    """
+    """Compare what was compiled with a reference; a difference is a SelfCheckError."""
     kind = compiled.manifest["kind"]
     models = [load_model(path) for path in args.model]
     options: CompileOptions = {
@@ -290,11 +281,7 @@ def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
 
 
 def _tested(args: argparse.Namespace, compiled: CompiledModel, *, keep: bool) -> CompiledModel:
-    """Return a model with its self-test and with binaries that passed it, as far as wanted.
-
-    Raises:
-        SelfCheckError: the device computes something else.
-    """
+    """Return a model with its self-test and with binaries that passed it, as far as wanted."""
     if not args.no_selftest:
         compiled = with_self_test(compiled, keep=keep)
     if args.no_binary:

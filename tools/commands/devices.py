@@ -11,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from runtime.quantities import size_text
 from tools.lib.json_output import print_json
-from tools.lib.table import format_size, format_table
+from tools.lib.table import format_table
 
 if TYPE_CHECKING:
     import argparse
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
                 info.kind,
                 info.name,
                 info.compute_units,
-                format_size(info.global_mem_bytes),
+                size_text(info.global_mem_bytes),
                 _abilities(info),
                 info.problem or _driver(info),
             )

@@ -73,15 +73,7 @@ class ChangedFileError(ToolError):
 
 @dataclass(frozen=True)
 class Daemon:
-    """What differs between the daemons.
-
-    Attributes:
-        name: of the unit, without ``.service``.
-        description: of the unit.
-        config: name of the configuration's file.
-        role: whose model of the store it runs.
-        oom_score: Who is killed first when memory is short: -1000 never, 1000 first.
-    """
+    """The properties of one daemon; `oom_score` is -1000 (killed never) to 1000 (first)."""
 
     name: str
     description: str
@@ -98,17 +90,10 @@ DAEMONS = (
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What differs with what else runs on the machine.
+    """The properties of a machine that depend on the other software there.
 
-    Attributes:
-        user: of the units.
-        protect_home: whether home directories are hidden, as systemd says it.
-        tmp: lines that say whose /tmp the daemon writes to.
-        umask: of files that the daemon makes, rings among them.
-        environment: variables besides those of every unit.
-        settings: of the configuration.
-        makes_user: whether the user is ours to make.
-        service: `SYSTEMD` or `RUNIT`, by what starts processes there.
+    `tmp` has the lines that choose the daemon's /tmp, `umask` is that of its files and rings.
+    `service` is `SYSTEMD` or `RUNIT`.
     """
 
     user: str
@@ -123,13 +108,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Planned:
-    """A file to write.
-
-    Attributes:
-        path: where it belongs, without the prefix.
-        text: that is written.
-        kept: whether a file that is there stays, whatever it holds.
-    """
+    """A file to write at a path without the prefix; a `kept` one stays if it exists."""
 
     path: Path
     text: str
@@ -225,12 +204,9 @@ def run(args: argparse.Namespace) -> int:
 def surroundings(
     user: str | None, environment: Mapping[str, str], stack: str | None
 ) -> Surroundings:
-    """Return what differs on a machine.
+    """Return the surroundings; without a user the default, without a stack none.
 
-    Args:
-        user: of the units; None: by default.
-        environment: variables of this process; those of openpilot are passed on.
-        stack: the one on the machine; None: none.
+    Variables of openpilot in `environment` are passed on.
 
     Raises:
         UsageError: openpilot's user is not known, or a variable has a character that systemd would
@@ -279,11 +255,7 @@ def owner_of_openpilot(stack: str) -> str:
 def plan(command: Path, config: Path, store: Path, around: Surroundings) -> list[Planned]:
     """Return the files of a machine.
 
-    Args:
-        command: absolute path of ``modeld``.
-        config: directory of the configurations.
-        store: of models.
-        around: what differs with what else runs there.
+    `command` is the absolute path of ``modeld``, `config` the directory of the configurations.
     """
     units = resources.files("modeld") / "units"
     templates = {name: (units / name).read_text(encoding="utf-8") for name in around.service}
@@ -320,15 +292,9 @@ def plan(command: Path, config: Path, store: Path, around: Surroundings) -> list
 
 
 def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, str]:
-    """Write the files, or none.
+    """Write all files below `prefix`, or none; `force` replaces what somebody has changed.
 
-    Args:
-        planned: the files.
-        prefix: directory that stands for ``/``.
-        force: replace what somebody has changed.
-
-    Returns:
-        What became of each: "written", "replaced", "unchanged" or "kept".
+    Each result is "written", "replaced", "unchanged" or "kept".
 
     Raises:
         ChangedFileError: one of them was changed; nothing is written.

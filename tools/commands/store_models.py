@@ -36,9 +36,10 @@ from modeld.store.model_store import DEFAULT_STORE, ModelStore, SelfTest
 from modeld.store.removal import remove
 from modeld.store.selection import ROLES, Selected
 from runtime.errors import RuntimeFault
+from runtime.quantities import size_text
 from tools.lib.json_output import print_json
 from tools.lib.model_options import lineage_text
-from tools.lib.table import format_size, format_table, printable
+from tools.lib.table import format_table, printable
 from tools.service.bus_options import add_stack_arguments
 from tools.service.running_models import (
     Run,
@@ -185,7 +186,7 @@ def _row(entry: Entry, selection: dict[str, Selected], runs: list[Run]) -> tuple
     marks = ", ".join(_marks(manifest.id, selection))
     digests = [digest[:_SHORT_DIGEST] for digest in (entry.sha256, entry.program_sha256)]
     return (
-        *(manifest.name, manifest.version, manifest.kind, *digests, format_size(manifest.size)),
+        *(manifest.name, manifest.version, manifest.kind, *digests, size_text(manifest.size)),
         *(manifest.added, marks, ", ".join(roles_of(str(manifest.id), runs)), sound),
     )
 
@@ -315,7 +316,7 @@ def _add(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
         )
         return 0
     print(
-        f"{manifest.id}: {manifest.kind}, {format_size(manifest.size)}, sha256 "
+        f"{manifest.id}: {manifest.kind}, {size_text(manifest.size)}, sha256 "
         f"{entry.sha256[:_SHORT_DIGEST]}, program {entry.program_sha256[:_SHORT_DIGEST]}"
     )
     if entry.lineage:
@@ -355,11 +356,7 @@ def _self_test(config: Config) -> SelfTest:
 
 
 def _check_parked(config: Config, *, force: bool) -> None:
-    """Refuse, or with `force` warn, where the car drives.
-
-    Raises:
-        StoreError: it does.
-    """
+    """Refuse, or with `force` warn, where the car drives."""
     transport = open_transport(config)
     if transport is None:
         return

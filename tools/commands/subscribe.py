@@ -128,12 +128,10 @@ def _selections(names: Sequence[str], fields: Sequence[str]) -> Mapping[str, Sel
 
 
 class _Printer:
-    """Prints what arrives.
+    """Prints messages; services outside `printed` are only counted.
 
-    Args:
-        printed: services that are printed; others are only counted.
-        every: of each service each n-th message.
-        chosen: prints JSON, of each service these fields (None: all); None: text for people.
+    `every` n-th message of each service is printed: as JSON with the `chosen` fields of each
+    service (None: all), as text for people if `chosen` is None.
     """
 
     def __init__(
@@ -211,11 +209,7 @@ def _receive(
     stop: StopSignals,
     timeout_s: float | None,
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield (service, bytes) as they arrive until a signal.
-
-    Raises:
-        SilenceError: nothing came for ``timeout_s``.
-    """
+    """Yield (service, bytes) until a signal; SilenceError if nothing comes for ``timeout_s``."""
     waiting: Sequence[Subscriber] = list(subscribers.values())
     last = looked = monotonic()
     while not stop.event.is_set():

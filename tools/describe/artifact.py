@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.format.artifact import Artifact, read_artifact
 from runtime.format.driving_interface import Interface
-from runtime.quantities import count_text, flops_column
+from runtime.quantities import count_text, flops_column, size_text
 from tools.describe.interface import interface_facts, interface_section, stored_interface
-from tools.lib.table import Section, format_size, printable
+from tools.lib.table import Section, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,8 +77,8 @@ def _sections(artifact: Artifact) -> list[Section]:
         ("compiled for", f"{manifest.target.name}: {manifest.target.device or 'any device'}"),
         ("driver", manifest.target.driver or "any"),
         *((n, manifest.metadata[n]) for n in ("halves", "numerics") if n in manifest.metadata),
-        ("weights", format_size(manifest.data_size)),
-        ("arena", format_size(manifest.arena_size)),
+        ("weights", size_text(manifest.data_size)),
+        ("arena", size_text(manifest.arena_size)),
         ("programs", f"{len(manifest.programs)}, {binaries} with a device binary"),
         ("self-test", _self_test(manifest)),
         ("a run is", _commands(manifest)),
@@ -99,7 +99,7 @@ def _sections(artifact: Artifact) -> list[Section]:
     facts = [_entry_facts(manifest, entry) for entry in manifest.entries]
     unit, work = flops_column([f["flops"] for f in facts])
     entries: list[tuple[object, ...]] = [
-        (entry.name, f["launches"], f["in_megakernel"], flops, format_size(f["bytes_moved"]))
+        (entry.name, f["launches"], f["in_megakernel"], flops, size_text(f["bytes_moved"]))
         for entry, f, flops in zip(manifest.entries, facts, work, strict=True)
     ]
     return [

@@ -1,4 +1,4 @@
-"""Describes a verification: every output beside its reference, worst first."""
+"""Describes a verification: every output with its reference, worst first."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _part(check: OutputCheck) -> tuple[object, ...]:
     return (*_row(check)[:3], "-", _row(check)[4], "")
 
 
-# --- Describes a search for loops, as `modeld compile --tune` prints it -----------------------
+# ----------------------------------------------------------------------------------------------
 
 MAX_NAME = 48
 # Kernels beyond this share of the time are listed together.
@@ -105,16 +105,11 @@ def describe_tuning(tuned: Tuned) -> str:
     )
 
 
-# --- Describes `--precision fp16`: how much became half, what did not, and why ----------------
-
-
 def describe_precision(entries: Mapping[str, Mapping[str, Any]], *, in_full: bool) -> Iterator[str]:
     """Yield lines about the largest entry; none where no half storage was asked for.
 
-    Args:
-        entries: by entry name, as `scheduler.passes.halves.precision.PrecisionReport.plain` gives
-            them.
-        in_full: name each value that stays float32, and say why.
+    `entries` come from `scheduler.passes.halves.precision.PrecisionReport.plain`; `in_full` names
+    each value that stays float32, with the reason.
     """
     if not entries:
         return
@@ -138,11 +133,10 @@ def describe_precision(entries: Mapping[str, Mapping[str, Any]], *, in_full: boo
         yield f"  {kept['what']} {kept['name']} ({shape}): {kept['reason']}"
 
 
-# --- Estimates a compiled model on its target: launches, image reads, bytes, and time ---------
-#
-# It is counted in the generated code, not measured. An image read is a `read_imagef` in the source
-# of a launched kernel, once for each launch, as the published figures count them; a gated one is
-# chosen by a condition. Inside a loop each counts once.
+# ----------------------------------------------------------------------------------------------
+# Estimates are counted in the generated code, not measured. An image read is a `read_imagef` in the
+# source of a launched kernel, once for each launch, as the published figures count them; a gated
+# one is chosen by a condition. Inside a loop each counts once.
 
 # comma.ai's reference vision model with half storage on an Adreno 630, as its tests assert them.
 PUBLISHED_VISION: Final = {"kernels": 123, "image_reads": 1361, "gated_reads": 38}
@@ -153,11 +147,9 @@ class TargetReport:
     """What one entry point costs on a target.
 
     Attributes:
-        entry: its name.
         kernels: launches.
         image_reads, gated_reads, image_writes: in the source of each launch.
         images: arguments of launches that are images.
-        buffers: those that are buffers.
         bytes_moved: of each argument what is touched, once a launch.
         gflop: 10**9 operations.
         arithmetic_ms, memory_ms, launch_ms: at the target's ceilings, each alone.
@@ -186,13 +178,7 @@ class TargetReport:
 
 
 def target_report(manifest: Mapping[str, Any], entry: str, spec: DeviceSpec) -> TargetReport:
-    """Count an entry point and estimate its time.
-
-    Args:
-        manifest: of the artifact.
-        entry: name of the entry point.
-        spec: the target; its ceilings must be known.
-    """
+    """Count an entry point and estimate its time on a target whose ceilings are known."""
     launches = [manifest["kernels"][i] for i in manifest["entries"][entry]["launches"]]
     codes = [k["code"] for k in launches]
     peak = spec.peak
@@ -220,7 +206,7 @@ def target_report(manifest: Mapping[str, Any], entry: str, spec: DeviceSpec) -> 
 
 
 def describe_target(report: TargetReport, spec: DeviceSpec) -> list[str]:
-    """Return lines for people, with the published figures beside ours."""
+    """Return lines for people, with the published figures next to ours."""
     known = PUBLISHED_VISION
     reads = f"image reads {report.image_reads} ({known['image_reads']})"
     gated = f"gated {report.gated_reads} ({known['gated_reads']})"

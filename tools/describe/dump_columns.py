@@ -1,6 +1,6 @@
 """Columns of a table of messages, and the npz file with one array for each.
 
-Arrays are filled in files beside the output, so that memory does not grow with the log.
+Arrays are filled in files next to the output, so that memory does not grow with the log.
 """
 
 from __future__ import annotations
@@ -29,15 +29,9 @@ BUFFER_BYTES = 8 << 20
 
 @dataclass(slots=True)
 class Column:
-    """What a column holds.
+    """A column; `length` is that of the longest list (1 without lists), `dtype` fits all values.
 
-    Attributes:
-        service: whose messages have it.
-        is_list: its values are lists.
-        length: of the longest list; 1 where there are none.
-        dtype: that all values fit.
-        lengths_differ: its lists are not all equally long, or not all messages have it.
-        count: messages that have it.
+    `lengths_differ` if lists are not all equally long, or not all of the `count` messages have it.
     """
 
     service: str
@@ -72,7 +66,7 @@ class Columns:
         return self._columns.items()
 
     def add(self, service: str, values: dict[str, Value]) -> None:
-        """Take note of one message.
+        """Record the columns of one message.
 
         Raises:
             UsageError: more columns than anyone could look at.
@@ -167,11 +161,7 @@ def write_npz(
     empty where the type has none) and ``NAME.length`` has the lengths: what is below a value is no
     field's name. ``SERVICE.__logMonoTime`` and ``SERVICE.__valid``, of the Event, are always there.
 
-    Args:
-        file: the output.
-        columns: of all rows.
-        rows: service, logMonoTime, valid and values.
-        folder: for temporary files.
+    `rows` are service, logMonoTime, valid and values; `folder` is for temporary files.
     """
     by_service: dict[str, list[tuple[str, Column]]] = {}
     for name, column in columns.items():
@@ -205,11 +195,7 @@ def write_npz(
 
 
 def _wider(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type that values of both fit.
-
-    Single integers come as int64 where they fit it: with one that does not the field is UInt64, for
-    which numpy would take float64.
-    """
+    """Return the type that values of both fit; int64 with a UInt64, numpy's answer is float64."""
     if {one.kind, other.kind} == {"i", "u"}:
         return np.dtype(np.uint64)
     return np.result_type(one, other)

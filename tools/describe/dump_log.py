@@ -47,15 +47,12 @@ STAMPS = ("service", "logMonoTime", "valid")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be dumped.
+    """The request for a dump.
 
     Attributes:
-        path: the log.
         services: their names; empty: all.
-        fields: paths as in `tools.messages.message_values`; empty: all.
         from_s: from this time of the drive on (`tools.messages.drive_time`).
         to_s: up to and without this time.
-        data_as: what stands for Data fields.
     """
 
     path: Path
@@ -68,12 +65,7 @@ class Request:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the log's events.
-
-    Attributes:
-        rows: messages written.
-        damaged: chosen messages that were left out because their content is damaged.
-    """
+    """The numbers of written rows and of chosen messages whose content is damaged."""
 
     rows: int = 0
     damaged: int = 0
@@ -135,7 +127,7 @@ def json_line(
 def selections(
     services: Sequence[str], fields: Sequence[str]
 ) -> tuple[dict[str, Selection | None], tuple[str, ...]]:
-    """Return what is wanted of each service, and the services that are looked at.
+    """Return the wanted fields of each service, and the services to read.
 
     A frame id of the message itself is always wanted.
 
@@ -169,10 +161,8 @@ def selections(
 def dump(request: Request, output: Path | None, kind: str) -> Tally:
     """Write what was asked for.
 
-    Args:
-        request: what.
-        output: a file, written beside and renamed when it is whole; None: stdout.
-        kind: ``jsonl``, ``csv`` or ``npz``, which needs a file.
+    `output` is written next to its place and renamed when complete; None is stdout. `kind` is
+    ``jsonl``, ``csv`` or ``npz``, which needs a file.
 
     Raises:
         LogError: the log cannot be read, or has no message.

@@ -1,6 +1,6 @@
 """Describes the interface of a driving or driver monitoring model, as `modeld inspect` prints it.
 
-Each property with its value, and whether it was derived of the model or declared.
+Each property has its value, and whether it was derived from the model or declared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DERIVED = "names, shapes and slices of the model"
 
 
 def stored_interface(kind: str, metadata: Mapping[str, Any]) -> Recognised | None:
-    """Return the interface that an artifact holds, None for one of a plain model.
+    """Return the interface that an artifact holds, or None for a plain model.
 
     Raises:
         ArtifactError: it is not sound.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from runtime.quantities import count_text, flops_column, flops_text
+from runtime.quantities import count_text, flops_column, flops_text, size_text
 from scheduler.driving.facts import MONITORING, SUPERCOMBO
 from scheduler.driving.kinds import KnownModel, known_model
 from scheduler.driving.monitoring import recognise_monitoring
@@ -21,7 +21,7 @@ from scheduler.onnx_import.report import Declared, ModelReport, NodeFacts, repor
 from scheduler.onnx_import.text import printable
 from tools.describe.interface import Recognised, interface_section, plain_rows
 from tools.describe.nodes import initializer_facts, initializer_table, node_facts, node_table
-from tools.lib.table import Section, format_size
+from tools.lib.table import Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,12 +33,10 @@ MAX_PROPERTY = 200
 def describe(
     path: Path, bind: Mapping[str, int] | None = None, *, nodes: bool = False
 ) -> tuple[dict[str, Any], list[Section]]:
-    """Return what is in a model, also of one that cannot be compiled.
+    """Return the contents of a model, even of one that cannot be compiled.
 
-    Args:
-        path: of the .onnx file.
-        bind: sizes of symbolic dimensions, as for `import_model`.
-        nodes: whether to list every node and every initializer.
+    `bind` has sizes of symbolic dimensions, as for `import_model`; `nodes` lists every node and
+    initializer.
 
     Raises:
         ModelError: the file is not a sound ONNX model, or has no dimension that `bind` names.
@@ -115,10 +113,10 @@ def _overview(facts: Mapping[str, Any], found: ModelReport) -> Iterator[tuple[ob
     for key, text in facts["metadata"].items():
         yield f"metadata: {key}", text
     yield "parameters", f"{facts['parameters']:,}"
-    types = ", ".join(f"{name} {format_size(n)}" for name, n in found.element_types.items())
-    yield "weights", f"{format_size(facts['weight_bytes'])}{f' ({types})' if types else ''}"
+    types = ", ".join(f"{name} {size_text(n)}" for name, n in found.element_types.items())
+    yield "weights", f"{size_text(facts['weight_bytes'])}{f' ({types})' if types else ''}"
     for file in facts["external"]:
-        text = f"{count_text(file['tensors'], 'tensor')}, {format_size(file['bytes'])}"
+        text = f"{count_text(file['tensors'], 'tensor')}, {size_text(file['bytes'])}"
         yield f"external data: {file['file']}", text
     rest = f", and {count_text(found.uncounted, 'node')} of unknown work" if found.uncounted else ""
     yield "work", f"{flops_text(found.flops)}{rest}"
@@ -223,7 +221,7 @@ def _problems(found: ModelReport) -> Iterator[Section]:
 
 def _activations(found: ModelReport) -> Iterator[Section]:
     rows: list[tuple[object, ...]] = [
-        (node.name, node.op, _sizes(node.shape or ()), node.dtype, format_size(node.bytes))
+        (node.name, node.op, _sizes(node.shape or ()), node.dtype, size_text(node.bytes))
         for node in found.largest_activations
     ]
     if rows:
@@ -259,7 +257,7 @@ def _sizes(shape: Sequence[int | str]) -> str:
 
 
 def _external(model: OnnxModel, path: Path) -> list[dict[str, Any]]:
-    """Return the files beside the model that hold weights."""
+    """Return the files next to the model that hold weights."""
     # Loading takes the references out of the model, but leaves the field that said so.
     if not any(tensor.HasField("data_location") for tensor in model.proto.graph.initializer):
         return []

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from runtime.quantities import count_text
+from runtime.quantities import count_text, size_text
 from scheduler.onnx_import.text import printable
-from tools.lib.table import Section, format_size
+from tools.lib.table import Section
 
 if TYPE_CHECKING:
     from scheduler.onnx_import.files.load import OnnxModel
@@ -23,12 +23,7 @@ _NUMBERS: Final = "biuf"  # kinds of numpy types that have an order
 
 
 def node_facts(model: OnnxModel, nodes: Sequence[NodeFacts]) -> list[dict[str, Any]]:
-    """Return each node for machines; attributes are plain values, or text in place of large ones.
-
-    Args:
-        model: as it was read.
-        nodes: its nodes, as `report` gives them.
-    """
+    """Return each node for machines; attributes are plain values, or text if they are large."""
     return [
         {
             "name": node.name,
@@ -95,7 +90,7 @@ def _initializer_rows(facts: Sequence[dict[str, Any]]) -> Iterator[tuple[object,
         if not values and one["min"] is not None:
             values = f"{one['min']:g} to {one['max']:g}"
         shape = "x".join(map(str, one["shape"])) or "scalar"
-        yield one["name"], one["dtype"], shape, format_size(one["bytes"]), values
+        yield one["name"], one["dtype"], shape, size_text(one["bytes"]), values
 
 
 def _attribute(attribute: onnx.AttributeProto) -> Any:

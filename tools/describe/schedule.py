@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runtime.format.artifact import read_artifact
-from runtime.quantities import flops_column
+from runtime.quantities import flops_column, size_text
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
 from scheduler.debug.kernel_text import facts, header, rows
 from scheduler.debug.viz import LaunchTimes
 from tools.errors import FileKindError, UsageError
 from tools.lib.given_text import GivenText
-from tools.lib.table import Section, format_size
+from tools.lib.table import Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,10 +37,7 @@ class Scheduled(NamedTuple):
 def load(path: Path, kind: str, bind: Mapping[str, int] | None = None) -> Scheduled:
     """Return the manifest of an artifact, or of an ONNX model after scheduling it.
 
-    Args:
-        path: the file.
-        kind: "artifact", "onnx" or "log", as `tools.lib.file_kind.kind_of` tells.
-        bind: sizes of symbolic dimensions of an ONNX model.
+    `kind` is the answer of `tools.lib.file_kind.kind_of`; `bind` has sizes of symbolic dimensions.
 
     Raises:
         UsageError: a log has no schedule.
@@ -68,9 +65,7 @@ def describe(
 ) -> tuple[dict[str, Any], list[Section]]:
     """Return the tables for machines (all entries) and for people.
 
-    Args:
-        scheduled: from `load`.
-        entry: the one to show; None for all in the data, for the first one in the tables.
+    Without an entry the data has all of them and the tables show the first.
 
     Raises:
         UsageError: there is no such entry.
@@ -97,17 +92,17 @@ def _totals(tables: Sequence[KernelTable]) -> Section:
                 t.kernels,
                 t.launches,
                 flops,
-                format_size(t.bytes_moved),
-                format_size(t.arena_peak),
-                format_size(t.arena_live),
-                format_size(t.arena_unplanned),
+                size_text(t.bytes_moved),
+                size_text(t.arena_peak),
+                size_text(t.arena_live),
+                size_text(t.arena_unplanned),
             )
         )
     header = ("entry", "kernels", "launches", unit, "moved", "arena", "alive", "without reuse")
     return Section("totals", header, lines)
 
 
-# --- Times of launches from a file that `modeld bench ARTIFACT --profile --json` printed ------
+# ----------------------------------------------------------------------------------------------
 
 # A launch is some 300 bytes; no entry has more than some thousands.
 MAX_BYTES: Final = 64 << 20
@@ -115,11 +110,7 @@ _ADVICE: Final = "make it with: modeld bench ARTIFACT --profile --json > FILE"
 
 
 def load_times(path: Path, manifest: Mapping[str, Any]) -> dict[str, LaunchTimes]:
-    """Return the times of the entry that was measured, by its name.
-
-    Args:
-        path: of the file.
-        manifest: of the artifact, whose kernels have to be the ones that were measured.
+    """Return the times of the measured entry, by its name; its kernels must be the artifact's.
 
     Raises:
         FileKindError: the file cannot be read, holds no times, or those of other kernels.

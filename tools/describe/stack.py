@@ -1,4 +1,4 @@
-"""What of a stack's bus is not as our tables have it, as `modeld inspect --schema` prints it.
+"""Differences between a stack's bus and our tables, as `modeld inspect --schema` prints them.
 
 Fields are compared by their ordinals and enumerants by their numbers, as messages have them; names
 are not on the wire. What either side declares without any field, as we do with structures out of
@@ -35,14 +35,7 @@ _RETIRED: Final = re.compile(r"(?i)(deprecated|retired)$")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not the same.
-
-    Attributes:
-        kind: of `KINDS`.
-        what: service, structure with field, or enumeration with enumerant.
-        ours: what we have; empty where that is nothing.
-        theirs: what the stack has.
-    """
+    """One difference, of a kind of `KINDS`, with our version and theirs; ours may be empty."""
 
     kind: str
     what: str
@@ -51,7 +44,7 @@ class Difference:
 
 
 def describe(directory: Path) -> tuple[dict[str, Any], list[Section]]:
-    """Return what a checkout has otherwise, for machines and for people.
+    """Return the differences of a checkout, for machines and for people.
 
     Raises:
         FileKindError: it is no checkout, or cannot be read.
@@ -100,12 +93,7 @@ def _service_text(row: StackService) -> str:
 
 
 class _Walk:
-    """Goes through both schemas side by side, each pair of structures once.
-
-    Attributes:
-        structures: pairs that were compared.
-        empty: pairs of which one side declares no fields.
-    """
+    """Compares both schemas, each pair of structures once; `empty` pairs lack fields on a side."""
 
     def __init__(self, ours: SchemaLayout, theirs: SchemaLayout) -> None:
         self._ours, self._theirs = ours, theirs

@@ -1,4 +1,4 @@
-"""What a checkout of a stack says of the bus: its table of services and the layout of its schema.
+"""Reads a stack's table of services and the layout of its schema from a checkout.
 
 Nothing of a checkout is executed: services.py is parsed, of which literals count alone, and schema
 files are copied, with imports among themselves only, and loaded in a process of its own.
@@ -49,11 +49,8 @@ _TOKEN: Final = re.compile(r'#[^\n]*|"(?:\\.|[^"\\\n])*"|\b(?:import|embed)\b')
 class StackService:
     """A row of a stack's table.
 
-    Attributes:
-        logged: whether it is in the log.
-        frequency_hz: nominal.
-        decimation: every so many-th message is in the small log; None: none is.
-        queue_bytes: of its ring; None: the stack does not say.
+    Every `decimation`-th message is in the small log, None: none is. `queue_bytes` are those of its
+    ring, None if the stack does not declare them.
     """
 
     logged: bool
@@ -64,12 +61,7 @@ class StackService:
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """A checkout.
-
-    Attributes:
-        services: by name.
-        layout: of its Event.
-    """
+    """A checkout: services by name, and the layout of its Event."""
 
     services: dict[str, StackService]
     layout: SchemaLayout
@@ -100,9 +92,6 @@ def _text(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise FileKindError(f"{path}: expected a text file, found {reason}") from error
-
-
-# --- the schema -----------------------------------------------------------------------------------
 
 
 def _load(home: Path, places: list[Path]) -> SchemaLayout:
@@ -167,7 +156,7 @@ def _layout(home: Path, path: Path) -> SchemaLayout:
     return cast("SchemaLayout", json.loads(done.stdout))
 
 
-# --- the services ---------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 
 _OPERATORS: Final = {
     ast.Add: operator.add,

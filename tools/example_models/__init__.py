@@ -1,4 +1,4 @@
-"""Seeded, architecture-faithful ONNX models: no trained driving model can be shipped.
+"""Seeded, architecture-faithful ONNX models, as published driving models cannot be shipped.
 
 Needs the `compile` extra (onnx). Called by `modeld make-model` and by tests. A further variant is a
 builder function here and a row in BUILDERS; a further revision of the driving models needs nothing
@@ -46,11 +46,8 @@ BUILDERS: dict[str, Callable[[int], tuple[onnx.ModelProto, int]]] = {
 class ExampleModel:
     """A built model with its size.
 
-    Attributes:
-        name: key of BUILDERS, or the role of a revision's model; the file is `<name>.onnx`.
-        data: the serialized model; equal for equal seeds.
-        parameters: elements of all weights.
-        flops: 2 x multiply-adds of convolutions and matrix products per run.
+    Its file is `<name>.onnx`; equal seeds give equal `data`. `parameters` are elements of all
+    weights, `flops` 2 x multiply-adds of convolutions and matrix products per run.
     """
 
     name: str
@@ -60,22 +57,12 @@ class ExampleModel:
 
 
 def build_example(name: str, seed: int = 0) -> ExampleModel:
-    """Build and serialize an example model.
-
-    Args:
-        name: a key of BUILDERS.
-        seed: of all weights.
-    """
+    """Build and serialize an example model."""
     return _example(name, *BUILDERS[name](seed))
 
 
 def build_revision(revision: Revision, seed: int = 0) -> tuple[ExampleModel, ...]:
-    """Build and serialize small models of a revision, in the order in which they run.
-
-    Args:
-        revision: a row of the table of revisions.
-        seed: of all weights.
-    """
+    """Build and serialize small models of a revision, in the order in which they run."""
     return tuple(
         _example(part.role, *build_part(revision.name, part, row.pad, seed))
         for part, row in zip(example_parts(revision), revision.models, strict=True)
@@ -83,12 +70,7 @@ def build_revision(revision: Revision, seed: int = 0) -> tuple[ExampleModel, ...
 
 
 def build_driver_monitoring(revision: MonitoringRevision, seed: int = 0) -> ExampleModel:
-    """Build and serialize the driver monitoring model of a revision.
-
-    Args:
-        revision: a row of the table of driver monitoring models.
-        seed: of all weights.
-    """
+    """Build and serialize the driver monitoring model of a revision."""
     return _example("dmonitoring", *build_monitoring(revision, seed))
 
 

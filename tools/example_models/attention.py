@@ -23,16 +23,9 @@ def attention(
 ) -> Value:
     """Append multi-head self-attention; all three projections are one MatMul.
 
-    Args:
-        g: the graph.
-        x: (batch, tokens, width) float32.
-        heads: number of heads; they divide the width.
-        biased: appends what happens to the scores (batch, heads, tokens, tokens) before Softmax.
-        unbound: whether the projections are taken apart as by `unbind`, with Split and Squeeze;
-            by indices, with Gather, otherwise.
-
-    Returns:
-        (batch, tokens, width).
+    From (batch, tokens, width) float32 to the same; `heads` divide the width. `biased` changes the
+    scores (batch, heads, tokens, tokens) before Softmax. `unbound`: the projections are taken apart
+    as by `unbind`, with Split and Squeeze; otherwise by indices, with Gather.
     """
     batch, tokens, width = x.shape
     size = width // heads
@@ -89,8 +82,8 @@ def add_feed_forward(
     return g.elementwise("Add", x, y)
 
 
-# --- ViT-Ti/16 (arXiv:2010.11929, arXiv:2012.12877) at 224 x 224, as a benchmark --------------
-#
+# ----------------------------------------------------------------------------------------------
+# ViT-Ti/16 (arXiv:2010.11929, arXiv:2012.12877) at 224 x 224, as a benchmark.
 # Patches of 16x16 and one token of the class, twelve pre-norm blocks of attention with three heads
 # and a feed-forward with GELU, as torch exports them with attention in its parts. Operators,
 # parameters and multiply-adds are those of the published network; arithmetic on shapes is folded.
@@ -100,15 +93,7 @@ def add_feed_forward(
 
 @dataclass(frozen=True, slots=True)
 class ViTConfig:
-    """Size of a ViT.
-
-    Attributes:
-        image: input shape; sides are multiples of 16.
-        dim: width of a token.
-        depth: blocks.
-        heads: of attention.
-        classes: width of the output.
-    """
+    """Size of a ViT; sides of the image are multiples of 16."""
 
     image: Shape = (1, 3, 224, 224)
     dim: int = 192
@@ -122,9 +107,7 @@ def build_vit(seed: int, config: ViTConfig | None = None) -> tuple[onnx.ModelPro
 
     Input `image`: (1, 3, 224, 224) float32. Output `outputs`: (1, 1000) float32, logits.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
-        config: the size; that of the papers by default.
+    Equal seeds give equal bytes; the size is that of the papers by default.
     """
     config = config or ViTConfig()
     g = GraphBuilder("vit", seed)

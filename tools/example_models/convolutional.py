@@ -22,14 +22,7 @@ BRANCH_GAIN = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ResNetConfig:
-    """Size of a residual network.
-
-    Attributes:
-        image: input shape.
-        widths: channels of each stage; each but the first halves the resolution.
-        blocks: basic blocks of each stage.
-        classes: width of the output.
-    """
+    """Size of a residual network; each stage but the first halves the resolution."""
 
     image: Shape = (1, 12, 128, 256)
     widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -42,9 +35,7 @@ def build_resnet18(seed: int, config: ResNetConfig | None = None) -> tuple[onnx.
 
     Input `image`: (1, 12, 128, 256) float32. Output `outputs`: (1, 1000) float32, logits.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
-        config: the size; that of the paper by default.
+    Equal seeds give equal bytes; the size is that of the paper by default.
     """
     config = config or ResNetConfig()
     g = GraphBuilder("resnet18", seed)
@@ -74,8 +65,8 @@ def _basic_block(g: GraphBuilder, x: Value, width: int, stride: int) -> Value:
     return g.elementwise("Relu", g.elementwise("Add", y, x))
 
 
-# --- A U-Net (arXiv:1505.04597) for segmentation at 640 x 360, as a benchmark -----------------
-#
+# ----------------------------------------------------------------------------------------------
+# A U-Net (arXiv:1505.04597) for segmentation at 640 x 360, as a benchmark.
 # Three halvings by max pooling and three doublings by transposed convolution: the first, out of the
 # bottleneck, 4x4 with stride 2, the others 2x2 with stride 2. The bottleneck's convolutions are
 # dilated by 1, 2 and 4. Convolutions are padded, so that skip connections fit without cropping;
@@ -83,19 +74,13 @@ def _basic_block(g: GraphBuilder, x: Value, width: int, stride: int) -> Value:
 #
 #     unet  0.73 M parameters  18.11 GFLOP at 3 x 360 x 640
 
-# Unit-variance normal in, max(x, 0) has a second moment of 1/2: the next layer's gain undoes it.
-
 
 @dataclass(frozen=True, slots=True)
 class UNetConfig:
     """Size of a U-Net.
 
-    Attributes:
-        image: input shape; height and width are multiples of 2 per halving.
-        widths: channels at each resolution, finest first, the bottleneck's last.
-        dilations: of the bottleneck's convolutions.
-        upsample: kernel of each transposed convolution, coarsest first.
-        classes: channels of the output.
+    Height and width of the image are multiples of 2 per halving. `widths` are finest first, the
+    bottleneck's last; `upsample` has the kernel of each transposed convolution, coarsest first.
     """
 
     image: Shape = (1, 3, 360, 640)
@@ -111,9 +96,7 @@ def build_unet(seed: int, config: UNetConfig | None = None) -> tuple[onnx.ModelP
     Input `image`: (1, 3, 360, 640) float32. Output `outputs`: (1, 5, 360, 640) float32, logits of
     each pixel.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
-        config: the size.
+    Equal seeds give equal bytes.
     """
     config = config or UNetConfig()
     g = GraphBuilder("unet", seed)

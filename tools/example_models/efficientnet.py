@@ -37,14 +37,7 @@ STEM, LAST = 32, 1280
 
 @dataclass(frozen=True, slots=True)
 class EfficientNetConfig:
-    """Size of an EfficientNet.
-
-    Attributes:
-        image: input shape.
-        width: factor of B0's channels.
-        depth: factor of B0's blocks.
-        classes: width of the output.
-    """
+    """Size of an EfficientNet: factors of B0's channels and blocks."""
 
     image: Shape = (1, 12, 128, 256)
     width: float = 1.1
@@ -59,9 +52,7 @@ def build_efficientnet_b2_elu(
 
     Input `image`: (1, 12, 128, 256) float32. Output `outputs`: (1, 1000) float32, logits.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
-        config: the size; B2's by default.
+    Equal seeds give equal bytes; the size is B2's by default.
     """
     config = config or EfficientNetConfig()
     g = GraphBuilder("efficientnet_b2_elu", seed)

@@ -27,13 +27,9 @@ BRANCH_GAIN = 0.6
 class ESPNetConfig:
     """Size of an ESPNet.
 
-    Attributes:
-        image: input shape; sides are multiples of 8.
-        stem: channels at half the resolution.
-        widths: channels at a quarter and at an eighth.
-        depths: modules there, besides the one that halves the resolution.
-        decoder: channels of the decoder; half of them in the heads, a quarter in front of the end.
-        classes: channels of each output.
+    Sides of the image are multiples of 8. `widths` are channels at a quarter and at an eighth,
+    `depths` the modules there, besides the one that halves the resolution. The heads have half of
+    the `decoder` channels, a quarter in front of the end.
     """
 
     image: Shape = (1, 3, 360, 640)
@@ -50,9 +46,7 @@ def build_espnet(seed: int, config: ESPNetConfig | None = None) -> tuple[onnx.Mo
     Input `image`: (1, 3, 360, 640) float32. Outputs `road`, `lanes`: (1, 2, 360, 640) float32,
     logits of each pixel.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
-        config: the size.
+    Equal seeds give equal bytes.
     """
     config = config or ESPNetConfig()
     g = GraphBuilder("espnet", seed)

@@ -27,12 +27,8 @@ DOWNSAMPLE_GAIN = 1.3
 class FastViTConfig:
     """Size of a FastViT.
 
-    Attributes:
-        image: input shape.
-        dims: channels of each stage; each stage halves the resolution of the one before.
-        depths: blocks of each stage.
-        expansion: hidden channels of the feed-forward over its channels.
-        classes: width of the output.
+    Each stage halves the resolution of the one before. `expansion` is the factor of hidden channels
+    in the feed-forward.
     """
 
     image: Shape = (1, 3, 256, 256)
@@ -47,9 +43,7 @@ def build_fastvit(seed: int, config: FastViTConfig | None = None) -> tuple[onnx.
 
     Input `image`: (1, 3, 256, 256) float32. Output `outputs`: (1, 1000) float32, logits.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
-        config: the size; that of the paper by default.
+    Equal seeds give equal bytes; the size is that of the paper by default.
     """
     config = config or FastViTConfig()
     g = GraphBuilder("fastvit", seed)
@@ -129,8 +123,8 @@ def final_conv(g: GraphBuilder, x: Value) -> Value:
     return g.gelu(x)
 
 
-# --- ConvNeXt (arXiv:2201.03545) of the size "atto" at 224 x 224, as a benchmark --------------
-#
+# ----------------------------------------------------------------------------------------------
+# ConvNeXt (arXiv:2201.03545) of the size "atto" at 224 x 224, as a benchmark.
 # A depthwise 7x7, layer norm over the channels, two 1x1 with GELU between them and a layer scale;
 # the norms transpose to channels last and back, as torch exports them. Patches of 4x4 in front, of
 # 2x2 between the stages. Operators, parameters and multiply-adds are those of the published
@@ -143,11 +137,7 @@ def final_conv(g: GraphBuilder, x: Value) -> Value:
 class ConvNeXtConfig:
     """Size of a ConvNeXt.
 
-    Attributes:
-        image: input shape; sides are multiples of 32.
-        dims: channels of each stage; each stage halves the resolution of the one before.
-        depths: blocks of each stage.
-        classes: width of the output.
+    Sides of the image are multiples of 32; each stage halves the resolution of the one before.
     """
 
     image: Shape = (1, 3, 224, 224)
@@ -161,9 +151,7 @@ def build_convnext(seed: int, config: ConvNeXtConfig | None = None) -> tuple[onn
 
     Input `image`: (1, 3, 224, 224) float32. Output `outputs`: (1, 1000) float32, logits.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
-        config: the size.
+    Equal seeds give equal bytes.
     """
     config = config or ConvNeXtConfig()
     g = GraphBuilder("convnext", seed)

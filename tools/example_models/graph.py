@@ -33,18 +33,16 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class ConvSpec:
-    """What a convolution is, apart from its input: square kernel, "same"-like padding.
+    """A convolution without its input: square kernel, "same"-like padding.
 
     Attributes:
-        channels: output channels.
         kernel: side of the square kernel; an even one is not padded: it cuts the image into
             patches, and is the stride, too.
-        stride: stride in both directions.
         groups: convolution groups; the number of input channels for a depthwise one.
         gain: standard deviation of the output for independent unit-variance inputs.
         identity: weight of the centre tap that passes each channel through (depthwise only).
         dilation: distance of the kernel's taps in both directions.
-        bias: whether there is one; what follows a convolution without may be a batch-norm.
+        bias: whether there is one; a batch-norm may follow a convolution without it.
     """
 
     channels: int
@@ -142,9 +140,8 @@ class GraphBuilder:
     def conv(self, x: Value, spec: ConvSpec) -> Value:
         """Append a Conv; where it has a bias, batch-norm counts as folded into both.
 
-        Args:
-            x: (1, C, H, W) float32.
-            spec: the convolution; padding is dilation * (kernel // 2) on each side, 0 of patches.
+        The input is (1, C, H, W) float32; padding is dilation * (kernel // 2) on each side, 0 of
+        patches.
         """
         _, channels, height, width = x.shape
         shape = (spec.channels, channels // spec.groups, spec.kernel, spec.kernel)
@@ -176,11 +173,9 @@ class GraphBuilder:
     def upsample(self, x: Value, channels: int, kernel: int, gain: float = 1.0) -> Value:
         """Append a ConvTranspose with stride 2 and bias that doubles height and width.
 
-        Args:
-            x: (1, C, H, W) float32.
-            channels: output channels.
-            kernel: side of the square kernel, even; what exceeds the doubled size is cut off.
-            gain: standard deviation of the output for independent unit-variance inputs.
+        The input is (1, C, H, W) float32. The square kernel is even; results beyond the doubled
+        size are cut off. `gain` is the standard deviation of the output for independent
+        unit-variance inputs.
         """
         _, depth, height, width = x.shape
         shape = (depth, channels, kernel, kernel)
@@ -275,10 +270,7 @@ class GraphBuilder:
     def gemm(self, x: Value, weight: NDArray[Any], bias: NDArray[Any]) -> Value:
         """Append Gemm with a transposed weight, as exporters write nn.Linear on 2-D inputs.
 
-        Args:
-            x: (1, K).
-            weight: (N, K).
-            bias: (N,).
+        `x` is (1, K), `weight` (N, K), `bias` (N,).
         """
         self.multiply_adds += weight.size
         return self.node(
@@ -305,10 +297,7 @@ class GraphBuilder:
     ) -> onnx.ModelProto:
         """Name the outputs, attach the metadata and return the checked model.
 
-        Args:
-            outputs: name -> value of this graph.
-            metadata: for `metadata_props`.
-            kinds: name -> onnx.TensorProto element type of outputs that are not float32.
+        `kinds` has the onnx.TensorProto element type of outputs that are not float32.
         """
         renamed = {value.name: name for name, value in outputs.items()}
         for node in self._nodes:

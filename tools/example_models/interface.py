@@ -66,9 +66,8 @@ def policy_slices() -> dict[str, slice]:
 def model_metadata(checkpoint: str, slices: Mapping[str, slice]) -> dict[str, str]:
     """Return ONNX metadata_props as openpilot's exporter writes them.
 
-    Args:
-        checkpoint: free text that identifies the training run.
-        slices: output name -> slice of the last axis of `outputs`.
+    `checkpoint` is free text that identifies the training run, `slices` are those of the last axis
+    of `outputs`.
     """
     # Protocol 4 is fixed so that the bytes do not follow Python's default.
     pickled = pickle.dumps(dict(slices), protocol=4)

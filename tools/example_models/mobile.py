@@ -1,6 +1,5 @@
-"""The layers that EfficientNet, MobileNetV3 and MobileViT share.
+"""The layers that EfficientNet, MobileNetV3 and MobileViT share: bottleneck, squeeze-excite.
 
-Inverted bottleneck and squeeze-excite.
 Both follow their papers, arXiv:1905.11946 and arXiv:1905.02244, in inference form: batch-norm is
 folded into the convolution before it.
 """
@@ -23,12 +22,7 @@ GATE_GAIN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Nonlinearity:
-    """A function with what it does to the scale.
-
-    Attributes:
-        apply: appends it.
-        gain: undoes what it does to the second moment of a unit-variance normal.
-    """
+    """A function, and the gain that undoes its effect on the second moment of a normal."""
 
     apply: Function
     gain: float
@@ -62,13 +56,7 @@ HARD_SIGMOID: Function = _hard_sigmoid
 
 @dataclass(frozen=True, slots=True)
 class SqueezeExcite:
-    """Channel attention of a bottleneck.
-
-    Attributes:
-        channels: width between its two 1x1 convolutions.
-        inner: nonlinearity between them.
-        gate: function that gives the factors.
-    """
+    """Channel attention: two 1x1 convolutions, `inner` between them, and a `gate` for factors."""
 
     channels: int
     inner: Nonlinearity
@@ -79,13 +67,8 @@ class SqueezeExcite:
 class Bottleneck:
     """An inverted bottleneck: 1x1 that widens, depthwise, squeeze-excite, 1x1 that narrows.
 
-    Attributes:
-        kernel: of the depthwise convolution.
-        stride: of the depthwise convolution.
-        expanded: channels of the depthwise convolution.
-        channels: output channels.
-        nonlinearity: after the first two convolutions.
-        squeeze: squeeze-excite, where there is one.
+    Kernel, stride and `expanded` channels are those of the depthwise convolution; the nonlinearity
+    follows the first two convolutions.
     """
 
     kernel: int
@@ -99,10 +82,7 @@ class Bottleneck:
 def bottleneck(g: GraphBuilder, x: Value, spec: Bottleneck) -> Value:
     """Append an inverted bottleneck; the input is added where the shape is the same.
 
-    Args:
-        g: the graph.
-        x: (1, C, H, W) float32. Without widening (`expanded` = C) there is no first 1x1.
-        spec: its parts.
+    `x` is (1, C, H, W) float32. Without widening (`expanded` = C) there is no first 1x1.
     """
     function = spec.nonlinearity
     y = x
@@ -141,8 +121,8 @@ def round_channels(channels: float) -> int:
     return rounded if rounded >= 0.9 * channels else rounded + 8
 
 
-# --- MobileNetV3-Large (arXiv:1905.02244, table 1) at 256 x 128, as a benchmark ---------------
-#
+# ----------------------------------------------------------------------------------------------
+# MobileNetV3-Large (arXiv:1905.02244, table 1) at 256 x 128, as a benchmark.
 # Inverted bottlenecks with 3x3 and 5x5 depthwise convolutions, ReLU in the early and hard-swish in
 # the later ones, squeeze-excite with a hard sigmoid.
 #
@@ -171,13 +151,7 @@ STEM, LAST, CLASSIFIER = 16, 960, 1280
 
 @dataclass(frozen=True, slots=True)
 class MobileNetConfig:
-    """Size of a MobileNetV3-Large.
-
-    Attributes:
-        image: input shape.
-        width: factor of the paper's channels.
-        classes: width of the output.
-    """
+    """Size of a MobileNetV3-Large; `width` is the factor of the paper's channels."""
 
     image: Shape = (1, 3, 128, 256)
     width: float = 1.0
@@ -191,9 +165,7 @@ def build_mobilenetv3_large(
 
     Input `image`: (1, 3, 128, 256) float32. Output `outputs`: (1, 1000) float32, logits.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
-        config: the size; the paper's by default.
+    Equal seeds give equal bytes; the size is the paper's by default.
     """
     config = config or MobileNetConfig()
     g = GraphBuilder("mobilenetv3_large", seed)

@@ -22,14 +22,9 @@ PATCH = 2
 class MobileViTConfig:
     """Size of a MobileViT.
 
-    Attributes:
-        image: input shape; sides are multiples of 64.
-        stem: channels of the first convolution.
-        stages: channels, bottlenecks, width of a token and layers of each stage's transformer, of
-            which the first stage keeps the resolution; no layers, no transformer.
-        heads: of attention.
-        last: channels in front of the pooling.
-        classes: width of the output.
+    Sides of the image are multiples of 64. `stages` are channels, bottlenecks, width of a token and
+    layers of each stage's transformer (0: none); the first keeps the resolution. `last` channels
+    precede the pooling.
     """
 
     image: Shape = (1, 3, 256, 256)
@@ -53,9 +48,7 @@ def build_mobilevit(
 
     Input `image`: (1, 3, 256, 256) float32. Output `outputs`: (1, 1000) float32, logits.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
-        config: the size; that of the paper by default.
+    Equal seeds give equal bytes; the size is that of the paper by default.
     """
     config = config or MobileViTConfig()
     g = GraphBuilder("mobilevit", seed)

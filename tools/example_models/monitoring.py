@@ -53,9 +53,7 @@ def build_monitoring(revision: MonitoringRevision, seed: int) -> tuple[onnx.Mode
     Inputs `input_img` (1, 1382400) uint8 and `calib` (1, 3) float32; output `outputs` (1, width)
     float32, with slices in the metadata where the revision has them.
 
-    Args:
-        revision: whose heads it has.
-        seed: of all weights; equal seeds give equal bytes.
+    Equal seeds give equal bytes.
     """
     g = GraphBuilder(revision.name, seed)
     x = _normalise(g)

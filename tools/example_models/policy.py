@@ -31,11 +31,7 @@ DESIRES = 8
 class PolicyConfig:
     """Size of a policy model.
 
-    Attributes:
-        layers: transformer blocks.
-        heads: attention heads; they divide the 512 features.
-        feed_forward: hidden width of the feed-forward.
-        head_width: hidden units of each output head.
+    Attention heads divide the 512 features; `head_width` are hidden units of each output head.
     """
 
     layers: int = 3
@@ -51,9 +47,8 @@ def build_policy(seed: int, config: PolicyConfig | None = None) -> tuple[onnx.Mo
     (1, 25, 512); oldest first, 5 Hz. Output `outputs`: (1, 1000) float32 as
     `interface.POLICY_OUTPUTS` and two values of padding.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
-        config: the size; the 7 M parameter model of the 2025 split interface by default.
+    Equal seeds give equal bytes; the size is the 7 M parameter model of the 2025 split interface by
+    default.
     """
     config = config or PolicyConfig()
     g = GraphBuilder("policy", seed)

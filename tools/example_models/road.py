@@ -154,10 +154,8 @@ def head_weight(modes: Array, depth: int, rng: np.random.Generator) -> Array:
 
     A thousandth of full-rank noise keeps every weight non-zero.
 
-    Args:
-        modes: (M, N), the change of the output for one unit of each mode.
-        depth: width K of the features; they are taken as independent with unit variance.
-        rng: source of the directions.
+    `modes` (M, N) are changes of the output for one unit of each mode. The `depth` features are
+    assumed to be independent with unit variance.
     """
     directions = rng.standard_normal((depth, modes.shape[0])) / np.sqrt(depth)
     noise = rng.standard_normal((modes.shape[1], depth)) / np.sqrt(depth)
@@ -189,11 +187,8 @@ def mdn(mean: Array, log_std: Array, modes: Array) -> Head:
 
 
 # ----------------------------------------------------------------------------------------------
-# Plausible final layers for each head of each revision, whatever its width says of its form.
-#
-# `road` has the heads of the split models of 2025; here are those that other revisions have beside
-# them, and the mixtures of hypotheses of older ones: `hypotheses` blocks of means, log standard
-# deviations and one logit for each selection.
+# Final layers for heads of other revisions, and the mixtures of older ones: `hypotheses` blocks of
+# means, log standard deviations and one logit for each selection.
 
 # Widths of mixtures -> hypotheses, selections.
 MIXTURES = {("plan", 4955): (5, 1), ("lead", 102): (2, 3)}
@@ -202,9 +197,7 @@ MIXTURES = {("plan", 4955): (5, 1), ("lead", 102): (2, 3)}
 def head(name: str, width: int) -> Head:
     """Return the bias (N,) and the modes (M, N) of a head of N = `width` values.
 
-    Args:
-        name: as in the output slices; heads that are not known are plain numbers about 0.
-        width: of the head.
+    Heads with other names are plain numbers about 0.
     """
     if (name, width) in MIXTURES:
         return _mixture(_single(name), *MIXTURES[name, width])

@@ -18,7 +18,7 @@ from tools.example_models.interface import model_metadata
 from tools.example_models.road import head, head_weight
 
 # ----------------------------------------------------------------------------------------------
-# Histories inside a model: queues that it takes as inputs and hands on as outputs `next_<name>`.
+# Histories inside a model are queues that it takes as inputs and returns as outputs `next_<name>`.
 #
 # A queue drops its oldest row and appends the newest; the network sees samples of the result. For
 # revisions whose histories the host or the device keeps there are no states, and nothing is added.
@@ -33,11 +33,7 @@ def is_state(name: str) -> bool:
 
 
 class Histories:
-    """The queues of one model.
-
-    Attributes:
-        states: name of each queue or kept value -> input.
-    """
+    """The queues of one model; `states` maps each queue or kept value to its input."""
 
     def __init__(self, g: GraphBuilder, states: Mapping[str, Value]) -> None:
         self.states = dict(states)
@@ -45,11 +41,7 @@ class Histories:
         self._next: dict[str, Value] = {}
 
     def views(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
-        """Return what the network sees under the names of models without histories.
-
-        Args:
-            inputs: name -> value of all inputs that are no states.
-        """
+        """Return the network's inputs under the names of models without histories."""
         seen = dict(inputs)
         for name, queue in self.states.items():
             kind = _kind(name)
@@ -67,9 +59,7 @@ class Histories:
     def following(self, outputs: Value, slices: Mapping[str, tuple[int, int]]) -> dict[str, Value]:
         """Return the outputs `next_<name>` in the order of the states.
 
-        Args:
-            outputs: (1, width), which holds the hidden state.
-            slices: head -> bounds.
+        `outputs` (1, width) hold the hidden state; `slices` are bounds by head.
         """
         found = {}
         for name, state in self.states.items():
@@ -155,11 +145,8 @@ SHARES: Mapping[str, float] = {"features_buffer": 0.3, "prev_desired_curv": 0.2,
 def build_part(interface: str, part: ModelPart, pad: int, seed: int) -> tuple[onnx.ModelProto, int]:
     """Return one model of a revision and its multiply-adds per run.
 
-    Args:
-        interface: name of the revision, for the checkpoint.
-        part: inputs, heads and width.
-        pad: values after the last head; -1 where `pad` is the whole output under a second name.
-        seed: of all weights; equal seeds give equal bytes.
+    `pad` values follow the last head; -1 where `pad` is the whole output under a second name. Equal
+    seeds give equal bytes.
     """
     # Models of one revision may have inputs and heads of equal names, but never equal weights.
     g = GraphBuilder(part.role, zlib.crc32(f"{part.role} {seed}".encode()))

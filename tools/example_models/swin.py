@@ -23,13 +23,8 @@ from tools.example_models.graph import ConvSpec, GraphBuilder, Shape, Value
 class SwinConfig:
     """Size of a Swin transformer.
 
-    Attributes:
-        image: input shape.
-        dim: channels of the first stage; doubled from stage to stage.
-        depths: blocks of each stage.
-        heads: of the first stage; doubled from stage to stage.
-        window: side of a window; divides the sides of every stage that are longer.
-        classes: width of the output.
+    `dim` channels and `heads` are those of the first stage; both double from stage to stage. The
+    window's side divides the sides of every stage that are longer.
     """
 
     image: Shape = (1, 3, 224, 224)
@@ -45,9 +40,7 @@ def build_swin(seed: int, config: SwinConfig | None = None) -> tuple[onnx.ModelP
 
     Input `image`: (1, 3, 224, 224) float32. Output `outputs`: (1, 1000) float32, logits.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
-        config: the size; that of the paper by default.
+    Equal seeds give equal bytes; the size is that of the paper by default.
     """
     config = config or SwinConfig()
     g = GraphBuilder("swin", seed)

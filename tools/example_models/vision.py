@@ -42,14 +42,8 @@ IMAGE_SHAPE = (1, 12, 128, 256)
 class VisionConfig:
     """Size of a vision model.
 
-    Attributes:
-        dims: channels of each stage; each stage halves the resolution of the one before.
-        depths: blocks of each stage.
-        expansion: hidden channels of the feed-forward over its channels.
-        head_width: hidden units of each output head.
-        layer_scale: weight of each residual branch.
-        head_size: channels of an attention head in the last stage; 0 for no attention.
-        name: of the graph and the checkpoint.
+    Each stage halves the resolution of the one before. `layer_scale` is the weight of each residual
+    branch, `head_size` the channels of an attention head in the last stage, 0 for no attention.
     """
 
     dims: tuple[int, ...] = (64, 128, 256, 512)
@@ -68,8 +62,7 @@ LARGE = VisionConfig(depths=(4, 4, 12, 4), layer_scale=0.28, head_size=32, name=
 def build_vision_large(seed: int) -> tuple[onnx.ModelProto, int]:
     """Return the large vision model and its multiply-adds: the interface of `build_vision`.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
+    Equal seeds give equal bytes.
     """
     return build_vision(seed, LARGE)
 
@@ -80,9 +73,8 @@ def build_vision(seed: int, config: VisionConfig | None = None) -> tuple[onnx.Mo
     Inputs `img`, `big_img`: (1, 12, 128, 256) uint8, two frames of 6 channels each, older first.
     Output `outputs`: (1, 1576) float32, laid out as `interface.VISION_OUTPUTS`.
 
-    Args:
-        seed: of all weights; equal seeds give equal bytes.
-        config: the size; the 8 M parameter model of the 2025 split interface by default.
+    Equal seeds give equal bytes; the size is the 8 M parameter model of the 2025 split interface by
+    default.
     """
     config = config or VisionConfig()
     g = GraphBuilder(config.name, seed)

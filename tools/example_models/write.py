@@ -19,13 +19,8 @@ def write_models(
 ) -> list[tuple[Path, ExampleModel]]:
     """Write example models as `<directory>/<name>.onnx`; each file appears whole or not at all.
 
-    Args:
-        directory: made with its parents where missing.
-        names: names of `BUILDERS`.
-        seed: of all weights.
-
-    Returns:
-        The path and the model of each file, in the order of `names`.
+    The directory is made with its parents. The result has the path and the model of each file, in
+    the order of `names`.
 
     Raises:
         UsageError: the directory cannot be made or written to.
@@ -38,15 +33,9 @@ def write_interface(
 ) -> list[tuple[Path, ExampleModel]]:
     """Write small models of a revision as `<directory>/<role>.onnx`, each whole or not at all.
 
-    That of driver monitoring is `<directory>/dmonitoring.onnx`.
-
-    Args:
-        directory: made with its parents where missing.
-        interface: name of a revision.
-        seed: of all weights.
-
-    Returns:
-        The path and the model of each file, in the order in which they run in a frame.
+    That of driver monitoring is `<directory>/dmonitoring.onnx`. The directory is made with its
+    parents. The result has the path and the model of each file, in the order in which they run in a
+    frame.
 
     Raises:
         UsageError: an unknown interface, or a directory that cannot be made or written to.

@@ -1,4 +1,4 @@
-"""What kind a file is, told from its first bytes and never from its name."""
+"""The kind of a file, detected from its first bytes and never from its name."""
 
 from __future__ import annotations
 

@@ -19,14 +19,9 @@ from tools.errors import ToolError
 
 @dataclass(frozen=True, slots=True)
 class GivenText:
-    """A file that somebody named, and how it is refused.
+    """A file that somebody named, the error that refuses it, and the next thing to do.
 
-    Attributes:
-        path: of the file.
-        error: what is raised.
-        max_bytes: a longer file is refused.
-        option: that named it, in front of messages; "" for none.
-        advice: what to do next.
+    A file longer than `max_bytes` is refused; `option` is "" if none named it.
     """
 
     path: Path

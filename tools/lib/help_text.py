@@ -1,7 +1,7 @@
 """Turns the docstring of a command's module into the text of ``--help``.
 
 A docstring has a summary, paragraphs, and after a line ``Example:`` indented command lines. The
-summary may begin with the command's name, which the usage line has already said.
+summary may begin with the command's name, which the usage line already shows.
 """
 
 from __future__ import annotations

@@ -19,9 +19,7 @@ def print_json(value: Any) -> None:
 def json_text(value: Any, indent: int | None = None) -> str:
     """Return strict JSON; floats that are not finite are null.
 
-    Args:
-        value: of plain types.
-        indent: spaces of each level, for files that people look at; None: one line.
+    `indent` is for files that people read; without it there is one line.
     """
     try:
         # Nearly always: to look at every number beforehand takes longer than this.

@@ -53,9 +53,6 @@ def parse_bindings(texts: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
-# --- `--constant INPUT=VALUE`: inputs of an ONNX model that are fixed while compiling ---------
-
-
 def add_constant(parser: argparse._ActionsContainer) -> None:
     """Declare the option."""
     parser.add_argument(
@@ -71,12 +68,7 @@ def add_constant(parser: argparse._ActionsContainer) -> None:
 def with_constants(
     model: OnnxModel, texts: Sequence[str], bound: Mapping[str, int]
 ) -> tuple[OnnxModel, dict[str, int]]:
-    """Return a model whose inputs are fixed as the option says, and the sizes it still leaves open.
-
-    Args:
-        model: as it was read.
-        texts: of the option.
-        bound: sizes of symbolic dimensions; those of the inputs that are fixed are not returned.
+    """Return a model with inputs fixed by the option's texts, and the `bound` sizes still open.
 
     Raises:
         UsageError: a text is not INPUT=VALUE, or names an input twice.
@@ -101,17 +93,8 @@ def with_constants(
     return fixed, {name: size for name, size in bound.items() if name not in gone}
 
 
-# --- ONNX files that a command compiles for its own use, into a directory that it deletes -----
-
-
 class Changes(NamedTuple):
-    """What is changed of a model while it is compiled.
-
-    Attributes:
-        bind: sizes of symbolic dimensions, as of ``--bind``.
-        constant: values of inputs, as of ``--constant``.
-        dump: nodes whose values become outputs.
-    """
+    """Changes of a model before it is compiled: ``--bind``, ``--constant``, nodes to output."""
 
     bind: Sequence[str] = ()
     constant: Sequence[str] = ()
@@ -140,13 +123,8 @@ def compiled_here(
 ) -> Path:
     """Compile ONNX files for a device of this machine, as ``modeld compile`` does; return `target`.
 
-    Args:
-        paths: one model, which is compiled as it is, or those of a driving program.
-        target: artifact to write.
-        device: as ``--device`` names it; None: the best.
-        changes: of a single model.
-        build: write binaries, too; without them, loading takes kernels from the cache or builds
-            them.
+    `paths` are one model, which is compiled as it is, or those of a driving program. `changes` are
+    for a single model. Without `build`, loading takes kernels from the cache or builds them.
 
     Raises:
         UsageError: several models with changes: a driving program fixes its inputs.
@@ -189,9 +167,6 @@ def options_here(device: str | None) -> CompileOptions:
     }
 
 
-# --- `--note NAME=VALUE`: where a model came from, as its artifact then says; and it as text --
-
-
 def add_note(parser: argparse._ActionsContainer) -> None:
     """Declare the option."""
     parser.add_argument(
@@ -206,10 +181,6 @@ def add_note(parser: argparse._ActionsContainer) -> None:
 
 def with_notes(found: Mapping[str, str], texts: Sequence[str]) -> dict[str, str]:
     """Return the lineage of a model with notes: these first where there is no room for all.
-
-    Args:
-        found: what its ONNX files say.
-        texts: of the option.
 
     Raises:
         UsageError: a text is not NAME=VALUE, too long or not printable, or a name is given twice.

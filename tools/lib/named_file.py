@@ -1,4 +1,4 @@
-"""What an argument names: a role, and the check of a file against it before a command begins.
+"""Roles of arguments, and the check of a file against its role before a command begins.
 
 A role says what is expected, of which kinds, how long it may be, and what error it is otherwise.
 Readers still judge what is inside; no reader has to think of pipes, devices and endless files.
@@ -32,11 +32,7 @@ class Role:
         kinds: of `tools.lib.file_kind.NOUNS` that it may be; none: only a directory will do. What
             is of no known kind is left to the reader, unless all of them are `SURE`.
         error: what is raised; its exit code is that of the role.
-        max_bytes: of the file.
-        may_be_directory: whether a directory will do, too.
-        may_be_missing: whether the command itself says what happens where nothing is there.
-        may_be_empty: whether an empty file means something.
-        advice: what to do next.
+        may_be_missing: whether the command itself handles a missing file.
     """
 
     noun: str
@@ -52,10 +48,7 @@ class Role:
 def check_named(where: str, path: Path, role: Role) -> None:
     """Refuse a file or directory that cannot have its role, without reading more than its start.
 
-    Args:
-        where: the option in front of messages, with a space; "" for none.
-        path: that was named.
-        role: of the argument.
+    `where` is the option in front of messages, with a space, or "".
 
     Raises:
         ToolError: the role's error; names the path, what is expected and what is there.
@@ -117,11 +110,10 @@ def _nothing(path: Path, error: OSError | ValueError) -> str:
     return f"nothing ({getattr(error, 'strerror', None) or error})"
 
 
-# --- Checks of the files a command is to write, before it does minutes of work for them -------
-#
-# Every writer of ours makes a file beside the target and renames it (`runtime.files.whole_file`),
-# which replaces what has that name: an input of the same command. What a command reads and writes
-# is a row of `tools.command_files`.
+# ----------------------------------------------------------------------------------------------
+# Every writer makes a file next to the target and renames it (`runtime.files.whole_file`), which
+# would replace an input of the same name. `tools.command_files` has what each command reads and
+# writes.
 
 
 class _Place(NamedTuple):
@@ -141,11 +133,8 @@ def check_outputs(
     Links of both kinds, ``..`` and directories that do not exist yet are followed to where they
     lead.
 
-    Args:
-        files: path that is written by option, for messages; None is an option that was not given.
-        inputs: files and directories that are read, by option.
-        directories: that get files, and are made where they are missing, by option. One that is
-            read, too, may be written by its own option.
+    All are by option. `directories` are made where they are missing; one that is also read may be
+    written by its own option.
 
     Raises:
         UsageError: a file has no name or no writable directory, is a directory or a device, or is

@@ -20,11 +20,6 @@ def write_npz(
 
     Those take names as keywords, beside keywords of their own: ``file`` and ``allow_pickle`` are
     names like any other here.
-
-    Args:
-        file: open for writing.
-        arrays: by name.
-        compress: deflate each.
     """
     kind = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
     with zipfile.ZipFile(file, "w", kind) as archive:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from runtime.quantities import size_text as format_size
-
-__all__ = ["Section", "format_size", "format_table", "printable"]
+__all__ = ["Section", "format_table", "printable"]
 
 
 class Section(NamedTuple):
@@ -21,9 +19,7 @@ class Section(NamedTuple):
 def format_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return the rows under their header; a column of numbers is aligned to the right.
 
-    Args:
-        header: titles of the columns.
-        rows: cells; floats are shown with three significant decimals, None as "-".
+    Floats are shown with three significant decimals, None as "-".
     """
     texts = [[_cell(value) for value in row] for row in rows]
     widths = [

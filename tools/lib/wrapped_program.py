@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class WrappedProgram:
-    """Answers as another program does; subclasses change the runs.
-
-    Args:
-        inner: the other program.
-    """
+    """Answers as another program does; subclasses change the runs."""
 
     def __init__(self, inner: DrivingProgram) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""The camera a video is taken to come from, and projection into pictures.
+"""The assumed camera of a video, and projection into pictures.
 
 Coordinates: calibrated frame x forward, y right, z down (metres); pixels u right, v down.
 """
@@ -24,13 +24,10 @@ DEFAULT_HEIGHT_M = 1.22
 def stand_in_camera(
     width: int, height: int, focal_px: float | None, pixel_aspect: float = 1.0
 ) -> Camera:
-    """Return the camera a video is taken to come from.
+    """Return the assumed camera of a video.
 
-    Args:
-        width: columns in pixels.
-        height: rows in pixels.
-        focal_px: focal length in pixels; None takes ``DEFAULT_FOCAL_PER_WIDTH`` widths.
-        pixel_aspect: width of a pixel over its height.
+    Without a focal length it has ``DEFAULT_FOCAL_PER_WIDTH`` widths; `pixel_aspect` is width over
+    height.
 
     Raises:
         UsageError: the focal length is not positive and finite.
@@ -46,13 +43,9 @@ def project(
 ) -> NDArray[np.float64]:
     """Project points of the calibrated frame into the picture.
 
-    Args:
-        points_m: (n, 3) float64, x forward, y right, z down, from the camera.
-        camera: the pinhole camera.
-        rpy_rad: device_from_calib as roll, pitch, yaw (``liveCalibration.rpyCalib``).
-
-    Returns:
-        (n, 2) float64 pixel coordinates; NaN where a point is nearer than ``MIN_DEPTH_M``.
+    From (n, 3) float64, x forward, y right, z down from the camera, to (n, 2) float64 pixels; NaN
+    where a point is nearer than ``MIN_DEPTH_M``. `rpy_rad` is device_from_calib as roll, pitch, yaw
+    (``liveCalibration.rpyCalib``).
     """
     view = points_m @ (VIEW_FROM_DEVICE @ rot_from_euler(rpy_rad)).T
     depth = np.where(view[:, 2] > MIN_DEPTH_M, view[:, 2], np.nan)

@@ -61,11 +61,6 @@ def make_rings(
 ) -> dict[str, FrameRingWriter]:
     """Make the frame rings of all streams, or none.
 
-    Args:
-        server: name of the rings.
-        formats: layout of the frames by stream.
-        slots: frames in each.
-
     Raises:
         FrameError: a ring has another writer, or memory is short.
     """

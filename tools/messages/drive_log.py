@@ -27,12 +27,11 @@ Curve = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """What the model saw and plans in one frame. Calibrated frame: x forward, y right, z down.
+    """The view and the plan of a model in one frame. Calibrated frame: x forward, y right, z down.
 
     Attributes:
         plan_m: (33, 3) float32 planned positions.
-        lane_lines_m: (4, 33, 3) float32.
-        lane_line_probs: (4,) float32.
+        lane_lines_m: (4, 33, 3) float32, with `lane_line_probs` (4,) float32.
         road_edges_m: (2, 33, 3) float32.
     """
 
@@ -49,9 +48,7 @@ class DriveLog:
     Attributes:
         counts: messages by service; those of the daemons that are valid also as ``NAME:valid``.
         frame_ids: (n,) int64.
-        time: of the drive: how long it is, and where it lies in its route.
         times_s: (n,) end-of-frame time in the drive.
-        execution_ms: (n,).
         drop_percent: (n,) ``frameDropPerc``.
         plan_speed_mps: (n,) planned speed at time 0.
         curvature_1pm: (n,) desired curvature, 1/m.
@@ -115,12 +112,8 @@ class _Series:
 def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog:
     """Collect the daemon's messages of a drive.
 
-    Args:
-        events: Event readers in time order.
-        curves_of: frame ids whose curves are kept.
-
-    Returns:
-        The arrays; all of length 0 when there is no modelV2.
+    Events are in time order; `curves_of` are frame ids whose curves are kept. All arrays have
+    length 0 when there is no modelV2.
     """
     counts: Counter[str] = Counter()
     series = _Series()
@@ -167,12 +160,10 @@ def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog
 def with_measured_times(
     drive: DriveLog, frame_ids: NDArray[np.int64], execution_s: Floats
 ) -> DriveLog:
-    """Return the drive with execution times that were measured beside its log.
+    """Return the drive with execution times that were measured outside its log.
 
-    Args:
-        drive: whose messages hold no times, because its log is the same in every run.
-        frame_ids: (n,) of the frames that were measured; a frame that is not among them gets NaN.
-        execution_s: (n,).
+    Its own log, which is the same in every run, has none. Both arrays are (n,); frames that were
+    not measured get NaN.
     """
     times = dict(zip(frame_ids.tolist(), execution_s.tolist(), strict=True))
     measured = [1e3 * times.get(frame_id, np.nan) for frame_id in drive.frame_ids.tolist()]

@@ -1,4 +1,4 @@
-"""The messages around the daemon that a recorded or rendered drive has to supply.
+"""The messages that a recorded or rendered drive has to supply to the daemon.
 
 ``DriveMessages`` builds them, stamped and valid; slow services at their nominal rate, the others
 with every frame. Called by ``tools.commands.on_drives.replay`` and by camera processes.
@@ -43,11 +43,8 @@ SLOW_SERVICES = frozenset({"deviceState", "liveCalibration", "liveDelay"})
 class Mounting:
     """The camera as its messages describe it.
 
-    Attributes:
-        device_type: ``deviceState.deviceType``.
-        sensor: ``roadCameraState.sensor``.
-        rpy_rad: device_from_calib as roll, pitch, yaw.
-        height_m: camera over the road.
+    `device_type` is ``deviceState.deviceType``, `sensor` is ``roadCameraState.sensor``, `rpy_rad`
+    is device_from_calib as roll, pitch, yaw, `height_m` the height over the road.
     """
 
     device_type: str = "pc"
@@ -74,10 +71,8 @@ class FrameClock:
     def stamp(self, frame_id: int, time_s: float) -> FrameTimes:
         """Return the stamps of the next frame.
 
-        Args:
-            frame_id: consecutive from 0.
-            time_s: capture time from the start of the drive; frames that follow each other faster
-                than the daemon can tell apart are moved later.
+        Ids are consecutive from 0; `time_s` counts from the start of the drive. Frames that follow
+        each other faster than the daemon can tell apart are moved later.
         """
         sof_ns = START_NS + round(time_s * 1e9)
         if self._last_sof_ns is not None:
@@ -88,11 +83,7 @@ class FrameClock:
 
 @dataclass(slots=True)
 class DriveMessages:
-    """Builds what is due with each frame.
-
-    Attributes:
-        mounting: the camera.
-    """
+    """Builds the messages that are due with each frame."""
 
     mounting: Mounting
     _due_ns: dict[str, int] = field(default_factory=dict)
@@ -100,10 +91,8 @@ class DriveMessages:
     def for_frame(self, frame: FrameTimes, car: CarSample) -> Iterator[tuple[str, bytes]]:
         """Yield (service, Event bytes) for one frame; all services with the first one.
 
-        Args:
-            frame: what they belong to. Events are stamped with its SOF, the camera state with its
-                EOF, which is when a camera announces a frame.
-            car: the car at that time.
+        Events are stamped with the frame's SOF, the camera state with its EOF, which is when a
+        camera announces a frame.
         """
         for name in DRIVE_SERVICES:
             if name in SLOW_SERVICES:

@@ -1,10 +1,9 @@
 """The time of a drive: when in the drive, and where in its route, an event of a log lies.
 
 A drive's time is 0 at its log's first event that is neither ``initData`` nor ``sentinel``, with
-which each segment begins. ``initData`` carries the time at which its route began: it says where in
-the route the log lies. Where these two are minutes early they count as of the moment that they
-stand at. Where the clock goes back, because the machine was started again, the time goes on from
-the newest one before.
+which each segment begins. ``initData`` carries the time at which its route began, which places the
+log in the route. If these two are minutes early they count as of the moment that they stand at. If
+the clock goes back, because the machine was restarted, the time goes on from the newest one before.
 """
 
 from __future__ import annotations
@@ -26,12 +25,7 @@ _LARGEST_NS: Final = 2**64 - 1
 
 
 class Boot(NamedTuple):
-    """A place at which the clock went back.
-
-    Attributes:
-        time_ns: of the drive.
-        back_ns: by how much.
-    """
+    """A moment of the drive at which the clock went back, and by how much."""
 
     time_ns: int
     back_ns: int
@@ -57,9 +51,7 @@ class DriveTime:
     def take(self, service: str | None, mono_time_ns: int) -> int:
         """Return the time of the next event in ns; below 0 where it should stand before the first.
 
-        Args:
-            service: name of its Event member; None where that is not known.
-            mono_time_ns: its ``logMonoTime``.
+        `service` is the name of its Event member, None if unknown.
         """
         if service == ORIGIN and self.route_ns is None:
             self.route_ns = mono_time_ns
@@ -113,7 +105,7 @@ class DriveTime:
 
     @property
     def route_from_s(self) -> float | None:
-        """Where in its route the log begins; None without initData, which says it."""
+        """Where in its route the log begins; None without initData."""
         if self.route_ns is None or self.start_ns is None:
             return None
         return max(0, self.start_ns - self.route_ns) / NS_PER_S
@@ -149,13 +141,12 @@ class DriveTime:
 
 
 # ----------------------------------------------------------------------------------------------
-# Events of a log for people: what is wrong with the log is one line on stderr, not a traceback.
 
 logger = logging.getLogger(__name__)
 
 
 def read_log_events(path: Path) -> Iterator[Any]:
-    """Yield the events of a log; that it is cut off or damaged is logged as a warning.
+    """Yield the events of a log; a cut or damaged log is a warning, not a traceback.
 
     Raises:
         LogError: the file cannot be read or is no log.

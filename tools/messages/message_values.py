@@ -47,12 +47,8 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 class Type:
     """A type of the schema.
 
-    Attributes:
-        kind: ``number``, ``enum``, ``text``, ``data``, ``struct``, ``list``, ``void`` or ``other``.
-        dtype: of a number.
-        enumerants: of an enumeration, by number.
-        schema: of a structure: what pycapnp knows of it.
-        element: of a list.
+    `kind` is ``number``, ``enum``, ``text``, ``data``, ``struct``, ``list``, ``void`` or ``other``;
+    `dtype` is that of a number, `schema` pycapnp's of a structure.
     """
 
     kind: str
@@ -64,13 +60,9 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a structure.
+    """A field of a structure; pycapnp reads it by `key`.
 
-    Attributes:
-        name: in the schema.
-        key: what pycapnp reads it by.
-        type: its type.
-        in_union: it exists only while it is the member that is set.
+    A field `in_union` exists only while it is the member that is set.
     """
 
     name: str
@@ -80,7 +72,7 @@ class Field:
 
 
 class Selection:
-    """Which fields of a message are wanted.
+    """The wanted fields of a message.
 
     Args:
         paths: as `flatten` names them; a path stands for all below it, and one without indices for
@@ -101,7 +93,7 @@ class Selection:
 
     @property
     def tree(self) -> dict[str, Any]:
-        """Nested names; an empty name says that everything below is wanted."""
+        """Nested names; an empty name selects everything below."""
         return self._tree
 
     def filter(self, values: dict[str, Value]) -> dict[str, Value]:
@@ -120,9 +112,8 @@ class Selection:
 def flatten(reader: Any, selection: Selection | None = None) -> dict[str, Value]:
     """Return the fields of a structure by path.
 
-    Args:
-        reader: reader or builder of a structure, e.g. ``content(event)``.
-        selection: leave out other fields, which are not read then.
+    `reader` is a reader or builder of a structure, such as ``content(event)``. Fields outside the
+    selection are not read.
 
     Raises:
         MessageError: a pointer inside is damaged, or the message expands beyond ``MAX_BYTES``.
@@ -134,7 +125,7 @@ def flatten(reader: Any, selection: Selection | None = None) -> dict[str, Value]
 
 
 def flatten_message(event: Any, selection: Selection | None = None) -> dict[str, Value]:
-    """Return what an Event says, by path inside its message; of lists, paths begin with ``[0]``.
+    """Return the content of an Event by path; the paths of lists begin with ``[0]``.
 
     Raises:
         MessageError: as `flatten`, or the message is newer than the schema.
@@ -153,9 +144,7 @@ def flatten_message(event: Any, selection: Selection | None = None) -> dict[str,
 def to_plain(reader: Any, data: DataAs = "length") -> dict[str, Any]:
     """Return a structure as nested dictionaries and lists for JSON.
 
-    Args:
-        reader: reader or builder of a structure.
-        data: what stands for Data fields.
+    `data` chooses what represents Data fields.
 
     Raises:
         MessageError: as `flatten`.
@@ -166,7 +155,7 @@ def to_plain(reader: Any, data: DataAs = "length") -> dict[str, Any]:
 
 
 def message_to_plain(event: Any, data: DataAs = "length") -> Any:
-    """Return what an Event says for JSON: a dictionary, of list messages a list.
+    """Return the content of an Event for JSON: a dictionary, of list messages a list.
 
     Raises:
         MessageError: as `flatten_message`.

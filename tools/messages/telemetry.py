@@ -1,4 +1,4 @@
-"""Car state beside a video: a small CSV file, or constants where there is none.
+"""Car state for a video: a small CSV file, or constants if there is none.
 
 Columns (header row required): ``t_s,speed_mps`` and optionally ``steering_angle_deg`` (positive to
 the left), ``left_blinker``, ``right_blinker``; ``t_s`` counts from the first video frame. Numbers
@@ -82,13 +82,8 @@ _STRAIGHT_ON = Series(np.zeros(1), np.zeros(1))
 class Telemetry:
     """Car state over time: numbers are interpolated, switches hold their last value.
 
-    Attributes:
-        name: where it comes from, for messages.
-        speed_mps: speed.
-        steering_angle_deg: angle of the steering wheel, positive to the left.
-        left_blinker: 0 or 1.
-        right_blinker: 0 or 1.
-        is_constant: the same at all times, so that no time is outside.
+    All numbers are series; the steering angle is positive to the left, blinkers are 0 or 1.
+    `is_constant`: the same at all times, so that no time is outside.
     """
 
     name: str
@@ -108,11 +103,7 @@ class Telemetry:
         )
 
     def check_covers(self, video: str, end_s: float) -> None:
-        """Check that the times are those of the video; warn of what has to be guessed.
-
-        Args:
-            video: its name, for messages.
-            end_s: time of its last frame, from the first one.
+        """Check that the times are those of the video, which ends at `end_s`; warn of guesses.
 
         Raises:
             TelemetryError: no time of the telemetry lies within the video.
@@ -207,13 +198,7 @@ def read_telemetry(path: Path) -> Telemetry:
 
 
 def measured_series(path: Path, name: str, times_s: Floats, values: Floats) -> Series:
-    """Return what was measured of a quantity: samples that are NaN are left out.
-
-    Args:
-        path: the file, for messages.
-        name: the quantity, for messages.
-        times_s: (n,) strictly increasing.
-        values: (n,), NaN where nothing was measured.
+    """Return the measured samples of a quantity: (n,) values at (n,) rising times, NaN left out.
 
     Raises:
         TelemetryError: every value is NaN, or one is larger than anything measured.

@@ -51,17 +51,10 @@ class Packet(NamedTuple):
 
 
 def encode_file(path: Path, camera: Camera, pictures: Iterable[Picture]) -> list[Packet]:
-    """Write a raw HEVC file.
+    """Write a raw HEVC file of pictures in order; return one packet for each.
 
-    Parameter sets stand once, at the start of the file, and are not counted with a packet.
-
-    Args:
-        path: the file; overwritten.
-        camera: whose size the pictures have.
-        pictures: in order.
-
-    Returns:
-        One packet for each picture.
+    Parameter sets stand once, at the start of the file, and are not counted with a packet. An
+    existing file is overwritten.
 
     Raises:
         OSError: it cannot be written.

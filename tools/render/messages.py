@@ -1,7 +1,7 @@
 """The messages of a rendered segment, as the processes of a car would have logged them.
 
 Every message is stamped with the time at which it would have been published. Slow services start
-anew with each segment, so that a segment can be played by itself.
+again with each segment, so that a segment can be played by itself.
 """
 
 from __future__ import annotations
@@ -66,11 +66,7 @@ def segment_messages(
 ) -> list[Stamped]:
     """Return the messages of a segment in time order, sentinels not included.
 
-    Args:
-        spec: the drive.
-        world: what happens in it.
-        segment: number.
-        packets: stream -> what its encoder made of the frames it delivered.
+    `packets` holds, by stream, what its encoder made of the delivered frames.
     """
     ids = spec.frame_ids(segment)
     first_ns = START_NS + ids[0] * FRAME_NS
@@ -196,15 +192,9 @@ def _camera_messages(
 def fill_encode_index(
     entry: Any, state: Any, encode_id: int, segment: int, position: int, packet: Packet
 ) -> None:
-    """Fill the EncodeIndex of a picture.
+    """Fill the EncodeIndex of a picture: `encode_id` is its number in the drive.
 
-    Args:
-        entry: builder.
-        state: of the camera, about that frame.
-        encode_id: number of the picture in the drive.
-        segment: number of its file.
-        position: of the picture in the file.
-        packet: what the encoder made of it.
+    `segment` and `position` name its file and its place there.
     """
     entry.frameId = state.frameId
     entry.type = "fullHEVC"

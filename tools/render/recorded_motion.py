@@ -32,10 +32,8 @@ _ROUNDING = 2.0**20
 def recorded_motion(path: Path, seed: int, frames: int | None) -> tuple[Motion, int]:
     """Return the motion of a recording and its length in frames.
 
-    Args:
-        path: comma2k19 segment directory.
-        seed: of what a recording does not say: the car ahead.
-        frames: how many to use from its start; None takes all.
+    `path` is a comma2k19 segment directory. The seed draws what it lacks: the car ahead. Without
+    `frames` all of it is used.
 
     Raises:
         DriveError: the directory cannot be read as a segment.
@@ -81,7 +79,7 @@ def recorded_motion(path: Path, seed: int, frames: int | None) -> tuple[Motion, 
 
 
 def recording_digest(path: Path) -> str:
-    """Return what stands for the content of a recording's telemetry, 16 hex digits.
+    """Return a digest of a recording's telemetry, 16 hex digits.
 
     Raises:
         OSError: a file of it cannot be read.

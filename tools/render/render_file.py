@@ -38,9 +38,8 @@ from tools.world.world import Lanes, Marking, MarkingKind
 from tools.world.world import World as PaintedWorld
 
 # ----------------------------------------------------------------------------------------------
-# Encodes pictures as ``qcamera.ts``: small, H.264 in a transport stream, stamped by end of frame.
-#
-# The same pictures give the same bytes: sums of whole numbers scale them, one thread encodes them.
+# Sums of whole numbers scale the small pictures and one thread encodes them: equal pictures give
+# equal bytes.
 
 # Of transport streams.
 _CLOCK_HZ = 90_000
@@ -53,15 +52,9 @@ _OPTIONS = {
 
 
 def encode_small(path: Path, pictures: Iterable[Picture], ends_ns: Sequence[int]) -> list[Packet]:
-    """Write the small pictures of a segment.
+    """Write the small pictures of a segment as ``qcamera.ts``; return one packet for each.
 
-    Args:
-        path: the file; overwritten.
-        pictures: of the full size, in order.
-        ends_ns: end of exposure of each.
-
-    Returns:
-        One packet for each picture, as its encoder made it.
+    `pictures` have the full size, `ends_ns` are their ends of exposure. A file is overwritten.
 
     Raises:
         OSError: it cannot be written.
@@ -107,7 +100,7 @@ def _sums(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return np.asarray(np.diff(below[whole] * count + padded[whole] * part[:, None], axis=0))
 
 
-# --- Paints what the driver camera sees: a face before a seat, which turns a little and blinks
+# ----------------------------------------------------------------------------------------------
 
 _CABIN, _SEAT, _SHIRT = (58, 128, 128), (44, 130, 126), (76, 140, 118)
 _SKIN, _HAIR, _DARK = (142, 114, 148), (40, 124, 132), (30, 128, 128)
@@ -121,10 +114,7 @@ _SWAY = 0.004
 class DriverPainter:
     """Paints the driver camera's pictures.
 
-    Args:
-        camera: even width and height.
-        seconds: length of the drive.
-        seed: of how the head moves.
+    Width and height are even; `seed` moves the head.
     """
 
     def __init__(self, camera: Camera, seconds: float, seed: int) -> None:
@@ -203,7 +193,6 @@ def _paint_ellipse(
 
 
 # ----------------------------------------------------------------------------------------------
-# Paints the pictures of a rendered drive: its flat road of three lanes, in the simulated world.
 
 # By day, without noise: noise mostly busies the encoder.
 DRIVE_SCENERY: Scenery = replace(
@@ -225,10 +214,7 @@ _LEAD = Vehicle(0.0, 0.0, 0.0, 0.0, width_m=1.82, height_m=1.46, length_m=4.5, p
 class DrivePainter:
     """Paints one camera's pictures of a drive.
 
-    Args:
-        world: what happens.
-        mount: the camera; even width and height.
-        seed: of texture, trees and hills.
+    Width and height of the camera are even; `seed` draws texture, trees and hills.
     """
 
     def __init__(self, world: World, mount: Mount, seed: int) -> None:
@@ -322,11 +308,7 @@ def build_world(spec: DriveSpec) -> World:
 
 
 def render_file(job: FileJob, count: Callable[[], None]) -> list[Packet]:
-    """Render and encode the frames that a camera delivered.
-
-    Args:
-        job: what to render.
-        count: called after each picture.
+    """Render and encode the frames that a camera delivered; `count` is called after each.
 
     Raises:
         OSError: the file cannot be written.

@@ -38,15 +38,13 @@ class DriveSpec:
     """A drive to be rendered; equal specs give equal bytes.
 
     Attributes:
-        seed: of the world.
         frames: length, 20 a second.
-        device: ``deviceState.deviceType``.
         rpy_rad: mounting, device from calib.
         streams: which of ``STREAMS`` the device has; ``SMALL`` alone for a reduced drive, of which
             there are the small pictures and the small log.
         dropped: stream -> frame ids that its camera lost.
-        telemetry: comma2k19 segment directory whose motion is taken; None: the seed's.
-        telemetry_digest: of its content; empty without.
+        telemetry: comma2k19 segment directory whose motion is used, and its content's digest;
+            without it the seed's.
         height_m: of the cameras over the road.
         segment_frames: length of a segment; another one than a minute only for tests.
     """

@@ -60,12 +60,7 @@ LEFT, RIGHT = -1, 1
 class Road:
     """The middle lane's centre on a grid of arc length.
 
-    Attributes:
-        start_m: arc length of the first grid point.
-        x_m: (n,) position.
-        y_m: (n,) position.
-        heading_rad: (n,).
-        curvature_1pm: (n,).
+    All of its arrays are (n,); `start_m` is the arc length of the first grid point.
     """
 
     start_m: float
@@ -96,7 +91,6 @@ class Motion:
         speed_mps: (n,) of the car.
         curvature_1pm: on the road's grid.
         gap_m: (n,) arc length from the camera to the rear of the car ahead.
-        lane_changes: in order.
         wobble_m: lateral offset on the road's grid, without lane changes.
     """
 
@@ -112,16 +106,10 @@ class CarState:
     """The car at one tick.
 
     Attributes:
-        s_m: arc length of the road beside the camera.
-        x_m: position of the camera in the world.
-        y_m: position.
-        heading_rad: of the car.
-        speed_mps: forward.
-        acceleration_mps2: forward.
+        s_m: arc length of the road next to the camera, which is at `x_m` and `y_m` in the world.
         curvature_1pm: of the path of the car, positive to the right.
         offset_m: from the middle lane's centre to the right.
         lead_s_m: arc length of the rear of the car ahead.
-        lead_speed_mps: speed of the car ahead.
         blinker: ``LEFT``, ``RIGHT`` or 0.
         nudge: the same for the driver's hand at the wheel.
     """
@@ -205,11 +193,7 @@ def _seeded_lane_changes(seed: int, last_s: float) -> tuple[LaneChange, ...]:
 
 
 class World:
-    """Answers what is where at any tick.
-
-    Args:
-        motion: what happens.
-    """
+    """Answers what is where at any tick."""
 
     def __init__(self, motion: Motion) -> None:
         self.road = build_road(motion.curvature_1pm)

@@ -1,4 +1,4 @@
-"""Carries messages from one bus to another: between rings, sockets and queues, as they are.
+"""Carries messages unchanged from one bus to another: between rings, sockets and queues.
 
 It subscribes to a service only while somebody listens to it on the other side: on rings each
 subscription takes one of 15 places. Called by ``tools.commands.bridge``.
@@ -28,15 +28,10 @@ _CHECK_S: Final = 1.0
 
 @dataclass(slots=True)
 class Lane:
-    """One service on its way.
+    """One service on its way; without a listener there is no subscriber.
 
-    Attributes:
-        service: Its name.
-        publisher: Where it goes.
-        subscriber: Where it comes from; None while nobody listens.
-        messages: How many went over.
-        dropped: How many the other side has no room for: their size is none that it carries.
-        lost: How often messages were gone before they were taken.
+    `dropped` messages have a size that the other side does not carry, `lost` counts how often
+    messages were gone before they were taken.
     """
 
     service: str
@@ -81,16 +76,8 @@ class Lane:
 class Bridge:
     """Takes services of one transport to another, in their order and byte by byte.
 
-    Args:
-        source: Where they come from; stays the caller's, as does `target`.
-        target: Where they go.
-        services: Names of 2025.
-        leave_out: Go without those that somebody publishes on the target already, which is said.
-
-    Attributes:
-        lanes: Of the services that are carried, or were.
-        left_out: Services that have a publisher already.
-        given_up: Services that another publisher has taken over.
+    Both transports stay the caller's. With `leave_out` it omits services that have a publisher on
+    the target. `given_up` are services that another publisher has taken over.
 
     Raises:
         TransportError: A service cannot be published on the target; with `leave_out`: none can.

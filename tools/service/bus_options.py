@@ -1,4 +1,4 @@
-"""Options of commands that open the bus: where it is, and whose names and ports it has."""
+"""Options of commands that open the bus: its address, and the stack of its names and ports."""
 
 from __future__ import annotations
 
@@ -80,10 +80,7 @@ def stack_of(args: argparse.Namespace) -> Stack:
 
 
 def addresses_of(args: argparse.Namespace) -> Addresses:
-    """Return the addresses that were asked for.
-
-    A command that is told one address is there for everything; both are those of the daemons.
-    """
+    """Return the requested addresses; a command with a single one uses it for both."""
     if args.sends:
         publish = args.publish or args.bus
         return Addresses(publish, args.subscribe or publish)
@@ -92,7 +89,7 @@ def addresses_of(args: argparse.Namespace) -> Addresses:
 
 
 def open_bus(args: argparse.Namespace) -> Transport:
-    """Open the bus that was asked for.
+    """Open the requested bus.
 
     Raises:
         TransportError: an address has another form.
@@ -102,7 +99,7 @@ def open_bus(args: argparse.Namespace) -> Transport:
 
 
 def open_camera_server(args: argparse.Namespace) -> CameraServer:
-    """Return the cameras at the address that was asked for; nothing is connected yet.
+    """Return the cameras at the requested address; nothing is connected yet.
 
     Raises:
         FrameError: the address is none.

@@ -1,4 +1,4 @@
-"""Whether a daemon is healthy by what its health message says, and quantiles of its histograms."""
+"""Judges a daemon's health by its message, and computes quantiles of its histograms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WITHOUT_CAMERA = frozenset({Fault.NO_FRAME, Fault.CAMERA_LOST})
 
 
 def problems_of(health: Health) -> list[str]:
-    """Return what is wrong with a daemon, one line each; empty: it is healthy.
+    """Return the problems of a daemon, one line each; empty: it is healthy.
 
     Healthy is one that publishes valid messages, or waits for cameras or for the car; that uses its
     own model, and has seen no fault lately.
@@ -68,13 +68,8 @@ def _problems_of_running(health: Health) -> list[str]:
 def quantile_ms(bounds_ms: Sequence[float], counts: Sequence[int], share: float) -> float | None:
     """Return an estimate of a quantile: within its bucket durations count as spread evenly.
 
-    Args:
-        bounds_ms: Upper bounds of all but the last bucket.
-        counts: Durations in each bucket.
-        share: Of the durations that are smaller, 0 to 1.
-
-    Returns:
-        None without durations; the largest bound for what is beyond it.
+    `bounds_ms` are upper bounds of all but the last bucket; `share` of the durations, 0 to 1, are
+    smaller. Without durations it is None, beyond the largest bound that bound.
     """
     total = sum(counts)
     if not total:
@@ -88,12 +83,7 @@ def quantile_ms(bounds_ms: Sequence[float], counts: Sequence[int], share: float)
 
 
 def stages_since(health: Health, earlier: Health | None) -> list[dict[str, Any]]:
-    """Return name, counts and sum of each stage; without those of `earlier`, of the same process.
-
-    Args:
-        health: Of now.
-        earlier: Of before; None: since the start.
-    """
+    """Return name, counts and sum of each stage, less those of `earlier`, of the same process."""
     if earlier is None or earlier["processId"] != health["processId"]:
         return [dict(stage) for stage in health["stages"]]
     old = {stage["name"]: stage for stage in earlier["stages"]}
@@ -108,7 +98,7 @@ def stages_since(health: Health, earlier: Health | None) -> list[dict[str, Any]]
     return found
 
 
-# --- Hears the health messages of the daemons on a bus ----------------------------------------
+# ----------------------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 
@@ -120,12 +110,7 @@ OTHER_S = 1.2
 
 
 class HealthEar:
-    """Hears what the daemons say.
-
-    Args:
-        transport: where; the caller closes it.
-        stop: ends listening early.
-    """
+    """Listens to health messages; the caller closes the transport, `stop` ends it early."""
 
     def __init__(self, transport: Transport, stop: Event) -> None:
         self._transport = transport
@@ -137,9 +122,7 @@ class HealthEar:
     def listen(self, timeout_s: float, expected: Collection[str] = SERVICES) -> dict[str, Health]:
         """Return the next message of each daemon that speaks; empty: none did in time.
 
-        Args:
-            timeout_s: Longest wait for the first one.
-            expected: With all of these it is enough.
+        `timeout_s` is the longest wait for the first one; all of `expected` are enough.
         """
         heard: dict[str, Health] = {}
         deadline = monotonic() + timeout_s

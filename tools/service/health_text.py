@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tools.lib.table import format_size, format_table, printable
+from runtime.quantities import size_text
+from tools.lib.table import format_table, printable
 from tools.service.health_judge import Health, quantile_ms, stages_since
 
 GREEN, YELLOW, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
@@ -13,11 +14,7 @@ _SHA_DIGITS = 12
 
 
 class Painter:
-    """Colours text, or leaves it as it is.
-
-    Args:
-        is_coloured: Whether colours can be seen.
-    """
+    """Colours text, or leaves it as it is."""
 
     def __init__(self, *, is_coloured: bool) -> None:
         self._is_coloured = is_coloured
@@ -37,13 +34,8 @@ def health_text(
 ) -> str:
     """Return the state of one daemon, several lines.
 
-    Args:
-        name: Of its service.
-        health: What it says.
-        problems: What is wrong.
-        earlier: What it said before, for times of stages since then; None: since its start.
-        painter: Colours.
-        models: What is selected in the store, and what runs; None: not known.
+    Times of stages count from `earlier`, without it from the daemon's start. `models` are the
+    selected and the running ones, None if unknown.
     """
     state = painter.paint("healthy", BOLD, GREEN)
     if problems:
@@ -161,7 +153,7 @@ def _process(health: Health, earlier: Health | None) -> str:
     time_s = health["uptime"] - before["uptime"]
     share = 100 * (health["cpuTime"] - before["cpuTime"]) / time_s if time_s > 0 else 0.0
     return (
-        f"{format_size(health['memory'])} resident (peak {format_size(health['memoryPeak'])}), "
+        f"{size_text(health['memory'])} resident (peak {size_text(health['memoryPeak'])}), "
         f"{health['openFiles']} files, {health['threads']} threads, {share:.0f} % of a CPU, "
         f"{health['majorFaults']} pages read from disk"
     )

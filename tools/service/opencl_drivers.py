@@ -1,4 +1,4 @@
-"""Finds OpenCL drivers whose library is here while no file tells the loader of it.
+"""Finds OpenCL drivers whose library is installed but not declared to the loader.
 
 The loader reads `/etc/OpenCL/vendors/*.icd`, each the name of a library. Containers often have a
 GPU's libraries from the host and not that file; Adreno's driver comes with Android's files and
@@ -19,13 +19,7 @@ VARIABLE: Final = "OCL_ICD_VENDORS"
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """An OpenCL driver.
-
-    Attributes:
-        name: of its maker.
-        libraries: names or paths; the first that loads is the one.
-        nodes: of the devices that it drives, as patterns.
-    """
+    """An OpenCL driver; the first library that loads counts, `nodes` are patterns of devices."""
 
     name: str
     libraries: tuple[str, ...]
@@ -50,7 +44,7 @@ DRIVERS: Final = (
 
 
 def declared(vendors: Path = VENDORS) -> dict[str, str]:
-    """Return what the files of a directory say: the library by the file's name."""
+    """Return the libraries that the files of a directory name, by the file's name."""
     found = {}
     for path in sorted(vendors.glob("*.icd")):
         try:
@@ -89,13 +83,7 @@ def vendors_with(
 ) -> list[str]:
     """Make a directory that names all drivers, those that a file names already and the others.
 
-    Args:
-        directory: made; the value of OCL_ICD_VENDORS.
-        vendors: the directory of the system.
-        drivers: that are looked for.
-
-    Returns:
-        The names of the drivers that no file named.
+    `directory` is made, for OCL_ICD_VENDORS. The result has the drivers that no file named.
 
     Raises:
         OSError: it cannot be written.

@@ -1,4 +1,4 @@
-"""Which models of a store run: what the daemons say on the bus, beside what is selected."""
+"""Which models of a store run, by the daemons' messages, and which are selected."""
 
 from __future__ import annotations
 
@@ -34,13 +34,7 @@ PROBE_S = 0.2
 
 @dataclass(frozen=True)
 class Run:
-    """What a daemon runs.
-
-    Attributes:
-        role: that it runs the model for.
-        model: NAME@VERSION, or the file of a model that is none of the store.
-        in_store: whether it is one of the store.
-    """
+    """A daemon's model: its role, and NAME@VERSION or the file of one that is not in the store."""
 
     role: str
     model: str
@@ -88,7 +82,7 @@ def _answers(end: str) -> bool:
 
 
 def running_models(store: ModelStore, config: Config) -> list[Run]:
-    """Return what the daemons on the bus say that they run; waits for them up to 1.3 s.
+    """Return the models that daemons on the bus report within 1.3 s.
 
     Raises:
         TransportError: as `open_transport`.
@@ -104,7 +98,7 @@ def running_models(store: ModelStore, config: Config) -> list[Run]:
 
 
 def run_of(store: ModelStore, health: Health) -> Run:
-    """Return what a daemon that said how it is runs."""
+    """Return the model of a daemon from its health message."""
     role = "fallback" if health["isFallback"] else health["kind"]
     model = version_at(store, Path(health["model"]))
     return Run(role, str(model or health["model"]), in_store=model is not None)
@@ -124,16 +118,10 @@ def roles_of(model: str, runs: Collection[Run]) -> list[str]:
     return [run.role for run in runs if run.in_store and run.model == model]
 
 
-# --- Runs an artifact on the device before a daemon does: interface, kernels, self-test -------
-
-
 def self_test_on(device: str | None) -> SelfTest:
-    """Return what loads an artifact on a device and runs it.
+    """Return a function that loads an artifact on a device and runs it.
 
     It raises ModeldError or RuntimeFault, in one line that names the artifact.
-
-    Args:
-        device: as for `runtime.load_program`.
     """
 
     def self_test(path: Path) -> None:
@@ -150,7 +138,7 @@ def self_test_on(device: str | None) -> SelfTest:
     return self_test
 
 
-# --- Whether the car is parked, asked on the bus: models are switched only then ---------------
+# ----------------------------------------------------------------------------------------------
 
 _DEVICE: Final = "deviceState"
 # What a daemon that has frames publishes 20 times a second.
@@ -160,10 +148,10 @@ ANSWER_S: Final = 1.6
 
 
 def why_not_parked(transport: Transport, timeout_s: float = ANSWER_S) -> str:
-    """Return in a phrase what says that the car drives; "" if it is parked.
+    """Return the evidence that the car drives, as a phrase; "" if it is parked.
 
-    It drives while deviceState says started, or a daemon publishes what a model sees. If nobody
-    says anything for `timeout_s`, it is parked; who may not listen cannot tell.
+    It drives while deviceState reports started, or a daemon publishes outputs. It is parked if
+    nobody publishes for `timeout_s`; without permission to listen the answer is unknown.
     """
     device = transport.subscriber(_DEVICE, conflate=True)
     outputs = {name: transport.subscriber(name, conflate=True) for name in _OUTPUTS}
@@ -188,7 +176,7 @@ def why_not_parked(transport: Transport, timeout_s: float = ANSWER_S) -> str:
 
 
 def _says_started(device: Subscriber) -> bool:
-    """Return what the newest message says; False of none, and of one that is damaged."""
+    """Return the newest message's answer; False without one, or if it is damaged."""
     data = device.receive()
     if data is None:
         return False

@@ -1,4 +1,4 @@
-"""Options of commands that take the daemon's settings, made from what the settings say."""
+"""Options of commands that take the daemon's settings, made from the settings' descriptions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_given(args: argparse.Namespace) -> list[Given]:
-    """Return what the options say, in the order of increasing weight: -v, options, --set."""
+    """Return the settings from options, in the order of increasing weight: -v, options, --set."""
     found = []
     if args.verbosity < 0:
         found.append(Given("log_level", "error", "-q"))

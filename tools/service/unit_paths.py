@@ -19,13 +19,10 @@ _SHEBANG_BYTES = 256
 def unit_warnings(
     command: Path, settings: str, places: Mapping[str, Path], *, is_here: bool
 ) -> Iterator[str]:
-    """Yield what a unit cannot start or see, one line each.
+    """Yield the paths that a unit cannot start or see, one line each.
 
-    Args:
-        command: that it starts.
-        settings: its lines.
-        places: directories that it reads, by the option that names each.
-        is_here: it is for this machine; of another one only what paths tell is known.
+    `settings` are its lines, `places` directories that it reads, by their options. Of a unit for
+    another machine only facts of its paths are known.
     """
     reason = hidden_by(command, settings)
     problem = f"the unit does not see it: {reason}" if reason else ""
@@ -40,12 +37,7 @@ def unit_warnings(
 
 
 def hidden_by(path: Path, settings: str) -> str:
-    """Return what hides a path from a unit, as "ProtectHome=yes hides /home"; "" if nothing does.
-
-    Args:
-        path: absolute.
-        settings: lines of the unit.
-    """
+    """Return what hides an absolute path from a unit, as "ProtectHome=yes hides /home", or ""."""
     for setting, places in HIDDEN.items():
         for place in places:
             if setting in settings.splitlines() and path.is_relative_to(place):

@@ -24,11 +24,9 @@ class Comparison:
     """Two programs over the same rounds; times in milliseconds.
 
     Attributes:
-        ours_ms: median over the rounds of our block's median.
-        theirs_ms: the same of the peer.
+        ours_ms, theirs_ms: medians over the rounds of each side's block medians.
         ratio: median over the rounds of ours / theirs.
-        ratio_min: of the round that suits us best.
-        ratio_max: of the round that suits the peer best.
+        ratio_min, ratio_max: of the rounds that suit us and the peer best.
         ratio_quiet: our quickest block / their quickest block, of any rounds: what is left of the
             ratio when a neighbour disturbed many rounds.
         blocks: (ours, theirs) of each round, each the median of one block.
@@ -66,14 +64,8 @@ def measure_rounds(
 
     The order rotates from round to round, so that nobody always follows the same other one.
 
-    Args:
-        runs: one frame of each program.
-        rounds: how many blocks of each are kept.
-        frames: calls in a block.
-        pause_s: before each block.
-
-    Returns:
-        For each program the median of each of its blocks in ms, float64 (rounds,).
+    Each block has `frames` calls after a pause. The result has the medians of each program's blocks
+    in ms, float64 (rounds,).
     """
     names = list(runs)
     medians = {name: np.empty(rounds) for name in names}
@@ -89,9 +81,7 @@ def measure_rounds(
 def compare(ours_ms: NDArray[np.float64], theirs_ms: NDArray[np.float64]) -> Comparison:
     """Divide our blocks by the peer's, round by round.
 
-    Args:
-        ours_ms: medians of our blocks, (rounds,).
-        theirs_ms: medians of the peer's blocks of the same rounds, (rounds,).
+    Both are medians of blocks of the same rounds, (rounds,).
     """
     ratios = ours_ms / theirs_ms
     return Comparison(
@@ -110,9 +100,7 @@ def max_relative_error(
 ) -> float:
     """Return the largest |difference| / max |theirs| over all outputs; inf if one is not finite.
 
-    Args:
-        ours: outputs by name.
-        theirs: outputs of the peer: these names and numbers of elements, and perhaps more.
+    The peer must have our names and numbers of elements, and may have more.
     """
     worst = 0.0
     for name, values in ours.items():

@@ -68,10 +68,8 @@ __kernel void read(__global V* out, const __global V* data, const int first, con
 class MemoryLevel:
     """A level of the memory hierarchy.
 
-    Attributes:
-        name: "L2", "L3" or "DRAM".
-        capacity: bytes that fit, of all cores together.
-        gbytes_per_s: measured, all cores reading.
+    `capacity` are bytes that fit, of all cores together; the rate is measured with all cores
+    reading.
     """
 
     name: str
@@ -83,10 +81,8 @@ class MemoryLevel:
 class Ceilings:
     """What the device reached.
 
-    Attributes:
-        gflops: multiply-adds of float32 vectors, two operations each.
-        levels: from the smallest to the largest; the last one holds everything.
-        sgemm_gflops: numpy's matrix product on this machine's CPU, for comparison; 0 beside a GPU.
+    `gflops` are multiply-adds of float32 vectors, two operations each; the last of the levels holds
+    everything. `sgemm_gflops` is numpy's matrix product on this machine's CPU, 0 next to a GPU.
     """
 
     gflops: float
@@ -111,10 +107,8 @@ class Ceilings:
 class CeilingProbe:
     """The kernels, built for one device; ``measure`` may be called several times.
 
-    Args:
-        device: an opened device.
-        caches: (L2 of one core, L3) in bytes, for a CPU; those of this machine by default.
-        target_ns: how long one timed launch should take.
+    `caches` are (L2 of one core, L3) in bytes, for a CPU; those of this machine by default. One
+    timed launch should take `target_ns`.
     """
 
     def __init__(
@@ -212,11 +206,7 @@ def cpu_levels(l2: int, l3: int, cores: int, max_alloc: int) -> list[tuple[str, 
     it, the one for L3 four times the L2, as far as L3 is that large; the array for DRAM is twice
     the L3, as far as one buffer may be that large.
 
-    Args:
-        l2: bytes of one core.
-        l3: bytes of all cores, 0 if there is none.
-        cores: how many read.
-        max_alloc: largest buffer.
+    `l2` are bytes of one core, `l3` of all cores, 0 if there is none.
     """
     items = cores * ITEMS_PER_CORE
     levels = [("L2", l2 * cores, l2 // 2 * items)]
@@ -234,11 +224,7 @@ def gpu_levels(cache: int, max_alloc: int) -> list[tuple[str, int, int]]:
 
 
 def cache_sizes(directory: Path = CACHES) -> tuple[int, int]:
-    """Return the bytes of one core's L2 and of the L3 it sees; usual sizes where Linux is silent.
-
-    Args:
-        directory: the cache description of one core in sysfs.
-    """
+    """Return the bytes of one core's L2 and of the L3 it sees; usual sizes if sysfs has none."""
     found = {2: 1 << 20, 3: 0}
     for index in sorted(directory.glob("index*")):
         level = int((index / "level").read_text(encoding="utf-8"))

@@ -39,10 +39,8 @@ class PeerError(ToolError):
 class Variant:
     """One model in one peer with one choice of settings.
 
-    Attributes:
-        options: the settings, for reports; differ between the variants of one peer.
-        run: one frame on the inputs that were given.
-        outputs: results of the last frame by name; copies.
+    `options` are the settings, for reports, and differ between the variants of one peer; `outputs`
+    are copies of the last frame's results.
     """
 
     options: str
@@ -52,12 +50,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What is known of a peer without importing it.
-
-    Attributes:
-        extra: of ours that installs it.
-        open_variants: opens a model: (path, inputs, threads) -> variants to choose from.
-    """
+    """A peer that is not imported: our extra, and its opener of (path, inputs, threads)."""
 
     extra: str
     open_variants: Callable[[Path, Arrays, int], Sequence[Variant]]
@@ -95,11 +88,7 @@ def version_of(name: str) -> str:
 def open_peer(name: str, path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
     """Open a model in a peer.
 
-    Args:
-        name: a key of ``PEERS``; it is installed.
-        path: the ONNX file.
-        inputs: all its inputs by name.
-        threads: worker threads, the caller's included.
+    The peer, a key of ``PEERS``, is installed; worker threads include the caller's.
 
     Raises:
         PeerError: the peer refuses the model, or does not work on this machine.
@@ -177,8 +166,8 @@ def _open_openvino(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant
 def _kept_signal_stack() -> Iterator[None]:
     """Put back this thread's alternative signal stack (Linux: sigaltstack(2)).
 
-    OpenVINO 2026.4 replaces it when it compiles for a CPU, and unmaps its own when the model goes:
-    the next signal that Python handles, Ctrl-C for one, would then end the process.
+    OpenVINO 2026.4 replaces it and unmaps its own with the model; then the next Ctrl-C ends the
+    process.
     """
 
     class Stack(ctypes.Structure):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from runtime import TensorSpec
 
 # ----------------------------------------------------------------------------------------------
-# Camera frames as inputs of a program, for timing: random pixels seen through a level camera.
 
 # Of the cameras that most devices have: 1928x1208.
 CAMERAS: Final = find_cameras("mici", "ox03c10")
@@ -43,12 +42,7 @@ def make_frame_inputs(
     width, height, stride, offset of the chroma plane); its ``NAME_transform`` is that of a camera
     without rotation.
 
-    Args:
-        specs: what the entry takes.
-        generator: of the pixels.
-
-    Returns:
-        Arrays by name; frames as long as the padded 1928x1208 ones, or the largest that fit.
+    Frames are as long as the padded 1928x1208 ones, or the largest that fit.
     """
     known = {spec.name: spec for spec in specs}
     found: dict[str, NDArray[Any]] = {}
@@ -67,16 +61,12 @@ def make_frame_inputs(
 
 
 def geometry_of(layout: FrameFormat) -> NDArray[np.int32]:
-    """Return what a program is told of a frame: (4,) int32."""
+    """Return the geometry of a frame for a program: (4,) int32."""
     return np.array([layout.width, layout.height, layout.stride, layout.uv_offset], np.int32)
 
 
 def fitting_format(capacity: int) -> FrameFormat:
-    """Return the layout of frames of 1928x1208, or of half as many rows until they fit.
-
-    Args:
-        capacity: bytes of the largest frame.
-    """
+    """Return the layout of frames of 1928x1208, with half as many rows until they fit."""
     width, height = CAMERAS.road.width, CAMERAS.road.height
     while nv12_format(width, height).payload_bytes > capacity and height > 2:
         width, height = max(width // 4 * 2, 2), max(height // 4 * 2, 2)
@@ -103,10 +93,7 @@ def inputs_for(
 ) -> Mapping[str, NDArray[Any]]:
     """Return the arrays of a file, or random ones where there is none.
 
-    Args:
-        specs: the inputs of the entry.
-        path: of an .npz with one array per input, by name; None: random inputs.
-        seed: of the random inputs.
+    The .npz has one array per input, by name.
 
     Raises:
         UsageError: the file cannot be read.
@@ -117,14 +104,9 @@ def inputs_for(
 def make_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
     """Return inputs for timing: any values will do that do not change the amount of work.
 
-    Args:
-        specs: what the entry takes.
-        seed: of the generator; equal seeds give equal inputs.
-
-    Returns:
-        Frames of cameras: see `make_frame_inputs`; other uint8: uniform bytes; other floats:
-        normal noise; other integers and booleans: 0 and 1, which are valid indices nearly
-        everywhere.
+    Equal seeds give equal inputs. Frames of cameras come from `make_frame_inputs`, other uint8 are
+    uniform bytes, other floats normal noise; other integers and booleans are 0 and 1, which are
+    valid indices nearly everywhere.
     """
     generator = np.random.default_rng(seed)
     inputs = make_frame_inputs(specs, generator)

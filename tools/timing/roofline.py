@@ -31,18 +31,11 @@ class RooflineRow:
     """One launch.
 
     Attributes:
-        launch: position in the entry.
-        name: of the kernel function.
         origin: the ONNX nodes it computes.
-        ms: median time; rates and `of_...` are at this one.
-        min_ms: shortest time, for information.
-        least_ms: what it cannot take less than.
+        ms, min_ms: median and shortest time; rates and `of_...` are at the median.
+        least_ms: the lower bound of its time.
         share: of the sum of the medians of all launches.
-        flops: operations.
-        bytes_moved: bytes touched, each buffer once.
-        weight_bytes: of these, weights.
-        gflops: operations per ns.
-        gbytes_per_s: bytes per ns.
+        bytes_moved: bytes touched, each buffer once, of which `weight_bytes` are weights.
         bound: "compute", or the memory level that limits it.
         of_roofline: least possible time / measured time, 0 to about 1.
         of_sgemm: rate of operations over that of numpy's sgemm; None if that was not measured.
@@ -69,10 +62,8 @@ class RooflineRow:
 class KernelRow:
     """All launches of one kernel; fields as of `RooflineRow`, sums where they are sums.
 
-    Attributes:
-        name, origin, bound: of its slowest launch.
-        launches: positions in the entry.
-        flagged: over 2 % of the frame and below half of its roofline.
+    Name, origin and bound are those of its slowest launch; `flagged` is over 2 % of the frame and
+    below half of its roofline.
     """
 
     name: str
@@ -106,11 +97,7 @@ def weight_bytes_of(manifest: Manifest, entry: str) -> list[int]:
 
 
 def quietest(profiles: Sequence[Sequence[KernelTime]]) -> list[KernelTime]:
-    """Return the profile with the smallest sum, with the shortest times of all profiles.
-
-    Args:
-        profiles: of the same entry, one or more.
-    """
+    """Return the profile with the smallest sum, with the shortest times of all profiles."""
     chosen = min(profiles, key=lambda profile: sum(time.median_ms for time in profile))
     shortest = [min(time.min_ms for time in times) for times in zip(*profiles, strict=True)]
     return [replace(time, min_ms=ms) for time, ms in zip(chosen, shortest, strict=True)]
@@ -121,10 +108,7 @@ def make_rows(
 ) -> list[RooflineRow]:
     """Judge each launch; slowest first.
 
-    Args:
-        times: as `Program.profile` returns them.
-        weights: bytes of weights of each launch.
-        ceilings: what the device can do.
+    `weights` are bytes of weights of each launch.
     """
     total_ms = sum(time.median_ms for time in times)
     all_weights = sum(weights)
@@ -170,12 +154,7 @@ def _row(
 
 
 def make_kernels(rows: Sequence[RooflineRow], ceilings: Ceilings) -> list[KernelRow]:
-    """Judge each kernel by the sums over its launches; slowest first.
-
-    Args:
-        rows: of all launches, slowest first.
-        ceilings: what the device can do.
-    """
+    """Judge each kernel by the sums over its launches; slowest first."""
     launches: dict[str, list[RooflineRow]] = {}
     for row in rows:
         launches.setdefault(row.name, []).append(row)
@@ -208,9 +187,5 @@ def _kernel(rows: Sequence[RooflineRow], ceilings: Ceilings) -> KernelRow:
 
 
 def share_below(rows: Sequence[RooflineRow]) -> float:
-    """Return the share of the frame that launches below half of their roofline take, large or not.
-
-    Args:
-        rows: of all launches.
-    """
+    """Return the share of the frame of launches below half of their roofline, large or not."""
     return sum(row.share for row in rows if row.of_roofline < FLAG_ROOFLINE)

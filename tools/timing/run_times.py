@@ -34,13 +34,8 @@ def measure(
 ) -> dict[str, Any]:
     """Time runs of an entry back to back; return times in ms and its work by the manifest.
 
-    Args:
-        program: loaded.
-        inputs: of the entry.
-        entry: its name.
-        runs: how many; None: as many as `seconds` last, but at least `LEAST_RUNS`.
-        seconds: ends the measurement; None: nothing but `runs` does.
-        warm_up: runs before that do not count.
+    Without `runs` there are as many as `seconds` last, but at least `LEAST_RUNS`. Runs to warm up
+    do not count.
 
     Raises:
         InputError, RuntimeFault: as `Program.run`.

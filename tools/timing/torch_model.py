@@ -1,4 +1,4 @@
-"""An ONNX model in torch, operator by operator: what a driving model's author would run on a GPU.
+"""An ONNX model in torch, operator by operator, as a driving model's author would run it on a GPU.
 
 Only the operators of the example models; torch itself reads no ONNX. The library's own functions do
 the work, so that times are its kernels' and not ours.
@@ -29,14 +29,7 @@ class OperatorError(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A node with its values.
-
-    Attributes:
-        node: of the model.
-        given: values of its inputs, None for one that is left out.
-        known: those of them that do not depend on the model's inputs, as arrays.
-        attributes: by name.
-    """
+    """A node with its values: `given` inputs (None: left out), `known` ones that are constant."""
 
     node: onnx.NodeProto
     given: Sequence[Any]
@@ -57,10 +50,6 @@ class _Call:
 
 class TorchModel:
     """A model whose weights are on a device.
-
-    Args:
-        path: of the ONNX file.
-        device: as torch names it.
 
     Raises:
         OperatorError: it has an operator that is not here.

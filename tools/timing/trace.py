@@ -29,13 +29,8 @@ from tools.lib.json_output import json_text
 class PhasedRun:
     """One run; stamps are ns of the host's monotonic clock.
 
-    Attributes:
-        begun_ns: the inputs were checked.
-        written_ns: the device has the inputs.
-        queued_ns: all launches are handed to the driver.
-        done_ns: the device is idle.
-        read_ns: the outputs are read.
-        spans: of each launch by the device's clock; empty without profiling.
+    Stamps are in order: inputs checked, on the device, launches queued, device idle, outputs read.
+    `spans` of each launch are by the device's clock, empty without profiling.
     """
 
     begun_ns: int
@@ -56,12 +51,8 @@ def phased_runs(
 ) -> list[PhasedRun]:
     """Run an entry phase by phase; state advances as in `Program.run`.
 
-    Args:
-        program: loaded; stays the caller's.
-        inputs: as for `Program.run`.
-        entry: its name.
-        runs: how many.
-        profiling: launch kernels one by one, and time each by the device's clock.
+    With profiling kernels are launched one by one and timed by the device's clock. The program
+    stays the caller's.
 
     Raises:
         InputError: as `Program.run`, or `runs` is not positive.
@@ -106,10 +97,9 @@ def phased_runs(
     return found
 
 
-# --- Chrome trace export of profiled runs: load the file in chrome://tracing or Perfetto ------
-#
-# Each run is a slice with its launches inside; a launch is named after the ONNX nodes it computes,
-# and carries what the manifest says of it: nodes, arguments with their shapes, operations, bytes.
+# ----------------------------------------------------------------------------------------------
+# Each run of a Chrome trace (chrome://tracing, Perfetto) is a slice with its launches inside; a
+# launch is named after its ONNX nodes.
 # The host has a track of its own: inputs written, launches queued, the wait for them, outputs read.
 # The clocks of host and device differ; a run's first launch is queued when its inputs are written.
 
@@ -132,11 +122,7 @@ def trace_events(
 
     Runs follow each other on one device track and one of the host; time 0 is the earliest event.
 
-    Args:
-        runs: that were profiled; each has the spans of all launches in launch order.
-        device: its name.
-        manifest: of the program that ran.
-        entry: which entry ran.
+    Each run has the spans of all launches in launch order.
     """
     spec = manifest.entry(entry)
     assert spec is not None  # it has run

@@ -1,6 +1,6 @@
-"""Writes and reads checkpoints: all that a training needs to go on as if nothing had been.
+"""Writes and reads checkpoints, which hold everything that a training needs to resume.
 
-Each says which networks it is of: names and shapes of all their weights.
+Each names its networks: names and shapes of all their weights.
 """
 
 from __future__ import annotations
@@ -24,10 +24,6 @@ State = dict[str, Any]
 
 def save(directory: Path, state: State) -> None:
     """Write a checkpoint; it replaces the one before, whole or not at all.
-
-    Args:
-        directory: of the training.
-        state: tensors, numbers and texts, in dicts and lists.
 
     Raises:
         OSError: it cannot be written; the one before is untouched.

@@ -1,4 +1,4 @@
-"""Lets what cars follow of a plan count more than the rest of it.
+"""Weights the part of a plan that cars follow more than the rest of it.
 
 A plan has 495 values; the daemon makes a command of a few of them: of the change of speed and of
 heading in the next moments, less acceleration and turning now (`modeld.outputs.actions`). Nearly
@@ -61,11 +61,7 @@ _BRAKING_MPS2 = ((-1.2, 2), (-2.5, 4))
 
 
 class CommandLoss:
-    """How far what is commanded is from what would be right.
-
-    Args:
-        scaling: of the plan.
-    """
+    """How far what is commanded is from what would be right."""
 
     def __init__(self, scaling: Scaling) -> None:
         shape = (IDX_COUNT, PLAN_WIDTH)
@@ -75,9 +71,8 @@ class CommandLoss:
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the loss, a scalar.
 
-        Args:
-            output: (n, 990) of the plan's head, in units of the scaling.
-            target: (n, size), the plan first, in the same units.
+        `output` (n, 990) is the plan's head in units of the scaling; `target` (n, size) begins with
+        the plan in the same units.
         """
         right = target[:, : PLAN.size].reshape(-1, IDX_COUNT, PLAN_WIDTH)
         apart = output[:, : PLAN.size].reshape(right.shape) - right
@@ -102,11 +97,7 @@ class CommandLoss:
 def accelerations(plan: Tensor) -> Tensor:
     """Return what is commanded at some times (`modeld.outputs.actions.acceleration_from_plan`).
 
-    Args:
-        plan: (n, 33, 15).
-
-    Returns:
-        (n, 5) m/s^2; of a difference of plans the difference.
+    From (n, 33, 15) to (n, 5) m/s^2; from a difference of plans to the difference.
     """
     change = plan[:, _LONGITUDINAL, _SPEED] - plan[:, :1, _SPEED]
     return 2.0 * change / _times(_LONGITUDINAL) - plan[:, :1, _AHEAD]
@@ -115,11 +106,7 @@ def accelerations(plan: Tensor) -> Tensor:
 def turns(plan: Tensor) -> Tensor:
     """Return speed times the curvature commanded (`modeld.outputs.actions.curvature_from_plan`).
 
-    Args:
-        plan: (n, 33, 15).
-
-    Returns:
-        (n, 3) rad/s; of a difference of plans the difference.
+    From (n, 33, 15) to (n, 3) rad/s; from a difference of plans to the difference.
     """
     return 2.0 * plan[:, _LATERAL, _YAW] / _times(_LATERAL) - plan[:, :1, _YAW_RATE]
 
@@ -131,8 +118,7 @@ def _times(which: slice) -> Tensor:
 def times_learnt(targets: Singles) -> NDArray[np.int64]:
     """Return how often each row is learnt from, (n,).
 
-    Args:
-        targets: (n, size), the plan first, in its own units.
+    `targets` (n, size) begin with the plan, in its own units.
     """
     plans = targets[:, : PLAN.size].reshape(-1, IDX_COUNT, PLAN_WIDTH)
     hardest = plans[:, :NEXT, _AHEAD].min(axis=1)

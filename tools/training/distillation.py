@@ -1,7 +1,7 @@
 """Gives a finished training's model weights of 8 bits that follow the model as it was.
 
-Vision follows on painted moments, the policy on the drives that it learnt from. Nothing of the
-training is changed: what comes of it lies in a folder of its own.
+Vision follows on painted moments, the policy on the drives that it learnt from. The training is not
+changed: results lie in a folder of their own.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ from tools.training.samples.turns import Turns
 from tools.training.training import held_out
 from tools.training.vision_stage import CLIP, disturbed, learning_rate, mirror_some
 
-# --- Lets a network with rounded weights follow the one it was made from (distillation) -------
-#
-# Hinton and others, "Distilling the knowledge in a neural network", 2015: no truth is needed, only
-# what the teacher says of the same inputs, which is more than what is true.
+# ----------------------------------------------------------------------------------------------
+# Distillation (Hinton and others, 2015) needs no truth: the teacher's outputs on the same inputs
+# hold more than it.
 
 # How far a weight moves in a step at most, in steps of its rounding (the mean of its matrix), and
 # what is not rounded.
@@ -76,15 +75,7 @@ Report = Callable[[float, int, float, dict[str, Tensor]], None]
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What is followed.
-
-    Attributes:
-        teacher: it, for evaluation.
-        heads: whose outputs count.
-        draw: gives inputs.
-        seconds: how long.
-        stage: name for errors.
-    """
+    """What the student follows: the teacher, in evaluation, in the outputs of `heads`."""
 
     teacher: nn.Module
     heads: tuple[Head, ...]
@@ -96,10 +87,8 @@ class Lesson:
 def follow(student: nn.Module, lesson: Lesson, report: Report) -> int:
     """Train a network whose matrices are rounded until its time is over; return the steps.
 
-    Args:
-        student: norms folded; changed in place. Its weights are not rounded when this returns.
-        lesson: what it follows.
-        report: told of each step.
+    The student's norms are folded; it is changed in place, and its weights are not rounded on
+    return.
 
     Raises:
         TrainingError: it diverged.
@@ -143,10 +132,7 @@ def following_loss(
 
     Means count by how sure the teacher is of them, as in its own loss.
 
-    Args:
-        heads: whose outputs count.
-        said: outputs by name, in units of the scaling.
-        wanted: those of the teacher.
+    Outputs are in units of the scaling.
     """
     parts: dict[str, Tensor] = {}
     for head in heads:
@@ -179,11 +165,9 @@ _PATH_S = (1.0, 2.0, 4.0)
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """What came of it.
+    """The result of a distillation.
 
     Attributes:
-        trained: rounded, to be exported.
-        steps: of vision and policy.
         apart: mean absolute differences to what the model said before, and shares of lines and
             leads found alike, of the weights as they were rounded first and after the last step.
         figures: errors on held-out worlds, by class of scenery.
@@ -198,10 +182,7 @@ class Distilled:
 def distil(options: TrainingOptions, minutes: float, *, show: bool) -> Distilled:
     """Round the weights of a finished training, and let them follow what they were.
 
-    Args:
-        options: directory, seeds and processes.
-        minutes: to follow; 0 only rounds.
-        show: whether to tell of progress.
+    With 0 minutes it only rounds.
 
     Raises:
         TrainingError: the training is not finished, or this diverged.
@@ -230,19 +211,13 @@ class _Work:
         self._progress = progress
 
     def tell(self, stage: str, text: str) -> None:
-        """Say what happens before the time begins."""
+        """Report the preparation before the time begins."""
         self._progress.tell(0.0, stage, text)
 
     def reporter(
         self, stage: str, first: float, part: float
     ) -> Callable[[float, int, float, dict[str, Tensor]], None]:
-        """Return what takes figures of the steps of a stage.
-
-        Args:
-            stage: name.
-            first: share of the time before it.
-            part: its share of the time.
-        """
+        """Return a recorder of a stage that has `part` of the time, after `first` of it."""
 
         def report(share: float, step: int, loss: float, parts: dict[str, Tensor]) -> None:
             minutes = self.minutes * (first + part * share)
@@ -352,10 +327,7 @@ class _Comparison:
         self._driven = self._paths(finished.policy)
 
     def apart(self, vision: Vision, policy: Policy) -> dict[str, float]:
-        """Return mean absolute differences by what is compared; networks are rounded for it.
-
-        Of what is found, the share in which both say the same.
-        """
+        """Return mean absolute differences or shares found alike; networks are rounded for it."""
         vision, policy = deepcopy(vision), deepcopy(policy)
         for network in (vision, policy):
             round_weights(network)

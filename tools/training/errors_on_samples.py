@@ -35,10 +35,7 @@ def command_errors(policy: Policy, histories: Histories, scaling: Scaling) -> di
     Braking is judged where more than 2.5 m/s^2 of it is right, as a mean (positive where it is too
     little) and as an error; where there is no such row, not at all.
 
-    Args:
-        policy: who is judged; in evaluation mode afterwards.
-        histories: of drives, its targets in units of the scaling.
-        scaling: of the plan, both parts (495,).
+    The policy is left in evaluation mode; the scaling is that of the plan, both parts (495,).
     """
     policy.eval()
     ends = histories.rows.unique()[::_STRIDE]
@@ -70,14 +67,14 @@ def _compare(
     return said[:, 0, _SPEED] - speed, ahead, aside, asked
 
 
-# --- Asks the vision network about samples, in the order and the units of their targets -------
+# ----------------------------------------------------------------------------------------------
 
 _BATCH = 16
 
 
 @torch.inference_mode()
 def answers(vision: Vision, scaling: Scaling, samples: Sequence[Sample]) -> Singles:
-    """Return what a network says of samples, laid out as their targets: means, or chances."""
+    """Return a network's answers to samples, laid out as their targets: means, or chances."""
     vision.eval()
     found = []
     for start in range(0, len(samples), _BATCH):

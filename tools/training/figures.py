@@ -34,7 +34,6 @@ class Figures:
     """Mean absolute errors over a set of moments; NaN where there was none to judge.
 
     Attributes:
-        samples: how many moments.
         line_m: lateral, of the own lane's two lines that can be seen, at 10 and 30 m.
         path_m: lateral, of the plan, at 1, 2, 4 s.
         speed_mps: of the own speed.
@@ -42,8 +41,7 @@ class Figures:
         lead_m: of the distance to a lead within 60 m.
         lead_mps: of the speed of such a lead.
         far_lead_m: of the distance to one that is further away.
-        lines_found: share of lines that were rightly said to be there or not.
-        leads_found: the same of leads.
+        lines_found: share of lines rightly reported as there or not; `leads_found` the same.
     """
 
     samples: int

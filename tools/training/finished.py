@@ -16,13 +16,8 @@ from tools.training.options import ROUNDS
 class Finished:
     """A trained model as networks, for evaluation.
 
-    Attributes:
-        vision: averaged.
-        policy: of the last round.
-        scaling: of the vision's targets.
-        steps: of the vision.
-        next_world: number of the first world that was not painted for it.
-        drives: all that were driven.
+    `vision` is averaged, `policy` that of the last round. Worlds from `next_world` on were not
+    painted for it.
     """
 
     vision: Vision
@@ -34,7 +29,7 @@ class Finished:
 
 
 def load_finished(directory: Path) -> Finished:
-    """Read the checkpoint of a training that has come to its end.
+    """Read the checkpoint of a finished training.
 
     Raises:
         TrainingError: there is none, it is damaged, or the training is not over.

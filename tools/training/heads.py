@@ -1,4 +1,4 @@
-"""Says where each head lies in the networks' outputs and in the vector of targets they learn from.
+"""Knows where each head lies in the networks' outputs and in the vector of targets they learn from.
 
 A *target* is one flat float32 vector per sample: of each head what is true, in the head's own
 units, NaN where there is no truth. An *output* has twice as many values for heads with deviations:
@@ -42,12 +42,8 @@ ROW_S = 0.2
 class Head:
     """One head.
 
-    Attributes:
-        name: as in the model's metadata.
-        kind: ``gaussian`` (means, then logarithms of deviations), ``binary`` (a logit each),
-            ``categorical`` (logits, softmax over the last axis).
-        shape: of what is true.
-        weight: of its loss in the sum.
+    `kind` is ``gaussian`` (means, then logarithms of deviations), ``binary`` (a logit each) or
+    ``categorical`` (logits, softmax over the last axis); `shape` is that of what is true.
     """
 
     name: str
@@ -122,10 +118,8 @@ def _places(heads: tuple[Head, ...], lengths: list[int]) -> dict[str, slice]:
 def target_of(heads: tuple[Head, ...], truth: object) -> Singles:
     """Return the target of one sample.
 
-    Args:
-        heads: which ones.
-        truth: `tools.world.truth.Truth`, or what has arrays of the same names and shapes. Of
-            `lane_lines_prob` (4,), the chances that lines are there, both columns are made.
+    `truth` is a `tools.world.truth.Truth` or has arrays of the same names and shapes. Of
+    `lane_lines_prob` (4,), the chances that lines are there, both columns are made.
     """
     parts = []
     for head in heads:

@@ -1,4 +1,4 @@
-"""Losses of the heads: how likely truth is under what they say; missing truth (NaN) counts nothing.
+"""Losses of the heads: the likelihood of the truth under their outputs; NaN (no truth) is ignored.
 
 Means and deviations are those of Laplace's distribution, whose tails fit roads and other drivers
 better than a normal one's; the deviation is its standard deviation, as the daemon reads it.
@@ -25,10 +25,7 @@ _OUTSIDE = 0.1
 def head_loss(head: Head, output: Tensor, target: Tensor) -> Tensor:
     """Return the mean loss of one head over a batch, a scalar float32.
 
-    Args:
-        head: it.
-        output: (n, width) in units of the scaling.
-        target: (n, size) in the same units, NaN where there is no truth.
+    `output` (n, width) and `target` (n, size) are in units of the scaling; NaN is no truth.
     """
     known = torch.isfinite(target)
     truth = torch.where(known, target, torch.zeros_like(target))
@@ -52,10 +49,7 @@ def total_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the weighted sum of all heads' losses, and each of them.
 
-    Args:
-        heads: the parts of a target, in order.
-        outputs: by name.
-        targets: (n, size) in units of the scaling.
+    `heads` are the parts of a target in order; targets are (n, size) in units of the scaling.
     """
     parts, start = {}, 0
     total = targets.new_zeros(())
@@ -68,7 +62,7 @@ def total_loss(
 
 
 def _likelihood(mean: Tensor, log_deviation: Tensor, truth: Tensor) -> Tensor:
-    """Return the negative logarithm of Laplace's density, weighted as `EMPHASIS` says."""
+    """Return the negative logarithm of Laplace's density, weighted by `EMPHASIS`."""
     inside = log_deviation.clamp(LOWEST, HIGHEST)
     terms = inside + math.sqrt(2.0) * (truth - mean).abs() * torch.exp(-inside)
     weight = torch.exp(EMPHASIS * inside.detach())

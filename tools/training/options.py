@@ -35,7 +35,7 @@ class Seeds:
         return self.first < other.end and other.first < self.end
 
     def at(self, number: int) -> int:
-        """Return the seed of a number; they begin anew after the last."""
+        """Return the seed of a number; after the last the first one follows."""
         return self.first + number % (self.end - self.first)
 
     def __str__(self) -> str:
@@ -46,17 +46,9 @@ class Seeds:
 class TrainingOptions:
     """A training.
 
-    Attributes:
-        directory: of its files.
-        minutes: of all of it.
-        seed: of weights, situations and draws.
-        worlds: seeds that are trained on.
-        held_out: seeds that it is judged on.
-        workers: processes that paint.
-        threads: of the network's arithmetic.
-        batch: samples of a step.
-        learning_rate: highest, of the vision.
-        slots: samples that are kept to learn from.
+    `batch` samples make a step, drawn from `slots` kept ones; `learning_rate` is the highest, of
+    the vision. `worlds` are seeds to train on, `held_out` those to judge by. `workers` processes
+    paint, `threads` learn.
     """
 
     directory: Path
@@ -124,11 +116,8 @@ class TrainingOptions:
     def drives_until_s(self, number: int, learnt_s: float) -> float:
         """Return how many seconds of drives there are when those of a round are over.
 
-        Learning ends early where there is little to learn from; more drives have that time.
-
-        Args:
-            number: of the round, from 0.
-            learnt_s: seconds that the rounds before have learnt.
+        Learning ends early where there is little to learn from; more drives have that time. Rounds
+        count from 0; `learnt_s` are the seconds of learning of those before.
         """
         drives_s = 60.0 * self.minutes * sum(drives for drives, _ in ROUND_SHARES[: number + 1])
         return drives_s + sum(map(self.learn_s, range(number))) - learnt_s
@@ -157,7 +146,7 @@ def share_cores() -> tuple[int, int]:
     return cores, cores
 
 
-# --- What a checkpoint keeps of a training's options, so that it goes on as it began ----------
+# ----------------------------------------------------------------------------------------------
 
 # What may not change while a training goes on: it would be another one.
 _FIXED = ("seed", "worlds", "held_out", "batch")
@@ -175,10 +164,7 @@ def recipe_of(options: TrainingOptions) -> dict[str, Any]:
 def resumed(given: Mapping[str, Any], saved: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     """Return the recipe of a training that goes on: what is given now, else what was saved.
 
-    Args:
-        given: by the user; None where nothing was.
-        saved: of the checkpoint.
-        directory: of the training.
+    `given` by the user is None where nothing was; `saved` is that of the checkpoint.
 
     Raises:
         UsageError: something was given that differs, and may not.

@@ -55,13 +55,8 @@ def learn(
 ) -> None:
     """Train a policy until its time, or what there is to learn, is over; it ends averaged.
 
-    Args:
-        policy: changed in place.
-        histories: what is learnt from.
-        command_loss: of what is commanded.
-        seconds: how long at most.
-        seed: of draws.
-        report: takes the seconds so far, the step, the loss and that of each head, sometimes.
+    The policy is changed in place. Now and then `report` receives the seconds so far, the step, the
+    loss and that of each head.
 
     Raises:
         TrainingError: it diverged.
@@ -111,15 +106,7 @@ def draw(
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Writes rows of the history while a policy is learnt.
-
-    Attributes:
-        records: where they go.
-        tick: told of progress.
-        round: number of the round.
-        minutes: spent before.
-        seconds: this round of learning takes.
-    """
+    """Writes rows of the history while a policy is learnt; `minutes` were spent before."""
 
     records: Records
     tick: Tick

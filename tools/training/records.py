@@ -60,10 +60,7 @@ class Records:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Take back the rows of a block that is interrupted: it will be done anew.
-
-        After an error they stay, for whoever looks for its cause.
-        """
+        """Take back the rows of an interrupted block; after an error they stay."""
         count = len(self.rows)
         try:
             yield
@@ -80,9 +77,7 @@ class Records:
     def write_picture(self, stage: str, summary: str) -> None:
         """Write the charts of one stage as a picture by itself, for documents.
 
-        Args:
-            stage: whose rows.
-            summary: what it shows, for readers that do not see it.
+        `summary` describes it for readers that do not see it.
         """
         charts = _charts(stage, [row for row in self.rows if row["stage"] == stage])
         high = 250 * max(1, -(-len(charts) // _ACROSS))
@@ -101,9 +96,7 @@ class Records:
     def write_page(self, title: str, figures: Sequence[tuple[str, str, str]] = ()) -> None:
         """Write the page of curves.
 
-        Args:
-            title: of the page.
-            figures: name, value and note of each tile.
+        `figures` are name, value and note of each tile.
         """
         sections = [f"<h1>{title}</h1>"]
         if figures:
@@ -146,7 +139,7 @@ def _chart(summary: str, points: NDArray[np.float64]) -> str:
     return chart.render()
 
 
-# --- Says how far a training is: a bar on a terminal, else a line now and then ----------------
+# ----------------------------------------------------------------------------------------------
 
 # Between two lines where there is no terminal.
 _LINE_S = 60.0
@@ -168,13 +161,7 @@ class TrainingProgress:
             self._bar = tqdm(total=minutes, file=sys.stderr, bar_format=form)
 
     def tell(self, minutes: float, stage: str, text: str) -> None:
-        """Show where it is.
-
-        Args:
-            minutes: spent so far.
-            stage: name.
-            text: what to say of it.
-        """
+        """Show the progress: minutes spent so far, the stage, and a text about it."""
         if self._bar is not None:
             self._bar.n = min(round(minutes, 2), self._minutes)
             self._bar.set_description_str(stage, refresh=False)
@@ -191,7 +178,7 @@ class TrainingProgress:
             self._bar.close()
 
 
-# --- Watches the loss of a training: the line that says it diverged, and what to do -----------
+# ----------------------------------------------------------------------------------------------
 
 # Steps whose losses are remembered.
 _MEMORY = 400
@@ -206,11 +193,7 @@ _IN_A_ROW = 10
 
 
 class Watch:
-    """Judges one loss after the other.
-
-    Args:
-        advice: what to do where it diverges.
-    """
+    """Judges one loss after the other; `advice` goes into the error of a divergence."""
 
     def __init__(self, advice: str) -> None:
         self._advice = advice

@@ -34,11 +34,9 @@ from tools.training.samples.replay import Sample, open_replay
 from tools.training.samples.situations import Situations
 from tools.training.vision_stage import VisionRun, VisionState
 
-# --- Refuses networks that are larger than the model may be, before time is spent on them -----
-
 
 def check_sizes() -> Written:
-    """Return how large the models of these networks will be; nothing has to be trained for it.
+    """Return how large the models will be, without training.
 
     Raises:
         TrainingError: larger than they may be.
@@ -69,7 +67,7 @@ _STUDENT = "student.pt"
 
 @dataclass(slots=True)
 class _Course:
-    """Where a training is; all of it is in its checkpoints.
+    """The position of a training, all of it in its checkpoints.
 
     Attributes:
         vision: the first stage.
@@ -95,14 +93,7 @@ class _Course:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a training has come to.
-
-    Attributes:
-        trained: what is exported.
-        figures: errors on held-out worlds, by class of scenery.
-        steps: of the vision.
-        drives: that were driven; the policy is of those of the last two rounds.
-    """
+    """The result of a training; `figures` are errors on held-out worlds by class of scenery."""
 
     trained: Trained
     figures: dict[str, Figures]
@@ -163,7 +154,7 @@ class Training:
 
     @contextmanager
     def _saved_at_end(self) -> Iterator[None]:
-        """Write a checkpoint when the block is interrupted, and say how to go on."""
+        """Write a checkpoint when the block is interrupted, and print how to resume."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
@@ -297,7 +288,7 @@ class Training:
         self._save()
 
     def _draw(self, tiles: Sequence[tuple[str, str, str]] = ()) -> None:
-        """Write the curves anew: the page of all, and the picture of those on held-out worlds."""
+        """Rewrite the curves: the page of all, and the picture of those on held-out worlds."""
         self._records.write_page("Curves of a training", tiles)
         self._records.write_picture("held out", "Errors on held-out worlds during a training")
 
@@ -332,10 +323,7 @@ def first_learnt(rounds: Sequence[int], drives: int) -> int:
     """Return the number of the first drive that a round learns from: that of the round before.
 
     Where the time was too short for any drives in both, it is one of the last that there are.
-
-    Args:
-        rounds: how many drives there were at the end of each round before.
-        drives: how many there are now.
+    `rounds` holds how many drives there were at the end of each round before.
     """
     return min(rounds[-2], drives - _LEAST_DRIVES) if len(rounds) > 1 else 0
 

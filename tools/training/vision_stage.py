@@ -15,7 +15,7 @@ from torch import Tensor
 from tools.lib.crew import Crew
 from tools.training.heads import VISION_TARGETS
 from tools.training.losses import total_loss
-from tools.training.networks import optimizers as muon
+from tools.training.networks import optimizers
 from tools.training.networks.architecture import MIDDLE, SPREAD, VIEW_CHANNELS
 from tools.training.networks.hints import hint_loss
 from tools.training.networks.networks import Vision, fast_dtype
@@ -48,16 +48,14 @@ Tick = Callable[[float, str], None]
 
 @dataclass(slots=True)
 class VisionState:
-    """All that goes on from step to step.
+    """The state that changes from step to step.
 
     Attributes:
-        network: being trained.
         optimizers: of its layers, and of all else.
         average: of its weights; what is judged and exported.
         rng: of draws and of what is done to pictures.
         scaling: of the targets; None before the first step.
-        step: how many were done.
-        spent_s: time they took.
+        spent_s: time that the steps so far took.
         next_world: number of the next world to paint.
     """
 
@@ -78,12 +76,12 @@ def begin(options: TrainingOptions) -> VisionState:
     network = Vision().to(memory_format=torch.channels_last)
     # What it multiplies lies in planes: see `Sweep.forward`.
     network.trunk.sweep.more.to(memory_format=torch.contiguous_format)
-    hidden, others = muon.split(network, "last")
+    hidden, others = optimizers.split(network, "last")
     rate = options.learning_rate
     return VisionState(
         network,
         (
-            muon.Muon(hidden, rate, WEIGHT_DECAY, fast_dtype()),
+            optimizers.Muon(hidden, rate, WEIGHT_DECAY, fast_dtype()),
             torch.optim.AdamW(others, rate, weight_decay=WEIGHT_DECAY, fused=True),
         ),
         Average(network),
@@ -136,16 +134,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class VisionRun:
-    """What a stage works with.
-
-    Attributes:
-        options: of the training.
-        replay: where samples come from.
-        crew: who paints them.
-        records: where figures go.
-        save: writes a checkpoint.
-        tick: told of progress.
-    """
+    """The surroundings of a stage: who paints, where samples come from and rows go."""
 
     options: TrainingOptions
     replay: Replay
@@ -226,13 +215,7 @@ def mirror_some(batch: Batch, rng: np.random.Generator) -> None:
 def disturbed(images: Tensor, rng: np.random.Generator, dtype: torch.dtype) -> Tensor:
     """Return views as another camera might have seen them; both frames and views alike.
 
-    Args:
-        images: (n, 2, 12, 128, 256) uint8.
-        rng: source.
-        dtype: of the result.
-
-    Returns:
-        The same shape, about [-2, 2].
+    From (n, 2, 12, 128, 256) uint8 to `dtype` of the same shape, about [-2, 2].
     """
     count = images.shape[0]
     scales = (1.0 + _GAIN * rng.uniform(-1.0, 1.0, count)) / SPREAD

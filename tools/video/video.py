@@ -29,19 +29,14 @@ from tools.video.video_decoder import (
     orientation_of,
 )
 
-# --- Enter a video at a frame by its container's table, without decoding all that precedes it -
-#
-# Frames are numbered in the order in which they are shown, packets in the order in which they are
-# decoded. At a key frame both counts are the same, if no picture behind it is shown before it: then
-# all packets before it are pictures before it. Where that does not hold, or the table does not say
-# all, nobody knows the number of a frame that was not counted from the start.
+# ----------------------------------------------------------------------------------------------
+# A video is entered at a frame by its container's table. Frames are numbered as shown, packets as
+# decoded. At a key frame both counts are the same, unless a later picture is shown before it.
+# Otherwise, or with an incomplete table, the number of a frame is unknown.
 
 
 class SeekingDecoder:
-    """A second decoder of a video, which begins where it is told.
-
-    Args:
-        path: of the video.
+    """A second decoder of a video, which begins at a chosen frame.
 
     Raises:
         VideoError: there is no video in the file.
@@ -58,8 +53,7 @@ class SeekingDecoder:
     def pictures(self, first: int) -> Iterator[Any] | None:
         """Return PyAV's pictures from a number on, to the end or the first damage.
 
-        Returns:
-            None where the number of a picture cannot be known from the table.
+        None if the table does not tell which picture that is.
         """
         decoder = self._decoder
         # Other containers list key frames only.
@@ -121,10 +115,7 @@ class VideoInfo:
     """What is known of a video once its first picture is decoded.
 
     Attributes:
-        path: the file.
-        width: luma columns in pixels, as shown, even.
-        height: luma rows in pixels, as shown, even.
-        fps: average frames per second.
+        width, height: luma columns and rows in pixels, as shown, even.
         frame_count: frames that the container's index shows; 0 where it has none.
         last_time_s: time of the last frame from the first, at most; None where nothing tells.
         pixel_aspect: width of a pixel over its height, as shown.
@@ -147,11 +138,8 @@ class VideoInfo:
 class VideoFrame:
     """One decoded picture.
 
-    Attributes:
-        index: position in presentation order, from 0.
-        time_s: presentation time relative to the first frame.
-        luma: (height, width) uint8.
-        chroma: (height/2, width) uint8, U and V interleaved.
+    `index` and `time_s` are in presentation order, from the first frame; luma is (height, width)
+    uint8, chroma (height/2, width) with U and V interleaved.
     """
 
     index: int
@@ -162,9 +150,7 @@ class VideoFrame:
     def write_nv12(self, target: NDArray[np.uint8], layout: FrameFormat) -> None:
         """Write the picture into a padded NV12 buffer.
 
-        Args:
-            target: (>= layout.payload_bytes,) uint8, modified; padding bytes are left as they are.
-            layout: size, stride and chroma offset of the buffer.
+        `target` (>= layout.payload_bytes,) uint8 is modified except for its padding bytes.
         """
         write_planes(self.luma, self.chroma, target, layout)
 
@@ -186,9 +172,7 @@ def read_planes(
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return (height, width) luma and (height/2, width) interleaved chroma of padded NV12 rows.
 
-    Args:
-        data: (>= layout.payload_bytes,) uint8, which the results are views of.
-        layout: size, stride and chroma offset of the buffer.
+    The results are views of `data`, (>= layout.payload_bytes,) uint8.
     """
     height, width, stride = layout.height, layout.width, layout.stride
     rows = data[: stride * height].reshape(height, stride)
@@ -241,8 +225,7 @@ class Video:
     def frames_from(self, first: int) -> Iterator[VideoFrame] | None:
         """Return the frames from a number on without decoding all that precede, up to a damage.
 
-        Returns:
-            None where the container's table does not tell which frame that is.
+        None if the container's table does not tell which frame that is.
         """
         if self._seeking is not None:
             self._seeking.close()

@@ -63,11 +63,7 @@ def read_video_camera(path: Path) -> VideoCamera:
 
 
 def parse_video_camera(where: str, table: Mapping[str, Any]) -> VideoCamera:
-    """Check a table and return what it says.
-
-    Args:
-        where: the table is, for messages.
-        table: from names of `VideoCamera` to numbers.
+    """Check a table and return its camera; `where` names it in messages.
 
     Raises:
         UsageError: a name is unknown, or a value is no number or out of bounds.

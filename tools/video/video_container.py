@@ -1,4 +1,4 @@
-"""What the bytes of a video's container say of themselves: where it ends, where data are lost.
+"""Facts about a video from the bytes of its container: where it ends, where data are lost.
 
 FFmpeg reads a file that was cut off to its end without a word, and takes the place where two
 transport streams were joined for damage. Containers: ISO (mp4, mov), Matroska, AVI; ISO 13818-1.
@@ -27,10 +27,8 @@ _SYNC: Final = 0x47
 class Extent:
     """How long a file should be.
 
-    Attributes:
-        stated: bytes that its outermost elements take; those that it has where they do not say.
-        found: bytes that it has.
-        is_fragmented: an ISO file of fragments, whose first index is not the whole one.
+    `stated` bytes are the size of its outermost elements, or of the file if they have none. The
+    first index of an ISO file of fragments is incomplete.
     """
 
     stated: int
@@ -51,9 +49,7 @@ class Extent:
 def read_extent(path: Path, format_name: str) -> Extent:
     """Walk over the outermost elements of a file.
 
-    Args:
-        path: of the file.
-        format_name: as FFmpeg names it; nothing is known of formats but ISO, Matroska and AVI.
+    `format_name` is FFmpeg's; only ISO, Matroska and AVI are known.
     """
     found = path.stat().st_size
     with path.open("rb") as file:
@@ -129,13 +125,8 @@ def damaged_from(path: Path, pid: int) -> int | None:
     missing: a table stands between the two packets, the second one begins a picture, and the
     counts of either are those of a beginning. A stream may also announce that it counts anew.
 
-    Args:
-        path: of the file.
-        pid: of the stream.
-
-    Returns:
-        Offset in bytes of the packet that begins the picture; None where all are whole. It is that
-        of the piece of a packet at the end where the pictures before it are whole.
+    The offset in bytes is that of the packet that begins the picture, None where all are whole. It
+    is that of the piece of a packet at the end where the pictures before it are whole.
     """
     data = np.memmap(path, np.uint8, "r")
     layout = next((one for one in _PACKETS if _is_layout(data, *one)), None)

@@ -31,9 +31,7 @@ _REORDERED: Final = 32
 class Index:
     """A container's table of pictures, after its edit list.
 
-    Attributes:
-        packets: that are read for it.
-        times_s: (n,) float64, rising, when packets whose picture is shown are decoded.
+    `times_s` (n,) float64 rises; it has those of packets whose picture is shown.
     """
 
     packets: int
@@ -43,16 +41,7 @@ class Index:
 class Decoder:
     """An open video; iterate `pictures` once.
 
-    Args:
-        path: of the file.
-
-    Attributes:
-        container: PyAV's.
-        stream: PyAV's, the best one.
-        format_name: of the container, as FFmpeg names it.
-        extent: of the file.
-        note: which one it is; "" where it is the first.
-        cause: what ended the pictures too early; "" for nothing.
+    `note` is "" for the first stream. `cause` ended the pictures too early, or is "".
 
     Raises:
         VideoError: there is no video in the file.
@@ -144,10 +133,7 @@ class Decoder:
         return self.extent.is_cut if index is None else self._seen < index.packets
 
     def _before_next(self, hole: int | None) -> int | None:
-        """Return what is surely shown before what the next packet, which is missing, would be.
-
-        Nothing is shown before it is decoded, and packets are decoded in turn.
-        """
+        """Return a bound on what is shown before a missing packet: nothing is shown undecoded."""
         before, last = self._dts
         if before is None or last is None:
             return hole
@@ -183,10 +169,7 @@ class Decoder:
         return [one for one in rest if hole is None or one.pts is None or one.pts < hole]
 
     def _is_damaged(self, packet: Any) -> bool:
-        """Tell whether a packet lacks some of its bytes: decoders conceal what its picture lacks.
-
-        Of transport streams FFmpeg says it of the wrong packet, and of joints, too.
-        """
+        """Tell whether a packet lacks bytes; in transport streams FFmpeg marks the wrong one."""
         if self.format_name != "mpegts":
             return bool(packet.is_corrupt)
         if not self._is_searched and (packet.is_corrupt or self._path.stat().st_size % TS_PACKET):
@@ -228,7 +211,7 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-# --- Decoded pictures as upright NV12 planes, whatever their pixel format and orientation -----
+# ----------------------------------------------------------------------------------------------
 
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
@@ -240,13 +223,7 @@ _SKEW: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Orientation:
-    """How a picture is turned before it is shown: rows and columns exchanged, then mirrored.
-
-    Attributes:
-        is_transposed: rows become columns.
-        flips_x: left and right are exchanged, after that.
-        flips_y: top and bottom are.
-    """
+    """How a picture is turned before it is shown: transposed, then mirrored."""
 
     is_transposed: bool = False
     flips_x: bool = False

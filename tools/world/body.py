@@ -1,4 +1,4 @@
-"""The ego car at one moment: where it is on the road, and how it lies on it.
+"""The ego car at one moment: its place on the road and its attitude.
 
 Its place is that of the camera's foot: the middle of the rear axle on the road. The *calibrated
 frame* is fixed to the car: x forward, y right, z down; its axes in the world are the columns of
@@ -26,17 +26,11 @@ class Body:
     """The ego car.
 
     Attributes:
-        s_m: arc length of the road beside the rear axle.
+        s_m: arc length of the road next to the rear axle.
         offset_m: from the reference line to the right.
-        x_m: position in the world.
-        y_m: position.
-        z_m: of the road under the camera, down.
-        heading_rad: positive to the right.
-        pitch_rad: nose up positive.
-        roll_rad: right side down positive.
-        speed_mps: along the road's surface.
-        acceleration_mps2: change of speed.
-        curvature_1pm: of the path it drives, positive to the right.
+        x_m, y_m, z_m: position in the world of the rear axle, on the road; z points down.
+        heading_rad, curvature_1pm: positive to the right; the curvature is that of the path.
+        pitch_rad, roll_rad: nose up and right side down positive.
     """
 
     s_m: float
@@ -66,11 +60,6 @@ class Body:
         """Return points of the world in the calibrated frame, but from the camera's foot.
 
         The camera is above it: in the frame of a picture z is larger by the camera's height.
-
-        Args:
-            x_m: positions in the world; all of one shape.
-            y_m: positions.
-            z_m: positions, down.
         """
         x, y, z = x_m - self.x_m, y_m - self.y_m, z_m - self.z_m
         ahead, right, down = (a * x + b * y + c * z for a, b, c in self.axes())
@@ -78,7 +67,7 @@ class Body:
 
 
 def tilt(frames: RoadFrames, offset_m: Floats) -> Floats:
-    """Return how far the surface beside the reference line descends along it, (n,).
+    """Return the slope of the surface next to the reference line, down along it, (n,).
 
     The bank changes along the road, so beside its middle the surface climbs or falls relative to
     the plane of the road frame.
@@ -90,16 +79,9 @@ def axes_on(frames: RoadFrames, offset_m: Floats, sine: Floats, cosine: Floats) 
     """Return the axes of cars that stand on the road in the world, (3, 3, n).
 
     The first index is that of the world's axis, the second one forward, right, down of the car.
-
-    Args:
-        frames: of the road beside each car.
-        offset_m: (n,).
-        sine: (n,) of the heading of each car.
-        cosine: (n,) of it.
     """
     down = frames.down - tilt(frames, offset_m) * frames.forward
     down *= 1.0 / np.sqrt(down[0] * down[0] + down[1] * down[1] + down[2] * down[2])
-    # The surface descends by so much for each metre ahead of the car.
     fall = -(down[0] * cosine + down[1] * sine) / down[2]
     scale = 1.0 / np.sqrt(1.0 + fall * fall)
     axes = np.empty((3, 3, fall.size))
@@ -125,15 +107,7 @@ def body_at(  # noqa: PLR0913, PLR0917 - a state has as many parts
 ) -> Body:
     """Return the car at a place of the world, lying on the road there.
 
-    Args:
-        road: below the car.
-        x_m: position in the world.
-        y_m: position.
-        heading_rad: positive to the right.
-        speed_mps: forward.
-        acceleration_mps2: forward.
-        curvature_1pm: of the path it drives.
-        near_s_m: arc length within some tens of metres of the car, for example where it was.
+    `near_s_m` is an arc length within some tens of metres of the car, such as its last one.
     """
     s, offset = road.locate(x_m, y_m, near_s_m)
     places = np.array([s])

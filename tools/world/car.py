@@ -1,7 +1,7 @@
 """The simulated car: a kinematic bicycle whose steering and drive answer late, stepped at 100 Hz.
 
 The centre of the model is the rear axle, over which the camera stands: there the path's curvature
-is what the steering says, and the heading is that of the path. Used by the closed loop and by
+is that of the steering, and the heading is that of the path. Used by the closed loop and by
 everything that lets a body drift from where an expert would be.
 """
 
@@ -25,10 +25,8 @@ class CarModel:
     """What a car can do; the figures are those of a middle-sized family car.
 
     Attributes:
-        steering_delay_s: from a command until the steering begins to move.
-        steering_lag_s: time constant with which it follows then.
-        drive_delay_s: the same of motor and brakes.
-        drive_lag_s: the same.
+        steering_delay_s, steering_lag_s: dead time of the steering, then its time constant.
+        drive_delay_s, drive_lag_s: the same of motor and brakes.
         max_curvature_1pm: at the stop of the steering, 5 m of radius.
         max_curvature_rate_1pms: the steering's motor; a turn of the wheel in about a second.
         max_lateral_acceleration_mps2: curvature times speed squared beyond this is refused, as
@@ -58,7 +56,7 @@ class CarModel:
 
     @property
     def longitudinal_delay_s(self) -> float:
-        """From a command to its acceleration, as ``carParams`` says it."""
+        """The delay from a command to its acceleration, as in ``carParams``."""
         return self.drive_delay_s + self.drive_lag_s
 
     def steering_angle_deg(self, curvature_1pm: float) -> float:
@@ -74,12 +72,8 @@ class Car:
     """One car and what is still on its way to the wheels.
 
     Attributes:
-        x_m: position of the rear axle in the world.
-        y_m: position.
         heading_rad: positive to the right of the world's x axis.
-        speed_mps: forward, never negative.
         s_m: where along the road it is looked for; `body` keeps it up to date.
-        acceleration_mps2: forward, as it is now.
         curvature_1pm: of its path as it is now, positive to the right.
         model: what it can do.
     """
@@ -113,16 +107,7 @@ class Car:
         heading_error_rad: float = 0.0,
         model: CarModel = FAMILY_CAR,
     ) -> Car:
-        """Return a car on a road that steers as the road bends.
-
-        Args:
-            road: the road.
-            s_m: arc length.
-            offset_m: from the reference line, positive to the right.
-            speed_mps: forward.
-            heading_error_rad: of the car against the road, positive to the right.
-            model: what it can do.
-        """
+        """Return a car on a road that steers as the road bends."""
         x, y, _ = road.places(np.array(s_m), np.array(offset_m))
         point = road.at(s_m)
         return cls(
@@ -139,10 +124,8 @@ class Car:
     def step(self, dt_s: float, curvature_1pm: float, acceleration_mps2: float) -> None:
         """Move on under a command that holds meanwhile.
 
-        Args:
-            dt_s: any time; what does not make a whole tick is kept for the next step.
-            curvature_1pm: commanded, positive to the right.
-            acceleration_mps2: commanded; a negative one holds a car that stands.
+        The rest of `dt_s` below a whole tick is kept for the next step. A negative acceleration
+        holds a car that stands.
         """
         self._rest_s += dt_s
         # Half a tick more than nothing: ten times 0.01 are not quite 0.1.
@@ -151,7 +134,7 @@ class Car:
             self._tick(curvature_1pm, acceleration_mps2)
 
     def body(self, road: Road) -> Body:
-        """Return where the car is on a road, near where it was when last asked."""
+        """Return the car's place on a road, near the last one returned."""
         body = body_at(
             road,
             self.x_m,

@@ -1,4 +1,4 @@
-"""Fills the messages of a simulated car: what its own processes would say of a known motion.
+"""Fills the messages that a simulated car's own processes would send.
 
 The motion is in the road's directions, positive to the right; messages have the car's.
 """
@@ -24,8 +24,6 @@ class Motion:
     """How a car moves at one moment.
 
     Attributes:
-        speed_mps: forward.
-        acceleration_mps2: forward.
         curvature_1pm: of its path, positive to the right.
         rpy_rad: of its body in the world; yaw is its heading, of any number of turns.
         steering_angle_deg: at the steering wheel, positive to the left.
@@ -54,14 +52,7 @@ class Motion:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What a car is told to do.
-
-    Attributes:
-        is_engaged: by a computer.
-        acceleration_mps2: wanted.
-        curvature_1pm: wanted.
-        steering_angle_deg: that goes with it.
-    """
+    """What a car is commanded to do; the steering angle belongs to the curvature."""
 
     is_engaged: bool
     acceleration_mps2: float
@@ -72,10 +63,7 @@ class Control:
 def fill_car_params(params: Any, model: CarModel, delays_s: tuple[float, float]) -> None:
     """Fill a CarParams.
 
-    Args:
-        params: Builder.
-        model: The car.
-        delays_s: Of steering and drive, as they are said to be.
+    `delays_s` are the assumed delays of steering and drive.
     """
     params.brand = "mock"
     params.carFingerprint = "MOCK"
@@ -93,12 +81,7 @@ def fill_car_state(
 ) -> None:
     """Fill a CarState.
 
-    Args:
-        state: Builder.
-        motion: Of the car.
-        said_mps: What the wheels say that its speed is.
-        is_engaged: Cruise control is.
-        set_speed_mps: Of cruise control.
+    `said_mps` is the speed by the wheels; engagement and set speed are those of cruise control.
     """
     state.vEgo = state.vEgoRaw = state.vEgoCluster = said_mps
     state.aEgo = motion.acceleration_mps2
@@ -120,13 +103,7 @@ def fill_car_state(
 
 
 def fill_car_control(control: Any, motion: Motion, wanted: Control) -> None:
-    """Fill a CarControl.
-
-    Args:
-        control: Builder.
-        motion: Of the car.
-        wanted: What it is told.
-    """
+    """Fill a CarControl."""
     control.enabled = control.latActive = control.longActive = wanted.is_engaged
     control.leftBlinker = motion.blinker == LEFT
     control.rightBlinker = motion.blinker == -LEFT
@@ -142,10 +119,7 @@ def fill_car_control(control: Any, motion: Motion, wanted: Control) -> None:
 def fill_live_pose(pose: Any, motion: Motion, rpy_rad: Angles) -> None:
     """Fill a LivePose with the true motion in the device frame, as it would have been estimated.
 
-    Args:
-        pose: Builder.
-        motion: Of the car.
-        rpy_rad: device from calib.
+    `rpy_rad` is device from calib.
     """
     # Columns of device from calib: straight ahead, and down.
     ahead, down = ([row[column] for row in rotation(rpy_rad)] for column in (0, 2))
@@ -164,10 +138,7 @@ def fill_live_pose(pose: Any, motion: Motion, rpy_rad: Angles) -> None:
 def fill_live_calibration(calibration: Any, rpy_rad: Angles, height_m: float) -> None:
     """Fill a LiveCalibration that is complete.
 
-    Args:
-        calibration: Builder.
-        rpy_rad: device from calib, as it is said to be.
-        height_m: Of the camera over the road.
+    `rpy_rad` is device from calib as estimated, `height_m` the camera's height over the road.
     """
     calibration.calStatus = "calibrated"
     calibration.calPerc = 100
@@ -196,11 +167,7 @@ def fill_driver_monitoring(state: Any) -> None:
 def fill_camera_state(state: Any, frame_id: int, exposed_ns: tuple[int, int], sensor: str) -> None:
     """Fill the state of a camera, which announces a frame.
 
-    Args:
-        state: Builder.
-        frame_id: Number of the frame.
-        exposed_ns: Start and end of the exposure.
-        sensor: Name of the camera's.
+    `exposed_ns` are start and end of the exposure, `sensor` is the name of the camera's.
     """
     state.frameId = state.frameIdSensor = state.requestId = frame_id
     state.timestampSof, state.timestampEof = exposed_ns

@@ -120,10 +120,7 @@ def ease_bend(t: Floats) -> Floats:
 def through_knots(knots: Floats, spacing: float, positions: Floats) -> Floats:
     """Return a curve with two continuous derivatives through equally spaced knots.
 
-    Args:
-        knots: (k,) values at 0, spacing, 2 spacing, ...; the ends hold outside.
-        spacing: between two knots, in the unit of `positions`.
-        positions: where to evaluate.
+    `knots` (k,) are values at 0, spacing, 2 spacing, ...; the end values hold outside.
     """
     at = np.minimum(np.maximum(positions / spacing, 0.0), knots.size - 1.0)
     index = np.minimum(at.astype(np.int64), knots.size - 2)
@@ -136,11 +133,7 @@ def random_walk(
 ) -> NDArray[np.int64]:
     """Return a walk of whole numbers that is reflected at its limits; longer walks begin alike.
 
-    Args:
-        rng: source of the steps.
-        count: how many values.
-        step: largest change from one to the next.
-        limits: smallest and largest value; the walk starts half way between them.
+    It starts half way between the limits; `step` is the largest change from one value to the next.
     """
     low, high = limits
     value = (low + high) // 2

@@ -1,4 +1,4 @@
-"""A driver who knows the road: where it should go in the next 10 s, in the model's terms."""
+"""A driver who knows the road plans the next 10 s in the model's terms."""
 
 from __future__ import annotations
 
@@ -55,12 +55,9 @@ class Plan:
 
     Attributes:
         position_m: (33, 3) of the camera; from where it is now.
-        velocity_mps: (33, 3).
-        acceleration_mps2: (33, 3) of the velocity.
-        orientation_rad: (33, 3) roll, pitch, yaw relative to now.
-        rate_radps: (33, 3) change of these angles.
-        offset_m: (33,) lateral offset on the road.
-        s_m: (33,) arc length of the road.
+        velocity_mps, acceleration_mps2: (33, 3).
+        orientation_rad: (33, 3) roll, pitch, yaw relative to now; `rate_radps` their change.
+        offset_m, s_m: (33,) place on the road.
         side: of a lane change that is under way: -1 left, 1 right; 0 without one.
         changes_until_s: when it ends, from now.
         for_curves_mps2: the acceleration that the curves ahead allow or ask for, whatever the
@@ -94,13 +91,7 @@ class Plan:
 
 
 class Expert:
-    """A driver in a lane of a world.
-
-    Args:
-        world: which it knows.
-        lane: in which it drives, from the left.
-        cruise_mps: how fast where nothing keeps it from it.
-    """
+    """A driver in a lane of a world; lanes are numbered from the left."""
 
     def __init__(self, world: World, lane: int, cruise_mps: float) -> None:
         self._world = world
@@ -125,9 +116,7 @@ class Expert:
     def change_lane(self, side: int, time_s: float = 0.0) -> bool:
         """Ask for a change of lane; False if the road has no lane there.
 
-        Args:
-            side: ``LEFT`` or ``RIGHT``.
-            time_s: when it begins, on the clock that `plan` is given.
+        It begins at `time_s` on the clock that `plan` is given.
         """
         if not 0 <= self._lane + side < self._world.lanes.count:
             return False
@@ -135,13 +124,7 @@ class Expert:
         return True
 
     def plan(self, body: Body, vehicles: Sequence[Vehicle], time_s: float | None = None) -> Plan:
-        """Return the plan of one moment.
-
-        Args:
-            body: the car.
-            vehicles: the other cars.
-            time_s: now; None begins a change of lane at once.
-        """
+        """Return the plan of one moment; without a time a change of lane begins at once."""
         self._advance(body, time_s)
         way = self._way_back(body)
         ahead = self._ahead(body, vehicles, way)
@@ -151,12 +134,7 @@ class Expert:
         return self._seen(body, path, speed, acceleration)
 
     def wanted_mps2(self, body: Body, vehicles: Sequence[Vehicle]) -> float:
-        """Return the acceleration that it wants now; a plan begins with the car's and comes to it.
-
-        Args:
-            body: the car.
-            vehicles: the other cars.
-        """
+        """Return the acceleration that it wants now; a plan converges from the car's to it."""
         wanted = road_acceleration(self._limits, body.s_m, body.speed_mps)
         ahead = self._ahead(body, vehicles, self._way_back(body))
         if ahead is None:
@@ -271,12 +249,9 @@ class Expert:
 def _angles(
     rows: Floats, turned_rad: Floats, about: tuple[Floats, Floats, Floats]
 ) -> tuple[Floats, Floats]:
-    """Return roll, pitch, yaw of rotations Rz Ry Rx, and their rates, each (3, n).
+    """Return roll, pitch, yaw of rotations Rz Ry Rx (3, 3, n), and their rates, each (3, n).
 
-    Args:
-        rows: the matrices, (3, 3, n).
-        turned_rad: (n,) the yaw, but for some degrees that hills and banks add.
-        about: rotation rates about the axes of the car, each (n,).
+    `turned_rad` is the yaw but for the degrees that hills and banks add.
     """
     (forward_x, forward_y, forward_z), (_, _, right_z), (_, _, down_z) = rows.transpose(1, 0, 2)
     level = np.sqrt(forward_x * forward_x + forward_y * forward_y)
@@ -293,12 +268,7 @@ def _angles(
 
 
 def command(plan: Plan, delay_s: float) -> Command:
-    """Return the command that the daemon would derive from a plan.
-
-    Args:
-        plan: of now.
-        delay_s: when the command acts, from now.
-    """
+    """Return the command that the daemon would derive from a plan."""
     rows = plan.array()
     speed = float(rows[0, 3])
     return Command(

@@ -71,11 +71,7 @@ class Return(NamedTuple):
 def return_from(error_m: float, slope: float, bend_1pm: float, length_m: float) -> Return:
     """Return the quintic from an error with its two derivatives to none.
 
-    Args:
-        error_m: offset from the target.
-        slope: its change for each metre.
-        bend_1pm: the change of that.
-        length_m: of the way back.
+    `slope` is the change of the error for each metre, `bend_1pm` the change of that.
     """
     e, s, b = error_m, slope * length_m, 0.5 * bend_1pm * length_m * length_m
     # The three conditions at the end, solved for the upper coefficients.
@@ -91,9 +87,8 @@ class Path(NamedTuple):
     Attributes:
         s_m: arc length of the road beside each.
         offset_m: from the reference line.
-        angle_rad: direction relative to the road's, positive to the right.
-        sine: of that angle.
-        cosine: of that angle.
+        angle_rad: direction relative to the road's, positive to the right; `sine` and `cosine` of
+            it.
         turn_1pm: change of that angle for each metre driven.
         progress: metres along the reference line for each metre driven.
     """
@@ -110,12 +105,7 @@ class Path(NamedTuple):
 def path_at(road: Road, start_m: float, way: Return, target: Target, distance_m: Floats) -> Path:
     """Return a path at distances driven.
 
-    Args:
-        road: below.
-        start_m: arc length beside the car now.
-        way: from the car's place back to the target.
-        target: where it wants to be.
-        distance_m: (n,) rising from 0.
+    `distance_m` (n,) rises from 0; `start_m` is the arc length next to the car now.
     """
     reach = max(float(distance_m[-1]), 1e-3)
     grid = np.arange(_CELLS + 1, dtype=np.float64) * (reach / _CELLS)

@@ -59,13 +59,8 @@ class RoadFrames(NamedTuple):
     """The road frame at many places of the reference line.
 
     Attributes:
-        forward: (3, n) unit vectors along the line, in the world.
-        down: (3, n) into the road.
-        heading_rad: (n,).
-        curvature_1pm: (n,).
-        roll_1pm: (n,) turn of the frame about its forward axis for each metre, rad/m.
-        pitch_1pm: (n,) about its right axis.
-        yaw_1pm: (n,) about its down axis.
+        forward, down: (3, n) unit vectors along the line and into the road, in the world.
+        roll_1pm, pitch_1pm, yaw_1pm: (n,) turn of the frame about its axes for each metre, rad/m.
     """
 
     forward: Floats
@@ -85,9 +80,7 @@ class Road:
 
     Attributes:
         start_m: arc length of the first grid point.
-        x_m: position.
-        y_m: position.
-        z_m: position, down.
+        x_m, y_m, z_m: position in the world; z points down.
         heading_rad: direction in the plane, positive to the right.
         curvature_1pm: change of heading for each metre.
         grade_rad: nose up positive.
@@ -143,10 +136,7 @@ class Road:
     ) -> tuple[Floats, Floats, Floats]:
         """Return x, y, z in the world of points of the road's surface.
 
-        Args:
-            s_m: arc lengths, any shape.
-            offset_m: lateral offsets, of a shape that broadcasts with it; (m, 1) offsets with (n,)
-                arc lengths read the tables n times only.
+        Shapes broadcast; (m, 1) offsets with (n,) arc lengths read the tables n times only.
         """
         x, y, z, across_x, across_y, across_z = _between(self._surface, self._grid(s_m))
         return x + offset_m * across_x, y + offset_m * across_y, z + offset_m * across_z
@@ -167,10 +157,7 @@ class Road:
     def locate(self, x_m: float, y_m: float, near_s_m: float) -> tuple[float, float]:
         """Return arc length and offset of a point of the surface: what `places` takes.
 
-        Args:
-            x_m: position of the point in the world.
-            y_m: position.
-            near_s_m: where to begin looking; within some tens of metres of the place.
+        The search begins at `near_s_m`, which must lie within some tens of metres of the place.
         """
         s = near_s_m
         offset = 0.0
@@ -243,11 +230,9 @@ def straights_and_arcs(
 
     A longer road of an equal generator begins with the shorter one.
 
-    Args:
-        rng: source of the road; what it is drawn from afterwards does not depend on the length.
-        length_m: what can be driven; the road goes on for ``SIGHT_M``.
-        speed_limit_mps: how fast the road is meant to be driven: its sharpest curves ask for
-            ``SHARPEST_LATERAL_MPS2`` at this speed.
+    The road goes on for ``SIGHT_M`` beyond `length_m`. Its sharpest curves need
+    ``SHARPEST_LATERAL_MPS2`` at the speed limit. Later draws from `rng` do not depend on the
+    length.
     """
     plan, hills, banks = rng.spawn(3)
     reach = round(_BANK_REACH_M / GRID_M)

@@ -1,4 +1,4 @@
-"""What a world looks like beside its geometry: light, weather, surfaces, what stands beside.
+"""The look of a world beside its geometry: light, weather, surfaces, things along the road.
 
 Colours are (Y, U, V), BT.601 limited range, as a camera shows them at noon.
 """
@@ -37,17 +37,12 @@ class Scenery:
         light: 1 at noon, 0 at night; headlights are on below 0.4.
         sun_azimuth_rad: direction of the sun in the world, to the right of x.
         glare: strength of a low sun in the lens, 0 none.
-        cloud: share of the sky, 0..1.
         haze_m: distance at which half of the contrast is gone.
         rain: 0..1: streaks, less contrast, shine of the wet road.
-        verge: colour beside the road.
-        asphalt: colour of the road.
         shoulder: what the asphalt beyond the outer lines adds to the luma of the lanes'.
         paint: luma of new white paint.
-        yellow: colour of new yellow paint.
         has_studs: bright dots between the dashes.
-        asphalt_grain: amplitude of the asphalt's texture, in luma.
-        verge_grain: amplitude of the texture beside it.
+        asphalt_grain, verge_grain: amplitude of the texture, in luma.
         tracks: luma that tyres add where they run; oil between them takes as much away.
         patches: share of the road with mended asphalt.
         cracks: per 100 m of road, across it.
@@ -55,16 +50,12 @@ class Scenery:
         rail: what stands along the right and the left edge: ``RAIL``, ``WALL``, ``KERB``.
         post_m: from one post beside the road to the next; 0: none.
         trees: per 100 m of road and side.
-        signs: per km.
-        lamps_m: from one street lamp to the next; 0: none.
+        trees: per 100 m of road and side; signs per km.
         woods_m: height of what runs along the right and the left side; 0: nothing.
         woods_beyond_m: how far from the asphalt.
         woods_rough: 0 for a wall, 1 for the edge of a wood.
-        woods: its colour.
-        treeline_rad: mean height of the woods at the horizon.
-        hills_rad: mean height of the hills behind them.
+        treeline_rad, hills_rad: mean height of the woods and of the hills at the horizon.
         shadows: share of the road in the shade of trees, 0..1; only in the sun.
-        exposure: gain of the camera.
         cast: what the white balance adds to U and V.
         blur: 0 none to 3, in pixels about.
         noise: standard deviation of the sensor's noise, in luma.

@@ -1,4 +1,4 @@
-"""How cars choose their speed: slower before curves, behind other cars, never faster than asked.
+"""Speeds that cars choose: slower before curves, behind other cars, never faster than asked.
 
 Following is the Intelligent Driver Model (Treiber, Hennecke, Helbing 2000), without its free-road
 term: that part is the speed for the road, which is known.
@@ -69,11 +69,7 @@ class SpeedLimits:
 class SpeedPlan(NamedTuple):
     """Speeds of the next 10 s: in each cell of ``STEP_S`` the jerk is constant.
 
-    Attributes:
-        distance_m: driven until each cell begins.
-        speed_mps: when it begins.
-        acceleration_mps2: when it begins.
-        jerk_mps3: within it.
+    Distance, speed and acceleration are those at the begin of each cell.
     """
 
     distance_m: Floats
@@ -102,12 +98,7 @@ def plan_speeds(
 ) -> SpeedPlan:
     """Return the speeds that a careful driver plans for the next 10 s.
 
-    Args:
-        limits: of the lane.
-        s_m: arc length beside the car.
-        speed_mps: now.
-        acceleration_mps2: now.
-        lead: the gap to the car ahead if one stood still now, and its speed, at each of `STEPS_S`.
+    `lead` is the gap to the car ahead if our car stood still now, and its speed, at each `STEPS_S`.
     """
     distance, speed, acceleration = 0.0, speed_mps, acceleration_mps2
     gaps, leads = ([], []) if lead is None else (lead[0].tolist(), lead[1].tolist())
@@ -138,14 +129,7 @@ def plan_speeds(
 def speed_limits(
     road: Road, offset_m: float, cruise_mps: float, lateral_mps2: float = LATERAL_MPS2
 ) -> SpeedLimits:
-    """Return the speed for a lane: the cruising speed, less in curves, falling before them.
-
-    Args:
-        road: the road.
-        offset_m: of the lane's centre.
-        cruise_mps: where the road is straight.
-        lateral_mps2: lateral acceleration in curves.
-    """
+    """Return the speed for a lane: the cruising speed, less in curves, falling before them."""
     turn = road.curvature_1pm
     bend = np.abs(turn) / np.maximum(1.0 - turn * offset_m, 0.2)
     here = np.minimum(lateral_mps2 / np.maximum(bend, 1e-9), cruise_mps * cruise_mps)
@@ -168,11 +152,7 @@ def following_acceleration(
 ) -> float:
     """Return the highest acceleration that a driver takes behind another car, m/s^2.
 
-    Args:
-        gap_m: from bumper to bumper.
-        speed_mps: own.
-        lead_speed_mps: of the car ahead.
-        following: how it is done.
+    The gap is from bumper to bumper.
     """
     # 2 sqrt(a b) of the model, with what it takes for accelerating and braking.
     time_gap, comfortable = following

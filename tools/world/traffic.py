@@ -40,11 +40,6 @@ class Vehicle:
     Attributes:
         s_m: arc length of its rear.
         offset_m: of its middle from the reference line to the right.
-        speed_mps: along the road.
-        acceleration_mps2: along the road.
-        width_m: size.
-        height_m: size.
-        length_m: size.
         paint: seed of its looks.
     """
 
@@ -60,11 +55,10 @@ class Vehicle:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedLead:
-    """A car ahead in the ego car's lane that drives as it is told.
+    """A car ahead in the ego car's lane that follows a script.
 
-    Attributes:
-        gap_m: from the ego car's front to its rear, at the start.
-        speeds: pairs of time (s, rising) and speed (m/s), linear between them; the last one holds.
+    `gap_m` is from the ego car's front to its rear at the start. `speeds` are pairs of time (s,
+    rising) and speed (m/s), linear between them; the last one holds.
     """
 
     gap_m: float
@@ -108,12 +102,8 @@ class _Driver:
 class Traffic:
     """The other cars around the ego car, in lanes of its direction.
 
-    Args:
-        world: road and lanes.
-        seed: of the cars.
-        body: the ego car at the start; nobody begins too close to it.
-        density: cars in each lane, 0 none .. 1 dense; None draws it from the seed.
-        lead: a car ahead that drives as told. No other car is then ahead in the lane at the start.
+    Nobody begins too close to the ego car. `density` is 0 none .. 1 dense in each lane; None draws
+    it from the seed. With a `lead` no other car is ahead in the lane at the start.
     """
 
     def __init__(
@@ -151,17 +141,12 @@ class Traffic:
 
     @property
     def vehicles(self) -> tuple[Vehicle, ...]:
-        """The cars now; the order says nothing."""
+        """The cars now, in no particular order."""
         lead = () if self._lead is None else (self._lead.vehicle(),)
         return (*lead, *(driver.vehicle() for driver in self._drivers))
 
     def step(self, dt_s: float, body: Body) -> None:
-        """Drive on.
-
-        Args:
-            dt_s: at most 0.1 s.
-            body: the ego car now, behind which others brake.
-        """
+        """Drive on for at most 0.1 s; cars behind the ego car brake for it."""
         obstacles = self._obstacles(body)
         for driver in self._drivers:
             self._drive(driver, obstacles[driver.lane], dt_s)
@@ -287,10 +272,6 @@ def foresee(vehicle: Vehicle, time_s: Floats) -> tuple[Floats, Floats, Floats]:
 
     It goes on braking until it stands, the longer the harder it brakes, and soon stops to
     accelerate.
-
-    Args:
-        vehicle: the car now.
-        time_s: (n,) from now.
     """
     speed, acceleration = vehicle.speed_mps, vehicle.acceleration_mps2
     lasts = 3.0

@@ -1,4 +1,4 @@
-"""What is true of one moment, in the form of the heads of the driving model.
+"""The truth of one moment, in the form of the heads of the driving model.
 
 All of it is in the calibrated frame of the car (x forward, y right, z down, origin in the camera),
 hills and banks included.
@@ -100,14 +100,8 @@ def truth_of(
 ) -> Truth:
     """Return the truth of one moment.
 
-    Args:
-        world: road and lanes.
-        body: the car.
-        vehicles: the other cars.
-        plan: what the expert would do from here.
-        desire: what the car does as a member of ``modeld.vehicle.desire.Desire``; 0 takes it from
-            the plan.
-        height_m: of the camera over the road.
+    `desire` is a member of ``modeld.vehicle.desire.Desire``; 0 reads it from the plan, which is
+    what the expert would do from here. `height_m` is the camera's height over the road.
     """
     doing = desire or _desire_of(plan)
     lanes = world.lanes

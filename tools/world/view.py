@@ -31,12 +31,7 @@ NEAREST_M = 0.05
 class Lens:
     """A pinhole camera with square pixels and a principal point anywhere.
 
-    Attributes:
-        width: columns in pixels.
-        height: rows in pixels.
-        focal_px: focal length in pixels.
-        cx_px: column of the principal point.
-        cy_px: row of the principal point.
+    `cx_px` and `cy_px` are column and row of the principal point.
     """
 
     width: int
@@ -66,10 +61,8 @@ WIDE_LENS = _model_lens(SBIG_MODEL_INTRINSICS)
 class Mount:
     """A lens and how it is mounted.
 
-    Attributes:
-        lens: intrinsics.
-        rpy_rad: roll, pitch, yaw as in ``liveCalibration.rpyCalib`` (device from calib).
-        height_m: over the road.
+    `rpy_rad` is roll, pitch, yaw as in ``liveCalibration.rpyCalib`` (device from calib), `height_m`
+    the height over the road.
     """
 
     lens: Lens
@@ -80,12 +73,7 @@ class Mount:
 class Sight(NamedTuple):
     """A camera at one moment.
 
-    Attributes:
-        lens: intrinsics.
-        origin_m: of the camera in the world.
-        right: row of camera from world: the direction of columns.
-        down: the direction of rows.
-        forward: the optical axis.
+    `right`, `down` and `forward` (columns, rows, optical axis) are the rows of camera from world.
     """
 
     lens: Lens
@@ -128,11 +116,7 @@ class Sight(NamedTuple):
 
 
 class View:
-    """Knows where a mounted camera looks.
-
-    Args:
-        mount: the camera.
-    """
+    """Knows where a mounted camera looks."""
 
     def __init__(self, mount: Mount) -> None:
         self.lens = mount.lens

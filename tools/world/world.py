@@ -54,11 +54,8 @@ class Lanes:
     """The lanes of our direction, numbered from the left, 0 first.
 
     Attributes:
-        width_m: of each.
-        count: 1 to 4.
         markings: count + 1, left to right: the borders of the lanes.
         left_edge_m: offset of the end of the asphalt; beyond the oncoming lanes, if there are any.
-        right_edge_m: offset of the end of the asphalt.
         opposite: markings left of ours, left to right: those of oncoming lanes.
     """
 
@@ -79,7 +76,7 @@ class Lanes:
         return (lane - 0.5 * (self.count - 1)) * self.width_m
 
     def lane_at(self, offset_m: float) -> int:
-        """Return the lane of an offset; beside the carriageway the nearest one."""
+        """Return the lane of an offset; off the carriageway the nearest one."""
         lane = int(offset_m / self.width_m + 0.5 * self.count + WIDEST_COUNT) - WIDEST_COUNT
         return min(max(lane, 0), self.count - 1)
 
@@ -93,10 +90,8 @@ class Lanes:
 def random_lanes(rng: np.random.Generator, length_m: float, speed_limit_mps: float) -> Lanes:
     """Return the lanes of a random road; those of a longer one begin alike.
 
-    Args:
-        rng: source.
-        length_m: gaps of the paint are drawn as far as this.
-        speed_limit_mps: fast roads have more and wider lanes, and more paint.
+    Gaps of the paint are drawn as far as `length_m`. Fast roads have more and wider lanes, and more
+    paint.
     """
     look, breaks = rng.spawn(2)
     fast = min(max((speed_limit_mps - 12.0) / 20.0, 0.0), 1.0)
@@ -182,8 +177,6 @@ def _gaps(rng: np.random.Generator, length_m: float) -> tuple[tuple[float, float
     return tuple(gaps)
 
 
-# ----------------------------------------------------------------------------------------------
-
 # Speed limits of the kinds of roads, m/s: in towns, between them, and for cars only; and how many
 # roads of a hundred are of each kind.
 _LIMITS_MPS = ((12.0, 17.0), (17.0, 27.0), (27.0, 36.0))
@@ -192,15 +185,7 @@ _SHARES = (0.2, 0.65)
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A world of a seed.
-
-    Attributes:
-        seed: what it was made from.
-        road: its reference line in space.
-        lanes: across the road, the same everywhere.
-        scenery: what it looks like.
-        speed_limit_mps: for cruising; sharp curves ask for less.
-    """
+    """A world of a seed. Its lanes are the same everywhere, and sharp curves are slower."""
 
     seed: int
     road: Road
@@ -212,9 +197,7 @@ class World:
 def random_world(seed: int, length_m: float) -> World:
     """Return the world of a seed; a longer one begins with the shorter one, bit by bit.
 
-    Args:
-        seed: not negative.
-        length_m: what can be driven, from s = 0; the road goes on beyond it.
+    The road goes on beyond `length_m`. The seed is not negative.
     """
     kind, plan, across, look = (np.random.default_rng((seed, part)) for part in range(4))
     drawn = kind.random()

@@ -77,17 +77,9 @@ MIN_PUBLISHED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the demo is run.
+    """The settings of the demo; without a rate 20 Hz, or as fast as it goes.
 
-    Attributes:
-        model: the artifact.
-        frames: length of the drive.
-        rate_hz: of the cameras; None: 20, or as fast as it goes.
-        server: name of the frame rings.
-        directory: for all files.
-        log: event log of the bus, which becomes the drive's.
-        report: page to write.
-        quiet: print nothing on stdout but the result.
+    `log` is the event log of the bus, which becomes the drive's.
     """
 
     model: Path
@@ -180,9 +172,6 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--frames: expected 1 to {MOST_FRAMES}, found {args.frames}")
     if args.rate_hz is not None and not 0.5 <= args.rate_hz <= FULL_RATE_HZ:
         raise UsageError(f"--rate-hz: expected 0.5 to {FULL_RATE_HZ:g}, found {args.rate_hz}")
-
-
-# --- the drive --------------------------------------------------------------------------------
 
 
 def _make_directory(option: str, path: Path) -> None:
@@ -282,9 +271,6 @@ def _line_of(simulation: Simulation) -> str:
     )
 
 
-# --- what came of it --------------------------------------------------------------------------
-
-
 def _result(plan: Plan, driven: Driven, segments: Sequence[Path]) -> dict[str, Any]:
     """Read the logs and write the report; return what is told at the end."""
     logs = [segment / "rlog.zst" for segment in segments]
@@ -351,11 +337,7 @@ def _print_result(plan: Plan, driven: Driven, result: Mapping[str, Any]) -> None
 
 
 def _check_published(result: Mapping[str, Any]) -> None:
-    """Refuse a drive of which too little was seen.
-
-    Raises:
-        ToolError: too few messages arrived, or there are numbers that are none.
-    """
+    """Refuse a drive with too few messages, or with numbers that are not finite."""
     messages, frames = result["messages"], result["frames"]
     if min(messages.values()) < MIN_PUBLISHED * frames or not result["finite"]:
         raise ToolError(

@@ -99,11 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _moments(drive: VideoDrive, labels: Labels) -> dict[int, int]:
-    """Return moment -> number of the labelled frame it shows.
-
-    Raises:
-        UsageError: a labelled frame is never shown.
-    """
+    """Return moment -> number of the labelled frame it shows; one never shown is a UsageError."""
     numbers = drive.numbers()
     shown = {number: moment for moment, number in reversed(list(enumerate(numbers)))}
     for frame in labels.frames:

@@ -143,13 +143,7 @@ def _check_played(player: Player, first: int, name: str) -> None:
 
 
 class Console:
-    """What the user presses, and what is shown while a drive is played.
-
-    Args:
-        keys: of the terminal.
-        played: frames so far; grows while playing.
-        show: write a status line to stderr.
-    """
+    """The pressed keys, and the status line on stderr while a drive is played."""
 
     def __init__(self, keys: Keys, played: list[Played], *, show: bool) -> None:
         self._keys, self._played, self._show = keys, played, show

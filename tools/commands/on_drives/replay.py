@@ -168,9 +168,6 @@ def _check_no_views(args: argparse.Namespace, reason: str) -> None:
             )
 
 
-# --- one drive, one model, one log ----------------------------------------------------------------
-
-
 def _run_single(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
     drive = open_drive(text, options)
     try:
@@ -272,18 +269,9 @@ def _print_single(args: argparse.Namespace, result: DriveResult, wall_s: float) 
     return _report_problems([result.problem] if result.problem else [])
 
 
-# --- several --------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class _Tally:
-    """What came of a set, without the arrays.
-
-    Attributes:
-        figures: of each pair that is finished.
-        problems: one line for each log with something wrong in it.
-        errors: what kept drives from being replayed.
-    """
+    """The results of a set, without the arrays; each log's problem is one line."""
 
     figures: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)

@@ -38,10 +38,7 @@ _DEFAULTS = TrainingOptions(Path())
 
 
 class _Option(NamedTuple):
-    """An option that has a default, of whose type its values are.
-
-    Those of the recipe are None where they are not given: a training that goes on has its own.
-    """
+    """An option with a default; those of the recipe are None, as a resumed training has its own."""
 
     name: str
     metavar: str

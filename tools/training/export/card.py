@@ -1,6 +1,6 @@
-"""The card beside a trained model: what it is, what it has seen, how well it does, what not.
+"""The card of a trained model: what it is, what it has seen, how well it does, what it cannot do.
 
-Its figures lie beside it once more for programs: who trains anew compares with them.
+Its figures are also written for programs: a later training compares with them.
 """
 
 from __future__ import annotations
@@ -40,15 +40,10 @@ def write_card(
     facts: Mapping[str, str],
     command: str | None = None,
 ) -> None:
-    """Write the card beside the models, and the figures in `FIGURES_NAME`.
+    """Write the card next to the models, and the figures in `FIGURES_NAME`.
 
-    Args:
-        directory: of the models.
-        options: of the training.
-        written: sizes of the models.
-        figures: errors by class of scenery, `all` first.
-        facts: more rows of the first table, name to text.
-        command: that made them, if it was not that of the options.
+    `figures` are errors by class of scenery, `all` first; `facts` are more rows of the first table.
+    `command` made the models, if it was not that of the options.
 
     Raises:
         OSError: it cannot be written.

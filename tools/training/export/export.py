@@ -47,14 +47,7 @@ MOST_FLOP = 500_000_000
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What is written.
-
-    Attributes:
-        name: of the training, for the checkpoint in the metadata.
-        vision: weights by their names in the network.
-        policy: the same.
-        scaling: of the vision's targets, the plan at their end.
-    """
+    """Weights of both networks by their names; the plan is the last in `scaling`."""
 
     name: str
     vision: Weights
@@ -64,7 +57,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of it: bytes, parameters and floating-point operations of both models.
+    """Bytes, parameters and floating-point operations of both models.
 
     `stored` is the type of their matrices.
     """
@@ -133,10 +126,6 @@ def build_models(
 ) -> tuple[dict[str, bytes], Written]:
     """Return the files of both models by their names, and how large they are.
 
-    Args:
-        trained: networks and scaling.
-        graph: that says what matrices are stored as.
-
     Raises:
         TrainingError: together they are larger than the model may be.
     """
@@ -165,10 +154,7 @@ def write_models(
 ) -> Written:
     """Write both models, each whole or not at all.
 
-    Args:
-        directory: made with its parents where missing.
-        trained: networks and scaling.
-        graph: that says what matrices are stored as.
+    The directory is made with its parents.
 
     Raises:
         TrainingError: they are larger than they may be, or a file cannot be written.

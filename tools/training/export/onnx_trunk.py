@@ -38,13 +38,7 @@ def linear(w: Weights, name: str) -> Layer:
 def trunk(g: WeightedGraph, w: Weights, x: Value) -> Value:
     """Append the trunk.
 
-    Args:
-        g: the graph.
-        w: weights of the vision network by their names.
-        x: (2, 12, 128, 256), both views, about [-2, 2].
-
-    Returns:
-        `hidden_state`, (1, 512).
+    `x` is (2, 12, 128, 256), both views, about [-2, 2]; returns `hidden_state`, (1, 512).
     """
     with g.scope("sweep"):
         way = _sweep(g, w, x)
@@ -187,7 +181,7 @@ def _read_lead(g: WeightedGraph, x: Value, cells: Value) -> Value:
 
 
 def _readings(g: WeightedGraph, w: Weights, lead: Value) -> Value:
-    """Return what place and looks of the car ahead say of it: (2, 3 + channels) to (2, 2)."""
+    """Return readings of the car ahead from its place and looks: (2, 3 + channels) to (2, 2)."""
     with g.scope("first"):
         x = g.relu(g.dense(lead, linear(w, "trunk.cells.lead.first")))
     with g.scope("last"):

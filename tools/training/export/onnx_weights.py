@@ -34,10 +34,6 @@ class WeightedGraph(GraphBuilder):
     def matrix(self, array: Array, outputs: int = 0) -> Value:  # noqa: ARG002 - of other storage
         """Add the weight of a layer and return it as float32.
 
-        Args:
-            array: of a dense layer or a convolution.
-            outputs: its axis of outputs.
-
         Raises:
             ValueError: a value that float16 cannot hold.
         """
@@ -49,10 +45,7 @@ class WeightedGraph(GraphBuilder):
     def convolution(self, x: Value, layer: Layer, stride: int = 1) -> Value:
         """Append a Conv with bias and "same"-like padding.
 
-        Args:
-            x: (n, channels, height, width).
-            layer: weight (outputs, channels, kernel, kernel), square and odd.
-            stride: in both directions.
+        `x` is (n, channels, height, width), the kernel square and odd.
         """
         count, _, height, width = x.shape
         outputs, _, kernel, _ = layer.weight.shape
@@ -101,12 +94,7 @@ class EightBitGraph(WeightedGraph):
     STORED: ClassVar = "int8"
 
     def matrix(self, array: Array, outputs: int = 0) -> Value:
-        """Add the weight of a layer and return it as float32.
-
-        Args:
-            array: of a dense layer or a convolution.
-            outputs: its axis of outputs.
-        """
+        """Add the weight of a layer and return it as float32."""
         numbers, scale = in_eight_bits(array, outputs)
         stored = self.weight("weight", numbers)
         # Scales are how weights are stored, and no parameters beside them.

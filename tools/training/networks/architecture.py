@@ -20,13 +20,7 @@ READING_SCALE = 4.0
 
 
 class Step(NamedTuple):
-    """One step of the trunk.
-
-    Attributes:
-        kind: a 3x3 convolution, or two of them beside a shortcut.
-        channels: of its output.
-        stride: of the convolution; 1 for a shortcut.
-    """
+    """One step of the trunk: a 3x3 convolution, or two of them next to a shortcut (stride 1)."""
 
     kind: Literal["conv", "residual"]
     channels: int
@@ -69,16 +63,9 @@ class CellsSize:
 class VisionSize:
     """How large the vision network is.
 
-    Attributes:
-        steps: that each view goes through; they end at 8x16.
-        sweep: how motion is looked for.
-        cells: how lines and the car ahead are looked for.
-        joint: channels of both views together at 4x8.
-        neck: channels that the layer that knows places reads.
-        curves: hidden units between all that is seen and what the curves ahead ask for.
-        lines: hidden units for lane lines and edges.
-        others: hidden units of each other group of heads.
-        plan: hidden units of the plan.
+    `steps` of each view end at 8x16. `joint` are channels of both views together at 4x8, `neck`
+    those that the layer that knows places reads. `curves`, `lines`, `others` and `plan` are hidden
+    units.
     """
 
     steps: tuple[Step, ...] = (
@@ -103,12 +90,8 @@ class VisionSize:
 class PolicySize:
     """How large the policy is.
 
-    Attributes:
-        row: values that are learnt to be read of each row of the features, beside what vision's
-            head tells of the car ahead there.
-        lead: hidden units of that head.
-        past: hidden units of the past.
-        plan: hidden units of the plan, those of vision's head.
+    `row` values are learnt from each row of the features, next to what vision's head, of `lead`
+    hidden units, reports of the car ahead. `plan` has as many hidden units as vision's head.
     """
 
     row: int = 16

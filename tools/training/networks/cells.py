@@ -1,4 +1,4 @@
-"""Says what the cells are in which lines and the car ahead are looked for, and where they are."""
+"""The cells in which lines and the car ahead are looked for, and their places."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def line_columns(targets: Singles) -> Singles:
 
     NaN where there is no line, or it is not in the picture.
 
-    Args:
-        targets: (n, size) in their own units.
+    `targets` are (n, size) in their own units.
     """
     lines = targets[:, _PLACES["lane_lines"]].reshape(-1, 4, 33, 2)
     edges = targets[:, _PLACES["road_edges"]].reshape(-1, 2, 33, 2)
@@ -61,8 +60,7 @@ def lead_places(targets: Singles) -> Singles:
     Column from the left and row from the top, in both views; NaN where there is no car, or where
     it is not in the picture.
 
-    Args:
-        targets: (n, size) in their own units.
+    `targets` are (n, size) in their own units.
     """
     lead = targets[:, _PLACES["lead"]].reshape(-1, LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH)[:, 0, 0]
     is_there = targets[:, _PLACES["lead_prob"]][:, 0] > 0.5
@@ -88,8 +86,7 @@ def lead_readings(targets: Singles) -> Singles:
     The logarithm of its distance in units of 20 m, and by how many times 5 % it grows from the
     older frame to the newer one.
 
-    Args:
-        targets: (n, size) in their own units.
+    `targets` are (n, size) in their own units.
     """
     lead = targets[:, _PLACES["lead"]].reshape(-1, LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH)[:, 0, 0]
     is_there = targets[:, _PLACES["lead_prob"]][:, 0] > 0.5

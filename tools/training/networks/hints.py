@@ -1,7 +1,7 @@
-"""Helps parts of the network while it learns: where lines and cars are, how far the road has moved.
+"""Helps parts of the network to learn: where lines and cars are, how far the road has moved.
 
 A plan is a few numbers for a whole picture, from which convolutions learn slowly what to look for.
-So the parts that look for lines, for the car ahead and for motion are told, too, what they should
+So the parts that look for lines, for the car ahead and for motion also learn what they should
 have found. It follows from the targets: places projected, and the way driven between the frames.
 """
 
@@ -34,9 +34,8 @@ _READING_WEIGHT = 2.0
 def line_loss(logits: Tensor, targets: Singles) -> Tensor:
     """Return the loss of lines in cells, a scalar: which cell, where in it, and whether at all.
 
-    Args:
-        logits: (n, 2, 6, 16, 32) of views, lines and cells.
-        targets: (n, size) in their own units.
+    `logits` are (n, 2, 6, 16, 32) of views, lines and cells; `targets` (n, size) in their own
+    units.
     """
     columns = torch.from_numpy(line_columns(targets))
     there = torch.isfinite(columns)
@@ -51,9 +50,7 @@ def line_loss(logits: Tensor, targets: Singles) -> Tensor:
 def lead_loss(logits: Tensor, targets: Singles) -> Tensor:
     """Return the loss of the car ahead in cells, a scalar: which cell, where in it, whether at all.
 
-    Args:
-        logits: (n, 2, 16, 32) of views and cells.
-        targets: (n, size) in their own units.
+    `logits` are (n, 2, 16, 32) of views and cells; `targets` (n, size) in their own units.
     """
     places = torch.from_numpy(lead_places(targets))
     there = torch.isfinite(places[..., 0])
@@ -72,11 +69,9 @@ def lead_loss(logits: Tensor, targets: Singles) -> Tensor:
 
 
 def reading_loss(readings: Tensor, targets: Singles) -> Tensor:
-    """Return the loss of what the cells of the car ahead say of it, a scalar.
+    """Return the loss of the readings of the car ahead, a scalar.
 
-    Args:
-        readings: (n, 2, 2) of views.
-        targets: (n, size) in their own units.
+    `readings` are (n, 2, 2) of views; `targets` (n, size) in their own units.
     """
     wanted = torch.from_numpy(lead_readings(targets))[:, None].expand_as(readings)
     known = torch.isfinite(wanted)
@@ -86,9 +81,7 @@ def reading_loss(readings: Tensor, targets: Singles) -> Tensor:
 def way_loss(logits: Tensor, targets: Singles) -> Tensor:
     """Return the loss of the way that the road has moved, a scalar.
 
-    Args:
-        logits: (n, 32).
-        targets: (n, size) in their own units.
+    `logits` are (n, 32); `targets` (n, size) in their own units.
     """
     speed = targets[:, _PLACES["pose"]][:, 0]
     height = targets[:, _PLACES["road_transform"]][:, 2]
@@ -98,9 +91,8 @@ def way_loss(logits: Tensor, targets: Singles) -> Tensor:
 def choice_loss(logs: Tensor, wanted: Tensor) -> Tensor:
     """Return the mean loss of a choice that may lie between two of the choices, a scalar.
 
-    Args:
-        logs: (n, choices) logarithms of how likely each is.
-        wanted: (n,) 0 for the first of them; what lies outside is drawn to the nearest.
+    `logs` (n, choices) are logarithms of probabilities. `wanted` (n,) is 0 for the first choice;
+    values outside are drawn to the nearest.
     """
     last = logs.shape[1] - 1
     inside = wanted.clamp(0.0, float(last))
@@ -113,9 +105,7 @@ def choice_loss(logs: Tensor, wanted: Tensor) -> Tensor:
 def hint_loss(outputs: Mapping[str, Tensor], targets: Singles) -> dict[str, Tensor]:
     """Return the weighted losses of the parts, scalars by their names.
 
-    Args:
-        outputs: of the vision network.
-        targets: (n, size) in their own units.
+    `targets` are (n, size) in their own units.
     """
     return {
         "line_cells": line_loss(outputs["cells"][:, :, :LINES], targets),

@@ -46,10 +46,9 @@ from tools.training.networks.parts import Cells, ConvNorm, Residual, Sweep, TwoL
 
 
 class Seen(NamedTuple):
-    """What a trunk sees: `hidden_state` (n, 512), and what its parts said, as logits.
+    """The output of a trunk: `hidden_state` (n, 512), and the logits of its parts.
 
     Attributes:
-        hidden: (n, 512).
         cells: (n, 2, 7, 16, 32) of each view, six lines and the car ahead, and cell.
         ways: (n, 32).
         lead: (n, 2, 2) of each view, as `cells.lead_readings`.
@@ -83,22 +82,14 @@ class Trunk(nn.Module):
         self.norm = nn.LayerNorm(HIDDEN_WIDTH)
 
     def forward(self, views: Tensor) -> Tensor:
-        """Return `hidden_state`.
+        """Return `hidden_state`, (n, 512).
 
-        Args:
-            views: (n, 2, 12, 128, 256), road and wide, bytes brought to about [-2, 2].
-
-        Returns:
-            (n, 512).
+        `views` are (n, 2, 12, 128, 256), road and wide, bytes brought to about [-2, 2].
         """
         return self.see(views).hidden
 
     def see(self, views: Tensor) -> Seen:
-        """Return all that is seen.
-
-        Args:
-            views: as for `forward`.
-        """
+        """Return all that is seen in views as `forward` has them."""
         count = views.shape[0]
         way, ways = self.sweep(views[:, 0])
         x = views.reshape(2 * count, *VIEW_SHAPE).contiguous(memory_format=torch.channels_last)
@@ -120,11 +111,7 @@ class Trunk(nn.Module):
 
 
 class PlanHead(nn.Module):
-    """`hidden_state`, and what the past adds, to the plan.
-
-    Args:
-        hidden: units of both hidden layers.
-    """
+    """`hidden_state`, and what the past adds, to the plan."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -134,14 +121,9 @@ class PlanHead(nn.Module):
         begin_small(self.last)
 
     def forward(self, feature: Tensor, past: Tensor | None = None) -> Tensor:
-        """Return the plan's output.
+        """Return the plan's output (n, 990) in units of the scaling, of features (n, 512).
 
-        Args:
-            feature: (n, 512).
-            past: (n, hidden), added before the second layer's bend; None for nothing.
-
-        Returns:
-            (n, 990) in units of the scaling.
+        `past` (n, hidden) is added before the second layer's bend; None adds nothing.
         """
         x = self.second(torch.relu(self.first(feature)))
         return self.last(torch.relu(x if past is None else x + past))
@@ -166,8 +148,7 @@ class Vision(nn.Module):
     def forward(self, views: Tensor) -> dict[str, Tensor]:
         """Return the output of each head by its name, `plan`, and what `Seen` has.
 
-        Args:
-            views: as `Trunk.forward`.
+        `views` are those of `Trunk.forward`.
         """
         seen = self.trunk.see(views)
         found = {"hidden_state": seen.hidden, "cells": seen.cells, "ways": seen.ways}
@@ -206,7 +187,7 @@ class Policy(nn.Module):
         nn.init.zeros_(self.bend.bias)
 
     def begin_as(self, vision: Vision) -> None:
-        """Take the plan's head of a vision, and what its head of leads tells."""
+        """Copy a vision's head of the plan, and its head of leads."""
         self.plan.load_state_dict(vision.plan.state_dict())
         told = vision.heads[LEADS].state_dict()
         for name in ("last.weight", "last.bias"):
@@ -239,9 +220,7 @@ def _step(inputs: int, step: Step) -> nn.Module:
 def as_input(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return bytes as what the networks take, about [-2, 2]; channels lie together in memory.
 
-    Args:
-        images: (n, 2, 12, 128, 256) uint8.
-        dtype: of the result, of the same shape.
+    From (n, 2, 12, 128, 256) uint8 to `dtype`, of the same shape.
     """
     count, views, channels, high, wide = images.shape
     found = torch.empty((count, views, high, wide, channels), dtype=dtype)

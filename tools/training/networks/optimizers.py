@@ -44,11 +44,10 @@ class Average:
         self.state = dict(saved["state"])
 
 
-# --- An optimizer for matrices: each step turns all directions of a weight equally far (Muon) -
-#
-# K. Jordan and others, "Muon: an optimizer for hidden layers in neural networks", 2024; the size of
-# a step is that of J. Liu and others, "Muon is scalable for LLM training", 2025, which takes the
-# learning rates of Adam. torch has one, which takes no kernels of convolutions, and multiplies in
+# ----------------------------------------------------------------------------------------------
+# Muon turns all directions of a weight equally far in each step (K. Jordan and others, 2024). The
+# size of a step is that of J. Liu and others ("Muon is scalable for LLM training", 2025), which
+# uses Adam's learning rates. torch's own rejects kernels of convolutions and multiplies in
 # bfloat16, which many processors do not do themselves.
 #
 #     gradient -> mean of gradients -> nearest matrix with all singular values 1 -> step
@@ -67,12 +66,9 @@ _LEAST_WIDTH = 8
 class Muon(torch.optim.Optimizer):
     """Momentum, made orthogonal.
 
-    Args:
-        parameters: weights of two or more dimensions; the first one counts outputs.
-        rate: learning rate, as of Adam.
-        weight_decay: of it, decoupled from the gradient.
-        dtype: that directions are computed in; bfloat16, where a processor multiplies it, is as
-            good as any (Jordan).
+    The first dimension of each weight counts outputs; the rate is comparable to Adam's and the
+    weight decay is decoupled from the gradient. Directions are computed in `dtype`: bfloat16, where
+    a processor multiplies it, is as good as any (Jordan).
     """
 
     def __init__(
@@ -112,12 +108,8 @@ class Muon(torch.optim.Optimizer):
 def orthogonal(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return about the nearest matrix whose singular values are all 1, by Newton and Schulz.
 
-    Args:
-        matrix: (m, n) float32.
-        dtype: that it is computed in.
-
-    Returns:
-        (m, n) of that type; singular values of about 0.7 to 1.2, 0 where `matrix` is 0.
+    The result is (m, n) of `dtype`; singular values are about 0.7 to 1.2, and 0 where `matrix` is
+    0.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
@@ -131,9 +123,7 @@ def orthogonal(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 def split(network: nn.Module, last: str) -> tuple[list[Tensor], list[Tensor]]:
     """Return the weights that turn what is hidden into what is hidden, and all others.
 
-    Args:
-        network: whose.
-        last: name of the layers that say something to the outside; they learn as Adam does.
+    `last` names the output layers, which learn as Adam does.
     """
     hidden: list[Tensor] = []
     others: list[Tensor] = []

@@ -1,6 +1,6 @@
 """Parts of the networks: convolutions, and what looks for motion, for lines, for the car ahead.
 
-`sweep` and `cells` say what is looked for where; these learn to see it.
+`sweep` and `cells` define the places; these parts learn to see there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ConvNorm(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class TwoLayers(nn.Module):
 
 
 class Sweep(nn.Module):
-    """How far the road has moved between the frames of the road view; `sweep` says how."""
+    """Measures how far the road has moved between frames of the road view, as `sweep` explains."""
 
     places: Tensor
     shares: Tensor
@@ -93,13 +93,10 @@ class Sweep(nn.Module):
             self.register_buffer(name, torch.from_numpy(table), persistent=False)
 
     def forward(self, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores of all ways by band, with the way they say, and how likely each way is.
+        """Return what is found by band, (n, 129), and logits of all ways, (n, 32).
 
-        Args:
-            frames: (n, 12, 128, 256), older frame first.
-
-        Returns:
-            (n, 129) and logits, (n, 32).
+        `frames` are (n, 12, 128, 256), the older one first. The first result holds scores of all
+        ways and the chosen way.
         """
         pair = frames[:, :, sweep.FIRST_CHANNEL_ROW :].unflatten(1, (2, VIEW_CHANNELS // 2))
         single = pair.permute(0, 1, 3, 4, 2).flatten(0, 1).permute(0, 3, 1, 2)
@@ -147,14 +144,13 @@ class Cells(nn.Module):
     def forward(self, cells: Tensor, around: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return what is read, how likely each line and the car are in each cell, and the car.
 
-        Args:
-            cells: (2 n, channels, 16, 32), the views of a sample one after the other.
-            around: (2 n, channels, 8, 16).
+        `cells` are (2 n, channels, 16, 32), the views of a sample one after the other, `around` (2
+        n, channels, 8, 16).
 
         Returns:
             (n, 2 * (192 + 3 + channels + 2)): of each view `read_lines`, `read_lead` and, scaled,
-            what these say of the car; logits, (n, 2, 7, 16, 32), the car last; and what they say of
-            the car, as `cells.lead_readings`, (n, 2, 2).
+                the readings of the car; logits, (n, 2, 7, 16, 32), the car last; and the readings,
+                as `cells.lead_readings`, (n, 2, 2).
         """
         wider = functional.interpolate(self.around(around), scale_factor=2.0, mode="nearest")
         place = (self.row + self.column).to(cells.dtype)
@@ -174,13 +170,9 @@ class Cells(nn.Module):
         )
 
     def read_lines(self, logits: Tensor) -> Tensor:
-        """Return of each line the column in each row, 0 where it is not, and whether it is there.
+        """Return each line's column in each row, 0 without it, and whether it is there.
 
-        Args:
-            logits: (2 n, 6, 16, 32).
-
-        Returns:
-            (2 n, 192).
+        From (2 n, 6, 16, 32) to (2 n, 192).
         """
         there = logits.amax(-1).sigmoid()
         column = (logits.softmax(-1) * self.across).sum(-1)
@@ -189,12 +181,8 @@ class Cells(nn.Module):
     def read_lead(self, logits: Tensor, cells: Tensor) -> Tensor:
         """Return where the car ahead is, whether it is, and what its cells look like.
 
-        Args:
-            logits: (2 n, 16, 32).
-            cells: (2 n, channels, 16, 32).
-
-        Returns:
-            (2 n, 3 + channels): column, row, whether; all are 0 where there is none.
+        From (2 n, 16, 32) and (2 n, channels, 16, 32) to (2 n, 3 + channels): column, row, whether,
+        then looks; all are 0 where there is none.
         """
         flat = logits.flatten(1)
         there = flat.amax(1, keepdim=True).sigmoid()

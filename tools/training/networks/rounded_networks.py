@@ -46,7 +46,7 @@ def scale_of(weight: Tensor) -> Tensor:
 
 
 def rounded(weight: Tensor) -> Tensor:
-    """Return a weight (outputs, ...) rounded as `rounding` says; gradients pass through."""
+    """Return a weight (outputs, ...) rounded as by `rounding`; gradients pass through."""
     fixed, scale = weight.detach(), scale_of(weight)
     value = (fixed / scale).round().clamp(-LARGEST, LARGEST) * scale
     return weight + (value - fixed)
@@ -67,7 +67,7 @@ def rounded_weights(network: nn.Module) -> dict[str, Tensor]:
 
 
 def call_rounded(network: nn.Module, *inputs: Tensor) -> dict[str, Tensor]:
-    """Return what a network says with its matrices rounded."""
+    """Return a network's outputs with its matrices rounded."""
     said: dict[str, Tensor] = functional_call(network, rounded_weights(network), inputs)
     return said
 

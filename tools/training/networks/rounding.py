@@ -23,12 +23,8 @@ def in_eight_bits(
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return the numbers of a weight and their scales.
 
-    Args:
-        weight: finite, of any shape.
-        outputs: its axis of outputs.
-
-    Returns:
-        Numbers of the shape of the weight, and (outputs,) scales.
+    Numbers have the shape of the weight, scales are (outputs,) along that axis. The weight is
+    finite.
     """
     others = tuple(axis for axis in range(weight.ndim) if axis != outputs)
     largest = np.abs(weight).max(axis=others, keepdims=True).astype(np.float64)

@@ -33,9 +33,7 @@ LEAST_DEVIATION: Mapping[str, float] = {
 class Scaling:
     """Mean and deviation of each value of a target, both float32; 0 and 1 for chances.
 
-    Attributes:
-        mean: (size,).
-        deviation: (size,) above 0.
+    Both are (size,); deviations are above 0.
     """
 
     mean: Singles
@@ -45,9 +43,7 @@ class Scaling:
 def measure(heads: tuple[Head, ...], targets: Singles) -> Scaling:
     """Return the scaling of a set of targets.
 
-    Args:
-        heads: the parts of a target, in order.
-        targets: (n, size) float32, NaN where there is no truth.
+    Targets are (n, size) float32, NaN where there is no truth.
     """
     means, deviations, start = [], [], 0
     for head in heads:
@@ -77,14 +73,8 @@ def fold(
 ) -> tuple[Singles, Singles]:
     """Return a last layer that answers in the units of its heads.
 
-    Args:
-        heads: of the layer's output, in order.
-        scaling: of these heads' targets.
-        weight: (width, inputs), answers in units of the scaling.
-        bias: (width,).
-
-    Returns:
-        Weight and bias, float32, of the same shapes.
+    `weight` (width, inputs) and `bias` (width,) answer in units of the scaling; the results are
+    float32 of the same shapes.
     """
     factor, shift, start = [], [], 0
     for head in heads:

@@ -1,4 +1,4 @@
-"""Says where the road view is compared to see how fast the road goes by: places on a flat road.
+"""Places on a flat road at which the road view is compared to see how fast the road goes by.
 
     frames -> features -> seen from above -> newer rows . older rows, 0 to 7.75 m further -> scores
 
@@ -63,12 +63,7 @@ def way_indices() -> Indices:
 
 
 def way_of(speed_mps: Singles, height_m: Singles) -> Singles:
-    """Return by how many steps the road moves from frame to frame, as a camera at `HEIGHT_M` sees.
-
-    Args:
-        speed_mps: (n,).
-        height_m: (n,) of the camera.
-    """
+    """Return by how many steps the road moves between frames for a camera at `HEIGHT_M`, (n,)."""
     return speed_mps * (ROW_S / STEP_M) * (HEIGHT_M / height_m)
 
 

@@ -18,13 +18,7 @@ DRIVES = "drives"
 
 
 def write_drive(directory: Path, number: int, record: DriveRecord) -> None:
-    """Write a drive.
-
-    Args:
-        directory: of the training; its folder of drives is there.
-        number: of the drive.
-        record: what it has left.
-    """
+    """Write a drive into the training's folder of drives, which exists."""
     data = io.BytesIO()
     write_npz(data, asdict(record))
     with whole_file(_path(directory, number)) as file:
@@ -34,10 +28,7 @@ def write_drive(directory: Path, number: int, record: DriveRecord) -> None:
 def read_drives(directory: Path, first: int, end: int) -> list[DriveRecord]:
     """Return drives of a training, in order.
 
-    Args:
-        directory: of the training.
-        first: number of the first.
-        end: one past the last, at most as many as the training's checkpoint knows of.
+    `end` is at most the number of drives that the training's checkpoint knows of.
 
     Raises:
         TrainingError: one is missing or damaged.

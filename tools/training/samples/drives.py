@@ -1,6 +1,6 @@
 """Drives a simulated car for the policy to learn from, by the expert or by the student.
 
-Five times a second both views are painted and the expert says what it would do from there. In
+Five times a second both views are painted and the expert plans from there. In
 between the car follows the driver's plan as the daemon would command it. Drives begin off the
 middle of the lane, are pushed aside now and then, or swerve as if somebody turned the wheel; where
 there are lanes, the driver is asked to change them.
@@ -35,7 +35,7 @@ from tools.world.expert import LEFT, RIGHT, Expert
 from tools.world.traffic import ScriptedLead, Traffic
 from tools.world.truth import truth_of
 
-# --- Draws the car ahead in a drive that is learnt from: it slows or stops, again and again ---
+# ----------------------------------------------------------------------------------------------
 
 # Shares of drives without it, and of brakings that end in a stop.
 _NONE_SHARE, _STOP_SHARE = 0.3, 0.6
@@ -54,13 +54,7 @@ _SHORTEST_S = 0.5
 def random_lead(
     limit_mps: float, rng: np.random.Generator, duration_s: float
 ) -> ScriptedLead | None:
-    """Return a car ahead for most of the drives, None for the others.
-
-    Args:
-        limit_mps: of the road.
-        rng: draws.
-        duration_s: of the drive: so long it begins to brake again.
-    """
+    """Return a car ahead for most of the drives; it brakes again and again."""
     if rng.random() < _NONE_SHARE:
         return None
     gap, driving = rng.uniform(*_GAP_M), limit_mps * rng.uniform(*_DRIVING)
@@ -209,7 +203,7 @@ class Drive:
         return pair
 
     def judge(self, feature: Singles, mirrored: Singles) -> Singles:
-        """Take the features of this row, let the expert say what is right, return the pulse."""
+        """Take the features of this row, ask the expert for the truth, return the pulse."""
         world, vehicles = self._world, self._traffic.vehicles
         expert_plan = self._expert.plan(self.body, vehicles)
         height = self._cameras.height_m
@@ -223,11 +217,7 @@ class Drive:
         return self._pulse
 
     def step(self, plan: Singles | None) -> None:
-        """Drive on to the next row.
-
-        Args:
-            plan: (33, 15) of the student; None lets the expert drive.
-        """
+        """Drive on to the next row by a plan (33, 15), or by the expert's without one."""
         if plan is None:
             plan = self._plan
         for step in range(_STEPS):
@@ -318,12 +308,7 @@ class Drive:
 def later_plan(plan: Singles, elapsed_s: float) -> Singles:
     """Return a plan as it is after some time was driven by it.
 
-    Args:
-        plan: (33, 15).
-        elapsed_s: since it was made.
-
-    Returns:
-        (33, 15) with speeds, accelerations, yaw and yaw rates; the rest is 0.
+    From (33, 15) to (33, 15) with speeds, accelerations, yaw and yaw rates; the rest is 0.
     """
     if elapsed_s == 0.0:
         return plan

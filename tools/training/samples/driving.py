@@ -27,13 +27,9 @@ ABREAST = 6
 class DrivesPlan:
     """A round of drives.
 
-    Attributes:
-        student: file with the networks' weights and the scaling.
-        seed: of the drives.
-        worlds: seeds of worlds.
-        first: number of the first drive.
-        workers: processes that take every so-manieth.
-        student_share: of the drives that the student drives.
+    `student` is the file with the networks' weights and the scaling; `student_share` of the drives
+    are driven by it. `first` is the number of the first drive; drives are divided among the
+    workers.
     """
 
     student: Path
@@ -93,7 +89,7 @@ def save_student(path: Path, vision: Vision, policy: Policy, scaling: Scaling) -
 def drive_on(
     plan: DrivesPlan, worker: int, is_stopped: Callable[[], bool], send: Callable[[Any], None]
 ) -> None:
-    """Drive until told to stop; the body of a process. Sends each finished drive's record."""
+    """Drive until stopped, and send each finished drive's record; the body of a process."""
     torch.set_num_threads(1)
     student = Student.load(plan.student)
     number = plan.first + worker

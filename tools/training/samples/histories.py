@@ -45,13 +45,9 @@ class Histories:
         return ends[:, None] + torch.arange(-PAD, 1)
 
     def inputs(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what `Policy.forward` takes; of empty rows features are zeros.
+        """Return pulses (m, 25, 8), conventions (m, 2) and features (m, 25, 512) of rows (m, 25).
 
-        Args:
-            rows: (m, 25).
-
-        Returns:
-            Pulses (m, 25, 8), conventions (m, 2) and features (m, 25, 512).
+        Features of empty rows are zeros.
         """
         return self.pulses[rows], self.conventions[rows[:, -1]], self.features[rows].float()
 

@@ -35,9 +35,8 @@ _ANGLE = (-1.0, 1.0, -1.0)
 def mirror_images(images: Bytes) -> Bytes:
     """Return mirrored views.
 
-    Args:
-        images: (..., 12 or 6, 128, 256) uint8; of each six channels the luma at (even, even),
-            (odd, even), (even, odd), (odd, odd) row and column, then U, V.
+    They are (..., 12 or 6, 128, 256) uint8; of each six channels the luma at (even, even), (odd,
+    even), (even, odd), (odd, odd) row and column, then U, V.
     """
     mirrored = images[..., ::-1].copy()
     # Even columns: 512 - 2 i = 2 (256 - i). Odd ones: 512 - (2 i + 1) = 2 (255 - i) + 1, as it is.
@@ -53,12 +52,7 @@ def mirror_images(images: Bytes) -> Bytes:
 
 
 def mirror_target(heads: tuple[Head, ...], target: Singles) -> Singles:
-    """Return mirrored targets.
-
-    Args:
-        heads: the parts of a target, in order.
-        target: (..., size) float32.
-    """
+    """Return mirrored targets (..., size) float32; `heads` are its parts in order."""
     parts, start = [], 0
     for head in heads:
         values = target[..., start : start + head.size]

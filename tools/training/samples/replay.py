@@ -2,7 +2,7 @@
 
 Each painter has slots of its own and overwrites its oldest sample. A slot's version is odd while it
 is being written; a reader that sees it change draws again, so neither ever locks the other out. Who
-works and who waits is said by `turns`; painters read it here.
+works and who waits is decided by `turns`; painters read it here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TRIES = 1000
 
 
 class Sample(NamedTuple):
-    """What one learns from.
+    """A painted moment to learn from.
 
     Attributes:
         images: (2, 12, 128, 256) uint8.
@@ -58,11 +58,8 @@ class Batch(NamedTuple):
 class ReplayPlan:
     """Where a ring is and how large.
 
-    Attributes:
-        path: of the memory that holds it, for whoever runs as the same user.
-        slots: samples in all; a multiple of the painters.
-        painters: who write.
-        target_size: values of a target.
+    `path` is that of the memory, for processes of the same user. `slots` is a multiple of the
+    painters who write.
     """
 
     path: Path
@@ -179,12 +176,9 @@ class Replay:
 
 @contextmanager
 def open_replay(slots: int, painters: int, target_size: int) -> Iterator[Replay]:
-    """Make a ring, empty; its memory is given back at the end of the block, come what may.
+    """Make an empty ring; its memory is always given back at the end of the block.
 
-    Args:
-        slots: samples in all, rounded up to a multiple of the painters.
-        painters: who write; they open `plan` of what is returned.
-        target_size: values of a target.
+    `slots` are rounded up to a multiple of the painters, which open `plan` of the result.
 
     Raises:
         TrainingError: there is no room for it.

@@ -1,4 +1,4 @@
-"""Draws single moments of driving: where a car may be, how it moves, who is around, what is true.
+"""Draws single moments of driving: the car's place and motion, the others, and the truth.
 
 Most are near the middle of a lane, as in a drive that goes well; the others are where a drive must
 not stay, up to 1.5 m and some degrees off, with the expert's way back as the plan.
@@ -73,11 +73,8 @@ _MENDED_MPS2 = 6.0
 class Situations:
     """Where samples come from: a source for the painters.
 
-    Attributes:
-        seed: of all draws.
-        worlds: seeds to take worlds from.
-        moments: of each world; each gives as many samples as a chain has.
-        chain: samples in a row, 0.2 s apart: each frame but the ends is painted for two of them.
+    Each world gives `moments`, and each of these a `chain` of samples 0.2 s apart: each frame but
+    the ends is painted for two of them.
     """
 
     seed: int
@@ -204,7 +201,7 @@ def moved(world: World, body: Body, time_s: float) -> Body:
 def random_vehicles(
     world: World, body: Body, lane: int, rng: np.random.Generator
 ) -> tuple[Vehicle, ...]:
-    """Return the cars ahead: maybe a lead, maybe others beside."""
+    """Return the cars ahead: maybe a lead, maybe others in other lanes."""
     found = []
     for other in range(world.lanes.count):
         is_queue = other == lane and body.speed_mps < CRAWLING_MPS

@@ -1,4 +1,4 @@
-"""Says whose turn the cores are: painters' or the network's; samples are learnt from twice at most.
+"""Gives the cores to painters or to the network; samples are learnt from twice at most.
 
 Threads of a network wait for each other, and one that shares its core makes all of them slow. So
 painters wait while there is enough to learn from, and learning waits when there is not.
@@ -15,14 +15,12 @@ TURN_STEPS = 4
 
 
 class Turns:
-    """Counts what was learnt from, and tells the painters when to wait."""
+    """Counts used samples, and makes the painters wait."""
 
     def __init__(self, replay: Replay, batch: int) -> None:
         """Begin with nothing learnt from.
 
-        Args:
-            replay: where samples go; painters look there whether there is enough.
-            batch: samples of a step.
+        Painters look in `replay` whether there is enough.
         """
         self._replay, self._batch, self._used = replay, batch, 0
 
@@ -32,11 +30,7 @@ class Turns:
         return self._used / self._replay.produced
 
     def take(self) -> bool:
-        """Take the samples of one step, or give painters their turn: then nothing is taken.
-
-        Returns:
-            Whether there are enough for the step.
-        """
+        """Take the samples of one step and return True, or take nothing and let painters work."""
         replay = self._replay
         ahead = MOST_USES * replay.produced - self._used
         if ahead < self._batch * (1 if replay.is_enough else TURN_STEPS):

@@ -30,9 +30,7 @@ _EXACT_SHARE = 0.5
 class CameraPlan:
     """How both cameras of a car are mounted.
 
-    Attributes:
-        rpy_rad: error of the calibration: roll, pitch, yaw.
-        height_m: over the road.
+    `rpy_rad` is the error of the calibration, `height_m` that over the road.
     """
 
     rpy_rad: tuple[float, float, float]
@@ -59,13 +57,7 @@ class Eyes:
         )
 
     def see(self, body: Body, vehicles: Sequence[Vehicle], number: int) -> Bytes:
-        """Return one frame of both views, (2, 6, 128, 256) uint8.
-
-        Args:
-            body: where the car is.
-            vehicles: the others.
-            number: seeds what is drawn anew in each frame.
-        """
+        """Return one frame of both views, (2, 6, 128, 256) uint8; `number` seeds its noise."""
         return np.stack([pack(painter.paint(body, vehicles, number)) for painter in self._painters])
 
 
@@ -83,7 +75,6 @@ def as_pair(older: Bytes, newer: Bytes) -> Bytes:
 
 
 # ----------------------------------------------------------------------------------------------
-# Makes the worlds that are learnt from: more curves ask for less speed, and cars have slowed.
 
 # Share of worlds whose curves are those of a road for this share of their speed. In worlds as they
 # are, a driver at the limit brakes for a curve in a few moments of a hundred.
@@ -93,13 +84,7 @@ _SLOWED = (0.85, 1.3)
 
 
 def training_world(seed: int, length_m: float, rng: np.random.Generator) -> World:
-    """Return the world of a seed, or one like it on a road with sharper curves.
-
-    Args:
-        seed: of the world.
-        length_m: what can be driven.
-        rng: says which, and draws the other road.
-    """
+    """Return the world of a seed, or one like it on a road with sharper curves."""
     world = random_world(seed, length_m)
     if rng.random() >= SHARP_SHARE:
         return world
@@ -108,13 +93,6 @@ def training_world(seed: int, length_m: float, rng: np.random.Generator) -> Worl
 
 
 def slowed_mps(world: World, lane: int, s_m: float, rng: np.random.Generator) -> float:
-    """Draw the speed of a driver who has slowed for the curves here, or nearly, m/s.
-
-    Args:
-        world: the world.
-        lane: that is driven in.
-        s_m: arc length of the road.
-        rng: source.
-    """
+    """Draw the speed of a driver who has, or nearly has, slowed for the curves here, m/s."""
     curves = speed_limits(world.road, world.lanes.centre_m(lane), 1.15 * world.speed_limit_mps)
     return curves.at(s_m) * rng.uniform(*_SLOWED)

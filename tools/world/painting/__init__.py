@@ -1,1 +1,1 @@
-"""Pictures of the simulated world: ground, sky, things on and beside the road."""
+"""Pictures of the simulated world: ground, sky, things on and along the road."""

@@ -18,12 +18,7 @@ _SHORTEST_M = 1e-6
 
 
 class Grain:
-    """Random values along the road, about -1..1, one row for each surface.
-
-    Args:
-        rng: source.
-        rows: how many rows.
-    """
+    """Random values along the road, about -1..1, one row for each surface."""
 
     def __init__(self, rng: np.random.Generator, rows: int) -> None:
         at = np.arange(_CELLS, dtype=np.float64)
@@ -45,13 +40,8 @@ class Grain:
     def mean(self, rows: NDArray[np.int64], s_edges: Floats, length_m: Floats) -> Floats:
         """Return the mean of each stretch.
 
-        Args:
-            rows: (k,) which grain.
-            s_edges: (k, n + 1) arc lengths between which the stretches lie, falling.
-            length_m: (k, n) of the stretches, positive.
-
-        Returns:
-            (k, n).
+        `s_edges` (k, n + 1) are falling arc lengths between the stretches, `length_m` (k, n) is
+        positive.
         """
         cells = s_edges * (1.0 / _CELL_M)
         cells -= np.floor(cells * (1.0 / _CELLS)) * _CELLS
@@ -69,10 +59,8 @@ class Grain:
 class Stretches:
     """Where along the road something is there.
 
-    Args:
-        begins: arc lengths, rising.
-        ends: each after its begin and before the next begin.
-        period_m: the pattern of 0..period is repeated for ever; 0: only once.
+    Begins rise; each end lies before the next begin. The pattern of 0..`period_m` is repeated for
+    ever; a period of 0 means once.
     """
 
     def __init__(
@@ -105,11 +93,7 @@ def random_stretches(
 ) -> Stretches:
     """Return stretches of random lengths that cover a share of the road, repeated.
 
-    Args:
-        rng: source.
-        share: 0..1 of the road.
-        length_m: shortest and longest.
-        period_m: after which they repeat.
+    `share` is 0..1 of the road, `length_m` the shortest and the longest.
     """
     low, high = length_m
     free = 0.5 * (low + high) * (1.0 - share) / max(share, 1e-3)

@@ -49,9 +49,8 @@ class Lit(NamedTuple):
 class Card:
     """A sprite in all sizes.
 
-    Args:
-        sprite: (``PLANES``, h, w), or one less where nothing shines; all multiplied by the
-            coverage. Powers of 2 keep all sizes.
+    The sprite is (``PLANES``, h, w), one plane less if nothing shines, multiplied by the coverage.
+    Powers of 2 keep all sizes.
     """
 
     def __init__(self, sprite: Sprite) -> None:
@@ -205,12 +204,8 @@ def _coverage(low: float, high: float, size: int) -> tuple[slice, Floats32] | No
 class Side(NamedTuple):
     """A flat side seen at an angle: an upright border near the camera and one further away.
 
-    Attributes:
-        column: of the near and of the far border.
-        top: rows of its upper ends.
-        bottom: of its lower ends.
-        depth_m: of both.
-        part: which part of the sprite lies at the near and at the far border, 0..1.
+    `column`, `top`, `bottom` and `depth_m` are those of the near and of the far border; `part` is
+    the part of the sprite at each of them, 0..1.
     """
 
     column: tuple[float, float]

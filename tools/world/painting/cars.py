@@ -99,11 +99,7 @@ class _Canvas:
 
 
 class CarCards:
-    """Sprites of cars, made when they are first seen.
-
-    Args:
-        lighting: of the world.
-    """
+    """Sprites of cars, made when they are first seen."""
 
     def __init__(self, lighting: Lighting) -> None:
         self._lighting = lighting
@@ -113,10 +109,7 @@ class CarCards:
     def rear(self, paint: int, height_m: float, *, is_braking: bool) -> Card:
         """Return a car from behind.
 
-        Args:
-            paint: seed of its looks.
-            height_m: of the car.
-            is_braking: lamps are bright.
+        `paint` is the seed of its looks.
         """
         key = (paint % len(_PAINTS), _kind(height_m), is_braking)
         if key not in self._rears:

@@ -23,9 +23,6 @@ from tools.world.scenery import Scenery
 from tools.world.view import View
 from tools.world.world import Lanes
 
-# ----------------------------------------------------------------------------------------------
-# Turns strips into pictures: where their borders cross the rows, and the running sum of steps.
-
 # Steps are summed in fixed point, which is exact, and as whole numbers several times as fast.
 _ONE = 65536.0
 # Strips with a height fade from half of this distance on.
@@ -33,13 +30,7 @@ _HIGH_TO_M = 160.0
 
 
 class Band:
-    """Rows of the picture from one to its last.
-
-    Args:
-        top: first row.
-        bottom: behind the last row.
-        samples: how often borders are looked up in a row.
-    """
+    """Rows of the picture from `top` to before `bottom`, each sampled several times for borders."""
 
     def __init__(self, top: int, bottom: int, samples: int) -> None:
         self.count = bottom - top
@@ -54,9 +45,7 @@ class Band:
 class Layer:
     """Strips that are summed up.
 
-    Args:
-        strips: what there is.
-        first: number of the first one's left border among the surveyed borders.
+    `first` is the number of the first strip's left border among the surveyed borders.
     """
 
     def __init__(self, strips: Sequence[Strip], first: int) -> None:
@@ -91,14 +80,7 @@ class Layer:
         return np.clip(edges, 0.0, float(width), out=edges)
 
     def amounts(self, view: Survey, s_m: float, band: Band, grain: Grain) -> tuple[Floats, Floats]:
-        """Return what strips add to each row, (k, rows), and their share of the row, 0..1.
-
-        Args:
-            view: the road ahead.
-            s_m: arc length of the camera.
-            band: rows.
-            grain: textures.
-        """
+        """Return what strips add to each row, (k, rows), and their share of the row, 0..1."""
         nearness = np.empty((len(self._strips), band.edges.size))
         left = self._borders[::2]
         for at, border in enumerate(left):
@@ -127,10 +109,6 @@ class Room:
     """Memory for the pictures of `sweep`, kept from frame to frame.
 
     Fresh memory costs more than what is computed in it: the system clears it page by page.
-
-    Args:
-        rows: most rows of a picture.
-        width: of the picture.
     """
 
     def __init__(self, rows: int, width: int) -> None:
@@ -157,12 +135,13 @@ class Room:
 def sweep(edges: Floats, amounts: Floats, base: Floats, room: Room) -> Floats32:
     """Return the picture of strips over a base, (rows, width).
 
+    The picture is valid until the next one in the same room.
+
     Args:
-        edges: (2 k, rows * samples) where left and right borders of the strips cross the rows,
-            0..width.
+        edges: (2 k, rows * samples) columns where left and right borders cross the rows, 0..width.
         amounts: (k, rows) what each strip adds.
         base: (rows,) what is below all of them.
-        room: where it is painted; the picture is valid until the next one there.
+        room: memory of the picture.
     """
     count, rows = amounts.shape
     samples = edges.shape[1] // rows
@@ -218,14 +197,7 @@ class Pixels(NamedTuple):
 
 
 class Ground:
-    """Paints one camera's ground.
-
-    Args:
-        view: the camera.
-        lanes: of the road.
-        scenery: its look.
-        lighting: its light.
-    """
+    """Paints one camera's ground."""
 
     def __init__(self, view: View, lanes: Lanes, scenery: Scenery, lighting: Lighting) -> None:
         self._lens = view.lens
@@ -253,9 +225,7 @@ class Ground:
     def paint(self, survey: Survey, s_m: float) -> Pixels:
         """Return the ground from the highest row of the skyline down.
 
-        Args:
-            survey: the road ahead, with the borders of this ground.
-            s_m: arc length of the camera.
+        The survey holds the borders of this ground.
         """
         lens, lighting = self._lens, self._lighting
         top = math.floor(float(survey.skyline.min())) // 2 * 2
@@ -295,7 +265,6 @@ class Ground:
         tinted = share[layer.tinted]
         amounts = 0.5 * lighting.chroma * (tinted[:, ::2] + tinted[:, 1::2])
         seen = 0.5 * (seen[::2] + seen[1::2])
-        # Both samples in the middle of two rows.
         borders = edges[layer.tinted_borders].reshape(-1, amounts.shape[1], 2 * self._samples)
         middle = self._samples
         half = 0.25 * (borders[:, :, middle - 1] + borders[:, :, middle])

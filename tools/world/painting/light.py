@@ -42,8 +42,6 @@ class Lighting:
         ambient: factor on the noon's brightness of everything on the ground.
         beam: of the headlights, 0 by day.
         chroma: factor on colours.
-        sky_top: colour of the sky well above the horizon.
-        sky_low: at the horizon.
         haze: what far things fade to.
         haze_m: distance at which half of the contrast is gone.
         wet: 0..1, how much of the sky a wet road shows.

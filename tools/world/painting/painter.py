@@ -35,13 +35,7 @@ _STREAKS, _STREAK_PX, _STREAK_LUMA = 3500, (4, 22), 26.0
 
 
 class Sensor:
-    """Degrades one camera's pictures as a seed says.
-
-    Args:
-        lens: size of the picture.
-        scenery: blur, noise, rain, cast.
-        lighting: streaks of rain are as bright as the light.
-    """
+    """Degrades one camera's pictures: blur, noise, rain and cast are those of the scenery."""
 
     def __init__(self, lens: Lens, scenery: Scenery, lighting: Lighting) -> None:
         self._size = (lens.height, lens.width)
@@ -61,13 +55,7 @@ class Sensor:
         self._rain = _streaks(rng, table, scenery.rain, lighting) if scenery.rain > 0.0 else None
 
     def develop(self, picture: Picture, sight: Sight, number: int) -> Picture:
-        """Return a picture as frame `number` of the drive shows it.
-
-        Args:
-            picture: what is before the lens.
-            sight: the camera, for the sun.
-            number: seeds noise and rain.
-        """
+        """Return a picture as frame `number` of the drive shows it."""
         luma, u, v = picture
         for _ in range(max(self._blur - 1, 1) if self._blur else 0):
             luma = _smooth(luma, softly=self._blur == 1)
@@ -91,7 +79,7 @@ class Sensor:
         return Picture(luma, planes[0], planes[1])
 
     def _glow(self, sight: Sight) -> Shorts | None:
-        """Return what the sun in the lens adds to the luma; None where it is not before it."""
+        """Return the luma added by the sun in the lens; None if the sun is not ahead."""
         if self._glare <= 0.0:
             return None
         right, down, forward = (float(part) for part in sight.turn(*self._sun))
@@ -198,9 +186,7 @@ class Painter:
 
     Equal arguments give equal pictures, bit by bit, in any order.
 
-    Args:
-        world: what there is.
-        mount: the camera; even width and height.
+    The camera's width and height are even.
     """
 
     def __init__(self, world: World, mount: Mount) -> None:
@@ -218,13 +204,7 @@ class Painter:
         self._sensor = Sensor(mount.lens, scenery, lighting)
 
     def paint(self, body: Body, vehicles: Sequence[Vehicle], number: int) -> Picture:
-        """Return what the camera sees.
-
-        Args:
-            body: the car it is mounted in.
-            vehicles: the others.
-            number: of the frame: seeds its noise and rain.
-        """
+        """Return what the camera sees."""
         sight = self._view.sight(body)
         seen = survey(sight, self._world.road, body.s_m, self._offset_m, self._up_m)
         ground = self._ground.paint(seen, body.s_m)

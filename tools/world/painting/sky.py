@@ -31,12 +31,7 @@ _WOODS: Colour = (58.0, 124.0, 125.0)
 
 
 class _Ridge(NamedTuple):
-    """An outline before the sky.
-
-    Attributes:
-        rise: tangent of its height in each direction, (directions + 1,).
-        colour: of what is below it.
-    """
+    """An outline before the sky: tangent of its height in each direction, (directions + 1,)."""
 
     rise: Floats
     colour: Colour
@@ -55,13 +50,7 @@ class Picture(NamedTuple):
 
 
 class Sky:
-    """Paints what is behind the ground of one camera.
-
-    Args:
-        view: the camera.
-        scenery: the look.
-        lighting: its light.
-    """
+    """Paints what is behind the ground of one camera."""
 
     def __init__(self, view: View, scenery: Scenery, lighting: Lighting) -> None:
         self._lens = view.lens
@@ -95,11 +84,7 @@ class Sky:
     def paint(self, sight: Sight, heading_rad: float, ground: Pixels, skyline: Floats) -> Picture:
         """Return the picture of sky and ground.
 
-        Args:
-            sight: the camera.
-            heading_rad: of the car.
-            ground: what lies below the skyline.
-            skyline: (width,) row in which it begins.
+        `skyline` is (width,): the row in which the ground begins.
         """
         height, width = self._lens.height, self._lens.width
         horizon = sight.horizon_rows(self._columns)

@@ -46,15 +46,11 @@ class Strip:
     """A band along the road. What it adds is added to all that lies below it.
 
     Attributes:
-        left_m: lateral offset of its left border.
-        right_m: of the right one.
-        luma: what it adds to the brightness.
-        u: to U.
-        v: to V.
+        left_m, right_m: lateral offsets of its borders.
+        luma, u, v: what it adds to brightness and colours.
         grain: row of the texture.
         grain_luma: amplitude of the texture.
-        left_up_m: height of its left border over the road.
-        right_up_m: of the right one.
+        left_up_m, right_up_m: heights of its borders over the road.
         on: where along the road it is; everywhere if None.
         off: where it is not.
         is_shiny: shows the sky when it is wet.
@@ -77,10 +73,7 @@ class Strip:
 def strips_of(lanes: Lanes, scenery: Scenery, highest_m: float) -> tuple[Strip, ...]:
     """Return the bands of a road, lowest first.
 
-    Args:
-        lanes: of the road.
-        scenery: its look.
-        highest_m: what stands beside the road is not higher: the height of the lens, less some.
+    Nothing beside the road is higher than `highest_m`: the height of the lens, less some.
     """
     rng = np.random.default_rng((scenery.texture, 1))
     return (
@@ -227,10 +220,7 @@ def _rail(edge_m: float, scenery: Scenery, side: int, highest_m: float) -> list[
 def shade_strips(lanes: Lanes, scenery: Scenery, depth: float) -> tuple[Strip, ...]:
     """Return the shadows that fall on the road: bands whose brightness is a factor, less 1.
 
-    Args:
-        lanes: of the road.
-        scenery: its look.
-        depth: 0..1, how dark they are.
+    `depth`, 0..1, is how dark they are.
     """
     if scenery.shadows <= 0.0 or depth <= 0.0:
         return ()

@@ -53,12 +53,7 @@ class Survey(NamedTuple):
 def survey(sight: Sight, road: Road, s_m: float, offset_m: Floats, up_m: Floats) -> Survey:
     """Project the road ahead of an arc length.
 
-    Args:
-        sight: the camera.
-        road: what it is on.
-        s_m: arc length of the camera.
-        offset_m: (b,) lateral offsets of borders.
-        up_m: (b,) their heights over the road.
+    Borders are (b,): lateral offsets and heights over the road.
     """
     s = s_m + _AHEAD_M
     count = max(int(np.searchsorted(s, road.end_m)), 2)
@@ -94,10 +89,7 @@ def _skyline(
 ) -> Floats:
     """Return the row in which the land ends, in each column: the horizon, or hills before it.
 
-    Args:
-        sight: the camera.
-        centre: the reference line at distances ahead, (n,) right, down, forward.
-        level: the direction across it there, without bank: the land lies along it.
+    `level` is the direction across the reference line without bank: the land lies along it.
     """
     lens = sight.lens
     columns = np.linspace(0.0, lens.width - 1.0, _SKYLINE_COLUMNS)

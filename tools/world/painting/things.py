@@ -1,4 +1,4 @@
-"""What stands and drives on the road and beside it, and where it is in the picture."""
+"""Paints things on and along the road at their place in the picture."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Corners(NamedTuple):
         )
 
     def is_before(self, sight: Sight) -> bool:
-        """Tell whether it may be in the picture: not all of it is beside."""
+        """Tell whether any of it may be in the picture."""
         slack = 0.2 * (max(self.column) - min(self.column))
         return max(self.column) > -slack and min(self.column) < sight.lens.width + slack
 
@@ -117,12 +117,7 @@ class _Corners(NamedTuple):
 
 
 class Things:
-    """Paints upright things into one camera's pictures, far ones first.
-
-    Args:
-        world: what there is.
-        lighting: its light.
-    """
+    """Paints upright things into one camera's pictures, far ones first."""
 
     def __init__(self, world: World, lighting: Lighting) -> None:
         self._road: Road = world.road
@@ -146,15 +141,7 @@ class Things:
         s_m: float,
         vehicles: Sequence[Vehicle],
     ) -> None:
-        """Paint all that is in sight.
-
-        Args:
-            picture: with sky and ground.
-            sight: the camera.
-            survey: the road ahead.
-            s_m: arc length of the camera.
-            vehicles: the other cars.
-        """
+        """Paint all that is in sight over sky and ground."""
         standing = [
             thing
             for thing in (

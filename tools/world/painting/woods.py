@@ -39,12 +39,7 @@ class _Edge(NamedTuple):
 class Woods:
     """Paints the woods of one camera.
 
-    Args:
-        lens: of the camera.
-        lanes: of the road.
-        scenery: its look.
-        lighting: its light.
-        first: number that the first of its borders has in surveys.
+    `first` is the number of the first of its borders in surveys.
     """
 
     def __init__(
@@ -83,10 +78,7 @@ class Woods:
     def paint(self, picture: Picture, survey: Survey, s_m: float) -> None:
         """Paint the woods over sky and ground.
 
-        Args:
-            picture: with sky and ground.
-            survey: the road ahead, with the borders of `offset_m`.
-            s_m: arc length of the camera.
+        The survey holds the borders of `offset_m`.
         """
         for edge in self._edges:
             self._paint_edge(picture, survey, edge, s_m)
