@@ -37,6 +37,7 @@ from runtime.quantities import count_text
 from tools.errors import UsageError
 from tools.lib.model_options import Changes, add_bind, add_constant, compiled_here, is_onnx
 from tools.lib.number_options import MOST_S, above, real, seed, whole
+from tools.lib.option_rules import is_given
 from tools.report.history import add_history
 from tools.timing.run_times import WARM_UP_RUNS
 
@@ -222,7 +223,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: the arguments cannot work. ModelError: a model cannot be compiled. RuntimeFault:
             the artifact or device is not right.
     """
-    name = next((name for name in MODES if name and _is_given(args, name)), "")
+    name = next((name for name in MODES if name and is_given(getattr(args, name))), "")
     mode = MODES[name]
     check_options(args, name)
     for option, value in DEFAULTS.items():
@@ -251,7 +252,7 @@ def check_options(args: argparse.Namespace, name: str) -> None:
     mode, shown = MODES[name], f"--{name}" if name else ALONE
     takes = mode.takes.split()
     for option in dict.fromkeys(" ".join(other.takes for other in MODES.values()).split()):
-        if option not in takes and _is_given(args, option):
+        if option not in takes and is_given(getattr(args, option)):
             users = [
                 f"--{other}" if other else ALONE
                 for other, row in MODES.items()
@@ -262,12 +263,6 @@ def check_options(args: argparse.Namespace, name: str) -> None:
     least, most, what = mode.files
     if not least <= len(args.path) <= most:
         raise UsageError(f"{shown}: expected {what}, found {count_text(len(args.path), 'file')}")
-
-
-def _is_given(args: argparse.Namespace, option: str) -> bool:
-    value = getattr(args, option)
-    # A number of 0 is an option that was given, too.
-    return not any(value is one for one in (None, False)) and value != []
 
 
 def _compile(args: argparse.Namespace, stack: ExitStack) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from cereal.errors import MessageError
 from cereal.schema import log, member_name, read_event
+from tools.messages.wire import POINTER, Structure, span_of, structure_at
 
 _SCHEMA: Final = log.Event.schema.node.struct
 # Where the union's number lies in the data section: the schema counts in its own 16 bits.
@@ -68,29 +69,6 @@ def _read_slowly(data: bytes) -> EventHeader | None:
 
 
 # --- Writes one number into an Event as it was recorded, and leaves all other bytes alone -----
-#
-# Works on the wire format: to copy a damaged message, as a builder would, ends the process, and
-# what is newer than our schema must survive.
-#
-# Source: Cap'n Proto encoding, "Structs" and "Serialization over a stream".
-
-_POINTER: Final = struct.Struct("<iHH")
-# The low three bits of a pointer to a pointer in another segment.
-_FAR: Final = 2
-_FORMATS: Final = {"uint64": "<Q", "uint32": "<I", "enum": "<H", "uint16": "<H"}
-
-
-class _Body(NamedTuple):
-    """A structure: where its pointer stands, where it begins, words of data, pointers."""
-
-    pointer: int
-    start: int
-    data_words: int
-    pointers: int
-
-    @property
-    def end(self) -> int:
-        return self.start + 8 * (self.data_words + self.pointers)
 
 
 def write_field(data: bytes, service: str, name: str, value: int) -> bytes | None:
@@ -109,13 +87,12 @@ def write_field(data: bytes, service: str, name: str, value: int) -> bytes | Non
         field: nothing to be changed.
     """
     member = log.Event.schema.fields[service]
-    segments = _segments(data)
-    event = _structure(data, segments, _root(segments))
+    event = structure_at(data)
     offset = int(member.proto.slot.offset)
     if event is None or offset >= event.pointers:
         return None
-    body = _structure(data, segments, event.start + 8 * (event.data_words + offset))
-    return _written(data, segments, body, member.schema.fields[name].proto.slot, value)
+    body = structure_at(data, event.pointers_start + 8 * offset)
+    return _written(data, body, member.schema.fields[name], value)
 
 
 def write_stamp(data: bytes, mono_time_ns: int) -> bytes | None:
@@ -125,75 +102,33 @@ def write_stamp(data: bytes, mono_time_ns: int) -> bytes | None:
         data: the framed Event.
         mono_time_ns: 0 or more.
     """
-    segments = _segments(data)
-    event = _structure(data, segments, _root(segments))
-    slot = log.Event.schema.fields["logMonoTime"].proto.slot
-    return _written(data, segments, event, slot, mono_time_ns)
+    return _written(data, structure_at(data), log.Event.schema.fields["logMonoTime"], mono_time_ns)
 
 
-def _segments(data: bytes) -> list[tuple[int, int]]:
-    """Return where each segment begins and ends; none where the frame is damaged."""
-    count = int.from_bytes(data[:4], "little") + 1
-    at = (4 * (count + 1) + 7) & ~7
-    if at > len(data):
-        return []
-    segments = []
-    for words in struct.unpack_from(f"<{count}I", data, 4):
-        segments.append((at, at + 8 * words))
-        at += 8 * words
-    return segments if at == len(data) else []
-
-
-def _root(segments: list[tuple[int, int]]) -> int:
-    return segments[0][0] if segments else 0
-
-
-def _structure(data: bytes, segments: list[tuple[int, int]], pointer: int) -> _Body | None:
-    """Follow a pointer to a structure, in its own segment or by one step into another."""
-    home = next((one for one in segments if one[0] <= pointer < one[1]), None)
-    if home is None:
-        return None
-    low, data_words, pointers = _POINTER.unpack_from(data, pointer)
-    if low & 7 == _FAR:
-        number = data_words | pointers << 16
-        pad = 8 * ((low & 0xFFFFFFFF) >> 3)
-        if number >= len(segments) or segments[number][0] + pad >= segments[number][1]:
-            return None
-        home = segments[number]
-        pointer = home[0] + pad
-        low, data_words, pointers = _POINTER.unpack_from(data, pointer)
-    body = _Body(pointer, pointer + 8 + 8 * (low >> 2), data_words, pointers)
-    is_null = not low and not data_words and not pointers
-    if low & 3 or is_null or body.start < home[0] or body.end > home[1]:
-        return None
-    return body
-
-
-def _written(
-    data: bytes, segments: list[tuple[int, int]], body: _Body | None, slot: Any, value: int
-) -> bytes | None:
+def _written(data: bytes, body: Structure | None, field: Any, value: int) -> bytes | None:
     """Write a number into a structure of a message."""
+    span = span_of(field)
+    assert span is not None
     if body is None:
         return None
-    form = _FORMATS[str(slot.type.which())]
-    size = struct.calcsize(form)
-    field_byte = int(slot.offset) * size
+    offset, size = span
     result = bytearray(data)
-    if field_byte + size > 8 * body.data_words:
-        if len(segments) > 1:
+    if offset + size > 8 * body.data_words:
+        # Only a message in one segment can become longer.
+        if any(data[:4]):
             return None
-        body = _lengthen(result, body, (field_byte + size + 7) // 8)
-    struct.pack_into(form, result, body.start + field_byte, value)
+        body = _lengthen(result, body, (offset + size + 7) // 8)
+    at = body.start + offset
+    result[at : at + size] = value.to_bytes(size, "little")
     return bytes(result)
 
 
-def _lengthen(message: bytearray, body: _Body, data_words: int) -> _Body:
+def _lengthen(message: bytearray, body: Structure, data_words: int) -> Structure:
     """Move a structure to the end of the message, with more words of data."""
-    moved = _Body(body.pointer, len(message), data_words, body.pointers)
-    message += message[body.start : body.start + 8 * body.data_words]
+    start, old = len(message), body.pointers_start
+    new = start + 8 * data_words
+    message += message[body.start : old]
     message += bytes(8 * (data_words - body.data_words))
-    old = body.start + 8 * body.data_words
-    new = moved.start + 8 * data_words
     for at in range(0, 8 * body.pointers, 8):
         word = bytes(message[old + at : old + at + 8])
         low = int.from_bytes(word[:4], "little", signed=True)
@@ -202,7 +137,7 @@ def _lengthen(message: bytearray, body: _Body, data_words: int) -> _Body:
             distance = (low >> 2) - (new - old) // 8
             word = ((distance << 2 | low & 3) & 0xFFFFFFFF).to_bytes(4, "little") + word[4:]
         message += word
-    distance = (moved.start - body.pointer - 8) // 8
-    _POINTER.pack_into(message, body.pointer, distance << 2, data_words, body.pointers)
+    distance = (start - body.pointer - 8) // 8
+    POINTER.pack_into(message, body.pointer, distance << 2, data_words, body.pointers)
     struct.pack_into("<I", message, 4, (len(message) - 8) // 8)
-    return moved
+    return Structure(body.pointer, start, new, data_words, body.pointers)

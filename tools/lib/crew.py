@@ -1,18 +1,19 @@
-"""A crew of processes: each does one task, and sends what comes of it through a pipe.
+"""Processes with a pipe to each: a pool starts, hears and ends them.
 
-What a task raises arrives here, and an end of the pipe before that is a process that died. A
-process whose parent is gone ends at once.
+A crew is a pool whose processes do one task each: what a task raises arrives here, and an end of
+the pipe before that is a process that died. A process whose parent is gone ends at once.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -21,6 +22,8 @@ from typing import Any
 
 # A process that was told to end has ended by then.
 _END_S = 10.0
+# Not forked: a child of a process with threads may inherit a lock that nobody releases.
+_SPAWN = multiprocessing.get_context("spawn")
 
 # A function of a module: called with a row of arguments, `is_stopped` and `send`.
 Task = Callable[..., None]
@@ -28,17 +31,101 @@ IsStopped = Callable[[], bool]
 Send = Callable[[Any], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What a pool receives in place of a message when a process has died.
+
+    Attributes:
+        how: it ended, to follow the words "its process".
+    """
+
+    how: str
+
+
+@dataclass(slots=True)
+class Pool:
+    """Processes, known by our ends of their pipes; made by `open_pool`."""
+
+    _processes: dict[Connection, BaseProcess] = field(default_factory=dict)
+
+    def start(self, body: Callable[..., None], *arguments: Any) -> Connection:
+        """Start a process and return our end of its pipe.
+
+        Args:
+            body: a function of a module, called with the arguments and its end of the pipe.
+            arguments: what can be pickled.
+        """
+        with interrupts_later():
+            ours, theirs = _SPAWN.Pipe()
+            process = _SPAWN.Process(target=_live, args=(body, *arguments, theirs), daemon=True)
+            process.start()
+            # The process holds the other end alone: when it dies, ours reads the end.
+            theirs.close()
+            self._processes[ours] = process
+        return ours
+
+    def receive(
+        self, pipes: Collection[Connection], timeout_s: float | None = None
+    ) -> Iterator[tuple[Connection, Any]]:
+        """Yield one message, or `Gone`, of each of these that has sent one.
+
+        Args:
+            pipes: those to listen to.
+            timeout_s: how long to wait for the first; None: until it comes.
+        """
+        for pipe in wait(list(pipes), timeout_s) if pipes else []:
+            assert isinstance(pipe, Connection)
+            try:
+                message = pipe.recv()
+            except (EOFError, OSError, pickle.UnpicklingError):
+                process = self._processes[pipe]
+                process.join(_END_S)
+                pipe.close()
+                message = Gone(_how(process))
+            yield pipe, message
+
+    def end(self, *, by_force: bool) -> None:
+        """End all processes.
+
+        Args:
+            by_force: at once; else when they find that their pipe is closed.
+        """
+        if by_force:
+            for process in self._processes.values():
+                process.terminate()
+        for pipe in self._processes:
+            pipe.close()
+        for process in self._processes.values():
+            process.join(_END_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._processes.clear()
+
+
+@contextmanager
+def open_pool() -> Iterator[Pool]:
+    """Yield a pool without processes; at the end of the block those that it has are gone."""
+    pool = Pool()
+    try:
+        yield pool
+    finally:
+        # Nothing of what they may still do is wanted; they end before what they work on goes.
+        pool.end(by_force=True)
+
+
 @dataclass(slots=True)
 class Crew:
     """Processes at work; made by `open_crew`."""
 
-    _pipes: list[Connection]
+    _pool: Pool
+    _working: list[Connection]
     _gone: Exception
 
     @property
     def working(self) -> bool:
         """Whether one of them has not ended."""
-        return bool(self._pipes)
+        return bool(self._working)
 
     def receive(self, timeout_s: float = 0.0) -> list[Any]:
         """Return what they have sent; one thing of each at the most.
@@ -50,14 +137,11 @@ class Crew:
             Exception: what a task raised, or what is raised where a process is gone.
         """
         found: list[Any] = []
-        for pipe in wait(self._pipes, timeout_s) if self._pipes else []:
-            assert isinstance(pipe, Connection)
-            try:
-                message = pipe.recv()
-            except (EOFError, OSError):
-                raise self._gone from None
+        for pipe, message in self._pool.receive(self._working, timeout_s):
             if message is None:
-                self._pipes.remove(pipe)
+                self._working.remove(pipe)
+            elif isinstance(message, Gone):
+                raise self._gone
             elif isinstance(message, _Failure):
                 raise message.error
             else:
@@ -81,34 +165,12 @@ def open_crew(task: Task, arguments: Sequence[tuple[Any, ...]], gone: Exception)
         arguments: of each process; what can be pickled.
         gone: what is raised where a process died.
     """
-    # Not forked: a child of a process with threads may inherit a lock that nobody releases.
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    processes: list[BaseProcess] = []
-    pipes: list[Connection] = []
-    try:
-        with interrupts_later():
-            for row in arguments:
-                ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(task, row, stop, theirs), daemon=True)
-                process.start()
-                # The process holds the other end alone: when it dies, ours reads the end.
-                theirs.close()
-                processes.append(process)
-                pipes.append(ours)
-        yield Crew(list(pipes), gone)
-    finally:
-        # Nothing of what they may still do is wanted; they end before what they work on goes.
-        stop.set()
-        for started in processes:
-            started.terminate()
-        for started in processes:
-            started.join(_END_S)
-            if started.is_alive():
-                started.kill()
-                started.join()
-        for pipe in pipes:
-            pipe.close()
+    stop = _SPAWN.Event()
+    with open_pool() as pool:
+        try:
+            yield Crew(pool, [pool.start(_work, task, row, stop) for row in arguments], gone)
+        finally:
+            stop.set()
 
 
 @contextmanager
@@ -128,8 +190,20 @@ def interrupts_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def follow_parent() -> None:
-    """Let this process end when the one that started it is gone."""
+def _how(process: BaseProcess) -> str:
+    code = process.exitcode
+    if code is None:
+        return "does not answer"
+    if code < 0:
+        try:
+            return f"was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was ended by signal {-code}"
+    return f"ended with exit code {code}"
+
+
+def _live(body: Callable[..., None], *arguments: Any) -> None:
+    """Call a body, and end when the process that started this one is gone."""
 
     def follow() -> None:
         parent = multiprocessing.parent_process()
@@ -138,11 +212,11 @@ def follow_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=follow, name="follow parent", daemon=True).start()
+    body(*arguments)
 
 
 def _work(task: Task, row: tuple[Any, ...], stop: Event, pipe: Connection) -> None:
     """Do a task; the body of a process."""
-    follow_parent()
     try:
         task(*row, stop.is_set, pipe.send)
         pipe.send(None)

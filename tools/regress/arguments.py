@@ -9,6 +9,7 @@ from tools.behaviour.gates import add_gate_arguments
 from tools.drives.open_drive import add_drive_arguments
 from tools.errors import UsageError
 from tools.lib.number_options import whole
+from tools.lib.option_rules import refuse
 from tools.regress.cluster import parse_address
 from tools.regress.drive_list import parse_shard
 from tools.report.history import add_history
@@ -157,83 +158,70 @@ def _add_telling(parser: argparse.ArgumentParser) -> None:
     )
 
 
+# In this order; texts of options are checked in between.
+_SIDES = (
+    ("!model", "expected one, found none; it is required unless --bisect is given"),
+    ("!reference|against", "expected one or --against, found neither; name one of them"),
+    ("reference against", "expected no --against with it; the other model is the reference"),
+    (
+        "update against",
+        "expected no --against with it; it accepts nothing; accept with --reference",
+    ),
+    ("bit_exact|explain against", "expected no --against with it; it is about one model"),
+    ("baseline against", "expected no --against with it; the other artifact is the baseline"),
+    ("prune against", "expected no --against with it; it is about one model"),
+    (
+        "update|report|junit|markdown|cluster|shard|explain prune",
+        "expected no --prune with it; nothing is judged",
+    ),
+)
+_ACCEPTING = (
+    (
+        "update !why",
+        (
+            "expected --reason TEXT, found none; say why the change is right, it is kept with the "
+            "references"
+        ),
+    ),
+    ("reason !update", "expected --update with it; nothing is accepted without"),
+    ("baseline no_timing !explain", "expected the timing gate, found --no-timing; choose one"),
+    ("baseline_tree !baseline", "expected --baseline and the timing gate with it"),
+    ("baseline_tree no_timing", "expected --baseline and the timing gate with it"),
+)
+_LOOKING = (
+    (
+        "explain monitoring",
+        (
+            "expected no --monitoring with it; it steps through the driving program alone, run it "
+            "without"
+        ),
+    ),
+    ("onnx !explain", "expected --explain with it; nothing else reads the models"),
+)
+_RUNNING = (
+    ("jobs cluster", "expected no --cluster with it; its workers are counted there"),
+    ("picture_url !pictures", "expected --pictures with it; it is where they will be"),
+)
+
+
 def check_arguments(args: argparse.Namespace) -> None:
     """Refuse options that do not go together.
 
     Raises:
         UsageError: they contradict each other, or one is missing.
     """
-    _check_sides(args)
-    _check_accepting(args)
-    if args.baseline_tree is not None:
-        _check_tree(args)
-    if args.monitoring is not None and args.explain:
-        raise UsageError(
-            "--explain: expected no --monitoring with it; it steps through the driving program "
-            "alone, run it without"
-        )
-    if args.onnx is not None and not args.explain:
-        raise UsageError("--onnx: expected --explain with it; nothing else reads the models")
-    if args.cluster is not None:
-        parse_address(args.cluster)
-        if args.jobs is not None:
-            raise UsageError("--jobs: expected no --cluster with it; its workers are counted there")
-    if args.picture_url is not None and args.pictures is None:
-        raise UsageError("--picture-url: expected --pictures with it; it is where they will be")
-
-
-def _check_sides(args: argparse.Namespace) -> None:
-    if args.model is None:
-        raise UsageError(
-            "--model: expected one, found none; it is required unless --bisect is given"
-        )
-    if args.reference is None and args.against is None:
-        raise UsageError("--reference: expected one or --against, found neither; name one of them")
-    if args.against is not None:
-        _check_against(args)
-    if args.prune is not None:
-        _check_prune(args)
+    given = vars(args) | {"why": (args.reason or "").strip() or None}
+    refuse(given, _SIDES)
     if args.shard is not None:
         parse_shard(args.shard)
-
-
-def _check_accepting(args: argparse.Namespace) -> None:
-    if args.update and not (args.reason or "").strip():
+    refuse(given, _ACCEPTING)
+    tree = args.baseline_tree
+    if tree is not None and not (tree / "tools" / "regress").is_dir():
         raise UsageError(
-            "--update: expected --reason TEXT, found none; say why the change is right, it is "
-            "kept with the references"
+            f"--baseline-tree: expected a checkout of modeld, found no tools/regress in {tree}; "
+            "name the directory that git made"
         )
-    if args.reason is not None and not args.update:
-        raise UsageError("--reason: expected --update with it; nothing is accepted without")
-    if args.baseline is not None and args.no_timing and not args.explain:
-        raise UsageError("--baseline: expected the timing gate, found --no-timing; choose one")
-
-
-def _check_against(args: argparse.Namespace) -> None:
-    others = ("reference", "update", "bit_exact", "explain", "baseline", "prune")
-    given = [name for name in others if getattr(args, name)]
-    if given:
-        why = {
-            "reference": "the other model is the reference",
-            "update": "it accepts nothing; accept with --reference",
-            "baseline": "the other artifact is the baseline",
-        }
-        option = f"--{given[0].replace('_', '-')}"
-        reason = why.get(given[0], "it is about one model")
-        raise UsageError(f"{option}: expected no --against with it; {reason}")
-
-
-def _check_prune(args: argparse.Namespace) -> None:
-    for name in ("update", "report", "junit", "markdown", "cluster", "shard", "explain"):
-        if getattr(args, name):
-            raise UsageError(f"--{name}: expected no --prune with it; nothing is judged")
-
-
-def _check_tree(args: argparse.Namespace) -> None:
-    if args.baseline is None or args.no_timing:
-        raise UsageError("--baseline-tree: expected --baseline and the timing gate with it")
-    if not (args.baseline_tree / "tools" / "regress").is_dir():
-        raise UsageError(
-            f"--baseline-tree: expected a checkout of modeld, found no tools/regress in "
-            f"{args.baseline_tree}; name the directory that git made"
-        )
+    refuse(given, _LOOKING)
+    if args.cluster is not None:
+        parse_address(args.cluster)
+    refuse(given, _RUNNING)

@@ -11,14 +11,12 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +24,7 @@ from cereal.errors import CerealError
 from runtime.files.whole_file import whole_file
 from tools.drives.open_drive import open_drive
 from tools.errors import ToolError
-from tools.lib.crew import follow_parent, interrupts_later
+from tools.lib.crew import Gone, open_pool
 from tools.lib.processes import limit_threads, threads_of_one
 from tools.regress.job import Job, JobResult, ModelHolder, run_job
 
@@ -34,9 +32,7 @@ logger = logging.getLogger(__name__)
 
 # A drive whose process died is run this often in all.
 ATTEMPTS: Final = 2
-STOP_TIMEOUT_S: Final = 5.0
 WORKER_DIED_EXIT_CODE: Final = 1
-_SPAWN: Final = get_context("spawn")
 
 # What a worker does with a job; tests plant other ones.
 RunJob = Callable[[Job, ModelHolder], JobResult]
@@ -49,13 +45,6 @@ class _Task:
     position: int
     job: Job
     attempts: int = 0
-
-
-@dataclass(slots=True)
-class _Worker:
-    process: BaseProcess
-    pipe: Connection
-    task: _Task | None = None
 
 
 def run_jobs(
@@ -105,132 +94,52 @@ def run_jobs(
 
 def _run_tasks(tasks: deque[_Task], processes: int, run: RunJob) -> Iterator[JobResult]:
     """Yield results as they come."""
-    workers: list[_Worker] = []
-    try:
-        while tasks or any(worker.task for worker in workers):
-            _hand_out(tasks, workers, processes, run)
-            busy = {worker.pipe: worker for worker in workers if worker.task}
-            for ready in wait(list(busy)):
-                assert isinstance(ready, Connection)
-                worker = busy[ready]
-                result = _collect(worker, tasks)
-                if result is None:
-                    workers.remove(worker)
-                else:
-                    worker.task = None
+    level, threads = logging.getLogger().level, threads_of_one(processes)
+    busy: dict[Connection, _Task] = {}
+    idle: list[Connection] = []
+    with open_pool() as pool:
+        while tasks or busy:
+            while tasks and (idle or len(busy) < processes):
+                pipe = idle.pop() if idle else pool.start(_serve, run, level, threads)
+                busy[pipe] = tasks.popleft()
+                busy[pipe].attempts += 1
+                # If it died while it had nothing to do, reading from it says so.
+                with suppress(OSError):
+                    pipe.send(busy[pipe].job)
+            for pipe, result in pool.receive(busy):
+                task = busy.pop(pipe)
+                if not isinstance(result, Gone):
+                    idle.append(pipe)
                     yield result
-                    continue
-                died = _died(worker)
-                if died is not None:
-                    yield died
-    finally:
-        _stop(workers)
+                elif task.attempts < ATTEMPTS:
+                    logger.warning(
+                        "%s: its process %s; running it once more", task.job.drive, result.how
+                    )
+                    tasks.append(task)
+                else:
+                    yield _died(task, result.how)
+        pool.end(by_force=False)
 
 
-def _hand_out(tasks: deque[_Task], workers: list[_Worker], processes: int, run: RunJob) -> None:
-    for worker in workers:
-        if not tasks:
-            return
-        if worker.task is None:
-            _give(worker, tasks)
-    while tasks and len(workers) < processes:
-        worker = _start(run, threads_of_one(processes))
-        workers.append(worker)
-        _give(worker, tasks)
-
-
-def _give(worker: _Worker, tasks: deque[_Task]) -> None:
-    task = tasks.popleft()
-    task.attempts += 1
-    worker.task = task
-    try:
-        worker.pipe.send(task.job)
-    except OSError:
-        # It died while it had nothing to do; reading from it says so.
-        logger.debug("worker %s was gone before its drive", worker.process.pid)
-
-
-def _collect(worker: _Worker, tasks: deque[_Task]) -> JobResult | None:
-    """Return what a worker sent; None where it is gone, its task then waits for another one."""
-    try:
-        result: JobResult = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301 - our own process
-    except (EOFError, OSError, pickle.UnpicklingError):
-        worker.process.join(STOP_TIMEOUT_S)
-        assert worker.task is not None
-        if worker.task.attempts < ATTEMPTS:
-            logger.warning(
-                "%s: its process %s; running it once more",
-                worker.task.job.drive,
-                _how(worker.process),
-            )
-            tasks.append(worker.task)
-            worker.task = None
-        return None
-    return result
-
-
-def _died(worker: _Worker) -> JobResult | None:
+def _died(task: _Task, how: str) -> JobResult:
     """Return the result of a drive that took its process with it too often."""
-    worker.pipe.close()
-    task = worker.task
-    if task is None:
-        return None
     text = (
-        f"{task.job.drive}: expected a result, found that its process {_how(worker.process)}, "
-        f"{task.attempts} times; is there enough memory? Run it alone: --jobs 1"
+        f"{task.job.drive}: expected a result, found that its process {how}, {task.attempts} "
+        "times; is there enough memory? Run it alone: --jobs 1"
     )
     return JobResult(task.job.key, error=text, exit_code=WORKER_DIED_EXIT_CODE)
 
 
-def _how(process: BaseProcess) -> str:
-    code = process.exitcode
-    if code is None:
-        return "does not answer"
-    if code < 0:
-        try:
-            return f"was ended by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was ended by signal {-code}"
-    return f"ended with exit code {code}"
-
-
-def _start(run: RunJob, threads: int) -> _Worker:
-    ours, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(
-        target=_serve, args=(theirs, run, logging.getLogger().level, threads), daemon=True
-    )
-    with interrupts_later():
-        process.start()
-    # The worker holds the other end alone: when it dies, ours reads the end of the file.
-    theirs.close()
-    return _Worker(process, ours)
-
-
-def _stop(workers: Sequence[_Worker]) -> None:
-    """End all workers: those at work by force, since nothing of theirs is kept."""
-    for worker in workers:
-        worker.pipe.close()
-        if worker.task is not None:
-            worker.process.terminate()
-    for worker in workers:
-        worker.process.join(STOP_TIMEOUT_S)
-        if worker.process.is_alive():
-            worker.process.kill()
-            worker.process.join()
-
-
-def _serve(pipe: Connection, run: RunJob, level: int, threads: int) -> None:
+def _serve(run: RunJob, level: int, threads: int, pipe: Connection) -> None:
     """Run what comes through the pipe until it is closed: the worker's only function."""
     limit_threads(threads)
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(levelname).1s %(name)s: %(message)s"
     )
-    follow_parent()
     holder = ModelHolder()
     try:
         while True:
-            result = run(pipe.recv(), holder)
-            pipe.send_bytes(pickle.dumps(result))
+            pipe.send(run(pipe.recv(), holder))
     except (EOFError, OSError):
         # The other side is gone, with or without having asked for more.
         holder.close()

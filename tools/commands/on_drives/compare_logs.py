@@ -46,6 +46,7 @@ from tools.compare.tolerances import read_tolerances
 from tools.errors import CompareError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.number_options import whole
+from tools.lib.option_rules import refuse
 from tools.regress.tell.candidates import Candidates, Results, candidates_of, results_of
 from tools.regress.tell.sets import SetComparison, compare_directories
 from tools.regress.tell.whole import all_figure_names
@@ -189,11 +190,8 @@ def _compare_directories(args: argparse.Namespace, options: CompareOptions) -> i
 
 def _show_table(args: argparse.Namespace) -> int:
     """Put models or results side by side; return 0."""
-    of_two = ("service", "all", "tolerances", "bit_exact", "uncalibrated", "gates_only")
-    given = [name for name in of_two if getattr(args, name)]
-    if given:
-        option = f"--{given[0].replace('_', '-')}"
-        raise UsageError(f"{option}: expected no --table with it; a table judges nothing")
+    of_two = "service|all|tolerances|bit_exact|uncalibrated|gates_only"
+    refuse(vars(args), [(of_two, "expected no --table with it; a table judges nothing")])
     paths = [args.left, args.right, *args.more]
     are_results = {path.suffix == RESULT for path in paths}
     if are_results == {True}:
@@ -215,11 +213,8 @@ def _compare_results(args: argparse.Namespace, are_both: bool) -> int:
             f"{args.right}: expected two closed-loop results ({RESULT}) or two logs, found one of "
             "each"
         )
-    of_logs = ("service", "all", "tolerances", "bit_exact", "uncalibrated", "truth")
-    given = [name for name in of_logs if getattr(args, name)]
-    if given:
-        option = f"--{given[0].replace('_', '-')}"
-        raise UsageError(f"{option}: expected two logs with it, found closed-loop results")
+    of_logs = "service|all|tolerances|bit_exact|uncalibrated|truth"
+    refuse(vars(args), [(of_logs, "expected two logs with it, found closed-loop results")])
     comparison = compare_results(args.left, args.right, gates_of(args, None), args.ignore)
     figures = {row.name: row.right for row in comparison.rows}
     note_run(args, subject=_subject(args), device="", model="", figures=figures)

@@ -56,15 +56,29 @@ from tools.closed_loop.run import (
     scenarios_named,
 )
 from tools.closed_loop.trial import SCENARIOS
-from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.number_options import above, real, seed, whole
+from tools.lib.option_rules import refuse
 from tools.lib.table import format_table
 from tools.playback.model import check_frame, load_model, read_driving_artifact
 from tools.report.history import add_history, note_run
 
 # The longest road that is kept in memory for a drive.
 MOST_KM = 100.0
+
+RULES = (
+    ("workers live|expert|log", "expected no {1}, found both; leave one out"),
+    ("model expert", "expected an artifact or --expert, found both; name one"),
+    ("!model !expert", "expected an artifact or --expert, found neither; name one"),
+    ("bus|camera_server|rate_hz !live", "expected --live with it, found none; add --live"),
+    ("live expert|fault", "expected no {1}, found both; leave one out"),
+    ("history fault", "expected no --fault with it, found both; leave one out"),
+    (
+        "fault expert|log|report|gates",
+        "expected a model, no --log, no --report and no gates; leave them out",
+    ),
+    ("log expert", "expected a model, found --expert, which publishes nothing"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +147,6 @@ def run(args: argparse.Namespace) -> int:
     """Drive; return 0, or 1 when a gate does not hold, or without gates a drive is not clean."""
     selection = _selection(args)
     gates = parse_gates(args.gate, args.gates, gate_names(selection))
-    _check_workers(args)
     _check(args, gates)
     count = len(selection.errands()) * (1 if args.fault is None else 1 + len(_faults(args)))
     with telling(count, args.lines, show=not args.quiet) as tell:
@@ -178,40 +191,12 @@ def _selection(args: argparse.Namespace) -> Selection:
 
 def _check(args: argparse.Namespace, gates: Sequence[Gate]) -> None:
     """Refuse options that contradict each other, and an artifact that does not fit, at once."""
-    if (args.model is None) is not args.expert:
-        found = "both" if args.expert else "neither"
-        raise UsageError(f"--model: expected an artifact or --expert, found {found}; name one")
-    only_live = {
-        "--bus": args.bus,
-        "--camera-server": args.camera_server,
-        "--rate-hz": args.rate_hz,
-    }
-    if not args.live:
-        for option, value in only_live.items():
-            if value is not None:
-                raise UsageError(f"{option}: expected --live with it, found none; add --live")
-    elif args.expert or args.fault is not None:
-        other = "--expert" if args.expert else "--fault"
-        raise UsageError(f"--live: expected no {other}, found both; leave one out")
-    if args.fault is not None and args.history is not None:
-        raise UsageError("--history: expected no --fault with it, found both; leave one out")
-    if args.fault is not None and (args.expert or args.log or args.report or gates):
-        raise UsageError(
-            "--fault: expected a model, no --log, no --report and no gates; leave them out"
-        )
-    if args.expert and args.log is not None:
-        raise UsageError("--log: expected a model, found --expert, which publishes nothing")
+    refuse(vars(args) | {"gates": gates, "workers": args.workers > 1}, RULES)
     if args.model is not None:
         artifact = read_driving_artifact(args.model)
         cameras = device_cameras() if args.live else cropped_cameras()
         for layout in formats(cameras).values():
             check_frame(args.model, artifact, layout)
-
-
-def _check_workers(args: argparse.Namespace) -> None:
-    if args.workers > 1 and (args.live or args.expert or args.log):
-        other = "--live" if args.live else "--expert" if args.expert else "--log"
-        raise UsageError(f"--workers: expected no {other}, found both; leave one out")
 
 
 def _drive(args: argparse.Namespace, selection: Selection, on_drive: OnDrive) -> Outcome:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
+from tools.lib.option_rules import refuse
 from tools.playback.lock import output_lock
 from tools.playback.model import DRIVING, MONITORING
 from tools.playback.player.live import (
@@ -21,7 +22,7 @@ from tools.playback.player.live import (
 from tools.playback.player.options import add_play_arguments, play_options
 from tools.playback.result import DriveResult, read_result
 
-_ONLY_LIVE: Final = ("speed", "start", "allow", "block")
+_ONLY_LIVE: Final = "speed|start|allow|block"
 
 
 def add_live_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +44,7 @@ def check_not_live(args: argparse.Namespace) -> None:
     Raises:
         UsageError: one was given.
     """
-    for name in _ONLY_LIVE:
-        if getattr(args, name) is not None:
-            raise UsageError(f"--{name}: expected with --live only; a replay has no pace")
+    refuse(vars(args), [(_ONLY_LIVE, "expected with --live only; a replay has no pace")])
 
 
 def run_live(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
