@@ -9,6 +9,7 @@ import ast
 import functools
 import itertools
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from fnmatch import filter as fnmatch_filter
@@ -170,7 +171,7 @@ def missing_member(dotted: str) -> str | None:
         return None
     elif head.islower():
         where = [n for n in files() if n.endswith(f"/{head}.py") and n.split("/")[0] in PACKAGES]
-        if not where and head in rooms():
+        if not where and head in rooms() and head not in sys.stdlib_module_names:
             return f"nothing in {head}/ is called {rest[0]}"
         if "_" not in rest[0]:  # it may be a key, or the end of a file's name
             return None
