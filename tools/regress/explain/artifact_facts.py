@@ -31,17 +31,11 @@ FRAME_PROGRAM: Final = ("warp/", "queue/", "vision/")
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing that the manifests say.
-
-    Attributes:
-        about: which cause it is about.
-        differs: whether it speaks for it.
-        text: one line.
-    """
+    """One thing that the manifests say."""
 
     about: Cause
-    differs: bool
-    text: str
+    differs: bool  # whether it speaks for it
+    text: str  # one line
 
 
 def model_facts(a: Manifest, b: Manifest) -> list[Fact]:

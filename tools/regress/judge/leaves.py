@@ -42,16 +42,13 @@ class Leaves:
     """One message taken apart.
 
     Attributes:
-        service: the Event's member.
-        skeleton: JSON text.
         values: leaf path -> its values in order, lists joined; measured ones are zero.
-        kinds: leaf path -> one of ``KINDS``.
     """
 
-    service: str
-    skeleton: str
+    service: str  # the Event's member
+    skeleton: str  # JSON text
     values: dict[str, list[Any]] = field(default_factory=dict)
-    kinds: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)  # leaf path -> one of ``KINDS``
 
     def digest(self) -> int:
         """Return the CRC-32 of the exact content: structure, and every bit of every value."""
@@ -67,10 +64,8 @@ class Leaves:
 def take_apart(event: Any, is_measured: IsMeasured) -> Leaves:
     """Return the leaves of an Event.
 
-    Args:
-        event: an Event reader.
-        is_measured: leaves that become zero, by service and path below it (``.valid`` for the
-            Event's own).
+    `event`: an Event reader. `is_measured`: leaves that become zero, by service and path below it
+    (``.valid`` for the Event's own).
     """
     content = event.to_dict()
     service = str(event.which())
@@ -161,9 +156,8 @@ def _is_leaf_list(node: Any) -> bool:
 def put_together(skeleton: Any, values: Mapping[str, Iterator[Any]]) -> bytes:
     """Return the Event's bytes.
 
-    Args:
-        skeleton: what `take_apart` found, as a Python value.
-        values: leaf path -> its values; each is advanced by what the message takes.
+    `skeleton`: what `take_apart` found, as a Python value. `values`: leaf path -> its values; each
+    is advanced by what the message takes.
 
     Raises:
         ReferenceFormatError: there are too few values, or no Event has such fields.
@@ -210,8 +204,7 @@ _WIDTHS: Final = (0, 1, 2, 3, 4, 8)
 def encode_column(values: Integers) -> tuple[int, int, bytes]:
     """Return the number of the prediction, the bytes of one number, and the bytes.
 
-    Args:
-        values: (rows, places) int64; differences may wrap, which decoding undoes.
+    `values`: (rows, places) int64; differences may wrap, which decoding undoes.
     """
     rests = [_differences(values, *prediction) for prediction in PREDICTIONS]
     number = min(range(len(rests)), key=lambda index: (_cost(rests[index]), index))
@@ -294,15 +287,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How one field is rounded.
+    """How one field is rounded."""
 
-    Attributes:
-        absolute: difference that is allowed at zero; both 0: values are kept bit by bit.
-        relative: what is allowed more, per unit of magnitude.
-    """
-
-    absolute: float
-    relative: float
+    absolute: float  # difference that is allowed at zero; both 0: values are kept bit by bit
+    relative: float  # what is allowed more, per unit of magnitude
 
     def __post_init__(self) -> None:
         for value in (self.absolute, self.relative):
@@ -312,12 +300,8 @@ class Scale:
     def steps(self, values: Floats) -> tuple[Integers, NDArray[np.bool_]]:
         """Return the number of steps from zero to each value, and which values have none.
 
-        Args:
-            values: float64 of any shape.
-
-        Returns:
-            int64 of the same shape, and True where a value is not finite or out of the scale; the
-            number there is 0.
+        `values`: float64 of any shape. The result is int64 of the same shape, and True where a
+        value is not finite or out of the scale; the number there is 0.
         """
         values = np.asarray(values, np.float64)
         if not self.absolute and not self.relative:
@@ -341,11 +325,8 @@ class Scale:
     def values(self, steps: Integers) -> Floats:
         """Return the values at so many steps from zero; the inverse of `steps`, up to rounding.
 
-        Args:
-            steps: int64 of any shape.
-
-        Returns:
-            float64 of the same shape; NaN for numbers of steps that `steps` never returns.
+        `steps`: int64 of any shape. The result is float64 of the same shape; NaN for numbers of
+        steps that `steps` never returns.
         """
         if not self.absolute and not self.relative:
             return np.asarray(steps, np.int64).view(np.float64).copy()
