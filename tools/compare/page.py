@@ -40,9 +40,8 @@ Points = NDArray[np.float64]
 def worst_paths(comparison: Comparison) -> tuple[int, Points, Points] | None:
     """Return the worst frame and the paths of both logs in it, read once more from their files.
 
-    Returns:
-        Frame id, and twice (n, 2) float64 in metres (x forward, y right); None where no path moves,
-        or a log is no file that can be read again.
+    The result: Frame id, and twice (n, 2) float64 in metres (x forward, y right); None where no
+    path moves, or a log is no file that can be read again.
     """
     frame = worst_frame(comparison.behaviour.rows)
     if frame < 0:
@@ -67,11 +66,8 @@ def _path_at(log: Path, frame: int) -> Points | None:
 def paths_part(frame: int, left: Points, right: Points, sides: tuple[str, str]) -> str:
     """Return two charts as HTML: both paths from above, and the distance between them.
 
-    Args:
-        frame: its id.
-        left: (n, 2) path of the reference in metres.
-        right: (n, 2) path of the other side.
-        sides: what both are called.
+    `frame`: its id. `left`: (n, 2) path of the reference in metres. `right`: (n, 2) path of the
+    other side. `sides`: what both are called.
     """
     here, there = (path[_drawn(path)] for path in (left, right))
     if len(here) < 2 or len(there) < 2:
