@@ -21,9 +21,7 @@ TITLE = "What it does to the drive"
 def behaviour_lines(verdict: BehaviourVerdict, sides: tuple[str, str]) -> list[str]:
     """Return the table of quantities that differ and the gates; none where there is nothing to say.
 
-    Args:
-        verdict: what was found.
-        sides: what both logs are called.
+    `verdict`: what was found. `sides`: what both logs are called.
     """
     lines: list[str] = []
     rows = _shown(verdict)
