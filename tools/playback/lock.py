@@ -26,8 +26,7 @@ def lock_path(output: Path) -> Path:
 def output_lock(output: Path) -> Iterator[None]:
     """Hold an output; whoever else wants it is refused at once.
 
-    Args:
-        output: an existing directory, or a file whose directory exists.
+    `output`: an existing directory, or a file whose directory exists.
 
     Raises:
         UsageError: another process writes it, or the lock file cannot be made.

@@ -55,8 +55,7 @@ class LogThread:
 
     Use it as a context: the block ends when everything is written, and by an exception at once.
 
-    Args:
-        write: takes the bytes of one event.
+    `write`: takes the bytes of one event.
     """
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
@@ -133,14 +132,13 @@ class LogThread:
 class DigestingProgram(WrappedProgram):
     """Notes digests of each run.
 
-    Args:
-        program: of either kind.
-        names: inputs that it may have; and `OUTPUTS`, where those are to be noted.
+    `program`: of either kind. `names`: inputs that it may have; and `OUTPUTS`, where those are to
+    be noted.
 
     Attributes:
         crc: CRC-32 by input of the last run; 0 for inputs that its entry does not take.
-        digest_s: seconds that the digests of the last run took, which are within what the daemon
-            measures of the model.
+        digest_s: seconds that the digests of the last run took, which are within what the
+          daemon measures of the model.
     """
 
     def __init__(
@@ -192,16 +190,13 @@ class PlaybackOptions:
     """How a drive is played.
 
     Attributes:
-        limit: stop after this many moments; None: to the end of the drive.
-        digest_inputs: fill `FrameTable.input_crc`; costs some milliseconds a frame.
         config: settings of the daemon; the cameras are the drive's.
-        on_moment: called after each moment.
     """
 
-    limit: int | None = None
-    digest_inputs: bool = False
+    limit: int | None = None  # stop after this many moments; None: to the end of the drive
+    digest_inputs: bool = False  # fill `FrameTable.input_crc`; costs some milliseconds a frame
     config: Config = field(default_factory=lambda: Config(demo=True))
-    on_moment: OnMoment | None = None
+    on_moment: OnMoment | None = None  # called after each moment
 
 
 def play(
@@ -212,16 +207,11 @@ def play(
 ) -> tuple[FrameTable, float]:
     """Send a drive through the daemons.
 
-    Args:
-        drive: an open drive.
-        programs: for the drive's cameras (`check_fits`); reset before and after, so that nothing
-            of one drive reaches another.
-        record: takes the bytes of every event, recorded and new, in the order of their stamps.
-        options: see there.
-
-    Returns:
-        One row for each frame that the daemon took, likewise of monitoring, and the seconds from
-        the first moment to the last message.
+    `drive`: an open drive. `programs`: for the drive's cameras (`check_fits`); reset before and
+    after, so that nothing of one drive reaches another. `record`: takes the bytes of every event,
+    recorded and new, in the order of their stamps. `options`: see there. The result: One row for
+    each frame that the daemon took, likewise of monitoring, and the seconds from the first moment
+    to the last message.
 
     Raises:
         ToolError: the drive is damaged; what precedes was recorded.
@@ -258,9 +248,7 @@ def play(
 class _Noted:
     """A row for each frame that a daemon took.
 
-    Args:
-        program: of the daemon; None: it does not run.
-        inputs: whose digests are noted; empty: none.
+    `program`: of the daemon; None: it does not run. `inputs`: whose digests are noted; empty: none.
 
     Attributes:
         digesting: what the daemon is to run in place of the program; None: the program itself.
@@ -296,12 +284,9 @@ def run_drive(
     Both files appear complete or not at all; a drive that cannot be read on leaves none, but for a
     video whose pictures change their size: of it there is what precedes.
 
-    Args:
-        drive: an open drive.
-        model: loaded; of driving, with monitoring beside it or not, or of monitoring alone.
-        log: event log to write; the ending decides how it is compressed. The frame table is
-            `frames_path(log)`.
-        options: how it is played.
+    `drive`: an open drive. `model`: loaded; of driving, with monitoring beside it or not, or of
+    monitoring alone. `log`: event log to write; the ending decides how it is compressed. The frame
+    table is `frames_path(log)`. `options`: how it is played.
 
     Raises:
         PictureSizeError: the pictures change their size; the log has what precedes.
