@@ -107,19 +107,12 @@ _LAST_INDEX: Final = re.compile(r"(.*)\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class FieldPath:
-    """A field that somebody looks at.
+    """A field that somebody looks at."""
 
-    Attributes:
-        text: the path as it was given.
-        service: whose messages have it.
-        path: inside the message, without an index at its end; "": all of it.
-        index: at its end; None: none.
-    """
-
-    text: str
-    service: str
-    path: str
-    index: int | None
+    text: str  # the path as it was given
+    service: str  # whose messages have it
+    path: str  # inside the message, without an index at its end; "": all of it
+    index: int | None  # at its end; None: none
 
     def value(self, values: Mapping[str, Value]) -> Shown:
         """Return what is there, of `flatten_message`'s values."""
@@ -164,9 +157,7 @@ def parse_fields(texts: object) -> tuple[FieldPath, ...]:
 def read_fields(data: bytes, fields: Iterable[FieldPath]) -> dict[str, Shown]:
     """Return the values of fields of one service in one of its messages, by their text.
 
-    Args:
-        data: the Event.
-        fields: of the service of this message.
+    `data`: the Event.
 
     Raises:
         MessageError: the message is damaged.
@@ -284,8 +275,7 @@ _MAX_WAITING: Final = 20_000
 class FieldEar:
     """Subscribers of services, each while one of its fields is looked at; used by one thread.
 
-    Args:
-        transport: the bus.
+    `transport`: the bus.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -297,9 +287,7 @@ class FieldEar:
     def listen(self, fields: Mapping[str, FieldPath], now_s: float) -> None:
         """Read what has come of these fields' services, and of no others.
 
-        Args:
-            fields: that somebody looks at.
-            now_s: time of what came.
+        `fields`: that somebody looks at. `now_s`: time of what came.
         """
         # Members of Event that are no service any more have fields, too.
         wanted = {one.service for one in fields.values()} & SERVICES.keys() - self._refused

@@ -68,9 +68,6 @@ class _Places:
 class LogIndex:
     """An index of logs that follow each other; empty until `fill` runs.
 
-    Args:
-        paths: of the logs.
-
     Attributes:
         time: of the drive: when the rows are, and where they lie in their route.
         has_answers: the log has modelV2 messages; else a camera or the car sets the pace.
@@ -318,8 +315,7 @@ class LogIndex:
 class IndexThread:
     """Fills an index while others read it.
 
-    Args:
-        index: an empty one.
+    `index`: an empty one.
 
     Attributes:
         error: what ended it early; None: nothing.

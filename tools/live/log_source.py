@@ -32,12 +32,9 @@ WARM_UP_ROWS: Final = 100
 class LogSource:
     """One log or two, and possibly the drive that the first was made of.
 
-    Args:
-        title: what is shown.
-        indexes: the logs; the second one is compared with the first.
-        table: intrinsics.
-        make_pictures: returns the pictures of one more viewer.
-        about: what the page is told of the log beside its rows.
+    `title`: what is shown. `indexes`: the logs; the second one is compared with the first. `table`:
+    intrinsics. `make_pictures`: returns the pictures of one more viewer. `about`: what the page is
+    told of the log beside its rows.
     """
 
     def __init__(

@@ -62,23 +62,14 @@ Row = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What belongs to an answer and seldom changes.
+    """What belongs to an answer and seldom changes."""
 
-    Attributes:
-        rpy_rad: device_from_calib as roll, pitch, yaw.
-        height_m: camera over the road.
-        calibration: status; "" before the first.
-        wide_rpy_rad: wide_from_device as roll, pitch, yaw.
-        device_type: of ``deviceState``; "" before the first.
-        sensor: of the road camera; "" before the first.
-    """
-
-    rpy_rad: Rpy
-    height_m: float
-    calibration: str = ""
-    wide_rpy_rad: Rpy = (0.0, 0.0, 0.0)
-    device_type: str = ""
-    sensor: str = ""
+    rpy_rad: Rpy  # device_from_calib as roll, pitch, yaw
+    height_m: float  # camera over the road
+    calibration: str = ""  # status; "" before the first
+    wide_rpy_rad: Rpy = (0.0, 0.0, 0.0)  # wide_from_device as roll, pitch, yaw
+    device_type: str = ""  # of ``deviceState``; "" before the first
+    sensor: str = ""  # of the road camera; "" before the first
 
 
 @dataclass(slots=True)
@@ -141,9 +132,8 @@ class Newest:
     def row(self, time_s: float, execution_ms: float | None = None) -> Row:
         """Return the numbers of now.
 
-        Args:
-            time_s: of the row.
-            execution_ms: in place of what the answer says, which is 0 in a replay's log.
+        `time_s`: of the row. `execution_ms`: in place of what the answer says, which is 0 in a
+        replay's log.
         """
         answer, car, seen = self.answer, self._car, self._seen
         missing = self._missing(answer.frame_id if answer is not None else self.frame_id)
@@ -234,9 +224,8 @@ _SHA_DIGITS = 12
 def describe_health(health: Health, earlier: Health | None) -> dict[str, Any]:
     """Return what the page shows of a daemon.
 
-    Args:
-        health: what it says.
-        earlier: what it said some seconds before, for times since then; None: since its start.
+    `health`: what it says. `earlier`: what it said some seconds before, for times since then; None:
+    since its start.
     """
     bounds = list(health["stageBounds"])
     return {

@@ -39,17 +39,11 @@ MAX_ASKED: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class SeriesAsked:
-    """Samples of fields that a page wants.
+    """Samples of fields that a page wants."""
 
-    Attributes:
-        log: 0 or 1, of a second log.
-        chunk: of the log's time, in units of `CHUNK_S`.
-        fields: whose.
-    """
-
-    log: int
-    chunk: int
-    fields: tuple[FieldPath, ...]
+    log: int  # 0 or 1, of a second log
+    chunk: int  # of the log's time, in units of `CHUNK_S`
+    fields: tuple[FieldPath, ...]  # whose
 
 
 class Viewer:
@@ -151,9 +145,7 @@ class Source(Protocol):
 class LiveSource:
     """A daemon.
 
-    Args:
-        options: how it is watched.
-        more: what the page is told beside it.
+    `options`: how it is watched. `more`: what the page is told beside it.
     """
 
     def __init__(self, options: LiveOptions, more: Json | None = None) -> None:
