@@ -103,12 +103,8 @@ _GLYPHS = {
 def text_mask(text: str, scale: int) -> NDArray[np.float32]:
     """Return how much of each pixel a line of text covers.
 
-    Args:
-        text: characters that the font lacks become a question mark.
-        scale: pixels of a cell.
-
-    Returns:
-        (7 scale, 6 scale len(text)) float32, 0 or 1.
+    `text`: characters that the font lacks become a question mark. `scale`: pixels of a cell. The
+    result is (7 scale, 6 scale len(text)) float32, 0 or 1.
     """
     cells = np.zeros((CELL_HEIGHT, CELL_WIDTH * max(len(text), 1)), np.float32)
     for position, character in enumerate(text):
@@ -132,8 +128,7 @@ LINES_PER_ROW = 4
 class Canvas:
     """A picture that is drawn on.
 
-    Args:
-        rgb: (h, w, 3) uint8, modified.
+    `rgb`: (h, w, 3) uint8, modified.
     """
 
     def __init__(self, rgb: NDArray[np.uint8]) -> None:
@@ -143,10 +138,8 @@ class Canvas:
     def fill(self, outline: Points, color: Color, opacity: float) -> None:
         """Fill a polygon; what lies within it twice is outside again.
 
-        Args:
-            outline: (n, 2) vertices; those that are not finite are left out.
-            color: red, green, blue.
-            opacity: 0 to 1.
+        `outline`: (n, 2) vertices; those that are not finite are left out. `color`: red, green,
+        blue. `opacity`: 0 to 1.
         """
         points = outline[np.isfinite(outline).all(axis=1)]
         if len(points) < 3 or opacity <= 0:

@@ -38,8 +38,7 @@ _INTEGERS = ("i", "u")
 def message_schema(service: str) -> dict[str, Any]:
     """Return the schema of what `as_object` makes of an Event.
 
-    Args:
-        service: a member of Event.
+    `service`: a member of Event.
     """
     kind = next(field.type for field in fields_of(log.Event.schema) if field.name == service)
     schema = _schema_of(kind)
@@ -52,9 +51,7 @@ def message_schema(service: str) -> dict[str, Any]:
 def as_object(plain: Any, *, is_valid: bool) -> dict[str, Any]:
     """Return the object that stands for a message.
 
-    Args:
-        plain: what `message_to_plain` made of it.
-        is_valid: `valid` of the Event.
+    `plain`: what `message_to_plain` made of it. `is_valid`: `valid` of the Event.
     """
     body = plain if isinstance(plain, dict) else {VALUE_KEY: plain}
     return {VALID_KEY: is_valid, **body}
@@ -150,11 +147,8 @@ class McapFile:
     ) -> None:
         """Make a channel of JSON messages.
 
-        Args:
-            topic: name of the channel.
-            schema_name: by which viewers know what the messages are.
-            schema: JSON schema of the messages.
-            facts: what is said about the channel.
+        `schema_name`: by which viewers know what the messages are. `facts`: what is said about the
+        channel.
         """
         if schema_name not in self._schemas:
             text = json_text({"title": schema_name, **schema}).encode()
@@ -175,11 +169,8 @@ class McapFile:
     ) -> None:
         """Write a message to an open channel.
 
-        Args:
-            topic: name of the channel.
-            log_time_ns: where viewers show it.
-            message: its content.
-            publish_time_ns: when it was sent; None: then.
+        `log_time_ns`: where viewers show it. `message`: its content. `publish_time_ns`: when it was
+        sent; None: then.
         """
         self._writer.add_message(
             channel_id=self._channels[topic],
