@@ -26,18 +26,16 @@ class Message(NamedTuple):
     """One recorded message.
 
     Attributes:
-        service: the Event member's name, as in `cereal.services`.
-        mono_time_ns: `logMonoTime`, ns of the recording machine's monotonic clock. The `initData`
-            that later segments begin with is as old as the route: it has the time of the message
-            after it.
-        data: the Event as it was recorded: what is passed on.
+        mono_time_ns: `logMonoTime`, ns of the recording machine's monotonic clock. The
+          `initData` that later segments begin with is as old as the route: it has the time of
+          the message after it.
         migrated: the Event as software of today would have sent it, for those who read it; None
-            where that is `data`.
+          where that is `data`.
     """
 
-    service: str
+    service: str  # the Event member's name, as in `cereal.services`
     mono_time_ns: int
-    data: bytes
+    data: bytes  # the Event as it was recorded: what is passed on
     migrated: bytes | None = None
 
     @property
@@ -51,15 +49,14 @@ class Moment:
     """What has happened since the moment before.
 
     Attributes:
-        index: position in the drive, from 0; a moment that was skipped keeps its number.
         messages: in time order; the camera states of this moment are the last ones. Over all
-            moments, every message that was recorded.
-        frames: by stream of `cereal.frames.STREAMS`, in the order in which they are to be handed
-            over: extra cameras first, "road" last. A camera that delivered nothing is missing,
-            so a moment may have no frame. Buffers are reused, see ``KEPT_MOMENTS``.
+          moments, every message that was recorded.
+        frames: by stream of `cereal.frames.STREAMS`, in the order in which they are to be
+          handed over: extra cameras first, "road" last. A camera that delivered nothing is
+          missing, so a moment may have no frame. Buffers are reused, see ``KEPT_MOMENTS``.
     """
 
-    index: int
+    index: int  # position in the drive, from 0; a moment that was skipped keeps its number
     messages: tuple[Message, ...]
     frames: Mapping[str, Frame]
 
@@ -70,30 +67,27 @@ class DriveInfo:
 
     Attributes:
         name: what users call it, e.g. ``a2a0ccea32023010|2023-07-27--13-01-19--5`` or
-            ``drive.mp4``.
-        kind: ``openpilot``, ``comma2k19`` or ``video``.
+          ``drive.mp4``.
         identity: sha256 (64 hex digits) of all that decides what `moments` yields: contents of
-            files, options. The key of references.
+          files, options. The key of references.
         formats: layout of the frames by stream; only streams that have frames.
-        cameras: what the frames were filmed with; None where `deviceState` and `roadCameraState`
-            of the drive name a device of `modeld.vehicle.calibration.DEVICE_CAMERAS`.
-        mounting: first calibration of the drive, for pictures with overlays.
-        moments: how many there are, that behind the last frame included; None where only decoding
-            tells.
-        rate_hz: of the main camera.
-        car_params: the drive's first `carParams` Event; None where it has none.
+        cameras: what the frames were filmed with; None where `deviceState` and
+          `roadCameraState` of the drive name a device of
+          `modeld.vehicle.calibration.DEVICE_CAMERAS`.
+        moments: how many there are, that behind the last frame included; None where only
+          decoding tells.
         facts: name -> value, for reports: where the drive came from and what was assumed.
     """
 
     name: str
-    kind: str
+    kind: str  # ``openpilot``, ``comma2k19`` or ``video``
     identity: str
     formats: Mapping[str, FrameFormat]
     cameras: DeviceCameras | None
-    mounting: Mounting
+    mounting: Mounting  # first calibration of the drive, for pictures with overlays
     moments: int | None
-    rate_hz: float
-    car_params: bytes | None = None
+    rate_hz: float  # of the main camera
+    car_params: bytes | None = None  # the drive's first `carParams` Event; None where it has none
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -124,15 +118,10 @@ class Drive(Protocol):
 
 @dataclass(slots=True)
 class FirstPart:
-    """A drive up to where its pictures change their size, for what keeps that much.
+    """A drive up to where its pictures change their size, for what keeps that much."""
 
-    Attributes:
-        drive: an open drive.
-        change: what was said there; None before, and of other drives.
-    """
-
-    drive: Drive
-    change: PictureSizeError | None = None
+    drive: Drive  # an open drive
+    change: PictureSizeError | None = None  # what was said there; None before, and of other drives
 
     @property
     def info(self) -> DriveInfo:

@@ -56,9 +56,7 @@ def read_messages(path: Path) -> Iterator[Message]:
 def merged_messages(paths: Sequence[Path], skipped: int = 0) -> Iterator[Message]:
     """Yield the messages of logs that follow each other, in time order.
 
-    Args:
-        paths: the logs, in order.
-        skipped: how many of them are left out, at the start.
+    `paths`: the logs, in order. `skipped`: how many of them are left out, at the start.
 
     Raises:
         DriveError: as `read_messages`, when that log is reached.
@@ -111,13 +109,9 @@ _OLD_STATUSES: Final = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """The device that made the log, by its initData.
+    """The device that made the log, by its initData."""
 
-    Attributes:
-        device_type: number of `InitData.DeviceType`; 0 where there is no initData.
-    """
-
-    device_type: int = 0
+    device_type: int = 0  # number of `InitData.DeviceType`; 0 where there is no initData
 
 
 Change = tuple[str, int]
@@ -173,15 +167,10 @@ MIGRATIONS: Final[Mapping[str, Migration]] = MappingProxyType(
 
 @dataclass(slots=True)
 class Migrator:
-    """Applies the migrations.
+    """Applies the migrations."""
 
-    Attributes:
-        recorder: set when initData has been seen.
-        done: Event member -> messages changed so far.
-    """
-
-    recorder: Recorder = field(default_factory=Recorder)
-    done: dict[str, int] = field(default_factory=dict)
+    recorder: Recorder = field(default_factory=Recorder)  # set when initData has been seen
+    done: dict[str, int] = field(default_factory=dict)  # Event member -> messages changed so far
 
     def migrate(self, message: Message) -> Message:
         """Return the message with its migrated form where it has one; often the very same.

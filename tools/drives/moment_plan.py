@@ -21,12 +21,11 @@ class MomentPlan:
 
     Attributes:
         cuts_ns: (n,) int64, logMonoTime of the last message of each moment, never decreasing.
-        frames: stream -> (n,) of ``FRAME``; the main camera last.
         present: stream -> (n,) bool, there is a picture for that moment.
     """
 
     cuts_ns: NDArray[np.int64]
-    frames: Mapping[str, Rows]
+    frames: Mapping[str, Rows]  # stream -> (n,) of ``FRAME``; the main camera last
     present: Mapping[str, NDArray[np.bool_]]
 
     def __len__(self) -> int:
@@ -51,9 +50,8 @@ def plan_moments(cameras: Mapping[str, Rows], main: str) -> MomentPlan:
     because the main camera lost a frame or has stopped, it gets a moment of its own. What precedes
     the first picture and follows the last one of all cameras is no moment.
 
-    Args:
-        cameras: stream -> (n,) of ``FRAME`` in the order of ``time_ns``.
-        main: the camera that sets the pace.
+    `cameras`: stream -> (n,) of ``FRAME`` in the order of ``time_ns``. `main`: the camera that sets
+    the pace.
     """
     pace = cameras[main]
     count = len(pace)

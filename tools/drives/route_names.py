@@ -89,17 +89,11 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class RouteName:
-    """A route by name.
+    """A route by name."""
 
-    Attributes:
-        root: directory written before the name; None: where routes lie is not said.
-        dongle: 16 characters of the device; None where the name has none.
-        log_id: 20 characters.
-    """
-
-    root: str | None
-    dongle: str | None
-    log_id: str
+    root: str | None  # directory written before the name; None: where routes lie is not said
+    dongle: str | None  # 16 characters of the device; None where the name has none
+    log_id: str  # 20 characters
 
     @property
     def text(self) -> str:
