@@ -44,11 +44,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A drive to run.
-
-    Attributes:
-        monitoring: path of a driver monitoring artifact that runs beside; None: none does.
-    """
+    """A drive to run."""
 
     drive: str  # text of one drive, as `open_drive` takes it
     options: DriveOptions  # how it is opened
@@ -56,6 +52,7 @@ class Job:
     artifact_sha256: str  # of it; a file of another content is refused
     code_sha256: str  # of the code that runs it, see `code_digest`
     device: str | None = None  # OpenCL device, None: the best
+    # Path of a driver monitoring artifact that runs beside; None: none does.
     monitoring: Path | None = None
     monitoring_sha256: str = ""
 
@@ -108,12 +105,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What came of a job.
-
-    Attributes:
-        speeds_mps: the car's speed at each frame, by frame id; NaN before it is known.
-        program: digests of its kernels and weights.
-    """
+    """What came of a job."""
 
     key: str  # of the job
     drive: DriveName | None = None  # None where it could not be opened
@@ -123,7 +115,9 @@ class JobResult:
     interface: str = ""  # name of the program's revision
     device_class: str = ""  # see `environment.reference_class`
     launches: Mapping[str, Launches] = field(default_factory=dict)  # entry -> its size
+    # The car's speed at each frame, by frame id; NaN before it is known.
     speeds_mps: Mapping[int, float] = field(default_factory=dict)
+    # Digests of its kernels and weights.
     program: ProgramFacts = field(default_factory=ProgramFacts)
     measured: Measured = field(default_factory=Measured)  # differs from run to run
     error: str = ""  # one line; "" when it ran well

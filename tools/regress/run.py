@@ -1,4 +1,4 @@
-"""A whole regression: drives run, judged and, where asked for, accepted; and the timing gate.
+"""Runs a regression: plays and judges drives, accepts them on request, and runs the timing gate.
 
 Called by ``modeld regress``; prints nothing.
 """
@@ -59,13 +59,7 @@ RunJobs = Callable[[Sequence[Job], WorkDirectory, OnResult], list[JobResult]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done.
-
-    Attributes:
-        baseline: artifact whose times are the reference; None: the stored ones are.
-        monitoring: path of a driver monitoring artifact beside it, and it, checked; None: none.
-        against: another model in the place of references; None: references are of this one.
-    """
+    """What is to be done."""
 
     texts: Sequence[str]  # drives, as the user named them
     options: DriveOptions  # how they are opened
@@ -76,11 +70,14 @@ class Plan:
     store: ReferenceStore
     how: Comparing  # logs are compared
     timing: bool = True  # the gate is asked for
+    # Artifact whose times are the reference; None: the stored ones are.
     baseline: Path | None = None
     baseline_tree: Path | None = None  # checkout whose runtime runs the baseline; None: this one
     reason: str | None = None  # why what changed is accepted; None: nothing is accepted
     command: str = ""  # the command line, for provenance
+    # Path of a driver monitoring artifact beside it, and it, checked; None: none.
     monitoring: tuple[Path, Artifact] | None = None
+    # Another model in the place of references; None: references are of this one.
     against: Against | None = None
     shard: Shard | None = None  # only its drives are run; None: all
 

@@ -45,14 +45,11 @@ ANY_BIT: Final = -1.0
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why one drive changed.
-
-    Attributes:
-        cause: where the first difference is: an input, which frames were taken, a kernel, or
-          after the program; ``unknown`` where it was not found.
-    """
+    """Why one drive changed."""
 
     drive: str
+    # Where the first difference is: an input, which frames were taken, a kernel, or after the
+    # program; ``unknown`` where it was not found.
     cause: Cause
     lines: tuple[str, ...]  # for people
     frame: int = -1  # id of the first frame concerned, -1 if unknown
@@ -67,15 +64,12 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Beliefs:
-    """What is held against the artifact.
-
-    Attributes:
-        onnx: models that the artifact was made from; None: they are not at hand.
-    """
+    """What is held against the artifact."""
 
     model: Path  # the artifact that is judged
     device: str | None = None  # it runs on
     baseline: Path | None = None  # the artifact that made the reference; None: there is none
+    # Models that the artifact was made from; None: they are not at hand.
     onnx: tuple[Path, ...] | None = None
 
 
@@ -242,10 +236,7 @@ def _first_difference(
     models: tuple[LoadedModel, LoadedModel],
     entry: str,
 ) -> Found | None:
-    """Return the first result that differs by more than roundings, or whose weights differ.
-
-    Where all differences are roundings, the first of these.
-    """
+    """Return the first result that differs by more than roundings or in weights, else any first."""
     pairs = align(ours, theirs)
     skipped: list[Value] = []
     rounded: Found | None = None

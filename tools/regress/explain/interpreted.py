@@ -33,7 +33,7 @@ def interpret(
     the artifact: where it was compiled so, results are matched launch by launch.
 
     `models`: the ONNX files, in any order. `manifest`: of the artifact that is judged. `entry`: of
-    it, "run" or "prepare". `states`: before it. The result: One value for each result of each
+    it, "run" or "prepare". `states`: before it. The result is one value for each result of each
     launch, in the order of launches.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A drive through the daemon with a second program beside the first, until they part.
+"""Plays a drive through the daemon with two programs in parallel, until they differ.
 
 Both get the same inputs, in the same order, whatever the daemon does with the answers of the first.
 """

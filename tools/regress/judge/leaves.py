@@ -39,14 +39,11 @@ IsMeasured = Callable[[str, str], bool]
 
 @dataclass(slots=True)
 class Leaves:
-    """One message taken apart.
-
-    Attributes:
-        values: leaf path -> its values in order, lists joined; measured ones are zero.
-    """
+    """One message taken apart."""
 
     service: str  # the Event's member
     skeleton: str  # JSON text
+    # Leaf path -> its values in order, lists joined; measured ones are zero.
     values: dict[str, list[Any]] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)  # leaf path -> one of ``KINDS``
 
@@ -189,9 +186,7 @@ def _next(path: str, values: Mapping[str, Iterator[Any]]) -> Any:
         raise ReferenceFormatError(f"message: expected another value of {path}") from error
 
 
-# --- Integers as bytes that compress: differences, zigzag, one plane for each byte ------------
-#
-# Used for every column of a reference: values as steps, frame ids, digests. Nothing is lost.
+# --- integers as bytes that compress: differences, zigzag, one plane for each byte; lossless ------
 
 Integers = NDArray[np.int64]
 
@@ -262,14 +257,10 @@ def _unzigzag(codes: NDArray[np.uint64]) -> Integers:
     return (codes >> np.uint64(1)).view(np.int64) ^ -(codes & np.uint64(1)).view(np.int64)
 
 
-# --- Numbers as whole steps of their tolerance: small, and the same on every machine ----------
-#
-# What a reference keeps of a value is its place on a scale whose steps are a share of what the
-# comparison allows there: ``max(absolute, relative * |value|)``. Near zero steps are equal, further
-# out they grow with the value. There the scale is the bit pattern of an IEEE double, cut off: for
-# positive doubles the pattern, read as an integer, rises with the value, piecewise linear between
-# powers of two (IEEE 754-2019, 3.4). No logarithm is computed, so no library or processor changes a
-# step.
+# --- numbers as whole steps of their tolerance ----------------------------------------------------
+# A step is a share of ``max(absolute, relative * |value|)``. Far from zero the scale is the bit
+# pattern of a double, which rises with the value (IEEE 754-2019, 3.4): no logarithm is computed, so
+# no library or processor changes a step.
 
 # Steps in what is allowed: a value moves by at most half of one when it is rounded, and both sides
 # of a comparison are rounded alike. One step has to stay within what counts as a systematic shift

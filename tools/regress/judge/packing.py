@@ -63,12 +63,9 @@ RuleOf = Callable[[str, str], FieldRule]
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What `unpack` returns.
+    """What `unpack` returns."""
 
-    Attributes:
-        messages: Event bytes, in the log's order; values rounded, measured ones zero.
-    """
-
+    # Event bytes, in the log's order; values rounded, measured ones zero.
     messages: tuple[bytes, ...]
     services: tuple[str, ...]  # of each message
     digests: NDArray[np.uint32]  # of each message's exact content, before rounding

@@ -1,4 +1,4 @@
-"""Judges whether a drive gave what its reference holds, and if not, what changed.
+"""Compares the result of a drive with its reference, and finds what changed.
 
 Causes come before effects: a drive whose inputs changed is not a matter of kernels.
 """
@@ -49,19 +49,16 @@ def _no_truth(_drive: str) -> Truth | None:
 
 
 class Comparing(NamedTuple):
-    """How logs are compared, for all drives of a run.
+    """How logs are compared, for all drives of a run."""
 
-    Attributes:
-        compare: takes the Events of the reference, and the new ones.
-        truth_of: the truth of a drive, by what the user called it; None where nobody knows it;
-          raises `CompareError`.
-        another_model: the reference is of another model, whose numbers are others by right.
-    """
-
+    # Takes the Events of the reference, and the new ones.
     compare: Callable[[Sequence[bytes], Sequence[bytes]], Comparison]
     bit_exact: bool = False  # every bit of every message counts
     gates: Gates = Gates()  # on what changes do to the drive
+    # The truth of a drive, by what the user called it; None where nobody knows it; raises
+    # `CompareError`.
     truth_of: Callable[[str], Truth | None] = _no_truth
+    # The reference is of another model, whose numbers are others by right.
     another_model: bool = False
 
 
@@ -78,12 +75,7 @@ class References(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DriveVerdict:
-    """The verdict on one drive.
-
-    Attributes:
-        comparison: of the messages, with what it does to the drive; None where it could not be
-          judged.
-    """
+    """The verdict on one drive."""
 
     text: str  # what the user called the drive
     status: Status  # ``failed``: it could not be judged
@@ -91,6 +83,7 @@ class DriveVerdict:
     identical: bool = False  # every message has the bits that the reference's had
     changes: tuple[Change, ...] = ()  # causes first; empty where it passed
     meant: tuple[Change, ...] = ()  # changes that gates stand in for, and do not fail
+    # Of the messages, with what it does to the drive; None where it could not be judged.
     comparison: Comparison | None = None
     error: str = ""  # one line, where it failed
     exit_code: int = 0  # that belongs to it

@@ -177,13 +177,10 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Closed-loop results side by side.
-
-    Attributes:
-        figures: a row for each: its name, then its values; NaN without one.
-    """
+    """Closed-loop results side by side."""
 
     names: tuple[str, ...]
+    # A row for each: its name, then its values; NaN without one.
     figures: tuple[tuple[str, tuple[float, ...]], ...]
 
     @property

@@ -62,14 +62,11 @@ def costs_of(execution_s: Sequence[Sequence[float]], artifact_bytes: float | Non
 
 @dataclass(frozen=True, slots=True)
 class WholeVerdict:
-    """The verdict on all drives as one.
-
-    Attributes:
-        costs: of the reference and of what is judged.
-    """
+    """The verdict on all drives as one."""
 
     drives: tuple[str, ...] = ()  # names, by the numbers that `worst_of_pool` gives
     rows: tuple[Row, ...] = ()  # one for each quantity
+    # Of the reference and of what is judged.
     costs: tuple[Costs, Costs] = field(default_factory=lambda: (Costs(), Costs()))
     gates: tuple[GateVerdict, ...] = ()  # what became of each gate on these figures
 

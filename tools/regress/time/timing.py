@@ -74,33 +74,26 @@ class FrameTiming:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Kernels one by one, where they were timed.
-
-    Attributes:
-        changes: pieces of work on both sides, that which lost most first; empty where only one
-          side is known.
-        launches: of the model, in times of the calibration workload instead of ms.
-    """
+    """Kernels one by one, where they were timed."""
 
     frame: str  # that was run
+    # Pieces of work on both sides, that which lost most first; empty where only one side is known.
     changes: tuple[KernelChange, ...]
+    # Of the model, in times of the calibration workload instead of ms.
     launches: tuple[LaunchTime, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TimingResult:
-    """What was measured.
-
-    Attributes:
-        waiting: share of the undisturbed runs that was no processor time; None where nearly all
-          runs were disturbed, or time is wall time anyway.
-    """
+    """What was measured."""
 
     device: str  # the device and its processor; references of another one do not apply
     clock: str  # ``processor`` (CPUs) or ``wall``
     ratio: Interval  # time of the model over that of the calibration workload
     to_baseline: Interval | None  # time of the model over that of the baseline; None without one
     model_ms: float  # median over the processes; for people
+    # Share of the undisturbed runs that was no processor time; None where nearly all runs were
+    # disturbed, or time is wall time anyway.
     waiting: float | None
     frames: tuple[FrameTiming, ...] = ()
     baseline_ms: float | None = None  # as `model_ms`; None without a baseline
@@ -123,19 +116,16 @@ class StoredTiming:
 
 @dataclass(frozen=True, slots=True)
 class TimingVerdict:
-    """The gate's decision.
-
-    Attributes:
-        slower: by how much the model is slower than its reference, 0.1 = 10 %, over all frames;
-          None: no reference.
-        lines: what became slower: kernels with their ONNX nodes, or what runs them.
-        slower_kernels: of these; empty where no kernel is to blame, or none was timed.
-    """
+    """The gate's decision."""
 
     passed: bool  # whether the gate is open
+    # By how much the model is slower than its reference, 0.1 = 10 %, over all frames; None: no
+    # reference.
     slower: float | None
     text: str  # one line for people
+    # What became slower: kernels with their ONNX nodes, or what runs them.
     lines: tuple[str, ...] = ()
+    # Of these; empty where no kernel is to blame, or none was timed.
     slower_kernels: tuple[KernelChange, ...] = ()
     worst: str = ""  # name of the frame that lost most; "" of the whole
     is_open: bool = False  # more processes may still change the decision
