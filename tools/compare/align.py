@@ -68,12 +68,9 @@ class Unmatched:
 
 @dataclass(slots=True)
 class Aligned:
-    """What was seen of the logs, complete when `align` has ended.
+    """What was seen of the logs, complete when `align` has ended."""
 
-    Attributes:
-        left: messages of each service of the left log that was chosen.
-    """
-
+    # Messages of each service of the left log that was chosen.
     left: Counter[str] = field(default_factory=Counter)
     right: Counter[str] = field(default_factory=Counter)  # of the right log
     evicted: int = 0  # messages that were given up because too many waited

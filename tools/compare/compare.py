@@ -39,14 +39,11 @@ BEHAVIOUR_SERVICE = "modelV2"
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """What is compared, and how strictly.
-
-    Attributes:
-        tolerances: what may differ; the table of the package by default.
-    """
+    """What is compared, and how strictly."""
 
     services: Sequence[str] | None = None  # names; None for the daemon's outputs
     all_services: bool = False  # every service of the left log
+    # What may differ; the table of the package by default.
     tolerances: Tolerances = field(default_factory=read_tolerances)
     uncalibrated: bool = False  # also compare frames before the calibration
     gates: Gates = field(default_factory=Gates)  # on what differences do to the drive
@@ -57,7 +54,7 @@ def compare_logs(left: Path, right: Path, options: CompareOptions | None = None)
     """Compare two log files.
 
     `left`: the reference. `right`: what is compared with it. `options`: what is compared, and how
-    strictly. The result: What differs. A log that is cut off is compared as far as it goes, with a
+    strictly. The result is what differs. A log that is cut off is compared as far as it goes, with a
     warning.
 
     Raises:
@@ -90,8 +87,8 @@ def compare_events(
     """Compare two series of Events.
 
     `left`: bytes of each Event of the reference, read once. `right`: of what is compared with it.
-    `options`: what is compared, and how strictly. `names`: of both, for messages. The result: What
-    differs.
+    `options`: what is compared, and how strictly. `names`: of both, for messages. The result is
+    what differs.
 
     Raises:
         CompareError: they have nothing to compare.

@@ -1,4 +1,4 @@
-"""Messages as one array of numbers and one list of other values, and what stands where in them.
+"""Messages as one array of numbers and one list of other values, with their layout.
 
 Messages of one shape have the same value at the same index, so that many frames can be compared as
 arrays; what stands where is worked out once per shape. Which fields there are comes from the
@@ -36,13 +36,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """The values of one message.
-
-    Attributes:
-        discrete: flags, enumerants, texts, bytes, and integers that a double may not hold.
-    """
+    """The values of one message."""
 
     numbers: NDArray[np.float64]  # (n,) float64, all that a double holds exactly
+    # Flags, enumerants, texts, bytes, and integers that a double may not hold.
     discrete: list[Discrete]
     shape: Shape  # equal shapes have equal layouts
 

@@ -27,15 +27,12 @@ FindingKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference between the logs, summed up over all frames.
-
-    Attributes:
-        field: path below the service, lists as ``[]``: ``laneLines[].y``; "" for whole
-          messages; ``valid`` of the Event is ``.valid``.
-    """
+    """One difference between the logs, summed up over all frames."""
 
     kind: FindingKind  # what differs
     service: str  # e.g. ``modelV2``
+    # Path below the service, lists as ``[]``: ``laneLines[].y``; "" for whole messages; ``valid``
+    # of the Event is ``.valid``.
     field: str
     frames: int  # how many frames have it
     first_frame: int  # frame id of the first one; -1 where messages have none (then a position)
@@ -66,33 +63,21 @@ class FieldStatistics:
 
 @dataclass(frozen=True, slots=True)
 class FieldSeries:
-    """What one field that differs at all did over the frames; thinned out in long logs.
-
-    Attributes:
-        left: (n,) float64 mean of the field's values in the left log; NaN where it has none.
-        largest: (n,) the largest |right - left| of a frame, kept of frames that are left out.
-    """
+    """What one field that differs at all did over the frames; thinned out in long logs."""
 
     service: str  # e.g. ``modelV2``
     field: str  # path as in `Finding`
     frames: NDArray[np.int64]  # (n,) int64 frame ids, or positions
+    # (n,) float64 mean of the field's values in the left log; NaN where it has none.
     left: NDArray[np.float64]
     right: NDArray[np.float64]  # (n,) the same of the right log
+    # (n,) the largest |right - left| of a frame, kept of frames that are left out.
     largest: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two logs compared.
-
-    Attributes:
-        warnings: what a user should know: truncated logs, services of one side only that are
-          ignored, ...
-        behaviour: what the difference does to the drive, and gates on it.
-        times: of both logs.
-        sides: what both models wanted, frame by frame, for judging several drives as one; None
-          where nobody noted it.
-    """
+    """Two logs compared."""
 
     left: str  # name of the reference
     right: str  # name of what is compared with it
@@ -101,10 +86,15 @@ class Comparison:
     messages: int  # messages compared, of all services
     findings: Sequence[Finding]  # worst first; none means that the logs agree
     statistics: Sequence[FieldStatistics]  # of every numeric field
+    # What a user should know: truncated logs, services of one side only that are ignored.
     warnings: Sequence[str]
     series: Sequence[FieldSeries] = ()  # of every numeric field that differs at all, for plots
+    # What the difference does to the drive, and gates on it.
     behaviour: BehaviourVerdict = field(default_factory=BehaviourVerdict)
+    # Of both logs.
     times: tuple[DriveTime, DriveTime] = field(default_factory=lambda: (DriveTime(), DriveTime()))
+    # What both models wanted, frame by frame, for judging several drives as one; None where nobody
+    # noted it.
     sides: Sides | None = field(default=None, repr=False)
 
     @property

@@ -1,4 +1,4 @@
-"""Two messages of possibly different shapes beside each other: which value belongs to which."""
+"""Matches the values of two messages of possibly different shapes."""
 
 from __future__ import annotations
 
@@ -44,13 +44,9 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class PairLayout:
-    """What stands where in the messages of two shapes.
+    """What stands where in the messages of two shapes."""
 
-    Attributes:
-        left: (c,) index of each number in the left message; those of a field stand together.
-        discrete: indices of a discrete value in both messages, its place and tolerance.
-    """
-
+    # (c,) index of each number in the left message; those of a field stand together.
     left: NDArray[np.intp]
     right: NDArray[np.intp]  # (c,) the same in the right message
     places: Sequence[str]  # of each number, with indices
@@ -58,6 +54,7 @@ class PairLayout:
     starts: NDArray[np.intp]  # (f,) first column of each
     absolute: NDArray[np.float64]  # (c,) tolerance
     relative: NDArray[np.float64]  # (c,) tolerance
+    # Indices of a discrete value in both messages, its place and tolerance.
     discrete: Sequence[tuple[int, int, Place, Tolerance]]
     mismatches: Sequence[Mismatch]  # what only one of them has
 

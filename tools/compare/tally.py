@@ -1,4 +1,4 @@
-"""Findings while they are counted: one for each kind and field, however many frames have it."""
+"""Counts findings: one for each kind and field, however many frames have it."""
 
 from __future__ import annotations
 
