@@ -1,4 +1,4 @@
-"""Describes what a change does to the drive: lines for people, a section of a page."""
+"""Describes the effect of a change on the drive: lines for people, a section of a page."""
 
 from __future__ import annotations
 

@@ -193,14 +193,11 @@ def figure_names() -> tuple[str, ...]:
 
 
 class Sides(NamedTuple):
-    """One drive as both models had it, for judging several drives as one.
-
-    Attributes:
-        truth: what a perfect model would have wanted; None where nobody knows.
-    """
+    """One drive as both models had it, for judging several drives as one."""
 
     left: Behaviour  # the reference
     right: Behaviour  # what is compared with it
+    # What a perfect model would have wanted; None where nobody knows.
     truth: Behaviour | None = None
 
 

@@ -46,17 +46,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Model minus label, by name of `NAMES`.
+    """Model minus label, by name of `NAMES`."""
 
-    Attributes:
-        pixels: (frames, rows) float64 each, columns; NaN where either is missing.
-        probabilities: (frames, 2) float64 of the left and the right line; NaN where the log has
-          no answer for the frame.
-    """
-
+    # (frames, rows) float64 each, columns; NaN where either is missing.
     pixels: Mapping[str, Floats]
     metres: Mapping[str, Floats]  # (frames, rows) float64 each, y on the road; NaN as above
     labelled: Mapping[str, NDArray[np.bool_]]  # (frames, rows) bool each, there is a label
+    # (frames, 2) float64 of the left and the right line; NaN where the log has no answer for the
+    # frame.
     probabilities: Floats
 
     @property

@@ -61,13 +61,10 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What a user asks for.
-
-    Attributes:
-        decide: they stand in the place of tolerances: outputs may differ as far as they allow.
-    """
+    """What a user asks for."""
 
     all: tuple[Gate, ...] = ()  # the conditions; every one has to hold
+    # They stand in the place of tolerances: outputs may differ as far as they allow.
     decide: bool = False
 
 

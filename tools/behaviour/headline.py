@@ -1,4 +1,4 @@
-"""Says in one sentence and a few rows what a change does to the drive, in lengths that people use.
+"""Summarises the effect of a change on the drive in one sentence and a few rows.
 
 For the head of a page that is linked from a review: no exponents, and millimetres where metres
 would begin with zeros.

@@ -86,17 +86,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LabelledFrame:
-    """One picture.
+    """One picture."""
 
-    Attributes:
-        number: of the clip's frame, from 0.
-        columns_px: (2, rows) float64, centres of the left and the right line; NaN where nobody can
-            tell.
-        is_paint: (2, rows) bool, paint was seen there; else the line was drawn through its dashes.
-    """
-
+    # Of the clip's frame, from 0.
     number: int  # of the clip's frame, from 0
+    # (2, rows) float64, centres of the left and the right line; NaN where nobody can tell.
     columns_px: Floats
+    # (2, rows) bool, paint was seen there; else the line was drawn through its dashes.
     is_paint: NDArray[np.bool_]
 
 

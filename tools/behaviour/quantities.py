@@ -1,4 +1,4 @@
-"""The quantities in which behaviour is judged: what a driver would feel of a model's answer.
+"""The quantities of behaviour that a driver would feel.
 
 Each is one number of a frame, taken from the published `modelV2` and, where there is one, from the
 truth of a rendered drive. Calibrated frame: x forward, y right; positive is to the right.
@@ -36,16 +36,13 @@ OfTruth = Callable[[Truth], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One number of a frame.
-
-    Attributes:
-        truth: takes the (n,) true values; NaN where there is nothing; None: nobody knows it.
-    """
+    """One number of a frame."""
 
     name: str  # as in tables and gates
     unit: str  # as it is written; "" for probabilities and flags
     meaning: str  # one line for people
     of: OfModel  # takes it from a message; NaN where the model gives none
+    # Takes the (n,) true values; NaN where there is nothing; None: nobody knows it.
     truth: OfTruth | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Reads the truth of rendered drives: what a perfect model would have said.
+"""Reads the truth of rendered drives: the output of a perfect model.
 
 docs/formats/truth.md describes the files. Calibrated frame: x forward, y right, z down.
 """
@@ -41,14 +41,11 @@ _MAX_FRAMES: Final = 24 * 3600 * 20
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The truth of n frames, as docs/formats/truth.md has it; NaN where there is nothing.
-
-    Attributes:
-        t_s: (33,) times of the path, rising from 0. They are the file's own: where the code's
-          times are not these, its messages are compared with the truth all the same.
-    """
+    """The truth of n frames, as docs/formats/truth.md has it; NaN where there is nothing."""
 
     frame_id: NDArray[np.int64]  # (n,) int64
+    # (33,) times of the path, rising from 0. They are the file's own: where the code's times are
+    # not these, its messages are compared with the truth all the same.
     t_s: Floats
     x_m: Floats  # (33,) distances of lines and edges likewise
     speed_mps: Floats  # (n,) of the car
