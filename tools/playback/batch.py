@@ -51,14 +51,11 @@ class Planned:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be played.
+    """What is to be played."""
 
-    Attributes:
-        drives: those that could be opened, in the order asked for.
-        errors: one line for each thing that went wrong so far.
-    """
-
+    # Those that could be opened, in the order asked for.
     drives: list[Planned] = field(default_factory=list)
+    # One line for each thing that went wrong so far.
     errors: list[DriveFailure] = field(default_factory=list)
 
 
@@ -105,11 +102,7 @@ def model_names(models: Sequence[LoadedModel]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What all pairs have in common.
-
-    Attributes:
-        on_kept: called with the number of moments of a pair that is not played.
-    """
+    """What all pairs have in common."""
 
     directory: Path  # of the output; exists
     models: Sequence[LoadedModel]
@@ -117,6 +110,7 @@ class Batch:
     limit: int | None = None  # moments that are played of each drive; None: all
     fresh: bool = False  # nothing is kept
     on_moment: OnMoment | None = None  # called after each moment that is played
+    # Called with the number of moments of a pair that is not played.
     on_kept: Callable[[DriveInfo], None] | None = None
 
     def log_of(self, planned: Planned, model_name: str) -> Path:

@@ -1,4 +1,4 @@
-"""One writer of an output at a time: a lock file beside it, held by the kernel.
+"""Allows one writer of an output at a time: a lock file next to it, held by the kernel.
 
 The lock is `flock`, which ends with its process however that ends, so a lock file that was left
 behind locks nothing. It is removed when the work is done.

@@ -49,16 +49,13 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """An artifact on a device; close it, or use it as a context.
-
-    Attributes:
-        monitoring: driver monitoring that runs beside a driving model; closed by who loaded it.
-    """
+    """An artifact on a device; close it, or use it as a context."""
 
     path: Path  # as the user named it
     artifact: Artifact  # the checked file
     program: Program  # on the device
     device: str  # name and driver of the device, which may change the last bits of outputs
+    # Driver monitoring that runs beside a driving model; closed by who loaded it.
     monitoring: LoadedModel | None = None
 
     @property

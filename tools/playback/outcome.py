@@ -30,23 +30,20 @@ MONITORING_INPUT_NAMES = ("driver_frame", "driver_geometry", "driver_transform",
 
 @dataclass(frozen=True, slots=True)
 class FrameTable:
-    """One row for each frame that the daemon took.
-
-    Attributes:
-        execution_s: (n,) float64, measured time of the model; 0 where it did not run.
-        input_crc: name of a program input -> (n,) uint32, CRC-32 of its bytes; empty where
-          digests were not asked for. Not part of what a run without them costs. With strict
-          numerics `OUTPUTS`, too: of all outputs, in the order of their names.
-        driver: the same of driver monitoring and the driver camera; None: it did not run.
-    """
+    """One row for each frame that the daemon took."""
 
     moment: NDArray[np.int64]  # (n,) int64, index of the drive's moment
     frame_id: NDArray[np.int64]  # (n,) int64, of the main camera
     dropped: NDArray[np.int64]  # (n,) int64, frames missing just before it
     published: NDArray[np.bool_]  # (n,) bool
     valid: NDArray[np.bool_]  # (n,) bool, what was published was marked valid
+    # (n,) float64, measured time of the model; 0 where it did not run.
     execution_s: NDArray[np.float64]
+    # Name of a program input -> (n,) uint32, CRC-32 of its bytes; empty where digests were not
+    # asked for. Not part of what a run without them costs. With strict numerics `OUTPUTS`, too: of
+    # all outputs, in the order of their names.
     input_crc: Mapping[str, NDArray[np.uint32]]
+    # The same of driver monitoring and the driver camera; None: it did not run.
     driver: FrameTable | None = None
 
 

@@ -105,11 +105,6 @@ class PlaybackSession:
     `config`: settings of both; the cameras are taken from the drive. `programs`: which daemons
     there are. `record`: takes the bytes of every event, recorded and new, in the order of their
     stamps.
-
-    Attributes:
-        daemon: None without a driving program.
-        monitoring: None without a monitoring program.
-        monitored: what monitoring did in the last step; None: it took no frame.
     """
 
     def __init__(
@@ -122,8 +117,9 @@ class PlaybackSession:
         transport, self._clock = MemoryTransport(), ManualClock()
         # Recorded services may be thinned out, or not be there at all.
         config = replace(config, cameras=info.cameras, simulation=True)
-        self.daemon: Daemon | None = None
-        self.monitoring: Monitoring | None = None
+        self.daemon: Daemon | None = None  # None without a driving program
+        self.monitoring: Monitoring | None = None  # None without a monitoring program
+        # What monitoring did in the last step; None: it took no frame.
         self.monitored: MonitoringStep | None = None
         self._programs = programs
         self._sources = _make_sources(info.formats, programs)
@@ -163,7 +159,7 @@ class PlaybackSession:
     def step(self, moment: Moment) -> StepResult | None:
         """Hand one moment to the daemons and record what came of it.
 
-        `moment`: the next one; its frames may be used again after the call. The result: What the
+        `moment`: the next one; its frames may be used again after the call. The result is what the
         daemon did; None when it did not take a frame. `monitored` has the same of driver
         monitoring.
         """

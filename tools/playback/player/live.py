@@ -52,16 +52,13 @@ _MAX_NAMED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """What is played to what.
-
-    Attributes:
-        monitoring: driver monitoring artifact for a second daemon; None: there is none.
-    """
+    """What is played to what."""
 
     model: Path  # driving artifact
     log: Path  # event log to write
     options: PlayOptions  # how the drive is played; never ends with `loop`
     device: str | None = None  # as for ``modeld run``; None: the best
+    # Driver monitoring artifact for a second daemon; None: there is none.
     monitoring: Path | None = None
 
     @property
@@ -72,15 +69,12 @@ class LiveJob:
 
 @dataclass(frozen=True, slots=True)
 class LiveOutcome:
-    """What came of it.
-
-    Attributes:
-        monitored: the same of driver monitoring and its camera; None: there was none.
-    """
+    """What came of it."""
 
     outcome: Outcome  # as of any replay; `peak_rss_bytes` is the daemon's
     jitter: Jitter  # how evenly it answered
     playing: dict[str, Any]  # what the player says of itself, see `play_report`
+    # The same of driver monitoring and its camera; None: there was none.
     monitored: Jitter | None = None
 
 

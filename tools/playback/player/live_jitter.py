@@ -18,19 +18,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """What was heard of the frames that were played.
-
-    Attributes:
-        unanswered: (n,) int64 ids of frames without a modelV2, but for frames that follow
-          frames missing in the recording, for which a model may have none, as in the car.
-        deviation_ms: (n,) distance between the interval in which two modelV2 arrived and the
-          recorded interval of their frames at the speed of playing; frames that follow each
-          other only, and not the first, which is offered until it is answered.
-    """
+    """What was heard of the frames that were played."""
 
     table: FrameTable  # one row for each frame played
+    # (n,) int64 ids of frames without a modelV2, but for frames that follow frames missing in the
+    # recording, for which a model may have none, as in the car.
     unanswered: NDArray[np.int64]
     repeated: NDArray[np.int64]  # (n,) int64 ids of frames with more than one
+    # (n,) distance between the interval in which two modelV2 arrived and the recorded interval of
+    # their frames at the speed of playing; frames that follow each other only, and not the first,
+    # which is offered until it is answered.
     deviation_ms: Floats
     latency_ms: Floats  # (n,) from handing over a frame to the arrival of its modelV2
     drop_percent: float  # largest ``frameDropPerc``

@@ -93,10 +93,6 @@ class Listener:
     `transport`: the bus; sockets of it are made and used here only. `services`: which; ``modelV2``
     among them. `clock`: stamps arrivals. `take`: called in the thread with every message as it was
     received.
-
-    Attributes:
-        answers: modelV2 so far, in order of arrival; grows.
-        monitored: likewise driverStateV2.
     """
 
     def __init__(
@@ -106,8 +102,8 @@ class Listener:
         clock: Clock,
         take: Callable[[bytes, int], None],
     ) -> None:
-        self.answers: list[Answer] = []
-        self.monitored: list[Answer] = []
+        self.answers: list[Answer] = []  # modelV2 so far, in order of arrival; grows
+        self.monitored: list[Answer] = []  # likewise driverStateV2
         self._kept = {MODEL_SERVICE: self.answers, MONITORING_SERVICE: self.monitored}
         self._transport, self._clock, self._take = transport, clock, take
         self._subscribers = {name: transport.subscriber(name) for name in services}

@@ -29,22 +29,15 @@ OPENED_FIRST: Final = (*SUBSCRIPTIONS, "wideRoadCameraState", "carParams", "init
 
 @dataclass(frozen=True, slots=True)
 class ServiceFilter:
-    """Which services of a drive are played.
-
-    Attributes:
-        made: by who listens: not these, unless they are allowed by name.
-    """
+    """Which services of a drive are played."""
 
     allow: frozenset[str] = frozenset()  # only these; empty: all
     block: frozenset[str] = frozenset()  # not these
+    # By who listens: not these, unless they are allowed by name.
     made: frozenset[str] = BLOCKED_BY_DEFAULT
 
     def __post_init__(self) -> None:
-        """Refuse names that are none.
-
-        Raises:
-            UsageError: no service and no message has that name.
-        """
+        """Refuse unknown names with UsageError."""
         known = {*SERVICES, *log.Event.schema.union_fields}
         for option, names in (("--allow", self.allow), ("--block", self.block)):
             unknown = sorted(names - known)

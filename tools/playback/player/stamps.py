@@ -184,9 +184,7 @@ def events_of(moment: Moment) -> list[Event]:
     return events
 
 
-# --- Maps recorded times to the clock: one line through an anchor, moved at jumps -------------
-#
-# Played time is recorded time with jumps taken out: it always goes on, see ``player_stamps``.
+# --- recorded times on the clock; played time is recorded time without its jumps -----------------
 
 
 class Timeline:
