@@ -1,4 +1,4 @@
-"""Follows a daemon on the bus and its cameras in a thread, and says what is to be seen now.
+"""Follows a daemon on the bus and its cameras in a thread, for the page.
 
 A process of its own with low priority: nothing is asked of the daemon, which sends what it sends to
 whoever listens.
@@ -42,15 +42,12 @@ _AT_ONCE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the feed hands over.
-
-    Attributes:
-        samples: of the fields that somebody looks at, likewise.
-    """
+    """What the feed hands over."""
 
     number: int  # counts up
     rows: list[Row]  # that are new since the one before
     moments: dict[str, tuple[Json, bytes]]  # by camera
+    # Of the fields that somebody looks at, likewise.
     samples: list[Sample] = field(default_factory=list)
 
 

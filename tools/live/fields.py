@@ -30,9 +30,7 @@ from tools.messages.message_values import (
     has_field,
 )
 
-# --- What the schema's own text says beside its fields: a unit, or a few words ----------------
-#
-# The text is that of the `.capnp` files; the schema as pycapnp knows it has no comments.
+# --- comments of fields, from the text of the `.capnp` files: pycapnp's schema has none -----------
 
 _OPENING: Final = re.compile(r"(?:(struct|enum|union)\s*(\w+)?|(\w+)\s*:group)\b[^{]*\{")
 _FIELD: Final = re.compile(r"(\w+)\s*(?:@\d+\s*)?:(?:\w|\()[^;{]*[;{]\s*#\s*(.+)")

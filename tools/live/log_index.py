@@ -316,15 +316,12 @@ class IndexThread:
     """Fills an index while others read it.
 
     `index`: an empty one.
-
-    Attributes:
-        error: what ended it early; None: nothing.
     """
 
     def __init__(self, index: LogIndex) -> None:
         self._index = index
         self._stop = threading.Event()
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # what ended it early; None: nothing
         self._thread = threading.Thread(target=self._run, name="log-index", daemon=True)
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""What is sent to the page: one JSON object and one JPEG picture in one binary message.
+"""Messages to the page: one JSON object and one JPEG picture in one binary message.
 
 Bytes: the length of the JSON text as uint32, little endian; the text, UTF-8; the picture, or
 nothing.
@@ -32,14 +32,11 @@ def pack(message: Json, jpeg: bytes = b"") -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A picture as it is shown.
-
-    Attributes:
-        size: width and height of the frame in pixels; what is drawn over it is in these.
-    """
+    """A picture as it is shown."""
 
     camera: str  # stream
     frame_id: int | None = None
+    # Width and height of the frame in pixels; what is drawn over it is in these.
     size: tuple[int, int] = (0, 0)
     jpeg: bytes = b""  # the picture, possibly smaller
     why_not: str = ""  # in place of a picture, for a person; "" where there is one

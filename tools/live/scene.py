@@ -39,12 +39,9 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class CameraTable:
-    """Finds intrinsics.
+    """Finds intrinsics."""
 
-    Attributes:
-        given: cameras of a drive that knows them; they come before the table of devices.
-    """
-
+    # Cameras of a drive that knows them; they come before the table of devices.
     given: DeviceCameras | None = None
     focal_px: float | None = None  # of the road camera, as given by the user; before all others
 

@@ -1,4 +1,4 @@
-"""Brings together what is watched and the server: a daemon on the bus, or a log."""
+"""Connects the server to its source: a daemon on the bus, or a log."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def live_session(args: argparse.Namespace, options: ServeOptions, stack: ExitSta
 def log_session(text: str, options: ServeOptions, stack: ExitStack) -> Session:
     """Read a log, and open the drive that has its frames.
 
-    `text`: path of a log; or a drive whose own log it is. `options`: how. `stack`: releases them.
+    `text`: path of a log; or a drive whose own log it is. `stack`: releases them.
 
     Raises:
         ToolError: log or drive cannot be read.
@@ -243,7 +243,7 @@ async def serve(
 ) -> None:
     """Serve until told to stop.
 
-    `session`: what is watched. `listening`: a socket there. `stop`: ends it. `on_ready`: called
+    `session`: what is watched. `listening`: a socket there. `on_ready`: called
     when the page is there.
 
     Raises:
