@@ -71,17 +71,13 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a command.
-
-    Attributes:
-        subject: what was run, such as the drives and their scenario: runs of the same are
-          compared.
-    """
+    """One run of a command."""
 
     date: str  # when it ended, ``2026-11-28T09:30:00Z``
     commit: str  # of the checkout that the command was started in; "" for none
     modified: bool  # that had changes which were not committed
     command: str  # ``bench``, ``compare``, ``drive`` or ``regress``
+    # What was run, such as the drives and their scenario: runs of the same are compared.
     subject: str
     device: str  # on which; "" where that does not matter
     model: str  # digest of the artifact; "" for none

@@ -55,15 +55,12 @@ class ChangePoint:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One figure over the runs of the same command, subject and device.
-
-    Attributes:
-        allowed: least and largest value that the past allows the last one; infinite: all.
-    """
+    """One figure over the runs of the same command, subject and device."""
 
     figure: str
     runs: tuple[Run, ...]  # oldest first
     values: Floats  # (n,) float64, one of each run
+    # Least and largest value that the past allows the last one; infinite: all.
     allowed: tuple[float, float]
     past: int  # how many runs that rests on
     changes: tuple[ChangePoint, ...] = ()  # where the figure changed for good
