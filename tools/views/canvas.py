@@ -11,11 +11,8 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-# ----------------------------------------------------------------------------------------------
-# A bitmap font of 5 x 7 cells, drawn for this project: ASCII letters, digits, what units need.
-#
-# Each glyph is seven rows of five cells, as two hexadecimal digits a row; the highest of the five
-# bits is the leftmost cell. Text is drawn enlarged, with one empty cell between characters.
+# --- a bitmap font of 5 x 7 cells, drawn for this project -----------------------------------------
+# A glyph is seven rows, two hexadecimal digits each; the highest of five bits is the leftmost cell.
 
 CELL_WIDTH, CELL_HEIGHT = 6, 7
 

@@ -16,13 +16,10 @@ from runtime.files.whole_file import whole_file
 from tools.lib.json_output import finite_json_text, json_text
 from tools.messages.message_values import Type, fields_of
 
-# --- JSON schemas of messages, made from the Cap'n Proto schema, in the form that viewers read
-#
-# What `message_text` writes of `tools.messages.message_values.to_plain` is valid by them. They use
-# what viewers know of JSON Schema and no more: one type for each field, objects with properties, no
-# references. So nothing is null that is declared: a number that is not finite, and a list that
-# holds one, stands apart in its object. Void fields and lists of lists are left out of the schema,
-# because a viewer would refuse all of it.
+# --- JSON schemas of messages, for viewers --------------------------------------------------------
+# Viewers know one type for each field, objects with properties, and no references or nulls. So a
+# number that is not finite, or a list with one, stands apart in its object. Viewers refuse a schema
+# with void fields or lists of lists, so these are left out.
 
 # Beside the fields of a message; Cap'n Proto names never begin with an underscore.
 VALID_KEY = "__valid"

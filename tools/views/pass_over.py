@@ -114,7 +114,7 @@ def _answers(log: Path, reader: AnswerReader) -> Iterator[Answer]:
 def measured_ms(log: Path) -> dict[int, float]:
     """Return the times that a deterministic replay keeps beside its log; none where it is none.
 
-    The result: Milliseconds by frame id, of the frames that the model ran on.
+    The result is milliseconds by frame id, of the frames that the model ran on.
     """
     path = frames_path(log)
     if not path.exists():
