@@ -64,15 +64,11 @@ PictureIndex = HevcIndex | QCameraIndex
 
 @dataclass(frozen=True, slots=True)
 class VideoFile:
-    """The video of one camera in one segment.
-
-    Attributes:
-        start_ns: when the segment was begun, by its log; None where that is not the first
-          picture.
-    """
+    """The video of one camera in one segment."""
 
     number: int  # segmentNum that EncodeIdx events call it by
     index: PictureIndex | None  # what it holds; None where the file is missing
+    # When the segment was begun, by its log; None where that is not the first picture.
     start_ns: int | None = None
 
 

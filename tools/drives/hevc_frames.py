@@ -1,4 +1,4 @@
-"""Raw HEVC files (Annex B) picture by picture, exactly: what is asked for, or an error.
+"""Reads raw HEVC files (Annex B) picture by picture: the exact picture, or an error.
 
 One pass over the bytes finds where pictures and key frames begin; a picture is then decoded from
 the key frame before it on. Decoders hide damage where they can: here a picture that the decoder
@@ -47,17 +47,14 @@ _DECODER_OPTIONS: Final = {"err_detect": "explode+crccheck", "max_pixels": str(_
 
 @dataclass(frozen=True, slots=True)
 class HevcIndex:
-    """Where the pictures of a file lie.
-
-    Attributes:
-        starts: (n + 1,) int64, first byte of each picture with what precedes it, then the end.
-        parameters: (first byte, end, picture) of each run of parameter sets.
-    """
+    """Where the pictures of a file lie."""
 
     path: Path
     sha256: bytes  # of its bytes
+    # (n + 1,) int64, first byte of each picture with what precedes it, then the end.
     starts: NDArray[np.int64]
     is_key: NDArray[np.bool_]  # (n,) bool, decoding can begin there
+    # (first byte, end, picture) of each run of parameter sets.
     parameters: tuple[tuple[int, int, int], ...]
     is_hashed: NDArray[np.bool_]  # (n,) bool, a checksum stands behind the picture
     trusted: int = MAX_PICTURES  # pictures before the first that is known to be damaged

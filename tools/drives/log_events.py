@@ -90,15 +90,10 @@ def _chained(paths: Sequence[Path], skipped: int) -> Iterator[Message]:
         yield from (one._replace(mono_time_ns=last_ns) for one in waiting)
 
 
-# --- Migrates messages of older software to the schema of today -------------------------------
-#
-# Each migration is a small function on the message of one Event: which field it should have, and
-# with which number, or None where its product is there already. The daemon reads the migrated
-# message; the recorded one is passed on. Frame ids are not renumbered: EncodeIdx says which picture
-# shows a frame, and ids stay those of the drive.
-#
-# There is no migration for ``liveDelay``: drives of before May 2025 play with a measured lateral
-# delay of 0.
+# --- migrations of messages of older software to the current schema -------------------------------
+# A migration returns None if the message already has its field. The daemon reads the migrated
+# message; the recorded one is passed on. Nothing migrates ``liveDelay``: drives from before May
+# 2025 play with a measured lateral delay of 0.
 
 # Read-out of the sensor of that time; what logs without a start of frame are given.
 _READOUT_NS: Final = 18_000_000

@@ -17,15 +17,12 @@ NO_FRAME = -1
 
 @dataclass(frozen=True, slots=True)
 class MomentPlan:
-    """The moments of a drive, one for each frame of the main camera, and for what is between.
+    """The moments of a drive, one for each frame of the main camera, and for what is between."""
 
-    Attributes:
-        cuts_ns: (n,) int64, logMonoTime of the last message of each moment, never decreasing.
-        present: stream -> (n,) bool, there is a picture for that moment.
-    """
-
+    # (n,) int64, logMonoTime of the last message of each moment, never decreasing.
     cuts_ns: NDArray[np.int64]
     frames: Mapping[str, Rows]  # stream -> (n,) of ``FRAME``; the main camera last
+    # Stream -> (n,) bool, there is a picture for that moment.
     present: Mapping[str, NDArray[np.bool_]]
 
     def __len__(self) -> int:

@@ -36,19 +36,14 @@ _PARAMETER_TYPES: Final = (7, 8)
 
 @dataclass(frozen=True, slots=True)
 class QCameraIndex:
-    """What a file holds, by its packets.
-
-    Attributes:
-        sizes_bytes: (n,) int64, of each picture, without the delimiter that muxers put before
-          it.
-        parameters_bytes: (n,) int64, how many of them are parameter sets, which muxers may
-          repeat.
-    """
+    """What a file holds, by its packets."""
 
     path: Path
     sha256: bytes  # of its bytes
     is_key: NDArray[np.bool_]  # (n,) bool, decoding can begin there
+    # (n,) int64, of each picture, without the delimiter that muxers put before it.
     sizes_bytes: NDArray[np.int64]
+    # (n,) int64, how many of them are parameter sets, which muxers may repeat.
     parameters_bytes: NDArray[np.int64]
     trusted: int = MAX_PICTURES  # pictures before the first that is known to be damaged
 

@@ -38,15 +38,11 @@ _SEGMENT_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which segments of a route, and which of its logs.
+    """Which segments of a route, and which of its logs."""
 
-    Attributes:
-        text: ``5``, ``-1``, ``2:6`` or ``0:10:2``, as Python counts; None: all there are.
-        selector: ``r`` the full log, ``q`` the small one, ``a`` and ``i`` the full one where there
-            is one.
-    """
-
+    # ``5``, ``-1``, ``2:6`` or ``0:10:2``, as Python counts; None: all there are.
     text: str | None = None
+    # ``r`` the full log, ``q`` the small one, ``a`` and ``i`` the full one where there is one.
     selector: str = "r"
 
     @property
