@@ -41,7 +41,7 @@ class Gate:
     """One condition."""
 
     name: str  # of the figure; * stands for any text without a dot
-    order: str
+    order: str  # one of ``ORDERS``
     limit: float  # finite, in the figure's unit
 
     @property

@@ -54,8 +54,8 @@ def compare_logs(left: Path, right: Path, options: CompareOptions | None = None)
     """Compare two log files.
 
     `left`: the reference. `right`: what is compared with it. `options`: what is compared, and how
-    strictly. The result is what differs. A log that is cut off is compared as far as it goes, with a
-    warning.
+    strictly. The result is what differs. A log that is cut off is compared as far as it goes, with
+    a warning.
 
     Raises:
         LogError: a file cannot be read or is no log.

@@ -37,8 +37,8 @@ Points = NDArray[np.float64]
 def worst_paths(comparison: Comparison) -> tuple[int, Points, Points] | None:
     """Return the worst frame and the paths of both logs in it, read once more from their files.
 
-    The result is the frame id, and twice (n, 2) float64 in metres (x forward, y right); None where no
-    path moves, or a log is no file that can be read again.
+    The result is the frame id, and twice (n, 2) float64 in metres (x forward, y right); None where
+    no path moves, or a log is no file that can be read again.
     """
     frame = worst_frame(comparison.behaviour.rows)
     if frame < 0:

@@ -44,7 +44,7 @@ class SegmentFiles:
     path: Path  # its directory; what the names of its files begin with where it has none
     number: int | None  # in the route; None where the path does not say
     route: str  # ``dongle|log id`` as far as the path says; empty where it does not
-    files: Mapping[str, Path] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)  # by ``FILE_NAMES``
 
     def log(self, selector: str, *, is_small: bool = False) -> Path:
         """Return the log that a selector asks for.
