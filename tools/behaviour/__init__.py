@@ -1,1 +1,1 @@
-"""What a model's answers do to the drive, in metres and seconds, and gates on it."""
+"""Measures the effect of a model's answers on the drive in metres and seconds, with gates."""

@@ -1,4 +1,4 @@
-"""Describes what a change does to the drive: lines for people, a section of a page."""
+"""Describes the effect of a change on the drive: lines for people, a section of a page."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ TITLE = "What it does to the drive"
 def behaviour_lines(verdict: BehaviourVerdict, sides: tuple[str, str]) -> list[str]:
     """Return the table of quantities that differ and the gates; none where there is nothing to say.
 
-    Args:
-        verdict: what was found.
-        sides: what both logs are called.
+    `verdict`: what was found. `sides`: what both logs are called.
     """
     lines: list[str] = []
     rows = _shown(verdict)

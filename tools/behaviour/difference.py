@@ -21,65 +21,38 @@ ERROR = "error."
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How large differences are, over the frames that have one; NaN where no frame has.
+    """How large differences are, over the frames that have one; NaN where no frame has."""
 
-    Attributes:
-        frames: how many have one.
-        mean: of the magnitudes.
-        p99: 99 % of them are no larger (linear between neighbours).
-        max: the largest.
-        frame: id of the frame that has it; -1: none.
-    """
-
-    frames: int
-    mean: float
-    p99: float
-    max: float
-    frame: int
+    frames: int  # how many have one
+    mean: float  # of the magnitudes
+    p99: float  # 99 % of them are no larger (linear between neighbours)
+    max: float  # the largest
+    frame: int  # id of the frame that has it; -1: none
 
 
 @dataclass(frozen=True, slots=True)
 class TrueError:
-    """How far one log is from the truth.
+    """How far one log is from the truth."""
 
-    Attributes:
-        spread: of the errors.
-        expected: frames in which there is a truth.
-        missed: of them, those in which the log has no value.
-    """
-
-    spread: Spread
-    expected: int
-    missed: int
+    spread: Spread  # of the errors
+    expected: int  # frames in which there is a truth
+    missed: int  # of them, those in which the log has no value
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One quantity of two logs.
-
-    Attributes:
-        quantity: its name.
-        unit: its unit.
-        spread: of right - left.
-        bias: mean of right - left; NaN where no frame has both.
-        left: value of the left log in the worst frame.
-        right: of the right log.
-        lost: frames in which only the left log has a value.
-        new: frames in which only the right log has one.
-        left_error: of the left log; None without a truth.
-        right_error: of the right log; None without a truth.
-    """
+    """One quantity of two logs."""
 
     quantity: str
     unit: str
-    spread: Spread
-    bias: float
-    left: float
-    right: float
-    lost: int
-    new: int
-    left_error: TrueError | None = None
-    right_error: TrueError | None = None
+    spread: Spread  # of right - left
+    bias: float  # mean of right - left; NaN where no frame has both
+    left: float  # value of the left log in the worst frame
+    right: float  # of the right log
+    lost: int  # frames in which only the left log has a value
+    new: int  # frames in which only the right log has one
+    left_error: TrueError | None = None  # of the left log; None without a truth
+    right_error: TrueError | None = None  # of the right log; None without a truth
 
     @property
     def differs(self) -> bool:
@@ -96,14 +69,10 @@ def difference(
 ) -> tuple[Row, ...]:
     """Compare two behaviours frame by frame.
 
-    Args:
-        left: the reference.
-        right: what is compared with it.
-        truth: what a perfect model would have wanted, see `true_behaviour`.
-        uncalibrated: also compare frames before the first valid one of the left log.
-
-    Returns:
-        A row for each quantity; none where the logs have no frame in common.
+    `left`: the reference. `right`: what is compared with it. `truth`: what a perfect model would
+    have wanted, see `true_behaviour`. `uncalibrated`: also compare frames before the first valid
+    one of the left log. The result is a row for each quantity; none where the logs have no frame in
+    common.
     """
     first = 0 if uncalibrated else _first_valid(left)
     ids, in_left, in_right = np.intersect1d(
@@ -224,16 +193,11 @@ def figure_names() -> tuple[str, ...]:
 
 
 class Sides(NamedTuple):
-    """One drive as both models had it, for judging several drives as one.
+    """One drive as both models had it, for judging several drives as one."""
 
-    Attributes:
-        left: the reference.
-        right: what is compared with it.
-        truth: what a perfect model would have wanted; None where nobody knows.
-    """
-
-    left: Behaviour
-    right: Behaviour
+    left: Behaviour  # the reference
+    right: Behaviour  # what is compared with it
+    # What a perfect model would have wanted; None where nobody knows.
     truth: Behaviour | None = None
 
 
@@ -244,11 +208,8 @@ _DRIVE: Final = 1 << 32
 def pooled(drives: Sequence[Sides]) -> tuple[Row, ...]:
     """Compare several drives as if they were one: each frame counts once, whatever its drive.
 
-    Args:
-        drives: both sides of each; frames before a drive's first valid one are left out.
-
-    Returns:
-        A row for each quantity, whose worst frame `worst_of_pool` takes apart.
+    `drives`: both sides of each; frames before a drive's first valid one are left out. The result
+    is a row for each quantity, whose worst frame `worst_of_pool` takes apart.
     """
     if not drives:
         return ()
@@ -300,17 +261,11 @@ NUMERIC_KINDS: Final = ("value", "shift")
 
 @dataclass(frozen=True, slots=True)
 class BehaviourVerdict:
-    """What a change does to the drive.
+    """What a change does to the drive."""
 
-    Attributes:
-        rows: one for each quantity; none where nothing was compared.
-        gates: what became of each gate.
-        decide: gates stand in the place of tolerances.
-    """
-
-    rows: tuple[Row, ...] = ()
-    gates: tuple[GateVerdict, ...] = ()
-    decide: bool = False
+    rows: tuple[Row, ...] = ()  # one for each quantity; none where nothing was compared
+    gates: tuple[GateVerdict, ...] = ()  # what became of each gate
+    decide: bool = False  # gates stand in the place of tolerances
 
     @property
     def holds(self) -> bool:
@@ -325,9 +280,8 @@ class BehaviourVerdict:
     def stands_in_for(self, kind: str, field: str) -> bool:
         """Whether gates decide in the place of a finding.
 
-        Args:
-            kind: of the finding, see `tools.compare.findings.FindingKind`.
-            field: path below the service.
+        `kind`: of the finding, see `tools.compare.findings.FindingKind`. `field`: path below the
+        service.
         """
         return self.decide and kind in NUMERIC_KINDS and field not in FRAME_FIELDS
 
@@ -353,10 +307,8 @@ class BehaviourVerdict:
 def judge_behaviour(sides: Sides, gates: Gates, *, uncalibrated: bool = False) -> BehaviourVerdict:
     """Compare two behaviours and judge the difference.
 
-    Args:
-        sides: both, and the truth where it is known.
-        gates: what has to hold.
-        uncalibrated: also compare frames before the first valid one.
+    `sides`: both, and the truth where it is known. `gates`: what has to hold. `uncalibrated`: also
+    compare frames before the first valid one.
     """
     rows = difference(*sides, uncalibrated=uncalibrated)
     return BehaviourVerdict(rows, judge(figures_of(rows), gates.all), gates.decide)

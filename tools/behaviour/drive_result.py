@@ -43,17 +43,11 @@ TELLING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """One figure of two results.
+    """One figure of two results."""
 
-    Attributes:
-        name: its way through the file.
-        left: value of the first; NaN where it has none, or measured nothing.
-        right: of the second.
-    """
-
-    name: str
-    left: float
-    right: float
+    name: str  # its way through the file
+    left: float  # value of the first; NaN where it has none, or measured nothing
+    right: float  # of the second
 
     @property
     def change(self) -> float:
@@ -69,21 +63,13 @@ class ResultRow:
 
 @dataclass(frozen=True, slots=True)
 class ResultComparison:
-    """Two closed-loop results compared.
+    """Two closed-loop results compared."""
 
-    Attributes:
-        left: name of the first.
-        right: name of the second.
-        rows: one for each figure that either has.
-        gates: what became of each.
-        decide: gates decide; else any difference counts, too.
-    """
-
-    left: str
-    right: str
-    rows: tuple[ResultRow, ...]
-    gates: tuple[GateVerdict, ...] = ()
-    decide: bool = False
+    left: str  # name of the first
+    right: str  # name of the second
+    rows: tuple[ResultRow, ...]  # one for each figure that either has
+    gates: tuple[GateVerdict, ...] = ()  # what became of each
+    decide: bool = False  # gates decide; else any difference counts, too
 
     @property
     def differing(self) -> tuple[ResultRow, ...]:
@@ -173,12 +159,9 @@ def compare_results(
 ) -> ResultComparison:
     """Compare two closed-loop results.
 
-    Args:
-        left: the reference.
-        right: what is compared with it; gates name its figures, or with ``_change`` behind them
-            the difference to the left one's.
-        gates: what has to hold.
-        ignore: patterns of figures that are left out.
+    `left`: the reference. `right`: what is compared with it; gates name its figures, or with
+    ``_change`` behind them the difference to the left one's. `gates`: what has to hold. `ignore`:
+    patterns of figures that are left out.
 
     Raises:
         CompareError: a file is no such result.

@@ -46,19 +46,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Model minus label, by name of `NAMES`.
+    """Model minus label, by name of `NAMES`."""
 
-    Attributes:
-        pixels: (frames, rows) float64 each, columns; NaN where either is missing.
-        metres: (frames, rows) float64 each, y on the road; NaN as above.
-        labelled: (frames, rows) bool each, there is a label.
-        probabilities: (frames, 2) float64 of the left and the right line; NaN where the log has no
-            answer for the frame.
-    """
-
+    # (frames, rows) float64 each, columns; NaN where either is missing.
     pixels: Mapping[str, Floats]
-    metres: Mapping[str, Floats]
-    labelled: Mapping[str, NDArray[np.bool_]]
+    metres: Mapping[str, Floats]  # (frames, rows) float64 each, y on the road; NaN as above
+    labelled: Mapping[str, NDArray[np.bool_]]  # (frames, rows) bool each, there is a label
+    # (frames, 2) float64 of the left and the right line; NaN where the log has no answer for the
+    # frame.
     probabilities: Floats
 
     @property
@@ -78,23 +73,18 @@ class Figures:
     """Errors in a few numbers: absolute ones, but for the bias.
 
     Attributes:
-        what: name of `SUMMARIES`.
-        at: distance, or "all".
-        points: labelled points that were compared.
-        missing: labelled points where the model has no such line, in metres or in the picture.
         mean_m, median_m, p90_m: m; None where nothing was compared, as below.
-        bias_m: mean with its sign, positive to the right.
         mean_px, median_px, p90_px: columns.
     """
 
-    what: str
-    at: str
-    points: int
-    missing: int
+    what: str  # name of `SUMMARIES`
+    at: str  # distance, or "all"
+    points: int  # labelled points that were compared
+    missing: int  # labelled points where the model has no such line, in metres or in the picture
     mean_m: float | None
     median_m: float | None
     p90_m: float | None
-    bias_m: float | None
+    bias_m: float | None  # mean with its sign, positive to the right
     mean_px: float | None
     median_px: float | None
     p90_px: float | None
@@ -106,9 +96,8 @@ class Figures:
 def judge(labels: Labels, curves: Mapping[int, Curves]) -> Errors:
     """Compare a model's answers with the labels.
 
-    Args:
-        labels: of the clip.
-        curves: of the model by number of the clip's frame; frames that are missing count.
+    `labels`: of the clip. `curves`: of the model by number of the clip's frame; frames that are
+    missing count.
     """
     shape = (len(labels.frames), labels.rows_px.size)
     pixels = {name: np.full(shape, np.nan) for name in NAMES}
@@ -180,8 +169,7 @@ def following(labels: Labels, errors: Errors) -> float | None:
     label. 1 for a model that sees, 0 for one that always says the same, whatever that is; below 0
     for one whose lane moves by itself.
 
-    Returns:
-        None where fewer than three frames have both, or the labels do not move.
+    The result is None where fewer than three frames have both, or the labels do not move.
     """
     row = nearest_row(labels, FOLLOWING_M)
     columns = np.array([_columns(frame)["centre"][row] for frame in labels.frames])
@@ -227,21 +215,13 @@ def _p90(values: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Something that was judged.
+    """Something that was judged."""
 
-    Attributes:
-        name: for people.
-        errors: row by row.
-        figures: of every summary.
-        following: see `following`.
-        curves: by number of the clip's frame.
-    """
-
-    name: str
-    errors: Errors
-    figures: Sequence[Figures]
-    following: float | None
-    curves: Mapping[int, Curves]
+    name: str  # for people
+    errors: Errors  # row by row
+    figures: Sequence[Figures]  # of every summary
+    following: float | None  # see `following`
+    curves: Mapping[int, Curves]  # by number of the clip's frame
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` has of it."""

@@ -77,10 +77,8 @@ def page_parts(
 ) -> Iterator[str]:
     """Yield the page: figures of all subjects, frames with the lines of the first one.
 
-    Args:
-        labels: of the clip.
-        subjects: models before references.
-        pictures: JPEG by number of the clip's frame.
+    `labels`: of the clip. `subjects`: models before references. `pictures`: JPEG by number of the
+    clip's frame.
     """
     yield page_start(f"Lines on {labels.clip}", STYLE)
     yield (

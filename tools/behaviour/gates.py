@@ -38,17 +38,11 @@ _GATE: Final = re.compile(r"\s*([A-Za-z*][\w.*#-]*)\s*(<=|>=|<|>)\s*(\S+)\s*", r
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One condition.
+    """One condition."""
 
-    Attributes:
-        name: of the figure; * stands for any text without a dot.
-        order: one of ``ORDERS``.
-        limit: finite, in the figure's unit.
-    """
-
-    name: str
-    order: str
-    limit: float
+    name: str  # of the figure; * stands for any text without a dot
+    order: str  # one of ``ORDERS``
+    limit: float  # finite, in the figure's unit
 
     @property
     def text(self) -> str:
@@ -67,34 +61,22 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What a user asks for.
+    """What a user asks for."""
 
-    Attributes:
-        all: the conditions; every one has to hold.
-        decide: they stand in the place of tolerances: outputs may differ as far as they allow.
-    """
-
-    all: tuple[Gate, ...] = ()
+    all: tuple[Gate, ...] = ()  # the conditions; every one has to hold
+    # They stand in the place of tolerances: outputs may differ as far as they allow.
     decide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """What became of a gate.
+    """What became of a gate."""
 
-    Attributes:
-        gate: its text.
-        name: the figure that decides: of several that a gate names, the worst.
-        value: its value; None where there is none.
-        holds: whether the gate does.
-        note: why there is no value; "" where there is one.
-    """
-
-    gate: str
-    name: str
-    value: float | None
-    holds: bool
-    note: str = ""
+    gate: str  # its text
+    name: str  # the figure that decides: of several that a gate names, the worst
+    value: float | None  # its value; None where there is none
+    holds: bool  # whether the gate does
+    note: str = ""  # why there is no value; "" where there is one
 
     @property
     def text(self) -> str:
@@ -119,10 +101,8 @@ def parse_gates(
 ) -> tuple[Gate, ...]:
     """Return the gates that a user wrote.
 
-    Args:
-        texts: of ``--gate``.
-        file: of ``--gates``: one gate a line, ``#`` begins a comment; None: none.
-        names: the figures that there may be; None: names are not checked.
+    `file`: of ``--gates``: one gate a line, ``#`` begins a comment; None: none. `names`: the
+    figures that there may be; None: names are not checked.
 
     Raises:
         UsageError: one cannot be read, or names a figure that nothing has.
@@ -181,9 +161,7 @@ def judge(figures: Mapping[str, float | None], gates: Sequence[Gate]) -> tuple[G
     A figure that neither side has (no car ahead in the whole drive) lets its gate hold; one that
     only one side has does not.
 
-    Args:
-        figures: value by name; None where there is nothing to judge.
-        gates: the conditions.
+    `figures`: value by name; None where there is nothing to judge. `gates`: the conditions.
     """
     return tuple(_judge_one(figures, gate) for gate in gates)
 
@@ -229,9 +207,7 @@ def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
 def add_gates(group: argparse._ActionsContainer, example: str) -> None:
     """Declare the options that name gates.
 
-    Args:
-        group: gets them.
-        example: of a gate.
+    `group`: gets them.
     """
     group.add_argument(
         "--gate",
@@ -249,9 +225,7 @@ def add_gates(group: argparse._ActionsContainer, example: str) -> None:
 def gates_of(args: argparse.Namespace, names: Iterable[str] | None) -> Gates:
     """Return what the options say.
 
-    Args:
-        args: parsed, with ``bit_exact``.
-        names: figures that gates may name; None: not known yet.
+    `args`: parsed, with ``bit_exact``. `names`: figures that gates may name; None: not known yet.
 
     Raises:
         UsageError: a gate cannot be read, or the options contradict each other.

@@ -1,4 +1,4 @@
-"""Says in one sentence and a few rows what a change does to the drive, in lengths that people use.
+"""Summarises the effect of a change on the drive in one sentence and a few rows.
 
 For the head of a page that is linked from a review: no exponents, and millimetres where metres
 would begin with zeros.
@@ -48,9 +48,8 @@ _NOTICED: Final = (
 def length_text(value_m: float, like_m: float | None = None) -> str:
     """Return a length in mm, cm or m, rounded for people.
 
-    Args:
-        value_m: in metres; "-" for NaN.
-        like_m: the length that decides the unit, so that a row has one; None: the value.
+    `value_m`: in metres; "-" for NaN. `like_m`: the length that decides the unit, so that a row has
+    one; None: the value.
     """
     if not math.isfinite(value_m):
         return "-"
@@ -62,10 +61,7 @@ def length_text(value_m: float, like_m: float | None = None) -> str:
 def value_text(value: float, unit: str, like: float | None = None) -> str:
     """Return a value of a quantity for people: lengths as `length_text`, others without exponent.
 
-    Args:
-        value: in the unit; "-" for NaN.
-        unit: of the quantity; "" for none.
-        like: as in `length_text`.
+    `value`: in the unit; "-" for NaN. `unit`: of the quantity; "" for none.
     """
     if unit == "m":
         return length_text(value, like)
@@ -85,8 +81,7 @@ def _fixed(value: float, decimals: int) -> str:
 def path_sentence(rows: Iterable[Row]) -> str:
     """Return by how much the path moves; "" where no path was compared at all.
 
-    Args:
-        rows: of one drive or of several; the worst decides.
+    `rows`: of one drive or of several; the worst decides.
     """
     every = list(rows)
     paths = [row for row in every if row.quantity == PATH]

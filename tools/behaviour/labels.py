@@ -28,26 +28,17 @@ from tools.video.video_camera import VideoCamera, parse_video_camera
 
 @dataclass(frozen=True, slots=True)
 class RoadPlane:
-    """The plane that lies under the camera, parallel to the calibrated frame's x and y.
+    """The plane that lies under the camera, parallel to the calibrated frame's x and y."""
 
-    Attributes:
-        camera: the pinhole.
-        rpy_rad: device_from_calib as roll, pitch, yaw.
-        height_m: of the camera over the plane.
-    """
-
-    camera: Camera
-    rpy_rad: tuple[float, float, float]
-    height_m: float
+    camera: Camera  # the pinhole
+    rpy_rad: tuple[float, float, float]  # device_from_calib as roll, pitch, yaw
+    height_m: float  # of the camera over the plane
 
     def on_road(self, pixels: Floats) -> Floats:
         """Return where the rays of pixels meet the road.
 
-        Args:
-            pixels: (n, 2) float64, column and row.
-
-        Returns:
-            (n, 2) float64, x forward and y right in m; NaN at and above the horizon.
+        `pixels`: (n, 2) float64, column and row. The result is (n, 2) float64, x forward and y
+        right in m; NaN at and above the horizon.
         """
         ones = np.ones((len(pixels), 1))
         view = np.concatenate([pixels, ones], axis=1) @ np.linalg.inv(self.camera.intrinsics).T
@@ -59,12 +50,9 @@ class RoadPlane:
     def columns(self, curve_m: Floats, rows_px: Floats) -> Floats:
         """Return the columns at which a curve crosses rows of the picture.
 
-        Args:
-            curve_m: (n, 3) float64, calibrated frame, near to far.
-            rows_px: (rows,) float64.
-
-        Returns:
-            (rows,) float64; NaN where the curve does not cross the row in front of the camera.
+        `curve_m`: (n, 3) float64, calibrated frame, near to far. `rows_px`: (rows,) float64. The
+        result is (rows,) float64; NaN where the curve does not cross the row in front of the
+        camera.
         """
         pixels = project(curve_m, self.camera, self.rpy_rad)
         return where_crossed(pixels[:, 1], pixels[:, 0], rows_px)
@@ -73,13 +61,9 @@ class RoadPlane:
 def where_crossed(along: Floats, across: Floats, at: Floats) -> Floats:
     """Return the second coordinate of a polyline where its first one has given values.
 
-    Args:
-        along: (n,) first coordinate of the corners, in any order; NaN breaks the line.
-        across: (n,) second coordinate.
-        at: (m,) values of the first one.
-
-    Returns:
-        (m,) float64, of the first crossing from the line's start; NaN where there is none.
+    `along`: (n,) first coordinate of the corners, in any order; NaN breaks the line. `across`: (n,)
+    second coordinate. `at`: (m,) values of the first one. The result is (m,) float64, of the first
+    crossing from the line's start; NaN where there is none.
     """
     before, after = along[:-1, None], along[1:, None]
     is_crossed = (np.minimum(before, after) <= at) & (at <= np.maximum(before, after))
@@ -102,45 +86,29 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LabelledFrame:
-    """One picture.
+    """One picture."""
 
-    Attributes:
-        number: of the clip's frame, from 0.
-        columns_px: (2, rows) float64, centres of the left and the right line; NaN where nobody can
-            tell.
-        is_paint: (2, rows) bool, paint was seen there; else the line was drawn through its dashes.
-    """
-
-    number: int
+    # Of the clip's frame, from 0.
+    number: int  # of the clip's frame, from 0
+    # (2, rows) float64, centres of the left and the right line; NaN where nobody can tell.
     columns_px: Floats
+    # (2, rows) bool, paint was seen there; else the line was drawn through its dashes.
     is_paint: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """All labelled frames of a clip, and the camera that filmed it.
-
-    Attributes:
-        path: of the file.
-        clip: name of the clip.
-        sha256: of the clip, 64 hex digits.
-        size: (width, height) in pixels.
-        lane_width_m: between the centres of its lines, as assumed.
-        video_camera: as drives take it.
-        rows_px: (rows,) float64, the labelled rows, near to far.
-        frames: at least one, by increasing number.
-        pixel_aspect: width of a pixel over its height.
-    """
+    """All labelled frames of a clip, and the camera that filmed it."""
 
     path: Path
     clip: str
-    sha256: str
-    size: tuple[int, int]
-    lane_width_m: float
-    video_camera: VideoCamera
-    rows_px: Floats
-    frames: tuple[LabelledFrame, ...]
-    pixel_aspect: float = 1.0
+    sha256: str  # of the clip, 64 hex digits
+    size: tuple[int, int]  # (width, height) in pixels
+    lane_width_m: float  # between the centres of its lines, as assumed
+    video_camera: VideoCamera  # as drives take it
+    rows_px: Floats  # (rows,) float64, the labelled rows, near to far
+    frames: tuple[LabelledFrame, ...]  # at least one, by increasing number
+    pixel_aspect: float = 1.0  # width of a pixel over its height
 
     @property
     def camera(self) -> Camera:

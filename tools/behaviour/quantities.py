@@ -1,4 +1,4 @@
-"""The quantities in which behaviour is judged: what a driver would feel of a model's answer.
+"""The quantities of behaviour that a driver would feel.
 
 Each is one number of a frame, taken from the published `modelV2` and, where there is one, from the
 truth of a rendered drive. Calibrated frame: x forward, y right; positive is to the right.
@@ -36,20 +36,13 @@ OfTruth = Callable[[Truth], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One number of a frame.
+    """One number of a frame."""
 
-    Attributes:
-        name: as in tables and gates.
-        unit: as it is written; "" for probabilities and flags.
-        meaning: one line for people.
-        of: takes it from a message; NaN where the model gives none.
-        truth: takes the (n,) true values; NaN where there is nothing; None: nobody knows it.
-    """
-
-    name: str
-    unit: str
-    meaning: str
-    of: OfModel
+    name: str  # as in tables and gates
+    unit: str  # as it is written; "" for probabilities and flags
+    meaning: str  # one line for people
+    of: OfModel  # takes it from a message; NaN where the model gives none
+    # Takes the (n,) true values; NaN where there is nothing; None: nobody knows it.
     truth: OfTruth | None = None
 
     @property
@@ -265,17 +258,11 @@ QUANTITIES: Final[tuple[Quantity, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What a model wanted, frame by frame.
+    """What a model wanted, frame by frame."""
 
-    Attributes:
-        frame_ids: (n,) int64, in the order of the messages.
-        valid: (n,) bool, as the messages say.
-        values: (n, q) float64, a column for each of `QUANTITIES`; NaN where there is none.
-    """
-
-    frame_ids: NDArray[np.int64]
-    valid: NDArray[np.bool_]
-    values: Floats
+    frame_ids: NDArray[np.int64]  # (n,) int64, in the order of the messages
+    valid: NDArray[np.bool_]  # (n,) bool, as the messages say
+    values: Floats  # (n, q) float64, a column for each of `QUANTITIES`; NaN where there is none
 
     def of(self, name: str) -> Floats:
         """Return the (n,) values of a quantity."""
@@ -285,9 +272,8 @@ class Behaviour:
 class BehaviourReader:
     """Collects the behaviour while a log is read by somebody else.
 
-    Args:
-        speeds: the car's speed in m/s by frame id; None: what `carState` says before a frame.
-            Without a speed, quantities that rest on it have no value.
+    `speeds`: the car's speed in m/s by frame id; None: what `carState` says before a frame. Without
+    a speed, quantities that rest on it have no value.
     """
 
     def __init__(self, speeds: Mapping[int, float] | None = None) -> None:
@@ -335,9 +321,7 @@ class BehaviourReader:
 def behaviour_of(events: Iterable[bytes], speeds: Mapping[int, float] | None = None) -> Behaviour:
     """Return the behaviour that a log holds.
 
-    Args:
-        events: bytes of each Event, in the log's order.
-        speeds: as in `BehaviourReader`.
+    `events`: bytes of each Event, in the log's order. `speeds`: as in `BehaviourReader`.
     """
     reader = BehaviourReader(speeds)
     for data in events:

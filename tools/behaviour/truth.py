@@ -1,4 +1,4 @@
-"""Reads the truth of rendered drives: what a perfect model would have said.
+"""Reads the truth of rendered drives: the output of a perfect model.
 
 docs/formats/truth.md describes the files. Calibrated frame: x forward, y right, z down.
 """
@@ -41,44 +41,29 @@ _MAX_FRAMES: Final = 24 * 3600 * 20
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The truth of n frames, as docs/formats/truth.md has it; NaN where there is nothing.
+    """The truth of n frames, as docs/formats/truth.md has it; NaN where there is nothing."""
 
-    Attributes:
-        frame_id: (n,) int64.
-        t_s: (33,) times of the path, rising from 0. They are the file's own: where the code's
-            times are not these, its messages are compared with the truth all the same.
-        x_m: (33,) distances of lines and edges likewise.
-        speed_mps: (n,) of the car.
-        acceleration_mps2: (n,) of the car.
-        curvature_1pm: (n,) of its path, positive to the right.
-        lane_line_y_m: (n, 4, 33) at the distances ``x_m``.
-        road_edge_y_m: (n, 2, 33) likewise.
-        lead_xyv: (n, 3) rear of the car ahead: x, y, speed.
-        path_xy_m: (n, 33, 2) where the camera will be at the times ``t_s``.
-        path_speed_mps: (n, 33) its speed there.
-        path_yaw_rad: (n, 33) its heading there, relative to now.
-    """
-
-    frame_id: NDArray[np.int64]
+    frame_id: NDArray[np.int64]  # (n,) int64
+    # (33,) times of the path, rising from 0. They are the file's own: where the code's times are
+    # not these, its messages are compared with the truth all the same.
     t_s: Floats
-    x_m: Floats
-    speed_mps: Floats
-    acceleration_mps2: Floats
-    curvature_1pm: Floats
-    lane_line_y_m: Floats
-    road_edge_y_m: Floats
-    lead_xyv: Floats
-    path_xy_m: Floats
-    path_speed_mps: Floats
-    path_yaw_rad: Floats
+    x_m: Floats  # (33,) distances of lines and edges likewise
+    speed_mps: Floats  # (n,) of the car
+    acceleration_mps2: Floats  # (n,) of the car
+    curvature_1pm: Floats  # (n,) of its path, positive to the right
+    lane_line_y_m: Floats  # (n, 4, 33) at the distances ``x_m``
+    road_edge_y_m: Floats  # (n, 2, 33) likewise
+    lead_xyv: Floats  # (n, 3) rear of the car ahead: x, y, speed
+    path_xy_m: Floats  # (n, 33, 2) where the camera will be at the times ``t_s``
+    path_speed_mps: Floats  # (n, 33) its speed there
+    path_yaw_rad: Floats  # (n, 33) its heading there, relative to now
 
 
 def read_truth(path: Path) -> Truth:
     """Read the truth of a drive.
 
-    Args:
-        path: a ``truth.npz``, a segment's directory, or one that holds segments' directories;
-            theirs are taken together, by frame id.
+    `path`: a ``truth.npz``, a segment's directory, or one that holds segments' directories; theirs
+    are taken together, by frame id.
 
     Raises:
         CompareError: there is none, or it is damaged.

@@ -34,25 +34,15 @@ _PROBE = 8
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of one log.
+    """One message of one log."""
 
-    Attributes:
-        service: name of the Event member.
-        frame_id: of its camera frame; -1 where it has none.
-        position: number of the message among those of its service in this log.
-        repetition: how many messages of the same frame id came before it.
-        time_ns: ``logMonoTime``.
-        data: bytes of the Event.
-        event: its reader.
-    """
-
-    service: str
-    frame_id: int
-    position: int
-    repetition: int
-    time_ns: int
-    data: bytes
-    event: Any
+    service: str  # name of the Event member
+    frame_id: int  # of its camera frame; -1 where it has none
+    position: int  # number of the message among those of its service in this log
+    repetition: int  # how many messages of the same frame id came before it
+    time_ns: int  # ``logMonoTime``
+    data: bytes  # bytes of the Event
+    event: Any  # its reader
 
     @property
     def frame(self) -> int:
@@ -78,25 +68,18 @@ class Unmatched:
 
 @dataclass(slots=True)
 class Aligned:
-    """What was seen of the logs, complete when `align` has ended.
+    """What was seen of the logs, complete when `align` has ended."""
 
-    Attributes:
-        left: messages of each service of the left log that was chosen.
-        right: of the right log.
-        evicted: messages that were given up because too many waited.
-    """
-
+    # Messages of each service of the left log that was chosen.
     left: Counter[str] = field(default_factory=Counter)
-    right: Counter[str] = field(default_factory=Counter)
-    evicted: int = 0
+    right: Counter[str] = field(default_factory=Counter)  # of the right log
+    evicted: int = 0  # messages that were given up because too many waited
 
 
 class _Log:
     """One of the logs while it is read.
 
-    Args:
-        events: bytes of each Event.
-        chooses: whether a service is compared.
+    `events`: bytes of each Event. `chooses`: whether a service is compared.
     """
 
     def __init__(
@@ -170,11 +153,9 @@ class _Log:
 class Aligner:
     """Brings the messages of two logs together.
 
-    Args:
-        left: bytes of each Event of the reference.
-        right: of what is compared with it.
-        chooses: whether a service is compared, by the name of its Event member.
-        max_waiting_bytes: of messages of one log without counterpart.
+    `left`: bytes of each Event of the reference. `right`: of what is compared with it. `chooses`:
+    whether a service is compared, by the name of its Event member. `max_waiting_bytes`: of messages
+    of one log without counterpart.
     """
 
     def __init__(

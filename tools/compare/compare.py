@@ -39,35 +39,23 @@ BEHAVIOUR_SERVICE = "modelV2"
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """What is compared, and how strictly.
+    """What is compared, and how strictly."""
 
-    Attributes:
-        services: names; None for the daemon's outputs.
-        all_services: every service of the left log.
-        tolerances: what may differ; the table of the package by default.
-        uncalibrated: also compare frames before the calibration.
-        gates: on what differences do to the drive.
-        truth: of the drive, where it is known.
-    """
-
-    services: Sequence[str] | None = None
-    all_services: bool = False
+    services: Sequence[str] | None = None  # names; None for the daemon's outputs
+    all_services: bool = False  # every service of the left log
+    # What may differ; the table of the package by default.
     tolerances: Tolerances = field(default_factory=read_tolerances)
-    uncalibrated: bool = False
-    gates: Gates = field(default_factory=Gates)
-    truth: Truth | None = None
+    uncalibrated: bool = False  # also compare frames before the calibration
+    gates: Gates = field(default_factory=Gates)  # on what differences do to the drive
+    truth: Truth | None = None  # of the drive, where it is known
 
 
 def compare_logs(left: Path, right: Path, options: CompareOptions | None = None) -> Comparison:
     """Compare two log files.
 
-    Args:
-        left: the reference.
-        right: what is compared with it.
-        options: what is compared, and how strictly.
-
-    Returns:
-        What differs. A log that is cut off is compared as far as it goes, with a warning.
+    `left`: the reference. `right`: what is compared with it. `options`: what is compared, and how
+    strictly. The result is what differs. A log that is cut off is compared as far as it goes, with
+    a warning.
 
     Raises:
         LogError: a file cannot be read or is no log.
@@ -98,14 +86,9 @@ def compare_events(
 ) -> Comparison:
     """Compare two series of Events.
 
-    Args:
-        left: bytes of each Event of the reference, read once.
-        right: of what is compared with it.
-        options: what is compared, and how strictly.
-        names: of both, for messages.
-
-    Returns:
-        What differs.
+    `left`: bytes of each Event of the reference, read once. `right`: of what is compared with it.
+    `options`: what is compared, and how strictly. `names`: of both, for messages. The result is
+    what differs.
 
     Raises:
         CompareError: they have nothing to compare.
@@ -115,11 +98,7 @@ def compare_events(
 
 
 def _chosen(options: CompareOptions) -> frozenset[str]:
-    """Return the Event members that are compared; none for all.
-
-    Raises:
-        UsageError: there is no such service.
-    """
+    """Return the Event members that are compared; none for all."""
     if options.all_services:
         return frozenset()
     known = log.Event.schema.fields

@@ -60,9 +60,7 @@ def first_difference(findings: Sequence[Finding]) -> Finding | None:
 def describe_text(comparison: Comparison, limit: int) -> str:
     """Return the comparison for people.
 
-    Args:
-        comparison: what was found.
-        limit: findings to show.
+    `comparison`: what was found. `limit`: findings to show.
     """
     lines = [f"warning: {printable(warning)}" for warning in comparison.warnings]
     lines.append(verdict(comparison))

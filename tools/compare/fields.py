@@ -1,4 +1,4 @@
-"""Messages as one array of numbers and one list of other values, and what stands where in them.
+"""Messages as one array of numbers and one list of other values, with their layout.
 
 Messages of one shape have the same value at the same index, so that many frames can be compared as
 arrays; what stands where is worked out once per shape. Which fields there are comes from the
@@ -36,34 +36,22 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """The values of one message.
+    """The values of one message."""
 
-    Attributes:
-        numbers: (n,) float64, all that a double holds exactly.
-        discrete: flags, enumerants, texts, bytes, and integers that a double may not hold.
-        shape: equal shapes have equal layouts.
-    """
-
-    numbers: NDArray[np.float64]
+    numbers: NDArray[np.float64]  # (n,) float64, all that a double holds exactly
+    # Flags, enumerants, texts, bytes, and integers that a double may not hold.
     discrete: list[Discrete]
-    shape: Shape
+    shape: Shape  # equal shapes have equal layouts
 
 
 @dataclass(slots=True)
 class Layout:
-    """What the values of all messages of one shape are.
-
-    Attributes:
-        numbers: of each number.
-        discrete: of each discrete value.
-        lists: exact path of each list -> its length.
-        paths: of all columns.
-    """
+    """What the values of all messages of one shape are."""
 
     numbers: list[Place] = field(default_factory=list)
-    discrete: list[Place] = field(default_factory=list)
-    lists: dict[str, int] = field(default_factory=dict)
-    paths: list[str] = field(default_factory=list)
+    discrete: list[Place] = field(default_factory=list)  # of each discrete value
+    lists: dict[str, int] = field(default_factory=dict)  # exact path of each list -> its length
+    paths: list[str] = field(default_factory=list)  # of all columns
 
 
 @cache
@@ -81,8 +69,7 @@ def pattern_of(path: str) -> str:
 def flatten(event: Any) -> Flat:
     """Return the values of a message.
 
-    Args:
-        event: its reader.
+    `event`: its reader.
 
     Raises:
         MessageError: the message is damaged.

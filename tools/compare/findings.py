@@ -27,120 +27,74 @@ FindingKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference between the logs, summed up over all frames.
+    """One difference between the logs, summed up over all frames."""
 
-    Attributes:
-        kind: what differs.
-        service: e.g. ``modelV2``.
-        field: path below the service, lists as ``[]``: ``laneLines[].y``; "" for whole messages;
-            ``valid`` of the Event is ``.valid``.
-        frames: how many frames have it.
-        first_frame: frame id of the first one; -1 where messages have none (then a position).
-        worst_frame: frame id of the largest one.
-        worst_place: where in that frame, with indices: ``laneLines[1].y[32]``.
-        left: value there, in the left log, as text.
-        right: value there, in the right log.
-        worst_absolute: |left - right| there; NaN where it has no meaning.
-        worst_relative: the same over the larger magnitude; NaN where it has no meaning.
-        limit: the tolerance as text: ``abs 1e-3, rel 1e-2``.
-    """
-
-    kind: FindingKind
-    service: str
+    kind: FindingKind  # what differs
+    service: str  # e.g. ``modelV2``
+    # Path below the service, lists as ``[]``: ``laneLines[].y``; "" for whole messages; ``valid``
+    # of the Event is ``.valid``.
     field: str
-    frames: int
-    first_frame: int
-    worst_frame: int
-    worst_place: str
-    left: str
-    right: str
-    worst_absolute: float
-    worst_relative: float
-    limit: str
+    frames: int  # how many frames have it
+    first_frame: int  # frame id of the first one; -1 where messages have none (then a position)
+    worst_frame: int  # frame id of the largest one
+    worst_place: str  # where in that frame, with indices: ``laneLines[1].y[32]``
+    left: str  # value there, in the left log, as text
+    right: str  # value there, in the right log
+    worst_absolute: float  # |left - right| there; NaN where it has no meaning
+    worst_relative: float  # the same over the larger magnitude; NaN where it has no meaning
+    limit: str  # the tolerance as text: ``abs 1e-3, rel 1e-2``
 
 
 @dataclass(frozen=True, slots=True)
 class FieldStatistics:
-    """How one field differs over all frames, also where it stays within its tolerance.
+    """How one field differs over all frames, also where it stays within its tolerance."""
 
-    Attributes:
-        service: e.g. ``modelV2``.
-        field: path as in `Finding`.
-        values: numbers compared.
-        differing: of them, not bit-equal.
-        mean_difference: mean of right - left.
-        standard_error: of that mean, over frames.
-        rms_difference: root of the mean square.
-        largest: the largest |right - left|.
-        drift_per_frame: slope of the frames' mean difference over the frame number.
-        left_rms: size of the left values, to judge the rest by.
-    """
-
-    service: str
-    field: str
-    values: int
-    differing: int
-    mean_difference: float
-    standard_error: float
-    rms_difference: float
-    largest: float
-    drift_per_frame: float
-    left_rms: float
+    service: str  # e.g. ``modelV2``
+    field: str  # path as in `Finding`
+    values: int  # numbers compared
+    differing: int  # of them, not bit-equal
+    mean_difference: float  # mean of right - left
+    standard_error: float  # of that mean, over frames
+    rms_difference: float  # root of the mean square
+    largest: float  # the largest |right - left|
+    drift_per_frame: float  # slope of the frames' mean difference over the frame number
+    left_rms: float  # size of the left values, to judge the rest by
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSeries:
-    """What one field that differs at all did over the frames; thinned out in long logs.
+    """What one field that differs at all did over the frames; thinned out in long logs."""
 
-    Attributes:
-        service: e.g. ``modelV2``.
-        field: path as in `Finding`.
-        frames: (n,) int64 frame ids, or positions.
-        left: (n,) float64 mean of the field's values in the left log; NaN where it has none.
-        right: (n,) the same of the right log.
-        largest: (n,) the largest |right - left| of a frame, kept of frames that are left out.
-    """
-
-    service: str
-    field: str
-    frames: NDArray[np.int64]
+    service: str  # e.g. ``modelV2``
+    field: str  # path as in `Finding`
+    frames: NDArray[np.int64]  # (n,) int64 frame ids, or positions
+    # (n,) float64 mean of the field's values in the left log; NaN where it has none.
     left: NDArray[np.float64]
-    right: NDArray[np.float64]
+    right: NDArray[np.float64]  # (n,) the same of the right log
+    # (n,) the largest |right - left| of a frame, kept of frames that are left out.
     largest: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two logs compared.
+    """Two logs compared."""
 
-    Attributes:
-        left: name of the reference.
-        right: name of what is compared with it.
-        frames: frame ids that both have and that were compared.
-        skipped: frames before the calibration, which are not compared.
-        messages: messages compared, of all services.
-        findings: worst first; none means that the logs agree.
-        statistics: of every numeric field.
-        warnings: what a user should know: truncated logs, services of one side only that are
-            ignored, ...
-        series: of every numeric field that differs at all, for plots.
-        behaviour: what the difference does to the drive, and gates on it.
-        times: of both logs.
-        sides: what both models wanted, frame by frame, for judging several drives as one; None
-            where nobody noted it.
-    """
-
-    left: str
-    right: str
-    frames: int
-    skipped: int
-    messages: int
-    findings: Sequence[Finding]
-    statistics: Sequence[FieldStatistics]
+    left: str  # name of the reference
+    right: str  # name of what is compared with it
+    frames: int  # frame ids that both have and that were compared
+    skipped: int  # frames before the calibration, which are not compared
+    messages: int  # messages compared, of all services
+    findings: Sequence[Finding]  # worst first; none means that the logs agree
+    statistics: Sequence[FieldStatistics]  # of every numeric field
+    # What a user should know: truncated logs, services of one side only that are ignored.
     warnings: Sequence[str]
-    series: Sequence[FieldSeries] = ()
+    series: Sequence[FieldSeries] = ()  # of every numeric field that differs at all, for plots
+    # What the difference does to the drive, and gates on it.
     behaviour: BehaviourVerdict = field(default_factory=BehaviourVerdict)
+    # Of both logs.
     times: tuple[DriveTime, DriveTime] = field(default_factory=lambda: (DriveTime(), DriveTime()))
+    # What both models wanted, frame by frame, for judging several drives as one; None where nobody
+    # noted it.
     sides: Sides | None = field(default=None, repr=False)
 
     @property

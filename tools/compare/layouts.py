@@ -1,4 +1,4 @@
-"""Two messages of possibly different shapes beside each other: which value belongs to which."""
+"""Matches the values of two messages of possibly different shapes."""
 
 from __future__ import annotations
 
@@ -34,46 +34,29 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Something that one message has and the other has not.
+    """Something that one message has and the other has not."""
 
-    Attributes:
-        is_length: lists of other lengths, else other members of a union.
-        place: where.
-        left: what the left message has, as text.
-        right: what the right one has.
-    """
-
-    is_length: bool
+    is_length: bool  # lists of other lengths, else other members of a union
     place: Place
-    left: str
+    left: str  # what the left message has, as text
     right: str
 
 
 @dataclass(frozen=True, slots=True)
 class PairLayout:
-    """What stands where in the messages of two shapes.
+    """What stands where in the messages of two shapes."""
 
-    Attributes:
-        left: (c,) index of each number in the left message; those of a field stand together.
-        right: (c,) the same in the right message.
-        places: of each number, with indices.
-        rows: (f,) number of each field that occurs.
-        starts: (f,) first column of each.
-        absolute: (c,) tolerance.
-        relative: (c,) tolerance.
-        discrete: indices of a discrete value in both messages, its place and tolerance.
-        mismatches: what only one of them has.
-    """
-
+    # (c,) index of each number in the left message; those of a field stand together.
     left: NDArray[np.intp]
-    right: NDArray[np.intp]
-    places: Sequence[str]
-    rows: NDArray[np.intp]
-    starts: NDArray[np.intp]
-    absolute: NDArray[np.float64]
-    relative: NDArray[np.float64]
+    right: NDArray[np.intp]  # (c,) the same in the right message
+    places: Sequence[str]  # of each number, with indices
+    rows: NDArray[np.intp]  # (f,) number of each field that occurs
+    starts: NDArray[np.intp]  # (f,) first column of each
+    absolute: NDArray[np.float64]  # (c,) tolerance
+    relative: NDArray[np.float64]  # (c,) tolerance
+    # Indices of a discrete value in both messages, its place and tolerance.
     discrete: Sequence[tuple[int, int, Place, Tolerance]]
-    mismatches: Sequence[Mismatch]
+    mismatches: Sequence[Mismatch]  # what only one of them has
 
 
 def pair_layout(one: Layout, other: Layout, fields: Fields) -> PairLayout:

@@ -45,27 +45,16 @@ class _Worst:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Some frames beside each other: (k, c) arrays, k frames, c numbers.
+    """Some frames beside each other: (k, c) arrays, k frames, c numbers."""
 
-    Attributes:
-        left: values.
-        right: values.
-        finite: both are.
-        difference: right - left, 0 where not finite.
-        limit: the tolerance of each.
-        differs: beyond it.
-        odd: one is not finite, or both in another way.
-        score: difference in tolerances; plain where nothing is allowed.
-    """
-
-    left: Floats
-    right: Floats
-    finite: Bools
-    difference: Floats
-    limit: Floats
-    differs: Bools
-    odd: Bools
-    score: Floats
+    left: Floats  # values
+    right: Floats  # values
+    finite: Bools  # both are
+    difference: Floats  # right - left, 0 where not finite
+    limit: Floats  # the tolerance of each
+    differs: Bools  # beyond it
+    odd: Bools  # one is not finite, or both in another way
+    score: Floats  # difference in tolerances; plain where nothing is allowed
 
 
 def _judged(left: Floats, right: Floats, layout: PairLayout, *, bit_exact: bool) -> _Block:
@@ -86,10 +75,8 @@ def _judged(left: Floats, right: Floats, layout: PairLayout, *, bit_exact: bool)
 class Numbers:
     """Compares the numbers of one service.
 
-    Args:
-        fields: its fields, which are numbered here.
-        tallies: where findings go.
-        bit_exact: every bit counts.
+    `fields`: its fields, which are numbered here. `tallies`: where findings go. `bit_exact`: every
+    bit counts.
     """
 
     def __init__(self, fields: Fields, tallies: Tallies, *, bit_exact: bool) -> None:
@@ -104,11 +91,8 @@ class Numbers:
     def add(self, layout: PairLayout, frame: tuple[int, int], left: Floats, right: Floats) -> None:
         """Add one pair of messages.
 
-        Args:
-            layout: of both.
-            frame: frame id (or position) and position in the left log.
-            left: numbers of the left message.
-            right: of the right one.
+        `layout`: of both. `frame`: frame id (or position) and position in the left log. `left`:
+        numbers of the left message.
         """
         if not layout.places:
             return

@@ -25,10 +25,7 @@ from tools.compare.page_parts import (
 from tools.report.report_page import folded, title_of_two, whole_page, write_page
 from tools.report.svg import Chart, padded_range
 
-# ----------------------------------------------------------------------------------------------
-# The worst frame of a comparison from above: both planned paths, and how far apart they are.
-#
-# Drawn from the logs alone, so that there is a picture where no camera frame is at hand.
+# --- the worst frame from above, drawn from the logs alone: no camera frame is needed -------------
 
 # As far as a path is drawn, and what the model may say of it at most.
 FAR_M = 100.0
@@ -40,9 +37,8 @@ Points = NDArray[np.float64]
 def worst_paths(comparison: Comparison) -> tuple[int, Points, Points] | None:
     """Return the worst frame and the paths of both logs in it, read once more from their files.
 
-    Returns:
-        Frame id, and twice (n, 2) float64 in metres (x forward, y right); None where no path moves,
-        or a log is no file that can be read again.
+    The result is the frame id, and twice (n, 2) float64 in metres (x forward, y right); None where
+    no path moves, or a log is no file that can be read again.
     """
     frame = worst_frame(comparison.behaviour.rows)
     if frame < 0:
@@ -67,11 +63,8 @@ def _path_at(log: Path, frame: int) -> Points | None:
 def paths_part(frame: int, left: Points, right: Points, sides: tuple[str, str]) -> str:
     """Return two charts as HTML: both paths from above, and the distance between them.
 
-    Args:
-        frame: its id.
-        left: (n, 2) path of the reference in metres.
-        right: (n, 2) path of the other side.
-        sides: what both are called.
+    `frame`: its id. `left`: (n, 2) path of the reference in metres. `right`: (n, 2) path of the
+    other side. `sides`: what both are called.
     """
     here, there = (path[_drawn(path)] for path in (left, right))
     if len(here) < 2 or len(there) < 2:

@@ -91,10 +91,8 @@ def plots_part(
 ) -> str:
     """Return two plots for each field with a finding: both logs, and the largest difference.
 
-    Args:
-        findings: worst first; fields without numbers have no plot.
-        series: of the fields that differ.
-        most: fields to draw; None for all.
+    `findings`: worst first; fields without numbers have no plot. `series`: of the fields that
+    differ. `most`: fields to draw; None for all.
     """
     by_name = {(one.service, one.field): one for one in series}
     wanted = dict.fromkeys((finding.service, finding.field) for finding in findings)

@@ -27,8 +27,7 @@ SHIFT_SHARE = 0.2
 class BatchMeans:
     """Means over batches of frames, of several quantities at once.
 
-    Args:
-        quantities: how many numbers each field has in a frame.
+    `quantities`: how many numbers each field has in a frame.
     """
 
     def __init__(self, quantities: int) -> None:
@@ -47,9 +46,7 @@ class BatchMeans:
     def add(self, rows: Indices, values: Floats) -> None:
         """Add one frame.
 
-        Args:
-            rows: (f,) the fields that have it.
-            values: (f, quantities).
+        `rows`: (f,) the fields that have it. `values`: (f, quantities).
         """
         total = self._counts[rows].sum(axis=1)
         full = rows[total >= self._size[rows] * _BATCHES]
@@ -198,10 +195,8 @@ class Series:
 def is_shift(mean: float, error: float, frames: float) -> bool:
     """Return whether differences that are each allowed lean to one side.
 
-    Args:
-        mean: over frames, of the differences as shares of what is allowed.
-        error: its standard error, from batches.
-        frames: number of frames.
+    `mean`: over frames, of the differences as shares of what is allowed. `error`: its standard
+    error, from batches. `frames`: number of frames.
     """
     if frames < MIN_SHIFT_FRAMES or not np.isfinite(error):
         return False

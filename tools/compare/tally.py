@@ -1,4 +1,4 @@
-"""Findings while they are counted: one for each kind and field, however many frames have it."""
+"""Counts findings: one for each kind and field, however many frames have it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,11 @@ _MAX_TEXT = 40
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A finding with what it is sorted by.
+    """A finding with what it is sorted by."""
 
-    Attributes:
-        finding: as it will be reported.
-        score: how bad the worst frame is, in tolerances; infinite where there is no measure.
-        first: position in its log of the first frame that has it.
-    """
-
-    finding: Finding
-    score: float
-    first: int
+    finding: Finding  # as it will be reported
+    score: float  # how bad the worst frame is, in tolerances; infinite where there is no measure
+    first: int  # position in its log of the first frame that has it
 
 
 class Tallies:
@@ -73,12 +67,8 @@ class Tallies:
     ) -> None:
         """Add one frame whose difference has no measure; the first such frame stands for all.
 
-        Args:
-            kind: of the finding.
-            place: pattern and exact place.
-            message: of the log that has the frame.
-            texts: left and right.
-            limit: the tolerance.
+        `place`: pattern and exact place. `message`: of the log that has the frame. `texts`: left
+        and right. `limit`: the tolerance.
         """
         frame, (pattern, exact) = message.frame, place
         nan = math.nan

@@ -23,19 +23,12 @@ _KEYS = frozenset({"fields", "absolute", "relative", "ignore", "reason"})
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What is allowed of one field.
+    """What is allowed of one field."""
 
-    Attributes:
-        absolute: in units of the field.
-        relative: as a share of the larger magnitude.
-        ignore: not compared at all.
-        reason: why.
-    """
-
-    absolute: float = 0.0
-    relative: float = 0.0
-    ignore: bool = False
-    reason: str = ""
+    absolute: float = 0.0  # in units of the field
+    relative: float = 0.0  # as a share of the larger magnitude
+    ignore: bool = False  # not compared at all
+    reason: str = ""  # why
 
     @property
     def text(self) -> str:
@@ -60,9 +53,8 @@ class _Row:
 class Tolerances:
     """A table: for each field the first row that names it counts.
 
-    Args:
-        rows: patterns and what they allow, in order.
-        bit_exact: nothing but what is ignored may differ by a single bit.
+    `rows`: patterns and what they allow, in order. `bit_exact`: nothing but what is ignored may
+    differ by a single bit.
     """
 
     def __init__(
@@ -77,9 +69,8 @@ class Tolerances:
     def of(self, service: str, field: str) -> Tolerance:
         """Return what is allowed; what no row names must be equal.
 
-        Args:
-            service: e.g. ``modelV2``.
-            field: ``laneLines[].y``; of the Event itself with a dot: ``.valid``.
+        `service`: e.g. ``modelV2``. `field`: ``laneLines[].y``; of the Event itself with a dot:
+        ``.valid``.
         """
         name = f"{service}.{field}"
         for row in self._rows:
@@ -94,11 +85,9 @@ def read_tolerances(
 ) -> Tolerances:
     """Return the table of the package behind what a user adds.
 
-    Args:
-        override: a file of the same form, whose rows come first.
-        ignore: patterns of fields that are not compared; without a service they name that field
-            of every service.
-        bit_exact: as in `Tolerances`.
+    `override`: a file of the same form, whose rows come first. `ignore`: patterns of fields that
+    are not compared; without a service they name that field of every service. `bit_exact`: as in
+    `Tolerances`.
 
     Raises:
         UsageError: the file cannot be read or is no such table.

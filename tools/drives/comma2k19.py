@@ -59,36 +59,27 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Comma2k19Telemetry:
-    """Everything of a segment except its pictures. Local frame: x forward, y right, z down.
+    """Everything of a segment except its pictures. Local frame: x forward, y right, z down."""
 
-    Attributes:
-        path: the segment directory.
-        start_s: boot time of the phone at time 0: the first frame, or without a pose the first
-            sample of the speed.
-        speed_mps: from CAN, 83 Hz.
-        steering_angle_deg: of the steering wheel, positive to the left, from CAN.
-        wheel_speed_mps: front left, front right, rear left, rear right; None where not recorded.
-        accelerometer_mps2: specific force in the local frame: -9.8 down at rest; None likewise.
-        gyro_radps: rotation about the local axes; None likewise.
-        times_s: (n,) time of each frame from the first; empty without a pose, as the following.
-        positions_m: (n, 3) of the camera, in the local frame of the first one.
-        orientations: (n, 3, 3) rotation from the local frame of each camera to that of the first.
-        velocities_mps: (n, 3) in the local frame of each camera.
-        rpy_calib_rad: device_from_calib as roll, pitch, yaw: where the car drives, as seen from the
-            camera; None where it never drives fast enough to tell.
-    """
-
-    path: Path
+    path: Path  # the segment directory
+    # Boot time of the phone at time 0: the first frame, or without a pose the first sample of the
+    # speed.
     start_s: float
-    speed_mps: Series
-    steering_angle_deg: Series
+    speed_mps: Series  # from CAN, 83 Hz
+    steering_angle_deg: Series  # of the steering wheel, positive to the left, from CAN
+    # Front left, front right, rear left, rear right; None where not recorded.
     wheel_speed_mps: Samples | None
+    # Specific force in the local frame: -9.8 down at rest; None likewise.
     accelerometer_mps2: Samples | None
-    gyro_radps: Samples | None
+    gyro_radps: Samples | None  # rotation about the local axes; None likewise
+    # (n,) time of each frame from the first; empty without a pose, as the following.
     times_s: Floats
-    positions_m: Floats
+    positions_m: Floats  # (n, 3) of the camera, in the local frame of the first one
+    # (n, 3, 3) rotation from the local frame of each camera to that of the first.
     orientations: Floats
-    velocities_mps: Floats
+    velocities_mps: Floats  # (n, 3) in the local frame of each camera
+    # device_from_calib as roll, pitch, yaw: where the car drives, as seen from the camera; None
+    # where it never drives fast enough to tell.
     rpy_calib_rad: tuple[float, float, float] | None
 
     def telemetry(self) -> Telemetry:
@@ -154,12 +145,8 @@ def calibration_of(velocities_mps: Floats) -> tuple[float, float, float] | None:
     The calibrated frame's x axis is the direction of motion: ``Rz(yaw) Ry(pitch) (1, 0, 0) =
     (cos yaw cos pitch, sin yaw cos pitch, -sin pitch)``. Roll cannot be seen from it and is 0.
 
-    Args:
-        velocities_mps: (n, 3) in the device frame.
-
-    Returns:
-        Angles of the mean direction over the frames faster than ``MIN_CALIBRATION_SPEED_MPS``;
-        None where there is none.
+    `velocities_mps`: (n, 3) in the device frame. The result is the mean direction over the
+    frames faster than ``MIN_CALIBRATION_SPEED_MPS``; None where there is none.
     """
     speeds = np.linalg.norm(velocities_mps, axis=1)
     is_fast = speeds > MIN_CALIBRATION_SPEED_MPS

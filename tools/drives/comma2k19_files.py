@@ -45,15 +45,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """One log type.
+    """One log type."""
 
-    Attributes:
-        times_s: (n,) float64, strictly increasing.
-        values: (n, k) float64.
-    """
-
-    times_s: Floats
-    values: Floats
+    times_s: Floats  # (n,) float64, strictly increasing
+    values: Floats  # (n, k) float64
 
 
 def telemetry_files(path: Path) -> list[Path]:

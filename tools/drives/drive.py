@@ -23,21 +23,15 @@ KEPT_MOMENTS = 8
 
 
 class Message(NamedTuple):
-    """One recorded message.
+    """One recorded message."""
 
-    Attributes:
-        service: the Event member's name, as in `cereal.services`.
-        mono_time_ns: `logMonoTime`, ns of the recording machine's monotonic clock. The `initData`
-            that later segments begin with is as old as the route: it has the time of the message
-            after it.
-        data: the Event as it was recorded: what is passed on.
-        migrated: the Event as software of today would have sent it, for those who read it; None
-            where that is `data`.
-    """
-
-    service: str
+    service: str  # the Event member's name, as in `cereal.services`
+    # `logMonoTime`, ns of the recording machine's monotonic clock. The `initData` that later
+    # segments begin with is as old as the route: it has the time of the message after it.
     mono_time_ns: int
-    data: bytes
+    data: bytes  # the Event as it was recorded: what is passed on
+    # The Event as software of today would have sent it, for those who read it; None where that is
+    # `data`.
     migrated: bytes | None = None
 
     @property
@@ -48,52 +42,39 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What has happened since the moment before.
+    """What has happened since the moment before."""
 
-    Attributes:
-        index: position in the drive, from 0; a moment that was skipped keeps its number.
-        messages: in time order; the camera states of this moment are the last ones. Over all
-            moments, every message that was recorded.
-        frames: by stream of `cereal.frames.STREAMS`, in the order in which they are to be handed
-            over: extra cameras first, "road" last. A camera that delivered nothing is missing,
-            so a moment may have no frame. Buffers are reused, see ``KEPT_MOMENTS``.
-    """
-
-    index: int
+    index: int  # position in the drive, from 0; a moment that was skipped keeps its number
+    # In time order; the camera states of this moment are the last ones. Over all moments, every
+    # message that was recorded.
     messages: tuple[Message, ...]
+    # By stream of `cereal.frames.STREAMS`, in the order in which they are to be handed over: extra
+    # cameras first, "road" last. A camera that delivered nothing is missing, so a moment may have
+    # no frame. Buffers are reused, see ``KEPT_MOMENTS``.
     frames: Mapping[str, Frame]
 
 
 @dataclass(frozen=True, slots=True)
 class DriveInfo:
-    """What is known of a drive before its first frame is decoded.
+    """What is known of a drive before its first frame is decoded."""
 
-    Attributes:
-        name: what users call it, e.g. ``a2a0ccea32023010|2023-07-27--13-01-19--5`` or
-            ``drive.mp4``.
-        kind: ``openpilot``, ``comma2k19`` or ``video``.
-        identity: sha256 (64 hex digits) of all that decides what `moments` yields: contents of
-            files, options. The key of references.
-        formats: layout of the frames by stream; only streams that have frames.
-        cameras: what the frames were filmed with; None where `deviceState` and `roadCameraState`
-            of the drive name a device of `modeld.vehicle.calibration.DEVICE_CAMERAS`.
-        mounting: first calibration of the drive, for pictures with overlays.
-        moments: how many there are, that behind the last frame included; None where only decoding
-            tells.
-        rate_hz: of the main camera.
-        car_params: the drive's first `carParams` Event; None where it has none.
-        facts: name -> value, for reports: where the drive came from and what was assumed.
-    """
-
+    # What users call it, e.g. ``a2a0ccea32023010|2023-07-27--13-01-19--5`` or ``drive.mp4``.
     name: str
-    kind: str
+    kind: str  # ``openpilot``, ``comma2k19`` or ``video``
+    # Sha256 (64 hex digits) of all that decides what `moments` yields: contents of files, options.
+    # The key of references.
     identity: str
+    # Layout of the frames by stream; only streams that have frames.
     formats: Mapping[str, FrameFormat]
+    # What the frames were filmed with; None where `deviceState` and `roadCameraState` of the drive
+    # name a device of `modeld.vehicle.calibration.DEVICE_CAMERAS`.
     cameras: DeviceCameras | None
-    mounting: Mounting
+    mounting: Mounting  # first calibration of the drive, for pictures with overlays
+    # How many there are, that behind the last frame included; None where only decoding tells.
     moments: int | None
-    rate_hz: float
-    car_params: bytes | None = None
+    rate_hz: float  # of the main camera
+    car_params: bytes | None = None  # the drive's first `carParams` Event; None where it has none
+    # Name -> value, for reports: where the drive came from and what was assumed.
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -124,15 +105,10 @@ class Drive(Protocol):
 
 @dataclass(slots=True)
 class FirstPart:
-    """A drive up to where its pictures change their size, for what keeps that much.
+    """A drive up to where its pictures change their size, for what keeps that much."""
 
-    Attributes:
-        drive: an open drive.
-        change: what was said there; None before, and of other drives.
-    """
-
-    drive: Drive
-    change: PictureSizeError | None = None
+    drive: Drive  # an open drive
+    change: PictureSizeError | None = None  # what was said there; None before, and of other drives
 
     @property
     def info(self) -> DriveInfo:

@@ -64,41 +64,28 @@ PictureIndex = HevcIndex | QCameraIndex
 
 @dataclass(frozen=True, slots=True)
 class VideoFile:
-    """The video of one camera in one segment.
+    """The video of one camera in one segment."""
 
-    Attributes:
-        number: segmentNum that EncodeIdx events call it by.
-        index: what it holds; None where the file is missing.
-        start_ns: when the segment was begun, by its log; None where that is not the first picture.
-    """
-
-    number: int
-    index: PictureIndex | None
+    number: int  # segmentNum that EncodeIdx events call it by
+    index: PictureIndex | None  # what it holds; None where the file is missing
+    # When the segment was begun, by its log; None where that is not the first picture.
     start_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Frames of a camera and how they were placed.
+    """Frames of a camera and how they were placed."""
 
-    Attributes:
-        frames: (n,) of ``FRAME``, in the order of ``time_ns``.
-        trusted: pictures of each file before the first that is known not to be whole.
-        notes: what a user should know of it.
-    """
-
-    frames: Rows
-    trusted: tuple[int, ...]
-    notes: tuple[str, ...]
+    frames: Rows  # (n,) of ``FRAME``, in the order of ``time_ns``
+    trusted: tuple[int, ...]  # pictures of each file before the first that is known not to be whole
+    notes: tuple[str, ...]  # what a user should know of it
 
 
 def place_frames(states: Rows, indices: Rows, files: Sequence[VideoFile]) -> Placed:
     """Say for all frames of one camera which picture shows them.
 
-    Args:
-        states: (n,) of ``STATE``, as they stand in the logs.
-        indices: (m,) of ``INDEX``, those of the type of the files only, as they stand in the logs.
-        files: by position in the drive.
+    `states`: (n,) of ``STATE``, as they stand in the logs. `indices`: (m,) of ``INDEX``, those of
+    the type of the files only, as they stand in the logs. `files`: by position in the drive.
 
     Raises:
         DriveError: a file is not the one that the EncodeIdx events describe.
@@ -233,9 +220,6 @@ def _first_picture(indices: Rows, file: PictureIndex) -> int:
 
     It is 0, unless the encoder ran before the logger: what precedes the first key frame that the
     logger saw is in neither the file nor the log, and both begin with that key frame.
-
-    Raises:
-        DriveError: the key frames are elsewhere than the events say, or both are possible.
     """
     ids = indices["picture"]
     lowest, highest = int(ids.min()), int(ids.max())
@@ -336,11 +320,8 @@ def _trusted(indices: Rows, file: PictureIndex, first: int, named: int) -> int:
     Decoders fill up what a damaged picture lacks without a word. Its size tells; where nothing is
     known of that, the last picture of a file that lacks later ones is taken for cut.
 
-    Args:
-        indices: (m,) of ``INDEX``, those of the file.
-        file: the file.
-        first: segmentId of its first picture.
-        named: how many pictures the log knows of.
+    `indices`: (m,) of ``INDEX``, those of the file. `first`: segmentId of its first picture.
+    `named`: how many pictures the log knows of.
     """
     pictures, stated = _stated_sizes(indices, file, first)
     last = pictures == len(file) - 1

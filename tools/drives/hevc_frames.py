@@ -1,4 +1,4 @@
-"""Raw HEVC files (Annex B) picture by picture, exactly: what is asked for, or an error.
+"""Reads raw HEVC files (Annex B) picture by picture: the exact picture, or an error.
 
 One pass over the bytes finds where pictures and key frames begin; a picture is then decoded from
 the key frame before it on. Decoders hide damage where they can: here a picture that the decoder
@@ -47,25 +47,17 @@ _DECODER_OPTIONS: Final = {"err_detect": "explode+crccheck", "max_pixels": str(_
 
 @dataclass(frozen=True, slots=True)
 class HevcIndex:
-    """Where the pictures of a file lie.
-
-    Attributes:
-        path: the file.
-        sha256: of its bytes.
-        starts: (n + 1,) int64, first byte of each picture with what precedes it, then the end.
-        is_key: (n,) bool, decoding can begin there.
-        parameters: (first byte, end, picture) of each run of parameter sets.
-        is_hashed: (n,) bool, a checksum stands behind the picture.
-        trusted: pictures before the first that is known to be damaged.
-    """
+    """Where the pictures of a file lie."""
 
     path: Path
-    sha256: bytes
+    sha256: bytes  # of its bytes
+    # (n + 1,) int64, first byte of each picture with what precedes it, then the end.
     starts: NDArray[np.int64]
-    is_key: NDArray[np.bool_]
+    is_key: NDArray[np.bool_]  # (n,) bool, decoding can begin there
+    # (first byte, end, picture) of each run of parameter sets.
     parameters: tuple[tuple[int, int, int], ...]
-    is_hashed: NDArray[np.bool_]
-    trusted: int = MAX_PICTURES
+    is_hashed: NDArray[np.bool_]  # (n,) bool, a checksum stands behind the picture
+    trusted: int = MAX_PICTURES  # pictures before the first that is known to be damaged
 
     def __len__(self) -> int:
         return len(self.is_key)
@@ -109,10 +101,7 @@ class _Scan:
     def add(self, offset: int, kind: int, content: bytes) -> None:
         """Take the NAL unit that begins at byte `offset`, its start code included.
 
-        Args:
-            offset: in the file.
-            kind: type of the unit.
-            content: its first three bytes.
+        `kind`: type of the unit. `content`: its first three bytes.
         """
         if self._parameters_start is not None and kind not in _PARAMETER_TYPES:
             self.parameters.append((self._parameters_start, offset, len(self.starts)))
@@ -194,9 +183,6 @@ def _nal_units(file: BinaryIO, digest: Any) -> Iterator[tuple[int, int, bytes]]:
 class HevcReader:
     """Decodes the pictures of one file; reading them in order is cheap.
 
-    Args:
-        index: of the file.
-
     Raises:
         MissingPackageError: PyAV is not installed.
     """
@@ -234,10 +220,8 @@ class HevcReader:
     def read(self, picture: int, target: NDArray[np.uint8], layout: FrameFormat) -> None:
         """Decode one picture into a padded NV12 buffer.
 
-        Args:
-            picture: position in the file, from 0.
-            target: (>= layout.payload_bytes,) uint8, 2-byte aligned; modified.
-            layout: what the buffer is laid out for.
+        `picture`: position in the file, from 0. `target`: (>= layout.payload_bytes,) uint8, 2-byte
+        aligned; modified. `layout`: what the buffer is laid out for.
 
         Raises:
             DriveError: the file ends before it, or it is damaged, out of turn, or of another size.

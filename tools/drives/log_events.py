@@ -56,9 +56,7 @@ def read_messages(path: Path) -> Iterator[Message]:
 def merged_messages(paths: Sequence[Path], skipped: int = 0) -> Iterator[Message]:
     """Yield the messages of logs that follow each other, in time order.
 
-    Args:
-        paths: the logs, in order.
-        skipped: how many of them are left out, at the start.
+    `paths`: the logs, in order. `skipped`: how many of them are left out, at the start.
 
     Raises:
         DriveError: as `read_messages`, when that log is reached.
@@ -92,15 +90,10 @@ def _chained(paths: Sequence[Path], skipped: int) -> Iterator[Message]:
         yield from (one._replace(mono_time_ns=last_ns) for one in waiting)
 
 
-# --- Migrates messages of older software to the schema of today -------------------------------
-#
-# Each migration is a small function on the message of one Event: which field it should have, and
-# with which number, or None where its product is there already. The daemon reads the migrated
-# message; the recorded one is passed on. Frame ids are not renumbered: EncodeIdx says which picture
-# shows a frame, and ids stay those of the drive.
-#
-# There is no migration for ``liveDelay``: drives of before May 2025 play with a measured lateral
-# delay of 0.
+# --- migrations of messages of older software to the current schema -------------------------------
+# A migration returns None if the message already has its field. The daemon reads the migrated
+# message; the recorded one is passed on. Nothing migrates ``liveDelay``: drives from before May
+# 2025 play with a measured lateral delay of 0.
 
 # Read-out of the sensor of that time; what logs without a start of frame are given.
 _READOUT_NS: Final = 18_000_000
@@ -111,13 +104,9 @@ _OLD_STATUSES: Final = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """The device that made the log, by its initData.
+    """The device that made the log, by its initData."""
 
-    Attributes:
-        device_type: number of `InitData.DeviceType`; 0 where there is no initData.
-    """
-
-    device_type: int = 0
+    device_type: int = 0  # number of `InitData.DeviceType`; 0 where there is no initData
 
 
 Change = tuple[str, int]
@@ -173,15 +162,10 @@ MIGRATIONS: Final[Mapping[str, Migration]] = MappingProxyType(
 
 @dataclass(slots=True)
 class Migrator:
-    """Applies the migrations.
+    """Applies the migrations."""
 
-    Attributes:
-        recorder: set when initData has been seen.
-        done: Event member -> messages changed so far.
-    """
-
-    recorder: Recorder = field(default_factory=Recorder)
-    done: dict[str, int] = field(default_factory=dict)
+    recorder: Recorder = field(default_factory=Recorder)  # set when initData has been seen
+    done: dict[str, int] = field(default_factory=dict)  # Event member -> messages changed so far
 
     def migrate(self, message: Message) -> Message:
         """Return the message with its migrated form where it has one; often the very same.

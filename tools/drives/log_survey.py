@@ -42,30 +42,22 @@ _LARGEST: Final = 1 << 62
 
 @dataclass(slots=True)
 class LogSurvey:
-    """What the logs of a drive hold.
+    """What the logs of a drive hold."""
 
-    Attributes:
-        states: stream -> (n,) of ``STATE``, in the order of the logs.
-        indices: stream, or ``SMALL`` -> (n,) of ``INDEX``, those of the video files, in the order
-            of the logs.
-        last_times_ns: newest logMonoTime of each log.
-        starts_ns: of each log that goes on where another one ended, when it did; else None.
-        recorder: who made them.
-        facts: of initData: device, dongle, version, commit, branch.
-        mounting: by the first liveCalibration, deviceState and camera state.
-        car_params: the first carParams Event.
-        migrated: Event member -> how many were migrated.
-    """
-
+    # Stream -> (n,) of ``STATE``, in the order of the logs.
     states: dict[str, Rows] = field(default_factory=dict)
+    # Stream, or ``SMALL`` -> (n,) of ``INDEX``, those of the video files, in the order of the logs.
     indices: dict[str, Rows] = field(default_factory=dict)
-    last_times_ns: list[int] = field(default_factory=list)
+    last_times_ns: list[int] = field(default_factory=list)  # newest logMonoTime of each log
+    # Of each log that goes on where another one ended, when it did; else None.
     starts_ns: list[int | None] = field(default_factory=list)
-    recorder: Recorder = field(default_factory=Recorder)
+    recorder: Recorder = field(default_factory=Recorder)  # who made them
+    # Of initData: device, dongle, version, commit, branch.
     facts: dict[str, str] = field(default_factory=dict)
+    # By the first liveCalibration, deviceState and camera state.
     mounting: Mounting = field(default_factory=Mounting)
-    car_params: bytes | None = None
-    migrated: dict[str, int] = field(default_factory=dict)
+    car_params: bytes | None = None  # the first carParams Event
+    migrated: dict[str, int] = field(default_factory=dict)  # Event member -> how many were migrated
 
     def small_indices(self) -> Rows:
         """Return the events of small pictures; of the full ones in logs that have no others.

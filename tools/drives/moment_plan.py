@@ -17,16 +17,12 @@ NO_FRAME = -1
 
 @dataclass(frozen=True, slots=True)
 class MomentPlan:
-    """The moments of a drive, one for each frame of the main camera, and for what is between.
+    """The moments of a drive, one for each frame of the main camera, and for what is between."""
 
-    Attributes:
-        cuts_ns: (n,) int64, logMonoTime of the last message of each moment, never decreasing.
-        frames: stream -> (n,) of ``FRAME``; the main camera last.
-        present: stream -> (n,) bool, there is a picture for that moment.
-    """
-
+    # (n,) int64, logMonoTime of the last message of each moment, never decreasing.
     cuts_ns: NDArray[np.int64]
-    frames: Mapping[str, Rows]
+    frames: Mapping[str, Rows]  # stream -> (n,) of ``FRAME``; the main camera last
+    # Stream -> (n,) bool, there is a picture for that moment.
     present: Mapping[str, NDArray[np.bool_]]
 
     def __len__(self) -> int:
@@ -51,9 +47,8 @@ def plan_moments(cameras: Mapping[str, Rows], main: str) -> MomentPlan:
     because the main camera lost a frame or has stopped, it gets a moment of its own. What precedes
     the first picture and follows the last one of all cameras is no moment.
 
-    Args:
-        cameras: stream -> (n,) of ``FRAME`` in the order of ``time_ns``.
-        main: the camera that sets the pace.
+    `cameras`: stream -> (n,) of ``FRAME`` in the order of ``time_ns``. `main`: the camera that sets
+    the pace.
     """
     pace = cameras[main]
     count = len(pace)

@@ -27,29 +27,23 @@ KINDS = ("tools.drives.openpilot", "tools.drives.comma2k19", "tools.drives.video
 
 @dataclass(frozen=True, slots=True)
 class DriveOptions:
-    """How drives are opened; each kind uses what applies to it.
+    """How drives are opened; each kind uses what applies to it."""
 
-    Attributes:
-        data_dir: where routes lie that are named without a path; None: only paths are taken.
-        telemetry: car state beside a video: a CSV file, or a comma2k19 segment directory.
-        focal_px: focal length of a video's camera in pixels; None: 0.9 widths.
-        camera: of a video; None: level, with the usual height and focal length. `focal_px` comes
-            before its focal length.
-        rate_hz: frames per second that the model is to see; None: every frame of what was recorded
-            at 20 Hz, and the lowest rate of at least 20 Hz of a faster video.
-        driver_camera: also deliver frames of the driver camera.
-        road_cameras: deliver frames of the cameras that see the road; without them the driver
-            camera sets the pace.
-        split: each segment of a route is a drive of its own, not part of a continuous one.
-    """
-
+    # Where routes lie that are named without a path; None: only paths are taken.
     data_dir: Path | None = None
+    # Car state beside a video: a CSV file, or a comma2k19 segment directory.
     telemetry: Path | None = None
-    focal_px: float | None = None
+    focal_px: float | None = None  # focal length of a video's camera in pixels; None: 0.9 widths
+    # Of a video; None: level, with the usual height and focal length. `focal_px` comes before its
+    # focal length.
     camera: VideoCamera | None = None
+    # Frames per second that the model is to see; None: every frame of what was recorded at 20 Hz,
+    # and the lowest rate of at least 20 Hz of a faster video.
     rate_hz: float | None = None
-    driver_camera: bool = False
+    driver_camera: bool = False  # also deliver frames of the driver camera
+    # Deliver frames of the cameras that see the road; without them the driver camera sets the pace.
     road_cameras: bool = True
+    # Each segment of a route is a drive of its own, not part of a continuous one.
     split: bool = False
 
 
@@ -129,9 +123,8 @@ TELEMETRY = (
 def add_drive_arguments(parser: argparse.ArgumentParser, *, may_split: bool = False) -> None:
     """Declare how drives are opened.
 
-    Args:
-        parser: of the command.
-        may_split: the command takes several drives, and a route may be several.
+    `parser`: of the command. `may_split`: the command takes several drives, and a route may be
+    several.
     """
     parser.add_argument(
         "--data-dir",

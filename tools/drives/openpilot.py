@@ -31,21 +31,13 @@ from tools.lib.named_file import tree
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A route, and which of its segments are meant.
+    """A route, and which of its segments are meant."""
 
-    Attributes:
-        base: a text that leads to the route again.
-        route: its name, ``dongle|log id`` as far as it is known.
-        segments: in order.
-        selection: as it was written.
-        is_segment: `base` leads to a segment, not to a route.
-    """
-
-    base: str
-    route: str
-    segments: Sequence[SegmentFiles]
-    selection: Selection
-    is_segment: bool = False
+    base: str  # a text that leads to the route again
+    route: str  # its name, ``dongle|log id`` as far as it is known
+    segments: Sequence[SegmentFiles]  # in order
+    selection: Selection  # as it was written
+    is_segment: bool = False  # `base` leads to a segment, not to a route
 
 
 def expand(text: str, options: DriveOptions) -> list[str] | None:
@@ -200,11 +192,7 @@ def _root(name: RouteName, options: DriveOptions) -> Path:
 def _choose(
     base: str, route: str, segments: Sequence[SegmentFiles], selection: Selection
 ) -> _Found:
-    """Take the selected ones of a route's segments.
-
-    Raises:
-        DriveError: some are missing; all of them are named.
-    """
+    """Take the selected ones of a route's segments."""
     there = {segment.number or 0: segment for segment in segments}
     numbers = _numbers(base, selection, there)
     missing = missing_numbers(segments, numbers)

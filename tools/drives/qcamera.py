@@ -36,23 +36,16 @@ _PARAMETER_TYPES: Final = (7, 8)
 
 @dataclass(frozen=True, slots=True)
 class QCameraIndex:
-    """What a file holds, by its packets.
-
-    Attributes:
-        path: the file.
-        sha256: of its bytes.
-        is_key: (n,) bool, decoding can begin there.
-        sizes_bytes: (n,) int64, of each picture, without the delimiter that muxers put before it.
-        parameters_bytes: (n,) int64, how many of them are parameter sets, which muxers may repeat.
-        trusted: pictures before the first that is known to be damaged.
-    """
+    """What a file holds, by its packets."""
 
     path: Path
-    sha256: bytes
-    is_key: NDArray[np.bool_]
+    sha256: bytes  # of its bytes
+    is_key: NDArray[np.bool_]  # (n,) bool, decoding can begin there
+    # (n,) int64, of each picture, without the delimiter that muxers put before it.
     sizes_bytes: NDArray[np.int64]
+    # (n,) int64, how many of them are parameter sets, which muxers may repeat.
     parameters_bytes: NDArray[np.int64]
-    trusted: int = MAX_PICTURES
+    trusted: int = MAX_PICTURES  # pictures before the first that is known to be damaged
 
     def __len__(self) -> int:
         return len(self.is_key)
@@ -119,9 +112,6 @@ class QCameraReader:
     """Decodes the pictures of one file; reading them in order is cheap.
 
     What lies behind is decoded from the start again: a second for a minute of pictures.
-
-    Args:
-        index: of the file.
     """
 
     def __init__(self, index: QCameraIndex) -> None:
@@ -142,10 +132,8 @@ class QCameraReader:
     def read(self, picture: int, target: NDArray[np.uint8], layout: FrameFormat) -> None:
         """Decode one picture into a padded NV12 buffer.
 
-        Args:
-            picture: position in the file, from 0.
-            target: (>= layout.payload_bytes,) uint8; modified.
-            layout: what the buffer is laid out for.
+        `picture`: position in the file, from 0. `target`: (>= layout.payload_bytes,) uint8;
+        modified. `layout`: what the buffer is laid out for.
 
         Raises:
             DriveError: the file ends before it, or it is damaged or of another size.
@@ -196,11 +184,8 @@ def small_cameras(
 ) -> tuple[DeviceCameras, str]:
     """Return the camera of small pictures, and where its focal length is from.
 
-    Args:
-        path: of the drive, for messages.
-        mounting: names the device and the sensor.
-        layout: of the pictures.
-        focal_px: given by the user; None: that of the device, scaled.
+    `path`: of the drive, for messages. `mounting`: names the device and the sensor. `focal_px`:
+    given by the user; None: that of the device, scaled.
 
     Raises:
         DriveError: nobody knows the device.

@@ -38,15 +38,11 @@ _SEGMENT_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which segments of a route, and which of its logs.
+    """Which segments of a route, and which of its logs."""
 
-    Attributes:
-        text: ``5``, ``-1``, ``2:6`` or ``0:10:2``, as Python counts; None: all there are.
-        selector: ``r`` the full log, ``q`` the small one, ``a`` and ``i`` the full one where there
-            is one.
-    """
-
+    # ``5``, ``-1``, ``2:6`` or ``0:10:2``, as Python counts; None: all there are.
     text: str | None = None
+    # ``r`` the full log, ``q`` the small one, ``a`` and ``i`` the full one where there is one.
     selector: str = "r"
 
     @property
@@ -89,17 +85,11 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class RouteName:
-    """A route by name.
+    """A route by name."""
 
-    Attributes:
-        root: directory written before the name; None: where routes lie is not said.
-        dongle: 16 characters of the device; None where the name has none.
-        log_id: 20 characters.
-    """
-
-    root: str | None
-    dongle: str | None
-    log_id: str
+    root: str | None  # directory written before the name; None: where routes lie is not said
+    dongle: str | None  # 16 characters of the device; None where the name has none
+    log_id: str  # 20 characters
 
     @property
     def text(self) -> str:

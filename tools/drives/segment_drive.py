@@ -35,21 +35,13 @@ _VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a drive is made of.
+    """What a drive is made of."""
 
-    Attributes:
-        name: what users call it.
-        segments: in order.
-        logs: one for each segment.
-        videos: name of its files, by camera that is wanted.
-        focal_px: of small pictures, before that of their device.
-    """
-
-    name: str
-    segments: Sequence[SegmentFiles]
-    logs: Sequence[Path]
-    videos: Mapping[str, str]
-    focal_px: float | None = None
+    name: str  # what users call it
+    segments: Sequence[SegmentFiles]  # in order
+    logs: Sequence[Path]  # one for each segment
+    videos: Mapping[str, str]  # name of its files, by camera that is wanted
+    focal_px: float | None = None  # of small pictures, before that of their device
 
 
 class Reader(Protocol):
@@ -71,8 +63,7 @@ class SegmentDrive:
     Reads all logs and the bytes of all videos once when it is opened, and decodes nothing but the
     first picture of each video.
 
-    Args:
-        source: what to open.
+    `source`: what to open.
 
     Raises:
         DriveError: neither road nor wide video is there (the driver camera's, where it alone is

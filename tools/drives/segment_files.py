@@ -39,26 +39,18 @@ _NUMBER: Final = re.compile(r"[0-9]{1,4}")
 
 @dataclass(frozen=True, slots=True)
 class SegmentFiles:
-    """What there is of one segment.
+    """What there is of one segment."""
 
-    Attributes:
-        path: its directory; what the names of its files begin with where it has none.
-        number: in the route; None where the path does not say.
-        route: ``dongle|log id`` as far as the path says; empty where it does not.
-        files: name of ``FILE_NAMES`` -> path.
-    """
-
-    path: Path
-    number: int | None
-    route: str
-    files: Mapping[str, Path] = field(default_factory=dict)
+    path: Path  # its directory; what the names of its files begin with where it has none
+    number: int | None  # in the route; None where the path does not say
+    route: str  # ``dongle|log id`` as far as the path says; empty where it does not
+    files: Mapping[str, Path] = field(default_factory=dict)  # by ``FILE_NAMES``
 
     def log(self, selector: str, *, is_small: bool = False) -> Path:
         """Return the log that a selector asks for.
 
-        Args:
-            selector: see `tools.drives.route_names.Selection`.
-            is_small: of a drive that has its small pictures only, any log will do.
+        `selector`: see `tools.drives.route_names.Selection`. `is_small`: of a drive that has its
+        small pictures only, any log will do.
 
         Raises:
             DriveError: there is none; says what there is.

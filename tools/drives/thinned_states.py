@@ -31,14 +31,9 @@ _PERIOD_NS: Final = 50_000_000
 def interpolate_states(states: Rows, count: int, start_ns: int | None) -> Rows | None:
     """Return the states of the frames that a file's pictures show.
 
-    Args:
-        states: (n,) of ``STATE``, of one camera in one log.
-        count: pictures of the file.
-        start_ns: when the segment was begun, which is when its first picture came; None: its
-            first picture is of the first state.
-
-    Returns:
-        (count,) of ``STATE``, stamps and ids; None where there are no states, or all of them.
+    `states`: (n,) of ``STATE``, of one camera in one log. `start_ns`: when the segment was begun,
+    which is when its first picture came; None: its first picture is of the first state. The result
+    is (count,) of ``STATE``, stamps and ids; None where there are no states, or all of them.
     """
     states = states[np.argsort(states["frame_id"], kind="stable")]
     ids = states["frame_id"]

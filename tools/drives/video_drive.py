@@ -44,13 +44,9 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class VideoDrive:
-    """A video file as a drive.
+    """A video file as a drive."""
 
-    Attributes:
-        info: what is known of it; ``moments`` as far as the header tells.
-    """
-
-    info: DriveInfo
+    info: DriveInfo  # what is known of it; ``moments`` as far as the header tells
     _path: Path
     _telemetry: Telemetry
     _rate_hz: float | None
@@ -100,8 +96,7 @@ class VideoDrive:
     def frames_from(self, first: int) -> Iterator[Frame] | None:
         """Return the frames from moment `first` on, without messages.
 
-        Returns:
-            None where they can only be counted from the start.
+        The result is None where they can only be counted from the start.
         """
         if self._rate_hz is not None:
             return None
@@ -220,9 +215,7 @@ def resample(frames: Iterator[VideoFrame], rate_hz: float) -> Iterator[tuple[flo
     late on average, so that pictures agree with the car state of the same time. Of two equally near
     ones, the earlier. A video slower than the rate has frames that come again.
 
-    Args:
-        frames: in presentation order, times from 0.
-        rate_hz: above 0.
+    `frames`: in presentation order, times from 0. `rate_hz`: above 0.
     """
     before: VideoFrame | None = None
     index = 0

@@ -1,4 +1,4 @@
-"""Follows a daemon on the bus and its cameras in a thread, and says what is to be seen now.
+"""Follows a daemon on the bus and its cameras in a thread, for the page.
 
 A process of its own with low priority: nothing is asked of the daemon, which sends what it sends to
 whoever listens.
@@ -42,36 +42,23 @@ _AT_ONCE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the feed hands over.
+    """What the feed hands over."""
 
-    Attributes:
-        number: counts up.
-        rows: that are new since the one before.
-        moments: by camera.
-        samples: of the fields that somebody looks at, likewise.
-    """
-
-    number: int
-    rows: list[Row]
-    moments: dict[str, tuple[Json, bytes]]
+    number: int  # counts up
+    rows: list[Row]  # that are new since the one before
+    moments: dict[str, tuple[Json, bytes]]  # by camera
+    # Of the fields that somebody looks at, likewise.
     samples: list[Sample] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """How a daemon is watched.
+    """How a daemon is watched."""
 
-    Attributes:
-        address: of the bus, for people.
-        table: intrinsics.
-        rate_hz: at most this many pictures a second.
-        width: of the pictures in pixels, at most.
-    """
-
-    address: str
-    table: CameraTable
-    rate_hz: float
-    width: int
+    address: str  # of the bus, for people
+    table: CameraTable  # intrinsics
+    rate_hz: float  # at most this many pictures a second
+    width: int  # of the pictures in pixels, at most
 
 
 class Watched(Protocol):
@@ -87,12 +74,8 @@ class Watched(Protocol):
 class BusFeed:
     """The thread.
 
-    Args:
-        transport: the bus; used by the thread alone.
-        pictures: of the cameras; likewise.
-        options: how.
-        watched: what somebody watches.
-        deliver: called in the thread with each `Seen`.
+    `transport`: the bus; used by the thread alone. `pictures`: of the cameras; likewise. `options`:
+    how. `watched`: what somebody watches. `deliver`: called in the thread with each `Seen`.
     """
 
     def __init__(

@@ -30,15 +30,10 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A frame that was copied.
-
-    Attributes:
-        frame_id: of the frame.
-        planes: luma (h, w) and interleaved chroma (h/2, w), uint8.
-    """
+    """A frame that was copied."""
 
     frame_id: int
-    planes: Planes
+    planes: Planes  # luma (h, w) and interleaved chroma (h/2, w), uint8
 
     @property
     def size(self) -> tuple[int, int]:
@@ -54,9 +49,7 @@ class Picture:
 class CameraPictures:
     """The newest pictures of the cameras of one server.
 
-    Args:
-        cameras: of the server; closed with this.
-        streams: of `cereal.frames.STREAMS`.
+    `cameras`: of the server; closed with this. `streams`: of `cereal.frames.STREAMS`.
 
     Raises:
         FrameError: the server's name is none.
@@ -74,8 +67,7 @@ class CameraPictures:
     def update(self, keep: Collection[str]) -> None:
         """Take over what arrived.
 
-        Args:
-            keep: cameras whose frames are copied; of others it is only seen that they come.
+        `keep`: cameras whose frames are copied; of others it is only seen that they come.
         """
         if monotonic() - self._looked_s > LOOK_S:
             self._looked_s = monotonic()

@@ -51,8 +51,7 @@ class Pictures(Protocol):
 class NoPictures:
     """Of a log without frames.
 
-    Args:
-        why: for a person.
+    `why`: for a person.
     """
 
     def __init__(self, why: str) -> None:
@@ -69,9 +68,7 @@ class NoPictures:
 class SegmentPictures:
     """Of segments; shared by all viewers.
 
-    Args:
-        drive: an open drive, used by nobody else.
-        width: of the pictures in pixels, at most.
+    `drive`: an open drive, used by nobody else. `width`: of the pictures in pixels, at most.
 
     Attributes:
         first_id, last_id: of its frames.
@@ -119,9 +116,7 @@ class SegmentPictures:
 class RoutePictures:
     """Of segments that follow each other; shared by all viewers.
 
-    Args:
-        first: of the first segment.
-        others: open the other ones, in order.
+    `first`: of the first segment. `others`: open the other ones, in order.
     """
 
     def __init__(
@@ -172,9 +167,7 @@ class RoutePictures:
 class SequentialPictures:
     """Of a drive that is decoded from its start; of one viewer.
 
-    Args:
-        drive: an open drive of this viewer.
-        width: of the pictures in pixels, at most.
+    `drive`: an open drive of this viewer. `width`: of the pictures in pixels, at most.
     """
 
     def __init__(self, drive: Drive, width: int) -> None:
@@ -248,11 +241,7 @@ def picture_maker(
 ) -> tuple[Callable[[], Pictures], DriveInfo]:
     """Open a drive, of a route its first segment; return what makes one more viewer's pictures.
 
-    Args:
-        texts: the drive, or its segments one by one.
-        open_one: opens one of them.
-        width: of the pictures in pixels, at most.
-        stack: closes what stays open.
+    `width`: of the pictures in pixels, at most. `stack`: closes what stays open.
 
     Raises:
         ToolError: the drive cannot be opened.

@@ -30,9 +30,7 @@ from tools.messages.message_values import (
     has_field,
 )
 
-# --- What the schema's own text says beside its fields: a unit, or a few words ----------------
-#
-# The text is that of the `.capnp` files; the schema as pycapnp knows it has no comments.
+# --- comments of fields, from the text of the `.capnp` files: pycapnp's schema has none -----------
 
 _OPENING: Final = re.compile(r"(?:(struct|enum|union)\s*(\w+)?|(\w+)\s*:group)\b[^{]*\{")
 _FIELD: Final = re.compile(r"(\w+)\s*(?:@\d+\s*)?:(?:\w|\()[^;{]*[;{]\s*#\s*(.+)")
@@ -107,19 +105,12 @@ _LAST_INDEX: Final = re.compile(r"(.*)\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class FieldPath:
-    """A field that somebody looks at.
+    """A field that somebody looks at."""
 
-    Attributes:
-        text: the path as it was given.
-        service: whose messages have it.
-        path: inside the message, without an index at its end; "": all of it.
-        index: at its end; None: none.
-    """
-
-    text: str
-    service: str
-    path: str
-    index: int | None
+    text: str  # the path as it was given
+    service: str  # whose messages have it
+    path: str  # inside the message, without an index at its end; "": all of it
+    index: int | None  # at its end; None: none
 
     def value(self, values: Mapping[str, Value]) -> Shown:
         """Return what is there, of `flatten_message`'s values."""
@@ -164,9 +155,7 @@ def parse_fields(texts: object) -> tuple[FieldPath, ...]:
 def read_fields(data: bytes, fields: Iterable[FieldPath]) -> dict[str, Shown]:
     """Return the values of fields of one service in one of its messages, by their text.
 
-    Args:
-        data: the Event.
-        fields: of the service of this message.
+    `data`: the Event.
 
     Raises:
         MessageError: the message is damaged.
@@ -284,8 +273,7 @@ _MAX_WAITING: Final = 20_000
 class FieldEar:
     """Subscribers of services, each while one of its fields is looked at; used by one thread.
 
-    Args:
-        transport: the bus.
+    `transport`: the bus.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -297,9 +285,7 @@ class FieldEar:
     def listen(self, fields: Mapping[str, FieldPath], now_s: float) -> None:
         """Read what has come of these fields' services, and of no others.
 
-        Args:
-            fields: that somebody looks at.
-            now_s: time of what came.
+        `fields`: that somebody looks at. `now_s`: time of what came.
         """
         # Members of Event that are no service any more have fields, too.
         wanted = {one.service for one in fields.values()} & SERVICES.keys() - self._refused

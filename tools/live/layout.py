@@ -1,4 +1,4 @@
-"""What somebody chose to see, as a file: fields, and what is hidden.
+"""The layout file of the page: chosen fields and hidden parts.
 
 JSON: ``{"format": "modeld view layout", "version": 1, "fields": [{"field": "carState.vEgo", "as":
 "plot"}], "hidden": ["stages"]}``. What it names has to exist; it is small, and holds no code.

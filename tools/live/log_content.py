@@ -50,10 +50,8 @@ class LogContent:
     ) -> Iterator[tuple[int, bytes]]:
         """Yield place and bytes of each Event of one more log, and keep them.
 
-        Args:
-            path: of the log.
-            on_defect: gets what is wrong with it.
-            on_read: gets how much of the file has been read, in bytes.
+        `on_defect`: gets what is wrong with it. `on_read`: gets how much of the file has been read,
+        in bytes.
 
         Raises:
             LogError: the log cannot be read, or what was read cannot be kept.

@@ -68,9 +68,6 @@ class _Places:
 class LogIndex:
     """An index of logs that follow each other; empty until `fill` runs.
 
-    Args:
-        paths: of the logs.
-
     Attributes:
         time: of the drive: when the rows are, and where they lie in their route.
         has_answers: the log has modelV2 messages; else a camera or the car sets the pace.
@@ -318,17 +315,13 @@ class LogIndex:
 class IndexThread:
     """Fills an index while others read it.
 
-    Args:
-        index: an empty one.
-
-    Attributes:
-        error: what ended it early; None: nothing.
+    `index`: an empty one.
     """
 
     def __init__(self, index: LogIndex) -> None:
         self._index = index
         self._stop = threading.Event()
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # what ended it early; None: nothing
         self._thread = threading.Thread(target=self._run, name="log-index", daemon=True)
         self._thread.start()
 

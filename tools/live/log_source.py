@@ -1,4 +1,4 @@
-"""What one page gets of a log, and of a second one beside it: rows as they are read, moments.
+"""Feeds a page from one log or two: rows as they are read, and moments.
 
 Two logs are put together by frame id, wherever they were made: the page does it for plots, this for
 the answers of one moment.
@@ -32,12 +32,9 @@ WARM_UP_ROWS: Final = 100
 class LogSource:
     """One log or two, and possibly the drive that the first was made of.
 
-    Args:
-        title: what is shown.
-        indexes: the logs; the second one is compared with the first.
-        table: intrinsics.
-        make_pictures: returns the pictures of one more viewer.
-        about: what the page is told of the log beside its rows.
+    `title`: what is shown. `indexes`: the logs; the second one is compared with the first. `table`:
+    intrinsics. `make_pictures`: returns the pictures of one more viewer. `about`: what the page is
+    told of the log beside its rows.
     """
 
     def __init__(
@@ -166,26 +163,18 @@ class LogSource:
 
 
 class _Place:
-    """Of one viewer of a log: its pictures, and what is being made for it.
-
-    Attributes:
-        task: makes a message and its picture.
-        asks: of the viewer, when the task began.
-        wanted: row and camera of the task.
-        told: row and camera whose numbers the viewer has got while the task decodes.
-        rows: that it has got, of each log.
-        is_complete: it has been told that there are no more, of each log.
-    """
+    """Of one viewer of a log: its pictures, and what is being made for it."""
 
     def __init__(self, make: Callable[[], Pictures], logs: int) -> None:
         self._make = make
         self._pictures: Pictures | None = None
-        self.task: asyncio.Task[tuple[Json, bytes]] | None = None
-        self.asks = 0
-        self.wanted = (-1, "")
+        self.task: asyncio.Task[tuple[Json, bytes]] | None = None  # makes a message and its picture
+        self.asks = 0  # of the viewer, when the task began
+        self.wanted = (-1, "")  # row and camera of the task
+        # Row and camera whose numbers the viewer has got while the task decodes.
         self.told: tuple[int, str] | None = None
-        self.rows = [0] * logs
-        self.is_complete = [False] * logs
+        self.rows = [0] * logs  # that it has got, of each log
+        self.is_complete = [False] * logs  # it has been told that there are no more, of each log
 
     def pictures(self) -> Pictures:
         """Return the viewer's pictures; opened in the thread that decodes."""

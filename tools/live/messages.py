@@ -1,4 +1,4 @@
-"""What is sent to the page: one JSON object and one JPEG picture in one binary message.
+"""Messages to the page: one JSON object and one JPEG picture in one binary message.
 
 Bytes: the length of the JSON text as uint32, little endian; the text, UTF-8; the picture, or
 nothing.
@@ -32,42 +32,26 @@ def pack(message: Json, jpeg: bytes = b"") -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A picture as it is shown.
+    """A picture as it is shown."""
 
-    Attributes:
-        camera: stream.
-        frame_id: of the frame.
-        size: width and height of the frame in pixels; what is drawn over it is in these.
-        jpeg: the picture, possibly smaller.
-        why_not: in place of a picture, for a person; "" where there is one.
-    """
-
-    camera: str
+    camera: str  # stream
     frame_id: int | None = None
+    # Width and height of the frame in pixels; what is drawn over it is in these.
     size: tuple[int, int] = (0, 0)
-    jpeg: bytes = b""
-    why_not: str = ""
+    jpeg: bytes = b""  # the picture, possibly smaller
+    why_not: str = ""  # in place of a picture, for a person; "" where there is one
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """All that is shown of one moment.
+    """All that is shown of one moment."""
 
-    Attributes:
-        answer: of the model; None: there is none.
-        around: calibration and device.
-        shown: the picture.
-        health: as ``describe_health`` returns it.
-        other: the answer of another log to the same frame; None: there is none.
-        more: what else the message holds.
-    """
-
-    answer: Answer | None
-    around: Surroundings
-    shown: Shown
-    health: Json | None
-    other: Answer | None = None
-    more: Json = field(default_factory=dict)
+    answer: Answer | None  # of the model; None: there is none
+    around: Surroundings  # calibration and device
+    shown: Shown  # the picture
+    health: Json | None  # as ``describe_health`` returns it
+    other: Answer | None = None  # the answer of another log to the same frame; None: there is none
+    more: Json = field(default_factory=dict)  # what else the message holds
 
     def message(self, table: CameraTable) -> Json:
         """Return the message without its picture."""
@@ -114,10 +98,8 @@ def _hardware(around: Surroundings) -> str:
 def hello(mode: str, title: str, more: Json) -> Json:
     """Return the first message of a connection.
 
-    Args:
-        mode: "live" or "log".
-        title: what is watched.
-        more: what else the page needs to know of it.
+    `mode`: "live" or "log". `title`: what is watched. `more`: what else the page needs to know of
+    it.
     """
     return {
         "kind": "hello",

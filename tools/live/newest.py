@@ -1,4 +1,4 @@
-"""The newest of what daemon, car and device say, and a row of numbers for each answer of the model.
+"""Keeps the newest messages of daemon, car and device, and a row of numbers for each answer.
 
 Takes Events in the order in which they come, from the bus or from a log. Frames of reference as in
 ``tools.views.answer``: x forward, y right, z down, curvature positive to the right.
@@ -62,23 +62,14 @@ Row = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What belongs to an answer and seldom changes.
+    """What belongs to an answer and seldom changes."""
 
-    Attributes:
-        rpy_rad: device_from_calib as roll, pitch, yaw.
-        height_m: camera over the road.
-        calibration: status; "" before the first.
-        wide_rpy_rad: wide_from_device as roll, pitch, yaw.
-        device_type: of ``deviceState``; "" before the first.
-        sensor: of the road camera; "" before the first.
-    """
-
-    rpy_rad: Rpy
-    height_m: float
-    calibration: str = ""
-    wide_rpy_rad: Rpy = (0.0, 0.0, 0.0)
-    device_type: str = ""
-    sensor: str = ""
+    rpy_rad: Rpy  # device_from_calib as roll, pitch, yaw
+    height_m: float  # camera over the road
+    calibration: str = ""  # status; "" before the first
+    wide_rpy_rad: Rpy = (0.0, 0.0, 0.0)  # wide_from_device as roll, pitch, yaw
+    device_type: str = ""  # of ``deviceState``; "" before the first
+    sensor: str = ""  # of the road camera; "" before the first
 
 
 @dataclass(slots=True)
@@ -100,25 +91,18 @@ class _Seen:
 
 
 class Newest:
-    """The newest of everything.
-
-    Attributes:
-        answer: of the model; None before the first.
-        surroundings: calibration and device.
-        health: of the driving daemon; None before the first.
-        damaged: messages that could not be read.
-    """
+    """The newest of everything."""
 
     def __init__(self) -> None:
         reader = AnswerReader()
         self._reader = reader
         self._car, self._seen = _Car(), _Seen()
         self._last_id: int | None = None
-        self.answer: Answer | None = None
-        self.surroundings = Surroundings(reader.rpy_rad, reader.height_m)
-        self.health: Health | None = None
+        self.answer: Answer | None = None  # of the model; None before the first
+        self.surroundings = Surroundings(reader.rpy_rad, reader.height_m)  # calibration and device
+        self.health: Health | None = None  # of the driving daemon; None before the first
         self.frame_id = 0
-        self.damaged = 0
+        self.damaged = 0  # messages that could not be read
 
     def begin_with(self, around: Surroundings) -> None:
         """Begin in the middle of a log, with the calibration and the device of there."""
@@ -141,9 +125,8 @@ class Newest:
     def row(self, time_s: float, execution_ms: float | None = None) -> Row:
         """Return the numbers of now.
 
-        Args:
-            time_s: of the row.
-            execution_ms: in place of what the answer says, which is 0 in a replay's log.
+        `execution_ms`: in place of what the answer says, which is 0 in a
+        replay's log.
         """
         answer, car, seen = self.answer, self._car, self._seen
         missing = self._missing(answer.frame_id if answer is not None else self.frame_id)
@@ -234,9 +217,8 @@ _SHA_DIGITS = 12
 def describe_health(health: Health, earlier: Health | None) -> dict[str, Any]:
     """Return what the page shows of a daemon.
 
-    Args:
-        health: what it says.
-        earlier: what it said some seconds before, for times since then; None: since its start.
+    `earlier`: what it said some seconds before, for times since then; None:
+    since its start.
     """
     bounds = list(health["stageBounds"])
     return {

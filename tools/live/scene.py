@@ -31,38 +31,27 @@ ROAD, WIDE = "road", "wideRoad"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How points come into a picture.
+    """How points come into a picture."""
 
-    Attributes:
-        camera: the pinhole camera.
-        rpy_rad: camera_from_calib as roll, pitch, yaw, before the axes are those of a picture.
-    """
-
-    camera: Camera
-    rpy_rad: Rpy
+    camera: Camera  # the pinhole camera
+    rpy_rad: Rpy  # camera_from_calib as roll, pitch, yaw, before the axes are those of a picture
 
 
 @dataclass(frozen=True, slots=True)
 class CameraTable:
-    """Finds intrinsics.
+    """Finds intrinsics."""
 
-    Attributes:
-        given: cameras of a drive that knows them; they come before the table of devices.
-        focal_px: of the road camera, as given by the user; before all others.
-    """
-
+    # Cameras of a drive that knows them; they come before the table of devices.
     given: DeviceCameras | None = None
-    focal_px: float | None = None
+    focal_px: float | None = None  # of the road camera, as given by the user; before all others
 
     def view(
         self, stream: str, size: tuple[int, int], around: Surroundings
     ) -> tuple[View | None, str]:
         """Return how points come into a stream's pictures, or why nobody knows.
 
-        Args:
-            stream: "road" or "wideRoad".
-            size: width and height of the frames in pixels.
-            around: calibration and device.
+        `stream`: "road" or "wideRoad". `size`: width and height of the frames in pixels. `around`:
+        calibration and device.
         """
         rpy_rad = around.rpy_rad
         if stream == WIDE and any(around.wide_rpy_rad):

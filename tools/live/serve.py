@@ -1,4 +1,4 @@
-"""Brings together what is watched and the server: a daemon on the bus, or a log."""
+"""Connects the server to its source: a daemon on the bus, or a log."""
 
 from __future__ import annotations
 
@@ -40,37 +40,22 @@ NO_FRAMES = "this log has no frames; name the drive that it was made from with -
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the command line says beside what is watched.
+    """What the command line says beside what is watched."""
 
-    Attributes:
-        rate_hz: at most this many pictures a second.
-        width: of the pictures in pixels, at most.
-        drives: how drives are opened.
-        drive: the drive that a log was made from; None: none was named.
-        other: a second log, or its drive; None: there is none.
-        layout: what the page begins with; None: its own.
-    """
-
-    rate_hz: float
-    width: int
-    drives: DriveOptions
-    drive: str | None
-    other: str | None = None
-    layout: Json | None = None
+    rate_hz: float  # at most this many pictures a second
+    width: int  # of the pictures in pixels, at most
+    drives: DriveOptions  # how drives are opened
+    drive: str | None  # the drive that a log was made from; None: none was named
+    other: str | None = None  # a second log, or its drive; None: there is none
+    layout: Json | None = None  # what the page begins with; None: its own
 
 
 class Session(Protocol):
-    """What is watched.
+    """What is watched."""
 
-    Attributes:
-        mode: "live" or "log".
-        title: its name.
-        source: of messages.
-    """
-
-    mode: str
+    mode: str  # "live" or "log"
     title: str
-    source: Source
+    source: Source  # of messages
 
     def start(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
         """Begin, when the loop of the server runs; `fail` may be called from any thread."""
@@ -160,10 +145,7 @@ def live_session(args: argparse.Namespace, options: ServeOptions, stack: ExitSta
 def log_session(text: str, options: ServeOptions, stack: ExitStack) -> Session:
     """Read a log, and open the drive that has its frames.
 
-    Args:
-        text: path of a log; or a drive whose own log it is.
-        options: how.
-        stack: releases them.
+    `text`: path of a log; or a drive whose own log it is. `stack`: releases them.
 
     Raises:
         ToolError: log or drive cannot be read.
@@ -261,12 +243,8 @@ async def serve(
 ) -> None:
     """Serve until told to stop.
 
-    Args:
-        session: what is watched.
-        address: where.
-        listening: a socket there.
-        stop: ends it.
-        on_ready: called when the page is there.
+    `session`: what is watched. `listening`: a socket there. `on_ready`: called
+    when the page is there.
 
     Raises:
         BaseException: what ended the thread that follows the bus.

@@ -50,17 +50,11 @@ _LOCAL_NAMES: Final = frozenset({"localhost"})
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the page is served.
+    """Where the page is served."""
 
-    Attributes:
-        host: an address of this machine.
-        port: 0: any that is free.
-        is_exposed: other machines may look, too.
-    """
-
-    host: str
-    port: int
-    is_exposed: bool = False
+    host: str  # an address of this machine
+    port: int  # 0: any that is free
+    is_exposed: bool = False  # other machines may look, too
 
 
 def open_socket(address: Address) -> socket.socket:
@@ -123,9 +117,7 @@ def url_of(host: str, port: int) -> str:
 class Server:
     """The page, and a socket for each viewer.
 
-    Args:
-        source: what is watched.
-        address: where.
+    `source`: what is watched.
     """
 
     def __init__(self, source: Source, address: Address) -> None:

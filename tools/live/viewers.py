@@ -1,4 +1,4 @@
-"""Who watches: each viewer with its own pace, and a bound on what waits for it.
+"""Viewers of the page: each has its own pace and a bounded queue.
 
 Nothing is queued for a viewer: it gets the newest when it has taken what came before, and what it
 missed in between is counted. Rows for plots it gets all, of the last half minute, and samples of
@@ -39,52 +39,31 @@ MAX_ASKED: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class SeriesAsked:
-    """Samples of fields that a page wants.
+    """Samples of fields that a page wants."""
 
-    Attributes:
-        log: 0 or 1, of a second log.
-        chunk: of the log's time, in units of `CHUNK_S`.
-        fields: whose.
-    """
-
-    log: int
-    chunk: int
-    fields: tuple[FieldPath, ...]
+    log: int  # 0 or 1, of a second log
+    chunk: int  # of the log's time, in units of `CHUNK_S`
+    fields: tuple[FieldPath, ...]  # whose
 
 
 class Viewer:
-    """What one page asked for, and what it got.
-
-    Attributes:
-        camera: whose pictures it wants.
-        is_paused: it wants nothing for now.
-        rate_hz: it wants at most this many messages a second.
-        wanted: row of a log.
-        number: of the last message about a daemon.
-        under_way: numbers of those that the page has not shown yet.
-        row: number behind the last row it got.
-        skipped: messages that it did not get, because it was still busy with one before.
-        asks: how often it asked for a row or a camera.
-        fields: of a daemon, whose samples it wants.
-        sample: number behind the last sample it got.
-        series: of a log, which it has not got yet.
-        replies: to what else it asked for.
-    """
+    """What one page asked for, and what it got."""
 
     def __init__(self) -> None:
-        self.camera = ROAD
-        self.is_paused = False
-        self.rate_hz = MAX_RATE_HZ
-        self.wanted = 0
-        self.number = 0
-        self.under_way: deque[int] = deque()
-        self.row = 0
-        self.skipped = 0
-        self.asks = 0
-        self.fields: tuple[FieldPath, ...] = ()
-        self.sample = 0
+        self.camera = ROAD  # whose pictures it wants
+        self.is_paused = False  # it wants nothing for now
+        self.rate_hz = MAX_RATE_HZ  # it wants at most this many messages a second
+        self.wanted = 0  # row of a log
+        self.number = 0  # of the last message about a daemon
+        self.under_way: deque[int] = deque()  # numbers of those that the page has not shown yet
+        self.row = 0  # number behind the last row it got
+        self.skipped = 0  # messages that it did not get, because it was still busy with one before
+        self.asks = 0  # how often it asked for a row or a camera
+        self.fields: tuple[FieldPath, ...] = ()  # of a daemon, whose samples it wants
+        self.sample = 0  # number behind the last sample it got
+        # Of a log, which it has not got yet.
         self.series: deque[SeriesAsked] = deque(maxlen=MAX_ASKED)
-        self.replies: deque[Json] = deque(maxlen=MAX_ASKED)
+        self.replies: deque[Json] = deque(maxlen=MAX_ASKED)  # to what else it asked for
         self.changed = asyncio.Event()
 
     def order(self, text: str) -> None:
@@ -151,9 +130,7 @@ class Source(Protocol):
 class LiveSource:
     """A daemon.
 
-    Args:
-        options: how it is watched.
-        more: what the page is told beside it.
+    `options`: how it is watched. `more`: what the page is told beside it.
     """
 
     def __init__(self, options: LiveOptions, more: Json | None = None) -> None:

@@ -42,29 +42,20 @@ DriveFailure = ToolError | ModeldError | CerealError
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A drive that could be opened.
+    """A drive that could be opened."""
 
-    Attributes:
-        text: what opens it.
-        info: what is known of it.
-        name: of its files.
-    """
-
-    text: str
-    info: DriveInfo
+    text: str  # what opens it
+    info: DriveInfo  # what is known of it
     name: str
 
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be played.
+    """What is to be played."""
 
-    Attributes:
-        drives: those that could be opened, in the order asked for.
-        errors: one line for each thing that went wrong so far.
-    """
-
+    # Those that could be opened, in the order asked for.
     drives: list[Planned] = field(default_factory=list)
+    # One line for each thing that went wrong so far.
     errors: list[DriveFailure] = field(default_factory=list)
 
 
@@ -111,24 +102,15 @@ def model_names(models: Sequence[LoadedModel]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What all pairs have in common.
+    """What all pairs have in common."""
 
-    Attributes:
-        directory: of the output; exists.
-        models: loaded.
-        drive_options: how drives are opened.
-        limit: moments that are played of each drive; None: all.
-        fresh: nothing is kept.
-        on_moment: called after each moment that is played.
-        on_kept: called with the number of moments of a pair that is not played.
-    """
-
-    directory: Path
+    directory: Path  # of the output; exists
     models: Sequence[LoadedModel]
-    drive_options: DriveOptions
-    limit: int | None = None
-    fresh: bool = False
-    on_moment: OnMoment | None = None
+    drive_options: DriveOptions  # how drives are opened
+    limit: int | None = None  # moments that are played of each drive; None: all
+    fresh: bool = False  # nothing is kept
+    on_moment: OnMoment | None = None  # called after each moment that is played
+    # Called with the number of moments of a pair that is not played.
     on_kept: Callable[[DriveInfo], None] | None = None
 
     def log_of(self, planned: Planned, model_name: str) -> Path:
@@ -148,12 +130,8 @@ class Batch:
     def run(self, planned: Planned, errors: list[DriveFailure]) -> list[DriveResult]:
         """Play one drive with every model, unless it is finished.
 
-        Args:
-            planned: the drive.
-            errors: appended to.
-
-        Returns:
-            A result for each model, in order, but for those that failed.
+        `errors`: appended to. The result is a result for each model, in order, but for those that
+        failed.
         """
         results = []
         for model, name in zip(self.models, model_names(self.models), strict=True):

@@ -39,8 +39,7 @@ _DTYPES: dict[str, type[np.generic]] = {
 class FrameRows:
     """Collects the rows of a frame table: a few numbers each, packed.
 
-    Args:
-        inputs: whose digests are kept; empty: none.
+    `inputs`: whose digests are kept; empty: none.
     """
 
     def __init__(self, inputs: Sequence[str] = ()) -> None:
@@ -61,11 +60,8 @@ class FrameRows:
     ) -> None:
         """Append what a daemon did with one frame.
 
-        Args:
-            moment: index of the drive's moment.
-            result: what the daemon did.
-            execution_s: of the model, without what was measured beside it.
-            crc: CRC-32 of each input; used with digests only.
+        `moment`: index of the drive's moment. `execution_s`: of the model, without what was
+        measured beside it. `crc`: CRC-32 of each input; used with digests only.
         """
         columns = self._columns
         columns["moment"].append(moment)
@@ -87,8 +83,7 @@ class FrameRows:
     def table(self, driver: FrameTable | None = None) -> FrameTable:
         """Return the rows so far as arrays.
 
-        Args:
-            driver: of driver monitoring beside them.
+        `driver`: of driver monitoring beside them.
         """
         arrays: dict[str, Any] = {
             name: np.array(column, _DTYPES[name]) for name, column in self._columns.items()
@@ -153,11 +148,7 @@ def load_frames(path: Path) -> FrameTable:
 def _table_of(
     path: Path, arrays: Mapping[str, NDArray[Any]], driver: FrameTable | None = None
 ) -> FrameTable:
-    """Check arrays of a file and return them as a table.
-
-    Raises:
-        DriveError: they are not those of one.
-    """
+    """Check arrays of a file and return them as a table."""
     rows = arrays["moment"].size if "moment" in arrays else 0
     crc = {name.removeprefix(_CRC): a for name, a in arrays.items() if name.startswith(_CRC)}
     expected: dict[str, type[np.generic]] = {**_DTYPES, **{_CRC + n: np.uint32 for n in crc}}

@@ -1,4 +1,4 @@
-"""One writer of an output at a time: a lock file beside it, held by the kernel.
+"""Allows one writer of an output at a time: a lock file next to it, held by the kernel.
 
 The lock is `flock`, which ends with its process however that ends, so a lock file that was left
 behind locks nothing. It is removed when the work is done.
@@ -26,8 +26,7 @@ def lock_path(output: Path) -> Path:
 def output_lock(output: Path) -> Iterator[None]:
     """Hold an output; whoever else wants it is refused at once.
 
-    Args:
-        output: an existing directory, or a file whose directory exists.
+    `output`: an existing directory, or a file whose directory exists.
 
     Raises:
         UsageError: another process writes it, or the lock file cannot be made.

@@ -22,19 +22,12 @@ DRIVING, MONITORING = "driving", "monitoring"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What artifacts of one kind take.
+    """What artifacts of one kind take."""
 
-    Attributes:
-        streams: cameras that the daemon watches.
-        frame_inputs: inputs of the program that take their frames.
-        missing: what a drive without such a camera is told.
-        mistaken: what to do where another kind was asked for.
-    """
-
-    streams: tuple[str, ...]
-    frame_inputs: tuple[str, ...]
-    missing: str
-    mistaken: str
+    streams: tuple[str, ...]  # cameras that the daemon watches
+    frame_inputs: tuple[str, ...]  # inputs of the program that take their frames
+    missing: str  # what a drive without such a camera is told
+    mistaken: str  # what to do where another kind was asked for
 
 
 _KINDS = {
@@ -56,20 +49,13 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """An artifact on a device; close it, or use it as a context.
+    """An artifact on a device; close it, or use it as a context."""
 
-    Attributes:
-        path: as the user named it.
-        artifact: the checked file.
-        program: on the device.
-        device: name and driver of the device, which may change the last bits of outputs.
-        monitoring: driver monitoring that runs beside a driving model; closed by who loaded it.
-    """
-
-    path: Path
-    artifact: Artifact
-    program: Program
-    device: str
+    path: Path  # as the user named it
+    artifact: Artifact  # the checked file
+    program: Program  # on the device
+    device: str  # name and driver of the device, which may change the last bits of outputs
+    # Driver monitoring that runs beside a driving model; closed by who loaded it.
     monitoring: LoadedModel | None = None
 
     @property
@@ -118,10 +104,8 @@ def loaded_models(
 ) -> Iterator[list[LoadedModel]]:
     """Load driving artifacts with driver monitoring beside each, or driver monitoring alone.
 
-    Args:
-        paths: of driving artifacts; none: monitoring alone is loaded.
-        monitoring: a monitoring artifact; None: driving only.
-        device: see `choose_device`.
+    `paths`: of driving artifacts; none: monitoring alone is loaded. `monitoring`: a monitoring
+    artifact; None: driving only. `device`: see `choose_device`.
 
     Raises:
         ArtifactMismatchError, RuntimeFault: as `load_model`.
@@ -140,10 +124,7 @@ def loaded_models(
 def check_paths(paths: Sequence[Path], monitoring: Path | None, info: DriveInfo) -> None:
     """Refuse artifacts that are of another kind or do not fit a drive, before they are loaded.
 
-    Args:
-        paths: of driving artifacts.
-        monitoring: a monitoring artifact, if one is to run.
-        info: of the drive.
+    `paths`: of driving artifacts. `monitoring`: a monitoring artifact, if one is to run.
 
     Raises:
         ArtifactMismatchError, ArtifactError: as `read_artifact_of` and `check_fits`.
@@ -193,10 +174,7 @@ def frame_capacity(artifact: Artifact) -> int:
 def check_fits(path: Path, artifact: Artifact, info: DriveInfo) -> None:
     """Refuse an artifact that the drive's frames are too large for, before anything is decoded.
 
-    Args:
-        path: of the artifact, for messages.
-        artifact: the checked file.
-        info: of the drive.
+    `path`: of the artifact, for messages. `artifact`: the checked file.
 
     Raises:
         ArtifactMismatchError: the drive's frames are too large for it, or the drive has no camera
@@ -213,10 +191,7 @@ def check_fits(path: Path, artifact: Artifact, info: DriveInfo) -> None:
 def check_frame(path: Path, artifact: Artifact, layout: FrameFormat) -> None:
     """Refuse an artifact that frames are too large for.
 
-    Args:
-        path: of the artifact, for messages.
-        artifact: the checked file.
-        layout: of the frames.
+    `path`: of the artifact, for messages. `artifact`: the checked file.
 
     Raises:
         ArtifactMismatchError: they are.

@@ -30,49 +30,31 @@ MONITORING_INPUT_NAMES = ("driver_frame", "driver_geometry", "driver_transform",
 
 @dataclass(frozen=True, slots=True)
 class FrameTable:
-    """One row for each frame that the daemon took.
+    """One row for each frame that the daemon took."""
 
-    Attributes:
-        moment: (n,) int64, index of the drive's moment.
-        frame_id: (n,) int64, of the main camera.
-        dropped: (n,) int64, frames missing just before it.
-        published: (n,) bool.
-        valid: (n,) bool, what was published was marked valid.
-        execution_s: (n,) float64, measured time of the model; 0 where it did not run.
-        input_crc: name of a program input -> (n,) uint32, CRC-32 of its bytes; empty where digests
-            were not asked for. Not part of what a run without them costs. With strict numerics
-            `OUTPUTS`, too: of all outputs, in the order of their names.
-        driver: the same of driver monitoring and the driver camera; None: it did not run.
-    """
-
-    moment: NDArray[np.int64]
-    frame_id: NDArray[np.int64]
-    dropped: NDArray[np.int64]
-    published: NDArray[np.bool_]
-    valid: NDArray[np.bool_]
+    moment: NDArray[np.int64]  # (n,) int64, index of the drive's moment
+    frame_id: NDArray[np.int64]  # (n,) int64, of the main camera
+    dropped: NDArray[np.int64]  # (n,) int64, frames missing just before it
+    published: NDArray[np.bool_]  # (n,) bool
+    valid: NDArray[np.bool_]  # (n,) bool, what was published was marked valid
+    # (n,) float64, measured time of the model; 0 where it did not run.
     execution_s: NDArray[np.float64]
+    # Name of a program input -> (n,) uint32, CRC-32 of its bytes; empty where digests were not
+    # asked for. Not part of what a run without them costs. With strict numerics `OUTPUTS`, too: of
+    # all outputs, in the order of their names.
     input_crc: Mapping[str, NDArray[np.uint32]]
+    # The same of driver monitoring and the driver camera; None: it did not run.
     driver: FrameTable | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One drive through the daemon.
+    """One drive through the daemon."""
 
-    Attributes:
-        drive: what was played.
-        artifact_sha256: of the artifact; of driver monitoring where it ran alone.
-        device: description of the OpenCL device, as in `Program.stats`.
-        log: the event log: the drive's messages and what the daemon said, in time order.
-        frames: one row a frame.
-        wall_s: seconds from the first moment to the last message, without loading.
-        peak_rss_bytes: of the process, at the end.
-    """
-
-    drive: DriveInfo
-    artifact_sha256: str
-    device: str
-    log: Path
-    frames: FrameTable
-    wall_s: float
-    peak_rss_bytes: int
+    drive: DriveInfo  # what was played
+    artifact_sha256: str  # of the artifact; of driver monitoring where it ran alone
+    device: str  # description of the OpenCL device, as in `Program.stats`
+    log: Path  # the event log: the drive's messages and what the daemon said, in time order
+    frames: FrameTable  # one row a frame
+    wall_s: float  # seconds from the first moment to the last message, without loading
+    peak_rss_bytes: int  # of the process, at the end

@@ -80,10 +80,8 @@ class _Queue:
 def prefetch(drive: Drive, first: int = 0, *, depth: int = DEPTH) -> Iterator[Iterator[Moment]]:
     """Read a drive in a thread; at most `depth` moments wait to be taken.
 
-    Args:
-        drive: an open drive; nobody else uses it within the block.
-        first: number of the first moment.
-        depth: 1 to ``DEPTH``.
+    `drive`: an open drive; nobody else uses it within the block. `first`: number of the first
+    moment. `depth`: 1 to ``DEPTH``.
 
     Raises:
         ToolError: within the block, from the iterator: what the drive raised.

@@ -41,11 +41,9 @@ def progress(
 ) -> Iterator[Progress]:
     """Show a bar while the block runs.
 
-    Args:
-        drives: what is to be played.
-        models: by how many models each.
-        limit: moments that are played of each drive; None: all.
-        show: whether a bar is wanted; none is drawn where stderr is no terminal.
+    `drives`: what is to be played. `models`: by how many models each. `limit`: moments that are
+    played of each drive; None: all. `show`: whether a bar is wanted; none is drawn where stderr is
+    no terminal.
     """
     if not (show and sys.stderr.isatty()):
         yield Progress(None, limit)

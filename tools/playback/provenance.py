@@ -25,23 +25,14 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Everything that decides the bytes of a log.
+    """Everything that decides the bytes of a log."""
 
-    Attributes:
-        drive: identity of the drive, which holds its options.
-        artifact: sha256 of the artifact.
-        monitoring: of that of driver monitoring beside it; None: there is none.
-        device: name and driver of the device.
-        limit: moments that are played; None: all.
-        raw_predictions: the raw vectors are in the messages.
-    """
-
-    drive: str
-    artifact: str
-    device: str
-    limit: int | None
-    raw_predictions: bool
-    monitoring: str | None = None
+    drive: str  # identity of the drive, which holds its options
+    artifact: str  # sha256 of the artifact
+    device: str  # name and driver of the device
+    limit: int | None  # moments that are played; None: all
+    raw_predictions: bool  # the raw vectors are in the messages
+    monitoring: str | None = None  # of that of driver monitoring beside it; None: there is none
 
     def as_json(self) -> dict[str, Any]:
         """Return what is compared, as plain values."""

@@ -28,25 +28,15 @@ from tools.playback.pictures import Pictures
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """One drive through one model, finished.
-
-    Attributes:
-        info: the drive.
-        models: paths of the artifacts by kind, ``driving`` and ``monitoring``.
-        log: event log.
-        drive: what the log says, with measured times.
-        frames: frame by frame.
-        pictures: some frames as (frame id, JPEG).
-        kept: it was finished before, and not done again.
-    """
+    """One drive through one model, finished."""
 
     info: DriveInfo
-    models: Mapping[str, Path]
-    log: Path
-    drive: DriveLog
+    models: Mapping[str, Path]  # paths of the artifacts by kind, ``driving`` and ``monitoring``
+    log: Path  # event log
+    drive: DriveLog  # what the log says, with measured times
     frames: FrameTable
-    pictures: Pictures
-    kept: bool = False
+    pictures: Pictures  # some frames as (frame id, JPEG)
+    kept: bool = False  # it was finished before, and not done again
 
     @property
     def model(self) -> Path:

@@ -41,10 +41,8 @@ from tools.playback.outcome import (
 from tools.playback.prefetch import prefetch
 from tools.playback.session import PlaybackSession, Programs
 
-# --- A log written beside the model: a thread compresses while the next frame is on the device
-#
-# The caller hands over the events of a moment at once. What fails in the thread is raised where the
-# caller comes next.
+# --- writing the log: a thread compresses while the next frame is on the device -------------------
+# An error in the thread is raised at the caller's next call.
 
 # Moments that wait to be written; more than a slow disk needs, and a few MiB.
 DEPTH = 32
@@ -55,8 +53,7 @@ class LogThread:
 
     Use it as a context: the block ends when everything is written, and by an exception at once.
 
-    Args:
-        write: takes the bytes of one event.
+    `write`: takes the bytes of one event.
     """
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
@@ -124,23 +121,14 @@ class LogThread:
 
 # ----------------------------------------------------------------------------------------------
 
-# --- A program that also says what it was given, and what it gave: CRC-32 by input and run ----
-#
-# Two runs whose outputs differ although their inputs agree differ in the program; where inputs
-# differ too, the fault is before it.
+# --- digests of inputs and outputs: if inputs differ too, the fault is ahead of the program -------
 
 
 class DigestingProgram(WrappedProgram):
     """Notes digests of each run.
 
-    Args:
-        program: of either kind.
-        names: inputs that it may have; and `OUTPUTS`, where those are to be noted.
-
-    Attributes:
-        crc: CRC-32 by input of the last run; 0 for inputs that its entry does not take.
-        digest_s: seconds that the digests of the last run took, which are within what the daemon
-            measures of the model.
+    `program`: of either kind. `names`: inputs that it may have; and `OUTPUTS`, where those are to
+    be noted.
     """
 
     def __init__(
@@ -149,7 +137,10 @@ class DigestingProgram(WrappedProgram):
         # Monitoring asks for no more than its protocol has.
         super().__init__(cast("DrivingProgram", program))
         self._names = names
+        # CRC-32 by input of the last run; 0 for inputs that its entry does not take.
         self.crc = dict.fromkeys(names, 0)
+        # Seconds that the digests of the last run took, which are within what the daemon measures
+        # of the model.
         self.digest_s = 0.0
 
     def run(
@@ -189,19 +180,13 @@ OnMoment = Callable[[Moment, StepResult | None], None]
 
 @dataclass(frozen=True, slots=True)
 class PlaybackOptions:
-    """How a drive is played.
+    """How a drive is played."""
 
-    Attributes:
-        limit: stop after this many moments; None: to the end of the drive.
-        digest_inputs: fill `FrameTable.input_crc`; costs some milliseconds a frame.
-        config: settings of the daemon; the cameras are the drive's.
-        on_moment: called after each moment.
-    """
-
-    limit: int | None = None
-    digest_inputs: bool = False
+    limit: int | None = None  # stop after this many moments; None: to the end of the drive
+    digest_inputs: bool = False  # fill `FrameTable.input_crc`; costs some milliseconds a frame
+    # Settings of the daemon; the cameras are the drive's.
     config: Config = field(default_factory=lambda: Config(demo=True))
-    on_moment: OnMoment | None = None
+    on_moment: OnMoment | None = None  # called after each moment
 
 
 def play(
@@ -212,16 +197,11 @@ def play(
 ) -> tuple[FrameTable, float]:
     """Send a drive through the daemons.
 
-    Args:
-        drive: an open drive.
-        programs: for the drive's cameras (`check_fits`); reset before and after, so that nothing
-            of one drive reaches another.
-        record: takes the bytes of every event, recorded and new, in the order of their stamps.
-        options: see there.
-
-    Returns:
-        One row for each frame that the daemon took, likewise of monitoring, and the seconds from
-        the first moment to the last message.
+    `drive`: an open drive. `programs`: for the drive's cameras (`check_fits`); reset before and
+    after, so that nothing of one drive reaches another. `record`: takes the bytes of every event,
+    recorded and new, in the order of their stamps. `options`: see there. The result is one row for
+    each frame that the daemon took, likewise of monitoring, and the seconds from the first moment
+    to the last message.
 
     Raises:
         ToolError: the drive is damaged; what precedes was recorded.
@@ -258,25 +238,20 @@ def play(
 class _Noted:
     """A row for each frame that a daemon took.
 
-    Args:
-        program: of the daemon; None: it does not run.
-        inputs: whose digests are noted; empty: none.
-
-    Attributes:
-        digesting: what the daemon is to run in place of the program; None: the program itself.
-        rows: so far.
+    `program`: of the daemon; None: it does not run. `inputs`: whose digests are noted; empty: none.
     """
 
     def __init__(
         self, program: DrivingProgram | MonitoringProgram | None, inputs: tuple[str, ...]
     ) -> None:
+        # What the daemon is to run in place of the program; None: the program itself.
         self.digesting: DigestingProgram | None = None
         if program is not None and inputs:
             # What others give differs from device to device in the last bits, and says nothing.
             if is_strict(program.metadata):
                 inputs = (*inputs, OUTPUTS)
             self.digesting = DigestingProgram(program, inputs)
-        self.rows = FrameRows(inputs)
+        self.rows = FrameRows(inputs)  # so far
 
     def note(self, moment: Moment, result: StepResult | MonitoringStep | None) -> None:
         """Append what the daemon did with the frame of a moment."""
@@ -296,12 +271,9 @@ def run_drive(
     Both files appear complete or not at all; a drive that cannot be read on leaves none, but for a
     video whose pictures change their size: of it there is what precedes.
 
-    Args:
-        drive: an open drive.
-        model: loaded; of driving, with monitoring beside it or not, or of monitoring alone.
-        log: event log to write; the ending decides how it is compressed. The frame table is
-            `frames_path(log)`.
-        options: how it is played.
+    `drive`: an open drive. `model`: loaded; of driving, with monitoring beside it or not, or of
+    monitoring alone. `log`: event log to write; the ending decides how it is compressed. The frame
+    table is `frames_path(log)`. `options`: how it is played.
 
     Raises:
         PictureSizeError: the pictures change their size; the log has what precedes.

@@ -40,15 +40,10 @@ DAEMON_STREAMS = (ROAD_STREAM, WIDE_STREAM)
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What a drive is played to; state at reset.
+    """What a drive is played to; state at reset."""
 
-    Attributes:
-        driving: of a driving artifact; None: no driving model runs.
-        monitoring: of a driver monitoring artifact; None: none runs.
-    """
-
-    driving: DrivingProgram | None = None
-    monitoring: MonitoringProgram | None = None
+    driving: DrivingProgram | None = None  # of a driving artifact; None: no driving model runs
+    monitoring: MonitoringProgram | None = None  # of a driver monitoring artifact; None: none runs
 
     @property
     def publications(self) -> tuple[str, ...]:
@@ -64,10 +59,8 @@ class PlaybackSource(MemoryFrameSource):
     (the daemon waits for the other camera) is copied by `keep`, because the drive fills its
     buffers again.
 
-    Args:
-        layout: of the frames.
-        conflate: only the newest frame is delivered, as to the main camera's reader; else they
-            come in order, as many as a ring holds.
+    `conflate`: only the newest frame is delivered, as to the main camera's reader; else they come
+    in order, as many as a ring holds.
     """
 
     def __init__(self, layout: FrameFormat, *, conflate: bool) -> None:
@@ -109,16 +102,9 @@ class PlaybackSource(MemoryFrameSource):
 class PlaybackSession:
     """One drive through the daemons.
 
-    Args:
-        config: settings of both; the cameras are taken from the drive.
-        programs: which daemons there are.
-        info: of the drive.
-        record: takes the bytes of every event, recorded and new, in the order of their stamps.
-
-    Attributes:
-        daemon: None without a driving program.
-        monitoring: None without a monitoring program.
-        monitored: what monitoring did in the last step; None: it took no frame.
+    `config`: settings of both; the cameras are taken from the drive. `programs`: which daemons
+    there are. `record`: takes the bytes of every event, recorded and new, in the order of their
+    stamps.
     """
 
     def __init__(
@@ -131,8 +117,9 @@ class PlaybackSession:
         transport, self._clock = MemoryTransport(), ManualClock()
         # Recorded services may be thinned out, or not be there at all.
         config = replace(config, cameras=info.cameras, simulation=True)
-        self.daemon: Daemon | None = None
-        self.monitoring: Monitoring | None = None
+        self.daemon: Daemon | None = None  # None without a driving program
+        self.monitoring: Monitoring | None = None  # None without a monitoring program
+        # What monitoring did in the last step; None: it took no frame.
         self.monitored: MonitoringStep | None = None
         self._programs = programs
         self._sources = _make_sources(info.formats, programs)
@@ -172,12 +159,9 @@ class PlaybackSession:
     def step(self, moment: Moment) -> StepResult | None:
         """Hand one moment to the daemons and record what came of it.
 
-        Args:
-            moment: the next one; its frames may be used again after the call.
-
-        Returns:
-            What the daemon did; None when it did not take a frame. `monitored` has the same of
-            driver monitoring.
+        `moment`: the next one; its frames may be used again after the call. The result is what the
+        daemon did; None when it did not take a frame. `monitored` has the same of driver
+        monitoring.
         """
         self.monitored = None
         for message in moment.messages:

@@ -50,12 +50,9 @@ def write_set_report(
 ) -> None:
     """Write the page; the file appears complete or not at all.
 
-    Args:
-        path: of the page.
-        title: heading.
-        drives: results of each drive, a result for each model; taken one drive at a time, so
-            that they may be made while the page is written.
-        errors: one line for each drive that is missing; read after the last drive.
+    `title`: heading. `drives`: results of each drive, a result for each model; taken one drive at a
+    time, so that they may be made while the page is written. `errors`: one line for each drive that
+    is missing; read after the last drive.
 
     Raises:
         UsageError: it cannot be written.

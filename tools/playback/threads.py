@@ -30,8 +30,7 @@ SWITCH_INTERVAL_S: Final = 0.5e-3
 class YieldingDrive:
     """A drive whose moments are decoded at low priority: that of whichever thread iterates.
 
-    Args:
-        drive: stays the caller's.
+    `drive`: stays the caller's.
     """
 
     def __init__(self, drive: Drive) -> None:

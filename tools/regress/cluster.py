@@ -40,8 +40,7 @@ class ProgramOnWorker:
 
     Dask pickles it once for each worker and calls `setup` there.
 
-    Args:
-        artifacts: sha256 of a program, as `Artifact.sha256` -> its file, as bytes.
+    `artifacts`: sha256 of a program, as `Artifact.sha256` -> its file, as bytes.
     """
 
     name = PLUGIN
@@ -95,12 +94,9 @@ def run_jobs_on_cluster(
 ) -> list[JobResult]:
     """Run jobs and return their results in the order of the jobs.
 
-    Args:
-        address: ``tcp://HOST:PORT`` of a Dask scheduler, ``local`` or ``local:N`` for N workers on
-            this machine.
-        jobs: one for each drive, all of one program; jobs of the same key are run once.
-        work: where results are kept, and found again.
-        on_result: called as they come.
+    `address`: ``tcp://HOST:PORT`` of a Dask scheduler, ``local`` or ``local:N`` for N workers on
+    this machine. `jobs`: one for each drive, all of one program; jobs of the same key are run once.
+    `work`: where results are kept, and found again. `on_result`: called as they come.
 
     Raises:
         UsageError: the address has no meaning. ToolError: there is no scheduler, or a result cannot

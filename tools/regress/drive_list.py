@@ -17,14 +17,9 @@ MAX_SHARDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of several parts of a set of drives, for machines that each run one.
+    """One of several parts of a set of drives, for machines that each run one."""
 
-    Attributes:
-        index: from 1.
-        count: of all.
-    """
-
-    index: int
+    index: int  # from 1
     count: int
 
     def has(self, drive: str) -> bool:
@@ -56,10 +51,8 @@ def single_drives(
 ) -> Iterator[tuple[str, ToolError | None]]:
     """Yield each single drive once, in order; with an error what names none.
 
-    Args:
-        texts: as a user named them.
-        options: how they are opened.
-        shard: only its drives; None: all.
+    `texts`: as a user named them. `options`: how they are opened. `shard`: only its drives; None:
+    all.
     """
     seen: set[str] = set()
     for text in texts:

@@ -81,8 +81,7 @@ def describe_environment(info: DeviceInfo, manifest: Manifest) -> dict[str, str]
 def describe_checkout(directory: Path) -> dict[str, str]:
     """Return commit and state of the user's repository, and of ours where modeld is a checkout.
 
-    Args:
-        directory: of the references, in the user's repository; may be missing still.
+    `directory`: of the references, in the user's repository; may be missing still.
     """
     place = directory.absolute()
     facts = _commit(next(one for one in (place, *place.parents) if one.is_dir()))

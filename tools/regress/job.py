@@ -44,25 +44,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A drive to run.
+    """A drive to run."""
 
-    Attributes:
-        drive: text of one drive, as `open_drive` takes it.
-        options: how it is opened.
-        artifact: path of the program on the machine that runs the job.
-        artifact_sha256: of it; a file of another content is refused.
-        code_sha256: of the code that runs it, see `code_digest`.
-        device: OpenCL device, None: the best.
-        monitoring: path of a driver monitoring artifact that runs beside; None: none does.
-        monitoring_sha256: of it.
-    """
-
-    drive: str
-    options: DriveOptions
-    artifact: Path
-    artifact_sha256: str
-    code_sha256: str
-    device: str | None = None
+    drive: str  # text of one drive, as `open_drive` takes it
+    options: DriveOptions  # how it is opened
+    artifact: Path  # path of the program on the machine that runs the job
+    artifact_sha256: str  # of it; a file of another content is refused
+    code_sha256: str  # of the code that runs it, see `code_digest`
+    device: str | None = None  # OpenCL device, None: the best
+    # Path of a driver monitoring artifact that runs beside; None: none does.
     monitoring: Path | None = None
     monitoring_sha256: str = ""
 
@@ -87,84 +77,51 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class DriveName:
-    """What a result says of its drive.
+    """What a result says of its drive."""
 
-    Attributes:
-        name: what users call it.
-        kind: of drive.
-        identity: sha256, see `DriveInfo.identity`.
-        rate_hz: of the main camera.
-    """
-
-    name: str
-    kind: str
-    identity: str
-    rate_hz: float
+    name: str  # what users call it
+    kind: str  # of drive
+    identity: str  # sha256, see `DriveInfo.identity`
+    rate_hz: float  # of the main camera
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Size of one entry of a program.
+    """Size of one entry of a program."""
 
-    Attributes:
-        launches: kernels that are launched, each time one is.
-        kernels: different functions among them.
-    """
-
-    launches: int
-    kernels: int
+    launches: int  # kernels that are launched, each time one is
+    kernels: int  # different functions among them
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What another run of the same job would measure anew.
+    """What another run of the same job would measure anew."""
 
-    Attributes:
-        execution_s: of each frame, seconds; 0 where the model did not run.
-        wall_s: of the whole drive, without loading.
-        peak_rss_bytes: of the process so far.
-        environment: see `describe_environment`.
-    """
-
-    execution_s: tuple[float, ...] = ()
-    wall_s: float = 0.0
-    peak_rss_bytes: int = 0
-    environment: Mapping[str, str] = field(default_factory=dict)
+    execution_s: tuple[float, ...] = ()  # of each frame, seconds; 0 where the model did not run
+    wall_s: float = 0.0  # of the whole drive, without loading
+    peak_rss_bytes: int = 0  # of the process so far
+    environment: Mapping[str, str] = field(default_factory=dict)  # see `describe_environment`
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What came of a job.
+    """What came of a job."""
 
-    Attributes:
-        key: of the job.
-        drive: None where it could not be opened.
-        outputs: messages and frame table, see `packing.unpack`; empty with an error.
-        digest: sha256 of what is in ``outputs``; equal for equal outputs.
-        model: hash of the models, see `model_hash`.
-        interface: name of the program's revision.
-        device_class: see `environment.reference_class`.
-        launches: entry -> its size.
-        speeds_mps: the car's speed at each frame, by frame id; NaN before it is known.
-        program: digests of its kernels and weights.
-        measured: differs from run to run.
-        error: one line; "" when it ran well.
-        exit_code: that belongs to the error.
-    """
-
-    key: str
-    drive: DriveName | None = None
-    outputs: bytes = b""
-    digest: str = ""
-    model: str = ""
-    interface: str = ""
-    device_class: str = ""
-    launches: Mapping[str, Launches] = field(default_factory=dict)
+    key: str  # of the job
+    drive: DriveName | None = None  # None where it could not be opened
+    outputs: bytes = b""  # messages and frame table, see `packing.unpack`; empty with an error
+    digest: str = ""  # sha256 of what is in ``outputs``; equal for equal outputs
+    model: str = ""  # hash of the models, see `model_hash`
+    interface: str = ""  # name of the program's revision
+    device_class: str = ""  # see `environment.reference_class`
+    launches: Mapping[str, Launches] = field(default_factory=dict)  # entry -> its size
+    # The car's speed at each frame, by frame id; NaN before it is known.
     speeds_mps: Mapping[int, float] = field(default_factory=dict)
+    # Digests of its kernels and weights.
     program: ProgramFacts = field(default_factory=ProgramFacts)
-    measured: Measured = field(default_factory=Measured)
-    error: str = ""
-    exit_code: int = 0
+    measured: Measured = field(default_factory=Measured)  # differs from run to run
+    error: str = ""  # one line; "" when it ran well
+    exit_code: int = 0  # that belongs to the error
 
 
 class ModelHolder:
@@ -212,9 +169,7 @@ class ModelHolder:
 def run_job(job: Job, holder: ModelHolder) -> JobResult:
     """Run a drive and pack what came of it; what goes wrong is in the result.
 
-    Args:
-        job: what to run.
-        holder: keeps the program from job to job.
+    `holder`: keeps the program from job to job.
     """
     key = job.key
     try:
@@ -238,8 +193,7 @@ def one_line(error: Exception) -> str:
 class _Kept:
     """What is kept of a drive's events: the daemons' messages, and how fast the car was.
 
-    Args:
-        services: what the daemons publish.
+    `services`: what the daemons publish.
     """
 
     def __init__(self, services: Sequence[str]) -> None:

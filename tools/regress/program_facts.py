@@ -27,14 +27,11 @@ SHORT = 16
 
 @dataclass(frozen=True, slots=True)
 class ProgramFacts:
-    """Digests of a program.
+    """Digests of a program."""
 
-    Attributes:
-        kernels: sha256 over the sources of all kernels and over where they find their weights.
-        weights: name of a weight, with the first ONNX node that reads it -> digest.
-    """
-
+    # Sha256 over the sources of all kernels and over where they find their weights.
     kernels: str = ""
+    # Name of a weight, with the first ONNX node that reads it -> digest.
     weights: Mapping[str, str] = field(default_factory=dict)
 
 

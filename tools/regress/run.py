@@ -1,4 +1,4 @@
-"""A whole regression: drives run, judged and, where asked for, accepted; and the timing gate.
+"""Runs a regression: plays and judges drives, accepts them on request, and runs the timing gate.
 
 Called by ``modeld regress``; prints nothing.
 """
@@ -59,60 +59,37 @@ RunJobs = Callable[[Sequence[Job], WorkDirectory, OnResult], list[JobResult]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done.
+    """What is to be done."""
 
-    Attributes:
-        texts: drives, as the user named them.
-        options: how they are opened.
-        model: path of the artifact.
-        artifact: it, checked.
-        device: OpenCL device by name; None: the best.
-        info: that device.
-        store: references.
-        how: logs are compared.
-        timing: the gate is asked for.
-        baseline: artifact whose times are the reference; None: the stored ones are.
-        baseline_tree: checkout whose runtime runs the baseline; None: this one.
-        reason: why what changed is accepted; None: nothing is accepted.
-        command: the command line, for provenance.
-        monitoring: path of a driver monitoring artifact beside it, and it, checked; None: none.
-        against: another model in the place of references; None: references are of this one.
-        shard: only its drives are run; None: all.
-    """
-
-    texts: Sequence[str]
-    options: DriveOptions
-    model: Path
-    artifact: Artifact
-    device: str | None
+    texts: Sequence[str]  # drives, as the user named them
+    options: DriveOptions  # how they are opened
+    model: Path  # path of the artifact
+    artifact: Artifact  # it, checked
+    device: str | None  # OpenCL device by name; None: the best
     info: DeviceInfo
     store: ReferenceStore
-    how: Comparing
-    timing: bool = True
+    how: Comparing  # logs are compared
+    timing: bool = True  # the gate is asked for
+    # Artifact whose times are the reference; None: the stored ones are.
     baseline: Path | None = None
-    baseline_tree: Path | None = None
-    reason: str | None = None
-    command: str = ""
+    baseline_tree: Path | None = None  # checkout whose runtime runs the baseline; None: this one
+    reason: str | None = None  # why what changed is accepted; None: nothing is accepted
+    command: str = ""  # the command line, for provenance
+    # Path of a driver monitoring artifact beside it, and it, checked; None: none.
     monitoring: tuple[Path, Artifact] | None = None
+    # Another model in the place of references; None: references are of this one.
     against: Against | None = None
-    shard: Shard | None = None
+    shard: Shard | None = None  # only its drives are run; None: all
 
 
 @dataclass(frozen=True, slots=True)
 class TimingOutcome:
-    """The timing gate on one entry.
+    """The timing gate on one entry."""
 
-    Attributes:
-        entry: of the program.
-        verdict: the decision.
-        result: what was measured; None where that failed.
-        reference: what it was compared with.
-    """
-
-    entry: str
-    verdict: TimingVerdict
-    result: TimingResult | None = None
-    reference: StoredTiming | None = None
+    entry: str  # of the program
+    verdict: TimingVerdict  # the decision
+    result: TimingResult | None = None  # what was measured; None where that failed
+    reference: StoredTiming | None = None  # what it was compared with
 
     @property
     def status(self) -> Literal["passed", "changed", "not judged", "failed"]:
@@ -130,26 +107,16 @@ class TimingOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """The verdict on everything.
+    """The verdict on everything."""
 
-    Attributes:
-        drives: one each, in the order in which they were named.
-        timings: one for each entry that the drives use.
-        accepted: one line for each reference that was written.
-        environment: of this run.
-        model: facts of the artifact.
-        whole: on all drives as one.
-        against: name of the other model that this one was judged against; "" for references.
-    """
-
-    drives: tuple[DriveVerdict, ...]
-    timings: tuple[TimingOutcome, ...] = ()
-    accepted: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    model: Mapping[str, str] = field(default_factory=dict)
+    drives: tuple[DriveVerdict, ...]  # one each, in the order in which they were named
+    timings: tuple[TimingOutcome, ...] = ()  # one for each entry that the drives use
+    accepted: tuple[str, ...] = ()  # one line for each reference that was written
+    environment: Mapping[str, str] = field(default_factory=dict)  # of this run
+    model: Mapping[str, str] = field(default_factory=dict)  # facts of the artifact
     is_update: bool = False
-    whole: WholeVerdict = field(default_factory=WholeVerdict)
-    against: str = ""
+    whole: WholeVerdict = field(default_factory=WholeVerdict)  # on all drives as one
+    against: str = ""  # name of the other model that this one was judged against; "" for references
 
     @property
     def exit_code(self) -> int:
@@ -181,11 +148,8 @@ class RunVerdict:
 def regress(plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnResult) -> RunVerdict:
     """Run the drives and judge what came of them; accept it where the plan has a reason.
 
-    Args:
-        plan: see there.
-        run_jobs: runs the jobs, on this machine or others.
-        work: where results are kept as they come.
-        on_result: called as they come.
+    `plan`: see there. `run_jobs`: runs the jobs, on this machine or others. `work`: where results
+    are kept as they come. `on_result`: called as they come.
 
     Raises:
         ToolError: references or results cannot be written; what was written before is whole.

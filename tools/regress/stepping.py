@@ -17,8 +17,7 @@ from runtime.run.program import Program
 class Stepper:
     """Runs a program launch by launch; its state advances as in `Program.run`.
 
-    Args:
-        program: loaded; stays the caller's.
+    `program`: loaded; stays the caller's.
     """
 
     def __init__(self, program: Program) -> None:
@@ -32,8 +31,7 @@ class Stepper:
     def set_states(self, values: Mapping[str, NDArray[Any]]) -> None:
         """Write state buffers.
 
-        Args:
-            values: by name, of the declared size in bytes; names that are none are passed over.
+        `values`: by name, of the declared size in bytes; names that are none are passed over.
 
         Raises:
             RuntimeFault: the device failed.
@@ -48,9 +46,7 @@ class Stepper:
     def launches(self, inputs: Mapping[str, NDArray[Any]], entry: str) -> Iterator[int]:
         """Run an entry and yield the number of each launch when it is done.
 
-        Args:
-            inputs: as for `Program.run`.
-            entry: which one.
+        `inputs`: as for `Program.run`.
 
         Raises:
             InputError: as `Program.run`.

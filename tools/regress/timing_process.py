@@ -39,27 +39,17 @@ RANDOM: Final = "random inputs"
 
 
 class Timed(NamedTuple):
-    """One call.
+    """One call."""
 
-    Attributes:
-        busy_ms: by the clock of the gate.
-        wall_ms: until it returned.
-        disturbed: the system took the processor away meanwhile.
-    """
-
-    busy_ms: float
-    wall_ms: float
-    disturbed: bool
+    busy_ms: float  # by the clock of the gate
+    wall_ms: float  # until it returned
+    disturbed: bool  # the system took the processor away meanwhile
 
 
 class TimedProgram:
     """A loaded program and the frames that it runs.
 
-    Args:
-        program: loaded.
-        device: that it runs on.
-        entry: of it.
-        frames: recorded; states that the program has, too, are set before each run.
+    `frames`: recorded; states that the program has, too, are set before each run.
     """
 
     def __init__(

@@ -71,27 +71,17 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a command.
+    """One run of a command."""
 
-    Attributes:
-        date: when it ended, ``2026-11-28T09:30:00Z``.
-        commit: of the checkout that the command was started in; "" for none.
-        modified: that had changes which were not committed.
-        command: ``bench``, ``compare``, ``drive`` or ``regress``.
-        subject: what was run, such as the drives and their scenario: runs of the same are compared.
-        device: on which; "" where that does not matter.
-        model: digest of the artifact; "" for none.
-        figures: values by name, all finite, with their units in the names.
-    """
-
-    date: str
-    commit: str
-    modified: bool
-    command: str
+    date: str  # when it ended, ``2026-11-28T09:30:00Z``
+    commit: str  # of the checkout that the command was started in; "" for none
+    modified: bool  # that had changes which were not committed
+    command: str  # ``bench``, ``compare``, ``drive`` or ``regress``
+    # What was run, such as the drives and their scenario: runs of the same are compared.
     subject: str
-    device: str
-    model: str
-    figures: Mapping[str, float]
+    device: str  # on which; "" where that does not matter
+    model: str  # digest of the artifact; "" for none
+    figures: Mapping[str, float]  # values by name, all finite, with their units in the names
 
     @property
     def name(self) -> str:
@@ -114,12 +104,8 @@ def note_run(
 ) -> None:
     """Append a run where ``--history`` asks for it.
 
-    Args:
-        args: of the command.
-        subject: see `Run`.
-        device: see `Run`.
-        model: see `Run`.
-        figures: those that are finite numbers are kept.
+    `args`: of the command. `subject`: see `Run`. `device`: see `Run`. `model`: see `Run`.
+    `figures`: those that are finite numbers are kept.
 
     Raises:
         UsageError: the history cannot be written.
@@ -229,12 +215,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _run_of(line: bytes) -> Run:
-    """Return the run of a line.
-
-    Raises:
-        ValueError: it is none; says why.
-        RecursionError: it is nested too deep.
-    """
+    """Return the run of a line."""
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"expected at most {MAX_LINE_BYTES >> 10} KiB, found more")
     if not line.endswith(b"\n"):

@@ -46,38 +46,24 @@ State = Literal["beyond", "better", "within", "short"]
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """Where a figure went to another level.
+    """Where a figure went to another level."""
 
-    Attributes:
-        at: index of the first run on the new level.
-        before: median of the level before.
-        after: of the new one.
-    """
-
-    at: int
-    before: float
-    after: float
+    at: int  # index of the first run on the new level
+    before: float  # median of the level before
+    after: float  # of the new one
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One figure over the runs of the same command, subject and device.
-
-    Attributes:
-        figure: its name.
-        runs: oldest first.
-        values: (n,) float64, one of each run.
-        allowed: least and largest value that the past allows the last one; infinite: all.
-        past: how many runs that rests on.
-        changes: where the figure changed for good.
-    """
+    """One figure over the runs of the same command, subject and device."""
 
     figure: str
-    runs: tuple[Run, ...]
-    values: Floats
+    runs: tuple[Run, ...]  # oldest first
+    values: Floats  # (n,) float64, one of each run
+    # Least and largest value that the past allows the last one; infinite: all.
     allowed: tuple[float, float]
-    past: int
-    changes: tuple[ChangePoint, ...] = ()
+    past: int  # how many runs that rests on
+    changes: tuple[ChangePoint, ...] = ()  # where the figure changed for good
 
     @property
     def state(self) -> State:
@@ -102,9 +88,8 @@ def better(figure: str) -> int:
 def judge_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Series]:
     """Return the figures of all runs, those first that are beyond what their past allows.
 
-    Args:
-        runs: in the order in which they were made.
-        patterns: figures to judge, with * and ?; none: all.
+    `runs`: in the order in which they were made. `patterns`: figures to judge, with * and ?; none:
+    all.
     """
     groups: dict[tuple[str, str, str, str], list[Run]] = {}
     for run in runs:
@@ -157,9 +142,7 @@ def change_points(values: Floats, least: float) -> list[int]:
     Optimal segments by the exact linear kernel (Killick et al., PELT; Celisse et al. 2018), with a
     penalty of 3 log n for each: what independent noise of unit variance does not pay for.
 
-    Args:
-        values: (n,) float64.
-        least: a smaller step is none.
+    `values`: (n,) float64. `least`: a smaller step is none.
     """
     if values.size < 2 * MIN_LEVEL:
         return []

@@ -80,11 +80,8 @@ def write_history(
 ) -> None:
     """Write the page; the file appears complete or not at all.
 
-    Args:
-        path: of the page.
-        runs: all, in order.
-        series: those that are to be shown, in order.
-        damaged: a line about each damaged one.
+    `runs`: all, in order. `series`: those that are to be shown, in order. `damaged`: a line about
+    each damaged one.
 
     Raises:
         UsageError: the file cannot be written.

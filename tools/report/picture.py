@@ -17,10 +17,8 @@ def encode_jpeg(
 ) -> bytes:
     """Encode an NV12 picture as JPEG, scaled down to a width.
 
-    Args:
-        luma: (h, w) uint8, limited (16..235) range as videos deliver it.
-        chroma: (h/2, w) uint8, U and V interleaved.
-        width: largest width of the result in pixels.
+    `luma`: (h, w) uint8, limited (16..235) range as videos deliver it. `chroma`: (h/2, w) uint8, U
+    and V interleaved. `width`: largest width of the result in pixels.
     """
     import av
 

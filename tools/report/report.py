@@ -54,44 +54,26 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A camera frame to show.
+    """A camera frame to show."""
 
-    Attributes:
-        row: index into the drive log's arrays; it has the curves of that frame.
-        jpeg: the encoded frame, of any scale.
-        camera: intrinsics, in whose pixels the overlay is drawn.
-        truth: what a perfect model would have said; None: nobody knows.
-    """
-
-    row: int
-    jpeg: bytes
-    camera: Camera
-    truth: Curves | None = None
+    row: int  # index into the drive log's arrays; it has the curves of that frame
+    jpeg: bytes  # the encoded frame, of any scale
+    camera: Camera  # intrinsics, in whose pixels the overlay is drawn
+    truth: Curves | None = None  # what a perfect model would have said; None: nobody knows
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything on the page.
+    """Everything on the page."""
 
-    Attributes:
-        title: heading.
-        summary: one sentence below it.
-        facts: name -> value, how the drive was made.
-        drive: the daemon's messages.
-        frames_sent: camera frames that were offered to the daemon.
-        pictures: frames to show, in time order.
-        mounting: calibration the overlays are drawn with.
-        times_from: where the execution times come from.
-    """
-
-    title: str
-    summary: str
-    facts: Mapping[str, str]
-    drive: DriveLog
-    frames_sent: int
-    pictures: Sequence[Picture]
-    mounting: Mounting
-    times_from: str = PUBLISHED_TIMES
+    title: str  # heading
+    summary: str  # one sentence below it
+    facts: Mapping[str, str]  # name -> value, how the drive was made
+    drive: DriveLog  # the daemon's messages
+    frames_sent: int  # camera frames that were offered to the daemon
+    pictures: Sequence[Picture]  # frames to show, in time order
+    mounting: Mounting  # calibration the overlays are drawn with
+    times_from: str = PUBLISHED_TIMES  # where the execution times come from
 
 
 def describe_models(manifest: Manifest) -> str:

@@ -13,10 +13,8 @@ from tools.messages.drive_log import DriveLog
 def answers_lead(drive: DriveLog, frames_sent: int, budget_ms: float) -> str:
     """Return the conclusion as HTML: were all frames answered, and in time.
 
-    Args:
-        drive: the daemon's messages.
-        frames_sent: camera frames that were offered to the daemon.
-        budget_ms: for one frame, at 20 Hz.
+    `drive`: the daemon's messages. `frames_sent`: camera frames that were offered to the daemon.
+    `budget_ms`: for one frame, at 20 Hz.
     """
     times = drive.execution_ms
     answered, valid = drive.counts["modelV2"], drive.counts["modelV2:valid"]

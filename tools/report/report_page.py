@@ -120,9 +120,7 @@ _WORDS: Final = {
 def page_start(title: str, more_style: str = "") -> str:
     """Return what a page begins with, up to its first section.
 
-    Args:
-        title: of the window; plain text.
-        more_style: what follows the common style sheet.
+    `title`: of the window; plain text. `more_style`: what follows the common style sheet.
     """
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -139,9 +137,7 @@ def whole_page(title: str, sections: Iterable[str], more_style: str = "") -> str
 def title_of_two(left: str, right: str) -> str:
     """Return what a page about two files is called: what they share is written once.
 
-    Args:
-        left: path of the first.
-        right: path of the second.
+    `left`: path of the first. `right`: path of the second.
     """
     first, second = Path(left), Path(right)
     if first.name != second.name or first.parent.name == second.parent.name:
@@ -202,9 +198,7 @@ def folded(summary: str, content: str) -> str:
 def write_page(path: Path, parts: Iterable[str]) -> None:
     """Write a page; the file appears complete or not at all.
 
-    Args:
-        path: of the page.
-        parts: its text, taken one by one, so that they may be made while the page is written.
+    `parts`: its text, taken one by one, so that they may be made while the page is written.
 
     Raises:
         UsageError: the file cannot be written.

@@ -31,25 +31,15 @@ class Margins:
 
 @dataclass(slots=True)
 class Chart:
-    """One chart; add marks, then ``render()``.
+    """One chart; add marks, then ``render()``."""
 
-    Attributes:
-        width: pixels of the whole chart.
-        height: pixels of the whole chart.
-        x_range: data values at the left and right edge.
-        y_range: data values at the bottom and top edge.
-        x_label: text below the axis.
-        y_label: text at the axis; "" for none.
-        summary: what the chart shows, for readers that do not see it.
-    """
-
-    width: int
-    height: int
-    x_range: Range
-    y_range: Range
-    x_label: str
-    y_label: str
-    summary: str
+    width: int  # pixels of the whole chart
+    height: int  # pixels of the whole chart
+    x_range: Range  # data values at the left and right edge
+    y_range: Range  # data values at the bottom and top edge
+    x_label: str  # text below the axis
+    y_label: str  # text at the axis; "" for none
+    summary: str  # what the chart shows, for readers that do not see it
     margins: Margins = field(default_factory=Margins)
     _marks: list[str] = field(default_factory=list)
     _levels: list[tuple[float, str]] = field(default_factory=list)

@@ -33,64 +33,36 @@ DESIRES = (
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """A candidate for the vehicle ahead, now.
+    """A candidate for the vehicle ahead, now."""
 
-    Attributes:
-        x_m: ahead of the camera.
-        y_m: to the right of it.
-        speed_mps: absolute.
-        probability: that it is there.
-    """
-
-    x_m: float
-    y_m: float
-    speed_mps: float
-    probability: float
+    x_m: float  # ahead of the camera
+    y_m: float  # to the right of it
+    speed_mps: float  # absolute
+    probability: float  # that it is there
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One modelV2 message and what belongs to it.
+    """One modelV2 message and what belongs to it."""
 
-    Attributes:
-        frame_id: of the main camera.
-        mono_time_ns: `logMonoTime`.
-        is_valid: of the Event.
-        rpy_rad: device_from_calib as roll, pitch, yaw; the newest before the message.
-        height_m: camera over the road.
-        plan_m: (n, 3) float64 planned positions, from the camera on.
-        lane_lines_m: (n, 3) float64 each, from the far left to the far right.
-        lane_line_probs: of each line.
-        road_edges_m: (n, 3) float64 each.
-        leads: candidates for the vehicle ahead.
-        lane_change: state, with its direction; empty while there is none.
-        desire: the likeliest one; empty where it is none.
-        execution_ms: as published; 0 in logs of a deterministic replay.
-        drop_percent: `frameDropPerc`.
-        curvature_1pm: desired.
-        acceleration_mps2: desired.
-        plan_speed_mps: planned for now.
-        car_speed_mps: the newest `carState.vEgo`; None before the first.
-    """
-
-    frame_id: int
-    mono_time_ns: int
-    is_valid: bool
-    rpy_rad: Rpy
-    height_m: float
-    plan_m: Curve
-    lane_lines_m: tuple[Curve, ...]
+    frame_id: int  # of the main camera
+    mono_time_ns: int  # `logMonoTime`
+    is_valid: bool  # of the Event
+    rpy_rad: Rpy  # device_from_calib as roll, pitch, yaw; the newest before the message
+    height_m: float  # camera over the road
+    plan_m: Curve  # (n, 3) float64 planned positions, from the camera on
+    lane_lines_m: tuple[Curve, ...]  # (n, 3) float64 each, from the far left to the far right
     lane_line_probs: tuple[float, ...]
-    road_edges_m: tuple[Curve, ...]
-    leads: tuple[Lead, ...]
-    lane_change: str
-    desire: str
-    execution_ms: float
-    drop_percent: float
-    curvature_1pm: float
-    acceleration_mps2: float
-    plan_speed_mps: float
-    car_speed_mps: float | None
+    road_edges_m: tuple[Curve, ...]  # (n, 3) float64 each
+    leads: tuple[Lead, ...]  # candidates for the vehicle ahead
+    lane_change: str  # state, with its direction; empty while there is none
+    desire: str  # the likeliest one; empty where it is none
+    execution_ms: float  # as published; 0 in logs of a deterministic replay
+    drop_percent: float  # `frameDropPerc`
+    curvature_1pm: float  # desired
+    acceleration_mps2: float  # desired
+    plan_speed_mps: float  # planned for now
+    car_speed_mps: float | None  # the newest `carState.vEgo`; None before the first
 
     @property
     def plan_on_road_m(self) -> Curve:
@@ -100,15 +72,10 @@ class Answer:
 
 @dataclass(slots=True)
 class AnswerReader:
-    """Makes answers of the Events of one log.
+    """Makes answers of the Events of one log."""
 
-    Attributes:
-        rpy_rad: calibration until the log says another one.
-        height_m: the same.
-    """
-
-    rpy_rad: Rpy = (0.0, 0.0, 0.0)
-    height_m: float = Mounting().height_m
+    rpy_rad: Rpy = (0.0, 0.0, 0.0)  # calibration until the log says another one
+    height_m: float = Mounting().height_m  # the same
     _car_speed_mps: float | None = field(default=None, init=False)
 
     def take(self, service: str, event: Any) -> Answer | None:

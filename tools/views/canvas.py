@@ -11,11 +11,8 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-# ----------------------------------------------------------------------------------------------
-# A bitmap font of 5 x 7 cells, drawn for this project: ASCII letters, digits, what units need.
-#
-# Each glyph is seven rows of five cells, as two hexadecimal digits a row; the highest of the five
-# bits is the leftmost cell. Text is drawn enlarged, with one empty cell between characters.
+# --- a bitmap font of 5 x 7 cells, drawn for this project -----------------------------------------
+# A glyph is seven rows, two hexadecimal digits each; the highest of five bits is the leftmost cell.
 
 CELL_WIDTH, CELL_HEIGHT = 6, 7
 
@@ -103,12 +100,8 @@ _GLYPHS = {
 def text_mask(text: str, scale: int) -> NDArray[np.float32]:
     """Return how much of each pixel a line of text covers.
 
-    Args:
-        text: characters that the font lacks become a question mark.
-        scale: pixels of a cell.
-
-    Returns:
-        (7 scale, 6 scale len(text)) float32, 0 or 1.
+    `text`: characters that the font lacks become a question mark. `scale`: pixels of a cell. The
+    result is (7 scale, 6 scale len(text)) float32, 0 or 1.
     """
     cells = np.zeros((CELL_HEIGHT, CELL_WIDTH * max(len(text), 1)), np.float32)
     for position, character in enumerate(text):
@@ -132,8 +125,7 @@ LINES_PER_ROW = 4
 class Canvas:
     """A picture that is drawn on.
 
-    Args:
-        rgb: (h, w, 3) uint8, modified.
+    `rgb`: (h, w, 3) uint8, modified.
     """
 
     def __init__(self, rgb: NDArray[np.uint8]) -> None:
@@ -143,10 +135,8 @@ class Canvas:
     def fill(self, outline: Points, color: Color, opacity: float) -> None:
         """Fill a polygon; what lies within it twice is outside again.
 
-        Args:
-            outline: (n, 2) vertices; those that are not finite are left out.
-            color: red, green, blue.
-            opacity: 0 to 1.
+        `outline`: (n, 2) vertices; those that are not finite are left out. `color`: red, green,
+        blue. `opacity`: 0 to 1.
         """
         points = outline[np.isfinite(outline).all(axis=1)]
         if len(points) < 3 or opacity <= 0:

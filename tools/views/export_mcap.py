@@ -47,36 +47,22 @@ VIEW_SCHEMAS = {
 
 @dataclass(slots=True)
 class Exported:
-    """What became of a log.
+    """What became of a log."""
 
-    Attributes:
-        topics: messages by channel.
-        damaged: messages left out because their content is damaged.
-        newer: events left out because their message is newer than our schema.
-    """
-
-    topics: dict[str, int] = field(default_factory=dict)
-    damaged: int = 0
-    newer: int = 0
+    topics: dict[str, int] = field(default_factory=dict)  # messages by channel
+    damaged: int = 0  # messages left out because their content is damaged
+    newer: int = 0  # events left out because their message is newer than our schema
 
 
 @dataclass(frozen=True, slots=True)
 class McapOptions:
-    """What goes into the file.
+    """What goes into the file."""
 
-    Attributes:
-        members: Event members; empty: all.
-        with_views: also the channels of `VIEW_SCHEMAS`.
-        drive: whose pictures are added; None: none are.
-        picture_rate_hz: pictures per second of the drive, at most.
-        on_event: called after each event.
-    """
-
-    members: Sequence[str] = ()
-    with_views: bool = True
-    drive: Drive | None = None
-    picture_rate_hz: float = 5.0
-    on_event: Callable[[], None] = lambda: None
+    members: Sequence[str] = ()  # Event members; empty: all
+    with_views: bool = True  # also the channels of `VIEW_SCHEMAS`
+    drive: Drive | None = None  # whose pictures are added; None: none are
+    picture_rate_hz: float = 5.0  # pictures per second of the drive, at most
+    on_event: Callable[[], None] = lambda: None  # called after each event
 
 
 def export_mcap(log: Path, output: Path, options: McapOptions) -> Exported:

@@ -193,10 +193,8 @@ def picture(jpeg: bytes, mono_time_ns: int) -> Json:
 def camera_calibration(camera: Camera, size: tuple[int, int], mono_time_ns: int) -> Json:
     """Return the intrinsics of pictures that were scaled to a size as foxglove.CameraCalibration.
 
-    Args:
-        camera: of the frames.
-        size: width and height of the pictures in pixels.
-        mono_time_ns: stamp.
+    `camera`: of the frames. `size`: width and height of the pictures in pixels. `mono_time_ns`:
+    stamp.
     """
     width, height = size
     scaling = np.diag([width / camera.width, height / camera.height, 1.0])

@@ -16,13 +16,10 @@ from runtime.files.whole_file import whole_file
 from tools.lib.json_output import finite_json_text, json_text
 from tools.messages.message_values import Type, fields_of
 
-# --- JSON schemas of messages, made from the Cap'n Proto schema, in the form that viewers read
-#
-# What `message_text` writes of `tools.messages.message_values.to_plain` is valid by them. They use
-# what viewers know of JSON Schema and no more: one type for each field, objects with properties, no
-# references. So nothing is null that is declared: a number that is not finite, and a list that
-# holds one, stands apart in its object. Void fields and lists of lists are left out of the schema,
-# because a viewer would refuse all of it.
+# --- JSON schemas of messages, for viewers --------------------------------------------------------
+# Viewers know one type for each field, objects with properties, and no references or nulls. So a
+# number that is not finite, or a list with one, stands apart in its object. Viewers refuse a schema
+# with void fields or lists of lists, so these are left out.
 
 # Beside the fields of a message; Cap'n Proto names never begin with an underscore.
 VALID_KEY = "__valid"
@@ -38,8 +35,7 @@ _INTEGERS = ("i", "u")
 def message_schema(service: str) -> dict[str, Any]:
     """Return the schema of what `as_object` makes of an Event.
 
-    Args:
-        service: a member of Event.
+    `service`: a member of Event.
     """
     kind = next(field.type for field in fields_of(log.Event.schema) if field.name == service)
     schema = _schema_of(kind)
@@ -52,9 +48,7 @@ def message_schema(service: str) -> dict[str, Any]:
 def as_object(plain: Any, *, is_valid: bool) -> dict[str, Any]:
     """Return the object that stands for a message.
 
-    Args:
-        plain: what `message_to_plain` made of it.
-        is_valid: `valid` of the Event.
+    `plain`: what `message_to_plain` made of it. `is_valid`: `valid` of the Event.
     """
     body = plain if isinstance(plain, dict) else {VALUE_KEY: plain}
     return {VALID_KEY: is_valid, **body}
@@ -150,11 +144,8 @@ class McapFile:
     ) -> None:
         """Make a channel of JSON messages.
 
-        Args:
-            topic: name of the channel.
-            schema_name: by which viewers know what the messages are.
-            schema: JSON schema of the messages.
-            facts: what is said about the channel.
+        `schema_name`: by which viewers know what the messages are. `facts`: what is said about the
+        channel.
         """
         if schema_name not in self._schemas:
             text = json_text({"title": schema_name, **schema}).encode()
@@ -175,11 +166,8 @@ class McapFile:
     ) -> None:
         """Write a message to an open channel.
 
-        Args:
-            topic: name of the channel.
-            log_time_ns: where viewers show it.
-            message: its content.
-            publish_time_ns: when it was sent; None: then.
+        `log_time_ns`: where viewers show it. `message`: its content. `publish_time_ns`: when it was
+        sent; None: then.
         """
         self._writer.add_message(
             channel_id=self._channels[topic],

@@ -52,30 +52,20 @@ INK: Color = (15, 23, 42)
 
 @dataclass(frozen=True, slots=True)
 class FrameFacts:
-    """What is known of a frame beside its picture.
+    """What is known of a frame beside its picture."""
 
-    Attributes:
-        frame_id: of the main camera.
-        time_s: since the first frame.
-        missing: frames that are missing just before it.
-        execution_ms: measured time of the model; None where nobody knows.
-        answer: of the model; None where it has none for this frame.
-    """
-
-    frame_id: int
-    time_s: float
-    missing: int
-    execution_ms: float | None
-    answer: Answer | None
+    frame_id: int  # of the main camera
+    time_s: float  # since the first frame
+    missing: int  # frames that are missing just before it
+    execution_ms: float | None  # measured time of the model; None where nobody knows
+    answer: Answer | None  # of the model; None where it has none for this frame
 
 
 def draw_overlay(rgb: NDArray[np.uint8], camera: Camera | None, facts: FrameFacts) -> None:
     """Draw into a picture.
 
-    Args:
-        rgb: (h, w, 3) uint8, modified.
-        camera: intrinsics of the picture; None: only the numbers are drawn.
-        facts: what is drawn.
+    `rgb`: (h, w, 3) uint8, modified. `camera`: intrinsics of the picture; None: only the numbers
+    are drawn. `facts`: what is drawn.
     """
     canvas = Canvas(rgb)
     answer = facts.answer
@@ -101,11 +91,8 @@ def _draw_road(canvas: Canvas, answer: Answer, camera: Camera) -> None:
 def ribbon(curve_m: Curve, half_width_m: float, camera: Camera, rpy_rad: Rpy) -> Points:
     """Return the outline of a strip along a curve on the road, in pixels; empty if none is seen.
 
-    Args:
-        curve_m: (n, 3) calibrated frame: x forward, y right, z down.
-        half_width_m: to either side.
-        camera: of the picture.
-        rpy_rad: device_from_calib.
+    `curve_m`: (n, 3) calibrated frame: x forward, y right, z down. `half_width_m`: to either side.
+    `camera`: of the picture. `rpy_rad`: device_from_calib.
     """
     curve = curve_m[np.isfinite(curve_m).all(axis=1)]
     if len(curve) < 2:

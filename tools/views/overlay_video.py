@@ -30,11 +30,8 @@ def write_overlay_video(
 
     A frame that is missing in the drive is shown as its predecessor for that long.
 
-    Args:
-        drive: an open drive.
-        log: what a daemon said of it.
-        written: names the MP4 file, and gets the counts.
-        limit: stop after this many frames.
+    `drive`: an open drive. `log`: what a daemon said of it. `written`: names the MP4 file, and gets
+    the counts. `limit`: stop after this many frames.
 
     Raises:
         ToolError: the drive or the log cannot be read, or the file cannot be written.

@@ -23,19 +23,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Written:
-    """What came of a pass.
+    """What came of a pass."""
 
-    Attributes:
-        file: that was written.
-        frames: of the drive.
-        answered: those that have an answer.
-        on_frame: called after each frame.
-    """
-
-    file: Path
-    frames: int = 0
-    answered: int = 0
-    on_frame: Callable[[], None] = lambda: None
+    file: Path  # that was written
+    frames: int = 0  # of the drive
+    answered: int = 0  # those that have an answer
+    on_frame: Callable[[], None] = lambda: None  # called after each frame
 
     def count(self, *, answered: bool) -> None:
         """Count a frame."""
@@ -56,11 +49,8 @@ def pass_over(
     A frame is valid until the next one is asked for; close the iterator before the drive. Frames
     behind the log's last answer are left out: a replay may have been stopped there.
 
-    Args:
-        drive: an open drive.
-        log: what a daemon said of it.
-        written: gets the counts.
-        limit: stop after this many frames.
+    `drive`: an open drive. `log`: what a daemon said of it. `written`: gets the counts. `limit`:
+    stop after this many frames.
 
     Raises:
         DriveError: no frame of the drive has an answer in the log, or the drive is damaged.
@@ -124,11 +114,7 @@ def _answers(log: Path, reader: AnswerReader) -> Iterator[Answer]:
 def measured_ms(log: Path) -> dict[int, float]:
     """Return the times that a deterministic replay keeps beside its log; none where it is none.
 
-    Args:
-        log: path of the log.
-
-    Returns:
-        Milliseconds by frame id, of the frames that the model ran on.
+    The result is milliseconds by frame id, of the frames that the model ran on.
     """
     path = frames_path(log)
     if not path.exists():

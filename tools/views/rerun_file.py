@@ -33,11 +33,8 @@ COPY_BYTES = 1 << 20
 def write_rerun(drive: Drive, log: Path, written: Written, limit: int | None = None) -> None:
     """Write a recording; the file appears in full or not at all.
 
-    Args:
-        drive: an open drive.
-        log: what a daemon said of it.
-        written: names the .rrd file, and gets the counts.
-        limit: stop after this many frames.
+    `drive`: an open drive. `log`: what a daemon said of it. `written`: names the .rrd file, and
+    gets the counts. `limit`: stop after this many frames.
 
     Raises:
         ModuleNotFoundError: the extra ``rerun`` is not installed.

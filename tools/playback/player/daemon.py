@@ -76,9 +76,7 @@ def _camera_settings(cameras: DeviceCameras | None) -> Iterator[str]:
 def daemon_commands(args: argparse.Namespace, info: DriveInfo) -> list[str]:
     """Return the commands that start the daemons for a drive, one for each kind of camera.
 
-    Args:
-        args: of a command with `add_bus_arguments` and ``--camera-server``, that plays the drive.
-        info: of the drive.
+    `args`: of a command with `add_bus_arguments` and ``--camera-server``, that plays the drive.
     """
     addresses = addresses_of(args)
     given = {"--bus": addresses.publish, "--camera-server": args.camera_server}

@@ -21,8 +21,7 @@ class Keys:
     Signals keep working: Ctrl-C interrupts. In the background the terminal is left alone, because
     touching it would stop the process.
 
-    Args:
-        descriptor: of the terminal, 0 for stdin.
+    `descriptor`: of the terminal, 0 for stdin.
     """
 
     def __init__(self, descriptor: int = 0) -> None:

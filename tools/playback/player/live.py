@@ -52,20 +52,13 @@ _MAX_NAMED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """What is played to what.
+    """What is played to what."""
 
-    Attributes:
-        model: driving artifact.
-        log: event log to write.
-        options: how the drive is played; never ends with `loop`.
-        device: as for ``modeld run``; None: the best.
-        monitoring: driver monitoring artifact for a second daemon; None: there is none.
-    """
-
-    model: Path
-    log: Path
-    options: PlayOptions
-    device: str | None = None
+    model: Path  # driving artifact
+    log: Path  # event log to write
+    options: PlayOptions  # how the drive is played; never ends with `loop`
+    device: str | None = None  # as for ``modeld run``; None: the best
+    # Driver monitoring artifact for a second daemon; None: there is none.
     monitoring: Path | None = None
 
     @property
@@ -76,18 +69,12 @@ class LiveJob:
 
 @dataclass(frozen=True, slots=True)
 class LiveOutcome:
-    """What came of it.
+    """What came of it."""
 
-    Attributes:
-        outcome: as of any replay; `peak_rss_bytes` is the daemon's.
-        jitter: how evenly it answered.
-        monitored: the same of driver monitoring and its camera; None: there was none.
-        playing: what the player says of itself, see `play_report`.
-    """
-
-    outcome: Outcome
-    jitter: Jitter
-    playing: dict[str, Any]
+    outcome: Outcome  # as of any replay; `peak_rss_bytes` is the daemon's
+    jitter: Jitter  # how evenly it answered
+    playing: dict[str, Any]  # what the player says of itself, see `play_report`
+    # The same of driver monitoring and its camera; None: there was none.
     monitored: Jitter | None = None
 
 
@@ -166,11 +153,7 @@ def _stop(daemons: Sequence[Child]) -> None:
 
 
 def _without_their_services(job: LiveJob) -> LiveJob:
-    """Return the job with all services played but for those that its daemons make.
-
-    Raises:
-        UsageError: one of those was asked for.
-    """
+    """Return the job with all services played but for those that its daemons make."""
     made = frozenset({*job.publications, *HEALTH_SERVICES.values()})
     services = replace(job.options.services, made=made)
     job = replace(job, options=replace(job.options, services=services))

@@ -50,10 +50,7 @@ def check_not_live(args: argparse.Namespace) -> None:
 def run_live(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
     """Replay one drive live; return 0, or 1 when a frame has no answer or a value is not finite.
 
-    Args:
-        args: of ``modeld replay``.
-        text: the drive.
-        options: how it is opened.
+    `args`: of ``modeld replay``. `options`: how it is opened.
 
     Raises:
         UsageError: an option that live replay does not have.

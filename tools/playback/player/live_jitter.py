@@ -18,35 +18,26 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """What was heard of the frames that were played.
+    """What was heard of the frames that were played."""
 
-    Attributes:
-        table: one row for each frame played.
-        unanswered: (n,) int64 ids of frames without a modelV2, but for frames that follow frames
-            missing in the recording, for which a model may have none, as in the car.
-        repeated: (n,) int64 ids of frames with more than one.
-        deviation_ms: (n,) distance between the interval in which two modelV2 arrived and the
-            recorded interval of their frames at the speed of playing; frames that follow each
-            other only, and not the first, which is offered until it is answered.
-        latency_ms: (n,) from handing over a frame to the arrival of its modelV2.
-        drop_percent: largest ``frameDropPerc``.
-    """
-
-    table: FrameTable
+    table: FrameTable  # one row for each frame played
+    # (n,) int64 ids of frames without a modelV2, but for frames that follow frames missing in the
+    # recording, for which a model may have none, as in the car.
     unanswered: NDArray[np.int64]
-    repeated: NDArray[np.int64]
+    repeated: NDArray[np.int64]  # (n,) int64 ids of frames with more than one
+    # (n,) distance between the interval in which two modelV2 arrived and the recorded interval of
+    # their frames at the speed of playing; frames that follow each other only, and not the first,
+    # which is offered until it is answered.
     deviation_ms: Floats
-    latency_ms: Floats
-    drop_percent: float
+    latency_ms: Floats  # (n,) from handing over a frame to the arrival of its modelV2
+    drop_percent: float  # largest ``frameDropPerc``
 
 
 def judge(played: Sequence[Played], answers: Sequence[Answer], speed: float) -> Jitter:
     """Compare what was played with what was heard.
 
-    Args:
-        played: frames of the main camera in order; ids are distinct.
-        answers: in order of arrival.
-        speed: seconds of the drive per second.
+    `played`: frames of the main camera in order; ids are distinct. `answers`: in order of arrival.
+    `speed`: seconds of the drive per second.
     """
     counts = Counter(one.frame_id for one in answers)
     first: dict[int, Answer] = {}

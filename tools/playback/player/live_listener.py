@@ -28,30 +28,19 @@ MODEL_SERVICE: Final = "modelV2"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A modelV2 or driverStateV2 that arrived.
+    """A modelV2 or driverStateV2 that arrived."""
 
-    Attributes:
-        frame_id: of the camera that sets its daemon's pace.
-        arrived_ns: on this machine's monotonic clock.
-        execution_s: of the model.
-        drop_percent: ``frameDropPerc``; 0 of driverStateV2.
-        valid: as marked.
-    """
-
-    frame_id: int
-    arrived_ns: int
-    execution_s: float
-    drop_percent: float
-    valid: bool
+    frame_id: int  # of the camera that sets its daemon's pace
+    arrived_ns: int  # on this machine's monotonic clock
+    execution_s: float  # of the model
+    drop_percent: float  # ``frameDropPerc``; 0 of driverStateV2
+    valid: bool  # as marked
 
 
 class LiveLog:
     """Writes events to a log in the order in which they are given; stamps them anew if asked.
 
     A context: when it ends by an exception, no log is left.
-
-    Args:
-        path: of the log.
     """
 
     def __init__(self, path: Path) -> None:
@@ -101,15 +90,9 @@ class LiveLog:
 class Listener:
     """Follows services of a bus in a thread. A context.
 
-    Args:
-        transport: the bus; sockets of it are made and used here only.
-        services: which; ``modelV2`` among them.
-        clock: stamps arrivals.
-        take: called in the thread with every message as it was received.
-
-    Attributes:
-        answers: modelV2 so far, in order of arrival; grows.
-        monitored: likewise driverStateV2.
+    `transport`: the bus; sockets of it are made and used here only. `services`: which; ``modelV2``
+    among them. `clock`: stamps arrivals. `take`: called in the thread with every message as it was
+    received.
     """
 
     def __init__(
@@ -119,8 +102,8 @@ class Listener:
         clock: Clock,
         take: Callable[[bytes, int], None],
     ) -> None:
-        self.answers: list[Answer] = []
-        self.monitored: list[Answer] = []
+        self.answers: list[Answer] = []  # modelV2 so far, in order of arrival; grows
+        self.monitored: list[Answer] = []  # likewise driverStateV2
         self._kept = {MODEL_SERVICE: self.answers, MONITORING_SERVICE: self.monitored}
         self._transport, self._clock, self._take = transport, clock, take
         self._subscribers = {name: transport.subscriber(name) for name in services}

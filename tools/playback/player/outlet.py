@@ -29,24 +29,15 @@ OPENED_FIRST: Final = (*SUBSCRIPTIONS, "wideRoadCameraState", "carParams", "init
 
 @dataclass(frozen=True, slots=True)
 class ServiceFilter:
-    """Which services of a drive are played.
+    """Which services of a drive are played."""
 
-    Attributes:
-        allow: only these; empty: all.
-        block: not these.
-        made: by who listens: not these, unless they are allowed by name.
-    """
-
-    allow: frozenset[str] = frozenset()
-    block: frozenset[str] = frozenset()
+    allow: frozenset[str] = frozenset()  # only these; empty: all
+    block: frozenset[str] = frozenset()  # not these
+    # By who listens: not these, unless they are allowed by name.
     made: frozenset[str] = BLOCKED_BY_DEFAULT
 
     def __post_init__(self) -> None:
-        """Refuse names that are none.
-
-        Raises:
-            UsageError: no service and no message has that name.
-        """
+        """Refuse unknown names with UsageError."""
         known = {*SERVICES, *log.Event.schema.union_fields}
         for option, names in (("--allow", self.allow), ("--block", self.block)):
             unknown = sorted(names - known)
@@ -91,14 +82,10 @@ class Outlet(Protocol):
 class BusOutlet:
     """The real bus and real cameras.
 
-    Args:
-        transport: the bus; stays the caller's.
-        server: address of the cameras, as of `camera_server`.
-        formats: layout of the frames by stream.
-        first: services to open now; others are opened with their first message.
-        stack: whose readers come by VisionIPC.
-        prefix: OPENPILOT_PREFIX, for VisionIPC.
-        directory: where rings lie.
+    `transport`: the bus; stays the caller's. `server`: address of the cameras, as of
+    `camera_server`. `formats`: layout of the frames by stream. `first`: services to open now;
+    others are opened with their first message. `stack`: whose readers come by VisionIPC. `prefix`:
+    OPENPILOT_PREFIX, for VisionIPC. `directory`: where rings lie.
 
     Raises:
         FrameError: the address is none, a stream has another writer, or memory is short.

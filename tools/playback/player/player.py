@@ -56,64 +56,41 @@ Read = Callable[[int], AbstractContextManager[Iterator[Moment]]]
 
 @dataclass(frozen=True, slots=True)
 class PlayOptions:
-    """How a drive is played.
+    """How a drive is played."""
 
-    Attributes:
-        speed: seconds of the drive per second of the clock, ``MIN_SPEED`` to ``MAX_SPEED``.
-        first: number of the first moment; loops begin there again.
-        loop: begin again at the end.
-        limit: stop after that many frames of the main camera; None: at the end.
-        services: which are played.
-        now: stamps begin at the clock's time instead of the recording's.
-    """
-
+    # Seconds of the drive per second of the clock, ``MIN_SPEED`` to ``MAX_SPEED``.
     speed: float = 1.0
-    first: int = 0
-    loop: bool = False
-    limit: int | None = None
-    services: ServiceFilter = field(default_factory=ServiceFilter)
-    now: bool = False
+    first: int = 0  # number of the first moment; loops begin there again
+    loop: bool = False  # begin again at the end
+    limit: int | None = None  # stop after that many frames of the main camera; None: at the end
+    services: ServiceFilter = field(default_factory=ServiceFilter)  # which are played
+    now: bool = False  # stamps begin at the clock's time instead of the recording's
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A frame of the main camera that was handed over.
+    """A frame of the main camera that was handed over."""
 
-    Attributes:
-        moment: index of its moment.
-        frame_id: as it was published.
-        eof_ns: end of its exposure as it was published.
-        clock_ns: when.
-        late_ns: how long after it was due; 0 where it was sent on time.
-        continues: the frame before it is the one before it in the drive, and no gap between them
-            was skipped: the recorded interval holds.
-    """
-
-    moment: int
-    frame_id: int
-    eof_ns: int
-    clock_ns: int
-    late_ns: int
+    moment: int  # index of its moment
+    frame_id: int  # as it was published
+    eof_ns: int  # end of its exposure as it was published
+    clock_ns: int  # when
+    late_ns: int  # how long after it was due; 0 where it was sent on time
+    # The frame before it is the one before it in the drive, and no gap between them was skipped:
+    # the recorded interval holds.
     continues: bool
 
 
 @dataclass(slots=True)
 class PlayCounts:
-    """What was played so far.
+    """What was played so far."""
 
-    Attributes:
-        frames: frames by stream.
-        messages: messages by service, as recorded; carParams sent in between do not count.
-        slipped_ns: how much later everything is because frames were late.
-        gaps: silences that were skipped.
-        jumps: seeks and loops.
-    """
-
-    frames: dict[str, int] = field(default_factory=dict)
+    frames: dict[str, int] = field(default_factory=dict)  # frames by stream
+    # Messages by service, as recorded; carParams sent in between do not count.
     messages: dict[str, int] = field(default_factory=dict)
-    slipped_ns: int = 0
-    gaps: int = 0
-    jumps: int = 0
+    slipped_ns: int = 0  # how much later everything is because frames were late
+    gaps: int = 0  # silences that were skipped
+    jumps: int = 0  # seeks and loops
 
 
 class Player:
@@ -121,38 +98,26 @@ class Player:
 
     The attributes may be read, and the methods but `run` called, from `attend` (see `run`).
 
-    Args:
-        info: of the drive.
-        read: opens an iterator of its moments from a number on, as ``prefetch`` does.
-        outlet: where to.
-        clock: paces.
-        options: how.
-
-    Attributes:
-        info: of the drive.
-        position: index of the moment that is played.
-        is_paused: nothing is sent.
-        speed: seconds of the drive per second.
-        counts: what was played.
-        timeline: played time to clock.
-        on_frame: called after each frame of the main camera.
-        on_driver_frame: called after each frame of the driver camera beside it.
-        on_message: called with each message that was sent, as it was recorded.
-        is_answered: if set, the first frame is offered again until this returns true.
+    `read`: opens an iterator of its moments from a number on, as ``prefetch`` does. `clock`: paces.
+    `options`: how.
     """
 
     def __init__(
         self, info: DriveInfo, read: Read, outlet: Outlet, clock: Clock, options: PlayOptions
     ) -> None:
-        self.info = info
-        self.position = options.first
-        self.is_paused = False
-        self.speed = options.speed
-        self.counts = PlayCounts()
-        self.timeline = Timeline(options.speed)
+        self.info = info  # of the drive
+        self.position = options.first  # index of the moment that is played
+        self.is_paused = False  # nothing is sent
+        self.speed = options.speed  # seconds of the drive per second
+        self.counts = PlayCounts()  # what was played
+        self.timeline = Timeline(options.speed)  # played time to clock
+        # Called after each frame of the main camera.
         self.on_frame: Callable[[Played], None] = lambda _: None
+        # Called after each frame of the driver camera beside it.
         self.on_driver_frame: Callable[[Played], None] = lambda _: None
+        # Called with each message that was sent, as it was recorded.
         self.on_message: Callable[[bytes], None] = lambda _: None
+        # If set, the first frame is offered again until this returns true.
         self.is_answered: Callable[[], bool] | None = None
         self._read, self._outlet, self._clock, self._options = read, outlet, clock, options
         self._main = main_stream(info)
@@ -197,10 +162,8 @@ class Player:
     def run(self, stop: threading.Event, attend: Callable[[Player], None] = lambda _: None) -> None:
         """Play until the end, the limit, or a stop.
 
-        Args:
-            stop: ends it, noticed within ``ATTEND_NS``.
-            attend: called between events, about every ``ATTEND_NS``; should take under a
-                millisecond.
+        `stop`: ends it, noticed within ``ATTEND_NS``. `attend`: called between events, about every
+        ``ATTEND_NS``; should take under a millisecond.
 
         Raises:
             ToolError: the drive cannot be read on; the outlet cannot send.

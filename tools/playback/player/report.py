@@ -29,9 +29,7 @@ def spread(values: NDArray[np.float64]) -> dict[str, float] | None:
 def play_report(counts: PlayCounts, played: list[Played]) -> dict[str, Any]:
     """Return what `--json` tells of a player.
 
-    Args:
-        counts: of the player.
-        played: frames of the main camera.
+    `played`: frames of the main camera.
     """
     late_ms = np.array([one.late_ns for one in played], np.float64) / NS_PER_MS
     return {

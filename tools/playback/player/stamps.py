@@ -61,8 +61,7 @@ def moved(message: Message, offset: Offset) -> bytes | None:
     log stamp only. Nothing is copied by a builder: that ends the process where a message is
     damaged.
 
-    Returns:
-        None where not even the log stamp can be written.
+    The result is None where not even the log stamp can be written.
     """
     if offset.is_zero:
         return message.data
@@ -86,17 +85,11 @@ def moved(message: Message, offset: Offset) -> bytes | None:
 
 @dataclass(slots=True)
 class Continuation:
-    """Keeps the offset, and what it has to go on from.
+    """Keeps the offset, and what it has to go on from."""
 
-    Attributes:
-        main: stream whose frames count.
-        period_ns: time from one of its frames to the next, where a jump hides the true one.
-        offset: in force now.
-    """
-
-    main: str
-    period_ns: int
-    offset: Offset = Offset()
+    main: str  # stream whose frames count
+    period_ns: int  # time from one of its frames to the next, where a jump hides the true one
+    offset: Offset = Offset()  # in force now
     _last_event_ns: int | None = None
     _last_sof_ns: int | None = None
     _last_id: int | None = None
@@ -191,9 +184,7 @@ def events_of(moment: Moment) -> list[Event]:
     return events
 
 
-# --- Maps recorded times to the clock: one line through an anchor, moved at jumps -------------
-#
-# Played time is recorded time with jumps taken out: it always goes on, see ``player_stamps``.
+# --- recorded times on the clock; played time is recorded time without its jumps -----------------
 
 
 class Timeline:
@@ -201,8 +192,7 @@ class Timeline:
 
     The line is one tuple, replaced as a whole: another thread may map while it is moved.
 
-    Args:
-        speed: seconds of the drive per second of the clock.
+    `speed`: seconds of the drive per second of the clock.
     """
 
     def __init__(self, speed: float) -> None:

@@ -1,4 +1,4 @@
-"""What the manifests of two artifacts say about what makes them differ, for ``--bisect``.
+"""Compares the manifests of two artifacts to find why they differ, for ``--bisect``.
 
 Models by their digests, weights by the values that kernels of the same nodes read, whatever their
 order, kernels by their texts, binaries by device and driver.
@@ -31,17 +31,11 @@ FRAME_PROGRAM: Final = ("warp/", "queue/", "vision/")
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing that the manifests say.
-
-    Attributes:
-        about: which cause it is about.
-        differs: whether it speaks for it.
-        text: one line.
-    """
+    """One thing that the manifests say."""
 
     about: Cause
-    differs: bool
-    text: str
+    differs: bool  # whether it speaks for it
+    text: str  # one line
 
 
 def model_facts(a: Manifest, b: Manifest) -> list[Fact]:
@@ -179,10 +173,7 @@ def _read_by(manifest: Manifest) -> dict[int, list[str]]:
 
 
 def _pieces(artifact: Artifact, groups: Groups) -> dict[str, Array]:
-    """Return by group of nodes the different values of floating point that its kernels read.
-
-    Tables of indices are code, zeros fill up what is packed.
-    """
+    """Return by group of nodes the different values of floating point that its kernels read."""
     found: dict[str, list[Array]] = {}
     for index, names in _read_by(artifact.manifest).items():
         spec = artifact.manifest.buffers[index]

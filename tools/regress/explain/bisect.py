@@ -46,21 +46,13 @@ FRAMES_AFTER: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Two programs on the same inputs.
+    """Two programs on the same inputs."""
 
-    Attributes:
-        name: what was run beside what.
-        first_frame: in which outputs differ in their bits; -1: in none.
-        frames: how many differ.
-        played: how many there were.
-        worst: largest difference; None where there is none.
-    """
-
-    name: str
-    first_frame: int
-    frames: int
-    played: int
-    worst: Difference | None
+    name: str  # what was run beside what
+    first_frame: int  # in which outputs differ in their bits; -1: in none
+    frames: int  # how many differ
+    played: int  # how many there were
+    worst: Difference | None  # largest difference; None where there is none
 
     @property
     def text(self) -> str:
@@ -75,19 +67,12 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Bisection:
-    """What a bisection found.
+    """What a bisection found."""
 
-    Attributes:
-        causes: those that the facts speak for and no experiment excludes.
-        facts: of the manifests.
-        experiments: on the drive.
-        conclusion: one line.
-    """
-
-    causes: tuple[Cause, ...]
-    facts: tuple[Fact, ...]
-    experiments: tuple[Experiment, ...]
-    conclusion: str
+    causes: tuple[Cause, ...]  # those that the facts speak for and no experiment excludes
+    facts: tuple[Fact, ...]  # of the manifests
+    experiments: tuple[Experiment, ...]  # on the drive
+    conclusion: str  # one line
 
     @property
     def is_same(self) -> bool:
@@ -104,11 +89,8 @@ def bisect(
 ) -> Bisection:
     """Say what makes two artifacts differ.
 
-    Args:
-        artifacts: A, the older one, and B.
-        drive: one drive, as `open_drive` takes it.
-        options: how it is opened.
-        device: OpenCL device; None: the best.
+    `artifacts`: A, the older one, and B. `drive`: one drive, as `open_drive` takes it. `options`:
+    how it is opened. `device`: OpenCL device; None: the best.
 
     Raises:
         ToolError: an artifact or the drive cannot be used.
@@ -126,9 +108,8 @@ def bisect(
 class _Several(WrappedProgram):
     """Programs on the same inputs; the first one answers to the daemon.
 
-    Args:
-        pairs: name of an experiment -> the two programs that it compares, by their names.
-        programs: by name; the first one answers.
+    `pairs`: name of an experiment -> the two programs that it compares, by their names. `programs`:
+    by name; the first one answers.
     """
 
     def __init__(self, programs: Mapping[str, Any], pairs: Mapping[str, tuple[str, str]]) -> None:

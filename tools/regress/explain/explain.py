@@ -45,26 +45,17 @@ ANY_BIT: Final = -1.0
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why one drive changed.
-
-    Attributes:
-        drive: its name.
-        cause: where the first difference is: an input, which frames were taken, a kernel, or after
-            the program; ``unknown`` where it was not found.
-        lines: for people.
-        frame: id of the first frame concerned, -1 if unknown.
-        kernel: name of the first kernel that differs; "" if none does.
-        nodes: ONNX nodes that it covers.
-        largest: largest difference of its result.
-    """
+    """Why one drive changed."""
 
     drive: str
+    # Where the first difference is: an input, which frames were taken, a kernel, or after the
+    # program; ``unknown`` where it was not found.
     cause: Cause
-    lines: tuple[str, ...]
-    frame: int = -1
-    kernel: str = ""
-    nodes: tuple[str, ...] = ()
-    largest: float = 0.0
+    lines: tuple[str, ...]  # for people
+    frame: int = -1  # id of the first frame concerned, -1 if unknown
+    kernel: str = ""  # name of the first kernel that differs; "" if none does
+    nodes: tuple[str, ...] = ()  # ONNX nodes that it covers
+    largest: float = 0.0  # largest difference of its result
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -73,45 +64,29 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Beliefs:
-    """What is held against the artifact.
+    """What is held against the artifact."""
 
-    Attributes:
-        model: the artifact that is judged.
-        device: it runs on.
-        baseline: the artifact that made the reference; None: there is none.
-        onnx: models that the artifact was made from; None: they are not at hand.
-    """
-
-    model: Path
-    device: str | None = None
-    baseline: Path | None = None
+    model: Path  # the artifact that is judged
+    device: str | None = None  # it runs on
+    baseline: Path | None = None  # the artifact that made the reference; None: there is none
+    # Models that the artifact was made from; None: they are not at hand.
     onnx: tuple[Path, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The first kernel whose result differs.
+    """The first kernel whose result differs."""
 
-    Attributes:
-        value: its result.
-        other: what it was compared with.
-        apart: how far they are.
-        skipped: launches before it without a counterpart.
-    """
-
-    value: Value
-    other: Value
-    apart: Difference
-    skipped: tuple[Value, ...]
+    value: Value  # its result
+    other: Value  # what it was compared with
+    apart: Difference  # how far they are
+    skipped: tuple[Value, ...]  # launches before it without a counterpart
 
 
 def explain(verdict: DriveVerdict, options: DriveOptions, held: Beliefs) -> Explanation:
     """Say why a drive changed.
 
-    Args:
-        verdict: on the drive; ``changed``.
-        options: how the drive is opened.
-        held: artifacts and models.
+    `options`: how the drive is opened. `held`: artifacts and models.
 
     Raises:
         ToolError: the drive, an artifact or a model cannot be used.
@@ -261,10 +236,7 @@ def _first_difference(
     models: tuple[LoadedModel, LoadedModel],
     entry: str,
 ) -> Found | None:
-    """Return the first result that differs by more than roundings, or whose weights differ.
-
-    Where all differences are roundings, the first of these.
-    """
+    """Return the first result that differs by more than roundings or in weights, else any first."""
     pairs = align(ours, theirs)
     skipped: list[Value] = []
     rounded: Found | None = None

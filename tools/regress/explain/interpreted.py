@@ -32,15 +32,9 @@ def interpret(
     The models are cut into kernels by this version of the compiler for the row of device figures of
     the artifact: where it was compiled so, results are matched launch by launch.
 
-    Args:
-        models: the ONNX files, in any order.
-        manifest: of the artifact that is judged.
-        entry: of it, "run" or "prepare".
-        inputs: of the frame.
-        states: before it.
-
-    Returns:
-        One value for each result of each launch, in the order of launches.
+    `models`: the ONNX files, in any order. `manifest`: of the artifact that is judged. `entry`: of
+    it, "run" or "prepare". `states`: before it. The result is one value for each result of each
+    launch, in the order of launches.
 
     Raises:
         ToolError: the models are not those that the artifact was made from.

@@ -52,25 +52,15 @@ _PARAMETERS: Final = re.compile(r"\bvoid\s+(\w+)\s*\(([^)]*)\)")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One result of one launch.
+    """One result of one launch."""
 
-    Attributes:
-        launch: number in the entry.
-        position: among the results of the launch.
-        kernel: name of the function, which is made from its text; "" without one.
-        nodes: of the ONNX models, or parts of the frame program ("queue/features").
-        shape: of the result.
-        data: flat, in the order of memory; None where it cannot be read.
-        is_logical: in the order of the axes instead.
-    """
-
-    launch: int
-    position: int
-    kernel: str
-    nodes: tuple[str, ...]
-    shape: tuple[int, ...]
-    data: Array | None
-    is_logical: bool = False
+    launch: int  # number in the entry
+    position: int  # among the results of the launch
+    kernel: str  # name of the function, which is made from its text; "" without one
+    nodes: tuple[str, ...]  # of the ONNX models, or parts of the frame program ("queue/features")
+    shape: tuple[int, ...]  # of the result
+    data: Array | None  # flat, in the order of memory; None where it cannot be read
+    is_logical: bool = False  # in the order of the axes instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +68,14 @@ class Difference:
     """How far two results are apart.
 
     Attributes:
-        elements: how many differ in their bits.
-        total: how many there are.
-        largest: largest absolute difference; infinite where one is finite and one is not.
-        scale: largest absolute value of the second.
-        at: flat index of the largest difference.
         left, right: the values there.
     """
 
-    elements: int
-    total: int
-    largest: float
-    scale: float
-    at: int
+    elements: int  # how many differ in their bits
+    total: int  # how many there are
+    largest: float  # largest absolute difference; infinite where one is finite and one is not
+    scale: float  # largest absolute value of the second
+    at: int  # flat index of the largest difference
     left: float
     right: float
 
@@ -111,9 +96,7 @@ class Difference:
 class LaunchReader:
     """Reads the results of the launches of one entry.
 
-    Args:
-        program: loaded.
-        entry: of it.
+    `program`: loaded.
     """
 
     def __init__(self, program: Program, entry: str) -> None:

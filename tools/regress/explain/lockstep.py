@@ -1,4 +1,4 @@
-"""A drive through the daemon with a second program beside the first, until they part.
+"""Plays a drive through the daemon with two programs in parallel, until they differ.
 
 Both get the same inputs, in the same order, whatever the daemon does with the answers of the first.
 """
@@ -37,17 +37,13 @@ class Case:
     """One frame at which a drive was stopped.
 
     Attributes:
-        frame_id: of the main camera.
-        entry: that ran, ``run`` or ``prepare``.
-        inputs: copies.
-        states: of the first program before the frame.
         outputs, states_after: what differs from the second program, in its bits.
     """
 
-    frame_id: int
-    entry: str
-    inputs: Mapping[str, Array]
-    states: Mapping[str, Array]
+    frame_id: int  # of the main camera
+    entry: str  # that ran, ``run`` or ``prepare``
+    inputs: Mapping[str, Array]  # copies
+    states: Mapping[str, Array]  # of the first program before the frame
     outputs: Sequence[Part]
     states_after: Sequence[Part]
 
@@ -68,9 +64,7 @@ class _StopError(Exception):
 class Beside(WrappedProgram):
     """A driving program that runs others with the same inputs, and says where they part.
 
-    Args:
-        first: answers.
-        second: runs too; None: nothing is compared.
+    `first`: answers. `second`: runs too; None: nothing is compared.
     """
 
     def __init__(self, first: Program, second: Program | None) -> None:
@@ -142,15 +136,10 @@ def play_until(
 ) -> Case | None:
     """Play a drive to the first frame after which two programs are apart.
 
-    Args:
-        text: the drive, as `open_drive` takes it.
-        options: how it is opened.
-        model: answers to the daemon.
-        beside: gets the same inputs; None: only the frame counts.
-        stop: frame id at which to stop in any case, and how far apart programs may be by rounding.
-
-    Returns:
-        The frame; None where the drive ended before.
+    `text`: the drive, as `open_drive` takes it. `options`: how it is opened. `model`: answers to
+    the daemon. `beside`: gets the same inputs; None: only the frame counts. `stop`: frame id at
+    which to stop in any case, and how far apart programs may be by rounding. The result is the
+    frame; None where the drive ended before.
 
     Raises:
         ToolError: the drive cannot be read, or the program does not fit it.

@@ -20,15 +20,9 @@ def accept_drive(
 ) -> tuple[DriveVerdict, list[str]]:
     """Write a reference where it says something new.
 
-    Args:
-        store: gets it.
-        verdict: on the drive.
-        result: what becomes the reference.
-        provenance: of this run.
-
-    Returns:
-        The verdict, which passes where there was no reference to judge by, and a line about what
-        was written.
+    `store`: gets it. `result`: what becomes the reference. `provenance`: of this run. The result is
+    the verdict, which passes where there was no reference to judge by, and a line about what was
+    written.
 
     Raises:
         ToolError: it cannot be written.
@@ -90,14 +84,9 @@ def accept_timing(
     What is within the limit leaves the reference as it is: accepted time and again, a program
     could become slower without end.
 
-    Args:
-        references: get it.
-        entry: of the program.
-        judged: the verdict, what was measured, and what that was compared with.
-        provenance: of this run.
-
-    Returns:
-        A line about what was written.
+    `references`: get it. `entry`: of the program. `judged`: the verdict, what was measured, and
+    what that was compared with. `provenance`: of this run. The result is a line about what was
+    written.
 
     Raises:
         ToolError: it cannot be written.

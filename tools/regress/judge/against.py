@@ -19,15 +19,10 @@ from tools.regress.judge.reference import Reference, ReferenceKey, ReferenceStor
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """The other model.
+    """The other model."""
 
-    Attributes:
-        path: of its artifact, or of a directory of its references.
-        artifact: it, checked; None: a directory.
-    """
-
-    path: Path
-    artifact: Artifact | None = None
+    path: Path  # of its artifact, or of a directory of its references
+    artifact: Artifact | None = None  # it, checked; None: a directory
 
 
 def read_against(path: Path) -> Against:
@@ -47,10 +42,7 @@ def against_directory(path: Path) -> Path:
 class PlayedReference:
     """The reference of one drive that the other model played just now.
 
-    Args:
-        result: what came of it.
-        name: of the other model, for messages.
-        provenance: of this run.
+    `result`: what came of it. `name`: of the other model, for messages. `provenance`: of this run.
     """
 
     def __init__(self, result: JobResult, name: str, provenance: Mapping[str, str]) -> None:
@@ -74,11 +66,7 @@ class PlayedReference:
 
 
 class KeptReferences:
-    """References of one other model in a directory.
-
-    Args:
-        store: the directory.
-    """
+    """References of one other model in a directory."""
 
     def __init__(self, store: ReferenceStore) -> None:
         self._store = store

@@ -16,19 +16,12 @@ ChangeKind = Literal["input", "frames", "weights", "launches", "outputs", "bits"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that is not as in the reference.
+    """One thing that is not as in the reference."""
 
-    Attributes:
-        kind: what it is about.
-        text: one line, with what it was and what it is.
-        frames: how many frames have it.
-        first_frame: frame id of the first one, -1 where it belongs to none.
-    """
-
-    kind: ChangeKind
-    text: str
-    frames: int = 0
-    first_frame: int = -1
+    kind: ChangeKind  # what it is about
+    text: str  # one line, with what it was and what it is
+    frames: int = 0  # how many frames have it
+    first_frame: int = -1  # frame id of the first one, -1 where it belongs to none
 
 
 def input_changes(before: FrameTable, now: FrameTable) -> list[Change]:

@@ -39,19 +39,13 @@ IsMeasured = Callable[[str, str], bool]
 
 @dataclass(slots=True)
 class Leaves:
-    """One message taken apart.
+    """One message taken apart."""
 
-    Attributes:
-        service: the Event's member.
-        skeleton: JSON text.
-        values: leaf path -> its values in order, lists joined; measured ones are zero.
-        kinds: leaf path -> one of ``KINDS``.
-    """
-
-    service: str
-    skeleton: str
+    service: str  # the Event's member
+    skeleton: str  # JSON text
+    # Leaf path -> its values in order, lists joined; measured ones are zero.
     values: dict[str, list[Any]] = field(default_factory=dict)
-    kinds: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)  # leaf path -> one of ``KINDS``
 
     def digest(self) -> int:
         """Return the CRC-32 of the exact content: structure, and every bit of every value."""
@@ -67,10 +61,8 @@ class Leaves:
 def take_apart(event: Any, is_measured: IsMeasured) -> Leaves:
     """Return the leaves of an Event.
 
-    Args:
-        event: an Event reader.
-        is_measured: leaves that become zero, by service and path below it (``.valid`` for the
-            Event's own).
+    `event`: an Event reader. `is_measured`: leaves that become zero, by service and path below it
+    (``.valid`` for the Event's own).
     """
     content = event.to_dict()
     service = str(event.which())
@@ -161,9 +153,8 @@ def _is_leaf_list(node: Any) -> bool:
 def put_together(skeleton: Any, values: Mapping[str, Iterator[Any]]) -> bytes:
     """Return the Event's bytes.
 
-    Args:
-        skeleton: what `take_apart` found, as a Python value.
-        values: leaf path -> its values; each is advanced by what the message takes.
+    `skeleton`: what `take_apart` found, as a Python value. `values`: leaf path -> its values; each
+    is advanced by what the message takes.
 
     Raises:
         ReferenceFormatError: there are too few values, or no Event has such fields.
@@ -195,9 +186,7 @@ def _next(path: str, values: Mapping[str, Iterator[Any]]) -> Any:
         raise ReferenceFormatError(f"message: expected another value of {path}") from error
 
 
-# --- Integers as bytes that compress: differences, zigzag, one plane for each byte ------------
-#
-# Used for every column of a reference: values as steps, frame ids, digests. Nothing is lost.
+# --- integers as bytes that compress: differences, zigzag, one plane for each byte; lossless ------
 
 Integers = NDArray[np.int64]
 
@@ -210,8 +199,7 @@ _WIDTHS: Final = (0, 1, 2, 3, 4, 8)
 def encode_column(values: Integers) -> tuple[int, int, bytes]:
     """Return the number of the prediction, the bytes of one number, and the bytes.
 
-    Args:
-        values: (rows, places) int64; differences may wrap, which decoding undoes.
+    `values`: (rows, places) int64; differences may wrap, which decoding undoes.
     """
     rests = [_differences(values, *prediction) for prediction in PREDICTIONS]
     number = min(range(len(rests)), key=lambda index: (_cost(rests[index]), index))
@@ -269,14 +257,10 @@ def _unzigzag(codes: NDArray[np.uint64]) -> Integers:
     return (codes >> np.uint64(1)).view(np.int64) ^ -(codes & np.uint64(1)).view(np.int64)
 
 
-# --- Numbers as whole steps of their tolerance: small, and the same on every machine ----------
-#
-# What a reference keeps of a value is its place on a scale whose steps are a share of what the
-# comparison allows there: ``max(absolute, relative * |value|)``. Near zero steps are equal, further
-# out they grow with the value. There the scale is the bit pattern of an IEEE double, cut off: for
-# positive doubles the pattern, read as an integer, rises with the value, piecewise linear between
-# powers of two (IEEE 754-2019, 3.4). No logarithm is computed, so no library or processor changes a
-# step.
+# --- numbers as whole steps of their tolerance ----------------------------------------------------
+# A step is a share of ``max(absolute, relative * |value|)``. Far from zero the scale is the bit
+# pattern of a double, which rises with the value (IEEE 754-2019, 3.4): no logarithm is computed, so
+# no library or processor changes a step.
 
 # Steps in what is allowed: a value moves by at most half of one when it is rounded, and both sides
 # of a comparison are rounded alike. One step has to stay within what counts as a systematic shift
@@ -294,15 +278,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How one field is rounded.
+    """How one field is rounded."""
 
-    Attributes:
-        absolute: difference that is allowed at zero; both 0: values are kept bit by bit.
-        relative: what is allowed more, per unit of magnitude.
-    """
-
-    absolute: float
-    relative: float
+    absolute: float  # difference that is allowed at zero; both 0: values are kept bit by bit
+    relative: float  # what is allowed more, per unit of magnitude
 
     def __post_init__(self) -> None:
         for value in (self.absolute, self.relative):
@@ -312,12 +291,8 @@ class Scale:
     def steps(self, values: Floats) -> tuple[Integers, NDArray[np.bool_]]:
         """Return the number of steps from zero to each value, and which values have none.
 
-        Args:
-            values: float64 of any shape.
-
-        Returns:
-            int64 of the same shape, and True where a value is not finite or out of the scale; the
-            number there is 0.
+        `values`: float64 of any shape. The result is int64 of the same shape, and True where a
+        value is not finite or out of the scale; the number there is 0.
         """
         values = np.asarray(values, np.float64)
         if not self.absolute and not self.relative:
@@ -341,11 +316,8 @@ class Scale:
     def values(self, steps: Integers) -> Floats:
         """Return the values at so many steps from zero; the inverse of `steps`, up to rounding.
 
-        Args:
-            steps: int64 of any shape.
-
-        Returns:
-            float64 of the same shape; NaN for numbers of steps that `steps` never returns.
+        `steps`: int64 of any shape. The result is float64 of the same shape; NaN for numbers of
+        steps that `steps` never returns.
         """
         if not self.absolute and not self.relative:
             return np.asarray(steps, np.int64).view(np.float64).copy()

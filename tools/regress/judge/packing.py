@@ -63,19 +63,13 @@ RuleOf = Callable[[str, str], FieldRule]
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What `unpack` returns.
+    """What `unpack` returns."""
 
-    Attributes:
-        messages: Event bytes, in the log's order; values rounded, measured ones zero.
-        services: of each message.
-        digests: of each message's exact content, before rounding.
-        frames: as recorded, times zero.
-    """
-
+    # Event bytes, in the log's order; values rounded, measured ones zero.
     messages: tuple[bytes, ...]
-    services: tuple[str, ...]
-    digests: NDArray[np.uint32]
-    frames: FrameTable
+    services: tuple[str, ...]  # of each message
+    digests: NDArray[np.uint32]  # of each message's exact content, before rounding
+    frames: FrameTable  # as recorded, times zero
 
 
 class _Column(NamedTuple):
@@ -92,10 +86,8 @@ class _Column(NamedTuple):
 def pack(messages: Iterable[bytes], frames: FrameTable, rule_of: RuleOf) -> bytes:
     """Return messages and table as bytes.
 
-    Args:
-        messages: Event bytes, in the log's order.
-        frames: one row a frame; execution times are left out, being measured.
-        rule_of: how each field is kept.
+    `messages`: Event bytes, in the log's order. `frames`: one row a frame; execution times are left
+    out, being measured. `rule_of`: how each field is kept.
     """
     writer = _Writer()
     groups: dict[tuple[str, str], list[Leaves]] = {}
@@ -335,9 +327,7 @@ def rule_of(service: str, field: str) -> FieldRule:
 
     A user's own tolerances widen or narrow what is compared, not what is kept.
 
-    Args:
-        service: e.g. ``modelV2``.
-        field: path below it, lists as ``[]``.
+    `service`: e.g. ``modelV2``. `field`: path below it, lists as ``[]``.
     """
     tolerance = _table().of(service, field)
     measured = tolerance.ignore and field != _KEPT

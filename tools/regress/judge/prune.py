@@ -20,11 +20,8 @@ def unused_references(
     References of other devices and interfaces stay: another machine may read them. What is no
     reference, and what is damaged, stays too.
 
-    Args:
-        store: the directory.
-        texts: all drives that are judged by it, as the user named them.
-        options: how they are opened.
-        models: hashes of all models that are judged by it.
+    `store`: the directory. `texts`: all drives that are judged by it, as the user named them.
+    `options`: how they are opened. `models`: hashes of all models that are judged by it.
 
     Raises:
         ToolError: a drive cannot be opened; then nobody knows which reference is its own.

@@ -42,61 +42,36 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReferenceKey:
-    """What a reference is of.
+    """What a reference is of."""
 
-    Attributes:
-        drive: identity of the drive.
-        model: hash of the ONNX models.
-        device_class: see `environment.reference_class`.
-        interface: of the model.
-    """
-
-    drive: str
-    model: str
-    device_class: str
-    interface: str
+    drive: str  # identity of the drive
+    model: str  # hash of the ONNX models
+    device_class: str  # see `environment.reference_class`
+    interface: str  # of the model
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Execution times of the frames.
+    """Execution times of the frames."""
 
-    Attributes:
-        start_ms: left edge of the first bin.
-        step_ms: width of a bin.
-        counts: frames in each; the last one also has all beyond.
-        median_ms: of the frames.
-    """
-
-    start_ms: float
-    step_ms: float
-    counts: tuple[int, ...]
-    median_ms: float
+    start_ms: float  # left edge of the first bin
+    step_ms: float  # width of a bin
+    counts: tuple[int, ...]  # frames in each; the last one also has all beyond
+    median_ms: float  # of the frames
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One reference.
-
-    Attributes:
-        key: what it is of.
-        drive: the drive, for people.
-        digest: sha256 of what `outputs` holds.
-        launches: entry -> its size.
-        program: digests of its kernels and weights.
-        execution: execution times when it was made; for people, nothing is judged by them.
-        provenance: date, commit, command, reason, who accepted it, environment.
-        outputs: messages and frame table, see `packing.unpack`.
-    """
+    """One reference."""
 
     key: ReferenceKey
-    drive: DriveName
-    digest: str
-    launches: Mapping[str, Launches]
-    program: ProgramFacts
-    execution: Histogram
-    provenance: Mapping[str, str]
-    outputs: bytes
+    drive: DriveName  # the drive, for people
+    digest: str  # sha256 of what `outputs` holds
+    launches: Mapping[str, Launches]  # entry -> its size
+    program: ProgramFacts  # digests of its kernels and weights
+    execution: Histogram  # execution times when it was made; for people, nothing is judged by them
+    provenance: Mapping[str, str]  # date, commit, command, reason, who accepted it, environment
+    outputs: bytes  # messages and frame table, see `packing.unpack`
 
     @property
     def file_name(self) -> str:
@@ -168,9 +143,7 @@ def to_bytes(reference: Reference) -> bytes:
 def from_bytes(data: bytes, path: Path) -> Reference:
     """Return what `to_bytes` was given.
 
-    Args:
-        data: content of a file.
-        path: of it, for messages.
+    `data`: content of a file. `path`: of it, for messages.
 
     Raises:
         ReferenceFormatError: it is no reference, damaged, or of another format.
@@ -242,8 +215,7 @@ def _damaged(path: Path, how: str) -> ReferenceFormatError:
 class ReferenceStore:
     """A directory of references.
 
-    Args:
-        directory: where they are; may be missing as long as nothing is written.
+    `directory`: where they are; may be missing as long as nothing is written.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -252,9 +224,7 @@ class ReferenceStore:
     def find(self, key: ReferenceKey, drive_name: str) -> Reference:
         """Return the reference of a key.
 
-        Args:
-            key: of what was run.
-            drive_name: for messages.
+        `key`: of what was run. `drive_name`: for messages.
 
         Raises:
             RegressionReferenceError: there is none; says which part of the key differs from what

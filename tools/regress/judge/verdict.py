@@ -1,4 +1,4 @@
-"""Judges whether a drive gave what its reference holds, and if not, what changed.
+"""Compares the result of a drive with its reference, and finds what changed.
 
 Causes come before effects: a drive whose inputs changed is not a matter of kernels.
 """
@@ -49,21 +49,16 @@ def _no_truth(_drive: str) -> Truth | None:
 
 
 class Comparing(NamedTuple):
-    """How logs are compared, for all drives of a run.
+    """How logs are compared, for all drives of a run."""
 
-    Attributes:
-        compare: takes the Events of the reference, and the new ones.
-        bit_exact: every bit of every message counts.
-        gates: on what changes do to the drive.
-        truth_of: the truth of a drive, by what the user called it; None where nobody knows it;
-            raises `CompareError`.
-        another_model: the reference is of another model, whose numbers are others by right.
-    """
-
+    # Takes the Events of the reference, and the new ones.
     compare: Callable[[Sequence[bytes], Sequence[bytes]], Comparison]
-    bit_exact: bool = False
-    gates: Gates = Gates()
+    bit_exact: bool = False  # every bit of every message counts
+    gates: Gates = Gates()  # on what changes do to the drive
+    # The truth of a drive, by what the user called it; None where nobody knows it; raises
+    # `CompareError`.
     truth_of: Callable[[str], Truth | None] = _no_truth
+    # The reference is of another model, whose numbers are others by right.
     another_model: bool = False
 
 
@@ -80,35 +75,20 @@ class References(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DriveVerdict:
-    """The verdict on one drive.
+    """The verdict on one drive."""
 
-    Attributes:
-        text: what the user called the drive.
-        status: ``failed``: it could not be judged.
-        frames: that the daemon took.
-        identical: every message has the bits that the reference's had.
-        changes: causes first; empty where it passed.
-        meant: changes that gates stand in for, and do not fail.
-        comparison: of the messages, with what it does to the drive; None where it could not be
-            judged.
-        error: one line, where it failed.
-        exit_code: that belongs to it.
-        result: what came of the run.
-        reference: what it was compared with.
-        another_model: that is of another model.
-    """
-
-    text: str
-    status: Status
-    frames: int = 0
-    identical: bool = False
-    changes: tuple[Change, ...] = ()
-    meant: tuple[Change, ...] = ()
+    text: str  # what the user called the drive
+    status: Status  # ``failed``: it could not be judged
+    frames: int = 0  # that the daemon took
+    identical: bool = False  # every message has the bits that the reference's had
+    changes: tuple[Change, ...] = ()  # causes first; empty where it passed
+    meant: tuple[Change, ...] = ()  # changes that gates stand in for, and do not fail
+    # Of the messages, with what it does to the drive; None where it could not be judged.
     comparison: Comparison | None = None
-    error: str = ""
-    exit_code: int = 0
-    result: JobResult | None = field(default=None, repr=False)
-    reference: Reference | None = field(default=None, repr=False)
+    error: str = ""  # one line, where it failed
+    exit_code: int = 0  # that belongs to it
+    result: JobResult | None = field(default=None, repr=False)  # what came of the run
+    reference: Reference | None = field(default=None, repr=False)  # what it was compared with
     another_model: bool = False
 
     @property
@@ -190,11 +170,8 @@ def failed(text: str, error: str, exit_code: int, result: JobResult | None = Non
 def judge(text: str, result: JobResult, references: References, how: Comparing) -> DriveVerdict:
     """Return the verdict on one drive.
 
-    Args:
-        text: what the user called it.
-        result: what came of it.
-        references: where its reference comes from.
-        how: they are compared.
+    `text`: what the user called it. `result`: what came of it. `references`: where its reference
+    comes from. `how`: they are compared.
     """
     if result.error or result.drive is None:
         return failed(text, result.error, result.exit_code, result)

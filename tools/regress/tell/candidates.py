@@ -32,19 +32,12 @@ Line = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Models side by side.
-
-    Attributes:
-        names: one each.
-        drives: that all have; those of the figures.
-        notes: what was left out, and why.
-        verdicts: of each against the first.
-    """
+    """Models side by side."""
 
     names: tuple[str, ...]
-    drives: tuple[str, ...]
-    notes: tuple[str, ...]
-    verdicts: tuple[WholeVerdict, ...]
+    drives: tuple[str, ...]  # that all have; those of the figures
+    notes: tuple[str, ...]  # what was left out, and why
+    verdicts: tuple[WholeVerdict, ...]  # of each against the first
 
     @property
     def has_truth(self) -> bool:
@@ -184,14 +177,10 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Closed-loop results side by side.
-
-    Attributes:
-        names: one each.
-        figures: a row for each: its name, then its values; NaN without one.
-    """
+    """Closed-loop results side by side."""
 
     names: tuple[str, ...]
+    # A row for each: its name, then its values; NaN without one.
     figures: tuple[tuple[str, tuple[float, ...]], ...]
 
     @property
@@ -282,10 +271,8 @@ def _page(content: str, names: Sequence[str]) -> str:
 def candidates_of(paths: Sequence[Path], gates: Gates, truth: Path | None) -> Candidates:
     """Return models side by side.
 
-    Args:
-        paths: directories that `modeld replay` wrote for a model, or logs.
-        gates: judged over all drives, whatever their names begin with.
-        truth: see `truth_of_drive`.
+    `paths`: directories that `modeld replay` wrote for a model, or logs. `gates`: judged over all
+    drives, whatever their names begin with. `truth`: see `truth_of_drive`.
 
     Raises:
         CompareError: they have no drive in common.

@@ -42,19 +42,12 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A camera frame.
-
-    Attributes:
-        frame_id: of it.
-        jpeg: the picture, of any scale.
-        camera: in whose pixels is drawn.
-        mounting: calibration for the drawing.
-    """
+    """A camera frame."""
 
     frame_id: int
-    jpeg: bytes
-    camera: Camera
-    mounting: Mounting
+    jpeg: bytes  # the picture, of any scale
+    camera: Camera  # in whose pixels is drawn
+    mounting: Mounting  # calibration for the drawing
 
 
 def take_shots(
@@ -62,11 +55,8 @@ def take_shots(
 ) -> list[Shot]:
     """Decode frames of a drive once more.
 
-    Args:
-        text: of one drive.
-        options: how it is opened.
-        packed: its messages, which say at which moment a frame was.
-        wanted: frame ids; those that the drive lacks are left out.
+    `options`: how it is opened. `packed`: its messages, which say at which moment a frame was.
+    `wanted`: frame ids; those that the drive lacks are left out.
 
     Raises:
         ToolError: the drive can no longer be read.
@@ -182,10 +172,8 @@ def write_pictures(
 ) -> list[PictureFile]:
     """Write the worst frames of drives that changed, with both planned paths over them.
 
-    Args:
-        directory: gets ``DRIVE-FRAME.jpg``; made where it is missing.
-        drives: judged; one that can no longer be read has no picture.
-        options: how drives are opened.
+    `directory`: gets ``DRIVE-FRAME.jpg``; made where it is missing. `drives`: judged; one that can
+    no longer be read has no picture. `options`: how drives are opened.
 
     Raises:
         UsageError: a file cannot be written.
@@ -214,9 +202,7 @@ def write_pictures(
 def worst_frames(drive: DriveVerdict, most: int) -> list[int]:
     """Return the ids of frames that are worth a look: where gates fail, the path moves, fields do.
 
-    Args:
-        drive: judged.
-        most: how many.
+    `drive`: judged. `most`: how many.
     """
     frames = [change.first_frame for change in drive.changes if change.kind == "gate"]
     # Where the path moves most comes before where the field does that is most beyond its own.

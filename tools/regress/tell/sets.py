@@ -49,15 +49,10 @@ _ENDINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What one model said over some drives.
+    """What one model said over some drives."""
 
-    Attributes:
-        name: of the model, for people.
-        logs: log by the drive's name.
-    """
-
-    name: str
-    logs: Mapping[str, Path]
+    name: str  # of the model, for people
+    logs: Mapping[str, Path]  # log by the drive's name
 
     def costs(self, drives: list[str]) -> Costs:
         """Return times and size over some of the drives, as far as they were noted.
@@ -121,10 +116,8 @@ def behaviour_of_log(log: Path) -> Behaviour:
 def truth_of_drive(path: Path | None, drive: str, drives: int) -> Truth | None:
     """Return the truth of one of several drives; None where nobody knows it.
 
-    Args:
-        path: a truth, or a directory with one for each drive, under the drive's name; or None.
-        drive: its name.
-        drives: how many there are: the truth of a single one may have any name.
+    `path`: a truth, or a directory with one for each drive, under the drive's name; or None.
+    `drives`: how many there are: the truth of a single one may have any name.
 
     Raises:
         CompareError: it is damaged, or there is nothing at the path.
@@ -155,19 +148,12 @@ SIDES = ("left", "right")
 
 @dataclass(frozen=True, slots=True)
 class PairOutcome:
-    """One drive of both directories.
-
-    Attributes:
-        drive: its name.
-        comparison: None where it could not be compared.
-        error: one line; "" where it was.
-        exit_code: that belongs to the error.
-    """
+    """One drive of both directories."""
 
     drive: str
-    comparison: Comparison | None = None
-    error: str = ""
-    exit_code: int = 0
+    comparison: Comparison | None = None  # None where it could not be compared
+    error: str = ""  # one line; "" where it was
+    exit_code: int = 0  # that belongs to the error
 
     @property
     def word(self) -> str:
@@ -184,18 +170,11 @@ class PairOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SetComparison:
-    """Two directories compared.
+    """Two directories compared."""
 
-    Attributes:
-        left: the reference.
-        right: what is compared with it.
-        pairs: one for each drive that either has.
-        whole: on all of them as one.
-    """
-
-    left: str
-    right: str
-    pairs: tuple[PairOutcome, ...]
+    left: str  # the reference
+    right: str  # what is compared with it
+    pairs: tuple[PairOutcome, ...]  # one for each drive that either has
     whole: WholeVerdict
 
     @property
@@ -313,11 +292,8 @@ def compare_directories(
 ) -> SetComparison:
     """Compare the logs of two directories, drive by drive and as one.
 
-    Args:
-        left: the reference.
-        right: what is compared with it.
-        options: how logs are compared; ``truth`` in it is not used.
-        truth: see `truth_of_drive`.
+    `left`: the reference. `right`: what is compared with it. `options`: how logs are compared;
+    ``truth`` in it is not used. `truth`: see `truth_of_drive`.
 
     Raises:
         CompareError: a directory has no logs.

@@ -100,9 +100,7 @@ def _error(title: str, text: str) -> str:
 def markdown(verdict: RunVerdict, pictures: Sequence[tuple[str, str, str]] = ()) -> str:
     """Return the verdict as Markdown that GitHub renders.
 
-    Args:
-        verdict: of the run.
-        pictures: drive, what is shown, and address of each.
+    `pictures`: drive, what is shown, and address of each.
     """
     parts = [f"### {SUITE}: {_word(verdict)}", _text(conclusion(verdict))]
     rows = [(_mark(one.status), one.name, one.summary) for one in verdict.drives]

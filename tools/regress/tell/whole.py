@@ -40,25 +40,18 @@ _COST_NAMES: Final = (
 
 
 class Costs(NamedTuple):
-    """What a program costs over all drives; NaN where nobody knows.
+    """What a program costs over all drives; NaN where nobody knows."""
 
-    Attributes:
-        execution_ms: median of the frames in which the model ran.
-        p99_ms: 99th percentile of them.
-        artifact_bytes: size of the file.
-    """
-
-    execution_ms: float = math.nan
-    p99_ms: float = math.nan
-    artifact_bytes: float = math.nan
+    execution_ms: float = math.nan  # median of the frames in which the model ran
+    p99_ms: float = math.nan  # 99th percentile of them
+    artifact_bytes: float = math.nan  # size of the file
 
 
 def costs_of(execution_s: Sequence[Sequence[float]], artifact_bytes: float | None) -> Costs:
     """Return the costs of a program.
 
-    Args:
-        execution_s: of each frame of each drive; 0 where the model did not run.
-        artifact_bytes: size of the file; None: not known.
+    `execution_s`: of each frame of each drive; 0 where the model did not run. `artifact_bytes`:
+    size of the file; None: not known.
     """
     times = np.array([time for drive in execution_s for time in drive if time > 0.0], np.float64)
     size = math.nan if artifact_bytes is None else float(artifact_bytes)
@@ -69,19 +62,13 @@ def costs_of(execution_s: Sequence[Sequence[float]], artifact_bytes: float | Non
 
 @dataclass(frozen=True, slots=True)
 class WholeVerdict:
-    """The verdict on all drives as one.
+    """The verdict on all drives as one."""
 
-    Attributes:
-        drives: names, by the numbers that `worst_of_pool` gives.
-        rows: one for each quantity.
-        costs: of the reference and of what is judged.
-        gates: what became of each gate on these figures.
-    """
-
-    drives: tuple[str, ...] = ()
-    rows: tuple[Row, ...] = ()
+    drives: tuple[str, ...] = ()  # names, by the numbers that `worst_of_pool` gives
+    rows: tuple[Row, ...] = ()  # one for each quantity
+    # Of the reference and of what is judged.
     costs: tuple[Costs, Costs] = field(default_factory=lambda: (Costs(), Costs()))
-    gates: tuple[GateVerdict, ...] = ()
+    gates: tuple[GateVerdict, ...] = ()  # what became of each gate on these figures
 
     @property
     def holds(self) -> bool:
@@ -111,8 +98,7 @@ class WholeVerdict:
     def table(self, sides: tuple[str, str]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return header and rows of the quantities that differ, and of those of the truth.
 
-        Args:
-            sides: what both are called.
+        `sides`: what both are called.
         """
         with_truth = any(row.right_error is not None for row in self.rows)
         header: tuple[str, ...] = (
@@ -189,10 +175,8 @@ def judge_whole(
 ) -> WholeVerdict:
     """Judge all drives as one.
 
-    Args:
-        drives: both sides by the drive's name.
-        costs: of both sides.
-        gates: all that a user asks for; those of `ALL` are judged here.
+    `drives`: both sides by the drive's name. `costs`: of both sides. `gates`: all that a user asks
+    for; those of `ALL` are judged here.
     """
     rows = pooled([*drives.values()])
     figures = {**figures_of(rows), **_cost_figures(*costs)}
@@ -238,9 +222,7 @@ def whole_section(whole: WholeVerdict, sides: tuple[str, str]) -> str:
 
     Gates, a few rows in lengths that people use, and costs come first; all quantities are folded.
 
-    Args:
-        whole: the verdict.
-        sides: what both are called.
+    `sides`: what both are called.
     """
     if not whole.rows and not whole.gates:
         return ""

@@ -55,8 +55,7 @@ __kernel void sample(__global const uchar* image, __global float* out) {
 class CalibrationWorkload:
     """The kernels, built for one device.
 
-    Args:
-        device: an opened device.
+    `device`: an opened device.
     """
 
     def __init__(self, device: Device) -> None:

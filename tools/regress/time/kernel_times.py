@@ -18,36 +18,22 @@ SHOWN_NODES: Final = 4
 
 
 class LaunchTime(NamedTuple):
-    """One launch.
-
-    Attributes:
-        kernel: its name.
-        nodes: ONNX nodes that it computes, or parts of the frame program.
-        ms: what it takes.
-    """
+    """One launch."""
 
     kernel: str
-    nodes: tuple[str, ...]
-    ms: float
+    nodes: tuple[str, ...]  # ONNX nodes that it computes, or parts of the frame program
+    ms: float  # what it takes
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChange:
-    """One piece of work on both sides.
+    """One piece of work on both sides."""
 
-    Attributes:
-        kernels: that do it now, in order of launches.
-        kernels_before: that did it.
-        nodes: ONNX nodes of it, of both sides.
-        before_ms: what it took; 0 where there was no such work.
-        now_ms: what it takes; 0 where it is gone.
-    """
-
-    kernels: tuple[str, ...]
-    kernels_before: tuple[str, ...]
-    nodes: tuple[str, ...]
-    before_ms: float
-    now_ms: float
+    kernels: tuple[str, ...]  # that do it now, in order of launches
+    kernels_before: tuple[str, ...]  # that did it
+    nodes: tuple[str, ...]  # ONNX nodes of it, of both sides
+    before_ms: float  # what it took; 0 where there was no such work
+    now_ms: float  # what it takes; 0 where it is gone
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -109,9 +95,7 @@ def compare_kernels(
 def slower_kernels(changes: Sequence[KernelChange], lost_ms: float) -> list[KernelChange]:
     """Return the pieces of work that became slower; none where what a run lost lies elsewhere.
 
-    Args:
-        changes: as `compare_kernels` sorts them.
-        lost_ms: what a whole run lost.
+    `changes`: as `compare_kernels` sorts them. `lost_ms`: what a whole run lost.
     """
     # Times of launches scatter, so less than half of the loss is none of theirs.
     if sum(one.lost_ms for one in changes) < lost_ms / 2.0:

@@ -65,110 +65,70 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class FrameTiming:
-    """What was measured of one frame of a drive.
+    """What was measured of one frame of a drive."""
 
-    Attributes:
-        name: of the drive, and id of the frame.
-        ratio: as of `TimingResult`.
-        to_baseline: as of `TimingResult`.
-    """
-
-    name: str
-    ratio: Interval
-    to_baseline: Interval | None
+    name: str  # of the drive, and id of the frame
+    ratio: Interval  # as of `TimingResult`
+    to_baseline: Interval | None  # as of `TimingResult`
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Kernels one by one, where they were timed.
+    """Kernels one by one, where they were timed."""
 
-    Attributes:
-        frame: that was run.
-        changes: pieces of work on both sides, that which lost most first; empty where only one
-            side is known.
-        launches: of the model, in times of the calibration workload instead of ms.
-    """
-
-    frame: str
+    frame: str  # that was run
+    # Pieces of work on both sides, that which lost most first; empty where only one side is known.
     changes: tuple[KernelChange, ...]
+    # Of the model, in times of the calibration workload instead of ms.
     launches: tuple[LaunchTime, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TimingResult:
-    """What was measured.
+    """What was measured."""
 
-    Attributes:
-        device: the device and its processor; references of another one do not apply.
-        clock: ``processor`` (CPUs) or ``wall``.
-        ratio: time of the model over that of the calibration workload.
-        to_baseline: time of the model over that of the baseline; None without one.
-        model_ms: median over the processes; for people.
-        waiting: share of the undisturbed runs that was no processor time; None where nearly all
-            runs were disturbed, or time is wall time anyway.
-        frames: each of them.
-        baseline_ms: as `model_ms`; None without a baseline.
-        baseline_waiting: as `waiting`.
-        kernels: None where they were not timed.
-    """
-
-    device: str
-    clock: str
-    ratio: Interval
-    to_baseline: Interval | None
-    model_ms: float
+    device: str  # the device and its processor; references of another one do not apply
+    clock: str  # ``processor`` (CPUs) or ``wall``
+    ratio: Interval  # time of the model over that of the calibration workload
+    to_baseline: Interval | None  # time of the model over that of the baseline; None without one
+    model_ms: float  # median over the processes; for people
+    # Share of the undisturbed runs that was no processor time; None where nearly all runs were
+    # disturbed, or time is wall time anyway.
     waiting: float | None
     frames: tuple[FrameTiming, ...] = ()
-    baseline_ms: float | None = None
+    baseline_ms: float | None = None  # as `model_ms`; None without a baseline
     baseline_waiting: float | None = None
-    kernels: Kernels | None = None
+    kernels: Kernels | None = None  # None where they were not timed
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTiming:
-    """One measurement that was accepted.
+    """One measurement that was accepted."""
 
-    Attributes:
-        ratio: time of the model over that of the calibration workload.
-        clock: as in `TimingResult`.
-        model_ms: for people.
-        waiting: as in `TimingResult`.
-        provenance: date, commit, reason, environment.
-        frames: ratio by name of the frame.
-        launches: as in `Kernels`.
-    """
-
-    ratio: Interval
-    clock: str
-    model_ms: float
-    waiting: float | None
-    provenance: Mapping[str, str]
-    frames: Mapping[str, Interval] = field(default_factory=dict)
-    launches: tuple[LaunchTime, ...] = ()
+    ratio: Interval  # time of the model over that of the calibration workload
+    clock: str  # as in `TimingResult`
+    model_ms: float  # for people
+    waiting: float | None  # as in `TimingResult`
+    provenance: Mapping[str, str]  # date, commit, reason, environment
+    frames: Mapping[str, Interval] = field(default_factory=dict)  # ratio by name of the frame
+    launches: tuple[LaunchTime, ...] = ()  # as in `Kernels`
 
 
 @dataclass(frozen=True, slots=True)
 class TimingVerdict:
-    """The gate's decision.
+    """The gate's decision."""
 
-    Attributes:
-        passed: whether the gate is open.
-        slower: by how much the model is slower than its reference, 0.1 = 10 %, over all frames;
-            None: no reference.
-        text: one line for people.
-        lines: what became slower: kernels with their ONNX nodes, or what runs them.
-        slower_kernels: of these; empty where no kernel is to blame, or none was timed.
-        worst: name of the frame that lost most; "" of the whole.
-        is_open: more processes may still change the decision.
-    """
-
-    passed: bool
+    passed: bool  # whether the gate is open
+    # By how much the model is slower than its reference, 0.1 = 10 %, over all frames; None: no
+    # reference.
     slower: float | None
-    text: str
+    text: str  # one line for people
+    # What became slower: kernels with their ONNX nodes, or what runs them.
     lines: tuple[str, ...] = ()
+    # Of these; empty where no kernel is to blame, or none was timed.
     slower_kernels: tuple[KernelChange, ...] = ()
-    worst: str = ""
-    is_open: bool = False
+    worst: str = ""  # name of the frame that lost most; "" of the whole
+    is_open: bool = False  # more processes may still change the decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +174,7 @@ def frame_intervals(samples: Sequence[Sequence[float]]) -> list[Interval]:
     frame scatters for itself, and all of them as much: so their scatter is known from all together,
     by more values than one frame has.
 
-    Args:
-        samples: by process and frame; at least two processes.
+    `samples`: by process and frame; at least two processes.
     """
     whole = interval([fmean(one) for one in samples])
     shares = [[value / fmean(one) for value in one] for one in samples]
@@ -238,9 +197,8 @@ def frame_intervals(samples: Sequence[Sequence[float]]) -> list[Interval]:
 def judge_timing(result: TimingResult, stored: StoredTiming | None) -> TimingVerdict:
     """Decide.
 
-    Args:
-        result: what was measured now.
-        stored: the reference on this device; unused with a baseline, whose ratio is 1.
+    `result`: what was measured now. `stored`: the reference on this device; unused with a baseline,
+    whose ratio is 1.
     """
     parts = _parts(result, stored)
     if not parts:

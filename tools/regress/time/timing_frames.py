@@ -36,17 +36,11 @@ MOST_DRIVES: Final = 4
 
 
 class TimedFrame(NamedTuple):
-    """One recorded run of an entry.
+    """One recorded run of an entry."""
 
-    Attributes:
-        name: of the drive, and id of the frame.
-        inputs: copies.
-        states: before the run, by name.
-    """
-
-    name: str
-    inputs: Mapping[str, Array]
-    states: Mapping[str, Array]
+    name: str  # of the drive, and id of the frame
+    inputs: Mapping[str, Array]  # copies
+    states: Mapping[str, Array]  # before the run, by name
 
 
 def sample_frames(
@@ -58,12 +52,9 @@ def sample_frames(
 ) -> list[TimedFrame]:
     """Play drives and record frames that are spread over them.
 
-    Args:
-        drives: text, as `open_drive` takes it, and name of each.
-        options: how they are opened.
-        model: driving artifact that runs them.
-        device: OpenCL device; None: the best.
-        entry: whose runs are recorded.
+    `drives`: text, as `open_drive` takes it, and name of each. `options`: how they are opened.
+    `model`: driving artifact that runs them. `device`: OpenCL device; None: the best. `entry`:
+    whose runs are recorded.
 
     Raises:
         ToolError: a drive or the artifact cannot be used.
@@ -100,11 +91,7 @@ class Sampler(WrappedProgram):
     It keeps every n-th; as soon as that is twice what is wanted, every second of those goes, and n
     doubles: how long the drive is need not be known.
 
-    Args:
-        program: runs.
-        entry: whose runs are kept.
-        wanted: how many, at least 1.
-        drive: name of the drive.
+    `entry`: whose runs are kept. `wanted`: how many, at least 1.
     """
 
     def __init__(self, program: Program, entry: str, wanted: int, drive: str) -> None:

@@ -30,10 +30,8 @@ MAX_BYTES: Final = 16 << 20
 class TimingReferences:
     """The measurements of one model on one class of devices.
 
-    Args:
-        directory: of the references.
-        model: hash of the models.
-        device_class: see `environment.device_class`.
+    `directory`: of the references. `model`: hash of the models. `device_class`: see
+    `environment.device_class`.
 
     Raises:
         ReferenceFormatError: the file is damaged or of another format.

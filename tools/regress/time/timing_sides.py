@@ -49,34 +49,21 @@ Answer = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What is timed.
-
-    Attributes:
-        artifact: path.
-        tree: checkout whose runtime runs it; None: this one.
-    """
+    """What is timed."""
 
     artifact: Path
-    tree: Path | None = None
+    tree: Path | None = None  # checkout whose runtime runs it; None: this one
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What both sides run.
+    """What both sides run."""
 
-    Attributes:
-        model: what is judged.
-        baseline: what it is compared with; None: a stored measurement.
-        entry: of both; None: the first one.
-        device: OpenCL device; None: the best.
-        frames: file of recorded frames; None: random inputs.
-    """
-
-    model: Side
-    baseline: Side | None = None
-    entry: str | None = None
-    device: str | None = None
-    frames: Path | None = None
+    model: Side  # what is judged
+    baseline: Side | None = None  # what it is compared with; None: a stored measurement
+    entry: str | None = None  # of both; None: the first one
+    device: str | None = None  # OpenCL device; None: the best
+    frames: Path | None = None  # file of recorded frames; None: random inputs
 
     @property
     def sides(self) -> dict[str, Side]:
@@ -87,9 +74,7 @@ class Measurement:
 class SideProcess:
     """A running `timing_process`.
 
-    Args:
-        command: that starts it.
-        name: of what it measures, for messages.
+    `command`: that starts it. `name`: of what it measures, for messages.
     """
 
     def __init__(self, command: Sequence[str], name: str) -> None:
@@ -176,10 +161,8 @@ def measure_timing(
     Measuring goes on, up to ``MAX_PROCESSES``, while it is open on which side of the limit the
     model, or one of its frames, lies. Where the gate fails, kernels are timed one by one.
 
-    Args:
-        what: see there.
-        stored: measurement that the result will be judged by, where there is no baseline.
-        with_kernels: time kernels also where the gate is open.
+    `what`: see there. `stored`: measurement that the result will be judged by, where there is no
+    baseline. `with_kernels`: time kernels also where the gate is open.
 
     Raises:
         ToolError: a process failed.
@@ -213,8 +196,7 @@ def _measure_pair(what: Measurement) -> dict[str, Answer]:
 def summarize(pairs: Sequence[Mapping[str, Answer]]) -> TimingResult:
     """Return what pairs of processes have measured.
 
-    Args:
-        pairs: at least two; by side the device, and each run by round and frame.
+    `pairs`: at least two; by side the device, and each run by round and frame.
     """
     first = pairs[0]["model"]
     ratios = [_medians(pair["model"]["runs"], "ratio") for pair in pairs]
