@@ -105,12 +105,20 @@ _ROOT_LEVEL = logging.root.level
 
 
 @pytest.fixture(autouse=True)
-def root_logger_as_it_was() -> Iterator[None]:
-    """Commands set the level with -q and -v, also those that fixtures of a whole module call."""
-    handlers = logging.root.handlers[:]
+def process_as_it_was() -> Iterator[None]:
+    """Restore what commands and `DEBUG` change in the process: loggers, the thread's scheduling.
+
+    Fixtures of a whole module call commands, too, so the level is also set before a test.
+    """
+    compiler = logging.getLogger("scheduler")
+    kept = [(logger, logger.handlers[:]) for logger in (logging.root, compiler)]
     logging.root.setLevel(_ROOT_LEVEL)
     yield
-    logging.root.handlers[:] = handlers
+    for logger, handlers in kept:
+        logger.handlers[:] = handlers
+    compiler.setLevel(logging.NOTSET)
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 @pytest.fixture(scope="session", autouse=True)
