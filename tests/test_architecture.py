@@ -14,6 +14,7 @@ from docs.make_map import PACKAGES, map_of
 
 ROOT = Path(__file__).parent.parent
 MAX_BYTES = 12_000  # what the house promises newcomers
+MAX_FILES = 20  # of Python in a room, `__init__.py` apart: ADR 0001
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 
@@ -33,6 +34,14 @@ def test_every_package_file_is_in_the_map_once() -> None:
     ]
     assert len(wanted) > 100  # a wrong root would make the test pass on nothing
     assert sorted(mapped_files()) == sorted(wanted), "write the map with: make map"
+
+
+def test_no_room_is_larger_than_one_can_survey() -> None:
+    text = (ROOT / "docs/map.md").read_text(encoding="utf-8")
+    rooms = re.findall(r"^\| `([\w./-]+/)` \| .* \| ([\w., ]+) \|$", text, re.MULTILINE)
+    assert len(rooms) > 50
+    large = {room: names.count(",") + 1 for room, names in rooms if names.count(".py") > MAX_FILES}
+    assert not large, f"expected rooms of at most {MAX_FILES} files; divide the room"
 
 
 @pytest.mark.slow  # `make check` does it too

@@ -14,9 +14,9 @@ from cereal.visionipc.buffers import Buffers, map_buffers
 from cereal.visionipc.conversation import Conversation, Identity
 from cereal.visionipc.layout import STREAM_NUMBERS, Packet
 
-# After a server that was asked for new buffers did not have the right ones.
+# Pause after a server offered the wrong buffers.
 _ASK_AGAIN_S: Final = 0.02
-# Of one call: frames that were overwritten, or of another server, before it says that none came.
+# Packets that one call skips (overwritten, or from another server) before it returns None.
 _MAX_PACKETS: Final = 256
 
 
@@ -90,8 +90,8 @@ class VisionIpcReader:
     def is_intact(self) -> bool:
         """Return whether the data of the frame received last is still that frame's.
 
-        A server writes an id when a buffer is full, so the buffer before ours says when ours is
-        being filled: it has a newer frame then. Ids further ahead are of a time before a seek.
+        A server writes an id when a buffer is full, so a newer id in the previous buffer means that
+        ours is being filled. Ids further ahead are of a time before a seek.
         """
         if self._held is None:
             return False
@@ -118,7 +118,7 @@ class VisionIpcReader:
         buffers = self._buffers
         own = buffers.frame_ids[packet.idx]
         written = own[0]
-        # Zero is also what a server leaves there that does not write ids.
+        # A server that does not write ids leaves zero there.
         if written not in (packet.frame_id, 0):
             self.lapped += 1
             return None

@@ -36,7 +36,7 @@ SEAT_HEADS: Final[Mapping[str, int]] = MappingProxyType(
         "sunglasses_prob": 1,
     }
 )
-# Those that only some generations have; fields of the others stay empty.
+# Heads that only some generations have. Without one, its message field stays empty.
 OPTIONAL_SEAT_HEADS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "occluded_prob": 1,

@@ -1,4 +1,4 @@
-"""``modeld bench --daemon``: the daemon as a process, fed at 20 Hz by another, watched from here.
+"""``modeld bench --daemon``: the daemon as a process, fed at 20 Hz and measured from here.
 
 What is measured, for the frames of the given time:
 
@@ -12,8 +12,8 @@ What is measured, for the frames of the given time:
 - ``rss_growth_mib``, ``fds_growth``: of the daemon's process, from the first to the last frame.
 
 With ``--monitoring`` a second daemon runs driver monitoring beside it, fed by a driver camera half
-a period later; ``monitoring`` has the same figures of driverStateV2, without ``host_ms``, as that
-message does not say when its frame came.
+a period later; ``monitoring`` has the same metrics for driverStateV2, without ``host_ms``, as that
+message does not carry its frame's time of arrival.
 
 ``--realtime`` runs the daemons with priority, locked memory and CPUs kept awake (ADR 0094).
 
@@ -132,7 +132,7 @@ class Bench:
 
     @property
     def frames(self) -> int:
-        """Frames that count."""
+        """Number of frames that are measured."""
         return max(1, round(self.seconds * RATE_HZ))
 
 
@@ -280,7 +280,7 @@ def _receive(
 
 
 def _figures(daemon: WatchedDaemon, report: Mapping[str, Any], before: Usage) -> dict[str, Any]:
-    """Return what one daemon did with the frames that count."""
+    """Return what one daemon did with the measured frames."""
     received, after = daemon.received, usage_of(daemon.child.pid)
     ids = np.array(received.frame_ids, np.int64)
     counted = (ids >= report["first_frame"]) & (ids <= report["last_frame"])

@@ -81,7 +81,7 @@ def describe_text(comparison: Comparison, limit: int) -> str:
     if len(findings) > limit:
         lines.append(f"... and {len(findings) - limit} more; --limit, --json or --html show all")
     lines += drive
-    # Where gates stand in for all findings, or only a gate failed, there is no finding to allow.
+    # If gates replace all findings, or only a gate failed, there is no finding to allow.
     if comparison.failing:
         lines += ["", _hint(comparison.failing)]
     return "\n".join(lines)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Scheduled(NamedTuple):
-    """A manifest, and the schedules it was made of where those are known."""
+    """A manifest, and the schedules that it was made from, if known."""
 
     manifest: Mapping[str, Any]
     plans: Mapping[str, Schedule]

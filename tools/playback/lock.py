@@ -1,7 +1,7 @@
 """Allows one writer of an output at a time: a lock file next to it, held by the kernel.
 
-The lock is `flock`, which ends with its process however that ends, so a lock file that was left
-behind locks nothing. It is removed when the work is done.
+The lock is `flock`, which the kernel releases whenever its process ends, so a lock file that was
+left behind locks nothing. It is removed when the work is done.
 """
 
 from __future__ import annotations

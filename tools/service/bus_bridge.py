@@ -18,9 +18,9 @@ from cereal.transport.base import Publisher, Subscriber, Transport
 
 logger = logging.getLogger(__name__)
 
-# How often it is looked who listens, and how soon a signal is noticed.
+# Interval of checks for listeners, and how soon a signal is noticed.
 LOOK_MS: Final = 100
-# Of one service in one round, so that a fast one does not hold up the others.
+# Messages of one service per round, so that a fast one does not hold up the others.
 ROUND_MESSAGES: Final = 50
 # How often it is looked for sockets that may not be used, and for rings that were replaced.
 _CHECK_S: Final = 1.0

@@ -1,4 +1,4 @@
-"""The pass stores numbers that sums multiply by weights as floats where bytes are not multiplied.
+"""The pass stores factors of weighted sums as floats, on processors without byte products.
 
     sum((x - z) * s * w), x uint8, stored     ->     sum(contiguous((x - z) * s) * w)
 

@@ -2,7 +2,8 @@
 
 A plan is a few numbers for a whole picture, from which convolutions learn slowly what to look for.
 So the parts that look for lines, for the car ahead and for motion also learn what they should
-have found. It follows from the targets: places projected, and the way driven between the frames.
+have found. These are computed from the targets: projected places, and the distance driven between
+the frames.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def reading_loss(readings: Tensor, targets: Singles) -> Tensor:
 
 
 def way_loss(logits: Tensor, targets: Singles) -> Tensor:
-    """Return the loss of the way that the road has moved, a scalar.
+    """Return the loss of the distance that the road has moved, a scalar.
 
     `logits` are (n, 32); `targets` (n, size) in their own units.
     """

@@ -17,9 +17,9 @@ from tools.world.world import Lanes
 
 # Heights and tones are known every metre, and repeat.
 _CELLS = 1024
-# Its foot is darker than its top, by so much of its brightness.
+# The foot is darker than the top by this share of the brightness.
 _FOOT_SHADE = 0.45
-# Nearer than this, the picture shows too little of it.
+# Anything nearer is painted as if at this distance.
 _NEAREST_M = 3.0
 
 
@@ -84,7 +84,7 @@ class Woods:
             self._paint_edge(picture, survey, edge, s_m)
 
     def _paint_edge(self, picture: Picture, survey: Survey, edge: _Edge, s_m: float) -> None:
-        # From near to far the foot runs towards the middle; what runs back is hidden by it.
+        # From near to far the foot runs towards the middle; parts that run back are hidden.
         towards = -edge.side * survey.columns[edge.border, ::-1]
         towards = np.maximum.accumulate(towards)
         columns = -edge.side * self._columns
