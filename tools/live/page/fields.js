@@ -54,8 +54,11 @@ export class Fields {
       list.hidden = true;
       return;
     }
-    const text = one => `${one.field} ${one.unit ?? ''} ${one.about ?? ''}`.toLowerCase();
-    const cost = one => one.field.length + (one.about?.startsWith('retired') ? 1000 : 0);
+    const name = one => `${one.field} ${one.unit ?? ''}`.toLowerCase();
+    const text = one => `${name(one)} ${one.about?.toLowerCase() ?? ''}`;
+    // Short names come first; a word that only the comment has counts less than one in the name.
+    const isAside = (one, word) => !name(one).includes(word);
+    const cost = one => one.field.length + 100 * words.filter(word => isAside(one, word)).length + (one.about?.startsWith('retired') ? 1000 : 0);
     const found = this.all.filter(one => words.every(word => text(one).includes(word))).sort((a, b) => cost(a) - cost(b));
     list.hidden = false;
     list.replaceChildren(...found.slice(0, MAX_FOUND).map(one => this.item(one)));
