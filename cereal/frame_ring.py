@@ -84,8 +84,6 @@ def _align(value: int, step: int) -> int:
     return (value + step - 1) // step * step
 
 
-# ----------------------------------------------------------------------------------------------
-
 MAGIC: Final = int.from_bytes(b"NV12RING", "little")
 VERSION: Final = 1
 MAX_SLOTS: Final = 256

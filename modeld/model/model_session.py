@@ -43,8 +43,6 @@ class WarmUp:
         self.runs = 0
 
 
-# ----------------------------------------------------------------------------------------------
-
 # Models that keep their images themselves do not tell: assume the longest known gap.
 _GAP_INSIDE_MODEL = 4
 

@@ -121,8 +121,6 @@ def _check_seconds(key: str, text: str) -> None:
         raise ValueError(f"{key}: expected seconds from 0 to {MAX_DELAY_S:g}, found {text!r:.40}")
 
 
-# ----------------------------------------------------------------------------------------------
-
 # Names of devices and routes have 16 and 20 characters.
 _MOST_CHARACTERS: Final = 64
 # sunnypilot lets its users choose 0.35 m to either side.

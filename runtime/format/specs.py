@@ -18,6 +18,15 @@ from runtime.format.fields import Fields
 
 # Bytes of local memory, or accesses in a text: more than any kernel has.
 _MAX_COUNT: Final = 2**31 - 1
+# The key `code` of a kernel:
+#   kind           text: `contract`, `reduce`, `map` or `custom`
+#   start, end     characters of the program's source that hold the function, without callees
+#   writes         the first so many of `args` are written, the others only read
+#   float64        whether the kernel computes in float64
+#   local_bytes    local memory of a work-group
+#   image_reads    texel reads in the text; those in a loop count once, as do the next two
+#   gated_reads    reads that a condition may replace by a fill value
+#   image_writes   texel writes
 _COUNTS: Final = ("local_bytes", "image_reads", "gated_reads", "image_writes")
 
 

@@ -200,8 +200,6 @@ def _is_product(node: Node) -> bool:
     return node.op is Op.ACCUMULATE and node.src[0].op in PRODUCTS
 
 
-# ----------------------------------------------------------------------------------------------
-
 MAX_ROUNDS = 10  # a round that combines nothing ends it sooner; chosen by hand
 # Kernels further apart than this in creation order are no candidates.
 MAX_DISTANCE = 64

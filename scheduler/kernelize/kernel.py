@@ -43,9 +43,6 @@ class CustomLaunch:
         return total + sum(n.dtype.itemsize * count for n, count in both)
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """One launch; compared by identity."""

@@ -105,8 +105,6 @@ def _name(piece: str) -> str:
     return match[1] if match else ""
 
 
-# ----------------------------------------------------------------------------------------------
-
 # A kernel of 8000 instructions takes half a minute on a busy machine; no more than that hangs.
 TIMEOUT_S: Final = 900.0
 # A process that is told to end by the end of its input does so at once.

@@ -120,8 +120,6 @@ def _deb822_sources(text: str) -> Iterator[AptSource]:
             yield AptSource(uri, fields.get("signed-by", ""), words.get("trusted") == ["yes"])
 
 
-# ----------------------------------------------------------------------------------------------
-
 Progress = Callable[[str, int, int], None]
 """Called with what is counted, how much of it is done, and how much there is."""
 

@@ -74,8 +74,6 @@ def where_crossed(along: Floats, across: Floats, at: Floats) -> Floats:
     return np.where(is_crossed.any(axis=0), found, np.nan)
 
 
-# ----------------------------------------------------------------------------------------------
-
 SIDES = ("left", "right")
 # Fewer and there is nothing to fit a parabola to.
 MIN_ROWS = 3

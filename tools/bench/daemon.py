@@ -108,8 +108,6 @@ def usage_of(pid: int) -> Usage:
     return Usage(int(line.split()[1]) / 1024, len(list(Path(f"/proc/{pid}/fd").iterdir())))
 
 
-# ----------------------------------------------------------------------------------------------
-
 RATE_HZ = 20.0
 START_TIMEOUT_S = 120.0  # loading, and building kernels where the artifact has no binaries
 SETTLE_S = 2.0  # after the first valid message: caches, clocks, connections

@@ -120,8 +120,6 @@ class Cameras:
         return frames
 
 
-# ----------------------------------------------------------------------------------------------
-
 # All services that the simulated car publishes.
 SERVICES: Final = (*SUBSCRIPTIONS, "wideRoadCameraState", "carParams", "livePose")
 Record = Callable[[bytes], None]

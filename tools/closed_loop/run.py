@@ -93,8 +93,6 @@ class ExpertDriver:
         """Hold nothing."""
 
 
-# ----------------------------------------------------------------------------------------------
-
 # Between two drives of one log.
 BETWEEN_NS = 1_000_000_000
 OnDrive = Callable[[Drive], None]

@@ -72,8 +72,6 @@ class RunUp:
         return float(x), float(y), point.heading_rad + float(arctangent(np.array(slope / along)))
 
 
-# ----------------------------------------------------------------------------------------------
-
 FRAME_S = 0.05
 TICKS_PER_FRAME = round(FRAME_S / TICK_S)
 RUN_UP_TICKS = round(RUN_UP_S / TICK_S)

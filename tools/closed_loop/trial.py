@@ -87,8 +87,6 @@ _ALL = (
 )
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType({one.name: one for one in _ALL})
 
-# ----------------------------------------------------------------------------------------------
-
 # Training draws its roads below this.
 FIRST_WORLD = 1_000_000_000
 # Somebody else drives first, for as long as the model's history reaches back.

@@ -63,9 +63,6 @@ def _clear(result: bytearray, body: Structure, span: Span) -> None:
         result[at : at + size] = bytes(size)
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 class ServiceJudge:
     """Compares the messages of one service.
 

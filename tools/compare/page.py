@@ -108,9 +108,6 @@ def _largest(values: Points) -> float:
     return float(np.max(np.abs(values[np.isfinite(values)]), initial=0.0))
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 def write_comparison(path: Path, comparison: Comparison) -> None:
     """Write the page; the file appears complete or not at all.
 

@@ -69,8 +69,6 @@ def _part(check: OutputCheck) -> tuple[object, ...]:
     return (*_row(check)[:3], "-", _row(check)[4], "")
 
 
-# ----------------------------------------------------------------------------------------------
-
 MAX_NAME = 48
 # Kernels beyond this share of the time are listed together.
 MIN_SHARE = 0.002

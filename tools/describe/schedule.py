@@ -102,8 +102,6 @@ def _totals(tables: Sequence[KernelTable]) -> Section:
     return Section("totals", header, lines)
 
 
-# ----------------------------------------------------------------------------------------------
-
 # A launch is some 300 bytes; no entry has more than some thousands.
 MAX_BYTES: Final = 64 << 20
 _ADVICE: Final = "make it with: modeld bench ARTIFACT --profile --json > FILE"

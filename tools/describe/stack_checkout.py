@@ -156,8 +156,6 @@ def _layout(home: Path, path: Path) -> SchemaLayout:
     return cast("SchemaLayout", json.loads(done.stdout))
 
 
-# ----------------------------------------------------------------------------------------------
-
 _OPERATORS: Final = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

@@ -121,8 +121,6 @@ def _kind(name: str) -> str:
     return "big_img" if "big_img" in name else "img"
 
 
-# ----------------------------------------------------------------------------------------------
-
 TRUNK = 64
 VIEW_SHAPE = (1, 12, 128, 256)
 STEM = (

@@ -88,8 +88,6 @@ def unit_of(name: str, note: str) -> str:
     return next((unit for ending, unit in _ENDINGS.items() if name.endswith(ending)), "")
 
 
-# ----------------------------------------------------------------------------------------------
-
 Shown = bool | int | float | str | None
 """A value as the page gets it; None where a message has none there, or it is not finite."""
 

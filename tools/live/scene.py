@@ -90,8 +90,6 @@ def _euler(rotation: NDArray[np.float64]) -> Rpy:
     return roll, pitch, yaw
 
 
-# ----------------------------------------------------------------------------------------------
-
 Json = dict[str, Any]
 
 # Narrower than this in a picture, a lead is a dot.

@@ -119,8 +119,6 @@ class LogThread:
                 self._is_abandoned = True
 
 
-# ----------------------------------------------------------------------------------------------
-
 # --- digests of inputs and outputs: if inputs differ too, the fault is ahead of the program -------
 
 
@@ -170,8 +168,6 @@ class DigestingProgram(WrappedProgram):
         self.digest_s = (before_ns - start_ns + time.perf_counter_ns() - after_ns) * 1e-9
         return results
 
-
-# ----------------------------------------------------------------------------------------------
 
 # Called after each moment with what the daemon did (None: it took no frame of it). The frames of
 # the moment are the drive's: copy what is kept.

@@ -14,7 +14,6 @@ import pickle
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -101,11 +100,13 @@ def _run_tasks(tasks: deque[_Task], processes: int, run: RunJob) -> Iterator[Job
         while tasks or busy:
             while tasks and (idle or len(busy) < processes):
                 pipe = idle.pop() if idle else pool.start(_serve, run, level, threads)
-                busy[pipe] = tasks.popleft()
-                busy[pipe].attempts += 1
-                # If it died while it had nothing to do, reading from it says so.
-                with suppress(OSError):
-                    pipe.send(busy[pipe].job)
+                task = busy[pipe] = tasks.popleft()
+                task.attempts += 1
+                try:
+                    pipe.send(task.job)
+                except OSError:
+                    # It died while it had nothing to do: reading says so, and no drive is to blame.
+                    task.attempts -= 1
             for pipe, result in pool.receive(busy):
                 task = busy.pop(pipe)
                 if not isinstance(result, Gone):

@@ -100,8 +100,6 @@ def _sums(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return np.asarray(np.diff(below[whole] * count + padded[whole] * part[:, None], axis=0))
 
 
-# ----------------------------------------------------------------------------------------------
-
 _CABIN, _SEAT, _SHIRT = (58, 128, 128), (44, 130, 126), (76, 140, 118)
 _SKIN, _HAIR, _DARK = (142, 114, 148), (40, 124, 132), (30, 128, 128)
 _KNOT_S = 1.5
@@ -192,8 +190,6 @@ def _paint_ellipse(
         part[:] = np.rint(part + (float(colour[plane]) - part) * share).astype(np.uint8)
 
 
-# ----------------------------------------------------------------------------------------------
-
 # By day, without noise: noise mostly busies the encoder.
 DRIVE_SCENERY: Scenery = replace(
     PLAIN,
@@ -276,8 +272,6 @@ def body_of(state: CarState) -> Body:
         curvature_1pm=state.curvature_1pm,
     )
 
-
-# ----------------------------------------------------------------------------------------------
 
 FILES = {
     "road": "fcamera.hevc",

@@ -227,9 +227,6 @@ def _paths(
     return path.astype(np.float32), speed.astype(np.float32), yaw.astype(np.float32)
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 def write_drive(spec: DriveSpec, directory: Path, workers: int, progress: Progress) -> list[Path]:
     """Render a drive.
 

@@ -54,8 +54,6 @@ def ask_git(directory: Path, *arguments: str) -> str | None:
     return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None
 
 
-# ----------------------------------------------------------------------------------------------
-
 FILE_NAME: Final = "figures.jsonl"
 FORMAT: Final = 1
 # Ten years of a run an hour; a file that is larger is no history.

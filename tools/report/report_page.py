@@ -100,8 +100,6 @@ td.best { font-weight: 600; color: var(--good); }
 @media print { .panel, .tiles { break-inside: avoid; } }
 """
 
-# ----------------------------------------------------------------------------------------------
-
 PAGE_END = "</main></body></html>\n"
 # What is read from right to left, digit below digit: with a unit, or none at all.
 _NUMBER: Final = re.compile(

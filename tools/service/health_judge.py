@@ -98,8 +98,6 @@ def stages_since(health: Health, earlier: Health | None) -> list[dict[str, Any]]
     return found
 
 
-# ----------------------------------------------------------------------------------------------
-
 logger = logging.getLogger(__name__)
 
 SERVICES = tuple(HEALTH_SERVICES.values())

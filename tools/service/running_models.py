@@ -138,8 +138,6 @@ def self_test_on(device: str | None) -> SelfTest:
     return self_test
 
 
-# ----------------------------------------------------------------------------------------------
-
 _DEVICE: Final = "deviceState"
 # What a daemon that has frames publishes 20 times a second.
 _OUTPUTS: Final = ("modelV2", "driverStateV2")

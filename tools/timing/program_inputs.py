@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from runtime import TensorSpec
 
-# ----------------------------------------------------------------------------------------------
-
 # Of the cameras that most devices have: 1928x1208.
 CAMERAS: Final = find_cameras("mici", "ox03c10")
 LEVEL: Final = (0.0, 0.0, 0.0)
@@ -83,9 +81,6 @@ def _transform(name: str, layout: FrameFormat) -> NDArray[np.float32]:
     focal_px = camera.focal_px * layout.width / camera.width
     seen = pinhole_matrix(focal_px, layout.width / 2, layout.height / 2)
     return warp_matrix(LEVEL, seen, views.get(name, MED_MODEL_INTRINSICS))
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 def inputs_for(

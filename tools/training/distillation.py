@@ -150,8 +150,6 @@ def following_loss(
     return total, {name: part.detach() for name, part in parts.items()}
 
 
-# ----------------------------------------------------------------------------------------------
-
 FOLDER = "eight-bits"
 # The rest of the time is the policy's, which is small.
 VISION_SHARE = 0.85

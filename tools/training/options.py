@@ -146,8 +146,6 @@ def share_cores() -> tuple[int, int]:
     return cores, cores
 
 
-# ----------------------------------------------------------------------------------------------
-
 # What may not change while a training goes on: it would be another one.
 _FIXED = ("seed", "worlds", "held_out", "batch")
 # What may: more or less time, a lower rate after a loss that diverged.

@@ -139,8 +139,6 @@ def _chart(summary: str, points: NDArray[np.float64]) -> str:
     return chart.render()
 
 
-# ----------------------------------------------------------------------------------------------
-
 # Between two lines where there is no terminal.
 _LINE_S = 60.0
 
@@ -177,8 +175,6 @@ class TrainingProgress:
         if self._bar is not None:
             self._bar.close()
 
-
-# ----------------------------------------------------------------------------------------------
 
 # Steps whose losses are remembered.
 _MEMORY = 400

@@ -54,8 +54,6 @@ def check_sizes() -> Written:
     return written
 
 
-# ----------------------------------------------------------------------------------------------
-
 # Of each held-out world: so many moments, as worlds differ more than moments do.
 _MOMENTS_EACH = 4
 # Of the first round of drives the student, who knows only single moments, drives this share.

@@ -98,8 +98,6 @@ class SeekingDecoder:
         yield from self._decoder.rest()
 
 
-# ----------------------------------------------------------------------------------------------
-
 logger = logging.getLogger(__name__)
 
 # Without timestamps in the file, frames are taken to come at this rate (comma cameras, 20 Hz).

@@ -211,8 +211,6 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-# ----------------------------------------------------------------------------------------------
-
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 # Chroma of what has no colour.

@@ -113,8 +113,6 @@ def text_mask(text: str, scale: int) -> NDArray[np.float32]:
     return mask
 
 
-# ----------------------------------------------------------------------------------------------
-
 Color = tuple[int, int, int]
 Points = NDArray[np.float64]
 

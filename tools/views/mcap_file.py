@@ -120,8 +120,6 @@ def _number_type(numpy_kind: str) -> str:
     return "integer" if numpy_kind in _INTEGERS else "number"
 
 
-# ----------------------------------------------------------------------------------------------
-
 # Decompressed at a time by a viewer that seeks.
 CHUNK_BYTES = 1 << 20
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from threading import Timer
 
 from tools.drives.open_drive import DriveOptions
 from tools.regress.job import DriveName, Job, JobResult, ModelHolder
@@ -39,6 +40,15 @@ def die_always(job: Job, holder: ModelHolder) -> JobResult:
     if job.drive.startswith("bad"):
         os.kill(os.getpid(), signal.SIGKILL)
     return answer(job, holder)
+
+
+def die_idle(job: Job, holder: ModelHolder) -> JobResult:
+    """Kill the process of ``brief`` after its end, then that of ``bad`` in its first run."""
+    if job.drive == "brief":
+        Timer(0.1, os._exit, (1,)).start()
+    if job.drive == "bad":
+        time.sleep(0.6)
+    return die_once(job, holder)
 
 
 def be_slow(job: Job, holder: ModelHolder) -> JobResult:

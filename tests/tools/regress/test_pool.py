@@ -17,6 +17,7 @@ from tests.tools.regress.pool_workers import (
     be_interrupted,
     be_slow,
     die_always,
+    die_idle,
     die_once,
     make_jobs,
 )
@@ -60,6 +61,12 @@ def test_a_drive_whose_process_dies_is_run_once_more(
     assert not any(result.error for result in results)
     assert sorted(ran(tmp_path)) == ["a", "bad", "c"]
     assert "bad: its process was ended by SIGKILL; running it once more" in caplog.text
+
+
+@pytest.mark.slow  # `bad` runs until the other process has died with nothing to do
+def test_a_process_that_dies_idle_is_no_attempt_of_the_next_drive(tmp_path: Path) -> None:
+    results = run_jobs(make_jobs(tmp_path, "bad", "brief"), 2, run=die_idle)
+    assert [result.digest for result in results] == ["bad", "brief"]
 
 
 @processes

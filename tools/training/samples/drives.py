@@ -35,8 +35,6 @@ from tools.world.expert import LEFT, RIGHT, Expert
 from tools.world.traffic import ScriptedLead, Traffic
 from tools.world.truth import truth_of
 
-# ----------------------------------------------------------------------------------------------
-
 # Shares of drives without it, and of brakings that end in a stop.
 _NONE_SHARE, _STOP_SHARE = 0.3, 0.6
 # How far ahead it begins: some are come upon, from beyond where leads are told of.
@@ -68,8 +66,6 @@ def random_lead(
         speeds += [(begin, driving), (end, slow), (again, slow), (time_s, driving)]
     return ScriptedLead(gap, tuple(speeds))
 
-
-# ----------------------------------------------------------------------------------------------
 
 # Shortest and longest drive.
 ROWS = (50, 175)

@@ -74,8 +74,6 @@ def as_pair(older: Bytes, newer: Bytes) -> Bytes:
     return np.concatenate([older, newer], axis=1)
 
 
-# ----------------------------------------------------------------------------------------------
-
 # Share of worlds whose curves are those of a road for this share of their speed. In worlds as they
 # are, a driver at the limit brakes for a curve in a few moments of a hundred.
 SHARP_SHARE, _FOR_SPEED = 0.35, (0.5, 0.9)

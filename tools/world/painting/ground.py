@@ -166,8 +166,6 @@ def sweep(edges: Floats, amounts: Floats, base: Floats, room: Room) -> Floats32:
     return room.summed(rows)
 
 
-# ----------------------------------------------------------------------------------------------
-
 # Small pictures are sampled twice a row.
 _FINE_ROWS = 400
 # What stands along the edges is lower than this share of the lens's height.

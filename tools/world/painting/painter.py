@@ -178,9 +178,6 @@ def _streaks(
     return table
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 class Painter:
     """Paints one camera's pictures of one world.
 
