@@ -67,13 +67,19 @@ class Browser:
                 self._call(f"{domain}.enable")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._call("Emulation.setDeviceMetricsOverride", **size)
-        # What the page before asked for is not this one's.
+        # The page before goes first: until then its socket asks again for a server that has ended,
+        # and the error may come after this line.
+        self._load("about:blank")
+        self._load(place if isinstance(place, str) else place.resolve().as_uri())
+        return self.seen()
+
+    def _load(self, url: str) -> None:
+        """Go to an address and wait until it is loaded; events before are forgotten."""
+        self.ask("1")  # what was said so far has arrived by then
         self._events.clear()
-        url = place if isinstance(place, str) else place.resolve().as_uri()
         self._call("Page.navigate", url=url)
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._events.append(self._receive())
-        return self.seen()
 
     def seen(self) -> Seen:
         """Return what the page did since it was opened."""
