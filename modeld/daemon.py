@@ -129,8 +129,8 @@ class Daemon:
         is_timed = not config.simulation
         freshness = Freshness(self._messages, enabled=is_timed)
         users = config.bus_stack.has_delay_params
-        delay = UserDelay(Params(config.parameters())) if users else None
-        self._bus = BusReader(self._messages, episodes, freshness=freshness, user_delay=delay)
+        delay = UserDelay(Params(config.parameters())).update if users else None
+        self._bus = BusReader(self._messages, episodes, freshness=freshness, delay_to_use=delay)
         self._judgement = Judgement(
             self.calibration, self._messages, episodes, freshness, main_name, is_timed=is_timed
         )
@@ -219,7 +219,7 @@ class Daemon:
         state.frame_id = frames.main.frame_id
         skipped = drop.dropped > 0 and self.model.skip_on_drop
         if drop.dropped > 0:
-            self._log.dropped(drop, frames, skipped=skipped)
+            self._log.dropped(drop, frames.main.frame_id, skipped=skipped)
         if skipped:
             self._prepare(inputs, frames)
             return StepResult(frames.main.frame_id, drop.dropped, False, False, 0.0)

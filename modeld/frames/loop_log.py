@@ -7,7 +7,6 @@ from typing import Final
 from cereal.frames import Frame
 from modeld.errors import ModeldError
 from modeld.frames.frame_judge import DropStatus
-from modeld.frames.frame_sync import FramePair
 from modeld.state.episodes import NS_PER_S, Episodes, Kind
 from modeld.state.loop_state import REFUSED, Fault
 
@@ -39,13 +38,13 @@ class LoopLog:
         self.episodes.logger.error("%s", text)
         self.episodes.state.problems += (text,)
 
-    def dropped(self, drop: DropStatus, frames: FramePair, *, skipped: bool) -> None:
-        """Count and log missing frames before a pair, and whether the model is not run with it."""
+    def dropped(self, drop: DropStatus, frame_id: int, *, skipped: bool) -> None:
+        """Count and log missing frames before one, and whether the model is not run with it."""
         self.episodes.state.dropped += drop.dropped
         self.episodes.state.count(Fault.FRAMES_DROPPED, drop.dropped)
         self.episodes.happen(
             DROPPED,
-            f"frames dropped: {drop.dropped}, before frame {frames.main.frame_id}"
+            f"frames dropped: {drop.dropped}, before frame {frame_id}"
             f"{'; model not run' if skipped else ''}",
         )
 

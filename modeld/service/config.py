@@ -29,7 +29,7 @@ from cereal.stacks import DEFAULT_STACK, STACKS, Stack
 from modeld.errors import ConfigError
 from modeld.service.service_log import FORMATS, LEVELS
 from modeld.service.settings import Setting, address_form, camera_form, cpu_list, doc, settings_of
-from modeld.vehicle.calibration import DeviceCameras
+from modeld.vehicle.cameras import DeviceCameras
 
 RAW_PREDICTIONS_VARIABLE: Final = "SEND_RAW_PRED"
 SIMULATION_VARIABLE: Final = "SIMULATION"

@@ -19,7 +19,7 @@ from modeld.service.config import (
     RealtimeConfig,
 )
 from modeld.service.settings import Setting, differing, shown, suggestion
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from runtime.files.given_file import read_given
 
 PREFIX: Final = "MODELD_"

@@ -8,10 +8,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from modeld.errors import StoreError
+from modeld.store import files
+from runtime.errors import RuntimeFault
+from runtime.format.artifact import read_artifact
 
 FORMAT: Final = 1
 MAX_MANIFEST_BYTES: Final = 1 << 16
@@ -196,3 +200,39 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _shown(value: object) -> str:
     return repr(value)[:80]
+
+
+def checked_copy(source: Path, target: Path, model: ModelId, now_s: float) -> StoreManifest:
+    """Copy an artifact to a new file, check the copy and return its manifest.
+
+    Raises:
+        StoreError: it is no sound artifact of a kind that a daemon runs.
+        OSError: the target cannot be written.
+    """
+    try:
+        sha256, size = files.copy_new(source, target)
+    except OSError as error:
+        if error.filename != str(source):
+            raise
+        raise StoreError(f"{source}: cannot be read: {error.strerror}") from error
+    try:
+        artifact = read_artifact(target)
+    except RuntimeFault as error:
+        raise StoreError(str(error).replace(str(target), str(source))) from error
+    interface = artifact.manifest.metadata.get("interface")
+    name = interface.get("name", "") if isinstance(interface, dict) else ""
+    manifest = StoreManifest(
+        name=model.name,
+        version=model.version,
+        kind=artifact.manifest.kind,
+        file_sha256=sha256,
+        size=size,
+        minimum_abi=artifact.manifest.raw["abi"],
+        interface=name if isinstance(name, str) else "",
+        added=datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+    try:
+        # Nothing is added that the next reader would refuse.
+        return parse_manifest(manifest.file_bytes())
+    except StoreError as error:
+        raise StoreError(f"{source}: {error}") from error

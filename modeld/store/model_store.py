@@ -16,12 +16,12 @@ from typing import Final
 
 from modeld.errors import ModeldError, NothingSelectedError, StoreError
 from modeld.store import files
-from modeld.store.files import checked_copy
 from modeld.store.manifest import (
     MAX_MANIFEST_BYTES,
     Entry,
     ModelId,
     StoreManifest,
+    checked_copy,
     parse_manifest,
     word_problems,
 )

@@ -4,7 +4,7 @@ An impossible value counts as zero, and is logged; the reasons for invalid messa
 values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -12,7 +12,6 @@ from modeld.state.episodes import NS_PER_S, Episodes, Kind
 from modeld.state.loop_state import Fault
 from modeld.vehicle.desire import VehicleState
 from modeld.vehicle.inputs import BusInputs
-from modeld.vehicle.param_watch import UserDelay
 from modeld.vehicle.validity import (
     LATERAL_ACTIVE,
     LATERAL_DELAY,
@@ -53,8 +52,8 @@ class BusReader:
     """Reads the newest messages, each once; those never received have their schema defaults.
 
     `clip_speed` is that of `ActionRule`; another model may change it. `read` brings `freshness` up
-    to date. `user_delay` is for stacks whose users set the lateral delay; None: the stack measures
-    it.
+    to date. `delay_to_use` is for stacks whose users set the lateral delay: it gets the delay that
+    the stack measures, in s, and the number of the update; None uses the measured one.
     """
 
     def __init__(
@@ -64,13 +63,13 @@ class BusReader:
         *,
         freshness: Freshness,
         clip_speed: bool = True,
-        user_delay: UserDelay | None = None,
+        delay_to_use: Callable[[float, int], float] | None = None,
     ) -> None:
         self._messages = messages
         self._episodes = episodes
         self.clip_speed = clip_speed
         self._freshness = freshness
-        self._user_delay = user_delay
+        self._delay_to_use = delay_to_use
         self._car = VehicleState()
         self._lateral_active = False
         self._is_rhd = False
@@ -106,8 +105,8 @@ class BusReader:
         if vehicle.lateral_active is not active:
             vehicle = replace(vehicle, lateral_active=active)
         delay_s = self._delay_s
-        if self._user_delay is not None:
-            delay_s = self._user_delay.update(delay_s, messages.frame)
+        if self._delay_to_use is not None:
+            delay_s = self._delay_to_use(delay_s, messages.frame)
         return BusInputs(vehicle, self._is_rhd, delay_s, self._road_frame_id, reasons)
 
     def _take_car(self, car: Any) -> None:

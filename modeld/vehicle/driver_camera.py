@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from modeld.vehicle.view_geometry import inverse_pinhole, matrix_product, pinhole_matrix
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from cereal.transport import MemoryTransport
 from modeld.daemon import PUBLICATIONS, Daemon, StepResult
 from modeld.frames.late_camera import LateCamera
 from modeld.service.config import Config
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from modeld.vehicle.inputs import SUBSCRIPTIONS
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
 from tests.support.built import built

@@ -13,16 +13,8 @@ from numpy.typing import NDArray
 from cereal.errors import MessageError
 from modeld.errors import CameraConfigError
 from modeld.vehicle import calibration as calibration_module
-from modeld.vehicle.calibration import (
-    Calibration,
-    Camera,
-    CameraPlan,
-    DeviceCameras,
-    FrameSizes,
-    find_cameras,
-    find_readouts,
-    read_angles,
-)
+from modeld.vehicle.calibration import Calibration, CameraPlan, FrameSizes, read_angles
+from modeld.vehicle.cameras import Camera, DeviceCameras, find_cameras, find_readouts
 from modeld.vehicle.view_geometry import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,

@@ -16,7 +16,7 @@ from modeld.service.config_sources import (
     load_settings,
     sample_config,
 )
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from tests.modeld.bench import Patch
 
 # A table that is not closed.

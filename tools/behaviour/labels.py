@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tools.errors import LabelsError, UsageError
 from tools.lib.given_text import GivenText

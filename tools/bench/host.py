@@ -28,7 +28,7 @@ from modeld.daemon import Daemon
 from modeld.service import realtime
 from modeld.service.config import Config
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from tools.bench.daemon import FOCAL_PER_WIDTH, RATE_HZ, camera_size
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json

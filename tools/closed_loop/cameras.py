@@ -13,7 +13,7 @@ from cereal.frames import Frame, FrameFormat, nv12_format
 from cereal.transport import ZmqTransport
 from modeld.daemon import PUBLICATIONS
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
-from modeld.vehicle.calibration import Camera, DeviceCameras, find_cameras
+from modeld.vehicle.cameras import Camera, DeviceCameras, find_cameras
 from modeld.vehicle.inputs import SUBSCRIPTIONS
 from tools.closed_loop.messages import DEVICE, ENDED_BEFORE_NS, EXPOSED_BEFORE_NS, SENSOR
 from tools.closed_loop.simulation import Simulation

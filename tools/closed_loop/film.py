@@ -21,7 +21,7 @@ from cereal.log_writer import LogWriter
 from cereal.schema import content, member_name, new_event, read_event
 from cereal.segment_log import SEGMENT_NS, SegmentLogWriter, init_data_event
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tools.closed_loop.cameras import device_cameras
 from tools.closed_loop.messages import DEVICE, STATE_SERVICES
 from tools.closed_loop.scenes import Scene

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from modeld.model.driving_model import DrivingProgram
 from modeld.outputs.actions import Action
-from modeld.vehicle.calibration import DeviceCameras
+from modeld.vehicle.cameras import DeviceCameras
 from tools.closed_loop.cameras import cropped_cameras
 from tools.closed_loop.daemon_driver import (
     FRAME_NS,

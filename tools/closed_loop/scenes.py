@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.constants import X_IDXS
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tools.closed_loop.cameras import device_cameras
 from tools.closed_loop.simulation import FRAME_S, Simulation
 from tools.closed_loop.trial import Trial

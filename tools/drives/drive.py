@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from cereal.frames import Frame, FrameFormat
-from modeld.vehicle.calibration import DeviceCameras
+from modeld.vehicle.cameras import DeviceCameras
 from tools.errors import PictureSizeError
 from tools.messages.drive_messages import Mounting
 
@@ -67,7 +67,7 @@ class DriveInfo:
     # Layout of the frames by stream; only streams that have frames.
     formats: Mapping[str, FrameFormat]
     # What the frames were filmed with; None where `deviceState` and `roadCameraState` of the drive
-    # name a device of `modeld.vehicle.calibration.DEVICE_CAMERAS`.
+    # name a device of `modeld.vehicle.cameras.DEVICE_CAMERAS`.
     cameras: DeviceCameras | None
     mounting: Mounting  # first calibration of the drive, for pictures with overlays
     # How many there are, that behind the last frame included; None where only decoding tells.

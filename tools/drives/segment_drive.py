@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.frames import Frame, FrameFormat
-from modeld.vehicle.calibration import DeviceCameras
+from modeld.vehicle.cameras import DeviceCameras
 from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
 from tools.drives.encode_index import Placed, VideoFile, place_frames
 from tools.drives.hevc_frames import HevcIndex, HevcReader, scan_hevc

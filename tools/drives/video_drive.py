@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from cereal.frames import Frame, nv12_format
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from tools.drives.comma2k19 import read_comma2k19
 from tools.drives.comma2k19_files import telemetry_files
 from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tools.errors import UsageError
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tools.world.painting.sky import Picture
 from tools.world.view import Bytes
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tools.drives.qcamera import SIZE
 from tools.render.hevc import RATE_HZ, Packet, encode_file, fill_plane
 from tools.render.recorded_motion import recorded_motion

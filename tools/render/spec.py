@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from modeld.vehicle.calibration import Camera, find_cameras
+from modeld.vehicle.cameras import Camera, find_cameras
 from tools.messages.camera import DEFAULT_HEIGHT_M
 from tools.world.view import Lens, Mount
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from runtime.format.manifest import Manifest
 from runtime.quantities import count_text
 from tools.messages.camera import project

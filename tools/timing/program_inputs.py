@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.frame_ring import FrameFormat, nv12_format
-from modeld.vehicle.calibration import find_cameras
+from modeld.vehicle.cameras import find_cameras
 from modeld.vehicle.driver_camera import VIEW_INTRINSICS
 from modeld.vehicle.view_geometry import (
     MED_MODEL_INTRINSICS,

@@ -18,7 +18,7 @@ from typing import Any
 from cereal.errors import LogError, MessageError
 from cereal.schema import DAMAGED
 from cereal.services import service_of_member
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from runtime.quantities import count_text
 from tools.drives.drive import Drive
 from tools.errors import DriveError, UsageError

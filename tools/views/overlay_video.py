@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cereal.frames import FrameFormat
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from runtime.files.whole_file import whole_file
 from tools.drives.drive import Drive
 from tools.errors import UsageError

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cereal.frames import Frame
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from runtime.files.whole_file import whole_file
 from tools.drives.drive import Drive
 from tools.errors import UsageError

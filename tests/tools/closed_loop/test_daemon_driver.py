@@ -15,7 +15,7 @@ from cereal.schema import new_event, read_event
 from modeld.constants import IDX_COUNT, PLAN_WIDTH, T_IDXS
 from modeld.model.driving_model import DrivingProgram
 from modeld.outputs.actions import Action
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from modeld.vehicle.view_geometry import MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS, warp_matrix
 from tests.support.selection import quick_cases
 from tests.tools.tiny_driving import INTERFACE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modeld.vehicle.calibration import Camera, DeviceCameras, find_cameras
+from modeld.vehicle.cameras import Camera, DeviceCameras, find_cameras
 from tests.tools.drives.segments import (
     READOUT_NS,
     SIZE,

@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from modeld.constants import X_IDXS
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tests.tools.conftest import Modeld
 from tests.tools.footage.clip import LABELS
 from tools.behaviour.footage import Figures, Subject, judge, lane_ahead, perfect_fit, subject_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tests.tools.conftest import MakeVideo
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import UsageError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cereal.schema import new_event, read_event
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tests.cereal.shared import largest_file
 from tools.errors import UsageError
 from tools.messages.drive_log import summarize, with_measured_times

@@ -25,7 +25,7 @@ from modeld.constants import X_IDXS
 from modeld.health.reporter import HealthReporter
 from modeld.health.snapshot import ServiceFacts
 from modeld.state.loop_state import Fault, LoopState, Phase
-from modeld.vehicle.calibration import find_cameras
+from modeld.vehicle.cameras import find_cameras
 
 CAMERA = find_cameras("mici", "os04c10").road
 LAYOUT = nv12_format(CAMERA.width, CAMERA.height)

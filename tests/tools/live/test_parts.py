@@ -13,7 +13,7 @@ import pytest
 
 from cereal.schema import new_event, read_event
 from modeld.constants import X_IDXS
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tests.tools.live.speaker import ANSWERS, CAMERA, DEVICE, MS, message, unpacked
 from tests.tools.messages import damaged

@@ -15,7 +15,7 @@ import numpy as np
 
 from cereal.frames import Frame, nv12_format
 from cereal.schema import new_event
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
 from tools.errors import DriveError
 from tools.messages.drive_messages import READOUT_NS, DriveMessages, FrameTimes, Mounting

@@ -21,7 +21,7 @@ from cereal.schema import read_event
 from cereal.transport import ZmqTransport
 from modeld.service.config import Config
 from modeld.service.config_sources import load_config
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from modeld.vehicle.inputs import DEMO_CAR, read_car_parameters
 from tests.tools.playback.synthetic_drive import drive_to_play
 from tests.tools.waiting import wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modeld.vehicle.calibration import find_cameras
+from modeld.vehicle.cameras import find_cameras
 from tests.support.built import built
 from tests.tools.closed_loop.conftest import compile_for_any_cpu
 from tests.tools.conftest import Modeld

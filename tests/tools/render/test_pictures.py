@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from modeld.constants import X_IDXS
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tools.messages.camera import project
 from tools.render.render_file import DRIVE_SCENERY, DrivePainter, DriverPainter
 from tools.render.spec import DriveSpec

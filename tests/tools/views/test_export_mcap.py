@@ -21,7 +21,7 @@ from mcap.reader import make_reader
 from cereal.log_reader import read_log
 from cereal.schema import log as log_schema
 from cereal.schema import new_event
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tests.cereal.shared import write_log
 from tests.tools.compare.made_logs import drive as made_drive
 from tests.tools.conftest import Modeld

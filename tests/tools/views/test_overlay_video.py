@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cereal.log_reader import read_log
 from cereal.schema import new_event
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tests.cereal.shared import write_log
 from tests.tools.conftest import FRAMES, Modeld
 from tests.tools.films import write_film

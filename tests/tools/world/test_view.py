@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from modeld.vehicle.view_geometry import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,

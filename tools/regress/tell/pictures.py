@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cereal.frames import Frame
 from cereal.schema import read_event
 from modeld.errors import ModeldError
-from modeld.vehicle.calibration import Camera, find_cameras
+from modeld.vehicle.cameras import Camera, find_cameras
 from runtime.files.whole_file import whole_file
 from tools.behaviour.headline import worst_frame
 from tools.drives.drive import Drive

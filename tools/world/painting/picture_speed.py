@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tools.world.body import body_at
 from tools.world.painting.painter import Painter
 from tools.world.traffic import Traffic
