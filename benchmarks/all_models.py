@@ -27,9 +27,8 @@ from typing import Any, Final
 
 from benchmarks.narrow_models import EIGHT_BITS, HALVES
 from runtime import choose_device
-from runtime.origin import short_origin
 from runtime.own_process import own_command
-from runtime.quantities import count_text
+from runtime.texts import count_text, short_origin
 from scheduler.flags import Flags
 from tools.timing.ceilings import cpu_name
 from tools.timing.peers import installed

@@ -8,24 +8,90 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final, Self
 
+import runtime
 from cereal.cameras import CameraServer, CameraSource
-from cereal.errors import FrameError, MessageError
+from cereal.errors import CerealError, FrameError, MessageError
+from cereal.frames import Frame, FrameFormat
 from cereal.schema import content, member_name, read_event, reading
 from cereal.transport import Subscriber, Transport
 from modeld.errors import ModeldError
-from modeld.frames.late_camera import LateCamera
 from modeld.health.side_reports import why_unusable
 from modeld.state.episodes import NS_PER_S, Episodes, Kind
-from modeld.state.loop_state import Phase
+from modeld.state.loop_state import LoopState, Phase
 from modeld.vehicle.inputs import CarParameters, read_car_parameters
-from modeld.vehicle.param_values import CAR
+from modeld.vehicle.model_params import CAR
 from modeld.vehicle.params import Params
+
+# --- A camera that is missing when the loop starts: it is looked for once a second, then read -
+#
+# A look opens a file or asks a socket, as any reader does whose camera is gone; see ADR 0020.
+
+LOOK_NS: Final = 1_000_000_000
+
+
+class LateCamera:
+    """A source of frames that has none until its camera can be read; it does not conflate.
+
+    `now_ns`, the monotonic clock, paces the looks.
+    """
+
+    def __init__(
+        self,
+        cameras: CameraServer,
+        stream: str,
+        *,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._cameras = cameras
+        self._stream = stream
+        self._now_ns = now_ns
+        self._looked_ns: int | None = None
+        self._reader: CameraSource | None = None
+
+    @property
+    def format(self) -> FrameFormat:
+        """Layout of the frames; raise FrameError if the camera has not been found yet."""
+        if self._reader is None:
+            raise FrameError(
+                f"cameras: expected the stream {self._stream} of {self._cameras.name!r}, found "
+                "none yet; receive a frame first"
+            )
+        return self._reader.format
+
+    def receive(self, timeout_ms: int) -> Frame | None:
+        """Return the next frame, or None; never waits for a camera that is not there."""
+        reader = self._reader or self._look()
+        return None if reader is None else reader.receive(timeout_ms)
+
+    def is_intact(self) -> bool:
+        """Return whether the data of the frame received last is still that frame's."""
+        return self._reader is not None and self._reader.is_intact()
+
+    def close(self) -> None:
+        """Stop receiving."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _look(self) -> CameraSource | None:
+        now_ns = self._now_ns()
+        if self._looked_ns is not None and now_ns - self._looked_ns < LOOK_NS:
+            return None
+        self._looked_ns = now_ns
+        try:
+            self._reader = self._cameras.reader(self._stream, conflate=False)
+        except CerealError:
+            # Not there, or not to be read: why was said when the loop started.
+            return None
+        return self._reader
+
+
+# ----------------------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 
@@ -304,3 +370,17 @@ def _car_of_message(data: bytes) -> CarParameters:
         )
     with reading("carParams"):
         return read_car_parameters(content(event))
+
+
+# --- The parts that a loop gets from its process ----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceParts:
+    """Programs, bus, cameras, and the state of the loop."""
+
+    program: runtime.Program  # of the first model
+    transport: Transport
+    cameras: CameraServer
+    fallback: runtime.Program | None = None  # of the model that takes over when that one fails
+    state: LoopState = field(default_factory=LoopState)

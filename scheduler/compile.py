@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from runtime.files.cache_dir import cache_dir
+from runtime.files.cache import cache_dir
 from runtime.format.artifact import Digests, write_artifact
-from runtime.format.driving_interface import Interface
-from runtime.format.lineage import fitted
-from runtime.format.monitoring_interface import ROLE
+from runtime.format.fields import fitted
+from runtime.format.interfaces import ROLE, Interface
 from runtime.opencl.device import choose_device
 from runtime.run.executor import build_binaries
 from scheduler.cache.schedules import EntryGraph, ScheduleCache

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from runtime.files.given_file import open_given
+from runtime.files.user_file import open_given
 from tools.errors import (
     CompareError,
     DriveError,

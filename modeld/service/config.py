@@ -23,9 +23,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from cereal.address import Addresses
 from cereal.services import HashName
-from cereal.stacks import DEFAULT_STACK, STACKS, Stack
+from cereal.stacks import DEFAULT_STACK, STACKS, Addresses, Stack
 from modeld.errors import ConfigError
 from modeld.service.service_log import FORMATS, LEVELS
 from modeld.service.settings import Setting, address_form, camera_form, cpu_list, doc, settings_of

@@ -20,7 +20,7 @@ from modeld.service.config import (
 )
 from modeld.service.settings import Setting, differing, shown, suggestion
 from modeld.vehicle.cameras import Camera, DeviceCameras
-from runtime.files.given_file import read_given
+from runtime.files.user_file import read_given
 
 PREFIX: Final = "MODELD_"
 # Variables of the same prefix that are no settings (docs/env-vars.md).

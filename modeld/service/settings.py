@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from cereal.address import ADDRESS_FORM, BusAddress
 from cereal.cameras import CAMERA_FORM, CameraAddress
 from cereal.errors import FrameError, TransportError
-from runtime.quantities import float_of, int_of
+from cereal.stacks import ADDRESS_FORM, BusAddress
+from runtime.texts import float_of, int_of
 
 _DOC: Final = "doc"
 _TRUE: Final = ("1", "true", "yes", "on")

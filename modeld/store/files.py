@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from modeld.errors import StoreError
-from runtime.files.given_file import open_given
+from runtime.files.user_file import open_given
 
 # Others read; only the owner writes: what lies here is run.
 DIRECTORY_MODE: Final = 0o755

@@ -3,7 +3,9 @@
 Figures: openpilot's published device table, 2024-2026.
 """
 
-from collections.abc import Mapping
+import logging
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -12,7 +14,85 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.errors import CameraConfigError
-from modeld.vehicle.view_geometry import pinhole_matrix
+
+# --- Rotations, intrinsic matrices and the map from a model's view to a camera's pixels -------
+#
+# Frames of reference: *device* is x forward, y right, z down, fixed to the camera mount; *calib* is
+# the device frame levelled with the road; *view* is x right, y down, z forward (OpenCV's). A matrix
+# ``a_from_b`` takes coordinates in b to coordinates in a.
+#
+# Products and inverses are written out in sums that every processor rounds alike: those of numpy's
+# linear algebra differ in their last bits from one make to the next, and where an entry should be 0
+# these bits are the whole value, so a drive's inputs would look like changed ones.
+
+# Which row or column of the device frame each of the view frame is.
+_VIEW_AXES: Final = [1, 2, 0]
+VIEW_FROM_DEVICE: Final[NDArray[np.float64]] = np.eye(3)[_VIEW_AXES]
+
+
+def pinhole_matrix(
+    focal_px: float, cx_px: float, cy_px: float, focal_y_px: float | None = None
+) -> NDArray[np.float64]:
+    """Return the 3x3 float64 intrinsic matrix without skew.
+
+    The focal lengths in pixels are of rows and of columns, None if pixels are square; (`cx_px`,
+    `cy_px`) is column and row of the principal point.
+    """
+    vertical_px = focal_px if focal_y_px is None else focal_y_px
+    return np.array([[focal_px, 0.0, cx_px], [0.0, vertical_px, cy_px], [0.0, 0.0, 1.0]])
+
+
+# The two views of the network, both 512x256 pixels.
+MED_MODEL_INTRINSICS: Final = pinhole_matrix(910.0, 256.0, 47.6)
+SBIG_MODEL_INTRINSICS: Final = pinhole_matrix(455.0, 256.0, 0.5 * (256.0 + 47.6))
+
+
+def rot_from_euler(euler_rad: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return ``Rz(yaw) @ Ry(pitch) @ Rx(roll)``, 3x3 float64, for (roll, pitch, yaw) in rad."""
+    angles = [float(angle) for angle in euler_rad]
+    cr, cp, cy = (math.cos(angle) for angle in angles)
+    sr, sp, sy = (math.sin(angle) for angle in angles)
+    return np.array(
+        [
+            [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
+            [sy * cp, sy * sp * sr + cy * cr, sy * sp * cr - cy * sr],
+            [-sp, cp * sr, cp * cr],
+        ]
+    )
+
+
+def warp_matrix(
+    device_from_calib_euler_rad: Sequence[float] | NDArray[np.floating],
+    camera_intrinsics: NDArray[np.float64],
+    model_intrinsics: NDArray[np.float64],
+) -> NDArray[np.float32]:
+    """Return the matrix from model pixels to camera pixels, (3, 3) float32, row-major.
+
+    ``K_camera @ view_from_device @ R(euler) @ inv(K_model @ view_from_device)``: the inverse map,
+    which a warp evaluates once per destination pixel. The angles are (roll, pitch, yaw), as in
+    ``liveCalibration.rpyCalib``. The product is formed in float64, from both matrices of intrinsics
+    (3x3, view coordinates to pixels) as `pinhole_matrix` makes them, the model's with square
+    pixels.
+    """
+    rotation = rot_from_euler(device_from_calib_euler_rad)[np.ix_(_VIEW_AXES, _VIEW_AXES)]
+    camera_from_view = matrix_product(camera_intrinsics, rotation)
+    return matrix_product(camera_from_view, inverse_pinhole(model_intrinsics)).astype(np.float32)
+
+
+def inverse_pinhole(intrinsics: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the 3x3 float64 matrix from pixels to view coordinates; pixels are square."""
+    focal_px, cx_px, cy_px = intrinsics[0, 0], intrinsics[0, 2], intrinsics[1, 2]
+    return pinhole_matrix(1.0 / focal_px, -cx_px / focal_px, -cy_px / focal_px)
+
+
+def matrix_product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``a @ b`` of 3x3 float64 matrices, each product rounded, added from left to right."""
+    terms = a.T[:, :, None] * b[:, None, :]
+    total: NDArray[np.float64] = (terms[0] + terms[1]) + terms[2]
+    return total
+
+
+# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +191,54 @@ def find_readouts(device_type: str, sensor: str) -> tuple[DeviceCameras, ...]:
     Raises CameraConfigError if the pair is not in the table.
     """
     return (find_cameras(device_type, sensor), *_OTHER_READOUTS.get(sensor, ()))
+
+
+# ----------------------------------------------------------------------------------------------
+# The driver camera: which one it is, and the matrix that cuts the model's view out of its frames.
+#
+# The view is that of a camera of the same focal length and place, so the matrix has no rotation and
+# changes only with the camera. Figures: openpilot's published device table, 2024-2026.
+
+logger = logging.getLogger(__name__)
+
+# By width of the frame, as nothing else is known of the camera when its first frame comes.
+DRIVER_CAMERAS: Final[Mapping[int, Camera]] = MappingProxyType(
+    {
+        camera.width: camera
+        for camera in (
+            Camera(1928, 1208, 567.0),
+            Camera(1344, 760, 567.0 * 3 / 4),
+            Camera(2688, 1520, 567.0 * 3 / 2),
+            Camera(816, 612, 650.0),
+        )
+    }
+)
+_REFERENCE: Final = DRIVER_CAMERAS[1928]
+# The middle of the view is that of the reference camera's frame, cut to 960 rows around it.
+VIEW_INTRINSICS: Final = pinhole_matrix(567.0, 1440 / 2, 960 / 2 - (1208 - 960) / 2)
+
+
+def find_driver_camera(width: int, height: int) -> Camera:
+    """Return the driver camera that has frames of this size.
+
+    An unknown one is logged, and assumed to have the field of view of the reference camera.
+    """
+    camera = DRIVER_CAMERAS.get(width)
+    if camera is not None and camera.height == height:
+        return camera
+    focal_px = _REFERENCE.focal_px * width / _REFERENCE.width
+    logger.warning(
+        "driver camera %dx%d is not known: a focal length of %.1f px is assumed",
+        width,
+        height,
+        focal_px,
+    )
+    return Camera(width, height, focal_px)
+
+
+def driver_transform(camera: Camera) -> NDArray[np.float32]:
+    """Return the matrix from view pixels to camera pixels, (3, 3) float32.
+
+    ``K_camera @ inv(K_view)``: the inverse map, which a warp evaluates for each pixel of the view.
+    """
+    return matrix_product(camera.intrinsics, inverse_pinhole(VIEW_INTRINSICS)).astype(np.float32)

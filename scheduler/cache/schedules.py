@@ -22,7 +22,7 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
-from runtime.files.entry_store import EntryStore
+from runtime.files.cache import EntryStore
 from runtime.format.manifest import ABI, FORMAT
 from runtime.format.plainpickle import PlainPickleError, decode, encode
 from scheduler.context import CompileContext, Stages

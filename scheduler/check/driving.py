@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from runtime.format.artifact import from_memory
-from runtime.format.driving_interface import parse_interface
+from runtime.format.interfaces import parse_interface
 from runtime.opencl.device import Device, choose_device
 from runtime.opencl.program_cache import shared_cache
 from runtime.run.entry import TensorSpec

@@ -17,10 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.files.cache_dir import cache_dir
-from runtime.files.entry_store import EntryStore
+from runtime.files.cache import EntryStore, cache_dir
+from runtime.format.fields import RULE, ExpectedValues, TestVector, plain_self_test, positions
 from runtime.format.plainpickle import PlainPickleError, decode, encode
-from runtime.format.specs import RULE, ExpectedValues, TestVector, plain_self_test, positions
 from runtime.run.entry import TensorSpec
 from runtime.run.selftest import seeded_inputs, seeded_states
 from scheduler.cache.schedules import EntryGraph, compiler_version

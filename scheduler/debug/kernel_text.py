@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runtime.origin import short_origin
-from runtime.quantities import count_text, flops_column, flops_text, size_text
+from runtime.texts import count_text, flops_column, flops_text, short_origin, size_text
 from scheduler.debug.kernel_table import KernelTable, Launch, Nest, Value
 
 _WORK = "work"

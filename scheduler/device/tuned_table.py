@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.files.cache_dir import cache_dir, write_whole
+from runtime.files.cache import cache_dir, write_whole
 from scheduler.device.choice import Choice, parse_choice
 
 logger = logging.getLogger(__name__)

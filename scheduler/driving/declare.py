@@ -14,17 +14,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.format.driving_interface import (
+from runtime.format.interfaces import (
     DROP_POLICIES,
     IMAGE_MODES,
     LANE_CHANGE_MACHINES,
     LATERAL_DELAYS,
     LATERAL_RULES,
     LONGITUDINAL_RULES,
+    STD_RULES,
     STOP_RULES,
     ActionRule,
 )
-from runtime.format.monitoring_interface import STD_RULES
 from scheduler.errors import ModelError
 
 # Key -> the words it may have, or its type; a float in 0..10 may also be written as an int.

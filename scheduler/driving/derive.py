@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runtime.format.driving_interface import (
-    HOST_INPUTS,
-    HistoryRule,
-    ImageRule,
-    Interface,
-    ModelPart,
-)
+from runtime.format.interfaces import HOST_INPUTS, HistoryRule, ImageRule, Interface, ModelPart
 from scheduler.driving.declare import Rules
 from scheduler.driving.revisions import Revision, RevisionModel
 

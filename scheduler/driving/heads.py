@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import prod
 from typing import Final
 
-from runtime.format.driving_interface import META_WIDTHS, ActionRule, ModelPart
+from runtime.format.interfaces import META_WIDTHS, ActionRule, ModelPart
 
 # Means, then logs of deviations; where there are two widths, the second one is a mixture of
 # hypotheses: of 5 for plans (5 x (990 + 1)), of 2 for leads (2 x (48 + 3)).

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from runtime.format.driving_interface import DESIRE_WIDTH, HistoryRule, Interface, ModelPart
+from runtime.format.interfaces import DESIRE_WIDTH, HistoryRule, Interface, ModelPart
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.ir.dtype import DType

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from runtime.format.driving_interface import ModelPart
-from runtime.format.monitoring_interface import (
+from runtime.format.interfaces import (
     HEADS,
     ROLE,
     VIEW_HEIGHT,
     VIEW_WIDTH,
+    ModelPart,
     MonitoringInterface,
     head_problems,
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from runtime.format.driving_interface import DESIRE_WIDTH, HOST_INPUTS, Interface, ModelPart
+from runtime.format.interfaces import DESIRE_WIDTH, HOST_INPUTS, Interface, ModelPart
 from scheduler.cache.schedules import EntryGraph
 from scheduler.driving.derive import DESIRE_NAMES
 from scheduler.driving.memory import (

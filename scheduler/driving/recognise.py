@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from runtime.format.driving_interface import Interface, ModelPart
+from runtime.format.interfaces import Interface, ModelPart
 from scheduler.driving.declaration import OPTION, Declaration, check_name, driving_declaration
 from scheduler.driving.declare import Rules, Table, make_rules, merged
 from scheduler.driving.derive import derive

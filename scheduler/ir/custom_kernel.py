@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.errors import ModelError
 from scheduler.ir.dtype import DType, as_dtype
 from scheduler.ir.node import Node

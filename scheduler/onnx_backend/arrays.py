@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from runtime.errors import InputError
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.errors import ModelError
 from scheduler.onnx_import.element_types import storage_dtype, type_name
 from scheduler.onnx_import.files.load import OnnxModel

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import onnx
 from numpy.typing import NDArray
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.errors import ModelError
 from scheduler.ir.origin import Origins
 from scheduler.onnx_import.binding import Binding

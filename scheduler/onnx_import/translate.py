@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TypeProto
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.errors import DynamicInputError, InternalError, ModelError, SchedulerError
 from scheduler.ir.node import Node
 from scheduler.ir.origin import Origins

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from runtime.format.artifact import read_artifact
 from tests.acceptance.page import Done, markdown, page
 from tests.acceptance.plan import RANDOM_INTERFACE, Run, Sizes, chosen, runs_of

@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tests.adreno.golden import compare, failures_of, read, write
 from tests.adreno.workloads import WORKLOADS, Manifest, compiled
 from tools.adreno.build import Built, Source, build, kernel_sources

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.files.whole_file import whole_file
-from runtime.origin import short_origin
+from runtime.files.user_file import whole_file
+from runtime.texts import short_origin
 from tools.adreno.cost import EntryCost, Gpu, KernelCost
 from tools.adreno.toolchain import GPUS, MESA
 from tools.errors import ToolError

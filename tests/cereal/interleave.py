@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cereal.msgq.layout import HEADER_WORDS
+from cereal.msgq.ring import HEADER_WORDS
 
 # (kind, place, value): "load" and "store" of a word of the header, "size" and "set_size" of a word
 # of the data, "read" and "write" of bytes, "fence"; "done" with what the process returned.

@@ -18,10 +18,8 @@ import pytest
 
 from cereal.errors import TransportError
 from cereal.msgq import wake
-from cereal.msgq.layout import HEADER_BYTES, Memory
-from cereal.msgq.reader import RingReader
+from cereal.msgq.ring import HEADER_BYTES, Memory, RingReader, RingWriter
 from cereal.msgq.ring_memory import RingMemory
-from cereal.msgq.writer import RingWriter
 from cereal.stacks import STACKS
 from cereal.transport import MsgqTransport
 from tests.cereal.shared import own_rings

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cereal.msgq.layout import (
+from cereal.msgq.ring import (
     HEADER_WORDS,
     NUM_READERS,
     READ_POINTER,
@@ -16,9 +16,9 @@ from cereal.msgq.layout import (
     WRITE_POINTER,
     WRITE_UID,
     Memory,
+    RingReader,
+    RingWriter,
 )
-from cereal.msgq.reader import RingReader
-from cereal.msgq.writer import RingWriter
 from tests.cereal.interleave import Explorer, Process
 from tests.support.selection import quick_cases
 

@@ -13,9 +13,8 @@ import pytest
 import zmq
 
 from cereal.access import holder_of_port
-from cereal.address import Addresses
 from cereal.errors import TransportError
-from cereal.stacks import DEFAULT_STACK
+from cereal.stacks import DEFAULT_STACK, Addresses
 from cereal.transport import (
     MemoryTransport,
     MsgqTransport,

@@ -18,7 +18,7 @@ from cereal.frames import FrameFormat, nv12_format, nv12_unpadded
 from cereal.stacks import STACKS
 from cereal.transport import MemoryTransport
 from cereal.visionipc import VisionIpcCameras, VisionIpcServer
-from cereal.visionipc.layout import Packet
+from cereal.visionipc.protocol import Packet
 from tests.cereal.shared import SMALL
 from tests.cereal.vision import (
     OFFSETS,

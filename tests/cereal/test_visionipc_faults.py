@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from cereal.errors import FrameError
-from cereal.visionipc.conversation import Conversation
+from cereal.visionipc.protocol import Conversation
 from tests.cereal.shared import SMALL
 from tests.cereal.vision import (
     OFFSETS,

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from runtime.files.cache_dir import cache_dir
+from runtime.files.cache import cache_dir
 from runtime.opencl.device import choose_device, list_devices
 from runtime.opencl.pocl import VNNI
 from scheduler.device.targets import spec_of_device

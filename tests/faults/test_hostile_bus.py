@@ -18,9 +18,8 @@ import pytest
 
 from cereal.frames import FrameRingWriter
 from cereal.msgq import wake
-from cereal.msgq.layout import WRITE_UID
+from cereal.msgq.ring import WRITE_UID, RingWriter
 from cereal.msgq.ring_memory import RingMemory
-from cereal.msgq.writer import RingWriter
 from cereal.schema import read_event
 from cereal.stacks import DEFAULT_STACK
 from cereal.transport import MsgqTransport, Subscriber, Transport, ZmqTransport

@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from runtime.own_process import own_command
 from tests.gpu import plan, stages
 from tests.gpu.report import failures, markdown

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from runtime.quantities import size_text
+from runtime.texts import size_text
 
 ROOT: Final = Path(__file__).parent.parent.parent
 ARCHITECTURES: Final = ("x86_64", "aarch64")

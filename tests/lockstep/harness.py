@@ -25,7 +25,7 @@ from cereal.lock_step import SHARED_MEMORY
 from cereal.schema import read_event
 from cereal.stacks import STACKS
 from cereal.transport.msgq import MsgqTransport
-from cereal.visionipc.layout import endpoint
+from cereal.visionipc.protocol import endpoint
 from cereal.visionipc.server import VisionIpcServer
 from modeld.daemon import PUBLICATIONS
 from modeld.monitoring import PUBLICATION

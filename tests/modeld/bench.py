@@ -21,8 +21,8 @@ from cereal.pubsub import PubMaster
 from cereal.schema import new_event, read_event
 from cereal.transport import MemoryTransport
 from modeld.daemon import PUBLICATIONS, Daemon, StepResult
-from modeld.frames.late_camera import LateCamera
 from modeld.service.config import Config
+from modeld.startup import LateCamera
 from modeld.vehicle.cameras import Camera, DeviceCameras
 from modeld.vehicle.inputs import SUBSCRIPTIONS
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from modeld.constants import T_IDXS
 from modeld.frames.frame_judge import DropFilter
-from modeld.outputs.actions import (
+from modeld.outputs.parse_outputs import DrivingOutputs, OutputParser
+from modeld.outputs.verdict import (
     Action,
     ActionFilter,
     acceleration_from_plan,
@@ -17,7 +18,6 @@ from modeld.outputs.actions import (
     rule_in_force,
     smooth,
 )
-from modeld.outputs.parse_outputs import DrivingOutputs, OutputParser
 from modeld.vehicle.inputs import ActionTimes
 from tests.modeld.fake_program import SPLIT_ACTION, make_interface, with_heads
 

@@ -14,10 +14,13 @@ from cereal.errors import MessageError
 from modeld.errors import CameraConfigError
 from modeld.vehicle import calibration as calibration_module
 from modeld.vehicle.calibration import Calibration, CameraPlan, FrameSizes, read_angles
-from modeld.vehicle.cameras import Camera, DeviceCameras, find_cameras, find_readouts
-from modeld.vehicle.view_geometry import (
+from modeld.vehicle.cameras import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
+    Camera,
+    DeviceCameras,
+    find_cameras,
+    find_readouts,
     inverse_pinhole,
     matrix_product,
     rot_from_euler,

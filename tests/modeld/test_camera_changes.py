@@ -12,7 +12,7 @@ from cereal.cameras import RingCameras
 from cereal.clock import ManualClock
 from cereal.errors import FrameError
 from cereal.frames import FrameFormat, FrameRingWriter, nv12_format
-from modeld.frames.late_camera import LateCamera
+from modeld.startup import LateCamera
 from modeld.state.loop_state import Fault
 from modeld.vehicle.cameras import Camera, DeviceCameras
 from tests.modeld.bench import BINNED, MS, Log, RingBench

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from cereal.frames import Frame, FrameRingReader, FrameRingWriter, MemoryFrameSource
+from modeld.frames.frame_log import MAX_RECEIVES
 from modeld.frames.frame_sync import FramePair
-from modeld.frames.sync_log import MAX_RECEIVES
 from modeld.state.loop_state import Fault
 from tests.modeld.bench import MS, Log, frame_of
 from tests.modeld.conftest import make_sync

@@ -12,8 +12,7 @@ from cereal.pubsub import SubMaster
 from cereal.transport import MemoryTransport
 from modeld.state.episodes import Episodes
 from modeld.state.loop_state import LoopState
-from modeld.vehicle.bus_reader import BusReader
-from modeld.vehicle.inputs import SUBSCRIPTIONS
+from modeld.vehicle.inputs import SUBSCRIPTIONS, BusReader
 from modeld.vehicle.validity import Freshness
 from tests.support.hostile import HostileMessages, own_memory_mib
 

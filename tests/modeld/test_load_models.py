@@ -14,8 +14,8 @@ from modeld.model.driving_model import check_interface, try_driving
 from modeld.model.load_models import Before, Loader, ModelKind, Models, load_models
 from modeld.service.config import Config
 from modeld.state.drive_memory import DriveMemory
-from modeld.store.manifest import ModelId
 from modeld.store.model_store import ModelStore
+from modeld.store.records import ModelId
 from runtime.errors import ArtifactError
 from tests.modeld.bench import Log
 from tests.modeld.fake_program import SMALL

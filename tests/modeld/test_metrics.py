@@ -13,24 +13,21 @@ import pytest
 
 from modeld.health.metrics import MetricsFile, metrics_text
 from modeld.health.snapshot import (
+    MOST_TEMPERATURES,
     Earlier,
+    FigureReader,
+    Figures,
     HealthSnapshot,
     SelfTestFacts,
     ServiceFacts,
-    TestResult,
-    take_snapshot,
-)
-from modeld.service.process_figures import (
-    MOST_TEMPERATURES,
-    FigureReader,
-    Figures,
     Temperature,
+    TestResult,
     find_sensors,
     read_temperatures,
+    take_snapshot,
 )
 from modeld.service.realtime import Effect
-from modeld.state.loop_state import Fault, LoopState, Phase
-from modeld.state.stages import BOUNDS_MS, NS_PER_MS
+from modeld.state.loop_state import BOUNDS_MS, NS_PER_MS, Fault, LoopState, Phase
 from tests.cereal.shared import largest_file
 from tests.modeld.bench import Log, eventually
 from tests.modeld.test_health import Line

@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 
 from modeld.errors import ModelInterfaceError, StoreError
-from modeld.store.manifest import ModelId, StoreManifest, parse_manifest
-from modeld.store.model_store import ModelStore, candidates
-from modeld.store.removal import remove, version_at
-from modeld.store.selection import Selected
+from modeld.store.model_store import ModelStore, candidates, remove, version_at
+from modeld.store.records import ModelId, Selected, StoreManifest, parse_manifest
 from runtime.format.artifact import read_artifact
 from tests.cereal.shared import largest_file
 from tests.modeld.bench import Log, small_artifacts

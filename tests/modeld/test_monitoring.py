@@ -16,7 +16,7 @@ from modeld.errors import ModelInterfaceError
 from modeld.monitoring import Monitoring, MonitoringStep, try_monitoring
 from modeld.service.config import Config
 from modeld.state.loop_state import Fault
-from modeld.vehicle.driver_camera import driver_transform, find_driver_camera
+from modeld.vehicle.cameras import driver_transform, find_driver_camera
 from tests.modeld.bench import Log
 from tests.modeld.fake_program import TICI
 from tests.modeld.monitoring_program import METADATA_2025, MonitoringProgram

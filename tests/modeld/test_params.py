@@ -13,7 +13,7 @@ import pytest
 from cereal.schema import new_event
 from modeld.errors import ParameterError
 from modeld.vehicle.inputs import CarParameters
-from modeld.vehicle.param_values import (
+from modeld.vehicle.model_params import (
     BUNDLE,
     CALIBRATION,
     CAMERA_OFFSET,
@@ -24,10 +24,12 @@ from modeld.vehicle.param_values import (
     IS_RHD,
     OWN_DELAY,
     PARAMETERS,
+    CarWatch,
     StoredCalibration,
     StoredDelay,
+    UserDelay,
+    tell_differences,
 )
-from modeld.vehicle.param_watch import CarWatch, UserDelay, tell_differences
 from modeld.vehicle.params import LIMIT_BYTES, Parameter, Params
 from runtime.format.manifest import ModelSource
 from tests.modeld.bench import Log, Patch, car_event, car_parameter

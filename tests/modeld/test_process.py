@@ -11,8 +11,8 @@ import pytest
 
 from cereal.schema import read_event
 from cereal.transport import ZmqTransport
-from modeld.store.manifest import ModelId
 from modeld.store.model_store import ModelStore
+from modeld.store.records import ModelId
 from tests.faults.cameras import Cameras
 from tests.faults.service import Service
 from tests.modeld.bench import Patch, car_event, car_parameter

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import pytest
 
 from cereal.clock import ManualClock
-from modeld.frames.sync_log import EXTRA_LOST
+from modeld.frames.frame_log import EXTRA_LOST
 from modeld.service import service_log
 from modeld.service.log_format import MAX_MESSAGE, MOST, PERIOD_NS, entry_of
 from modeld.service.service_log import CAPACITY, CLOSE_S, RESERVED, ServiceLog

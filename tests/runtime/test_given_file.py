@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import ArtifactError
-from runtime.files.given_file import NotAFileError, open_given, read_given
+from runtime.files.user_file import NotAFileError, open_given, read_given
 from runtime.format.artifact import read_artifact
 
 

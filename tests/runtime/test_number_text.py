@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from runtime.quantities import float_of, int_of
+from runtime.texts import float_of, int_of
 
 
 @pytest.mark.parametrize(

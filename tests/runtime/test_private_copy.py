@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from runtime.errors import ArtifactError
-from runtime.files.given_file import CHUNK_BYTES, FileChangedError, PrivateCopy
+from runtime.files.user_file import CHUNK_BYTES, FileChangedError, PrivateCopy
 from runtime.format.artifact import MAX_HEADER_BYTES, read_artifact, write_artifact
 from runtime.opencl.device import choose_device
 from runtime.opencl.program_cache import ProgramCache

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.files.entry_store import EntryStore
+from runtime.files.cache import EntryStore
 from runtime.format.artifact import from_memory
 from runtime.opencl.device import choose_device
 from runtime.opencl.program_cache import ProgramCache, cache_key

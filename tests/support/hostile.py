@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cereal.msgq.layout import HEADER_BYTES, MAX_READERS, READ_POINTER, READ_UID, READ_VALID, Memory
+from cereal.msgq.ring import HEADER_BYTES, MAX_READERS, READ_POINTER, READ_UID, READ_VALID, Memory
 from tests.faults.vehicle import ORDINARY
 from tests.tools.messages import event_of
 

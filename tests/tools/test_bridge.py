@@ -14,8 +14,8 @@ import pytest
 
 from cereal.errors import TransportError
 from cereal.msgq import wake
+from cereal.msgq.ring import RingWriter
 from cereal.msgq.ring_memory import RingMemory
-from cereal.msgq.writer import RingWriter
 from cereal.stacks import DEFAULT_STACK, STACKS
 from cereal.transport import MemoryTransport, MsgqTransport, Subscriber, Transport, ZmqTransport
 from runtime.own_process import own_command

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from runtime.format.artifact import read_artifact
-from runtime.format.driving_interface import parse_interface
+from runtime.format.interfaces import parse_interface
 from tests.scheduler.driving.edited_models import parts_of, proto_of
 from tests.scheduler.onnx_import.tiny_models import mixer
 from tests.tools.conftest import Modeld, Said

@@ -16,14 +16,13 @@ import pytest
 
 from cereal.clock import MonotonicClock
 from cereal.schema import content, read_event
-from cereal.transport.memory import MemoryTransport
+from cereal.transport.base import MemoryTransport
 from modeld.health.reporter import HEALTH_SERVICES, HealthReporter
 from modeld.health.snapshot import SelfTestFacts, ServiceFacts, TestResult
 from modeld.service.realtime import Effect
 from modeld.state.loop_state import Fault, LoopState, Phase
-from modeld.store.manifest import ModelId
 from modeld.store.model_store import ModelStore
-from modeld.store.selection import Selected
+from modeld.store.records import ModelId, Selected
 from runtime.format.artifact import from_memory
 from runtime.opencl.device import choose_device
 from tests.runtime import tiny

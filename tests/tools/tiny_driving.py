@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cereal.frames import nv12_format
 from runtime.format.artifact import write_artifact
-from runtime.format.driving_interface import Interface
+from runtime.format.interfaces import Interface
 from scheduler.driving.derive import derive, example_parts
 from scheduler.driving.revisions import load_revisions
 

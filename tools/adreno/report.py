@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runtime.origin import short_origin
-from runtime.quantities import count_text
+from runtime.texts import count_text, short_origin
 from scheduler.debug.viz import PageTable
 from scheduler.device.spec import SPECS
 from tools.adreno.adreno_time import SLOTS

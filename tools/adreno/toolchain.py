@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from runtime.files.cache_dir import cache_dir
+from runtime.files.cache import cache_dir
 from tools.adreno.debian_packages import Progress, fetch_root, package_versions
 from tools.errors import MissingPackageError, ToolchainError, ToolchainMissingError
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.difference import BehaviourVerdict, Row, TrueError
 from tools.behaviour.gates import GateVerdict
 from tools.behaviour.headline import SUMMARY_HEADER, summary_rows

@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.describe import gate_lines, number
 from tools.behaviour.gates import Gates, GateVerdict, check_gate, judge
 from tools.errors import CompareError

@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from runtime.quantities import float_of
+from runtime.texts import float_of
 from tools.errors import UsageError
 from tools.lib.given_text import GivenText
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.difference import Row, Spread
 from tools.behaviour.gates import GateVerdict
 

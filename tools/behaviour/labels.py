@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.vehicle.cameras import Camera
-from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
+from modeld.vehicle.cameras import VIEW_FROM_DEVICE, Camera, rot_from_euler
 from tools.errors import LabelsError, UsageError
 from tools.lib.given_text import GivenText
 from tools.messages.camera import project, stand_in_camera

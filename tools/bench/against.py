@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.errors import UsageError
 from tools.lib.file_kind import kind_of
 from tools.lib.json_output import print_json

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import runtime
 from runtime.format.artifact import read_artifact
-from runtime.origin import short_origin
 from runtime.own_process import own_command
-from runtime.quantities import count_text, flops_text, size_text
+from runtime.texts import count_text, flops_text, short_origin, size_text
 from tools.errors import ToolError
 from tools.lib.json_output import print_json
 from tools.lib.table import format_table

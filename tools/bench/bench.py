@@ -33,7 +33,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.errors import UsageError
 from tools.lib.model_options import Changes, add_bind, add_constant, compiled_here, is_onnx
 from tools.lib.number_options import MOST_S, above, real, seed, whole

@@ -31,7 +31,7 @@ import numpy as np
 
 from cereal.cameras import open_cameras
 from cereal.msgq import wake
-from modeld.service.process_figures import FigureReader
+from modeld.health.snapshot import FigureReader
 from tools.bench.idle_daemon import idle_cpu_percent
 from tools.bench.publisher import MESSAGE_BYTES, PACE_NS, STACK, STAMP, STEADY_NS, STREAM, open_bus
 from tools.errors import ToolError

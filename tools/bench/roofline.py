@@ -11,8 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import runtime
-from runtime.origin import short_origin
-from runtime.quantities import count_text
+from runtime.texts import count_text, short_origin
 from tools.lib.json_output import print_json
 from tools.lib.table import format_table
 from tools.timing.ceilings import CeilingProbe, Ceilings, describe

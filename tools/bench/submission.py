@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.timing.blocks import FRAMES, PAUSE_S, compare

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runtime.quantities import size_text
+from runtime.texts import size_text
 from tools.checkup.findings import Section
 from tools.service.opencl_drivers import DRIVERS, VENDORS, declared, nodes_of, undeclared
 

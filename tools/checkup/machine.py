@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from runtime.quantities import size_text
+from runtime.texts import size_text
 from tools.checkup.findings import Section
 from tools.checkup.sensors import Sensors, read_sensors
 from tools.service.opencl_drivers import DRIVERS, nodes_of

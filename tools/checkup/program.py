@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from runtime.origin import short_origin
+from runtime.texts import short_origin
 from tools.checkup.findings import Section
 from tools.checkup.machine import judge_heat
 from tools.checkup.sensors import read_sensors

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.checkup.findings import Section, Verdict
 from tools.lib.table import format_table, printable
 

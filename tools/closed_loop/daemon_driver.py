@@ -9,7 +9,7 @@ import numpy as np
 
 from cereal.schema import read_event
 from modeld.model.driving_model import DrivingProgram
-from modeld.outputs.actions import Action
+from modeld.outputs.verdict import Action
 from modeld.service.config import Config
 from modeld.vehicle.cameras import DeviceCameras
 from tools.closed_loop.cameras import Cameras, Disturb, cropped_cameras, formats

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from runtime.format.artifact import read_artifact
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.closed_loop.cameras import device_cameras
 from tools.closed_loop.film import Footage
 from tools.closed_loop.messages import DEVICE, SENSOR

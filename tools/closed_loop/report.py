@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.gates import GateVerdict
 from tools.closed_loop.figures import Figures, figures_of
 from tools.closed_loop.result import Drive, Outcome, row_of, table_header

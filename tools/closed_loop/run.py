@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from modeld.model.driving_model import DrivingProgram
-from modeld.outputs.actions import Action
+from modeld.outputs.verdict import Action
 from modeld.vehicle.cameras import DeviceCameras
 from tools.closed_loop.cameras import cropped_cameras
 from tools.closed_loop.daemon_driver import (

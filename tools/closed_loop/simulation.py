@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from modeld.outputs.actions import Action
+from modeld.outputs.verdict import Action
 from tools.closed_loop.trial import RUN_UP_S, Trial
 from tools.world.body import FRONT_M, LENGTH_M, WIDTH_M, Body
 from tools.world.car import TICK_S, Car

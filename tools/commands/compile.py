@@ -22,7 +22,7 @@ from typing import Any
 from cereal.frames import FrameFormat, nv12_format
 from runtime.errors import SelfTestError
 from runtime.opencl.device import choose_device
-from runtime.quantities import count_text, flops_text, size_text
+from runtime.texts import count_text, flops_text, size_text
 from scheduler.cache.schedules import EntryGraph
 from scheduler.check.driving import verify_driving
 from scheduler.check.self_check import Report, verify

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from modeld.store.model_store import DEFAULT_STORE
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.checkup.apart import run_apart
 from tools.checkup.findings import Section, Verdict
 from tools.checkup.parts import LIMITS, ON_DEVICE

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.model_options import Changes, add_bind, add_constant, compiled_here, is_onnx

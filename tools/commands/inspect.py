@@ -29,7 +29,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.adreno.toolchain import GPUS
 from tools.errors import UsageError
 from tools.lib.file_kind import kind_of

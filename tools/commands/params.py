@@ -24,7 +24,7 @@ from cereal.stacks import STACKS
 from modeld.errors import ParameterError
 from modeld.service.config_sources import Given, load_config
 from modeld.vehicle.inputs import CarParameters
-from modeld.vehicle.param_values import (
+from modeld.vehicle.model_params import (
     BUNDLE,
     CALIBRATION,
     CAMERA_OFFSET,

@@ -15,7 +15,7 @@ from cereal.errors import ServiceError
 from cereal.log_reader import read_log_bytes
 from cereal.schema import log
 from cereal.services import members_of
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.difference import Sides, judge_behaviour
 from tools.behaviour.gates import Gates
 from tools.behaviour.quantities import BehaviourReader, true_behaviour

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.describe import behaviour_lines
 from tools.compare.findings import Comparison, FieldStatistics, Finding
 from tools.lib.table import format_table, printable

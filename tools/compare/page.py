@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cereal.errors import CerealError
 from cereal.log_reader import read_log
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.describe import TITLE, behaviour_part
 from tools.behaviour.headline import worst_frame
 from tools.compare.findings import Comparison

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from runtime.format.artifact import Artifact, read_artifact
-from runtime.format.driving_interface import Interface
-from runtime.quantities import count_text, flops_column, size_text
+from runtime.format.interfaces import Interface
+from runtime.texts import count_text, flops_column, size_text
 from tools.describe.interface import interface_facts, interface_section, stored_interface
 from tools.lib.table import Section, printable
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime.quantities import count_text, flops_text, size_text
+from runtime.texts import count_text, flops_text, size_text
 from scheduler.device.spec import DeviceSpec
 from scheduler.tuning.tune import Tuned
 from tools.adreno.adreno_time import ANALYTIC

@@ -23,8 +23,8 @@ import numpy as np
 from cereal.errors import LogError, MessageError
 from cereal.schema import log
 from cereal.services import member_of
-from runtime.files.whole_file import whole_file
-from runtime.quantities import count_text
+from runtime.files.user_file import whole_file
+from runtime.texts import count_text
 from tools.describe.dump_columns import Columns, column_name, write_npz
 from tools.errors import UsageError
 from tools.lib.help_text import nearest

@@ -9,8 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from runtime.format.driving_interface import HistoryRule, Interface, ModelPart, parse_interface
-from runtime.format.monitoring_interface import MonitoringInterface, parse_monitoring_interface
+from runtime.format.interfaces import (
+    HistoryRule,
+    Interface,
+    ModelPart,
+    MonitoringInterface,
+    parse_interface,
+    parse_monitoring_interface,
+)
 from tools.lib.table import Section
 
 Recognised = Interface | MonitoringInterface

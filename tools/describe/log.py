@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.lib.table import Section
 from tools.messages.drive_time import DriveTime, read_log_events
 

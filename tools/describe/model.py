@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from runtime.quantities import count_text, flops_column, flops_text, size_text
+from runtime.texts import count_text, flops_column, flops_text, size_text
 from scheduler.driving.facts import MONITORING, SUPERCOMBO
 from scheduler.driving.kinds import KnownModel, known_model
 from scheduler.driving.monitoring import recognise_monitoring

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from runtime.quantities import count_text, size_text
+from runtime.texts import count_text, size_text
 from scheduler.onnx_import.text import printable
 from tools.lib.table import Section
 

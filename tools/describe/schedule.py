@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runtime.format.artifact import read_artifact
-from runtime.quantities import flops_column, size_text
+from runtime.texts import flops_column, size_text
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
 from scheduler.debug.kernel_text import facts, header, rows
 from scheduler.debug.viz import LaunchTimes

@@ -17,7 +17,7 @@ from typing import Any, Final
 from cereal.schema import log
 from cereal.schema_layout import FieldLayout, SchemaLayout, TypeLayout, layout_of
 from cereal.services import SERVICES
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.describe.stack_checkout import StackService, read_checkout
 from tools.lib.table import Section
 

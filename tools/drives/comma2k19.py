@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cereal.frames import Frame, nv12_format
 from modeld.vehicle.cameras import DEVICE_CAMERAS, Camera, DeviceCameras
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.drives.comma2k19_files import (
     ACCELEROMETER,
     GYRO,

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from runtime.format.monitoring_interface import FACE_WIDTH, VIEW_HEIGHT, VIEW_WIDTH
+from runtime.format.interfaces import FACE_WIDTH, VIEW_HEIGHT, VIEW_WIDTH
 from scheduler.driving.revisions import MonitoringRevision
 from tools.example_models.graph import ConvSpec, GraphBuilder, Value
 from tools.example_models.interface import model_metadata

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cereal.log_codec import codec_of
-from runtime.files.given_file import open_given
+from runtime.files.user_file import open_given
 from tools.errors import FileKindError
 
 # What a file of each kind is called in messages; "" is a kind that is not known.

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.files.given_file import NotAFileError, what_is
-from runtime.files.whole_file import target_of
-from runtime.quantities import size_text
+from runtime.files.user_file import NotAFileError, target_of, what_is
+from runtime.texts import size_text
 from tools.errors import FileKindError, ToolError, UsageError
 from tools.lib.file_kind import SURE, described, kind_of_start, start_of
 
@@ -111,7 +110,7 @@ def _nothing(path: Path, error: OSError | ValueError) -> str:
 
 
 # ----------------------------------------------------------------------------------------------
-# Every writer makes a file next to the target and renames it (`runtime.files.whole_file`), which
+# Every writer makes a file next to the target and renames it (`runtime.files.user_file`), which
 # would replace an input of the same name. `tools.command_files` has what each command reads and
 # writes.
 

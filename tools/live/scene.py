@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.errors import CameraConfigError
-from modeld.vehicle.cameras import Camera, DeviceCameras, find_readouts
-from modeld.vehicle.view_geometry import rot_from_euler
+from modeld.vehicle.cameras import Camera, DeviceCameras, find_readouts, rot_from_euler
 from tools.live.newest import Surroundings
 from tools.messages.camera import project, stand_in_camera
 from tools.views.answer import Answer, Curve, Lead, Rpy

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.vehicle.cameras import Camera
-from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
+from modeld.vehicle.cameras import VIEW_FROM_DEVICE, Camera, rot_from_euler
 from tools.errors import UsageError
 
 # A video carries no calibration. 0.9 widths is a horizontal field of view of

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.quantities import count_text, float_of
+from runtime.texts import count_text, float_of
 from tools.errors import TelemetryError
 from tools.lib.given_text import GivenText
 

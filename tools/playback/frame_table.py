@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from modeld.daemon import StepResult
 from modeld.monitoring import MonitoringStep
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.errors import DriveError, UsageError
 from tools.lib.npz import write_npz
 from tools.playback.outcome import FrameTable

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.format.driving_interface import HOST_INPUTS
+from runtime.format.interfaces import HOST_INPUTS
 from tools.drives.drive import DriveInfo
 
 # Inputs of a driving program whose digests are recorded, where it has them.

@@ -10,7 +10,7 @@ import numpy as np
 from modeld.daemon import StepResult
 from modeld.errors import CameraConfigError
 from modeld.vehicle.cameras import Camera, find_cameras
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.drives.drive import DriveInfo, Moment
 from tools.lib.npz import write_npz
 from tools.playback.session import DAEMON_STREAMS

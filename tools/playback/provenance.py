@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.drives.drive import DriveInfo
 from tools.errors import UsageError
 from tools.lib.json_output import json_text

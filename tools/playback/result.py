@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.log_reader import read_log
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.drives.drive import DriveInfo
 from tools.messages.drive_log import (
     MONITORING_SERVICE,

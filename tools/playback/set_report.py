@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.errors import LogError
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.compare.compare import compare_logs
 from tools.compare.page_parts import COMPARE_STYLE, findings_part, verdict_part
 from tools.errors import CompareError

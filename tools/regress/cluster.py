@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.errors import ToolError, UsageError
 from tools.regress.environment import code_digest
 from tools.regress.job import Job, JobResult, ModelHolder, run_job

@@ -21,9 +21,8 @@ from cereal.schema import member_name, read_event
 from modeld.errors import ModeldError
 from modeld.service.config import Config
 from runtime.errors import RuntimeFault
-from runtime.format.driving_interface import parse_interface
+from runtime.format.interfaces import parse_interface, parse_monitoring_interface
 from runtime.format.manifest import Manifest
-from runtime.format.monitoring_interface import parse_monitoring_interface
 from runtime.opencl.device import choose_device
 from tools.drives.drive import DriveInfo
 from tools.drives.open_drive import DriveOptions, open_drive

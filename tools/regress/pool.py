@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from cereal.errors import CerealError
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.drives.open_drive import open_drive
 from tools.errors import ToolError
 from tools.lib.crew import Gone, open_pool

@@ -20,7 +20,7 @@ from runtime.errors import RuntimeFault
 from runtime.format.artifact import Artifact
 from runtime.format.manifest import Manifest
 from runtime.opencl.device import DeviceInfo
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
 from tools.regress.drive_list import Shard, single_drives

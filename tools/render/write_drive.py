@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cereal.log_writer import LogWriter
 from cereal.segment_log import SegmentLogWriter
 from modeld.constants import T_IDXS, X_IDXS
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.errors import ToolError, UsageError
 from tools.lib.crew import Crew, IsStopped, Send, open_crew
 from tools.lib.npz import write_npz

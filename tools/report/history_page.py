@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.report.history import Run
 from tools.report.history_judge import MIN_PAST, Series
 from tools.report.report_page import folded, table_part, whole_page, write_page

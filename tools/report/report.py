@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from modeld.vehicle.cameras import Camera
 from runtime.format.manifest import Manifest
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.messages.camera import project
 from tools.messages.drive_log import OUTPUT_SERVICES, Curve, Curves, DriveLog
 from tools.messages.drive_messages import Mounting

@@ -6,7 +6,7 @@ from html import escape
 
 import numpy as np
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.messages.drive_log import DriveLog
 
 

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.errors import UsageError
 
 # ----------------------------------------------------------------------------------------------

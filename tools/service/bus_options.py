@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, get_args
 
-from cereal.address import Addresses
 from cereal.cameras import CameraServer, open_cameras
 from cereal.services import HashName
-from cereal.stacks import DEFAULT_STACK, STACKS, Stack
+from cereal.stacks import DEFAULT_STACK, STACKS, Addresses, Stack
 from cereal.transport import Transport
 from modeld import bus
 from modeld.service.config import Config, environment_prefix

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runtime.quantities import size_text
+from runtime.texts import size_text
 from tools.lib.table import format_table, printable
 from tools.service.health_judge import Health, quantile_ms, stages_since
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 
 if TYPE_CHECKING:
     from runtime import Device

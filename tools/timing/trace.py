@@ -14,14 +14,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from runtime.errors import InputError, RuntimeFault, first_line
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from runtime.format.manifest import BufferSpec, KernelSpec, Manifest
 from runtime.opencl.binding import cl
-from runtime.opencl.queue import open_queue
 from runtime.opencl.recording_api import RecordingError
-from runtime.origin import short_origin
 from runtime.run.profile import Span
 from runtime.run.program import Program
+from runtime.run.submission import open_queue
+from runtime.texts import short_origin
 from tools.lib.json_output import json_text
 
 

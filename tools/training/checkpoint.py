@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.errors import TrainingError
 from tools.training.networks.networks import Policy, Vision
 

@@ -1,7 +1,7 @@
 """Weights the part of a plan that cars follow more than the rest of it.
 
 A plan has 495 values; the daemon makes a command of a few of them: of the change of speed and of
-heading in the next moments, less acceleration and turning now (`modeld.outputs.actions`). Nearly
+heading in the next moments, less acceleration and turning now (`modeld.outputs.verdict`). Nearly
 equal speeds are subtracted there, so errors of the command are not those of the plan. And it is
 seldom right to brake hard, but then it matters most: where the expert asks for more than 2.5 m/s^2,
 a policy that learns from all rows alike brakes by 2 m/s^2 less (2026-11-25).
@@ -95,7 +95,7 @@ class CommandLoss:
 
 
 def accelerations(plan: Tensor) -> Tensor:
-    """Return what is commanded at some times (`modeld.outputs.actions.acceleration_from_plan`).
+    """Return what is commanded at some times (`modeld.outputs.verdict.acceleration_from_plan`).
 
     From (n, 33, 15) to (n, 5) m/s^2; from a difference of plans to the difference.
     """
@@ -104,7 +104,7 @@ def accelerations(plan: Tensor) -> Tensor:
 
 
 def turns(plan: Tensor) -> Tensor:
-    """Return speed times the curvature commanded (`modeld.outputs.actions.curvature_from_plan`).
+    """Return speed times the curvature commanded (`modeld.outputs.verdict.curvature_from_plan`).
 
     From (n, 33, 15) to (n, 3) rad/s; from a difference of plans to the difference.
     """

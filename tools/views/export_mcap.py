@@ -19,7 +19,7 @@ from cereal.errors import LogError, MessageError
 from cereal.schema import DAMAGED
 from cereal.services import service_of_member
 from modeld.vehicle.cameras import Camera
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.drives.drive import Drive
 from tools.errors import DriveError, UsageError
 from tools.messages.drive_time import NS_PER_S, DriveTime, read_log_events

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cereal.schema import log
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.lib.json_output import finite_json_text, json_text
 from tools.messages.message_values import Type, fields_of
 

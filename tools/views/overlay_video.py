@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from cereal.frames import FrameFormat
 from modeld.vehicle.cameras import Camera
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.drives.drive import Drive
 from tools.errors import UsageError
 from tools.playback.pictures import main_camera

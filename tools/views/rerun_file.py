@@ -16,7 +16,7 @@ import numpy as np
 
 from cereal.frames import Frame
 from modeld.vehicle.cameras import Camera
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.drives.drive import Drive
 from tools.errors import UsageError
 from tools.playback.pictures import main_camera

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.constants import PLAN_WIDTH, T_IDXS
-from modeld.outputs.actions import acceleration_from_plan, curvature_from_plan
+from modeld.outputs.verdict import acceleration_from_plan, curvature_from_plan
 from tools.world.body import FRONT_M, Body, axes_on
 from tools.world.curves import Floats, arctangent, sin_cos, sine_cosine
 from tools.world.path import Path, Return, Target, path_at, return_from

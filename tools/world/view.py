@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.vehicle.cameras import Camera
-from modeld.vehicle.view_geometry import MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS
+from modeld.vehicle.cameras import MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS, Camera
 from tools.world.body import Body
 from tools.world.curves import Floats, sin_cos
 

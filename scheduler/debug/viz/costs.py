@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from runtime.origin import short_origin
-from runtime.quantities import count_text, flops_text, size_text
+from runtime.texts import count_text, flops_text, short_origin, size_text
 from scheduler.debug.kernel_table import KernelTable
 from scheduler.debug.viz.graph import LaunchTimes, time_text
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from runtime.origin import short_origin, shorten
-from runtime.quantities import count_text, flops_text, size_text
+from runtime.texts import count_text, flops_text, short_origin, shorten, size_text
 from scheduler.debug.kernel_table import KernelTable, Launch, Port
 from scheduler.debug.kernel_text import shape_text
 

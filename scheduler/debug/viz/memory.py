@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from runtime.quantities import size_text
+from runtime.texts import size_text
 from scheduler.debug.kernel_table import KernelTable, Value
 from scheduler.debug.kernel_text import shape_text
 from scheduler.kernelize.memory_plan import aligned

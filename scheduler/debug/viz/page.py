@@ -9,9 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from runtime.files.whole_file import whole_file
-from runtime.origin import short_origin
-from runtime.quantities import count_text, flops_text, size_text
+from runtime.files.user_file import whole_file
+from runtime.texts import count_text, flops_text, short_origin, size_text
 from scheduler.debug.kernel_table import KernelTable, Launch, kernel_tables, source_of
 from scheduler.debug.kernel_text import ranges_text, shape_text
 from scheduler.debug.pretty import pretty_body, pretty_loops

@@ -14,7 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.errors import ModelError
 from scheduler.onnx_import.limits import MAX_FILLED_BYTES, check_shape
 from scheduler.onnx_import.text import one_line, printable

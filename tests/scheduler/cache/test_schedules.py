@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 
-from runtime.files.entry_store import EntryStore
+from runtime.files.cache import EntryStore
 from runtime.format.plainpickle import encode
 from scheduler import Tensor
 from scheduler.cache import schedules as schedule_cache

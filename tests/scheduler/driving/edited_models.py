@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-from runtime.format.driving_interface import ModelPart
+from runtime.format.interfaces import ModelPart
 from scheduler.driving.derive import example_parts, is_image
 from scheduler.driving.revisions import Revision, load_revisions
 from scheduler.onnx_import import OnnxModel, from_proto

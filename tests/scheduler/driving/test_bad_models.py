@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runtime.format.driving_interface import HistoryRule, Interface
+from runtime.format.interfaces import HistoryRule, Interface
 from scheduler.compile import compile_driving
 from scheduler.driving.program import driving_entries
 from scheduler.driving.recognise import recognise_driving

@@ -15,7 +15,7 @@ from onnx import helper
 
 import runtime
 from runtime.format.artifact import from_memory
-from runtime.format.monitoring_interface import HEADS, OPTIONAL_HEADS, parse_monitoring_interface
+from runtime.format.interfaces import HEADS, OPTIONAL_HEADS, parse_monitoring_interface
 from scheduler.compile import compile_monitoring
 from scheduler.driving.monitoring import recognise_monitoring
 from scheduler.driving.revisions import FOLDER, load_monitoring

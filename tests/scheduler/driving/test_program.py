@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cereal.frames import nv12_format
 from runtime import load_program
-from runtime.format.driving_interface import Interface, parse_interface
+from runtime.format.interfaces import Interface, parse_interface
 from runtime.run.executor import Program
 from scheduler.check.driving import _frame_failures, verify_driving
 from scheduler.compile import compile_driving

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from runtime.format.driving_interface import Interface
+from runtime.format.interfaces import Interface
 from scheduler.compile import compile_driving
 from scheduler.driving.heads import HEADS, REQUIRED
 from scheduler.driving.recognise import recognise_driving

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from modeld.outputs.parse_outputs import HEADS as PARSED
-from runtime.format.driving_interface import META_WIDTHS, ActionRule, parse_interface
+from runtime.format.interfaces import META_WIDTHS, ActionRule, parse_interface
 from scheduler.driving.declare import Rules
 from scheduler.driving.derive import derive, example_parts
 from scheduler.driving.heads import HEADS, head_problems

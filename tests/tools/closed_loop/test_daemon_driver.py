@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 from cereal.schema import new_event, read_event
 from modeld.constants import IDX_COUNT, PLAN_WIDTH, T_IDXS
 from modeld.model.driving_model import DrivingProgram
-from modeld.outputs.actions import Action
-from modeld.vehicle.cameras import Camera, DeviceCameras
-from modeld.vehicle.view_geometry import MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS, warp_matrix
+from modeld.outputs.verdict import Action
+from modeld.vehicle.cameras import (
+    MED_MODEL_INTRINSICS,
+    SBIG_MODEL_INTRINSICS,
+    Camera,
+    DeviceCameras,
+    warp_matrix,
+)
 from tests.support.selection import quick_cases
 from tests.tools.tiny_driving import INTERFACE
 from tools.closed_loop.cameras import cropped_cameras

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modeld.outputs.actions import Action
+from modeld.outputs.verdict import Action
 from tests.support.selection import quick_cases
 from tools.closed_loop import simulation as loop
 from tools.closed_loop.figures import departures_of, figures_of, has_recovered

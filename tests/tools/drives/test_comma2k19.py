@@ -14,8 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cereal.schema import read_event
-from modeld.vehicle.cameras import DEVICE_CAMERAS
-from modeld.vehicle.view_geometry import rot_from_euler
+from modeld.vehicle.cameras import DEVICE_CAMERAS, rot_from_euler
 from tests.tools.conftest import MakeVideo
 from tests.tools.drives.segments import encode, shown
 from tools.drives import comma2k19, video_drive

@@ -14,7 +14,7 @@ import pytest
 
 from cereal.errors import LogError
 from cereal.log_writer import LogWriter
-from runtime.files.whole_file import target_of, whole_file
+from runtime.files.user_file import target_of, whole_file
 from runtime.format.artifact import write_artifact
 from scheduler.debug.viz import write_page
 from scheduler.emit.artifact import emit

@@ -13,7 +13,7 @@ import pytest
 from cereal.errors import TransportError
 from cereal.schema import log, new_event
 from cereal.services import SERVICES
-from cereal.transport.memory import MemoryTransport
+from cereal.transport.base import MemoryTransport
 from modeld.bus import DAEMON_SERVICES
 from tests.tools.live.speaker import message, unpacked
 from tools.errors import UsageError

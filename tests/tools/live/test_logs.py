@@ -19,7 +19,7 @@ from cereal.errors import LogError
 from cereal.frames import Frame
 from cereal.log_writer import LogWriter
 from cereal.schema import new_event, read_event
-from cereal.transport.memory import MemoryTransport
+from cereal.transport.base import MemoryTransport
 from modeld.constants import X_IDXS
 from modeld.health.reporter import HealthReporter
 from modeld.health.snapshot import ServiceFacts

@@ -13,8 +13,7 @@ import pytest
 
 from cereal.schema import new_event, read_event
 from modeld.constants import X_IDXS
-from modeld.vehicle.cameras import Camera, DeviceCameras
-from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
+from modeld.vehicle.cameras import VIEW_FROM_DEVICE, Camera, DeviceCameras, rot_from_euler
 from tests.tools.live.speaker import ANSWERS, CAMERA, DEVICE, MS, message, unpacked
 from tests.tools.messages import damaged
 from tools.errors import UsageError

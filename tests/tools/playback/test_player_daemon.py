@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from cereal.address import Addresses
 from cereal.schema import read_event
+from cereal.stacks import Addresses
 from cereal.transport import ZmqTransport
 from modeld.service.config import Config
 from modeld.service.config_sources import load_config

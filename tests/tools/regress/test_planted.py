@@ -18,10 +18,9 @@ import pytest
 
 from modeld.model.driving_model import DrivingModel, ModelInputs
 from modeld.model.model_session import ModelSession
-from modeld.outputs.confidence import ConfidenceFilter
 from modeld.outputs.fill_message import fill_outputs
-from modeld.vehicle.bus_reader import BusReader
-from modeld.vehicle.inputs import BusInputs, DesirePulse
+from modeld.outputs.verdict import ConfidenceFilter
+from modeld.vehicle.inputs import BusInputs, BusReader, DesirePulse
 from tests.support.selection import quick_cases
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, Modeld
@@ -133,7 +132,7 @@ TINY = {
         r"^(?!input: input (?!desire))",
     ),
     "a field zeroed": Row(
-        lambda patch: patch.setattr("modeld.outputs.model_message.fill_outputs", zero_a_field),
+        lambda patch: patch.setattr("modeld.outputs.fill_message.fill_outputs", zero_a_field),
         only=rf"^outputs: modelV2\.laneLineProbs: value in {FRAMES} frames from 0 on",
     ),
     "confidence of another frame": Row(

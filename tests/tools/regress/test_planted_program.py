@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modeld.outputs.fill_message import fill_camera_odometry
-from runtime.format.driving_interface import HistoryRule
+from runtime.format.interfaces import HistoryRule
 from scheduler.driving import program, warp
 from scheduler.driving.memory import push, rows_seen
 from scheduler.driving.warp import model_image

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from modeld.constants import T_IDXS
-from modeld.outputs.actions import at
+from modeld.outputs.verdict import at
 from tests.support.selection import quick_cases
 from tests.tools.world.roads import (
     Driven,

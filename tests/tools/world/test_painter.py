@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from modeld.vehicle.cameras import Camera
-from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
+from modeld.vehicle.cameras import VIEW_FROM_DEVICE, Camera, rot_from_euler
 from tests.tools.world.roads import body_on, changing_road, lanes_of, uniform_road, world_of
 from tools.world.curves import Floats
 from tools.world.painting.painter import Painter

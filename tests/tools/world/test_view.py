@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from modeld.vehicle.cameras import Camera
-from modeld.vehicle.view_geometry import (
+from modeld.vehicle.cameras import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
+    Camera,
     rot_from_euler,
     warp_matrix,
 )

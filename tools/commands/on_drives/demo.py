@@ -33,9 +33,9 @@ from typing import Any
 
 import numpy as np
 
-from cereal.address import BusAddress
 from cereal.log_reader import read_log
-from runtime.quantities import count_text
+from cereal.stacks import BusAddress
+from runtime.texts import count_text
 from tools.closed_loop.cameras import device_cameras, formats
 from tools.closed_loop.demo_report import Asked, Driven, headline, write_demo_report
 from tools.closed_loop.film import Footage, write_footage

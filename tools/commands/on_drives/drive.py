@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from cereal.log_writer import LogWriter
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.describe import gate_lines
 from tools.behaviour.gates import Gate, add_gates, parse_gates
 from tools.closed_loop.apart import drive_apart

@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.describe.dump_log import selections
 from tools.drives.open_drive import add_drive_arguments, drive_options, open_drive
 from tools.errors import UsageError

@@ -18,7 +18,7 @@ import math
 import os
 from pathlib import Path
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.number_options import above, seed, whole

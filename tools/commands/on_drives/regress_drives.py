@@ -39,7 +39,7 @@ from modeld.errors import ModeldError
 from runtime.errors import RuntimeFault
 from runtime.format.artifact import Artifact
 from runtime.opencl.device import choose_device
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.errors import SchedulerError
 from tools.behaviour.describe import behaviour_lines
 from tools.behaviour.difference import largest_of

@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from cereal.frames import STREAMS
-from runtime.files.whole_file import whole_file
-from runtime.quantities import count_text
+from runtime.files.user_file import whole_file
+from runtime.texts import count_text
 from tools.command_files import check_files
 from tools.drives.drive import Drive, DriveInfo
 from tools.drives.open_drive import (

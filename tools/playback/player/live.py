@@ -24,7 +24,7 @@ from cereal.clock import MonotonicClock
 from cereal.transport import ZmqTransport
 from modeld.daemon import PUBLICATIONS
 from modeld.health.reporter import HEALTH_SERVICES
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.drives.drive import Drive, DriveInfo, FirstPart
 from tools.errors import UsageError
 from tools.lib.processes import Child, ProcessError

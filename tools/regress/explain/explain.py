@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from runtime.format.manifest import BufferSpec
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.debug.kernel_table import KernelTable
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError

@@ -85,7 +85,7 @@ def interpret(
 
 
 def _graph_of(models: Sequence[Any], manifest: Manifest, entry: str) -> EntryGraph:
-    from runtime.format.driving_interface import parse_interface
+    from runtime.format.interfaces import parse_interface
     from scheduler.driving.program import driving_entries
 
     interface = parse_interface(manifest.metadata["interface"])

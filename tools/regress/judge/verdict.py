@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.difference import BehaviourVerdict, Sides, judge_behaviour
 from tools.behaviour.gates import Gates
 from tools.behaviour.quantities import Behaviour, behaviour_of, true_behaviour

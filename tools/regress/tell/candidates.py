@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.describe import number
 from tools.behaviour.difference import Row, Sides, Spread
 from tools.behaviour.drive_result import TELLING, chosen_figures, read_result

@@ -17,7 +17,7 @@ from cereal.frames import Frame
 from cereal.schema import read_event
 from modeld.errors import ModeldError
 from modeld.vehicle.cameras import Camera, find_cameras
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.behaviour.headline import worst_frame
 from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions, open_drive

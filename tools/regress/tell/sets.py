@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cereal.errors import CerealError
 from cereal.log_reader import read_log_bytes
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.describe import TITLE as BEHAVIOUR
 from tools.behaviour.describe import behaviour_lines, behaviour_part
 from tools.behaviour.difference import Spread

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 from xml.etree import ElementTree as Xml
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.lib.table import printable
 from tools.regress.explain.explain import Explanation
 from tools.regress.judge.verdict import SHOWN_CHANGES, DriveVerdict

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.describe import number
 from tools.behaviour.difference import (
     Row,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from modeld.daemon import StepResult
 from modeld.service.config import Config
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from runtime.run.program import Program
 from tools.drives.drive import Moment
 from tools.drives.open_drive import DriveOptions, open_drive

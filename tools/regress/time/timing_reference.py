@@ -12,8 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.files.given_file import read_given
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import read_given, whole_file
 from tools.errors import ToolError
 from tools.lib.json_output import json_text
 from tools.regress.errors import ReferenceFormatError

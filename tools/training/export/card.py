@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.lib.json_output import json_text
 from tools.training.export.export import Written
 from tools.training.figures import SITUATIONS, Figures

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.errors import TrainingError
 from tools.example_models.graph import Value
 from tools.example_models.interface import (

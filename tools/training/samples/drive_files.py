@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.errors import TrainingError
 from tools.lib.npz import write_npz
 from tools.training.samples.drives import DriveRecord

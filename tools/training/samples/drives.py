@@ -23,7 +23,7 @@ from modeld.constants import (
     PLAN_VELOCITY,
     T_IDXS,
 )
-from modeld.outputs.actions import acceleration_from_plan, curvature_from_plan, smooth
+from modeld.outputs.verdict import acceleration_from_plan, curvature_from_plan, smooth
 from modeld.vehicle.desire import Desire
 from tools.training.heads import POLICY_HEADS, ROW_S, Singles, target_of
 from tools.training.options import Seeds

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from modeld.constants import T_IDXS
-from modeld.outputs.actions import acceleration_from_plan, curvature_from_plan
+from modeld.outputs.verdict import acceleration_from_plan, curvature_from_plan
 from modeld.vehicle.desire import Desire
 from tools.training.commanding import NEXT, CommandLoss, accelerations, times_learnt, turns
 from tools.training.errors_on_samples import command_errors
