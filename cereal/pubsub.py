@@ -1,7 +1,8 @@
 """Publishing several services, and following the newest message of several others.
 
 Semantics as in openpilot's messaging (docs/formats/bus.md): subscribers conflate; a service is
-alive while its newest message is younger than ten periods; valid is what the sender says.
+alive while its newest message is younger than ten periods, and keeps its rate on average; valid is
+what the sender says.
 """
 
 from collections import deque
@@ -14,7 +15,7 @@ from cereal.schema import content, member_name, new_event, read_event
 from cereal.services import members_of, service
 from cereal.transport.base import Publisher, Transport
 
-# --- Judges whether a service keeps its rate. Used by `pubsub` only ---------------------------
+# --- Whether a service keeps its rate ---------------------------------------------------------
 
 _TOLERANCE: Final = 0.2
 _LONG_WINDOW_S: Final = 10
@@ -84,11 +85,10 @@ class _Window:
         return self._sum_ns / count if count else None
 
 
-# ----------------------------------------------------------------------------------------------
+# --- The two masters --------------------------------------------------------------------------
 
 _ALIVE_PERIODS: Final = 10
 _SLOWEST_CHECKED_HZ: Final = 0.99
-_NS_PER_S: Final = 1_000_000_000
 _LOOK_AGAIN_NS: Final = 5_000_000
 
 

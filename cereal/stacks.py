@@ -1,4 +1,4 @@
-"""The supported stacks: each one's service names, ports and directories.
+"""Where the services of the bus are: names, ports and directories of each stack, and addresses.
 
 Everything that differs from one stack to the next stands in `STACKS`. Our code uses the names of
 2025 everywhere; a transport asks its stack for the name that others know (ADR 0082).
@@ -126,8 +126,7 @@ STACKS: Final[Mapping[str, Stack]] = MappingProxyType(
 
 DEFAULT_STACK: Final = STACKS["openpilot-2025"]
 
-# ----------------------------------------------------------------------------------------------
-# Where services of the bus are: a host with a rule for ports, a directory of sockets, or rings.
+# --- An address: a host with a rule for ports, a directory of sockets, or rings ---------------
 
 ADDRESS_FORM: Final = (
     f"tcp://HOST, tcp://HOST:[HASH][+N] (N up to {PORT_SPAN - 1}), ipc:///DIRECTORY, msgq: or "

@@ -25,11 +25,10 @@ from modeld.model.driving_model import DrivingModel, DrivingProgram, ModelInputs
 from modeld.model.model_session import ModelSession
 from modeld.outputs.fill_message import (
     FrameInfo,
-    FrameVerdict,
     fill_camera_odometry,
     fill_driving_model_data,
 )
-from modeld.outputs.verdict import rule_in_force
+from modeld.outputs.verdict import FrameVerdict, rule_in_force
 from modeld.service.config import Config
 from modeld.startup import ServiceParts, wait_for_cameras, wait_for_car
 from modeld.state.episodes import Episodes

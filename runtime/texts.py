@@ -1,4 +1,4 @@
-"""Numbers with their units for people: counts, bytes, operations."""
+"""Short texts: numbers with units, names of ONNX nodes, and numbers that others wrote."""
 
 import re
 from collections.abc import Sequence
@@ -49,33 +49,6 @@ def _flops_unit(flops: float) -> tuple[str, int]:
     return "TFLOP", size
 
 
-# --- Numbers in text of other programs: digits of ASCII, and nothing between ------------------
-# Python's own ``float`` and ``int`` also take ``1_0`` for 10, and digits of every script.
-
-_FLOAT: Final = re.compile(
-    r"[+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf(?:inity)?)", re.IGNORECASE
-)
-# More digits than any number of ours has, and fewer than Python refuses to read.
-_INT: Final = re.compile(r"[+-]?[0-9]{1,40}")
-
-
-def float_of(text: str) -> float:
-    """Return the number in a text, nan and inf too, ignoring spaces around it, or ValueError."""
-    return float(_checked(_FLOAT, text))
-
-
-def int_of(text: str) -> int:
-    """Return the whole number in a text, ignoring spaces around it, or raise ValueError."""
-    return int(_checked(_INT, text))
-
-
-def _checked(form: re.Pattern[str], text: str) -> str:
-    bare = text.strip()
-    if form.fullmatch(bare) is None:
-        raise ValueError(f"expected a number, found {text[:40]!r}")
-    return bare
-
-
 # --- Names of ONNX nodes in few characters, for tables, pages and traces ----------------------
 
 ORIGIN_WIDTH = 44
@@ -123,3 +96,30 @@ def shorten(name: str, width: int) -> str:
                 return shorter
     head = width // 2 - len(_GAP)
     return f"{name[:head]}{_GAP}{name[head + len(_GAP) - width :]}"
+
+
+# --- Numbers in text of other programs: digits of ASCII, and nothing between ------------------
+# Python's own ``float`` and ``int`` also take ``1_0`` for 10, and digits of every script.
+
+_FLOAT: Final = re.compile(
+    r"[+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf(?:inity)?)", re.IGNORECASE
+)
+# More digits than any number of ours has, and fewer than Python refuses to read.
+_INT: Final = re.compile(r"[+-]?[0-9]{1,40}")
+
+
+def float_of(text: str) -> float:
+    """Return the number in a text, nan and inf too, ignoring spaces around it, or ValueError."""
+    return float(_checked(_FLOAT, text))
+
+
+def int_of(text: str) -> int:
+    """Return the whole number in a text, ignoring spaces around it, or raise ValueError."""
+    return int(_checked(_INT, text))
+
+
+def _checked(form: re.Pattern[str], text: str) -> str:
+    bare = text.strip()
+    if form.fullmatch(bare) is None:
+        raise ValueError(f"expected a number, found {text[:40]!r}")
+    return bare

@@ -1,4 +1,4 @@
-"""The bytes of a ring of messages, and the accesses that its algorithm is made of.
+"""A ring of messages: its bytes, the accesses that its algorithm is made of, and its two ends.
 
 A ring file is a header of 48 words and the data. Words are 64 bits, little endian. A pointer is a
 cycle, how often the ring has been gone round, in the upper half, and an offset into the data in the
@@ -102,7 +102,7 @@ def thread_of(uid: int) -> int:
     return uid & OFFSET_MASK
 
 
-# --- The reading end of a ring ----------------------------------------------------------------
+# --- The ends ---------------------------------------------------------------------------------
 
 # How often a reader looks for a position that stays the newest while it is taken. A writer that
 # overtakes it so often leaves it for the next call.
@@ -239,9 +239,6 @@ class RingReader:
             if not self.conflate:
                 break
         return offset, count, at
-
-
-# --- The writing end of a ring ----------------------------------------------------------------
 
 
 @dataclass(slots=True)

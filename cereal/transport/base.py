@@ -1,4 +1,4 @@
-"""The protocols of a transport: publishers and subscribers of whole messages, by service."""
+"""The protocols of transports, which carry whole messages by service, and one inside a process."""
 
 import threading
 from collections import deque
@@ -85,8 +85,7 @@ class Transport(Protocol):
         ...
 
 
-# ----------------------------------------------------------------------------------------------
-# Transport inside one process: for replay and tests. Deterministic, nothing is ever dropped.
+# --- Inside one process: for replay and tests. Deterministic, nothing is ever dropped ---------
 
 
 class MemoryTransport:

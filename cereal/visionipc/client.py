@@ -1,4 +1,7 @@
-"""The cameras of a VisionIPC server, whichever generation it is of; a `CameraServer`."""
+"""A client of a VisionIPC server of either generation: its cameras, and a reader of one stream.
+
+Readers follow the server over its restarts.
+"""
 
 import mmap
 import os
@@ -34,7 +37,7 @@ from cereal.visionipc.protocol import (
     socket_path,
 )
 
-# --- The buffers of one stream of a VisionIPC server, mapped for reading ----------------------
+# --- The buffers of one stream, mapped for reading --------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def _map(descriptor: int, one: Description, where: Path) -> mmap.mmap:
     )
 
 
-# --- A reader of one camera stream of a VisionIPC server; follows the server over its restarts
+# --- A reader of one stream -------------------------------------------------------------------
 
 # Pause after a server offered the wrong buffers.
 _ASK_AGAIN_S: Final = 0.02
@@ -250,7 +253,7 @@ class VisionIpcReader:
             return map_buffers(answer, self._stream, path)
 
 
-# ----------------------------------------------------------------------------------------------
+# --- The cameras; a `CameraServer` ------------------------------------------------------------
 
 
 class VisionIpcCameras:

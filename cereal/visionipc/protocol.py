@@ -1,4 +1,4 @@
-"""The bytes of VisionIPC: requests, descriptions of buffers, and the packets that announce frames.
+"""The protocol of VisionIPC: the bytes of requests, answers and packets, and how a server is asked.
 
 All numbers are little endian; offsets are those of x86-64 and aarch64:
 
@@ -161,9 +161,7 @@ def check_stream(stream: str) -> None:
         raise FrameError(f"VisionIPC: expected one of {STREAMS}, got {stream!r}; correct it")
 
 
-# ----------------------------------------------------------------------------------------------
-# Asks a VisionIPC server: one request, one answer with descriptors, and never too early an end.
-#
+# --- Asking: one request, one answer with descriptors, and never too early an end -------------
 # Servers in C++ answer without guarding against a client that has gone: a connection that is closed
 # before its answer ends the camera process (SIGPIPE, or a failed assertion, docs/formats/bus.md).
 # So an answer that is late is waited for again with the next call, and its connection kept.

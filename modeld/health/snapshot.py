@@ -1,4 +1,8 @@
-"""The daemon's health at one moment, the source of its health message and its metrics."""
+"""The daemon's health at one moment, the source of its health message and its metrics.
+
+It is made of the state of the loop, the facts of its model, the resource usage of the process from
+/proc, and the temperatures of the machine from /sys.
+"""
 
 import os
 import resource
@@ -11,7 +15,7 @@ from typing import Final
 from modeld.service.realtime import Effect
 from modeld.state.loop_state import BOUNDS_MS, NS_PER_MS, Fault, LoopState
 
-# --- The resource usage of the process, from /proc, and temperatures of the machine, from /sys
+# --- The process and the machine --------------------------------------------------------------
 
 _STATUS: Final = "/proc/self/status"
 _DESCRIPTORS: Final = "/proc/self/fd"
@@ -150,7 +154,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-# ----------------------------------------------------------------------------------------------
+# --- The snapshot -----------------------------------------------------------------------------
 
 _NS_PER_S = 1_000_000_000
 
@@ -209,7 +213,7 @@ class StageCounts:
     """Durations of one stage since the start."""
 
     name: str
-    counts: tuple[int, ...]  # one for each bound of `stages.BOUNDS_MS`, and one beyond
+    counts: tuple[int, ...]  # one for each bound of `loop_state.BOUNDS_MS`, and one beyond
     sum_ms: float
 
 

@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-import pyopencl
 
 import runtime
 from modeld.errors import (
@@ -32,6 +31,7 @@ from modeld.service.realtime import Effect
 from modeld.store.model_store import ModelStore, candidates
 from runtime.errors import RuntimeFault
 from runtime.format.interfaces import parse_interface, parse_monitoring_interface
+from runtime.opencl.binding import cl
 from runtime.run.selftest import self_test
 
 logger = logging.getLogger(__name__)
@@ -315,7 +315,7 @@ def _first_of(
     return load(paths[-1])
 
 
-# --- Facts of a loaded model for the health message -------------------------------------------
+# --- Facts of a loaded model, for the health message ------------------------------------------
 
 _PACKAGE: Final = "modeld"
 
@@ -366,6 +366,6 @@ def versions() -> Mapping[str, str]:
             _PACKAGE: own,
             "python": platform.python_version(),
             "numpy": np.__version__,
-            "pyopencl": pyopencl.VERSION_TEXT,
+            "pyopencl": cl.VERSION_TEXT,
         }
     )

@@ -1,7 +1,8 @@
-"""Reads the output vector of a driver monitoring model: faces of both seats, and the wheel.
+"""The output of a driver monitoring model, parsed and filled into driverStateV2: faces, and wheel.
 
-Where heads lie, and how deviations are written, is data of the artifact; heads that a model does
-not have are None, and their fields stay empty. docs/formats/monitoring-models.md has the heads.
+Where heads lie, and how deviations are written, is data of the artifact; the fields of heads that a
+model does not have stay empty. docs/formats/monitoring-models.md has the heads. Fields, order and
+lengths of the message are those of openpilot's dmonitoringmodeld.
 """
 
 from collections.abc import Mapping
@@ -105,10 +106,7 @@ def nobody() -> MonitoringOutputs:
     return MonitoringOutputs(empty, empty, wheel_on_right=0.0, poor_vision=None)
 
 
-# --- Fills driverStateV2 from parsed outputs --------------------------------------------------
-#
-# Fields, order and lengths are those of openpilot's dmonitoringmodeld; fields of heads that a model
-# does not have stay empty.
+# --- The message ------------------------------------------------------------------------------
 
 # Head -> field, of single probabilities and of lists of them.
 _FIELDS: Final[Mapping[str, str]] = MappingProxyType(

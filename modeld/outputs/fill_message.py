@@ -32,8 +32,7 @@ from modeld.constants import (
 )
 from modeld.errors import InternalError
 from modeld.outputs.parse_outputs import DrivingOutputs
-from modeld.outputs.verdict import Action, Confidence
-from modeld.vehicle.desire import LaneChangeDirection, LaneChangeState
+from modeld.outputs.verdict import Action, FrameVerdict
 
 PATH_DEGREE: Final = 4
 
@@ -101,17 +100,6 @@ class FrameInfo:
     execution_time_s: float  # of the model, from inputs ready to outputs parsed
     valid: bool
     big: bool = False  # the model is the large one of its generation
-
-
-@dataclass(frozen=True, slots=True)
-class FrameVerdict:
-    """The daemon's own conclusions from the outputs of this and earlier frames."""
-
-    action: Action
-    confidence: Confidence
-    hard_brake_predicted: bool
-    lane_change_state: LaneChangeState
-    lane_change_direction: LaneChangeDirection
 
 
 def fill_model_v2(
@@ -287,14 +275,14 @@ def fill_camera_odometry(event: Any, outputs: DrivingOutputs, frame: FrameInfo) 
     odometry.roadTransformTransStd = outputs.road_transform_stds[:3].tolist()
 
 
-# --- Writes ``modelV2`` as bytes, frame after frame, from the arrays of one parser ------------
-#
+# --- ``modelV2`` as bytes, frame after frame, from the arrays of one parser -------------------
 # Setting 1200 numbers one by one takes eight times as long. The lists of one parser never change
 # their lengths, so each number has its place in the bytes. Where, is found out once, by a message
 # whose outputs are numbers that stand for themselves:
 #
 #     outputs 0 1 2 ...  -> fill_outputs -> bytes ... 17 ... 3 ...    place -> number
 #     each frame: fill_frame -> bytes, then bytes[places] = outputs[numbers]
+
 
 # Stand-ins are whole numbers from here on: float32 holds them exactly below 2^24, and no constant
 # of the message (times to 10 s, distances to 192 m) is among them.

@@ -1,7 +1,9 @@
-"""The driving command read out of the outputs: curvature, acceleration and whether to stop.
+"""The daemon's own conclusions from the outputs of this and earlier frames.
 
-Which outputs, and the constants, are the interface's `ActionRule` (see ADR 0021). Formulas:
-openpilot, 2024-2026.
+The driving command is curvature, acceleration and whether to stop. Which outputs it is read from,
+and its constants, are the interface's `ActionRule` (see ADR 0021). The probabilities of a
+disengagement, followed over time, give the confidence and whether hard braking is to be expected.
+Formulas and figures: openpilot, 2023-2026.
 """
 
 import math
@@ -26,6 +28,7 @@ from modeld.constants import (
     T_IDXS,
 )
 from modeld.outputs.parse_outputs import DrivingOutputs
+from modeld.vehicle.desire import LaneChangeDirection, LaneChangeState
 from modeld.vehicle.inputs import ActionTimes
 from runtime.format.interfaces import ActionRule
 
@@ -169,9 +172,7 @@ def stops_by_speed(v_ego_mps: float, acceleration_mps2: float) -> bool:
     return v_ego_mps < ACTION_STOP_SPEED_MPS and acceleration_mps2 < ACTION_STOP_ACCELERATION_MPS2
 
 
-# --- Follows disengagement probabilities over time: confidence and expected hard braking ------
-#
-# Figures: openpilot, 2023-2025.
+# --- Confidence and expected hard braking -----------------------------------------------------
 
 HORIZONS: Final = len(DISENGAGE_HORIZONS_S)
 # One new row per horizon step of 2 s, so the anti-diagonal holds predictions for one moment.
@@ -259,3 +260,14 @@ class HardBrakeFilter:
 
 def _all_above(values: Sequence[float], thresholds: Sequence[float]) -> bool:
     return all(value > limit for value, limit in zip(values, thresholds, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class FrameVerdict:
+    """The daemon's own conclusions from the outputs of this and earlier frames."""
+
+    action: Action
+    confidence: Confidence
+    hard_brake_predicted: bool
+    lane_change_state: LaneChangeState
+    lane_change_direction: LaneChangeDirection

@@ -1,4 +1,4 @@
-"""The progress of a loop: written by the loop's thread alone, read by others at any time.
+"""The progress of a loop and the times of its stages: written by its thread alone, read by others.
 
 Each field is one object that is replaced whole, so a reader sees an old or a new value and needs no
 lock. Stamps are ns of ``time.monotonic_ns``, whatever clock stamps the messages; 0 is never.
@@ -15,7 +15,7 @@ from typing import Final
 
 from modeld.errors import RunAbandonedError
 
-# --- Times of one frame by stage, counted into histograms that are allocated once -------------
+# --- Times of one frame by stage, in histograms that are allocated once -----------------------
 
 # In the order in which a frame goes through them; times between consecutive marks.
 STAGES: Final = ("wait", "inputs", "model", "publish")
@@ -57,7 +57,7 @@ class StageTimes:
         self._last_ns = now_ns
 
 
-# ----------------------------------------------------------------------------------------------
+# --- The progress -----------------------------------------------------------------------------
 
 # A refusal expires after this time without another one: frames have stopped.
 _LATELY_NS: Final = 1_000_000_000

@@ -360,10 +360,6 @@ def _unreadable(path: Path, error: OSError) -> StoreError:
     return StoreError(f"{path}: cannot be read: {error.strerror}; add the model again")
 
 
-# ----------------------------------------------------------------------------------------------
-# Removes model versions from a store, and finds the version that the path of an artifact names.
-
-
 def remove(store: ModelStore, model: ModelId, *, force: bool = False) -> None:
     """Remove a model version, even a damaged one; a killed command leaves all or nothing of it.
 

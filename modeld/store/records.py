@@ -1,6 +1,6 @@
-"""The names of model versions in a store, and the manifest next to each artifact.
+"""The records of a store of models: the manifest next to each artifact, and the selection.
 
-A manifest is a small JSON file of plain data, checked completely before anything of it is used
+Both are small JSON files of plain data, checked completely before anything of them is used
 (docs/formats/model-store.md).
 """
 
@@ -238,8 +238,7 @@ def checked_copy(source: Path, target: Path, model: ModelId, now_s: float) -> St
         raise StoreError(f"{source}: {error}") from error
 
 
-# --- The present and the previous selection in a store of models, for each role ---------------
-#
+# --- The present and the previous selection, for each role ------------------------------------
 # One small file holds all of it and is replaced in one step. Two links could not be moved together:
 # a command that is killed between them would leave a selected model that is its own predecessor.
 
@@ -251,7 +250,7 @@ ROLES: Final[Mapping[str, str]] = {
 }
 SELECTION: Final = "selection.json"
 # A longer file is cut, and then is no JSON.
-_MAX_BYTES: Final = 1 << 12
+_MAX_SELECTION_BYTES: Final = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +275,7 @@ def read_selection(store: Path) -> dict[str, Selected]:
     """
     path = store / SELECTION
     try:
-        data = files.read_bounded(path, _MAX_BYTES)
+        data = files.read_bounded(path, _MAX_SELECTION_BYTES)
     except FileNotFoundError:
         return {}
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Keeps the matrices that cut the model's view out of a frame, from the calibrated angles.
+"""Keeps the matrices that cut the model's view out of a frame, from the calibrations on the bus.
 
 Frames of reference are those of `modeld.vehicle.cameras`.
 """
@@ -224,8 +224,7 @@ class Calibration:
         self.seen = True
 
 
-# ----------------------------------------------------------------------------------------------
-# Reads calibrations from the bus, and gives reasons why messages based on them are not valid.
+# --- Reading the bus, and the reasons why messages based on a calibration are not valid -------
 
 SERVICE: Final = "liveCalibration"
 # Calibrations come four times a second, in some recordings once.

@@ -1,6 +1,13 @@
-"""Cameras of a device as pinholes, known by its type and sensor.
+"""The cameras of a device as pinholes, and the maps from a model's views to their pixels.
 
-Figures: openpilot's published device table, 2024-2026.
+Frames of reference: *device* is x forward, y right, z down, fixed to the camera mount; *calib* is
+the device frame levelled with the road; *view* is x right, y down, z forward (OpenCV's). A matrix
+``a_from_b`` takes coordinates in b to coordinates in a. Figures of cameras: openpilot's published
+device table, 2024-2026.
+
+Products and inverses are written out in sums that every processor rounds alike: those of numpy's
+linear algebra differ in their last bits from one make to the next, and where an entry should be 0
+these bits are the whole value, so a drive's inputs would look like changed ones.
 """
 
 import logging
@@ -15,15 +22,7 @@ from numpy.typing import NDArray
 
 from modeld.errors import CameraConfigError
 
-# --- Rotations, intrinsic matrices and the map from a model's view to a camera's pixels -------
-#
-# Frames of reference: *device* is x forward, y right, z down, fixed to the camera mount; *calib* is
-# the device frame levelled with the road; *view* is x right, y down, z forward (OpenCV's). A matrix
-# ``a_from_b`` takes coordinates in b to coordinates in a.
-#
-# Products and inverses are written out in sums that every processor rounds alike: those of numpy's
-# linear algebra differ in their last bits from one make to the next, and where an entry should be 0
-# these bits are the whole value, so a drive's inputs would look like changed ones.
+logger = logging.getLogger(__name__)
 
 # Which row or column of the device frame each of the view frame is.
 _VIEW_AXES: Final = [1, 2, 0]
@@ -92,7 +91,7 @@ def matrix_product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np
     return total
 
 
-# ----------------------------------------------------------------------------------------------
+# --- The outward cameras, known by the type and the sensor of the device ----------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +192,9 @@ def find_readouts(device_type: str, sensor: str) -> tuple[DeviceCameras, ...]:
     return (find_cameras(device_type, sensor), *_OTHER_READOUTS.get(sensor, ()))
 
 
-# ----------------------------------------------------------------------------------------------
-# The driver camera: which one it is, and the matrix that cuts the model's view out of its frames.
-#
-# The view is that of a camera of the same focal length and place, so the matrix has no rotation and
-# changes only with the camera. Figures: openpilot's published device table, 2024-2026.
-
-logger = logging.getLogger(__name__)
+# --- The driver camera ------------------------------------------------------------------------
+# Its view is that of a camera of the same focal length and place, so the matrix has no rotation and
+# changes only with the camera.
 
 # By width of the frame, as nothing else is known of the camera when its first frame comes.
 DRIVER_CAMERAS: Final[Mapping[int, Camera]] = MappingProxyType(

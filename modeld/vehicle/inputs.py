@@ -1,6 +1,7 @@
-"""The model's inputs besides pictures: vehicle state, and values computed by the host.
+"""The model's inputs besides pictures: the vehicle's messages, and values computed from them.
 
-The messages of the vehicle are read, and checked, by ``modeld.vehicle.inputs``.
+Each message is read once, and checked by the rules of `modeld.vehicle.validity`. An impossible
+value counts as zero, and is logged; the reasons for invalid messages go with the read values.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,59 +31,12 @@ from modeld.vehicle.validity import (
 from runtime.format.interfaces import ActionRule
 
 SUBSCRIPTIONS: Final = (
-    "deviceState",
-    "carState",
-    "roadCameraState",
-    "liveCalibration",
-    "driverMonitoringState",
-    "carControl",
-    "liveDelay",
+    *("deviceState", "carState", "roadCameraState", "liveCalibration"),
+    *("driverMonitoringState", "carControl", "liveDelay"),
 )
 
-
-@dataclass(slots=True)
-class DesirePulse:
-    """Turns the level of a desire into a pulse of one frame at its rising edge.
-
-    `pulse` is the model input, (8,) float32, rewritten by every update.
-    """
-
-    pulse: NDArray[np.float32] = field(default_factory=lambda: np.zeros(DESIRE_LENGTH, np.float32))
-    _previous: int = 0
-
-    def update(self, desire: int) -> NDArray[np.float32]:
-        """Return ``pulse`` for a desire's index; 0 is no desire and never pulses."""
-        self.pulse.fill(0.0)
-        if desire != self._previous and 0 < desire < DESIRE_LENGTH:
-            self.pulse[desire] = 1.0
-        self._previous = desire
-        return self.pulse
-
-    def reset(self) -> None:
-        """Forget the level, so that a lasting desire pulses again at the next update."""
-        self._previous = 0
-
-
-def _pair() -> NDArray[np.float32]:
-    return np.zeros((1, 2), np.float32)
-
-
-def write_traffic_convention(out: NDArray[np.float32], *, is_rhd: bool) -> None:
-    """Write the one-hot traffic convention into ``out``, (1, 2) float32.
-
-    [1, 0] is a left-hand-drive car (right-hand traffic), the default; [0, 1] right-hand drive.
-    """
-    out[0, 0] = not is_rhd
-    out[0, 1] = is_rhd
-
-
-@dataclass(frozen=True, slots=True)
-class ActionTimes:
-    """When the actuators will have followed a command sent now, seconds from the frame."""
-
-    lateral_s: float  # curvature
-    longitudinal_s: float  # acceleration
-    lateral_delay_s: float = 0.0  # the part of `lateral_s` due to steering and filter
+# Services of 1 Hz and more say it again before it counts as over.
+_QUIET_NS: Final = 2 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,53 +84,6 @@ class BusInputs:
     reasons: tuple[Reason, ...] = ()  # why messages that rest on it are not valid
 
 
-def action_times(lateral_delay_s: float, car: CarParameters, rule: ActionRule) -> ActionTimes:
-    """Return the times at which the plan is read out (see ADR 0021).
-
-    The smoothing filters delay the command like an actuator does, and the model's answer is of some
-    age when it is applied: `rule.frame_delay_s`. `lateral_delay_s` is the measured one of
-    ``liveDelay``; the rule decides which delay counts, and has the time constants in force.
-    """
-    measured = rule.lateral_delay == "liveDelay"
-    lateral_s = lateral_delay_s if measured else car.steer_actuator_delay_s
-    lateral_s += rule.lateral_delay_extra_s + rule.lat_smooth_s
-    longitudinal_s = car.longitudinal_actuator_delay_s + rule.long_smooth_s
-    return ActionTimes(
-        lateral_s=lateral_s + rule.frame_delay_s,
-        longitudinal_s=longitudinal_s + rule.frame_delay_s,
-        lateral_delay_s=lateral_s,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class HostInputs:
-    """Inputs that the host computes besides desires; each (1, 2) float32, rewritten each frame.
-
-    `traffic_convention` is one-hot: left-hand-drive car, right-hand-drive car.
-    `lateral_control_params` are speed in m/s and lateral delay in s, `action_t` the times of
-    curvature and acceleration in s.
-    """
-
-    traffic_convention: NDArray[np.float32] = field(default_factory=_pair)
-    lateral_control_params: NDArray[np.float32] = field(default_factory=_pair)
-    action_t: NDArray[np.float32] = field(default_factory=_pair)
-
-    def update(self, bus: BusInputs, times: ActionTimes) -> None:
-        """Write the values of one frame."""
-        write_traffic_convention(self.traffic_convention, is_rhd=bus.is_rhd)
-        # Writing a few numbers one by one is faster than assigning a row.
-        self.lateral_control_params[0, 0] = bus.vehicle.v_ego_mps
-        self.lateral_control_params[0, 1] = times.lateral_delay_s
-        self.action_t[0, 0] = times.lateral_s
-        self.action_t[0, 1] = times.longitudinal_s
-
-
-# --- Reads each message of the vehicle once and checks it by the rules of ``validity`` --------
-#
-# An impossible value counts as zero, and is logged; the reasons for invalid messages go with the
-# read values.
-
-
 class MessageSource(Received, Protocol):
     """The part of ``cereal.pubsub.SubMaster`` that is read here."""
 
@@ -194,10 +101,6 @@ class MessageSource(Received, Protocol):
 
     def __getitem__(self, service: str) -> Any:
         """Return the newest message of a service, default-initialised before the first."""
-
-
-# Services of 1 Hz and more say it again before it counts as over.
-_QUIET_NS: Final = 2 * NS_PER_S
 
 
 class BusReader:
@@ -308,3 +211,92 @@ class GarbageWatch:
                 self._episodes.happen(
                     kind, f"{name}: message rejected: {messages.rejected_why[name]}"
                 )
+
+
+# --- Values that the host computes ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTimes:
+    """When the actuators will have followed a command sent now, seconds from the frame."""
+
+    lateral_s: float  # curvature
+    longitudinal_s: float  # acceleration
+    lateral_delay_s: float = 0.0  # the part of `lateral_s` due to steering and filter
+
+
+def action_times(lateral_delay_s: float, car: CarParameters, rule: ActionRule) -> ActionTimes:
+    """Return the times at which the plan is read out (see ADR 0021).
+
+    The smoothing filters delay the command like an actuator does, and the model's answer is of some
+    age when it is applied: `rule.frame_delay_s`. `lateral_delay_s` is the measured one of
+    ``liveDelay``; the rule decides which delay counts, and has the time constants in force.
+    """
+    measured = rule.lateral_delay == "liveDelay"
+    lateral_s = lateral_delay_s if measured else car.steer_actuator_delay_s
+    lateral_s += rule.lateral_delay_extra_s + rule.lat_smooth_s
+    longitudinal_s = car.longitudinal_actuator_delay_s + rule.long_smooth_s
+    return ActionTimes(
+        lateral_s=lateral_s + rule.frame_delay_s,
+        longitudinal_s=longitudinal_s + rule.frame_delay_s,
+        lateral_delay_s=lateral_s,
+    )
+
+
+@dataclass(slots=True)
+class DesirePulse:
+    """Turns the level of a desire into a pulse of one frame at its rising edge.
+
+    `pulse` is the model input, (8,) float32, rewritten by every update.
+    """
+
+    pulse: NDArray[np.float32] = field(default_factory=lambda: np.zeros(DESIRE_LENGTH, np.float32))
+    _previous: int = 0
+
+    def update(self, desire: int) -> NDArray[np.float32]:
+        """Return ``pulse`` for a desire's index; 0 is no desire and never pulses."""
+        self.pulse.fill(0.0)
+        if desire != self._previous and 0 < desire < DESIRE_LENGTH:
+            self.pulse[desire] = 1.0
+        self._previous = desire
+        return self.pulse
+
+    def reset(self) -> None:
+        """Forget the level, so that a lasting desire pulses again at the next update."""
+        self._previous = 0
+
+
+def _pair() -> NDArray[np.float32]:
+    return np.zeros((1, 2), np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class HostInputs:
+    """Inputs that the host computes besides desires; each (1, 2) float32, rewritten each frame.
+
+    `traffic_convention` is one-hot: left-hand-drive car, right-hand-drive car.
+    `lateral_control_params` are speed in m/s and lateral delay in s, `action_t` the times of
+    curvature and acceleration in s.
+    """
+
+    traffic_convention: NDArray[np.float32] = field(default_factory=_pair)
+    lateral_control_params: NDArray[np.float32] = field(default_factory=_pair)
+    action_t: NDArray[np.float32] = field(default_factory=_pair)
+
+    def update(self, bus: BusInputs, times: ActionTimes) -> None:
+        """Write the values of one frame."""
+        write_traffic_convention(self.traffic_convention, is_rhd=bus.is_rhd)
+        # Writing a few numbers one by one is faster than assigning a row.
+        self.lateral_control_params[0, 0] = bus.vehicle.v_ego_mps
+        self.lateral_control_params[0, 1] = times.lateral_delay_s
+        self.action_t[0, 0] = times.lateral_s
+        self.action_t[0, 1] = times.longitudinal_s
+
+
+def write_traffic_convention(out: NDArray[np.float32], *, is_rhd: bool) -> None:
+    """Write the one-hot traffic convention into ``out``, (1, 2) float32.
+
+    [1, 0] is a left-hand-drive car (right-hand traffic), the default; [0, 1] right-hand drive.
+    """
+    out[0, 0] = not is_rhd
+    out[0, 1] = is_rhd

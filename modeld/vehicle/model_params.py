@@ -1,6 +1,7 @@
-"""The parameters of the stack that concern a driving model: their keys, and their permitted values.
+"""The parameters of the stack that concern a driving model: keys, permitted values, and their use.
 
-Which of them the daemon uses, and why it leaves the others alone, is in ADR 0082.
+Which of them the daemon uses, and why it leaves the others alone, is in ADR 0082. A bad parameter
+never ends the loop.
 """
 
 import json
@@ -16,6 +17,8 @@ from modeld.vehicle.params import Parameter, Params
 from modeld.vehicle.validity import ANGLES, LATERAL_DELAY
 from runtime.format.interfaces import ActionRule
 from runtime.format.manifest import ModelSource
+
+logger = logging.getLogger(__name__)
 
 # --- The driving model that sunnypilot's user has chosen, in JSON -----------------------------
 # The daemon runs the artifact of its own configuration, and reports how the two differ.
@@ -123,6 +126,8 @@ def _check_seconds(key: str, text: str) -> None:
     if not 0.0 <= value <= MAX_DELAY_S:
         raise ValueError(f"{key}: expected seconds from 0 to {MAX_DELAY_S:g}, found {text!r:.40}")
 
+
+# --- The forms of all parameters --------------------------------------------------------------
 
 # Names of devices and routes have 16 and 20 characters.
 _MOST_CHARACTERS: Final = 64
@@ -239,11 +244,7 @@ PARAMETERS: Final[tuple[Parameter[Any], ...]] = (
 )
 """All that are known, in the order in which they are shown."""
 
-# --- The parameters of the stack that the loop follows while it runs --------------------------
-#
-# See ADR 0082. A bad parameter never ends the loop.
-
-logger = logging.getLogger(__name__)
+# --- The parameters that the loop follows while it runs ---------------------------------------
 
 # How often parameters are looked up: 3 s at 20 Hz.
 PERIOD_UPDATES: Final = 60

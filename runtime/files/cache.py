@@ -1,4 +1,7 @@
-"""The cache directory, for files made by the runtime: built programs, PoCL's files, the linker."""
+"""The cache directory, and stores of entries in it, for files that are made again if they are lost.
+
+It holds built programs, PoCL's files, the linker, kernels, schedules and results of probes.
+"""
 
 from __future__ import annotations
 
@@ -93,14 +96,11 @@ def temporary_dir(wanted: str, variable: str) -> Path:
 # TemporaryDirectory removes its directory when collected; these live as long as the process.
 _KEEP: list[tempfile.TemporaryDirectory[str]] = []
 
-# ----------------------------------------------------------------------------------------------
-# A directory of cached entries: bounded, private, safe with several processes, checked on read.
-#
+# --- A store of entries: bounded, private, safe with several processes, checked on read -------
 #     store.put(key, payload)    ->    <directory>/<key>: magic, digest of key and payload, payload
-#
 # An entry is written beside its place and renamed, so a reader sees a whole file or none. One that
 # is damaged, or belongs to another key, is removed. The oldest used go first when there is too
-# much. Used by the caches of probes, programs, kernels, schedules and self-tests.
+# much.
 
 # Bounds of one cache, of which a user has five.
 MAX_BYTES: Final = 1 << 30

@@ -1,4 +1,4 @@
-"""Files named by others: opened without waiting for a pipe, or copied to private memory."""
+"""Files that users name: opened without waiting for a pipe, copied to memory, or written whole."""
 
 import contextlib
 import ctypes
@@ -177,7 +177,6 @@ def _private_memory(size: int) -> mmap.mmap:
 
 
 # --- Output files: written next to their place and renamed, so that they are whole or missing -
-#
 # Renaming replaces anything that has the name: a symbolic link, or for root a device. So links are
 # followed first, and anything but an ordinary file is refused. Everything that writes a file for a
 # user goes through here (`cereal.log_writer` does the same by itself: it knows no runtime).

@@ -1,4 +1,8 @@
-"""Typed, bounded access to the dictionaries of a manifest."""
+"""The parts of a manifest: typed, bounded access to its dictionaries, and the checks of each part.
+
+All functions raise ArtifactError, which names the first field that is missing, mistyped or out of
+range.
+"""
 
 import hashlib
 import math
@@ -78,11 +82,9 @@ def in_range(value: object, low: int, high: int, where: str) -> int:
     return value
 
 
-# --- Parts of a manifest, checked: the code of kernels, images, the megakernel, the self-test -
-#
-# The key `code` is for the reader of an artifact: running it needs none of this. Loading only
-# compares how many images a kernel reads and writes with the device's limits. All functions raise
-# ArtifactError, which names the first field that is missing, mistyped or out of range.
+# --- The code of kernels ----------------------------------------------------------------------
+# It is for the reader of an artifact: running it needs none of this. Loading only compares how many
+# images a kernel reads and writes with the device's limits.
 
 # Bytes of local memory, or accesses in a text: more than any kernel has.
 _MAX_COUNT: Final = 2**31 - 1
@@ -368,8 +370,7 @@ def _parse_expected(
     return ExpectedValues(kind, name, shape, values, bounds["tolerance"], bounds["share"])
 
 
-# --- The origin of a model, stored in its artifact: short texts by short names ----------------
-#
+# --- The origin of the model: short texts by short names --------------------------------------
 # The compiler writes who made the ONNX files and what these say of themselves, and the notes of who
 # compiled them (`modeld compile --note`). Nothing is computed from it (docs/formats/artifact.md).
 

@@ -1,9 +1,10 @@
-"""The interface of a driving model as data: what an artifact says, and compiler and daemon obey.
+"""The interfaces of driving and driver monitoring models as data: what compiler and daemon obey.
 
-The compiler derives an `Interface` from ONNX files and a declaration (`scheduler.driving`), stores
-its plain form in the manifest's metadata under "interface", and builds the driving graph from it.
-The daemon reads it back with `parse_interface` and knows no generation by name. Terms and rules are
-explained in docs/interfaces.md.
+The compiler derives an `Interface` or a `MonitoringInterface` from ONNX files and a declaration
+(`scheduler.driving`), stores its plain form in the manifest's metadata under "interface", and
+builds the graph from it. The daemon reads it back and knows no generation by name. Terms and rules
+are explained in docs/interfaces.md, heads and files of driver monitoring in
+docs/formats/monitoring-models.md.
 """
 
 from collections.abc import Mapping
@@ -260,11 +261,7 @@ def _one_of(value: object, allowed: tuple[str, ...], where: str) -> str:
     return Fields({"item": value}, where).choice("item", allowed)
 
 
-# --- The interface of a driver monitoring model as data: what compiler and daemon obey --------
-#
-# The compiler stores the plain form of a `MonitoringInterface` in the metadata of artifacts of kind
-# "monitoring" under "interface"; the daemon reads it back and knows no generation by name. Heads
-# and files are described in docs/formats/monitoring-models.md.
+# --- Driver monitoring ------------------------------------------------------------------------
 
 ROLE: Final = "monitoring"
 # Luma of the model's view, row by row.

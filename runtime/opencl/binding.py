@@ -1,8 +1,8 @@
 """pyopencl, imported with the environment that PoCL and pyopencl read when they start.
 
 The other modules take `cl` from here and never import pyopencl themselves, so the order is always
-right. Importing this module is the one import in the runtime that does work; `import runtime`
-alone does not.
+right. Importing this module is the one import in the runtime that does work: it makes PoCL's cache
+directory. `import runtime` alone does not.
 """
 
 from __future__ import annotations
@@ -23,18 +23,6 @@ from runtime.errors import NoDeviceError, first_line
 from runtime.files.cache import cache_dir, is_usable, temporary_dir
 from runtime.format.plainpickle import PlainPickleError, decode, encode
 
-# --- PoCL's own cache: a directory for each process, so that no damage in it outlives one -----
-#
-#     <base>/process-XXXXXXXX/     what POCL_CACHE_DIR names: of this process, removed at its end
-#         lock                     held (flock) for as long as the process lives
-#         GN/HKFDNED.../           one program: `program.bc`, `<kernel>/<sizes>/<kernel>.so`
-#
-# PoCL checks nothing that it reads back: a truncated `program.bc` or `.so`, left by a full disk or
-# a lost power supply, aborts the process, and the next one. So PoCL never meets files of another
-# process. What is worth keeping of a program is packed, stored with a digest (`EntryStore`), and
-# unpacked where a later process builds the same. Directories of processes that were killed are
-# removed by the next one: their locks can be taken. See ADR 0003.
-
 logger = logging.getLogger(__name__)
 
 _OURS: Final = "process-"
@@ -54,7 +42,17 @@ def base_of(configured: str) -> Path:
 
 
 class PoclDirectory:
-    """The directory that PoCL of this process writes to.
+    """PoCL's own cache: a directory for each process, so that no damage in it outlives one.
+
+        <base>/process-XXXXXXXX/     what POCL_CACHE_DIR names: of this process, removed at its end
+            lock                     held (flock) for as long as the process lives
+            GN/HKFDNED.../           one program: `program.bc`, `<kernel>/<sizes>/<kernel>.so`
+
+    PoCL checks nothing that it reads back: a truncated `program.bc` or `.so`, left by a full disk
+    or a lost power supply, aborts the process, and the next one. So PoCL never meets files of
+    another process. What is worth keeping of a program is packed, stored with a digest
+    (`EntryStore`), and unpacked where a later process builds the same. Directories of processes
+    that were killed are removed by the next one: their locks can be taken (ADR 0003).
 
     It is made in `base`, which is made private (0700) if it is missing. PoCL learns `path` once, so
     it never changes. Raises OSError if nothing can be written there.
@@ -180,7 +178,7 @@ def _read_packed(packed: bytes) -> tuple[str, dict[str, bytes]]:
     return name, files
 
 
-# ----------------------------------------------------------------------------------------------
+# --- The import -------------------------------------------------------------------------------
 
 
 def _pocl_directory() -> PoclDirectory:

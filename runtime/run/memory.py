@@ -1,4 +1,4 @@
-"""The device memory of a program: images, and a place for each entry of the buffer table."""
+"""The device memory of a program: images, a place for each of its buffers, and its states."""
 
 import contextlib
 import math
@@ -320,7 +320,7 @@ def _check_sizes(artifact: Artifact, device: Device) -> None:
             )
 
 
-# --- The states of a program by name: read and written between runs ---------------------------
+# --- The states by name, read and written between runs ----------------------------------------
 
 
 class States:

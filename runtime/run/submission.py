@@ -1,8 +1,8 @@
-"""The checks that the environment switches on, and the recording of launches.
+"""How the launches of a program reach the device: queues, checks, and recordings of launches.
 
 With `RUNTIME_CHECK=1` each run poisons the arena first (a kernel that reads what nothing wrote then
-yields NaN), every floating point output must be finite afterwards and the counters of
-the megakernel zero. With `RUNTIME_REPLAY=0` there is no megakernel. `RUNTIME_RECORD` says whether
+yields NaN), every floating point output must be finite afterwards and the counters of the
+megakernel zero. With `RUNTIME_REPLAY=0` there is no megakernel. `RUNTIME_RECORD` says whether
 drivers record launches: `0` never, `1` wherever they can, else where that is known to gain.
 """
 
@@ -23,9 +23,6 @@ from runtime.opencl.device import Device
 from runtime.opencl.recording import recorder_of
 from runtime.opencl.recording_api import RecordingError
 from runtime.run.entry import Binder, BoundEntry
-
-# ----------------------------------------------------------------------------------------------
-# Command queues: opened with or without profiling and a priority, and drained after an error.
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +75,7 @@ def drain(queue: cl.CommandQueue) -> None:
         logger.debug("waiting for a queue: %s", first_line(error))
 
 
-# ----------------------------------------------------------------------------------------------
+# --- What the environment switches on ---------------------------------------------------------
 
 
 def checks_enabled() -> bool:

@@ -17,7 +17,6 @@ from modeld.constants import T_IDXS, X_IDXS
 from modeld.errors import InternalError
 from modeld.outputs.fill_message import (
     FrameInfo,
-    FrameVerdict,
     ModelMessage,
     fill_camera_odometry,
     fill_driving_model_data,
@@ -26,7 +25,7 @@ from modeld.outputs.fill_message import (
     path_coefficients,
 )
 from modeld.outputs.parse_outputs import DrivingOutputs
-from modeld.outputs.verdict import Action, Confidence
+from modeld.outputs.verdict import Action, Confidence, FrameVerdict
 from modeld.vehicle.desire import LaneChangeDirection, LaneChangeState
 from tests.modeld.bench import check_fields
 
