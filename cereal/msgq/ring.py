@@ -109,6 +109,14 @@ def thread_of(uid: int) -> int:
 _RESET_TRIES = 4
 
 
+def _send_away(words: Words) -> None:
+    """Empty all places: their readers find their uid gone, and register again."""
+    words[NUM_READERS] = 0
+    for slot in range(MAX_READERS):
+        words[READ_VALID + slot] = 0
+        words[READ_UID + slot] = 0
+
+
 @dataclass(slots=True)
 class RingReader:
     """One of the readers of a ring.
@@ -130,11 +138,8 @@ class RingReader:
         words = self.memory.words
         count = words[NUM_READERS]
         if count >= MAX_READERS:
-            # The readers there find their uid gone. Some of them may have ended long ago.
-            words[NUM_READERS] = 0
-            for slot in range(MAX_READERS):
-                words[READ_VALID + slot] = 0
-                words[READ_UID + slot] = 0
+            # Some of the readers there may have ended long ago.
+            _send_away(words)
             count = 0
         # Python has no compare-and-swap: two that register at once may take one place, or one
         # beyond those that the writer looks at. They find out at their next look.
@@ -252,10 +257,7 @@ class RingWriter:
         """Become the writer; the previous one notices. All readers have to register again."""
         words = self.memory.words
         words[WRITE_UID] = self.uid
-        words[NUM_READERS] = 0
-        for slot in range(MAX_READERS):
-            words[READ_VALID + slot] = 0
-            words[READ_UID + slot] = 0
+        _send_away(words)
 
     def is_owner(self) -> bool:
         """Return whether no other writer has claimed the ring since."""
