@@ -28,7 +28,7 @@ from modeld.errors import (
 from modeld.health.snapshot import SelfTestFacts, ServiceFacts, TestResult
 from modeld.service.config import Config
 from modeld.service.realtime import Effect
-from modeld.store.model_store import ModelStore, candidates
+from modeld.store.model_store import ModelStore
 from runtime.errors import RuntimeFault
 from runtime.format.interfaces import parse_interface, parse_monitoring_interface
 from runtime.opencl.binding import cl
@@ -250,7 +250,7 @@ def _model_paths(config: Config, problems: list[str]) -> Sequence[Path]:
     if config.model is not None:
         return (config.model,)
     if config.models_dir is not None:
-        paths, found = candidates(config.models_dir, config.role)
+        paths, found = ModelStore(config.models_dir).candidates(config.role)
         problems += [f"model of the store not usable: {text}" for text in found]
         return paths
     raise ConfigError(
@@ -286,7 +286,7 @@ def _fallback_path(config: Config, problems: list[str]) -> Path | None:
     if config.model is not None or config.models_dir is None or config.role != "driving":
         return None
     try:
-        paths, found = candidates(config.models_dir, "fallback")
+        paths, found = ModelStore(config.models_dir).candidates("fallback")
         problems += [f"fallback model of the store not usable: {text}" for text in found]
         return paths[0]
     except NothingSelectedError:

@@ -335,11 +335,6 @@ class ModelStore:
             ) from error
 
 
-def candidates(models_dir: Path, role: str) -> tuple[list[Path], list[str]]:
-    """Return the artifacts that a daemon may run for a role; see `ModelStore.candidates`."""
-    return ModelStore(models_dir).candidates(role)
-
-
 def _check_kind(manifest: StoreManifest, role: str) -> None:
     if manifest.kind != ROLES[role]:
         raise StoreError(

@@ -32,14 +32,14 @@ def artifact(given: Path | None, store: Path, device: str | None, place: Path) -
     `place` is a directory for the example.
     """
     from modeld.errors import ModeldError
-    from modeld.store.model_store import candidates
+    from modeld.store.model_store import ModelStore
 
     section = Section("artifact")
     if given is not None:
         return _taken(section, given, f"{given.name}, as given")
     if store.is_dir():
         try:
-            found, problems = candidates(store, "driving")
+            found, problems = ModelStore(store).candidates("driving")
         except ModeldError as error:
             section.look(f"the store has no driving model: {error}", "see modeld models list")
         else:
