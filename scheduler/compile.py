@@ -10,8 +10,8 @@ from typing import Any, TypedDict, Unpack
 
 from runtime.files.cache import cache_dir
 from runtime.format.artifact import Digests, write_artifact
-from runtime.format.fields import fitted
 from runtime.format.interfaces import ROLE, Interface
+from runtime.format.parts import fitted
 from runtime.opencl.device import choose_device
 from runtime.run.executor import build_binaries
 from scheduler.cache.schedules import EntryGraph, ScheduleCache

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from runtime.errors import ArtifactError
-from runtime.format.fields import Fields
+from runtime.format.parts import Fields
 
 IMAGE_MODES: Final = ("bilinear", "nearest")
 # After missing frame ids: "skip" only advances the queues of images and desires, "run" runs.

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from runtime.errors import ArtifactError
-from runtime.format.fields import (
+from runtime.format.parts import (
     Fields,
     ImageSpec,
     MegakernelSpec,

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from runtime.errors import ArtifactError, RuntimeFault, first_line
-from runtime.format.fields import RECORD_WORDS
 from runtime.format.manifest import EntrySpec, Manifest
+from runtime.format.parts import RECORD_WORDS
 from runtime.opencl.binding import cl
 from runtime.opencl.device import Device
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from runtime.errors import ArtifactError, InputError, RuntimeFault, first_line
 from runtime.format.artifact import Artifact
-from runtime.format.fields import TEXEL, ImageSpec
 from runtime.format.manifest import ALIGNMENT, BufferSpec, Manifest
+from runtime.format.parts import TEXEL, ImageSpec
 from runtime.opencl.binding import cl
 from runtime.opencl.device import Device
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.files.cache import EntryStore, cache_dir
-from runtime.format.fields import RULE, ExpectedValues, TestVector, plain_self_test, positions
+from runtime.format.parts import RULE, ExpectedValues, TestVector, plain_self_test, positions
 from runtime.format.plainpickle import PlainPickleError, decode, encode
 from runtime.run.entry import TensorSpec
 from runtime.run.selftest import seeded_inputs, seeded_states

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from runtime.errors import first_line
-from runtime.format.fields import TEXEL, ImageSpec
+from runtime.format.parts import TEXEL, ImageSpec
 from runtime.opencl.binding import cl
 from runtime.opencl.device import Device
 from runtime.opencl.program_cache import build

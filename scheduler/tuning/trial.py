@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.format.fields import RECORD_WORDS
+from runtime.format.parts import RECORD_WORDS
 from runtime.opencl.binding import cl
 from scheduler.emit.megakernel import KERNEL_NAME, Function, megakernel_source
 from scheduler.ir.node import Node, is_weight

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import runtime
-from runtime.format.fields import ExpectedValues, TestVector, plain_self_test, positions
+from runtime.format.parts import ExpectedValues, TestVector, plain_self_test, positions
 from runtime.run.entry import tensor_spec
 from runtime.run.selftest import seeded_inputs, seeded_states
 from tests.faults.checks import check_fallback_alone, check_logged, check_resumed

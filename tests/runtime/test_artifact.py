@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from runtime.errors import ArtifactError
 from runtime.format.artifact import from_memory, read_artifact, write_artifact
-from runtime.format.fields import fitted
+from runtime.format.parts import fitted
 from runtime.format.plainpickle import encode
 from tests.runtime import tiny
 

@@ -12,7 +12,7 @@ import pytest
 
 from runtime.errors import ArtifactError, InputError, RuntimeFault
 from runtime.format.artifact import from_memory
-from runtime.format.fields import ImageSpec
+from runtime.format.parts import ImageSpec
 from runtime.opencl.device import choose_device
 from runtime.opencl.program_cache import shared_cache
 from runtime.run.executor import Program

@@ -18,7 +18,7 @@ import pytest
 
 from runtime.errors import ArtifactError, InputError, SelfTestError
 from runtime.format.artifact import from_memory, read_artifact, write_artifact
-from runtime.format.fields import MAX_VALUES, ExpectedValues, TestVector, plain_self_test, positions
+from runtime.format.parts import MAX_VALUES, ExpectedValues, TestVector, plain_self_test, positions
 from runtime.opencl.device import choose_device
 from runtime.run.entry import TensorSpec
 from runtime.run.executor import build_binaries, load_program

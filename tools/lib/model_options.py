@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from runtime.format.fields import MAX_ENTRIES, MAX_VALUE, fitted, lineage_problem
+from runtime.format.parts import MAX_ENTRIES, MAX_VALUE, fitted, lineage_problem
 from tools.errors import UsageError
 from tools.lib.file_kind import kind_of
 from tools.lib.table import printable
