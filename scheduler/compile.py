@@ -10,8 +10,8 @@ from typing import Any, TypedDict, Unpack
 
 from runtime.files.cache import cache_dir
 from runtime.format.artifact import Digests, write_artifact
-from runtime.format.interfaces import ROLE, Interface
-from runtime.format.parts import fitted
+from runtime.format.interfaces import MONITORING_ROLE, Interface
+from runtime.format.parts import fitted_lineage
 from runtime.opencl.device import choose_device
 from runtime.run.executor import build_binaries
 from scheduler.cache.schedules import EntryGraph, ScheduleCache
@@ -192,7 +192,7 @@ def compile_monitoring(
     graph = monitoring_graph(found, capacity)
     tables = options.get("tables")
     emitted = _emitted({"run": graph}, _context(options), MONITORING, MONITORING, tables)
-    finished = _finish(emitted, {ROLE: model}, {"interface": found.interface.plain()})
+    finished = _finish(emitted, {MONITORING_ROLE: model}, {"interface": found.interface.plain()})
     return replace(finished, notes=found.notes, graphs={"run": graph})
 
 
@@ -255,7 +255,7 @@ def _finish(
                 "checkpoint": props.get("model_checkpoint", ""),
             }
         )
-    lineage = fitted(_lineage_of(models))
+    lineage = fitted_lineage(_lineage_of(models))
     if lineage:
         emitted.manifest["lineage"] = lineage
     sources = tuple(models.values())
@@ -263,7 +263,7 @@ def _finish(
 
 
 def _lineage_of(models: Mapping[str, OnnxModel]) -> dict[str, str]:
-    """Return who made the models and what they say of themselves, by ``ROLE.NAME``."""
+    """Return who made the models and what they say of themselves, by ``MONITORING_ROLE.NAME``."""
     found: dict[str, str] = {}
     for role, model in models.items():
         proto = model.proto

@@ -263,7 +263,7 @@ def _one_of(value: object, allowed: tuple[str, ...], where: str) -> str:
 
 # --- Driver monitoring ------------------------------------------------------------------------
 
-ROLE: Final = "monitoring"
+MONITORING_ROLE: Final = "monitoring"
 # Luma of the model's view, row by row.
 VIEW_WIDTH: Final = 1440
 VIEW_HEIGHT: Final = 960
@@ -301,8 +301,10 @@ def _all_seats(heads: Mapping[str, int]) -> dict[str, int]:
     return {f"{head}_{seat}": width for seat in SEATS for head, width in heads.items()}
 
 
-HEADS: Final[Mapping[str, int]] = MappingProxyType({**_all_seats(SEAT_HEADS), "wheel_on_right": 1})
-OPTIONAL_HEADS: Final[Mapping[str, int]] = MappingProxyType(
+MONITORING_HEADS: Final[Mapping[str, int]] = MappingProxyType(
+    {**_all_seats(SEAT_HEADS), "wheel_on_right": 1}
+)
+OPTIONAL_MONITORING_HEADS: Final[Mapping[str, int]] = MappingProxyType(
     {**_all_seats(OPTIONAL_SEAT_HEADS), "poor_vision": 1}
 )
 
@@ -323,17 +325,17 @@ class MonitoringInterface:
         return found
 
 
-def head_problems(slices: Mapping[str, tuple[int, int]]) -> list[str]:
+def monitoring_head_problems(slices: Mapping[str, tuple[int, int]]) -> list[str]:
     """Return what is wrong with the heads of a model, one phrase each; [] for nothing.
 
     `slices` is head -> (start, stop). Heads without a field in the message are permitted.
     """
     problems = []
-    for name, width in {**HEADS, **OPTIONAL_HEADS}.items():
+    for name, width in {**MONITORING_HEADS, **OPTIONAL_MONITORING_HEADS}.items():
         bounds = slices.get(name)
         wanted = f"{name}: expected {width} value{'' if width == 1 else 's'}"
         if bounds is None:
-            if name in HEADS:
+            if name in MONITORING_HEADS:
                 problems.append(f"{wanted}, is missing")
         elif bounds[1] - bounds[0] != width:
             problems.append(f"{wanted}, found {bounds[1] - bounds[0]}")
@@ -349,7 +351,7 @@ def parse_monitoring_interface(value: object) -> MonitoringInterface:
     where = "metadata.interface"
     top = Fields(value, where)
     model = parse_part(top.get("model", dict), f"{where}.model")
-    problems = head_problems(model.slices)
+    problems = monitoring_head_problems(model.slices)
     if problems:
         raise ArtifactError(f"{where}.model.slices: {'; '.join(problems)}; compile the model again")
     return MonitoringInterface(

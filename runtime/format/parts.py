@@ -119,11 +119,11 @@ def check_code(kernel: Fields, source: str, args: int) -> int:
 # --- Images in the buffer table; a texel is four elements (CL_RGBA) ---------------------------
 #     {"kind": "image", "dtype": "float16", "image": [width, height], ...}
 
-KEY: Final = "image"
-KIND: Final = "image"  # an intermediate; a weight may be an image too
+# The key, and the kind of an intermediate; a weight may be an image too.
+_IMAGE: Final = "image"
 TEXEL: Final = 4
-DTYPES: Final = ("float16", "float32")
-MAX_EXTENT: Final = 1 << 16
+_IMAGE_DTYPES: Final = ("float16", "float32")
+_MAX_EXTENT: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,23 +136,23 @@ class ImageSpec:
 
 def parse_image(fields: Fields, kind: str, dtype: str, size: int) -> ImageSpec | None:
     """Return the image that a buffer of `size` bytes is, None if it is none."""
-    if KEY not in fields.value:
-        if kind == KIND:
-            raise ArtifactError(f"{fields.where}: kind {KIND} without its width and height")
+    if _IMAGE not in fields.value:
+        if kind == _IMAGE:
+            raise ArtifactError(f"{fields.where}: kind {_IMAGE} without its width and height")
         return None
-    extent = fields.numbers(KEY, 1, MAX_EXTENT)
+    extent = fields.numbers(_IMAGE, 1, _MAX_EXTENT)
     if len(extent) != 2:
-        raise ArtifactError(f"{fields.where}.{KEY}: expected width and height, found {extent}")
-    if kind not in (KIND, "weight") or dtype not in DTYPES:
+        raise ArtifactError(f"{fields.where}.{_IMAGE}: expected width and height, found {extent}")
+    if kind not in (_IMAGE, "weight") or dtype not in _IMAGE_DTYPES:
         raise ArtifactError(
-            f"{fields.where}.{KEY}: expected {KIND} or weight of {' or '.join(DTYPES)}, "
-            f"found {kind} of {dtype}"
+            f"{fields.where}.{_IMAGE}: expected {_IMAGE} or weight of "
+            f"{' or '.join(_IMAGE_DTYPES)}, found {kind} of {dtype}"
         )
     needed = extent[0] * extent[1] * TEXEL * np.dtype(dtype).itemsize
     if needed != size:
         raise ArtifactError(
-            f"{fields.where}.{KEY}: {extent[0]}x{extent[1]} texels of {dtype} take {needed} bytes, "
-            f"size is {size}"
+            f"{fields.where}.{_IMAGE}: {extent[0]}x{extent[1]} texels of {dtype} take {needed} "
+            f"bytes, size is {size}"
         )
     return ImageSpec(extent[0], extent[1])
 
@@ -247,13 +247,13 @@ def check_table(counts: Iterable[int]) -> None:
 # A rule derives inputs and states before a run from the seed (`runtime.run.selftest`). Stored are
 # evenly spaced values of each output, and of each state that the entry writes.
 
-RULE: Final = 1  # how inputs and states are made of a seed, and which values are kept
+SELF_TEST_RULE: Final = 1  # how inputs and states are made of a seed, and which values are kept
 # Values of one array that are kept: all of an output of the driving models (2576 at most). A prime,
 # so that the step through larger arrays does not meet the same column of each row.
 MAX_VALUES: Final = 4093
 MAX_VECTORS: Final = 16
 # Measured values: an array, or one that stays on the device.
-KINDS: Final = ("output", "state")
+_EXPECTED_KINDS: Final = ("output", "state")
 # Of expected values that are all zero, this much is no difference.
 SMALLEST_PEAK: Final = 1e-6
 
@@ -305,7 +305,7 @@ class TestVector:
 
 def plain_self_test(vectors: tuple[TestVector, ...]) -> dict[str, Any]:
     """Return the manifest's `self_test`; {} for no vectors."""
-    return {"rule": RULE, "vectors": [v.plain() for v in vectors]} if vectors else {}
+    return {"rule": SELF_TEST_RULE, "vectors": [v.plain() for v in vectors]} if vectors else {}
 
 
 def positions(size: int) -> NDArray[np.int64]:
@@ -320,10 +320,10 @@ def parse_vectors(manifest: Mapping[str, Any], ports: Ports) -> tuple[TestVector
     if not raw.value:
         return ()
     rule = raw.number("rule", 1, 2**31)
-    if rule != RULE:
+    if rule != SELF_TEST_RULE:
         raise ArtifactError(
-            f"self_test.rule: {rule}, this version knows {RULE}; compile the model again with this "
-            "version"
+            f"self_test.rule: {rule}, this version knows {SELF_TEST_RULE}; compile the model "
+            "again with this version"
         )
     return tuple(
         _parse_vector(Fields(item, f"self_test.vectors[{index}]"), ports)
@@ -348,7 +348,7 @@ def _parse_vector(fields: Fields, ports: Ports) -> TestVector:
 def _parse_expected(
     fields: Fields, ports: Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]]
 ) -> ExpectedValues:
-    kind, name = fields.choice("kind", KINDS), fields.text("name")
+    kind, name = fields.choice("kind", _EXPECTED_KINDS), fields.text("name")
     if name not in ports[kind]:
         raise ArtifactError(f"{fields.where}.name: there is no {kind} {name[:80]!r}")
     shape, dtype = ports[kind][name]
@@ -375,21 +375,26 @@ def _parse_expected(
 # compiled them (`modeld compile --note`). Nothing is computed from it (docs/formats/artifact.md).
 
 # Enough for four models of a dozen facts each; what lists and health messages show stays short.
-MAX_ENTRIES: Final = 64
-MAX_KEY: Final = 96  # characters
-MAX_VALUE: Final = 200  # characters
+MAX_FACTS: Final = 64
+MAX_FACT_NAME: Final = 96  # characters
+MAX_FACT_TEXT: Final = 200  # characters
 
 
 def lineage_problem(key: str, value: str) -> str:
     """Return what a key or a value should be and is not, in a phrase; "" if both are right."""
-    if not 1 <= len(key) <= MAX_KEY or not key.isprintable() or key != key.strip() or "=" in key:
-        return f"expected a name of 1 to {MAX_KEY} printable characters, found {key[:120]!r}"
-    if len(value) > MAX_VALUE or not value.isprintable():
-        return f"expected at most {MAX_VALUE} printable characters, found {value[:240]!r}"
+    if (
+        not 1 <= len(key) <= MAX_FACT_NAME
+        or not key.isprintable()
+        or key != key.strip()
+        or "=" in key
+    ):
+        return f"expected a name of 1 to {MAX_FACT_NAME} printable characters, found {key[:120]!r}"
+    if len(value) > MAX_FACT_TEXT or not value.isprintable():
+        return f"expected at most {MAX_FACT_TEXT} printable characters, found {value[:240]!r}"
     return ""
 
 
-def fitted(facts: Mapping[str, str], room: int = MAX_ENTRIES) -> dict[str, str]:
+def fitted_lineage(facts: Mapping[str, str], room: int = MAX_FACTS) -> dict[str, str]:
     """Return foreign `facts` in the form that an artifact has, by name, the same each time.
 
     At most `room` are kept, the first ones by name. Those whose name does not fit are left out; a
@@ -414,8 +419,8 @@ def parse_lineage(top: Fields) -> dict[str, str]:
         return {}
     found: dict[str, str] = top.get("lineage", dict)
     where = f"{top.where}.lineage"
-    if len(found) > MAX_ENTRIES:
-        raise ArtifactError(f"{where}: {len(found)} entries, at most {MAX_ENTRIES} expected")
+    if len(found) > MAX_FACTS:
+        raise ArtifactError(f"{where}: {len(found)} entries, at most {MAX_FACTS} expected")
     for key, value in found.items():
         if type(value) is not str:
             raise ArtifactError(f"{where}: expected str, found {type(value).__name__}")

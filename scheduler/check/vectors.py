@@ -18,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.files.cache import EntryStore, cache_dir
-from runtime.format.parts import RULE, ExpectedValues, TestVector, plain_self_test, positions
+from runtime.format.parts import (
+    SELF_TEST_RULE,
+    ExpectedValues,
+    TestVector,
+    plain_self_test,
+    positions,
+)
 from runtime.format.plainpickle import PlainPickleError, decode, encode
 from runtime.run.entry import TensorSpec
 from runtime.run.selftest import seeded_inputs, seeded_states
@@ -67,7 +73,7 @@ def _cached(compiled: CompiledModel) -> dict[str, Any]:
     if version is None:
         return _made(compiled)
     digests = [f"{name} {graph_digest(dict(g.roots()))}" for name, g in compiled.graphs.items()]
-    text = f"{RULE} {version} {_rounding(compiled)} {_flops(compiled)} {digests}"
+    text = f"{SELF_TEST_RULE} {version} {_rounding(compiled)} {_flops(compiled)} {digests}"
     key = hashlib.sha256(text.encode()).hexdigest()
     store = EntryStore(cache_dir() / "selftests", "self-test")
     known = store.get(key)

@@ -113,11 +113,16 @@ def test_a_ring_that_is_there_keeps_its_size(
     assert file.stat().st_size == size
 
 
+def sparse(file: Path, size: int) -> None:
+    file.touch()
+    os.truncate(file, size)
+
+
 @pytest.mark.parametrize(
     ("make", "found"),
     [
         (lambda file: file.write_bytes(bytes(100)), "found 100 bytes"),
-        (lambda file: (file.touch(), os.truncate(file, 5 << 30)), f"found {5 << 30} bytes"),
+        (lambda file: sparse(file, 5 << 30), f"found {5 << 30} bytes"),
         (lambda file: file.mkdir(), "Is a directory"),
         (lambda file: file.symlink_to("/etc/passwd"), "Too many levels of symbolic links"),
         (lambda file: file.parent.rmdir(), "OPENPILOT_PREFIX"),
@@ -144,7 +149,7 @@ def test_memory_that_is_not_there_is_refused(
 
 
 OTHER = """
-import signal, sys
+import signal, sys, time
 from cereal.stacks import STACKS
 from cereal.transport import MsgqTransport
 transport = MsgqTransport(stack=STACKS["openpilot-2026"], prefix=sys.argv[1])
@@ -154,25 +159,22 @@ WRITER = """
 while not publisher.has_readers():
     pass
 for number in range(int(sys.argv[2])):
-    publisher.send(number.to_bytes(8, "little") * (1 + number % 50))
-print("sent", flush=True)
-sys.stdin.read()
+    data = number.to_bytes(8, "little") * (1 + number % 50)
+    publisher.send(data)
+while True:  # again, for a reader that was overtaken by the last ones
+    time.sleep(0.01)
+    publisher.send(data)
 """
 
 
 @pytest.fixture
-def start(prefix: str) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
-    """Start a process that sends so many messages, and lives on."""
+def start(prefix: str) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
+    """Start a process that sends so many messages, the last one again and again."""
     with contextlib.ExitStack() as started:
 
-        def process(count: int) -> subprocess.Popen[str]:
-            command, pipe = (
-                [sys.executable, "-c", OTHER + WRITER, prefix, str(count)],
-                subprocess.PIPE,
-            )
-            one = started.enter_context(
-                subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
-            )
+        def process(count: int) -> subprocess.Popen[bytes]:
+            one = subprocess.Popen([sys.executable, "-c", OTHER + WRITER, prefix, str(count)])
+            started.enter_context(one)
             started.callback(one.kill)
             return one
 
@@ -180,7 +182,7 @@ def start(prefix: str) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
 
 
 def test_another_process_is_named_and_its_end_frees_the_ring(
-    transport: MsgqTransport, start: Callable[[int], subprocess.Popen[str]]
+    transport: MsgqTransport, start: Callable[[int], subprocess.Popen[bytes]]
 ) -> None:
     subscriber, process = transport.subscriber(SERVICE), start(2)
     assert subscriber.receive(20_000) == bytes(8)
@@ -194,7 +196,7 @@ def test_another_process_is_named_and_its_end_frees_the_ring(
 
 
 def test_messages_of_another_process_are_whole_and_in_order(
-    transport: MsgqTransport, start: Callable[[int], subprocess.Popen[str]]
+    transport: MsgqTransport, start: Callable[[int], subprocess.Popen[bytes]]
 ) -> None:
     """Over many rounds of the ring; some are lost, none is torn."""
     ends = [transport.subscriber(SERVICE), transport.subscriber(SERVICE, conflate=True)]

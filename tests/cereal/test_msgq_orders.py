@@ -193,7 +193,7 @@ def test_faults_show(fault: str) -> None:
 class WatchedMemory(RingMemory):
     """A ring of any content, none of whose accesses may leave the data."""
 
-    def fill(self, content: bytes) -> None:
+    def fill(self, content: bytearray) -> None:
         self._mapping[:] = content
 
     def read(self, offset: int, count: int) -> bytes:

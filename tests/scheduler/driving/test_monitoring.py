@@ -15,7 +15,11 @@ from onnx import helper
 
 import runtime
 from runtime.format.artifact import from_memory
-from runtime.format.interfaces import HEADS, OPTIONAL_HEADS, parse_monitoring_interface
+from runtime.format.interfaces import (
+    MONITORING_HEADS,
+    OPTIONAL_MONITORING_HEADS,
+    parse_monitoring_interface,
+)
 from scheduler.compile import compile_monitoring
 from scheduler.driving.monitoring import recognise_monitoring
 from scheduler.driving.revisions import FOLDER, load_monitoring
@@ -76,7 +80,7 @@ def test_places_of_the_vector_of_2025() -> None:
     assert rhd == [(41, 53), (80, 82)]
     last = [slices[name] for name in ("poor_vision", "wheel_on_right", "hidden_state")]
     assert last == [(82, 83), (83, 84), (84, 596)]
-    others = set(slices) - {*HEADS, *OPTIONAL_HEADS}
+    others = set(slices) - {*MONITORING_HEADS, *OPTIONAL_MONITORING_HEADS}
     assert all(name.startswith("unused") or name == "hidden_state" for name in others)
 
 
