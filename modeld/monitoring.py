@@ -27,7 +27,7 @@ from cereal.transport import Transport
 from modeld.errors import CameraSizeError, ModelInterfaceError
 from modeld.frames.camera_input import CameraInput
 from modeld.frames.frame_judge import FrameJudge
-from modeld.frames.frame_log import NS_PER_MS, LoopLog, no_frame
+from modeld.frames.frame_log import LoopLog, no_frame
 from modeld.judgement import NOT_FINITE, OVERWRITTEN
 from modeld.outputs.driver_state import (
     MonitoringFrame,
@@ -40,7 +40,7 @@ from modeld.outputs.parse_outputs import check_vector
 from modeld.service.config import Config
 from modeld.startup import ServiceParts, wait_for_driver_camera
 from modeld.state.episodes import Episodes
-from modeld.state.loop_state import LoopState, Phase, RunGuard
+from modeld.state.loop_state import NS_PER_MS, LoopState, Phase, RunGuard
 from modeld.vehicle.calibration import ANGLE_COUNT, CALIBRATION_REFUSED, read_angles
 from modeld.vehicle.cameras import driver_transform, find_driver_camera
 from modeld.vehicle.inputs import GarbageWatch

@@ -69,12 +69,12 @@ class Memory(Protocol):
         ...
 
 
-def after_wrap(pointer: int) -> int:
+def _after_wrap(pointer: int) -> int:
     """Return the pointer to the start of the next cycle; cycles wrap after 32 bits."""
     return ((pointer >> 32) + 1 & OFFSET_MASK) << 32
 
 
-def can_be_unread(pointer: int, head: int) -> bool:
+def _can_be_unread(pointer: int, head: int) -> bool:
     """Return whether the ring still holds all from a reader's pointer to the writer's, `head`."""
     cycles = (head >> 32) - (pointer >> 32) & OFFSET_MASK
     if cycles == 0:
@@ -82,7 +82,7 @@ def can_be_unread(pointer: int, head: int) -> bool:
     return cycles == 1 and pointer & OFFSET_MASK >= head & OFFSET_MASK
 
 
-def record_bytes(count: int) -> int:
+def _record_bytes(count: int) -> int:
     """Return the bytes that a message of `count` bytes takes."""
     return count + SIZE_BYTES + 7 & ~7
 
@@ -92,7 +92,7 @@ def largest_message(size: int) -> int:
     return (size // MESSAGES_THAT_FIT & ~7) - SIZE_BYTES
 
 
-def is_inside(offset: int, size: int) -> bool:
+def _is_inside(offset: int, size: int) -> bool:
     """Return whether an offset can be where a record begins."""
     return offset % 8 == 0 and offset + SIZE_BYTES <= size
 
@@ -229,18 +229,18 @@ class RingReader:
         """
         size, sizes = self.memory.size, self.memory.sizes
         offset = count = 0
-        if not can_be_unread(at, head):
+        if not _can_be_unread(at, head):
             return None
         while at != head:
             start = at & OFFSET_MASK
-            found = sizes[start // SIZE_BYTES] if is_inside(start, size) else 0
+            found = sizes[start // SIZE_BYTES] if _is_inside(start, size) else 0
             if found == WRAP and at >> 32 != head >> 32:
-                at = after_wrap(at)
+                at = _after_wrap(at)
                 continue
             if not 0 < found <= size - start - SIZE_BYTES:
                 return None
             offset, count = start, found
-            at += record_bytes(count)
+            at += _record_bytes(count)
             if not self.conflate:
                 break
         return offset, count, at
@@ -265,7 +265,7 @@ class RingWriter:
 
     def fits(self, count: int) -> bool:
         """Return whether a message of this many bytes can be sent: at least 1."""
-        return count > 0 and MESSAGES_THAT_FIT * record_bytes(count) <= self.memory.size
+        return count > 0 and MESSAGES_THAT_FIT * _record_bytes(count) <= self.memory.size
 
     def send(self, data: bytes) -> bool:
         """Write a message; readers that have not read what it overwrites lose that.
@@ -274,18 +274,18 @@ class RingWriter:
         """
         memory = self.memory
         words, size = memory.words, memory.size
-        total = record_bytes(len(data))
+        total = _record_bytes(len(data))
         if words[WRITE_UID] != self.uid or not self.fits(len(data)):
             return False
         at = words[WRITE_POINTER]
         offset = at & OFFSET_MASK
-        is_sound = is_inside(offset, size)
+        is_sound = _is_inside(offset, size)
         if not is_sound or size - offset - total - SIZE_BYTES <= 0:
             if is_sound:
                 self._invalidate(at, size - offset)
                 memory.sizes[offset // SIZE_BYTES] = WRAP
                 memory.fence()
-            at, offset = after_wrap(at), 0
+            at, offset = _after_wrap(at), 0
             words[WRITE_POINTER] = at
         self._invalidate(at, total)
         memory.sizes[offset // SIZE_BYTES] = len(data)

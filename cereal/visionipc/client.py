@@ -52,7 +52,7 @@ class Buffers:
     identity: Identity  # of their socket
 
 
-def map_buffers(answer: Answer, stream: str, where: Path) -> Buffers:
+def _map_buffers(answer: Answer, stream: str, where: Path) -> Buffers:
     """Map what came with an answer; its descriptors stay the caller's to close.
 
     Raises FrameError if there are no buffers, or their description is impossible.
@@ -250,7 +250,7 @@ class VisionIpcReader:
         if answer is None:
             raise FrameError(f"{path}: expected a camera process, got none; start it")
         with answer:
-            return map_buffers(answer, self._stream, path)
+            return _map_buffers(answer, self._stream, path)
 
 
 # --- The cameras; a `CameraServer` ------------------------------------------------------------
@@ -356,4 +356,4 @@ class VisionIpcCameras:
         answer = self._conversation.ask(STREAM_NUMBERS[stream])
         if answer is not None:
             with answer:
-                map_buffers(answer, stream, self._path)
+                _map_buffers(answer, stream, self._path)

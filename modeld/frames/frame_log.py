@@ -10,9 +10,8 @@ from cereal.frames import Frame
 from modeld.errors import ModeldError
 from modeld.frames.frame_judge import DropStatus
 from modeld.state.episodes import NS_PER_S, Episodes, Kind
-from modeld.state.loop_state import REFUSED, Fault
+from modeld.state.loop_state import NS_PER_MS, REFUSED, Fault
 
-NS_PER_MS: Final = 1_000_000
 # 3 s at 20 Hz, far more than any ring of frames holds: no catching up takes that many.
 MAX_RECEIVES: Final = 60
 # No camera is faster than 1000 frames/s: stamps that advance less per frame are not nanoseconds.

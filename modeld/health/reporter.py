@@ -74,7 +74,7 @@ class HealthReporter:
         snapshot = self._snapshot(now_ns, log_lost)
         event = self._publications.new(self._service)
         event.valid = True
-        fill_health(getattr(event, self._service), snapshot)
+        _fill_health(getattr(event, self._service), snapshot)
         self._publications.send(self._service, event)
         self._aside.offer(snapshot)
         return snapshot
@@ -177,7 +177,7 @@ _MOST_CHARACTERS: Final = 500
 _UINT32: Final = (1 << 32) - 1
 
 
-def fill_health(health: Any, snapshot: HealthSnapshot) -> None:
+def _fill_health(health: Any, snapshot: HealthSnapshot) -> None:
     """Fill a ModeldHealth from a snapshot."""
     _fill_model(health, snapshot)
     _fill_frames(health, snapshot)

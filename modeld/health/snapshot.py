@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from modeld.service.realtime import Effect
+from modeld.state.episodes import NS_PER_S
 from modeld.state.loop_state import BOUNDS_MS, NS_PER_MS, Fault, LoopState
 
 # --- The process and the machine --------------------------------------------------------------
@@ -155,8 +156,6 @@ def _text(path: Path) -> str:
 
 
 # --- The snapshot -----------------------------------------------------------------------------
-
-_NS_PER_S = 1_000_000_000
 
 
 class TestResult(StrEnum):
@@ -305,4 +304,4 @@ def take_snapshot(
 
 def _since_s(stamp_ns: int, now_ns: int) -> float:
     """Return the seconds since a stamp, 0 if there is none; never negative: stamps go on."""
-    return max(0, now_ns - stamp_ns) / _NS_PER_S if stamp_ns else 0.0
+    return max(0, now_ns - stamp_ns) / NS_PER_S if stamp_ns else 0.0

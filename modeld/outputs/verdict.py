@@ -161,15 +161,13 @@ class ActionFilter:
             assert outputs.action is not None
             acceleration, should_stop = float(outputs.action[1]), False
         if self.rule.stop == "speed":
-            should_stop = stops_by_speed(v_ego_mps, acceleration)
+            # A car that hardly moves, and is not to start moving.
+            should_stop = (
+                v_ego_mps < ACTION_STOP_SPEED_MPS and acceleration < ACTION_STOP_ACCELERATION_MPS2
+            )
         elif self.rule.longitudinal == "action":
             should_stop = acceleration_from_plan(outputs.plan, action_t_s)[1]
         return acceleration, should_stop
-
-
-def stops_by_speed(v_ego_mps: float, acceleration_mps2: float) -> bool:
-    """Whether a car that hardly moves, and is not to start moving, should stop."""
-    return v_ego_mps < ACTION_STOP_SPEED_MPS and acceleration_mps2 < ACTION_STOP_ACCELERATION_MPS2
 
 
 # --- Confidence and expected hard braking -----------------------------------------------------

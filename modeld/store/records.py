@@ -116,7 +116,7 @@ def parse_manifest(data: bytes) -> StoreManifest:
     """
     if len(data) > MAX_MANIFEST_BYTES:
         raise StoreError(f"expected at most {MAX_MANIFEST_BYTES} bytes, found {len(data)}")
-    content = plain_object(data)
+    content = _plain_object(data)
     if content.get("format") != FORMAT:
         raise StoreError(f"format: expected {FORMAT}, found {_shown(content.get('format'))}")
     unknown = sorted(set(content) - set(_TYPES))
@@ -143,7 +143,7 @@ def parse_manifest(data: bytes) -> StoreManifest:
     )
 
 
-def plain_object(data: bytes) -> dict[str, Any]:
+def _plain_object(data: bytes) -> dict[str, Any]:
     """Return the JSON object of a short file, each key once; raise StoreError if it is none."""
     try:
         content = json.loads(data, object_pairs_hook=_distinct)
@@ -284,7 +284,7 @@ def read_selection(store: Path) -> dict[str, Selected]:
         ) from error
     files.check_mode(path)
     try:
-        content = plain_object(data)
+        content = _plain_object(data)
         return {role: _selected(role, content[role]) for role in map(checked_role, content)}
     except StoreError as error:
         raise StoreError(f"{path}: {error}; remove it, and select the models again") from error

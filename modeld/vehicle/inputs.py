@@ -274,9 +274,9 @@ def _pair() -> NDArray[np.float32]:
 class HostInputs:
     """Inputs that the host computes besides desires; each (1, 2) float32, rewritten each frame.
 
-    `traffic_convention` is one-hot: left-hand-drive car, right-hand-drive car.
-    `lateral_control_params` are speed in m/s and lateral delay in s, `action_t` the times of
-    curvature and acceleration in s.
+    `traffic_convention` is one-hot: [1, 0] is a left-hand-drive car (right-hand traffic), [0, 1] a
+    right-hand-drive one. `lateral_control_params` are speed in m/s and lateral delay in s,
+    `action_t` the times of curvature and acceleration in s.
     """
 
     traffic_convention: NDArray[np.float32] = field(default_factory=_pair)
@@ -285,18 +285,10 @@ class HostInputs:
 
     def update(self, bus: BusInputs, times: ActionTimes) -> None:
         """Write the values of one frame."""
-        write_traffic_convention(self.traffic_convention, is_rhd=bus.is_rhd)
         # Writing a few numbers one by one is faster than assigning a row.
+        self.traffic_convention[0, 0] = not bus.is_rhd
+        self.traffic_convention[0, 1] = bus.is_rhd
         self.lateral_control_params[0, 0] = bus.vehicle.v_ego_mps
         self.lateral_control_params[0, 1] = times.lateral_delay_s
         self.action_t[0, 0] = times.lateral_s
         self.action_t[0, 1] = times.longitudinal_s
-
-
-def write_traffic_convention(out: NDArray[np.float32], *, is_rhd: bool) -> None:
-    """Write the one-hot traffic convention into ``out``, (1, 2) float32.
-
-    [1, 0] is a left-hand-drive car (right-hand traffic), the default; [0, 1] right-hand drive.
-    """
-    out[0, 0] = not is_rhd
-    out[0, 1] = is_rhd

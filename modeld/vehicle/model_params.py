@@ -56,7 +56,7 @@ class ModelBundle:
         )
 
 
-def parse_bundle(data: bytes) -> ModelBundle:
+def _parse_bundle(data: bytes) -> ModelBundle:
     """Read a bundle; raise ValueError if it is none, or a part is too long or out of bounds."""
     try:
         found = json.loads(data)
@@ -236,7 +236,7 @@ OWN_DELAY: Final = Parameter("LagdValueCache", _number(0.0, MAX_DELAY_S, "second
 CAMERA_OFFSET: Final = Parameter(
     "CameraOffset", _number(-_WIDEST_OFFSET_M, _WIDEST_OFFSET_M, "metres")
 )
-BUNDLE: Final[Parameter[ModelBundle]] = Parameter("ModelManager_ActiveBundle", parse_bundle)
+BUNDLE: Final[Parameter[ModelBundle]] = Parameter("ModelManager_ActiveBundle", _parse_bundle)
 
 PARAMETERS: Final[tuple[Parameter[Any], ...]] = (
     *(CAR, CAR_BEFORE, CALIBRATION, DELAY, IS_RHD, IS_DRIVER_VIEW, IS_ONROAD, ROUTE, DONGLE_ID),

@@ -121,7 +121,7 @@ class Interface:
 
     def plain(self) -> dict[str, Any]:
         """Return the form for manifest and JSON: dicts, lists, text and numbers."""
-        found: dict[str, Any] = plain_value(asdict(self))
+        found: dict[str, Any] = _plain_value(asdict(self))
         return found
 
     @property
@@ -134,11 +134,11 @@ class Interface:
         }
 
 
-def plain_value(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """Return a value with lists for tuples and dicts for mappings, as manifests have them."""
     if isinstance(value, Mapping):
-        return {key: plain_value(item) for key, item in value.items()}
-    return [plain_value(item) for item in value] if isinstance(value, tuple | list) else value
+        return {key: _plain_value(item) for key, item in value.items()}
+    return [_plain_value(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def parse_interface(value: object) -> Interface:
@@ -154,7 +154,7 @@ def parse_interface(value: object) -> Interface:
         )
     top = Fields(value, where)
     parts = tuple(
-        parse_part(item, f"{where}.models[{i}]")
+        _parse_part(item, f"{where}.models[{i}]")
         for i, item in enumerate(top.items("models", MAX_MODELS))
     )
     if not parts:
@@ -184,7 +184,7 @@ def parse_interface(value: object) -> Interface:
     )
 
 
-def parse_part(value: object, where: str) -> ModelPart:
+def _parse_part(value: object, where: str) -> ModelPart:
     """Return the part that `Interface.plain` wrote under `where`; checks as `parse_interface`."""
     fields = Fields(value, where)
     width = fields.number("width", 1, MAX_WIDTH)
@@ -321,7 +321,7 @@ class MonitoringInterface:
 
     def plain(self) -> dict[str, Any]:
         """Return the form for manifest and JSON: dicts, lists, text and numbers."""
-        found: dict[str, Any] = plain_value(asdict(self))
+        found: dict[str, Any] = _plain_value(asdict(self))
         return found
 
 
@@ -350,7 +350,7 @@ def parse_monitoring_interface(value: object) -> MonitoringInterface:
     """
     where = "metadata.interface"
     top = Fields(value, where)
-    model = parse_part(top.get("model", dict), f"{where}.model")
+    model = _parse_part(top.get("model", dict), f"{where}.model")
     problems = monitoring_head_problems(model.slices)
     if problems:
         raise ArtifactError(f"{where}.model.slices: {'; '.join(problems)}; compile the model again")

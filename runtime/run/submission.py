@@ -88,7 +88,7 @@ def megakernel_enabled() -> bool:
     return os.environ.get("RUNTIME_REPLAY", "1") != "0"
 
 
-def recording_wanted() -> bool | None:
+def _recording_wanted() -> bool | None:
     """The setting `RUNTIME_RECORD`, None if unset. Read once per program, when it is loaded."""
     return {"0": False, "1": True}.get(os.environ.get("RUNTIME_RECORD", ""))
 
@@ -131,7 +131,7 @@ def recorded_entries(
     support = device.info.recording
     # A single launch is one command already.
     several = [bound for bound in entries.values() if len(bound.steps) > 1]
-    wanted = recording_wanted()
+    wanted = _recording_wanted()
     if wanted is None:
         wanted = not device.info.is_pocl
     if support is None or not wanted or not several:

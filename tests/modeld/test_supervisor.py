@@ -16,10 +16,10 @@ from modeld.errors import RunTimeoutError
 from modeld.frames.frame_sync import EXTRA_WAIT_MS
 from modeld.service.config import LONGEST_WAIT_MS
 from modeld.service.notify import Notifier
+from modeld.state.episodes import NS_PER_S
 from modeld.state.loop_state import Fault, LoopState, Phase, RunGuard
 from modeld.supervisor import (
     LONGEST_PATIENCE_NS,
-    NS_PER_S,
     PARKED_NS,
     PROGRESS_NS,
     Ending,
