@@ -35,13 +35,6 @@ _NOWHERE_ELSE: Final[Mapping[str, str]] = MappingProxyType({})
 
 _End = TypeVar("_End", "ZmqPublisher", "ZmqSubscriber")
 
-# The owner and the group: nobody else may listen, or pretend to be a sensor.
-SOCKET_MODE: Final = 0o660
-_SCHEME: Final = "ipc://"
-# Longest path of a unix socket is 108 bytes with the terminator (unix(7)).
-_MAX_PATH: Final = 107
-_LOCK_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-
 
 class ZmqTransport:
     """Publishers bind, subscribers connect; either may come first.
@@ -239,7 +232,8 @@ class ZmqPublisher:
         """
         if os.getpid() != self._pid:
             # A ZeroMQ context does not survive a fork: both processes would write one stream.
-            expected, advice = f"to send from process {self._pid}", "open one in the new process"
+            expected = f"to send from process {self._pid}"
+            advice = "open a transport in the new process"
             raise _error(self._service, expected, os.getpid(), advice)
         try:
             self._socket.send(data, zmq.DONTWAIT)
@@ -320,6 +314,13 @@ class ZmqSubscriber:
 # --- Socket files in a directory: their modes, locks, and who may use them --------------------
 # Connecting needs permission to write the socket. ZeroMQ retries without a word where it is not
 # given, so it is looked for here (docs/formats/bus.md, ADR 0092).
+
+# The owner and the group: nobody else may listen, or pretend to be a sensor.
+SOCKET_MODE: Final = 0o660
+_SCHEME: Final = "ipc://"
+# Longest path of a unix socket is 108 bytes with the terminator (unix(7)).
+_MAX_PATH: Final = 107
+_LOCK_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def _path_of(endpoint: str) -> Path | None:
