@@ -15,7 +15,6 @@ from runtime.format.lineage import fitted
 from runtime.format.monitoring_interface import ROLE
 from runtime.opencl.device import choose_device
 from runtime.run.executor import build_binaries
-from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import FAST, FP32, WIDE, CompileContext, context_for
 from scheduler.device.spec import DeviceSpec
 from scheduler.device.targets import AUTO, target_for
@@ -35,6 +34,7 @@ from scheduler.onnx_import import (
 )
 from scheduler.onnx_import.binding import declared
 from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
+from scheduler.schedule_cache import EntryGraph, ScheduleCache
 
 Progress = Callable[[str, int, int], None]
 # May measure the loops of entries first.
@@ -45,8 +45,8 @@ class CompileOptions(TypedDict, total=False):
     """What `compile_plain` and `compile_driving` take by name, and mean the same by."""
 
     precision: str  # "fp32", or "fp16" for half storage (`scheduler.passes.halves.precision`)
-    halves: str  # "wide" (the default) or "exact", see `scheduler.passes.halves.wide_halves`
-    numerics: str  # "fast" (the default) or "strict", see `scheduler.passes.canonical_sums`
+    halves: str  # "wide" (the default) or "exact", see `scheduler.passes.halves.half_arithmetic`
+    numerics: str  # "fast" (the default) or "strict", see `scheduler.passes.strict_numerics`
     target: DeviceSpec | None  # see `scheduler.device.targets`; None for this machine's
     tables: Tables | None  # measured loops; None for the table that ships for the target
     flags: Flags | None  # of the compiler; None for those of the environment

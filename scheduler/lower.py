@@ -8,7 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from scheduler.context import CompileContext
-from scheduler.device.limits import Limits
+from scheduler.device.spec import Limits
 from scheduler.errors import LoweringError
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom

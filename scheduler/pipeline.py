@@ -29,34 +29,27 @@ from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.limits import Refused, Splits
 from scheduler.kernelize.make_kernels import make_kernels, storage_plan
 from scheduler.lower import LoweredKernel, lower_kernels
-from scheduler.passes.alternatives import expand_alternatives
 from scheduler.passes.batch_branches import batch_branches
-from scheduler.passes.canonical_sums import canonical_sums
 from scheduler.passes.canonicalize import canonicalize
-from scheduler.passes.custom_inputs import custom_inputs
-from scheduler.passes.eight_bits.byte_floats import byte_floats
-from scheduler.passes.eight_bits.byte_moves import byte_moves
-from scheduler.passes.eight_bits.byte_products import byte_products
-from scheduler.passes.eight_bits.byte_tables import byte_tables
-from scheduler.passes.fixed_values import fixed_values
+from scheduler.passes.custom_kernels import custom_inputs, expand_alternatives
+from scheduler.passes.eight_bits.byte_moves import byte_moves, byte_tables
+from scheduler.passes.eight_bits.byte_products import byte_floats, byte_products
 from scheduler.passes.fold_constants import fold_constants
-from scheduler.passes.halves.exact_halves import halves as round_halves
-from scheduler.passes.halves.half_bits import half_bits
+from scheduler.passes.halves.half_arithmetic import half_bits, wide_halves
+from scheduler.passes.halves.half_arithmetic import halves as round_halves
 from scheduler.passes.halves.precision import (
     PrecisionReport,
     check_precision,
     store_exact_halves,
     store_halves,
 )
-from scheduler.passes.halves.wide_halves import wide_halves
 from scheduler.passes.merge_assign import merge_assign
 from scheduler.passes.one_hot import one_hot
 from scheduler.passes.push_gather import push_gather
 from scheduler.passes.push_slices import push_slices
-from scheduler.passes.split_concat import split_concat
-from scheduler.passes.split_concat_sums import split_concat_sums
-from scheduler.passes.split_reduce import split_reduce
+from scheduler.passes.split import split_concat, split_concat_sums, split_reduce
 from scheduler.passes.strength_reduce import strength_reduce
+from scheduler.passes.strict_numerics import canonical_sums, fixed_values
 from scheduler.passes.winograd import winograd
 from scheduler.passes.winograd_kernel import pays, pays_as_a_rule
 

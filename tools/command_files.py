@@ -341,7 +341,7 @@ def _data_beside(path: Path) -> list[Path]:
     except OSError:
         return []
     # Here: artifacts and logs are looked into without onnx.
-    from scheduler.onnx_import.files.external import external_files
+    from scheduler.onnx_import.files.tensor_data import external_files
 
     return external_files(path)
 

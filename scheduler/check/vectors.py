@@ -23,7 +23,6 @@ from runtime.format.plainpickle import PlainPickleError, decode, encode
 from runtime.format.specs import RULE, ExpectedValues, TestVector, plain_self_test, positions
 from runtime.run.entry import TensorSpec
 from runtime.run.selftest import seeded_inputs, seeded_states
-from scheduler.cache.schedules import EntryGraph, compiler_version
 from scheduler.check.outputs import Rounding, rounding_of, tolerance_of
 from scheduler.compile import CompiledModel
 from scheduler.errors import SchedulerError
@@ -31,6 +30,7 @@ from scheduler.ir.digest import graph_digest
 from scheduler.ir.interp import evaluate
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import Op
+from scheduler.schedule_cache import EntryGraph, compiler_version
 
 Array = NDArray[Any]
 

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scheduler.context import Stages
-from scheduler.debug.kernel_table import KernelTable, kernel_tables, source_of
-from scheduler.debug.kernel_text import summary, table_text
+from scheduler.debug.kernel_table import KernelTable, kernel_tables, source_of, summary, table_text
 from scheduler.debug.pretty import Names, pretty, pretty_loops
 from scheduler.debug.viz import write_page
 from scheduler.emit.schedule import Schedule

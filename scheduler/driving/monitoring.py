@@ -22,12 +22,10 @@ from runtime.format.monitoring_interface import (
     MonitoringInterface,
     head_problems,
 )
-from scheduler.cache.schedules import EntryGraph
-from scheduler.driving.declaration import declaration
-from scheduler.driving.declare import MONITORING_RULES
+from scheduler.driving.derive import PAD, overlaps
 from scheduler.driving.facts import facts_of
-from scheduler.driving.heads import PAD, overlaps
-from scheduler.driving.revisions import MonitoringRevision, load_monitoring
+from scheduler.driving.recognise import declaration
+from scheduler.driving.revisions import MONITORING_RULES, MonitoringRevision, load_monitoring
 from scheduler.driving.warp import luma_image
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
@@ -35,6 +33,7 @@ from scheduler.ir.origin import Origins
 from scheduler.onnx_import import ImportedModel, OnnxModel, import_model
 from scheduler.onnx_import.binding import declared
 from scheduler.onnx_import.metadata import SLICED_OUTPUT
+from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor.tensor import Tensor
 
 MONITORING: Final = "monitoring"  # kind and name of artifacts

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
-from scheduler.device.limits import Limits
+from scheduler.device.spec import Limits
 from scheduler.errors import ModelError
 from scheduler.ir import index as ixs
 from scheduler.ir.custom_kernel import storage_of

@@ -18,8 +18,7 @@ from itertools import pairwise
 from math import prod
 
 from scheduler.device.costs import Costs
-from scheduler.device.limits import Limits
-from scheduler.device.spec import DeviceSpec
+from scheduler.device.spec import DeviceSpec, Limits
 from scheduler.ir.index import leaves
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, PRODUCTS, Op

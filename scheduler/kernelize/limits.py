@@ -2,7 +2,7 @@
 
     s = a0 + a1 + ... + a511, at most 64 buffers     ->     partial sums of 63 terms are stored
 
-Two limits (`scheduler.device.limits`): distinct buffers, each of which is a kernel argument,
+Two limits (`scheduler.device.spec`): distinct buffers, each of which is a kernel argument,
 results included; and fused operations, because compile time grows faster than they do. Where a
 kernel is cut that only its code generation refuses is decided here too.
 """

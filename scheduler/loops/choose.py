@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler.device.choice import HEURISTIC, Choice
 from scheduler.device.spec import DeviceSpec
-from scheduler.device.tuned_table import TunedTable
+from scheduler.device.tuned_table import HEURISTIC, Choice, TunedTable
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, storage_of
 from scheduler.ir.ops import Op

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from math import prod
 
-from scheduler.device.choice import HEURISTIC, Choice
 from scheduler.device.costs import LoopCosts
 from scheduler.device.spec import DeviceSpec
+from scheduler.device.tuned_table import HEURISTIC, Choice
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from scheduler.device.choice import HEURISTIC, MAX_BODY, Choice
 from scheduler.device.costs import LoopCosts
 from scheduler.device.spec import DeviceSpec
+from scheduler.device.tuned_table import HEURISTIC, MAX_BODY, Choice
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight

@@ -14,8 +14,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Final
 
-from scheduler.device.choice import HEURISTIC, MAX_BODY, Choice
 from scheduler.device.spec import DeviceSpec
+from scheduler.device.tuned_table import HEURISTIC, MAX_BODY, Choice
 from scheduler.loops import local_tiles
 from scheduler.loops.loop_schedule import LoopSchedule
 

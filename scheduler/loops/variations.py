@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import prod
 from typing import Final
 
-from scheduler.device.choice import HEURISTIC, MAX_TILE, Choice
 from scheduler.device.spec import DeviceSpec
+from scheduler.device.tuned_table import HEURISTIC, MAX_TILE, Choice
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.tile import ranked_tiles
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import onnx
+
 from scheduler.errors import ModelError
 
 MAX_FILE_BYTES = 2**31 - 1  # protobuf reads no more
@@ -48,3 +50,42 @@ def check_shape(
             f"{where}: shape {list(shape)} takes {prod(shape) * itemsize:.3g} bytes, at most "
             f"{most} are supported; is the shape right?"
         )
+
+
+# ----------------------------------------------------------------------------------------------
+# Text from a model, made fit for a message: one line of bounded length, whatever the file says.
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def one_line(error: Exception, limit: int = 200) -> str:
+    """Return the text of a foreign exception in one line of bounded length."""
+    return printable(" ".join(str(error).split()) or type(error).__name__, limit)
+
+
+def printable(text: str | bytes, limit: int = 60) -> str:
+    """Return text from a model without control characters, of bounded length.
+
+    protobuf gives text that is not UTF-8 as bytes. Long text loses its middle: paths of nodes
+    differ at their ends.
+    """
+    known = text if isinstance(text, str) else text.decode(errors="replace")
+    if len(known) <= limit and known.isprintable():
+        return known
+    if len(known) > limit:
+        half = (limit - 3) // 2
+        known = f"{known[:half]}...{known[-half:]}"
+    return "".join(c if c.isprintable() else "?" for c in known)
+
+
+def node_label(node: onnx.NodeProto) -> str:
+    """Return what to call a node: its name, or the name of its first output."""
+    if node.name:
+        return printable(node.name)
+    return next((f"-> {printable(name)}" for name in node.output if name), "unnamed")
+
+
+def qualified_op(node: onnx.NodeProto) -> str:
+    """Return the op type, after its domain where that is not the default one."""
+    op_type = printable(node.op_type)
+    return op_type if node.domain in DEFAULT_DOMAINS else f"{printable(node.domain)}:{op_type}"

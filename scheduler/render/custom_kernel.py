@@ -22,8 +22,7 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import PackedWeight
 from scheduler.loops.place import PlacedBody, merge_ranges
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Emitter, Instance, Val
-from scheduler.render.kernel_code import KernelCode, Needs, Parameter
+from scheduler.render.kernel_code import Emitter, Instance, KernelCode, Needs, Parameter, Val
 from scheduler.render.render import computes_in_float64
 from scheduler.render.values import Values
 

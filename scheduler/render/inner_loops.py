@@ -28,8 +28,8 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.pack import Axis
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Emitter, Instance, Val
 from scheduler.render.horizontal import combine_lanes
+from scheduler.render.kernel_code import Emitter, Instance, Val
 from scheduler.render.values import Values
 
 Key = tuple[object, ...]

@@ -28,13 +28,13 @@ from scheduler.loops.images import Image
 from scheduler.loops.pack import PackedWeight
 from scheduler.render.kernel_code import KernelCode, Parameter
 from scheduler.render.prelude.prelude import prelude_of
-from scheduler.tuning.jobs import Job
-from scheduler.tuning.turns import (
+from scheduler.tuning.variants import (
     COLD_BYTES,
     MAX_DATA_BYTES,
     RECORDS,
     UNWRITTEN,
     Array,
+    Job,
     Turns,
     Variant,
     values_of,

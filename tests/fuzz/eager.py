@@ -21,7 +21,7 @@ from scheduler.ir import interp
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.tensor import realize
-from scheduler.tensor.eager_plan import EagerPlan
+from scheduler.tensor.eager import EagerPlan
 from tests.fuzz.batch import Outcome
 from tests.fuzz.eager_functions import BINARY, UNARY
 

@@ -12,7 +12,7 @@ from scheduler.context import STRICT
 from scheduler.device.spec import SPECS
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import toposort
-from scheduler.passes.fixed_values import LIBRARY
+from scheduler.passes.strict_numerics import LIBRARY
 from tests.fuzz import choices, graphs, onnx_kind
 from tests.fuzz.case import Case, Name
 from tests.fuzz.draw import Draw

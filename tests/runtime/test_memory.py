@@ -17,12 +17,12 @@ from runtime.opencl.device import choose_device
 from runtime.opencl.program_cache import shared_cache
 from runtime.run.executor import Program
 from runtime.run.memory import check_images
-from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import DEFAULT_CONTEXT
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.ir.digest import graph_digest
 from scheduler.ir.interp import evaluate
+from scheduler.schedule_cache import EntryGraph, ScheduleCache
 from scheduler.tensor.tensor import Tensor
 from tests.runtime import tiny
 

@@ -20,7 +20,7 @@ from scheduler.flags import Flags
 from scheduler.ir import dtype as dt
 from scheduler.ir.origin import Origins
 from scheduler.onnx_import import import_model
-from scheduler.tensor.eager_plan import make_plan
+from scheduler.tensor.eager import make_plan
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.scheduler.support.programs import artifact_of, plan_of

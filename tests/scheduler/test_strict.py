@@ -21,7 +21,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.node import toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.ordered import PARTS, is_fused, parts_of
-from scheduler.passes.canonical_sums import canonical_sums
+from scheduler.passes.strict_numerics import canonical_sums
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.strict_digests import PROGRAMS, ROWS, digests
 from tests.scheduler.support.programs import Array, load

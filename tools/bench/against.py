@@ -201,7 +201,7 @@ def _files_of_peers(
         return paths
     import onnx
 
-    from scheduler.check.reference_runner import whole_model
+    from scheduler.check.references import whole_model
     from scheduler.onnx_import import load_model
 
     proto = onnx.ModelProto()

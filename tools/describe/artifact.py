@@ -135,7 +135,7 @@ def _problem(manifest: Manifest) -> str | None:
     found = stored_interface(manifest.kind, manifest.metadata)
     if not isinstance(found, Interface):
         return None
-    from scheduler.driving.heads import head_problems  # half a second that few artifacts need
+    from scheduler.driving.derive import head_problems  # half a second that few artifacts need
 
     return "; ".join(head_problems(found.models, found.action).values()) or None
 

@@ -10,15 +10,15 @@ import onnx
 
 from runtime.quantities import count_text, flops_column, flops_text, size_text
 from scheduler.driving.facts import MONITORING, SUPERCOMBO
-from scheduler.driving.kinds import KnownModel, known_model
+from scheduler.driving.fit import KnownModel, known_model
 from scheduler.driving.monitoring import recognise_monitoring
 from scheduler.driving.recognise import recognise_driving
 from scheduler.errors import ModelError
 from scheduler.onnx_import import load_model
 from scheduler.onnx_import.files.load import OnnxModel
+from scheduler.onnx_import.limits import printable
 from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
 from scheduler.onnx_import.report import Declared, ModelReport, NodeFacts, report
-from scheduler.onnx_import.text import printable
 from tools.describe.interface import Recognised, interface_section, plain_rows
 from tools.describe.nodes import initializer_facts, initializer_table, node_facts, node_table
 from tools.lib.table import Section

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from runtime.quantities import count_text, size_text
-from scheduler.onnx_import.text import printable
+from scheduler.onnx_import.limits import printable
 from tools.lib.table import Section
 
 if TYPE_CHECKING:

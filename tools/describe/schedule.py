@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runtime.format.artifact import read_artifact
 from runtime.quantities import flops_column, size_text
-from scheduler.debug.kernel_table import KernelTable, kernel_tables
-from scheduler.debug.kernel_text import facts, header, rows
+from scheduler.debug.kernel_table import KernelTable, facts, header, kernel_tables, rows
 from scheduler.debug.viz import LaunchTimes
 from tools.errors import FileKindError, UsageError
 from tools.lib.given_text import GivenText

@@ -76,8 +76,7 @@ def with_constants(
     """
     if not texts:
         return model, dict(bound)
-    from scheduler.onnx_import.binding import open_names
-    from scheduler.onnx_import.specialise import parse_value, specialise
+    from scheduler.onnx_import.binding import open_names, parse_value, specialise
 
     values = {}
     for text in texts:
@@ -132,7 +131,7 @@ def compiled_here(
     """
     from scheduler.compile import compile_driving, compile_plain
     from scheduler.onnx_import import load_model
-    from scheduler.onnx_import.specialise import with_outputs
+    from scheduler.onnx_import.binding import with_outputs
 
     options = options_here(device)
     if len(paths) == 1:

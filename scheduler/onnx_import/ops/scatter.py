@@ -20,7 +20,7 @@ import numpy as np
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value, as_tensor, normal_axis
-from scheduler.onnx_import.ops.picks import (
+from scheduler.onnx_import.ops.index import (
     element_positions,
     pick_flat,
     pick_in_batches,

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from scheduler.render.images import SAMPLER
 from scheduler.render.kernel_code import KernelCode
+from scheduler.render.memory import SAMPLER
 from scheduler.render.prelude import dot as prelude_dot
 from scheduler.render.prelude import exp as prelude_exp
 from scheduler.render.prelude import exp as prelude_pow

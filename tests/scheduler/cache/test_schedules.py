@@ -19,18 +19,16 @@ import pytest
 
 from runtime.files.entry_store import EntryStore
 from runtime.format.plainpickle import encode
-from scheduler import Tensor
-from scheduler.cache import schedules as schedule_cache
-from scheduler.cache.schedules import EntryGraph, Lru, ScheduleCache
+from scheduler import Tensor, schedule_cache
 from scheduler.compile import compile_plain
 from scheduler.context import CompileContext, Stages, context_for
-from scheduler.device.limits import TABLE
-from scheduler.device.spec import DEFAULT, SPECS
+from scheduler.device.spec import DEFAULT, SPECS, TABLE
 from scheduler.emit.artifact import Emitted
 from scheduler.errors import SchedulerError
 from scheduler.flags import Flags
 from scheduler.ir.origin import Origins
-from scheduler.tensor.session import SESSION
+from scheduler.schedule_cache import EntryGraph, Lru, ScheduleCache
+from scheduler.tensor.eager import SESSION
 from tests.scheduler.onnx_import.onnx_models import model_of, node
 from tests.scheduler.support.values import rng
 
@@ -60,7 +58,7 @@ def sources(caplog: pytest.LogCaptureFixture) -> Sources:
     """Return a function that says where the results since the last call came from, in order."""
     if schedule_cache.compiler_version() is None:
         pytest.skip("the compiler's source was edited since the tests began: nothing is kept")
-    caplog.set_level(logging.DEBUG, "scheduler.cache.schedules")
+    caplog.set_level(logging.DEBUG, "scheduler.schedule_cache")
 
     def take() -> list[str]:
         records = [r for r in caplog.records if r.levelno == logging.DEBUG]
@@ -323,7 +321,7 @@ def test_processes_at_once_agree_and_leave_whole_entries(directory: Path, source
 
 VERSION = """
 from pathlib import Path
-from scheduler.cache.schedules import compiler_version
+from scheduler.schedule_cache import compiler_version
 print(compiler_version())
 path = Path("scheduler/emit/artifact.py")
 path.write_text(path.read_text(encoding="utf-8") + "# changed while it ran\\n")

@@ -9,8 +9,15 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from scheduler.check.arbitration import Arbiter, Dispute, agreeing
-from scheduler.check.outputs import OutputCheck, Rounding, check_output, rounding_of
+from scheduler.check.outputs import (
+    Arbiter,
+    Dispute,
+    OutputCheck,
+    Rounding,
+    agreeing,
+    check_output,
+    rounding_of,
+)
 from scheduler.check.sample_inputs import Kind, special_floats, units_of, unsuited
 from scheduler.check.self_check import Report, verify
 from scheduler.compile import compile_plain

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from scheduler.check.outputs import Rounding, check_output, check_parts
-from scheduler.check.reference_runner import Reference
+from scheduler.check.references import Reference
 from scheduler.check.sample_inputs import integer_roles, sample_inputs
 from scheduler.check.self_check import Report, verify
 from scheduler.compile import CompiledModel, compile_plain

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.context import CompileContext, Stages
-from scheduler.debug.kernel_table import kernel_tables
-from scheduler.debug.kernel_text import summary, table_text
+from scheduler.debug.kernel_table import kernel_tables, summary, table_text
 from scheduler.flags import FLAGS, Flags, Level
 from scheduler.pipeline import INPUT, passes, schedule
 from tests.scheduler.debug.examples import two_products

@@ -13,8 +13,14 @@ import pytest
 from scheduler.context import CompileContext, Stages
 from scheduler.debug.kernel_table import kernel_tables
 from scheduler.debug.viz import LaunchTimes, page, write_page
-from scheduler.debug.viz.graph import BOX_TEXT, BOX_WIDTH, assign_lanes, kernel_graph, place_kernels
-from scheduler.debug.viz.memory import memory_timeline
+from scheduler.debug.viz.drawings import (
+    BOX_TEXT,
+    BOX_WIDTH,
+    assign_lanes,
+    kernel_graph,
+    memory_timeline,
+    place_kernels,
+)
 from scheduler.debug.viz.passes import CHUNK, make_stages, pair_nodes, passes_section, rewired
 from scheduler.emit.artifact import Emitted, emit
 from scheduler.flags import Flags

@@ -28,9 +28,9 @@ from scheduler.context import CompileContext
 from scheduler.debug.kernel_table import source_of
 from scheduler.device.spec import SPECS, DeviceSpec, Half, Images, Peak, spec_of
 from scheduler.device.targets import spec_of_device, target_for
-from scheduler.emit.arena import share_images
 from scheduler.emit.artifact import Emitted
 from scheduler.emit.limit_checks import check_limits
+from scheduler.emit.schedule import share_images
 from scheduler.errors import DeviceLimitError, SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.kernelize.memory_plan import Lifetime

@@ -17,7 +17,7 @@ from cereal.frames import nv12_format
 from runtime import load_program
 from runtime.format.driving_interface import Interface, parse_interface
 from runtime.run.executor import Program
-from scheduler.check.driving import _frame_failures, verify_driving
+from scheduler.check.self_check import _frame_failures, verify_driving
 from scheduler.compile import compile_driving
 from scheduler.driving.program import DEFAULT_CAPACITY
 from scheduler.driving.revisions import load_revisions

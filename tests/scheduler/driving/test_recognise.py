@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from runtime.format.driving_interface import Interface
 from scheduler.compile import compile_driving
-from scheduler.driving.heads import HEADS, REQUIRED
+from scheduler.driving.derive import HEADS, REQUIRED
 from scheduler.driving.recognise import recognise_driving
 from scheduler.onnx_import import OnnxModel, from_proto, load_model
 from tests.scheduler.driving.conftest import Refusals, refusal

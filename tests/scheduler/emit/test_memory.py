@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scheduler.context import DEFAULT_CONTEXT
 from scheduler.driving.program import DEFAULT_CAPACITY, driving_entries
 from scheduler.driving.recognise import recognise_driving
-from scheduler.emit.arena import plan_arena
-from scheduler.emit.schedule import Schedule
+from scheduler.emit.schedule import Schedule, plan_arena
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.lower import LoweredKernel

@@ -22,10 +22,9 @@ from scheduler.emit.schedule import Schedule
 from scheduler.ir import dtype as dt
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.passes.split_reduce import THRESHOLD
+from scheduler.passes.split import THRESHOLD
 from scheduler.tensor import realize
-from scheduler.tensor.eager_plan import EagerPlan, base_of
-from scheduler.tensor.session import SESSION
+from scheduler.tensor.eager import SESSION, EagerPlan, base_of
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.fusion.row import Row, check_bar, check_inside, program_plan, realized_plan
 from tests.scheduler.fusion.table import ROWS, THEMES

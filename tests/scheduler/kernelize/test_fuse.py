@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from scheduler.context import CompileContext
-from scheduler.device.limits import MAX_OPERATIONS
-from scheduler.device.spec import DEFAULT
+from scheduler.device.spec import DEFAULT, MAX_OPERATIONS
 from scheduler.emit.schedule import Schedule
 from scheduler.ir.index import leaves
 from scheduler.ir.ops import Op

@@ -11,8 +11,7 @@ import pytest
 
 from scheduler import Tensor
 from scheduler.context import CompileContext, context_for
-from scheduler.device.limits import MAX_OPERATIONS, TABLE, Limits
-from scheduler.device.spec import DEFAULT
+from scheduler.device.spec import DEFAULT, MAX_OPERATIONS, TABLE, Limits
 from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node
 from scheduler.ir.ops import ELEMENTWISE, Op

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 from hypothesis import strategies as st
 
-from scheduler.cache.schedules import EntryGraph
 from scheduler.context import DEFAULT_CONTEXT, CompileContext
-from scheduler.device.choice import Choice
 from scheduler.device.spec import SPECS
+from scheduler.device.tuned_table import Choice
+from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor.tensor import Tensor, evaluate
-from scheduler.tuning.jobs import Job, jobs_of
+from scheduler.tuning.variants import Job, jobs_of
 from tests.scheduler.support.programs import Array, make_program
 
 # Rows of the device table whose results come in vectors, of different numbers of registers.

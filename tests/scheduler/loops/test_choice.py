@@ -8,18 +8,24 @@ from hypothesis import given, settings
 
 from runtime.opencl.device import choose_device
 from scheduler.context import context_for
-from scheduler.device.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, parse_choice
 from scheduler.device.spec import SPECS
-from scheduler.device.tuned_table import Entry, TunedTable
+from scheduler.device.tuned_table import (
+    HEURISTIC,
+    MAX_BODY,
+    MAX_TILE,
+    Choice,
+    Entry,
+    TunedTable,
+    parse_choice,
+)
 from scheduler.flags import Flags
 from scheduler.loops.body_key import body_key
 from scheduler.loops.choose import tuned_schedule
 from scheduler.loops.schedule import choose_schedule
 from scheduler.loops.variations import form_of
 from scheduler.tensor.tensor import Tensor
-from scheduler.tuning.build import Builders
-from scheduler.tuning.trial import make_trials
-from scheduler.tuning.turns import Variant
+from scheduler.tuning.trial import Builders, make_trials
+from scheduler.tuning.variants import Variant
 from tests.scheduler.loops.jobs import choices, jobs_for, normal, weight
 from tests.scheduler.support.programs import compute, program_of, values_of
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from scheduler.context import CompileContext, context_for
-from scheduler.device.choice import Choice
+from scheduler.device.tuned_table import Choice
 from scheduler.flags import Flags
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.pack import PackedWeight

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.context import CompileContext
-from scheduler.device.choice import HEURISTIC
 from scheduler.device.spec import DEFAULT, SPECS
+from scheduler.device.tuned_table import HEURISTIC
 from scheduler.emit.schedule import Schedule
 from scheduler.loops import schedule as schedules
 from scheduler.loops.choose import is_exact
 from scheduler.loops.tile import dot_tile
 from scheduler.tensor.tensor import Tensor, evaluate
-from scheduler.tuning.jobs import Job
+from scheduler.tuning.variants import Job
 from tests.scheduler.loops.jobs import CPUS, close, job_of, normal, weight
 from tests.scheduler.support.programs import Array, plan_of
 from tests.scheduler.support.together import Together

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.device.choice import Choice
 from scheduler.device.spec import DEFAULT, SPECS
+from scheduler.device.tuned_table import Choice
 from scheduler.ir import index as ixs
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
@@ -23,7 +23,7 @@ from scheduler.loops.vector import LoadInfo
 from scheduler.passes.winograd_kernel import STACK_BYTES, Shape, choose_blocks, fits, kernel_source
 from scheduler.render.kernel_code import KernelCode
 from scheduler.tensor.tensor import Tensor
-from scheduler.tuning.jobs import Job
+from scheduler.tuning.variants import Job
 from tests.scheduler.loops.jobs import CPUS, choices, job_of, weight
 
 # --- the model of a core ------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.passes.batch_branches import MAX_MEMBERS, batch_branches
-from scheduler.passes.split_concat_sums import MAX_SOURCES, split_concat_sums
+from scheduler.passes.split import MAX_SOURCES, split_concat_sums
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.passes.pass_check import (
     EXAMPLES,

@@ -15,7 +15,7 @@ from scheduler.ir.node import is_weight, toposort
 from scheduler.ir.sensitivity import rounds
 from scheduler.onnx_import import from_proto
 from scheduler.onnx_import.element_types import BFLOAT16
-from scheduler.passes.halves.exact_halves import halves
+from scheduler.passes.halves.half_arithmetic import halves
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.onnx_import.onnx_models import parsed

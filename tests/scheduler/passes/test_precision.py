@@ -20,7 +20,7 @@ from scheduler.ir import interp
 from scheduler.ir.build import new_weight
 from scheduler.ir.node import is_weight, toposort
 from scheduler.ir.ops import Op
-from scheduler.passes.eight_bits.whole_weights import eight_bit_weight
+from scheduler.passes.eight_bits.byte_products import eight_bit_weight
 from scheduler.passes.halves.precision import PrecisionReport
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.networks import stack

@@ -15,7 +15,7 @@ from scheduler.passes.fold_constants import fold_constants
 from scheduler.passes.one_hot import one_hot
 from scheduler.passes.push_gather import push_gather
 from scheduler.passes.push_slices import push_slices
-from scheduler.passes.split_concat_sums import split_concat_sums
+from scheduler.passes.split import split_concat_sums
 from scheduler.passes.strength_reduce import strength_reduce
 from scheduler.pipeline import run_passes
 from tests.fuzz.graphs import programs

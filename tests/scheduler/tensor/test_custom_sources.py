@@ -13,11 +13,10 @@ from runtime import BuildError
 from scheduler import CustomKernel, custom_kernel
 from scheduler.compile import compile_plain
 from scheduler.context import CompileContext, Stages
-from scheduler.debug.kernel_text import table_text
+from scheduler.debug.kernel_table import table_text
 from scheduler.debug.pretty import pretty
 from scheduler.debug.viz import write_page
-from scheduler.device.limits import TABLE
-from scheduler.device.spec import DEFAULT
+from scheduler.device.spec import DEFAULT, TABLE
 from scheduler.errors import ModelError, VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.ir.digest import graph_digest

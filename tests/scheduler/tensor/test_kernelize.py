@@ -14,7 +14,7 @@ from scheduler import Tensor
 from scheduler.errors import ModelError
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
-from scheduler.tensor.eager_plan import base_of
+from scheduler.tensor.eager import base_of
 from tests.scheduler.support.programs import floats, same
 
 pytestmark = pytest.mark.opencl

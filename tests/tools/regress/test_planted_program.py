@@ -11,7 +11,7 @@ import pytest
 from modeld.outputs.fill_message import fill_camera_odometry
 from runtime.format.driving_interface import HistoryRule
 from scheduler.driving import program, warp
-from scheduler.driving.memory import push, rows_seen
+from scheduler.driving.program import push, rows_seen
 from scheduler.driving.warp import model_image
 from scheduler.tensor.tensor import Tensor
 from tests.tools.conftest import Modeld

@@ -14,8 +14,8 @@ from tools.errors import ToolError
 from tools.regress.explain.launch_values import Value
 
 if TYPE_CHECKING:
-    from scheduler.cache.schedules import EntryGraph
     from scheduler.emit.schedule import Schedule
+    from scheduler.schedule_cache import EntryGraph
 
 Array = NDArray[Any]
 

@@ -13,12 +13,13 @@ from math import prod
 
 import numpy as np
 
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir import interp
 from scheduler.ir.boxes import MOVES
 from scheduler.ir.build import like, new_weight, peel
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import Op
-from scheduler.ir.rewrite import Rewriter, Rule, remake
+from scheduler.ir.rewrite import SERIAL, SIMT, Rewriter, Rule, keep_form, remake
 
 # Larger known values are computed by a kernel: an artifact holds weights as they are.
 MAX_ELEMENTS = 1 << 20
@@ -58,3 +59,14 @@ RULES = (
 def custom_inputs(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node with the inputs of custom kernels made bindable."""
     return Rewriter(RULES)(roots)
+
+
+# --- The pass keeps, of each value with alternatives, the form that suits the device ----------
+#
+# alternatives(sorted_places(keys), count_before(keys))   ->   sorted_places(keys)     on a CPU
+#                                                         ->   count_before(keys)      on a GPU
+
+
+def expand_alternatives(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
+    """Return old node -> new node without ALTERNATIVES."""
+    return keep_form(roots, SIMT if spec.is_simt else SERIAL)
