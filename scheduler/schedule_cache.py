@@ -238,7 +238,7 @@ def _disk_key(request: str) -> str | None:
     return hashlib.sha256(f"{request} {version}".encode()).hexdigest()
 
 
-_PACKAGE: Final = Path(__file__).parents[1]
+_PACKAGE: Final = Path(__file__).parent
 _SOURCES: Final = tuple(sorted(_PACKAGE.rglob("*.py")))
 
 

@@ -8,6 +8,9 @@ integers of 8 bits       at most 1 apart: what was quantised may round the other
 other integers, bool     equal, but for one element in 1000 (half, quantised: one in 50), where
                          a float that was rounded otherwise decides a comparison
 NaN, infinities          at the same places
+
+A reference is float32 too, and may be the one that is off. Where a comparison fails, `Arbiter` asks
+`DoubleEvaluator`.
 """
 
 from __future__ import annotations
@@ -224,15 +227,11 @@ def _has_halves(model: OnnxModel) -> bool:
     )
 
 
-# --- The arbitration by float64 where a program and its reference differ ----------------------
-#
-# A reference is float32 too, and may be the one that is off. `DoubleEvaluator` decides, for one
-# output of one set of inputs:
+# --- Arbitration by float64, for one output of one set of inputs ------------------------------
 #
 #     right    each element in dispute is as close to float64 as the tolerance asks
 #     noise    the sums of the model are so ill conditioned that neither is: then ours is right if
-#     it
-#              is about as near as the reference, in its largest distance and in the mean
+#              it is about as near as the reference, in its largest distance and in the mean
 #
 # Of special values (`special_floats`) a result is wrong only where the reference and float64 agree
 # on another one: what overflows in float32 does not in float64.

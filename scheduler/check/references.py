@@ -1,4 +1,10 @@
-"""The reference: onnxruntime if it is installed, else onnx's evaluator."""
+"""References that compiled models are compared with.
+
+`Reference` is onnxruntime if it is installed, else onnx's evaluator. `DoubleEvaluator` arbitrates:
+every float32, float16 and bfloat16 of the model file becomes a double, and onnx's own evaluator
+runs it. An error of our importer or interpreter must not confirm itself, so neither takes part.
+Where that evaluator narrows, there is no answer.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +23,11 @@ from onnx.reference.op_run import OpRun
 from scheduler.errors import ModelError
 from scheduler.onnx_import import OnnxModel, load_model
 from scheduler.onnx_import.files.graph_checks import subgraphs
-from scheduler.onnx_import.limits import one_line
+from scheduler.onnx_import.limits import MAX_FILE_BYTES, one_line
 
 Array = NDArray[Any]
 # Of onnxruntime; chosen by hand.
 MAX_THREADS = 2
-# protobuf cannot serialize more.
-MAX_BYTES = 2**31 - 1
 
 
 class _Session(Protocol):
@@ -122,7 +126,7 @@ def _data(source: str | Path | OnnxModel) -> str | bytes:
     if not isinstance(source, OnnxModel):
         return str(source)
     model = whole_model(source)
-    if model.ByteSize() > MAX_BYTES:
+    if model.ByteSize() > MAX_FILE_BYTES:
         raise ModelError(f"{source.name}: more than 2 GiB; give the file, not the model")
     return bytes(model.SerializeToString())
 
@@ -144,13 +148,8 @@ def whole_model(model: OnnxModel) -> onnx.ModelProto:
     return whole
 
 
-# --- An evaluator of ONNX models in double precision, independent of the compiler -------------
-#
-# Every float32, float16 and bfloat16 of the model file becomes a double, and onnx's own evaluator
-# runs it: an error of our importer or interpreter must not confirm itself. Where that evaluator
-# narrows, there is no answer.
-
 # --- Replacements for operators of onnx's evaluator that narrow, or differ from their version -
+#
 # Each is written after the text of the operator, with numpy alone (onnx 1.23). A test compares
 # every operator case in double.
 #
@@ -162,7 +161,6 @@ def whole_model(model: OnnxModel) -> onnx.ModelProto:
 
 # Softmax, LogSoftmax: from here on, one axis, the last by default.
 ONE_AXIS = 13
-
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -248,6 +246,7 @@ class Pow(OpRun):
 
 OPERATORS: list[type[OpRun]] = [BatchNormalization, Erf, Gelu, LogSoftmax, Pow, Softmax]
 
+# --- The evaluation in double precision -------------------------------------------------------
 
 _WIDENED = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # Attributes that hold an element type: of a result, or of what is computed inside.
@@ -276,7 +275,7 @@ class DoubleEvaluator:
 
     def __init__(self, source: str | Path | OnnxModel) -> None:
         """Widen a model, or raise ModelError with a clause that says why it cannot be."""
-        # Load slowly and are rarely needed.
+        # Loads slowly and is rarely needed.
         from onnx.reference import ReferenceEvaluator
 
         model = source if isinstance(source, OnnxModel) else load_model(source)
@@ -344,7 +343,11 @@ def _widen_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR:
                 _widen_tensor(attribute.t)
-            elif _is_float_type(attribute) and node.op_type != "LayerNormalization":
+            elif (
+                attribute.name in _TYPE_ATTRIBUTES
+                and attribute.i in _WIDENED
+                and node.op_type != "LayerNormalization"
+            ):
                 # There the evaluator takes float32 only, by name, and computes as it is given.
                 attribute.i = TensorProto.DOUBLE
         for graph in subgraphs(node):
@@ -371,10 +374,6 @@ def _widen_constant(node: onnx.NodeProto) -> None:
         if attribute.name in ("value_float", "value_floats"):
             numbers = attribute.f if attribute.name == "value_float" else list(attribute.floats)
             attribute.CopyFrom(helper.make_attribute("value", _tensor(np.array(numbers, float))))
-
-
-def _is_float_type(attribute: onnx.AttributeProto) -> bool:
-    return attribute.name in _TYPE_ATTRIBUTES and attribute.i in _WIDENED
 
 
 def _widen_tensor(tensor: TensorProto) -> None:

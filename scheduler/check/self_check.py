@@ -36,6 +36,15 @@ from scheduler.tensor.tensor import Tensor
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
+# Entry, inputs, and the outputs that were seen.
+Seen = tuple[str, Arrays, Arrays]
+
+# Inputs of a driving program.
+FRAMES = 4
+# Width, height, stride and offset of the chroma plane: small enough for any capacity.
+GEOMETRY = (320, 200, 384, 384 * 200)
+PAYLOAD_BYTES = 384 * (200 + 100)
+ONE_OF_SEVERAL = ("desire", "traffic_convention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +120,28 @@ def verify(
     )
 
 
+def verify_driving(
+    compiled: CompiledModel,
+    models: Sequence[str | Path | OnnxModel],
+    options: CompileOptions,
+    device: Device | str | None = None,
+) -> list[Report]:
+    """Compare the models of a driving program with a reference, and the program with itself.
+
+    Each model is compiled as a plain one for this. The outputs of a few frames must be finite,
+    differ from frame to frame, and be the same after a reset. Arguments and errors are those of
+    `verify`.
+    """
+    opened = device if isinstance(device, Device) else choose_device(device)
+    interface = parse_interface(compiled.manifest["metadata"]["interface"])
+    reports = []
+    for source in models:
+        model = source if isinstance(source, OnnxModel) else load_model(source)
+        plain = compile_plain(model, bind=driving_sizes(model, interface), **options)
+        reports.append(verify(plain, source, opened))
+    return [*reports, _verify_frames(compiled, opened)]
+
+
 def _import_as_compiled(model: OnnxModel, shapes: Mapping[str, tuple[int, ...]]) -> ImportedModel:
     """Import a model again, with the sizes that its symbolic dimensions were bound to."""
     inputs = {
@@ -152,10 +183,6 @@ def _advice(compiled: CompiledModel) -> str:
     return "try TUNED=0 SCHEDULE_CACHE=0, or another --device, and report the model"
 
 
-# Entry, inputs, and the outputs that were seen.
-Seen = tuple[str, Arrays, Arrays]
-
-
 def round_trip(compiled: CompiledModel, device: Device, seen: Iterable[Seen]) -> list[str]:
     """Return what differs after writing and loading, for `seen` in order after a reset."""
     with tempfile.TemporaryDirectory(prefix="modeld-verify-") as directory:
@@ -173,37 +200,6 @@ def round_trip(compiled: CompiledModel, device: Device, seen: Iterable[Seen]) ->
 def different(before: Arrays, after: Arrays) -> list[str]:
     """Return the names of outputs that are not the same, bit by bit."""
     return [name for name in before if before[name].tobytes() != after[name].tobytes()]
-
-
-# --- The self-check of a driving program: its models beside a reference, then itself ----------
-
-FRAMES = 4
-# Width, height, stride and offset of the chroma plane: small enough for any capacity.
-GEOMETRY = (320, 200, 384, 384 * 200)
-PAYLOAD_BYTES = 384 * (200 + 100)
-ONE_OF_SEVERAL = ("desire", "traffic_convention")
-
-
-def verify_driving(
-    compiled: CompiledModel,
-    models: Sequence[str | Path | OnnxModel],
-    options: CompileOptions,
-    device: Device | str | None = None,
-) -> list[Report]:
-    """Compare the models of a driving program with a reference, and the program with itself.
-
-    Each model is compiled as a plain one for this. The outputs of a few frames must be finite,
-    differ from frame to frame, and be the same after a reset. Arguments and errors are those of
-    `verify`.
-    """
-    opened = device if isinstance(device, Device) else choose_device(device)
-    interface = parse_interface(compiled.manifest["metadata"]["interface"])
-    reports = []
-    for source in models:
-        model = source if isinstance(source, OnnxModel) else load_model(source)
-        plain = compile_plain(model, bind=driving_sizes(model, interface), **options)
-        reports.append(verify(plain, source, opened))
-    return [*reports, _verify_frames(compiled, opened)]
 
 
 def _verify_frames(compiled: CompiledModel, device: Device) -> Report:

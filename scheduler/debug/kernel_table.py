@@ -1,6 +1,7 @@
 """The kernel table lists launches with their work, and results with their places and lifetimes.
 
-It is made from an artifact's manifest; only lanes and loop ranges come from the schedule.
+It is made from an artifact's manifest; only lanes and loop ranges come from the schedule. It can be
+shown as aligned text, and given as plain data for JSON.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from scheduler.ir.ops import Op
 from scheduler.kernelize.memory_plan import aligned
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.lower import LoweredKernel
+
+_WORK = "work"
+_HEADER = (
+    *("#", "kernel", "kind", "origin", "result", "ranges", "items", "lanes"),
+    *(_WORK, "moved KiB", "arena offset", "alive"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,25 +284,6 @@ def source_of(manifest: Mapping[str, Any], kernel: str) -> str:
     return ""
 
 
-# --- The kernel table as text and as plain data -----------------------------------------------
-
-_WORK = "work"
-_HEADER = (
-    "#",
-    "kernel",
-    "kind",
-    "origin",
-    "result",
-    "ranges",
-    "items",
-    "lanes",
-    _WORK,
-    "moved KiB",
-    "arena offset",
-    "alive",
-)
-
-
 def shape_text(shape: Sequence[int]) -> str:
     """Return a shape for people: "1x64x32", "scalar"."""
     return "x".join(map(str, shape)) or "scalar"
@@ -303,22 +291,22 @@ def shape_text(shape: Sequence[int]) -> str:
 
 def header(table: KernelTable) -> tuple[str, ...]:
     """Return the titles of the columns; work has the unit that fits the largest launch."""
-    return tuple(_work(table)[0] if title == _WORK else title for title in _HEADER)
-
-
-def _work(table: KernelTable) -> tuple[str, list[float]]:
-    return flops_column([launch.flops for launch in table.launches])
+    work, _ = flops_column([launch.flops for launch in table.launches])
+    return tuple(work if title == _WORK else title for title in _HEADER)
 
 
 def rows(table: KernelTable) -> list[tuple[object, ...]]:
     """Return the cells under `header`; None where a manifest does not say."""
     result: list[tuple[object, ...]] = []
-    _, work = _work(table)
+    _, work = flops_column([launch.flops for launch in table.launches])
     for launch, flops in zip(table.launches, work, strict=True):
         stored = [table.values[i] for i in launch.writes]
         main = stored[0] if stored else None
         shape = f"{main.dtype}[{shape_text(main.shape)}]" if main else "-"
         more = f" +{len(stored) - 1}" if len(stored) > 1 else ""
+        alive = main.kind if main else "-"
+        if main and main.offset is not None:
+            alive = f"{main.first}..{main.last}"
         result.append(
             (
                 launch.number,
@@ -332,7 +320,7 @@ def rows(table: KernelTable) -> list[tuple[object, ...]]:
                 flops,
                 launch.bytes_moved / 1024,
                 main.offset if main else None,
-                _life_text(main),
+                alive,
             )
         )
     return result
@@ -342,42 +330,33 @@ def ranges_text(launch: Launch) -> str | None:
     """Return the loops of a kernel, "25x512 over 64"; None where they are not known."""
     if not launch.nests:
         return None
-    return " | ".join(_nest_text(nest) for nest in launch.nests)
-
-
-def _nest_text(nest: Nest) -> str:
-    reduced = f" over {', '.join(map(shape_text, nest.reduced))}" if nest.reduced else ""
-    return f"{shape_text(nest.ranges) if nest.ranges else '1'}{reduced}"
-
-
-def _life_text(stored: Value | None) -> str:
-    if stored is None:
-        return "-"
-    return stored.kind if stored.offset is None else f"{stored.first}..{stored.last}"
+    texts = []
+    for nest in launch.nests:
+        reduced = f" over {', '.join(map(shape_text, nest.reduced))}" if nest.reduced else ""
+        texts.append(f"{shape_text(nest.ranges) if nest.ranges else '1'}{reduced}")
+    return " | ".join(texts)
 
 
 def facts(table: KernelTable) -> dict[str, Any]:
     """Return the table as plain data for JSON: kernels, one object per launch, and totals."""
-    kernels = []
-    for launch in table.launches:
-        results = [table.values[i] for i in launch.writes]
-        kernels.append(
-            {
-                "launch": launch.number,
-                "kernel": launch.kernel,
-                "kind": launch.kind,
-                "origin": list(launch.origin),
-                "results": [_result_facts(s) for s in results],
-                "nests": [
-                    {"ranges": list(n.ranges), "reduced": [list(r) for r in n.reduced]}
-                    for n in launch.nests
-                ],
-                "items": launch.items,
-                "lanes": launch.lanes,
-                "flops": launch.flops,
-                "bytes": launch.bytes_moved,
-            }
-        )
+    kernels = [
+        {
+            "launch": launch.number,
+            "kernel": launch.kernel,
+            "kind": launch.kind,
+            "origin": list(launch.origin),
+            "results": [_result_facts(table.values[i]) for i in launch.writes],
+            "nests": [
+                {"ranges": list(n.ranges), "reduced": [list(r) for r in n.reduced]}
+                for n in launch.nests
+            ],
+            "items": launch.items,
+            "lanes": launch.lanes,
+            "flops": launch.flops,
+            "bytes": launch.bytes_moved,
+        }
+        for launch in table.launches
+    ]
     return {"kernels": kernels, "totals": asdict(table.totals)}
 
 

@@ -1,4 +1,4 @@
-"""DeviceSpec describes a kind of device; all of them are a table of data.
+"""DeviceSpec describes a kind of device; all of them are a table of data, and so are their limits.
 
     context = CompileContext(spec=SPECS["adreno"])     # images, 4 lanes, work-groups of 64
 
@@ -13,8 +13,6 @@ from typing import Final
 from scheduler.device.costs import Costs, LoopCosts, WinogradCosts
 from scheduler.errors import SchedulerError
 
-# --- Limits of one kernel on each kind of device, as a table of data --------------------------
-
 # The result and the three sources of WHERE: what a single operation may need.
 MIN_BUFFERS: Final = 4
 # Compile time grows faster than operations do; the largest of the example models has about 60.
@@ -28,8 +26,8 @@ class Limits:
     target: str  # name of the row
     buffers: int  # buffers that are arguments; results count
     parameter_bytes: int  # bytes of all arguments; each of ours is a pointer
-    operations: int  # fused elementwise operations
     source: str  # where the numbers come from
+    operations: int = MAX_OPERATIONS  # fused elementwise operations
     pointer_bytes: int = 8  # width of a pointer argument
 
     def __post_init__(self) -> None:
@@ -47,43 +45,6 @@ class Limits:
     def fits(self, reads: int, writes: int = 1) -> bool:
         """Whether a kernel may read and write this many distinct buffers."""
         return reads + writes <= self.max_buffers
-
-
-_FULL_PROFILE: Final = "OpenCL 3.0, CL_DEVICE_MAX_PARAMETER_SIZE: at least 1024 bytes, full profile"
-_ROWS_limits: Final = (
-    # Half of the 128 pointers that fit: PoCL 3.0 reports 1024 bytes, and longer argument lists
-    # only cost there (each is set for each launch).
-    Limits("cpu", 64, 1024, MAX_OPERATIONS, "PoCL 3.0 reports 1024 bytes; 64 is our choice"),
-    Limits("gpu", 64, 1024, MAX_OPERATIONS, _FULL_PROFILE + "; 64 is our choice"),
-    # No figure of its own until one is read from a device: it reports the full profile.
-    Limits("adreno", 64, 1024, MAX_OPERATIONS, _FULL_PROFILE + "; not read from a device yet"),
-    # Its table of buffers in global memory has 16 places and no check (Mesa 25.0.7).
-    Limits("freedreno", 16, 1024, MAX_OPERATIONS, "the seventeenth buffer ends the process"),
-    Limits(
-        "embedded",
-        32,
-        256,
-        MAX_OPERATIONS,
-        "OpenCL 1.2 section 10, CL_DEVICE_MAX_PARAMETER_SIZE: at least 256 bytes, embedded profile",
-    ),
-    Limits(
-        "metal",
-        31,
-        4096,
-        MAX_OPERATIONS,
-        "Metal feature set tables: 31 entries in the buffer argument table of a kernel",
-    ),
-    Limits(
-        "webgpu",
-        8,
-        4096,
-        MAX_OPERATIONS,
-        "WebGPU: default of maxStorageBuffersPerShaderStage is 8",
-    ),
-)
-TABLE: Final[dict[str, Limits]] = {row.target: row for row in _ROWS_limits}
-
-# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +192,24 @@ class DeviceSpec:
         return "; ".join(s for s in shown if not s.startswith("sources="))
 
 
+_FULL_PROFILE: Final = "OpenCL 3.0, CL_DEVICE_MAX_PARAMETER_SIZE: at least 1024 bytes, full profile"
+_EMBEDDED: Final = "OpenCL 1.2 section 10, CL_DEVICE_MAX_PARAMETER_SIZE: at least 256 bytes"
+_METAL: Final = "Metal feature set tables: 31 entries in the buffer argument table of a kernel"
+_LIMITS_ROWS: Final = (
+    # Half of the 128 pointers that fit: PoCL 3.0 reports 1024 bytes, and longer argument lists
+    # only cost there (each is set for each launch).
+    Limits("cpu", 64, 1024, "PoCL 3.0 reports 1024 bytes; 64 is our choice"),
+    Limits("gpu", 64, 1024, _FULL_PROFILE + "; 64 is our choice"),
+    # No figure of its own until one is read from a device: it reports the full profile.
+    Limits("adreno", 64, 1024, _FULL_PROFILE + "; not read from a device yet"),
+    # Its table of buffers in global memory has 16 places and no check (Mesa 25.0.7).
+    Limits("freedreno", 16, 1024, "the seventeenth buffer ends the process"),
+    Limits("embedded", 32, 256, _EMBEDDED),
+    Limits("metal", 31, 4096, _METAL),
+    Limits("webgpu", 8, 4096, "WebGPU: default of maxStorageBuffersPerShaderStage is 8"),
+)
+LIMITS: Final[dict[str, Limits]] = {row.target: row for row in _LIMITS_ROWS}
+
 # OpenCL 1.2, CL_DEVICE_MAX_MEM_ALLOC_SIZE: a quarter of the memory, at least this much.
 _LEAST_ALLOCATION: Final = 128 << 20
 
@@ -258,7 +237,7 @@ _ADRENO_SOURCES: Final = (
 
 _CPU: Final = DeviceSpec(
     target="cpu",
-    limits=TABLE["cpu"],
+    limits=LIMITS["cpu"],
     lanes=16,
     vector_registers=32,
     cores=2,
@@ -278,7 +257,7 @@ _CPU: Final = DeviceSpec(
 _OLDER_CPU: Final = replace(_CPU, vector_registers=16, l1_bytes=32 << 10, broadcasts=False)
 _GPU: Final = DeviceSpec(
     target="gpu",
-    limits=TABLE["gpu"],
+    limits=LIMITS["gpu"],
     lanes=4,
     vector_registers=48,
     cores=16,
@@ -301,7 +280,7 @@ _GPU: Final = DeviceSpec(
 _ADRENO: Final = replace(
     _GPU,
     target="adreno",
-    limits=TABLE["adreno"],
+    limits=LIMITS["adreno"],
     vector_registers=32,
     cores=2,
     core_lanes=256,
@@ -322,7 +301,7 @@ _ROWS: Final = (
     replace(
         _OLDER_CPU,
         target="cpu-avx2",
-        limits=replace(TABLE["cpu"], target="cpu-avx2"),
+        limits=replace(LIMITS["cpu"], target="cpu-avx2"),
         lanes=8,
         l2_bytes=512 << 10,
         peak=Peak(gflops=195.0, gbytes=30.0, launch_us=20.0),
@@ -336,7 +315,7 @@ _ROWS: Final = (
         _OLDER_CPU,
         target="cpu-sse",
         fused=False,
-        limits=replace(TABLE["cpu"], target="cpu-sse"),
+        limits=replace(LIMITS["cpu"], target="cpu-sse"),
         lanes=4,
         l2_bytes=256 << 10,
         peak=Peak(gflops=90.0, gbytes=30.0, launch_us=20.0),
@@ -349,7 +328,7 @@ _ROWS: Final = (
     replace(
         _OLDER_CPU,
         target="cpu-neon",
-        limits=replace(TABLE["cpu"], target="cpu-neon"),
+        limits=replace(LIMITS["cpu"], target="cpu-neon"),
         lanes=4,
         vector_registers=32,
         cores=4,
@@ -367,7 +346,7 @@ _ROWS: Final = (
     replace(
         _ADRENO,
         target="freedreno",
-        limits=TABLE["freedreno"],
+        limits=LIMITS["freedreno"],
         half=Half(storage=True, arithmetic=False),
         images=Images(16384, 16384, 16, 32, 64, sampler_less=True),
         sources=(

@@ -1,4 +1,11 @@
-"""A tuned table holds, by kernel, loops that were measured to be faster than the heuristic.
+"""Loops that were measured to be faster than the heuristic's: a choice for each, tables of choices.
+
+A `Choice` overrides heuristics of `scheduler.loops.schedule` by a few plain numbers. It can make a
+kernel slow and never wrong: what does not fit a kernel is cut to what does.
+
+    Choice(vectors=2, rows=8, items=32)     <->     "v2 r8 i32"
+
+A table has one choice for each kernel:
 
     {"format": 1, "target": "cpu", "device": "...", "driver": "...",
      "kernels": {"3f0c...": {"was": "128/2x16,32/8x1 u[4] ...", "choice": "v3 r8 u2",
@@ -22,13 +29,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.files.cache_dir import cache_dir, write_whole
-
-# --- A Choice overrides heuristics of `scheduler.loops.schedule` by a few plain numbers -------
-#
-#     Choice(vectors=2, rows=8, items=32)     <->     "v2 r8 i32"
-#
-# A field that is 0 leaves the heuristic as it is. A choice can make a kernel slow and never wrong:
-# what does not fit a kernel is cut to what does.
 
 # Letter of each field in the text form, and its largest value. `lanes` is one of the vector widths.
 _FIELDS: Final = {
@@ -104,8 +104,6 @@ def parse_choice(text: str) -> Choice:
         found[names[match[1]]] = int(match[2])
     return Choice(**found)
 
-
-# ----------------------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,11 @@
-"""What names, shapes and slices of driving models say about their interface.
+"""What names, shapes and slices of driving models say: their interface, and what is wrong with it.
 
 features_buffer (1, 25, 512), hidden_state in an earlier model
     -> 25 samples, 4 frames apart, the newest that of the frame itself; images 4 frames apart
+
+`HEADS` has the widths that each head may have, `REQUIRED` those that the daemon cannot do without.
+docs/formats/driving-models.md describes the values; tests compare its table and the daemon's parser
+with this one.
 """
 
 from __future__ import annotations
@@ -26,6 +30,31 @@ DESIRE_NAMES = ("desire_pulse", "desire")
 # A model that sees so many rows or more sees all frames of 5 s; with fewer it sees each fourth.
 CONSECUTIVE = 99
 SAMPLE_STEP = 4  # 20 Hz frames, 5 Hz context
+
+# Means, then logs of deviations; where there are two widths, the second one is a mixture of
+# hypotheses: of 5 for plans (5 x (990 + 1)), of 2 for leads (2 x (48 + 3)).
+HEADS: Final[Mapping[str, tuple[int, ...]]] = {
+    "plan": (990, 4955),
+    "lane_lines": (528,),
+    "lane_lines_prob": (8,),
+    "road_edges": (264,),
+    "lead": (144, 102),
+    "lead_prob": (3,),
+    "desire_state": (8,),
+    "desire_pred": (32,),
+    "meta": META_WIDTHS,
+    "pose": (12,),
+    "wide_from_device_euler": (6,),
+    "road_transform": (12,),
+    "sim_pose": (12,),
+    "desired_curvature": (2,),
+    "planplus": (990,),
+    "action": (4,),
+}
+REQUIRED: Final = tuple(HEADS)[:12]
+HIDDEN_STATE: Final = "hidden_state"
+PAD: Final = "pad"  # a second name for values that another head has, or for those that none has
+SEES: Final = ("lane_lines", "lead", "road_edges")  # what tells an off-policy from an on-policy
 
 
 def derive(
@@ -104,40 +133,8 @@ def _history(
 def _sees_own_feature(models: Sequence[ModelPart]) -> bool:
     """Whether `hidden_state` is there before the model that sees the features runs."""
     return not any(
-        "features_buffer" in part.inputs and "hidden_state" in part.slices for part in models
+        "features_buffer" in part.inputs and HIDDEN_STATE in part.slices for part in models
     )
-
-
-# ----------------------------------------------------------------------------------------------
-# The heads of driving models: which widths each may have, and which the daemon cannot do without.
-#
-# docs/formats/driving-models.md describes the values; tests compare its table and the daemon's
-# parser with this one.
-
-# Means, then logs of deviations; where there are two widths, the second one is a mixture of
-# hypotheses: of 5 for plans (5 x (990 + 1)), of 2 for leads (2 x (48 + 3)).
-HEADS: Final[Mapping[str, tuple[int, ...]]] = {
-    "plan": (990, 4955),
-    "lane_lines": (528,),
-    "lane_lines_prob": (8,),
-    "road_edges": (264,),
-    "lead": (144, 102),
-    "lead_prob": (3,),
-    "desire_state": (8,),
-    "desire_pred": (32,),
-    "meta": META_WIDTHS,
-    "pose": (12,),
-    "wide_from_device_euler": (6,),
-    "road_transform": (12,),
-    "sim_pose": (12,),
-    "desired_curvature": (2,),
-    "planplus": (990,),
-    "action": (4,),
-}
-REQUIRED: Final = tuple(HEADS)[:12]
-HIDDEN_STATE: Final = "hidden_state"
-PAD: Final = "pad"  # a second name for values that another head has, or for those that none has
-SEES: Final = ("lane_lines", "lead", "road_edges")  # what tells an off-policy from an on-policy
 
 
 def head_problems(models: Sequence[ModelPart], action: ActionRule) -> dict[str, str]:

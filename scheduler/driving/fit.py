@@ -1,4 +1,8 @@
-"""Which roles models have together, and how far they are from a revision of the table."""
+"""How far models are from the revisions of the table: several together, and each alone.
+
+`ordered` gives the models of a driving program their roles; `known_model` says what a single file
+is among driving models, for `modeld inspect` and for advice.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,40 @@ PLAIN = "compile it with: modeld compile --plain"
 NEEDS_POLICY = "a policy with the inputs desire_pulse, traffic_convention, features_buffer"
 NEEDS_VISION = "a vision model with two image inputs"
 COUNTS = {2: "two", 3: "three"}
+# What an input is for, by name. Names have one meaning in all revisions.
+MEANINGS: Final[Mapping[str, str]] = {
+    "action_t": "delays of steering and acceleration",
+    "big_img": "wide camera, two frames of 6 channels",
+    "big_input_imgs": "wide camera, two frames of 6 channels",
+    "calib": "calibration angles of the camera",
+    "desire": "desires, one of 8 in each row",
+    "desire_pulse": "desires at their rising edge, one of 8 in each row",
+    "features_buffer": "features of past frames",
+    "img": "road camera, two frames of 6 channels",
+    "initial_state": "recurrent state",
+    "input_img": "luma of the driver camera",
+    "input_imgs": "road camera, two frames of 6 channels",
+    "lateral_control_params": "speed and steering delay",
+    "nav_features": "features of the map",
+    "nav_instructions": "navigation instructions",
+    "new_img": "newest frames, road and wide",
+    "prev_desired_curv": "curvatures of past frames",
+    "traffic_convention": "side of the road, one of 2",
+    "warped": "newest frames, road and wide",
+}
+_ALONE = "compile it with: modeld compile MODEL.onnx -o OUT.pkl"
+_PLAIN = "compile it with: modeld compile --plain MODEL.onnx -o OUT.pkl"
+_PAIR = (
+    "compile vision and policies together with: modeld compile VISION.onnx POLICY.onnx -o OUT.pkl"
+)
+_KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    SUPERCOMBO: ("supercombo", _ALONE),
+    VISION: ("vision half of a driving model", _PAIR),
+    POLICY: ("policy half of a driving model", _PAIR),
+    MONITORING: ("driver monitoring", _ALONE),
+    RECURRENT: ("supercombo with a recurrent state (until 2022)", _PLAIN),
+    NAVIGATION: ("supercombo with navigation (2023)", _PLAIN),
+}
 
 
 def ordered(
@@ -183,44 +221,6 @@ def _missing(role: str, declared: Revision | None) -> str:
 def _expected(wanted: RevisionModel) -> str:
     names = [key.split("|")[0] for key in wanted.inputs if not key.endswith("?")]
     return f"the {wanted.role} model with the inputs {', '.join(names)}"
-
-
-# --- What a single ONNX file is among driving models, for `modeld inspect` and for advice -----
-
-# What an input is for, by name. Names have one meaning in all revisions.
-MEANINGS: Final[Mapping[str, str]] = {
-    "action_t": "delays of steering and acceleration",
-    "big_img": "wide camera, two frames of 6 channels",
-    "big_input_imgs": "wide camera, two frames of 6 channels",
-    "calib": "calibration angles of the camera",
-    "desire": "desires, one of 8 in each row",
-    "desire_pulse": "desires at their rising edge, one of 8 in each row",
-    "features_buffer": "features of past frames",
-    "img": "road camera, two frames of 6 channels",
-    "initial_state": "recurrent state",
-    "input_img": "luma of the driver camera",
-    "input_imgs": "road camera, two frames of 6 channels",
-    "lateral_control_params": "speed and steering delay",
-    "nav_features": "features of the map",
-    "nav_instructions": "navigation instructions",
-    "new_img": "newest frames, road and wide",
-    "prev_desired_curv": "curvatures of past frames",
-    "traffic_convention": "side of the road, one of 2",
-    "warped": "newest frames, road and wide",
-}
-_ALONE = "compile it with: modeld compile MODEL.onnx -o OUT.pkl"
-_PLAIN = "compile it with: modeld compile --plain MODEL.onnx -o OUT.pkl"
-_PAIR = (
-    "compile vision and policies together with: modeld compile VISION.onnx POLICY.onnx -o OUT.pkl"
-)
-_KINDS: Final[Mapping[str, tuple[str, str]]] = {
-    SUPERCOMBO: ("supercombo", _ALONE),
-    VISION: ("vision half of a driving model", _PAIR),
-    POLICY: ("policy half of a driving model", _PAIR),
-    MONITORING: ("driver monitoring", _ALONE),
-    RECURRENT: ("supercombo with a recurrent state (until 2022)", _PLAIN),
-    NAVIGATION: ("supercombo with navigation (2023)", _PLAIN),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,11 @@
                   features, curvatures, states of models ---+         |
                               ^----------------------------------------+
 
-Queues and histories live on the device. `Interface` holds every difference between generations.
+Queues and histories live on the device from frame to frame. `Interface` holds every difference
+between generations.
+
+    oldest row ... newest row    push: drop the oldest, append the new one
+    first, first + step, ...     what a model sees of it
 """
 
 from __future__ import annotations
@@ -33,16 +37,16 @@ from scheduler.onnx_import.metadata import SLICED_OUTPUT
 from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor.tensor import Tensor
 
-# ----------------------------------------------------------------------------------------------
-# The memory of a driving program: queues and histories that live on the device between frames.
-#
-# oldest row ... newest row push: drop the oldest, append the new one first, first + step, ... what
-# a model sees of it
-
 VIEWS = ("road", "wide")
 IMAGE_SHAPE = (6, 128, 256)  # 4 planes of luma, U, V: half the resolution of the view
 FEATURES_INPUT = "features_buffer"
 CURVATURES_INPUT = "prev_desired_curv"
+# The inputs of models that are camera views, by the names exporters have used.
+IMAGE_INPUTS = {"img": "road", "input_imgs": "road", "big_img": "wide", "big_input_imgs": "wide"}
+NEWEST_INPUTS = ("warped", "new_img")  # (2, 6, 128, 256): road, wide
+HIDDEN_STATE, CURVATURE = "hidden_state", "desired_curvature"
+# Bytes of a padded NV12 frame of 3840 x 2160, the largest that a program takes unless told so.
+DEFAULT_CAPACITY = 3840 * (2176 + 1080)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +144,6 @@ def _own_state(name: str, parts: Sequence[ModelPart], models: Sequence[OnnxModel
 def input_types(model: OnnxModel) -> dict[str, DType]:
     """Return the element type of each input: exporters write float16, float32 and uint8."""
     return {v.name: declared(v, f'{model.name}: input "{v.name}"')[1] for v in model.inputs}
-
-
-# ----------------------------------------------------------------------------------------------
-
-# The inputs of models that are camera views, by the names exporters have used.
-IMAGE_INPUTS = {"img": "road", "input_imgs": "road", "big_img": "wide", "big_input_imgs": "wide"}
-NEWEST_INPUTS = ("warped", "new_img")  # (2, 6, 128, 256): road, wide
-HIDDEN_STATE, CURVATURE = "hidden_state", "desired_curvature"
-# Bytes of a padded NV12 frame of 3840 x 2160, the largest that a program takes unless told so.
-DEFAULT_CAPACITY = 3840 * (2176 + 1080)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,10 @@
 """The table of known revisions: one declarative file each in `interfaces/`, read once when asked.
 
 A revision says which models it has, their inputs, heads and widths, and the rules that nobody can
-read off a model. docs/interfaces.md describes the files.
+read off a model. docs/interfaces.md describes the files. The same checks read a TOML beside an ONNX
+(see `recognise`). A mistake is one ModelError that names file and key:
+
+    tr2.toml: rules.image_mod: unknown key, did you mean image_mode?
 """
 
 from __future__ import annotations
@@ -25,13 +28,6 @@ from runtime.format.driving_interface import (
 )
 from runtime.format.monitoring_interface import STD_RULES
 from scheduler.errors import ModelError
-
-# ----------------------------------------------------------------------------------------------
-# What people declare of a model, in TOML: files of revisions and files beside an ONNX, checked.
-#
-# A mistake is one ModelError that names file and key:
-#
-#     tr2.toml: rules.image_mod: unknown key, did you mean image_mode?
 
 # Key -> the words it may have, or its type; a float in 0..10 may also be written as an int.
 RuleTable = Mapping[str, tuple[str, ...] | type]
@@ -195,8 +191,6 @@ def _checked(table: Table, known: RuleTable) -> dict[str, Any]:
             raise table.error(key, f"{found[key]} is outside 0..{LARGEST:g}")
     return found
 
-
-# ----------------------------------------------------------------------------------------------
 
 FOLDER: Final = Path(__file__).with_name("interfaces")
 KINDS: Final = ("driving", "monitoring")

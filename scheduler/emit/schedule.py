@@ -1,4 +1,12 @@
-"""Schedule: the kernels that one entry point runs, in order, with their text."""
+"""Schedule: the kernels that one entry point runs, in order, and the arena of its intermediates.
+
+Intermediates share an image if their size is the same and their lives do not overlap:
+
+    t0 128x64 [0, 1]   t1 128x64 [1, 2]   t2 128x64 [2, 3]     ->     images A: t0, t2   B: t1
+
+OpenCL 1.2 has no images inside a buffer (`cl_khr_image2d_from_buffer` is the runtime's to use), so
+they cannot lie in the arena, and only images of equal width, height and type are used again.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +25,66 @@ from scheduler.loops.images import Image
 from scheduler.lower import LoweredKernel
 from scheduler.passes.halves.precision import PrecisionReport
 
-# --- Plan the arena of one entry point: lifetimes and offsets of its intermediates ------------
 
-# Intermediates share an image if their size is the same and their lives do not overlap:
-#
-#     t0 128x64 [0, 1]   t1 128x64 [1, 2]   t2 128x64 [2, 3]     ->     images A: t0, t2   B: t1
-#
-# OpenCL 1.2 has no images inside a buffer (`cl_khr_image2d_from_buffer` is the runtime's to use),
-# so they cannot lie in the arena, and only images of equal width, height and type are used again.
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Where intermediates lie."""
+
+    lives: dict[Node, Lifetime]  # of each intermediate, in the order in which they are written
+    storage: dict[Node, Node]  # whose bytes each takes: itself, unless computed in place
+    offsets: dict[Node, int]  # bytes from the start of the arena, multiples of 256
+    size: int  # bytes of the arena
+    live: int  # most bytes alive during one launch; what `size` exceeds it by is lost in gaps
+    unplanned: int  # bytes if every intermediate had its own
+    images: dict[Node, Lifetime] = field(default_factory=dict)  # not in the arena
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """What one entry point runs."""
+
+    outputs: Mapping[str, Node]  # stored node of each output name
+    inputs: tuple[Buffer, ...]  # input buffers in calling order, read by a kernel or not
+    lowered: tuple[LoweredKernel, ...]  # all kernels as OpenCL text, in running order
+    spec: DeviceSpec  # the device that the kernels are for
+    precision: PrecisionReport | None = None  # of half storage; None where nothing was asked for
+    halves: str = ""  # what arithmetic on halves means, "wide" or "exact"; "" without halves
+    numerics: str = FAST  # what sums of floats mean, "fast" or "strict"
+    stages: Stages | None = field(default=None, repr=False)  # after each pass, if asked for
+
+    @property
+    def launches(self) -> list[Kernel]:
+        """All kernels in running order."""
+        return [lowered.kernel for lowered in self.lowered]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The launches that compute something."""
+        return [k for k in self.launches if not k.is_copy]
+
+    @property
+    def copies(self) -> list[Kernel]:
+        """The launches that only move a stored value: commits of states, copied outputs."""
+        return [k for k in self.launches if k.is_copy]
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written by all launches: of each buffer what is touched, once a launch."""
+        return sum(k.bytes_moved for k in self.launches)
+
+    def arena(self) -> Arena:
+        """Return lifetimes and places of the intermediates."""
+        return plan_arena(self.lowered, frozenset(self.outputs.values()))
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of the arena: what intermediates take when memory is used again."""
+        return self.arena().size
+
+    @property
+    def unplanned_bytes(self) -> int:
+        """Bytes that intermediates would take if each had its own."""
+        return self.arena().unplanned
 
 
 def image_nodes(kernels: Sequence[LoweredKernel]) -> dict[Node, Image]:
@@ -51,19 +111,6 @@ def share_images(images: Mapping[Node, Image], lives: Mapping[Node, Lifetime]) -
             owner[node] = slots[free][0]
             slots[free] = (slots[free][0], lives[node].last)
     return owner
-
-
-@dataclass(frozen=True, slots=True)
-class Arena:
-    """Where intermediates lie."""
-
-    lives: dict[Node, Lifetime]  # of each intermediate, in the order in which they are written
-    storage: dict[Node, Node]  # whose bytes each takes: itself, unless computed in place
-    offsets: dict[Node, int]  # bytes from the start of the arena, multiples of 256
-    size: int  # bytes of the arena
-    live: int  # most bytes alive during one launch; what `size` exceeds it by is lost in gaps
-    unplanned: int  # bytes if every intermediate had its own
-    images: dict[Node, Lifetime] = field(default_factory=dict)  # not in the arena
 
 
 def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node, Lifetime]:
@@ -119,54 +166,3 @@ def plan_arena(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> A
         sum(aligned(life.size) for life in lives.values()),
         {node: every[node] for node in pictures},
     )
-
-
-# ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Schedule:
-    """What one entry point runs."""
-
-    outputs: Mapping[str, Node]  # stored node of each output name
-    inputs: tuple[Buffer, ...]  # input buffers in calling order, read by a kernel or not
-    lowered: tuple[LoweredKernel, ...]  # all kernels as OpenCL text, in running order
-    spec: DeviceSpec  # the device that the kernels are for
-    precision: PrecisionReport | None = None  # of half storage; None where nothing was asked for
-    halves: str = ""  # what arithmetic on halves means, "wide" or "exact"; "" without halves
-    numerics: str = FAST  # what sums of floats mean, "fast" or "strict"
-    stages: Stages | None = field(default=None, repr=False)  # after each pass, if asked for
-
-    @property
-    def launches(self) -> list[Kernel]:
-        """All kernels in running order."""
-        return [lowered.kernel for lowered in self.lowered]
-
-    @property
-    def kernels(self) -> list[Kernel]:
-        """The launches that compute something."""
-        return [k for k in self.launches if not k.is_copy]
-
-    @property
-    def copies(self) -> list[Kernel]:
-        """The launches that only move a stored value: commits of states, copied outputs."""
-        return [k for k in self.launches if k.is_copy]
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes read and written by all launches: of each buffer what is touched, once a launch."""
-        return sum(k.bytes_moved for k in self.launches)
-
-    def arena(self) -> Arena:
-        """Return lifetimes and places of the intermediates."""
-        return plan_arena(self.lowered, frozenset(self.outputs.values()))
-
-    @property
-    def peak_bytes(self) -> int:
-        """Bytes of the arena: what intermediates take when memory is used again."""
-        return self.arena().size
-
-    @property
-    def unplanned_bytes(self) -> int:
-        """Bytes that intermediates would take if each had its own."""
-        return self.arena().unplanned

@@ -1,4 +1,4 @@
-"""One ONNX model compiled for given input shapes; part of `onnx_backend`."""
+"""One ONNX model compiled for given input shapes, and the arrays for it; part of `onnx_backend`."""
 
 from __future__ import annotations
 
@@ -156,9 +156,6 @@ def _with_shapes(model: OnnxModel, arrays: Mapping[str, Array]) -> OnnxModel:
 
 def _storage(code: int) -> np.dtype[Any]:
     return to_storage(np.empty(0, onnx.helper.tensor_dtype_to_np_dtype(code)), code).dtype
-
-
-# --- Checks of the arrays that go into a compiled ONNX model; part of `onnx_backend` ----------
 
 
 def check_types(model: OnnxModel) -> None:

@@ -1,10 +1,12 @@
-"""The inputs of a model as Tensors: sizes of symbolic dimensions, and what the caller gives."""
+"""The inputs of a model: sizes of symbolic dimensions, Tensors for them, values that are fixed.
+
+f(x, rate)   ->   f(x)   with rate an initializer: If on it takes one branch, shapes are known
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,9 @@ from scheduler.ir.dtype import DType
 from scheduler.onnx_import.element_types import storage_dtype, type_name
 from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.limits import printable
-from scheduler.onnx_import.support import node_label
 from scheduler.tensor.tensor import Tensor
 
+Array = NDArray[Any]
 # (name, size) of each axis; the size is None where the file leaves it open.
 Declared = list[tuple[str, int | None]]
 
@@ -127,13 +129,6 @@ def declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
     return size if size >= 0 else None
 
 
-# --- A model with some of its inputs fixed, or with more outputs ------------------------------
-#
-# f(x, rate)   ->   f(x)   with rate an initializer: If on it takes one branch, shapes are known
-
-Array = NDArray[Any]
-
-
 def specialise(model: OnnxModel, values: Mapping[str, Array]) -> OnnxModel:
     """Return a model without the named inputs (or ModelError); values have the declared types."""
     names = [value.name for value in model.inputs]
@@ -194,32 +189,3 @@ def _size(
     label = str(dim.dim_param) or place
     size = declared_size(dim)
     return bound.get(label, bound.get(place)) if size is None else size, label
-
-
-def with_outputs(model: OnnxModel, names: Sequence[str]) -> OnnxModel:
-    """Return a model that also gives the values of some nodes, named by message or value name.
-
-    These are stored then, so other nodes may be fused than without. Raises ModelError if no node
-    and no computed value has such a name.
-    """
-    nodes = [(node_label(node), [*filter(None, node.output)]) for node in model.proto.graph.node]
-    values = {value for _, outputs in nodes for value in outputs}
-    wanted: list[str] = []
-    for name in names:
-        found = [one for label, outputs in nodes if label == name for one in outputs]
-        wanted += found or ([name] if name in values else [])
-        if not found and name not in values:
-            near = get_close_matches(name, [*(label for label, _ in nodes), *values], 3)
-            hint = f"is it {', '.join(near)}?" if near else "modeld inspect --nodes lists them"
-            raise ModelError(
-                f"{model.name}: expected the name of a node or of its output, found "
-                f"{printable(name)}; {hint}"
-            )
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    known = {value.name: value for value in proto.graph.value_info}
-    there = {value.name for value in proto.graph.output}
-    for value in dict.fromkeys(wanted):
-        if value not in there:
-            proto.graph.output.append(known.get(value, onnx.ValueInfoProto(name=value)))
-    return replace(model, proto=proto)

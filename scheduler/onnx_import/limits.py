@@ -1,6 +1,8 @@
-"""Limits on the size of a model: a larger one is refused before anything is allocated for it.
+"""What a model may bring: sizes within limits, and text that is made fit for a message.
 
-No supported device has room for more, so a larger size is damage or malice.
+A larger model is refused before anything is allocated for it. No supported device has room for
+more, so a larger size is damage or malice. Text becomes one line of bounded length, whatever the
+file says.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ MAX_FILLED_BYTES = 2**28
 # Values that are computed while importing.
 MAX_KNOWN_BYTES = 2**31
 
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
 
 def check_shape(
     shape: Sequence[int], itemsize: int, where: str, most: int = MAX_TENSOR_BYTES
@@ -50,12 +54,6 @@ def check_shape(
             f"{where}: shape {list(shape)} takes {prod(shape) * itemsize:.3g} bytes, at most "
             f"{most} are supported; is the shape right?"
         )
-
-
-# ----------------------------------------------------------------------------------------------
-# Text from a model, made fit for a message: one line of bounded length, whatever the file says.
-
-DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def one_line(error: Exception, limit: int = 200) -> str:

@@ -1,9 +1,16 @@
-"""The pass gives inputs of custom kernels storage, so that they can be bound as arguments.
+"""The passes for hand-written kernels: which form of a value to keep, and storage for inputs.
 
-custom(iota(4))              ->  custom(weight)             known values: made on the host
-custom(permute(w)), w known  ->  custom(weight)
-custom(permute(x))           ->  custom(contiguous(permute(x)))
-contiguous(custom(x))        ->  custom(x)                  stored already, and nothing to fuse into
+The first pass keeps, of each value with alternatives, the form that suits the device:
+
+    alternatives(sorted_places(keys), count_before(keys))   ->   sorted_places(keys)     on a CPU
+                                                            ->   count_before(keys)      on a GPU
+
+The last one gives inputs storage, so that they can be bound as arguments:
+
+    custom(iota(4))              ->  custom(weight)             known values: made on the host
+    custom(permute(w)), w known  ->  custom(weight)
+    custom(permute(x))           ->  custom(contiguous(permute(x)))
+    contiguous(custom(x))        ->  custom(x)              stored already, and nothing to fuse into
 """
 
 from __future__ import annotations
@@ -20,6 +27,12 @@ from scheduler.ir.build import like, new_weight, peel
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import SERIAL, SIMT, Rewriter, Rule, keep_form, remake
+
+
+def expand_alternatives(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
+    """Return old node -> new node without ALTERNATIVES."""
+    return keep_form(roots, SIMT if spec.is_simt else SERIAL)
+
 
 # Larger known values are computed by a kernel: an artifact holds weights as they are.
 MAX_ELEMENTS = 1 << 20
@@ -59,14 +72,3 @@ RULES = (
 def custom_inputs(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node with the inputs of custom kernels made bindable."""
     return Rewriter(RULES)(roots)
-
-
-# --- The pass keeps, of each value with alternatives, the form that suits the device ----------
-#
-# alternatives(sorted_places(keys), count_before(keys))   ->   sorted_places(keys)     on a CPU
-#                                                         ->   count_before(keys)      on a GPU
-
-
-def expand_alternatives(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
-    """Return old node -> new node without ALTERNATIVES."""
-    return keep_form(roots, SIMT if spec.is_simt else SERIAL)

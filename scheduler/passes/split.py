@@ -1,7 +1,21 @@
-"""The pass sums over a concat part by part, so that the concat is never stored.
+"""The passes that split what one kernel computes badly.
 
-sum(cat(a, b) * w)     ->     sum(a * w[:ka]) + sum(b * w[ka:])      over the axis of the concat
-sum(cat(a, b))         ->     sum(a) + sum(b)
+`split_concat_sums` sums over a concat part by part, so that the concat is never stored:
+
+    sum(cat(a, b) * w)     ->     sum(a * w[:ka]) + sum(b * w[ka:])      over the axis of the concat
+    sum(cat(a, b))         ->     sum(a) + sum(b)
+
+`split_reduce` splits long reductions into two stages; the first has work for every core:
+
+    sum(x (n,))                      ->   sum(contiguous(sum(reshape(x, (d, n/d)), 1)))
+    max(x (r, c) / sum(x, 1), all)   ->   max(contiguous(max(x / sum(x, 1), 1)), 0)
+
+If the reduced value depends on reductions of rows, the first stage reduces the same rows, and one
+kernel does both. Otherwise d is the largest divisor of a reduced axis from MIN_PARTS to MAX_PARTS.
+
+`split_concat` splits a wide CAT into stages, so that no kernel has more buffers than devices take:
+
+    cat(x0 ... x69)     ->     cat(cat(x0 ... x31), cat(x32 ... x63), cat(x64 ... x69))
 """
 
 from __future__ import annotations
@@ -20,6 +34,14 @@ from scheduler.ir.rewrite import Rewriter, Rule, unchanged, with_sources
 
 # One long loop is faster than many short ones.
 MAX_SOURCES = 4
+THRESHOLD = 32768  # elements per result; tinygrad splits from the same number on
+# By hand: enough for a CPU's cores or a GPU's groups, few enough for a cheap second stage.
+MAX_PARTS = 256
+MIN_PARTS = 8
+# Nodes looked at below a long reduction.
+MAX_WALK = 64
+# Devices with at most this many buffers for a kernel have few; OpenCL promises 8 at least.
+FEW_BUFFERS = 32
 
 # These do not mix a concat's sources, if padding and windows are along other axes.
 _MOVES = (Op.EXPAND, Op.PAD, Op.PERMUTE, Op.RESHAPE, Op.WINDOW, Op.CAST)
@@ -49,7 +71,7 @@ def split_concat_sums(roots: Sequence[Node]) -> dict[Node, Node]:
     new: dict[Node, Node] = {}
     for node in order:
         found = _find(node, readers)
-        new[node] = with_sources(node, new) if found is None else _split(node, found, new)
+        new[node] = with_sources(node, new) if found is None else _by_parts(node, found, new)
     return new
 
 
@@ -118,7 +140,7 @@ def _track(chain: list[Node], axis: int) -> list[int] | None:
     return axes[::-1]
 
 
-def _split(node: Node, found: _Concat, new: dict[Node, Node]) -> Node:
+def _by_parts(node: Node, found: _Concat, new: dict[Node, Node]) -> Node:
     total: Node | None = None
     at = 0
     for source in found.concat.src:
@@ -144,24 +166,7 @@ def _split(node: Node, found: _Concat, new: dict[Node, Node]) -> Node:
     return total
 
 
-# --- The pass splits long reductions into two stages; the first has work for every core -------
-#
-#     sum(x (n,))                      ->   sum(contiguous(sum(reshape(x, (d, n/d)), 1)))
-#     max(x (r, c) / sum(x, 1), all)   ->   max(contiguous(max(x / sum(x, 1), 1)), 0)
-#
-# If the reduced value depends on reductions of rows, the first stage reduces the same rows, and one
-# kernel does both. Otherwise d is the largest divisor of a reduced axis from MIN_PARTS to
-# MAX_PARTS.
-
-THRESHOLD = 32768  # elements per result; tinygrad splits from the same number on
-# By hand: enough for a CPU's cores or a GPU's groups, few enough for a cheap second stage.
-MAX_PARTS = 256
-MIN_PARTS = 8
-# Nodes looked at below a long reduction.
-MAX_WALK = 64
-
-
-def _split_split_reduce(node: Node) -> Node | None:
+def _two_stages(node: Node) -> Node | None:
     op, axes = node.arg
     source = node.src[0]
     if prod(source.shape) < THRESHOLD * max(1, prod(node.shape)):
@@ -209,21 +214,9 @@ def _row_axes(node: Node) -> tuple[int, ...]:
     return ()
 
 
-RULES = (Rule("split reduction", (Op.REDUCE,), _split_split_reduce),)
-
-
 def split_reduce(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node with long reductions split in two stages."""
-    return Rewriter(RULES)(roots)
-
-
-# ----------------------------------------------------------------------------------------------
-# The pass splits a wide CAT into stages, so that no kernel has more buffers than devices take.
-#
-# cat(x0 ... x69)     ->     cat(cat(x0 ... x31), cat(x32 ... x63), cat(x64 ... x69))
-
-# Devices with at most this many buffers for a kernel have few; OpenCL promises 8 at least.
-FEW_BUFFERS = 32
+    return Rewriter((Rule("split reduction", (Op.REDUCE,), _two_stages),))(roots)
 
 
 def max_sources(limits: Limits) -> int:
@@ -236,7 +229,7 @@ def max_sources(limits: Limits) -> int:
     return buffers // 2 if buffers > FEW_BUFFERS else buffers - 1
 
 
-def _split_split_concat(node: Node, most: int) -> Node | None:
+def _in_stages(node: Node, most: int) -> Node | None:
     if len(node.src) <= most:
         return None
     groups = [node.src[i : i + most] for i in range(0, len(node.src), most)]
@@ -251,5 +244,5 @@ def _split_split_concat(node: Node, most: int) -> Node | None:
 
 def split_concat(roots: Sequence[Node], limits: Limits) -> dict[Node, Node]:
     """Return old node -> new node with wide concats split in stages."""
-    split = partial(_split_split_concat, most=max_sources(limits))
+    split = partial(_in_stages, most=max_sources(limits))
     return Rewriter((Rule("split cat", (Op.CAT,), split),))(roots)

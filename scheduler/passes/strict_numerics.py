@@ -1,4 +1,7 @@
-"""The pass gives sums and products of floats one order, and products that are summed one rounding.
+"""The passes that give the same bits on every processor (`--numerics strict`).
+
+`canonical_sums` gives sums and products of floats one order, and products that are summed one
+rounding:
 
     sum(x, axes)         ->   sum(x, axes in order, parts) + 0.0
     sum(a * b, axes)     ->   sum(fused a * b, axes in order, parts) + 0.0
@@ -7,6 +10,12 @@
 `scheduler.ir.ordered` defines orders and parts. They follow from the graph alone, never from a
 device. Adding 0.0 changes only -0.0, which would depend on whether terms known to be 0 are added,
 and on which of two zeros a maximum returns.
+
+`fixed_values` fixes values that processors are free to choose: the bits of NaN, casts of floats
+that are out of range:
+
+    output x, state x, bits of x     ->   x != x ? NaN : x
+    cast(x, int)                     ->   cast(x != x ? 0 : min(max(x, smallest), largest), int)
 """
 
 from __future__ import annotations
@@ -38,6 +47,9 @@ LEAST_RESULTS: Final = 4
 # Both factors' values: from this many products, and up to this long a sum, one is worth packing.
 MANY_PRODUCTS: Final = 1 << 20
 LONG_SUM: Final = 128
+# Of float64 these are functions of the device's library, which differ from one to the next.
+LIBRARY = frozenset({Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.GELU, Op.POW})
+_KEEPS = MOVEMENT | {Op.CONTIGUOUS, Op.GATHER}
 
 
 def canonical_sums(roots: Sequence[Node]) -> dict[Node, Node]:
@@ -95,18 +107,6 @@ def _serves(factor: Node, index: Index, along: Atom, results: Sequence[Atom]) ->
         return leaves.isdisjoint(results)
     inner = next((ix for ix in reversed(index) if not ix.is_const), ixs.ZERO)
     return along not in leaves or ixs.coefficient(inner, along) == 1
-
-
-# ----------------------------------------------------------------------------------------------
-# The pass fixes values that processors are free to choose: the bits of NaN, casts of what is
-# none.
-#
-# output x, state x, bits of x     ->   x != x ? NaN : x
-# cast(x, int)                     ->   cast(x != x ? 0 : min(max(x, smallest), largest), int)
-
-# Of float64 these are functions of the device's library, which differ from one to the next.
-LIBRARY = frozenset({Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.GELU, Op.POW})
-_KEEPS = MOVEMENT | {Op.CONTIGUOUS, Op.GATHER}
 
 
 def fixed_values(roots: Sequence[Node]) -> dict[Node, Node]:

@@ -1,4 +1,9 @@
-"""KernelCode is a kernel as OpenCL C: its parameters, its body, its needs of a device."""
+"""The code of one kernel: `Emitter` collects its statements, `KernelCode` is what comes out.
+
+Emitter puts each statement in the outermost scope it can be in: that of the deepest loop variable
+it depends on. Loop-invariant code motion and common subexpressions fall out of that and of one memo
+per scope.
+"""
 
 from __future__ import annotations
 
@@ -96,13 +101,6 @@ class KernelCode:
     def is_callable(self) -> bool:
         """Whether the body can also be that of a function, called for one work-item at a time."""
         return not self.needs.work_group and all(p.image is None for p in self.parameters)
-
-
-# ----------------------------------------------------------------------------------------------
-# Emitter collects the text of one kernel, each statement in the outermost scope it can be in.
-#
-# That is the scope of the deepest loop variable it depends on. Loop-invariant code motion and
-# common subexpressions fall out of that and of one memo per scope.
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +284,6 @@ def _check(value: int) -> None:
             f"an index of up to {value} elements, also in what is never stored; "
             f"at most {ixs.LARGEST}: use a smaller batch, or work on parts"
         )
-
-
-# --- An Instance is the coordinate of the register tile at which a value is computed ----------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
-"""Pointers into the buffers of a kernel, and the buffers it is given.
+"""How kernels reach memory: pointers into buffers, and accesses to images.
 
 in0[row*512 + k + 7], in0[row*512 + k + 519]     ->     p = in0 + (row*512 + k); p[7], p[519]
 inside ? in0[row*512 + k] : 0                    ->     q = inside ? in0 + row*512 : zeros; q[k]
+four loads of p[4*i] to p[4*i + 3]               ->     q = *(float4*)(p + 4*i); q.s0, ... q.s3
+
+`scheduler.loops.images` decides what becomes an image.
 """
 
 from __future__ import annotations
@@ -28,6 +31,13 @@ MAX_FILL = 4096
 FILL_BLOCK = 256
 # Bytes of a GPU work-item's widest access, which every memory of a buffer is aligned to.
 MAX_ALIGNMENT = 16
+# Elements that a GPU loads at the cost of one.
+QUAD: Final = 4
+# What is read outside is zero.
+SAMPLER: Final = (
+    "__constant sampler_t m_nearest =\n"
+    "  CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;\n"
+)
 
 
 class Pointers:
@@ -149,15 +159,6 @@ class Pointers:
         return self._fills[key]
 
 
-# Read four neighbours of a buffer as one vector, where the body of a loop takes each by itself:
-#
-#     four loads of p[4*i] to p[4*i + 3]  ->  q = *(float4*)(p + 4*i);   q.s0, q.s1, q.s2, q.s3
-#
-# A GPU's load costs the same for one element as for 16 bytes.
-
-QUAD: Final = 4
-
-
 def read_of_quad(
     e: Emitter, pointers: Pointers, load: Node, instance: Instance, offset: Ix
 ) -> Val | None:
@@ -189,13 +190,7 @@ def _takes_four(offset: Ix, instance: Instance) -> bool:
     )
 
 
-# --- Read and write images: accesses to what `scheduler.loops.images` made one ----------------
-
-# What is read outside is zero.
-SAMPLER: Final = (
-    "__constant sampler_t m_nearest =\n"
-    "  CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;\n"
-)
+# --- Images ------------------------------------------------------------------------------------
 
 
 class Values(Protocol):

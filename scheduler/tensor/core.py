@@ -1,4 +1,7 @@
-"""TensorCore is the handle on a Node: how it is made, typed and evaluated."""
+"""TensorCore is the handle on a Node: how it is made, typed and evaluated.
+
+`rounds_once` computes functions of several operations on halves in float32.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ NO_GRADIENTS = "gradients are not supported: this compiler runs models, it does 
 
 
 Data = NDArray[Any] | Scalar | Sequence[Any]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class TensorCore:
@@ -354,11 +358,6 @@ def evaluate(
         elif node.arg.kind == "state":
             buffers[node.arg] = np.zeros(node.shape, node.dtype.np)
     return interp.evaluate([t.node for t in tensors], buffers)
-
-
-# --- A decorator computes functions of several operations on halves in float32, rounded once --
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def rounds_once(method: F) -> F:

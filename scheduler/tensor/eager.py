@@ -1,4 +1,4 @@
-"""The session is what the tensors of a process remember from call to call: they are eager.
+"""Tensors are eager: what a process remembers of them, and what realizing some has to compute.
 
 All tensors share `SESSION`, the only state of `scheduler/` that a call leaves behind for the next
 one; the compilers of files (`compile_plain`, `compile_driving`, `onnx_backend`) do not use it.

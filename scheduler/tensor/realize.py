@@ -1,4 +1,7 @@
-"""realize() runs tensors: it is what Tensor.realize and Tensor.numpy do."""
+"""TensorValues adds what turns graphs into values, on an OpenCL device.
+
+`realize` leaves values in buffers, `run` gives them for some inputs, `pin` fixes where kernels end.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,71 @@ from scheduler.tensor.eager import (
 )
 
 Array = NDArray[Any]
+
+
+class TensorValues(TensorAssign):
+    """From graphs to values, on an OpenCL device."""
+
+    __slots__ = ()
+
+    def schedule(self, *more: TensorAssign, context: CompileContext | None = None) -> Schedule:
+        """Return what realizing these tensors together would run; nothing runs, nothing changes.
+
+        Views of buffers, constants and values computed before need no kernel. The same nodes give
+        the same schedule again. The context is by default the row `cpu` with the environment's
+        flags. Raises SchedulerError if a value cannot be compiled.
+        """
+        context = context or context_for()
+        plan = make_plan([self.node, *(t.node for t in more)], context.flags)
+        return SESSION.schedules.schedule(plan.graph, context)
+
+    def kernelize(self, *more: TensorAssign, context: CompileContext | None = None) -> Self:
+        """Pin the kernel boundaries of these tensors without running anything; return this tensor.
+
+        What the compiler would store becomes ASSIGN(BUFFER, value) in every tensor that contains
+        it, and is loaded, never computed again, by what is built on it later.
+        """
+        pin([self.node, *(t.node for t in more)], context or context_for())
+        return self
+
+    def realize(self, *more: TensorAssign, context: CompileContext | None = None) -> Self:
+        """Compute these tensors together; afterwards they are buffers, or views of buffers.
+
+        The context is by default the device with the environment's flags. Raises SchedulerError if
+        a value cannot be compiled or depends on an input without a value, and RuntimeFault without
+        a device.
+        """
+        realize([self.node, *(t.node for t in more)], context=context)
+        return self
+
+    def numpy(
+        self,
+        inputs: Mapping[str, NDArray[Any]] | None = None,
+        context: CompileContext | None = None,
+    ) -> NDArray[Any]:
+        """Return the values, computed on an OpenCL device.
+
+        A tensor of realized buffers is realized by this. One that reads inputs or states (zeros) is
+        compiled and run once, and stays as it is. Raises SchedulerError if it cannot be compiled,
+        and RuntimeFault if there is no device or an input does not fit.
+        """
+        if inputs or unbound([self.node]):
+            return run([self.node], inputs, context=context)[0]
+        self.realize(context=context)
+        return values_of(self.node)
+
+    def item(self) -> Any:
+        """Return the only element as a Python scalar; raise ModelError if there are others."""
+        if self.size != 1:
+            raise ModelError(f"item: expected one element, found {self!r}")
+        return self.numpy().item()
+
+    def tolist(self) -> Any:
+        """Return the values as nested lists of Python scalars."""
+        return self.numpy().tolist()
+
+
+# --- realize() and run() ------------------------------------------------------------------------
 
 
 def realize(roots: Sequence[Node], context: CompileContext | None = None) -> None:
@@ -225,8 +293,6 @@ def _with_states(manifest: dict[str, Any], data: bytes, states: Mapping[str, Arr
     return bytes(blob)
 
 
-# --- TensorValues adds scheduling, pinning and computing of values on an OpenCL device --------
-
 # --- pin() fixes kernel boundaries without running anything: it is what Tensor.kernelize does -
 #
 #     y = (x @ w).relu() and z = y.sum(), then z.kernelize()
@@ -245,7 +311,7 @@ def pin(roots: Sequence[Node], context: CompileContext) -> None:
         return
     stored = _stored_nodes(wanted, context.spec)
     pinned = _with_boundaries(wanted, stored, pending)
-    SESSION.handles.substitute(_replacements_values(planned, pinned))
+    SESSION.handles.substitute(_pinned_forms(planned, pinned))
 
 
 def _planned(roots: Sequence[Node], flags: Flags) -> tuple[dict[Node, Node], dict[Node, Node]]:
@@ -294,7 +360,7 @@ def _is_boundary(node: Node) -> bool:
     return node.op is Op.CONTIGUOUS and base_of(node.src[0]).op is not Op.BUFFER
 
 
-def _replacements_values(planned: dict[Node, Node], pinned: dict[Node, Node]) -> dict[Node, Node]:
+def _pinned_forms(planned: dict[Node, Node], pinned: dict[Node, Node]) -> dict[Node, Node]:
     """Return original node -> pinned form, of writes too, which would be two versions."""
     found: dict[Node, Node] = {}
     for node, plan in planned.items():
@@ -302,65 +368,3 @@ def _replacements_values(planned: dict[Node, Node], pinned: dict[Node, Node]) ->
         if new is not None and new.op is Op.ASSIGN and node.op is not Op.BUFFER:
             found[node] = new
     return found
-
-
-class TensorValues(TensorAssign):
-    """From graphs to values, on an OpenCL device."""
-
-    __slots__ = ()
-
-    def schedule(self, *more: TensorAssign, context: CompileContext | None = None) -> Schedule:
-        """Return what realizing these tensors together would run; nothing runs, nothing changes.
-
-        Views of buffers, constants and values computed before need no kernel. The same nodes give
-        the same schedule again. The context is by default the row `cpu` with the environment's
-        flags. Raises SchedulerError if a value cannot be compiled.
-        """
-        context = context or context_for()
-        plan = make_plan([self.node, *(t.node for t in more)], context.flags)
-        return SESSION.schedules.schedule(plan.graph, context)
-
-    def kernelize(self, *more: TensorAssign, context: CompileContext | None = None) -> Self:
-        """Pin the kernel boundaries of these tensors without running anything; return this tensor.
-
-        What the compiler would store becomes ASSIGN(BUFFER, value) in every tensor that contains
-        it, and is loaded, never computed again, by what is built on it later.
-        """
-        pin([self.node, *(t.node for t in more)], context or context_for())
-        return self
-
-    def realize(self, *more: TensorAssign, context: CompileContext | None = None) -> Self:
-        """Compute these tensors together; afterwards they are buffers, or views of buffers.
-
-        The context is by default the device with the environment's flags. Raises SchedulerError if
-        a value cannot be compiled or depends on an input without a value, and RuntimeFault without
-        a device.
-        """
-        realize([self.node, *(t.node for t in more)], context=context)
-        return self
-
-    def numpy(
-        self,
-        inputs: Mapping[str, NDArray[Any]] | None = None,
-        context: CompileContext | None = None,
-    ) -> NDArray[Any]:
-        """Return the values, computed on an OpenCL device.
-
-        A tensor of realized buffers is realized by this. One that reads inputs or states (zeros) is
-        compiled and run once, and stays as it is. Raises SchedulerError if it cannot be compiled,
-        and RuntimeFault if there is no device or an input does not fit.
-        """
-        if inputs or unbound([self.node]):
-            return run([self.node], inputs, context=context)[0]
-        self.realize(context=context)
-        return values_of(self.node)
-
-    def item(self) -> Any:
-        """Return the only element as a Python scalar; raise ModelError if there are others."""
-        if self.size != 1:
-            raise ModelError(f"item: expected one element, found {self!r}")
-        return self.numpy().item()
-
-    def tolist(self) -> Any:
-        """Return the values as nested lists of Python scalars."""
-        return self.numpy().tolist()

@@ -1,6 +1,10 @@
-"""A Job is a distinct loop nest of compiled graphs, with how often it runs.
+"""Loop nests to tune (`Job`), variants of them, and their measurement in turns.
 
-12 blocks of one shape     ->     4 jobs, each 12 times
+    12 blocks of one shape     ->     4 jobs, each 12 times
+
+    a round:  a, b, c      the next one:  c, b, a      ...   ->   minimum and median of each
+
+Each turn runs a variant so often that it takes as long as a clock can measure well.
 """
 
 from __future__ import annotations
@@ -32,6 +36,21 @@ from scheduler.lower import flops_of
 from scheduler.render.kernel_code import KernelCode
 from scheduler.render.render import Nest, render
 from scheduler.schedule_cache import EntryGraph
+
+Array = NDArray[Any]
+# Runs of a variant in one turn at most, and what a turn should take: many times what its start
+# costs.
+RECORDS: Final = 48
+LAUNCH_MS: Final = 1.5
+# Weights of one variant, all copies: more than the caches of a core hold.
+COLD_BYTES: Final = 6 << 20
+# Of all variants of a program.
+MAX_DATA_BYTES: Final = 1 << 30
+# Results may differ by this much of the largest: sums are added in another order.
+TOLERANCE: Final = {2: 2e-2, 4: 1e-4, 8: 1e-9}
+_SEED: Final = 1  # any; the same data for all variants
+# What results are before a variant writes them.
+UNWRITTEN: Final = np.full(1, 0xA5, np.uint8)
 
 
 @dataclass(eq=False, slots=True)
@@ -133,28 +152,6 @@ def _nests(plan: Schedule) -> Iterable[Job]:
                 flops=flops_of(nest.body),
                 bytes_moved=sum(prod(n.shape) * n.dtype.itemsize for n in touched),
             )
-
-
-# --- Take turns with variants of kernels, however they run: check their results, and time them
-#
-#     a round:  a, b, c      the next one:  c, b, a      ...   ->   minimum and median of each
-#
-# Each turn runs a variant so often that it takes as long as a clock can measure well.
-
-Array = NDArray[Any]
-# Runs of a variant in one turn at most, and what a turn should take: many times what its start
-# costs.
-RECORDS: Final = 48
-LAUNCH_MS: Final = 1.5
-# Weights of one variant, all copies: more than the caches of a core hold.
-COLD_BYTES: Final = 6 << 20
-# Of all variants of a program.
-MAX_DATA_BYTES: Final = 1 << 30
-# Results may differ by this much of the largest: sums are added in another order.
-TOLERANCE: Final = {2: 2e-2, 4: 1e-4, 8: 1e-9}
-_SEED: Final = 1  # any; the same data for all variants
-# What results are before a variant writes them.
-UNWRITTEN: Final = np.full(1, 0xA5, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def compiled_here(
     """
     from scheduler.compile import compile_driving, compile_plain
     from scheduler.onnx_import import load_model
-    from scheduler.onnx_import.binding import with_outputs
+    from scheduler.onnx_import.importer import with_outputs
 
     options = options_here(device)
     if len(paths) == 1:

@@ -1,7 +1,9 @@
-"""The kernel graph as SVG: boxes in rows by depth, edges between them, inputs above, outputs below.
+"""The drawings of the page, as SVG: the kernel graph, and the memory timeline.
 
-A kernel's row lies below those of all it waits for. Edges that pass rows by run down a lane at the
-left, so that no edge crosses a box.
+The graph has boxes in rows by depth, edges between them, inputs above and outputs below. A kernel's
+row lies below those of all it waits for. Edges that pass rows by run down a lane at the left, so
+that no edge crosses a box. The timeline has arena offsets over launches, and a rectangle for each
+intermediate.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ from runtime.origin import short_origin, shorten
 from runtime.quantities import count_text, flops_text, size_text
 from scheduler.debug.kernel_table import KernelTable, Launch, Port, Value, shape_text
 from scheduler.kernelize.memory_plan import aligned
-
-# --- Times of launches that were measured somewhere, as the page shows them -------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ def time_text(milliseconds: float) -> str:
     """Return a time in ms, or in us where it is below a tenth of that."""
     return f"{milliseconds:.2f} ms" if milliseconds >= 0.1 else f"{1e3 * milliseconds:.1f} us"
 
+
+# --- The kernel graph --------------------------------------------------------------------------
 
 # Pixels, but for the boxes in a row: three fit beside the pane of details on a wide screen.
 BOX_WIDTH, BOX_HEIGHT = 296, 56
@@ -263,8 +265,7 @@ def _around(x0: int, y0: int, x1: int, y1: int, lane: int) -> str:
     )
 
 
-# ----------------------------------------------------------------------------------------------
-# The memory timeline as SVG: arena offset over launches, one rectangle for each intermediate.
+# --- The memory timeline -----------------------------------------------------------------------
 
 # Pixels; a rectangle gets a name where one fits, and the axis has at most about so many numbers.
 WIDTH, HEIGHT = 1140, 360

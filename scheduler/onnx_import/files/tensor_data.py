@@ -1,6 +1,9 @@
-"""Initializers as arrays; the shape and type of each tensor are compared with its data.
+"""The data of tensors in a model: initializers as arrays, and weights in files beside the model.
 
-Layout of the data fields: onnx.proto, message TensorProto.
+The shape and type of each tensor are compared with its data; the layout is in onnx.proto, message
+TensorProto. A model file may come from anywhere, so a location that leads out of its directory
+(absolute, `..`, or through a symbolic link) is refused before the file is opened. Files are mapped,
+and must stay as they are until the model is compiled.
 """
 
 from __future__ import annotations
@@ -171,14 +174,6 @@ def dense_array(sparse: onnx.SparseTensorProto, label: str) -> Array:
 
 def _within(indices: Array, bounds: Array) -> bool:
     return bool((indices >= 0).all() and (indices < bounds).all())
-
-
-# ----------------------------------------------------------------------------------------------
-# External tensor data: weights in files beside the model, read only from inside its directory.
-#
-# A model file may come from anywhere, so a location that leads out of its directory (absolute,
-# `..`, or through a symbolic link) is refused before the file is opened. Files are mapped, and must
-# stay as they are until the model is compiled.
 
 
 class ExternalData:

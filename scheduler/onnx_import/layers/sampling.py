@@ -1,7 +1,8 @@
-"""Translators of GridSample and AffineGrid, which read between elements at run-time positions.
+"""Translators that read an image between its elements, and of the choice of regions to read.
 
-Positions and weights of the taps are stored once for all channels; one gather reads all taps, and a
-sum follows. Sources: ONNX GridSample-16 to -22, AffineGrid-20.
+GridSample, AffineGrid and RoiAlign read at run-time positions: positions and weights of the taps
+are stored once for all channels; one gather reads all taps, and a sum follows. Sources: ONNX
+GridSample-16 to -22, AffineGrid-20, RoiAlign-16, NonMaxSuppression-11.
 """
 
 from __future__ import annotations
@@ -178,92 +179,6 @@ def _steps(count: int, *, aligned: bool) -> np.ndarray[tuple[int, ...], np.dtype
     return (np.arange(count) * 2 + 1) / count - 1
 
 
-# --- Translators of RoiAlign and NonMaxSuppression. Source: ONNX operator documentation -------
-
-# --- NonMaxSuppression of known boxes, in numpy. Definition: ONNX NonMaxSuppression-11 --------
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of a selection."""
-
-    most: int  # boxes of each class of each image
-    overlap: float  # intersection over union above which the box with the smaller score is dropped
-    score: float  # only what is above it
-
-
-def select(boxes: Array, scores: Array, limits: Limits, *, centred: bool) -> Array:
-    """Return int64 (kept, 3): image, class, box, by falling score; equal scores by place.
-
-    Boxes are float32 (N, B, 4): y1, x1, y2, x2 of two opposite corners; if `centred` the centre x,
-    y, then width and height. Scores are float32 (N, C, B).
-    """
-    found = [np.zeros((0, 3), np.int64)]
-    for image, corners in enumerate(_corners(boxes, centred=centred)):
-        for kind, row in enumerate(scores[image]):
-            kept = _kept(corners, row, limits)
-            found += [np.array([[image, kind, box] for box in kept], np.int64).reshape((-1, 3))]
-    return np.concatenate(found)
-
-
-def _corners(boxes: Array, *, centred: bool) -> Array:
-    """Return (N, B, 4): the lower ends of both axes, then the upper ones."""
-    first, second = boxes[..., :2], boxes[..., 2:]
-    if centred:
-        half = second / np.float32(2)
-        first, second = first - half, first + half
-    return np.concatenate([np.minimum(first, second), np.maximum(first, second)], -1)
-
-
-def _kept(corners: Array, scores: Array, limits: Limits) -> list[int]:
-    """Return the boxes of one class: the best one that overlaps none before it, and so on."""
-    candidates = np.flatnonzero(scores > limits.score)
-    candidates = candidates[np.argsort(-scores[candidates], kind="stable")]
-    kept: list[int] = []
-    while candidates.size and len(kept) < limits.most:
-        best, candidates = int(candidates[0]), candidates[1:]
-        kept.append(best)
-        overlaps = _overlaps(corners[best], corners[candidates])
-        candidates = candidates[~(overlaps > np.float32(limits.overlap))]
-    return kept
-
-
-def _overlaps(one: Array, others: Array) -> Array:
-    """Return intersection over union of a box with each of others, 0 where one has no area."""
-    low, high = np.maximum(one[:2], others[:, :2]), np.minimum(one[2:], others[:, 2:])
-    common = np.maximum(high - low, 0).prod(-1)
-    areas = (others[:, 2:] - others[:, :2]).prod(-1)
-    own = (one[2:] - one[:2]).prod()
-    valid = (common > 0) & (areas > 0) & (own > 0)
-    return np.where(valid, common / np.where(valid, own + areas - common, 1), 0)
-
-
-def non_max_suppression(ctx: NodeContext) -> Value:
-    """Fold NonMaxSuppression; how many boxes remain depends on the values."""
-    roles = ("boxes", "scores", "max_output_boxes_per_class", "iou_threshold", "score_threshold")
-    for i, role in enumerate(roles):
-        if ctx.has(i) and isinstance(ctx.value(i), Tensor):
-            raise ModelError(
-                f"its {role} depend on run-time data, so the number of selected boxes does too; "
-                "expected a model that ends before it: cut it off and select afterwards"
-            )
-    boxes, scores = ctx.const(0, "boxes"), ctx.const(1, "scores")
-    if boxes.ndim != 3 or boxes.shape[2] != 4 or scores.ndim != 3:
-        raise ModelError(
-            f"expected boxes (N, B, 4) and scores (N, C, B), found {list(boxes.shape)} and "
-            f"{list(scores.shape)}"
-        )
-    if (scores.shape[0], scores.shape[2]) != boxes.shape[:2]:
-        raise ModelError(f"scores {scores.shape} do not fit boxes {boxes.shape}")
-    most = ctx.ints(2, "max_output_boxes_per_class")[0] if ctx.has(2) else 0
-    limits = Limits(
-        max(0, most),
-        float(ctx.const(3, "iou_threshold").item()) if ctx.has(3) else 0.0,
-        float(ctx.const(4, "score_threshold").item()) if ctx.has(4) else -math.inf,
-    )
-    return select(boxes, scores, limits, centred=bool(ctx.integer("center_point_box", 0)))
-
-
 def roi_align(ctx: NodeContext) -> Value:
     """Translate RoiAlign: x (N, C, H, W), rois (R, 4) as x1, y1, x2, y2, batch indices (R,).
 
@@ -372,3 +287,87 @@ def _crossed(taps: list[AxisTaps], spatial: tuple[int, ...]) -> tuple[Tensor, Te
             )
         )
     return joined_taps(crossed, spatial)
+
+
+# --- NonMaxSuppression of known boxes, in numpy ------------------------------------------------
+
+
+def non_max_suppression(ctx: NodeContext) -> Value:
+    """Fold NonMaxSuppression; how many boxes remain depends on the values."""
+    roles = ("boxes", "scores", "max_output_boxes_per_class", "iou_threshold", "score_threshold")
+    for i, role in enumerate(roles):
+        if ctx.has(i) and isinstance(ctx.value(i), Tensor):
+            raise ModelError(
+                f"its {role} depend on run-time data, so the number of selected boxes does too; "
+                "expected a model that ends before it: cut it off and select afterwards"
+            )
+    boxes, scores = ctx.const(0, "boxes"), ctx.const(1, "scores")
+    if boxes.ndim != 3 or boxes.shape[2] != 4 or scores.ndim != 3:
+        raise ModelError(
+            f"expected boxes (N, B, 4) and scores (N, C, B), found {list(boxes.shape)} and "
+            f"{list(scores.shape)}"
+        )
+    if (scores.shape[0], scores.shape[2]) != boxes.shape[:2]:
+        raise ModelError(f"scores {scores.shape} do not fit boxes {boxes.shape}")
+    most = ctx.ints(2, "max_output_boxes_per_class")[0] if ctx.has(2) else 0
+    limits = Limits(
+        max(0, most),
+        float(ctx.const(3, "iou_threshold").item()) if ctx.has(3) else 0.0,
+        float(ctx.const(4, "score_threshold").item()) if ctx.has(4) else -math.inf,
+    )
+    return select(boxes, scores, limits, centred=bool(ctx.integer("center_point_box", 0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a selection."""
+
+    most: int  # boxes of each class of each image
+    overlap: float  # intersection over union above which the box with the smaller score is dropped
+    score: float  # only what is above it
+
+
+def select(boxes: Array, scores: Array, limits: Limits, *, centred: bool) -> Array:
+    """Return int64 (kept, 3): image, class, box, by falling score; equal scores by place.
+
+    Boxes are float32 (N, B, 4): y1, x1, y2, x2 of two opposite corners; if `centred` the centre x,
+    y, then width and height. Scores are float32 (N, C, B).
+    """
+    found = [np.zeros((0, 3), np.int64)]
+    for image, corners in enumerate(_corners(boxes, centred=centred)):
+        for kind, row in enumerate(scores[image]):
+            kept = _kept(corners, row, limits)
+            found += [np.array([[image, kind, box] for box in kept], np.int64).reshape((-1, 3))]
+    return np.concatenate(found)
+
+
+def _corners(boxes: Array, *, centred: bool) -> Array:
+    """Return (N, B, 4): the lower ends of both axes, then the upper ones."""
+    first, second = boxes[..., :2], boxes[..., 2:]
+    if centred:
+        half = second / np.float32(2)
+        first, second = first - half, first + half
+    return np.concatenate([np.minimum(first, second), np.maximum(first, second)], -1)
+
+
+def _kept(corners: Array, scores: Array, limits: Limits) -> list[int]:
+    """Return the boxes of one class: the best one that overlaps none before it, and so on."""
+    candidates = np.flatnonzero(scores > limits.score)
+    candidates = candidates[np.argsort(-scores[candidates], kind="stable")]
+    kept: list[int] = []
+    while candidates.size and len(kept) < limits.most:
+        best, candidates = int(candidates[0]), candidates[1:]
+        kept.append(best)
+        overlaps = _overlaps(corners[best], corners[candidates])
+        candidates = candidates[~(overlaps > np.float32(limits.overlap))]
+    return kept
+
+
+def _overlaps(one: Array, others: Array) -> Array:
+    """Return intersection over union of a box with each of others, 0 where one has no area."""
+    low, high = np.maximum(one[:2], others[:, :2]), np.minimum(one[2:], others[:, 2:])
+    common = np.maximum(high - low, 0).prod(-1)
+    areas = (others[:, 2:] - others[:, :2]).prod(-1)
+    own = (one[2:] - one[:2]).prod()
+    valid = (common > 0) & (areas > 0) & (own > 0)
+    return np.where(valid, common / np.where(valid, own + areas - common, 1), 0)

@@ -1,4 +1,8 @@
-"""Translators of Slice, ArgMax, ArgMin, NonZero and Unique; the last two need known values."""
+"""Translators of operators that read elements at indices, or give indices.
+
+Known indices become constants. At run time an index out of range reads the nearest element inside.
+NonZero and Unique need known values.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,176 @@ from scheduler.onnx_import.context import (
 )
 from scheduler.tensor.tensor import Tensor
 
-# --- Arithmetic on positions of elements, shared by the indexing operators --------------------
-#
+
+def slice_(ctx: NodeContext) -> Value:
+    """Translate Slice; bounds are attributes before opset 10, inputs from it on."""
+    x = ctx.tensor(0)
+    if ctx.opset < 10:
+        starts, ends = ctx.ints_attribute("starts"), ctx.ints_attribute("ends")
+        axes, steps = ctx.ints_attribute("axes"), None
+    else:
+        starts, ends = ctx.ints(1, "starts"), ctx.ints(2, "ends")
+        axes = ctx.ints(3, "axes") if ctx.has(3) else None
+        steps = ctx.ints(4, "steps") if ctx.has(4) else None
+    if starts is None or ends is None:
+        raise ModelError("starts and ends are required")
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise ModelError(
+            f"starts {starts}, ends {ends}, axes {axes}, steps {steps} differ in length"
+        )
+    key: list[slice] = [slice(None)] * x.ndim
+    for axis, start, end, step in zip(normal_axes(axes, x.ndim), starts, ends, steps, strict=True):
+        key[axis] = _bounds(start, end, step, x.shape[axis])
+    return x[tuple(key)]
+
+
+def _bounds(start: int, end: int, step: int, size: int) -> slice:
+    """Return bounds as Python means them; ONNX clamps a start beyond either end into the axis."""
+    if step == 0:
+        raise ModelError("steps must not be 0")
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    first = min(max(start + size if start < 0 else start, 0), high)
+    last = min(max(end + size if end < 0 else end, low), high)
+    # Python reads a stop of -1 as "the last element"; counting down, none means "through 0".
+    return slice(max(first, 0), None if last < 0 else last, step)
+
+
+def argmax(ctx: NodeContext) -> Value:
+    """Translate ArgMax and ArgMin: int64 index of the first (or last) extreme along one axis.
+
+    A NaN counts as the extreme, as in numpy; an infinity on its side is equal to it.
+    """
+    x = ctx.tensor(0)
+    axis = normal_axis(ctx.integer("axis", 0), x.ndim)
+    if x.shape[axis] == 0:
+        raise ModelError(f"axis {axis} of {x.shape} is empty: there is no extreme")
+    least = ctx.node.op_type == "ArgMin"
+    last = bool(ctx.integer("select_last_index", 0))
+    keepdim = bool(ctx.integer("keepdims", 1))
+    if x.dtype.is_float:
+        # Else no element equals the extreme, or none that the device finds.
+        x = x.ne(x).where(x.operand(-np.inf if least else np.inf), x)
+    x = x.flip(axis) if last else x
+    found = x.argmin(axis, keepdim=keepdim) if least else x.argmax(axis, keepdim=keepdim)
+    if last:
+        found = x.shape[axis] - 1 - found
+    return found.cast(dt.int64)
+
+
+def nonzero(ctx: NodeContext) -> Value:
+    """Translate NonZero of known values: int64 (axes, count)."""
+    x = ctx.const(0, "input, whose values decide how many elements are found,")
+    return np.array(np.nonzero(np.atleast_1d(x)), np.int64)
+
+
+def unique(ctx: NodeContext) -> list[Value]:
+    """Translate Unique of known values: values, first places, inverse, counts."""
+    x = ctx.const(0, "input, whose values decide how many elements are found,")
+    axis = ctx.attribute("axis")
+    if axis is not None:
+        axis = normal_axis(int(axis), x.ndim)
+    values, first, inverse, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True, axis=axis
+    )
+    inverse = inverse.reshape(-1)
+    if not ctx.integer("sorted", 1):
+        order = np.argsort(first)
+        values = values.take(order, 0 if axis is None else axis)
+        inverse = np.argsort(order)[inverse]
+        first, counts = first[order], counts[order]
+    return [values, *(part.astype(np.int64) for part in (first, inverse, counts))]
+
+
+def gather(ctx: NodeContext) -> Value:
+    """Translate Gather (numpy.take); known indices that are a range give a slice."""
+    x, index = ctx.tensor(0), ctx.value(1)
+    axis = normal_axis(ctx.integer("axis", 0), x.ndim)
+    if not isinstance(index, Tensor):
+        return pick_rows(x, index, axis)
+    shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+    return x.gather(index, axis) if prod(shape) else Tensor.zeros(shape, dtype=x.dtype)
+
+
+def gather_elements(ctx: NodeContext) -> Value:
+    """Translate GatherElements: out[i, j] = x[index[i, j], j] for axis 0, and so on.
+
+    Known indices that are the same for all other axes are those of Gather.
+    """
+    x, index = ctx.tensor(0), ctx.value(1)
+    axis = normal_axis(ctx.integer("axis", 0), x.ndim)
+    fits = len(index.shape) == x.ndim and all(
+        n <= s for i, (n, s) in enumerate(zip(index.shape, x.shape, strict=True)) if i != axis
+    )
+    if not fits:
+        raise ModelError(f"indices {tuple(index.shape)} do not fit data {x.shape} on axis {axis}")
+    if not isinstance(index, Tensor) and index.size:
+        line = index[tuple(slice(None) if i == axis else 0 for i in range(x.ndim))]
+        shape = [-1 if i == axis else 1 for i in range(x.ndim)]
+        if (index == line.reshape(shape)).all():
+            bounds = [(0, s if i == axis else index.shape[i]) for i, s in enumerate(x.shape)]
+            return pick_rows(x.shrink(bounds), line, axis)
+    rows = rows_within(index, x.shape[axis])
+    return pick_flat(x, element_positions(rows, axis, x.shape))
+
+
+def gather_nd(ctx: NodeContext) -> Value:
+    """Translate GatherND: each index tuple names an element, or a slice, of its batch."""
+    x, index = ctx.tensor(0), ctx.value(1)
+    batch = ctx.integer("batch_dims", 0)
+    shape = tuple(index.shape)
+    depth = shape[-1]
+    fits = 0 <= batch < min(x.ndim, len(shape)) and batch + depth <= x.ndim
+    if not fits or shape[:batch] != x.shape[:batch]:
+        raise ModelError(f"indices {shape} do not fit data {x.shape} with batch_dims {batch}")
+    sizes, rest = x.shape[batch : batch + depth], x.shape[batch + depth :]
+    if prod(shape[:-1]) * prod(rest) == 0:
+        return Tensor.zeros((*shape[:-1], *rest), dtype=x.dtype)
+    if batch == 0 and depth == 1 and isinstance(index, Tensor):
+        return x.gather(index.reshape(shape[:-1]), 0)
+    at = tuple_positions(index, sizes)
+    first = np.arange(prod(shape[:batch]), dtype=np.int32).reshape(
+        shape[:batch] + (1,) * (len(shape) - 1 - batch)
+    )
+    if batch:
+        at = at + (as_tensor(first) if isinstance(at, Tensor) else first) * prod(sizes)
+    table = x.reshape((prod(x.shape[: batch + depth]), *rest))
+    return pick_rows(table, at, 0) if not isinstance(at, Tensor) else table.gather(at, 0)
+
+
+def compress(ctx: NodeContext) -> Value:
+    """Translate Compress: the rows of an axis, or the elements, whose condition is true."""
+    x = ctx.tensor(0)
+    condition = ctx.const(1, "condition, whose values decide the shape of the result,")
+    rows = np.flatnonzero(condition)
+    axis = ctx.attribute("axis")
+    if axis is None:
+        return pick_rows(x.reshape((x.size,)), rows, 0)
+    return pick_rows(x, rows, normal_axis(int(axis), x.ndim))
+
+
+def reverse_sequence(ctx: NodeContext) -> Value:
+    """Translate ReverseSequence: reverse the first sequence_lens[b] elements of the time axis."""
+    x = ctx.tensor(0)
+    batch = normal_axis(ctx.integer("batch_axis", 1), x.ndim)
+    time = normal_axis(ctx.integer("time_axis", 0), x.ndim)
+    lengths = ctx.tensor(1)
+    if batch == time or lengths.shape != (x.shape[batch],):
+        raise ModelError(
+            f"sequence_lens {lengths.shape}, batch_axis {batch} and time_axis {time} do not fit "
+            f"data {x.shape}"
+        )
+    if x.size == 0:
+        return x
+    size = x.shape[time]
+    ends = lengths.clip(0, size).cast(dt.int32).reshape((-1, 1))
+    steps = ramp(size, 1, 2)
+    rows = (steps < ends).where(ends - 1 - steps, steps)
+    return pick_in_batches(x, rows, batch, time)
+
+
+# --- Arithmetic on positions of elements, shared by all that reads or writes at indices -------
 # Known rows, and all that is computed from them here, are arrays: the graph then holds one gather
 # with a constant index. Run-time rows are int32 arithmetic.
 
@@ -118,178 +290,3 @@ def pick_in_batches(x: Tensor, rows: Tensor, batch: int, axis: int) -> Tensor:
     table = moved.reshape((count * size, *moved.shape[2:]))
     found = table.gather(rows + ramp(count, 0, 2) * size, 0)
     return found.permute([order.index(i) for i in range(x.ndim)])
-
-
-# ----------------------------------------------------------------------------------------------
-
-
-def slice_(ctx: NodeContext) -> Value:
-    """Translate Slice; bounds are attributes before opset 10, inputs from it on."""
-    x = ctx.tensor(0)
-    if ctx.opset < 10:
-        starts, ends = ctx.ints_attribute("starts"), ctx.ints_attribute("ends")
-        axes, steps = ctx.ints_attribute("axes"), None
-    else:
-        starts, ends = ctx.ints(1, "starts"), ctx.ints(2, "ends")
-        axes = ctx.ints(3, "axes") if ctx.has(3) else None
-        steps = ctx.ints(4, "steps") if ctx.has(4) else None
-    if starts is None or ends is None:
-        raise ModelError("starts and ends are required")
-    axes = list(range(len(starts))) if axes is None else axes
-    steps = [1] * len(starts) if steps is None else steps
-    if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise ModelError(
-            f"starts {starts}, ends {ends}, axes {axes}, steps {steps} differ in length"
-        )
-    key: list[slice] = [slice(None)] * x.ndim
-    for axis, start, end, step in zip(normal_axes(axes, x.ndim), starts, ends, steps, strict=True):
-        key[axis] = _bounds(start, end, step, x.shape[axis])
-    return x[tuple(key)]
-
-
-def _bounds(start: int, end: int, step: int, size: int) -> slice:
-    """Return bounds as Python means them; ONNX clamps a start beyond either end into the axis."""
-    if step == 0:
-        raise ModelError("steps must not be 0")
-    low, high = (0, size) if step > 0 else (-1, size - 1)
-    first = min(max(start + size if start < 0 else start, 0), high)
-    last = min(max(end + size if end < 0 else end, low), high)
-    # Python reads a stop of -1 as "the last element"; counting down, none means "through 0".
-    return slice(max(first, 0), None if last < 0 else last, step)
-
-
-def argmax(ctx: NodeContext) -> Value:
-    """Translate ArgMax and ArgMin: int64 index of the first (or last) extreme along one axis.
-
-    A NaN counts as the extreme, as in numpy; an infinity on its side is equal to it.
-    """
-    x = ctx.tensor(0)
-    axis = normal_axis(ctx.integer("axis", 0), x.ndim)
-    if x.shape[axis] == 0:
-        raise ModelError(f"axis {axis} of {x.shape} is empty: there is no extreme")
-    least = ctx.node.op_type == "ArgMin"
-    last = bool(ctx.integer("select_last_index", 0))
-    keepdim = bool(ctx.integer("keepdims", 1))
-    if x.dtype.is_float:
-        # Else no element equals the extreme, or none that the device finds.
-        x = x.ne(x).where(x.operand(-np.inf if least else np.inf), x)
-    x = x.flip(axis) if last else x
-    found = x.argmin(axis, keepdim=keepdim) if least else x.argmax(axis, keepdim=keepdim)
-    if last:
-        found = x.shape[axis] - 1 - found
-    return found.cast(dt.int64)
-
-
-def nonzero(ctx: NodeContext) -> Value:
-    """Translate NonZero of known values: int64 (axes, count)."""
-    x = ctx.const(0, "input, whose values decide how many elements are found,")
-    return np.array(np.nonzero(np.atleast_1d(x)), np.int64)
-
-
-def unique(ctx: NodeContext) -> list[Value]:
-    """Translate Unique of known values: values, first places, inverse, counts."""
-    x = ctx.const(0, "input, whose values decide how many elements are found,")
-    axis = ctx.attribute("axis")
-    if axis is not None:
-        axis = normal_axis(int(axis), x.ndim)
-    values, first, inverse, counts = np.unique(
-        x, return_index=True, return_inverse=True, return_counts=True, axis=axis
-    )
-    inverse = inverse.reshape(-1)
-    if not ctx.integer("sorted", 1):
-        order = np.argsort(first)
-        values = values.take(order, 0 if axis is None else axis)
-        inverse = np.argsort(order)[inverse]
-        first, counts = first[order], counts[order]
-    return [values, *(part.astype(np.int64) for part in (first, inverse, counts))]
-
-
-# --- Translators of operators that read elements at indices; known indices become constants ---
-# At run time an index out of range reads the nearest element inside.
-
-
-def gather(ctx: NodeContext) -> Value:
-    """Translate Gather (numpy.take); known indices that are a range give a slice."""
-    x, index = ctx.tensor(0), ctx.value(1)
-    axis = normal_axis(ctx.integer("axis", 0), x.ndim)
-    if not isinstance(index, Tensor):
-        return pick_rows(x, index, axis)
-    shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
-    return x.gather(index, axis) if prod(shape) else Tensor.zeros(shape, dtype=x.dtype)
-
-
-def gather_elements(ctx: NodeContext) -> Value:
-    """Translate GatherElements: out[i, j] = x[index[i, j], j] for axis 0, and so on.
-
-    Known indices that are the same for all other axes are those of Gather.
-    """
-    x, index = ctx.tensor(0), ctx.value(1)
-    axis = normal_axis(ctx.integer("axis", 0), x.ndim)
-    fits = len(index.shape) == x.ndim and all(
-        n <= s for i, (n, s) in enumerate(zip(index.shape, x.shape, strict=True)) if i != axis
-    )
-    if not fits:
-        raise ModelError(f"indices {tuple(index.shape)} do not fit data {x.shape} on axis {axis}")
-    if not isinstance(index, Tensor) and index.size:
-        line = index[tuple(slice(None) if i == axis else 0 for i in range(x.ndim))]
-        shape = [-1 if i == axis else 1 for i in range(x.ndim)]
-        if (index == line.reshape(shape)).all():
-            bounds = [(0, s if i == axis else index.shape[i]) for i, s in enumerate(x.shape)]
-            return pick_rows(x.shrink(bounds), line, axis)
-    rows = rows_within(index, x.shape[axis])
-    return pick_flat(x, element_positions(rows, axis, x.shape))
-
-
-def gather_nd(ctx: NodeContext) -> Value:
-    """Translate GatherND: each index tuple names an element, or a slice, of its batch."""
-    x, index = ctx.tensor(0), ctx.value(1)
-    batch = ctx.integer("batch_dims", 0)
-    shape = tuple(index.shape)
-    depth = shape[-1]
-    fits = 0 <= batch < min(x.ndim, len(shape)) and batch + depth <= x.ndim
-    if not fits or shape[:batch] != x.shape[:batch]:
-        raise ModelError(f"indices {shape} do not fit data {x.shape} with batch_dims {batch}")
-    sizes, rest = x.shape[batch : batch + depth], x.shape[batch + depth :]
-    if prod(shape[:-1]) * prod(rest) == 0:
-        return Tensor.zeros((*shape[:-1], *rest), dtype=x.dtype)
-    if batch == 0 and depth == 1 and isinstance(index, Tensor):
-        return x.gather(index.reshape(shape[:-1]), 0)
-    at = tuple_positions(index, sizes)
-    first = np.arange(prod(shape[:batch]), dtype=np.int32).reshape(
-        shape[:batch] + (1,) * (len(shape) - 1 - batch)
-    )
-    if batch:
-        at = at + (as_tensor(first) if isinstance(at, Tensor) else first) * prod(sizes)
-    table = x.reshape((prod(x.shape[: batch + depth]), *rest))
-    return pick_rows(table, at, 0) if not isinstance(at, Tensor) else table.gather(at, 0)
-
-
-def compress(ctx: NodeContext) -> Value:
-    """Translate Compress: the rows of an axis, or the elements, whose condition is true."""
-    x = ctx.tensor(0)
-    condition = ctx.const(1, "condition, whose values decide the shape of the result,")
-    rows = np.flatnonzero(condition)
-    axis = ctx.attribute("axis")
-    if axis is None:
-        return pick_rows(x.reshape((x.size,)), rows, 0)
-    return pick_rows(x, rows, normal_axis(int(axis), x.ndim))
-
-
-def reverse_sequence(ctx: NodeContext) -> Value:
-    """Translate ReverseSequence: reverse the first sequence_lens[b] elements of the time axis."""
-    x = ctx.tensor(0)
-    batch = normal_axis(ctx.integer("batch_axis", 1), x.ndim)
-    time = normal_axis(ctx.integer("time_axis", 0), x.ndim)
-    lengths = ctx.tensor(1)
-    if batch == time or lengths.shape != (x.shape[batch],):
-        raise ModelError(
-            f"sequence_lens {lengths.shape}, batch_axis {batch} and time_axis {time} do not fit "
-            f"data {x.shape}"
-        )
-    if x.size == 0:
-        return x
-    size = x.shape[time]
-    ends = lengths.clip(0, size).cast(dt.int32).reshape((-1, 1))
-    steps = ramp(size, 1, 2)
-    rows = (steps < ends).where(ends - 1 - steps, steps)
-    return pick_in_batches(x, rows, batch, time)

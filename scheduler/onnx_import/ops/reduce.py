@@ -1,4 +1,7 @@
-"""Translators of reductions over axes. Formulas: ONNX operator documentation."""
+"""Translators of reductions over axes, of all elements or of all before each.
+
+Formulas: ONNX operator documentation.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,12 +101,9 @@ def log_sum_exp(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     return (shifted if keepdim else shifted.squeeze(axes)).as_type(x.dtype)
 
 
-# --- The reductions of scatter operators, for updates of one element: add, mul, max, min ------
-
-
 @dataclass(frozen=True, slots=True)
-class ScatterReduction:
-    """A commutative reduction of updates into data."""
+class Monoid:
+    """A commutative operation with a neutral element, by which values are combined."""
 
     op: Op
 
@@ -124,21 +124,77 @@ class ScatterReduction:
 _BY_NAME = {"add": Op.ADD, "mul": Op.MUL, "max": Op.MAX, "min": Op.MIN}
 
 
-def reduction_named(name: str) -> ScatterReduction | None:
+def reduction_named(name: str) -> Monoid | None:
     """Return the reduction of an attribute's value, None for "none"."""
     if name != "none" and name not in _BY_NAME:
         raise ModelError(f"reduction must be none, add, mul, max or min, found {name!r}")
-    return None if name == "none" else ScatterReduction(_BY_NAME[name])
+    return None if name == "none" else Monoid(_BY_NAME[name])
 
 
-# ----------------------------------------------------------------------------------------------
-# Translator of CumSum and CumProd, in blocks: by definition inside, the same again over blocks.
+# --- CumSum and CumProd, in blocks: by definition inside, the same again over blocks ----------
 #
 #     n values  ->  blocks of 32: each element with those before it in its block
 #                   + all blocks before, the n/32 totals taken the same way
 #
 # This costs some 32 n operations, and rounding errors grow with log n only. It suits devices with
-# many weak cores; others run along an axis longer than two blocks in one kernel (`running`).
+# many weak cores; others run along an axis longer than two blocks in one kernel (`run_along`).
+
+# Up to LONG elements are one block.
+_BLOCK, _LONG = 32, 64
+
+
+def cumulative(ctx: NodeContext) -> Value:
+    """Translate CumSum and CumProd."""
+    x = ctx.tensor(0)
+    given = ctx.ints(1, "axis")
+    if len(given) != 1:
+        raise ModelError(f"expected one axis, found {given}")
+    axis = normal_axis(given[0], x.ndim)
+    if not x.size:
+        return x
+    kind = Monoid(Op.ADD if ctx.node.op_type == "CumSum" else Op.MUL)
+    reverse, exclusive = (bool(ctx.integer(name, 0)) for name in ("reverse", "exclusive"))
+    how = Running(kind.op is Op.MUL, exclusive, reverse)
+    blocks = _in_blocks(x, axis, kind, how)
+    return blocks if x.shape[axis] <= _LONG else alternatives(run_along(x, axis, how), blocks)
+
+
+def _in_blocks(x: Tensor, axis: int, kind: Monoid, how: Running) -> Tensor:
+    """Return what has been accumulated at each element, as an ordinary graph."""
+    rows = x.transpose(axis, -1) if axis != x.ndim - 1 else x
+    rows = rows.flip(-1) if how.reverse else rows
+    if how.exclusive:
+        rows = _shifted(rows, kind)
+    result = _accumulated(rows, kind)
+    result = result.flip(-1) if how.reverse else result
+    result = result.transpose(axis, -1) if axis != x.ndim - 1 else result
+    return result.as_type(x.dtype)
+
+
+def _shifted(x: Tensor, kind: Monoid) -> Tensor:
+    """Return x one place further along the last axis, which keeps its length."""
+    return x.pad([*[(0, 0)] * (x.ndim - 1), (1, -1)], kind.neutral(x.dtype))
+
+
+def _accumulated(x: Tensor, kind: Monoid) -> Tensor:
+    """Return each element with all those before it on the last axis."""
+    n = x.shape[-1]
+    if n <= _LONG:
+        return _in_block(x, kind)
+    count = -(-n // _BLOCK)
+    full = x.pad([*[(0, 0)] * (x.ndim - 1), (0, count * _BLOCK - n)], kind.neutral(x.dtype))
+    blocks = full.reshape((*x.shape[:-1], count, _BLOCK))
+    before = _accumulated(_shifted(kind.over(blocks, -1), kind), kind)
+    result = kind.join(_in_block(blocks, kind), before.unsqueeze(-1))
+    return result.reshape(full.shape)[..., :n]
+
+
+def _in_block(x: Tensor, kind: Monoid) -> Tensor:
+    """Return the sums of x[j], j <= i, by definition: n^2 operations, but few loads."""
+    ramp = Tensor.arange(x.shape[-1])
+    before = ramp.unsqueeze(0) <= ramp.unsqueeze(1)
+    return kind.over(before.where(x.unsqueeze(-2), kind.neutral(x.dtype)), -1)
+
 
 # --- A hand-written kernel for running sums and products along an axis ------------------------
 #
@@ -217,72 +273,3 @@ def run_along(x: Tensor, axis: int, how: Running) -> Tensor:
     shape = (outer, size, inner)
     kernel = CustomKernel("running", source, [(shape, x.dtype)], outer * groups, how, x.size)
     return custom_kernel(kernel, x.reshape(shape))[0].reshape(x.shape)
-
-
-# Up to LONG elements are one block.
-_BLOCK, _LONG = 32, 64
-
-
-class _Kind(NamedTuple):
-    """A way to accumulate: over an axis, two partial results, and the neutral element."""
-
-    over: Callable[[Tensor, int], Tensor]
-    both: Callable[[Tensor, Tensor], Tensor]
-    neutral: int
-
-
-_SUM = _Kind(lambda x, axis: x.sum(axis), lambda a, b: a + b, 0)
-_PRODUCT = _Kind(lambda x, axis: x.prod(axis), lambda a, b: a * b, 1)
-
-
-def cumulative(ctx: NodeContext) -> Value:
-    """Translate CumSum and CumProd."""
-    x = ctx.tensor(0)
-    given = ctx.ints(1, "axis")
-    if len(given) != 1:
-        raise ModelError(f"expected one axis, found {given}")
-    axis = normal_axis(given[0], x.ndim)
-    if not x.size:
-        return x
-    kind = _SUM if ctx.node.op_type == "CumSum" else _PRODUCT
-    reverse, exclusive = (bool(ctx.integer(name, 0)) for name in ("reverse", "exclusive"))
-    how = Running(kind is _PRODUCT, exclusive, reverse)
-    blocks = _in_blocks(x, axis, kind, how)
-    return blocks if x.shape[axis] <= _LONG else alternatives(run_along(x, axis, how), blocks)
-
-
-def _in_blocks(x: Tensor, axis: int, kind: _Kind, how: Running) -> Tensor:
-    """Return what has been accumulated at each element, as an ordinary graph."""
-    rows = x.transpose(axis, -1) if axis != x.ndim - 1 else x
-    rows = rows.flip(-1) if how.reverse else rows
-    if how.exclusive:
-        rows = _shifted(rows, kind)
-    result = _accumulated(rows, kind)
-    result = result.flip(-1) if how.reverse else result
-    result = result.transpose(axis, -1) if axis != x.ndim - 1 else result
-    return result.as_type(x.dtype)
-
-
-def _shifted(x: Tensor, kind: _Kind) -> Tensor:
-    """Return x one place further along the last axis, which keeps its length."""
-    return x.pad([*[(0, 0)] * (x.ndim - 1), (1, -1)], kind.neutral)
-
-
-def _accumulated(x: Tensor, kind: _Kind) -> Tensor:
-    """Return each element with all those before it on the last axis."""
-    n = x.shape[-1]
-    if n <= _LONG:
-        return _in_block(x, kind)
-    count = -(-n // _BLOCK)
-    full = x.pad([*[(0, 0)] * (x.ndim - 1), (0, count * _BLOCK - n)], kind.neutral)
-    blocks = full.reshape((*x.shape[:-1], count, _BLOCK))
-    before = _accumulated(_shifted(kind.over(blocks, -1), kind), kind)
-    result = kind.both(_in_block(blocks, kind), before.unsqueeze(-1))
-    return result.reshape(full.shape)[..., :n]
-
-
-def _in_block(x: Tensor, kind: _Kind) -> Tensor:
-    """Return the sums of x[j], j <= i, by definition: n^2 operations, but few loads."""
-    ramp = Tensor.arange(x.shape[-1])
-    before = ramp.unsqueeze(0) <= ramp.unsqueeze(1)
-    return kind.over(before.where(x.unsqueeze(-2), kind.neutral), -1)

@@ -1,7 +1,15 @@
-"""The pass moves and compares bytes as bytes, and quantises none again with its own scale.
+"""The passes that leave bytes bytes: moved, compared, looked up in a table.
 
-quantize(move(dequantize(b)))    ->    move(b)              the same scale and zero point
-max(move(dequantize(b)))         ->    dequantize(max(move(b)))           a scale above 0
+`byte_moves` quantises no byte again with its own scale:
+
+    quantize(move(dequantize(b)))    ->    move(b)              the same scale and zero point
+    max(move(dequantize(b)))         ->    dequantize(max(move(b)))           a scale above 0
+
+`byte_tables` looks long functions of one byte up in a table of 256 bytes, which is computed here:
+
+    q(gelu(q(erf(dq(b)))))    ->    table[b]          b byte, the result too
+
+Short chains stay: lanes look a table up one by one.
 """
 
 from __future__ import annotations
@@ -22,6 +30,8 @@ from scheduler.passes.splat import value_of
 
 _BYTES = (dt.uint8, dt.int8)
 _MOVES = MOVEMENT - {Op.CAT}
+# What a lookup takes, in vector adds (seen: 20 cycles for 16 bytes), and what it has to save.
+LOOKUP_COST = 32
 
 
 class _Step(NamedTuple):
@@ -132,16 +142,6 @@ def _dequantised(node: Node, kind: dt.DType) -> tuple[Node, _Step] | None:
         return None
     fits = dt.holds(kind, zero) and 1e-30 < scale < 1e30
     return (whole.src[0], _Step(float(scale), float(zero))) if fits else None
-
-
-# --- The pass looks long functions of one byte up in a table ----------------------------------
-#
-#     q(gelu(q(erf(dq(b)))))    b byte, the result too    ->    table[b]    256 bytes, computed here
-#
-# Short chains stay: lanes look a table up one by one.
-
-# What a lookup takes, in vector adds (seen: 20 cycles for 16 bytes), and what it has to save.
-LOOKUP_COST = 32
 
 
 def byte_tables(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:

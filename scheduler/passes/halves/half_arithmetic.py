@@ -1,9 +1,29 @@
-"""The pass writes bit patterns of halves as arithmetic, as halves are floats in registers.
+"""The passes that decide what float16 nodes of a model mean; halves are floats in registers.
 
-bits(x)     ->   sign | (|x| < 2^-14 ? int(|x| * 2^24) : (bits32(|x|) - 0x38000000) >> 13)
-half(b)     ->   +- (b < 0x400 ? b * 2^-24 : float((b << 13) + 0x38000000))
+`wide_halves` computes in float32, and rounds only where that decides. Values are float32 wherever
+kernels are cut, so cuts do not change them:
 
-0x38000000 is the difference of the exponents' biases, 127 - 15, in float32's exponent field.
+    x + y             ->  float(x) + float(y)           halves that nobody has to see are not made
+    w (half)          ->  w (float32), the same numbers stored as halves again if that costs less
+    input, state      ->  float(input)                  memory outside keeps its type
+    output            ->  half(value)                   rounded once
+    floor(x + y)      ->  floor(half(x + y))            what decides sees what the model says
+    half(x)           ->  float(half(x))                a conversion that is asked for rounds
+
+`halves` makes each rounding a node of the graph (`--halves exact`). Afterwards a float16 value is
+the same number in a register and in memory. `scheduler.ir.interp` computes the nodes on the left
+the way those on the right do:
+
+    x + y             ->  half(float(x) + float(y))     whatever rounds (`sensitivity.rounds`)
+    sum(x)            ->  half(sum(float(x)))           rounded once, at its end
+    half(double)      ->  half(odd(double))             not rounded to the nearest float first
+    max(x, y), x[i]   ->  the same                      of halves these are halves
+
+`half_bits` runs before both and writes bit patterns of halves as arithmetic. 0x38000000 is the
+difference of the exponents' biases, 127 - 15, in float32's exponent field:
+
+    bits(x)  ->  sign | (|x| < 2^-14 ? int(|x| * 2^24) : (bits32(|x|) - 0x38000000) >> 13)
+    half(b)  ->  +- (b < 0x400 ? b * 2^-24 : float((b << 13) + 0x38000000))
 """
 
 from __future__ import annotations
@@ -31,118 +51,6 @@ _SIGN: Final = 0x8000
 _NORMAL: Final = 2.0**-14
 _NORMAL_BITS: Final = 0x400
 _UNIT: Final = 2.0**-24
-
-
-def half_bits(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node without bit patterns of halves."""
-    return Rewriter((Rule("bits of halves", (Op.BITCAST,), _written_out),))(roots)
-
-
-def _written_out(node: Node) -> Node | None:
-    (source,) = node.src
-    if source.dtype is dt.float16:
-        return as_type(_bits_of(as_type(source, dt.float32)), node.dtype)
-    if node.dtype is dt.float16:
-        return as_type(_half_of(as_type(source, dt.int32)), dt.float16)
-    return None
-
-
-def _bits_of(value: Node) -> Node:
-    """Return the 16 bits of halves that are given as float32, as int32."""
-    size = make(Op.ABS, dt.float32, (value,))
-    wide = make(Op.BITCAST, dt.int32, (size,))
-    bits = alu(Op.SHR, alu(Op.SUB, wide, number(_BIAS, wide)), number(_SHIFT, wide))
-    units = make(Op.CAST, dt.int32, (alu(Op.MUL, size, number(1 / _UNIT, size)),))
-    bits = alu(Op.WHERE, alu(Op.LT, size, number(_NORMAL, size)), units, bits)
-    is_infinite = alu(Op.EQ, size, number(inf, size))
-    bits = alu(Op.WHERE, is_infinite, number(_INFINITY, bits), bits)
-    bits = alu(Op.WHERE, alu(Op.NE, value, value), number(_NAN, bits), bits)
-    sign = alu(Op.SHR, make(Op.BITCAST, dt.int32, (value,)), number(16, bits))
-    return alu(Op.OR, bits, alu(Op.AND, sign, number(_SIGN, bits)))
-
-
-def _half_of(bits: Node) -> Node:
-    """Return halves as float32, by their bits in the lower half of an int32."""
-    size = alu(Op.AND, bits, number(_SIGN - 1, bits))
-    wide = alu(Op.ADD, alu(Op.SHL, size, number(_SHIFT, size)), number(_BIAS, size))
-    value = make(Op.BITCAST, dt.float32, (wide,))
-    units = alu(Op.MUL, as_type(size, dt.float32), number(_UNIT, value))
-    value = alu(Op.WHERE, alu(Op.LT, size, number(_NORMAL_BITS, size)), units, value)
-    is_infinite = alu(Op.EQ, size, number(_INFINITY, size))
-    beyond = alu(Op.WHERE, is_infinite, number(inf, value), number(nan, value))
-    value = alu(Op.WHERE, alu(Op.LT, number(_INFINITY - 1, size), size), beyond, value)
-    signed = alu(Op.AND, bits, number(_SIGN, bits))
-    is_negative = alu(Op.NE, signed, number(0, bits))
-    return alu(Op.WHERE, is_negative, make(Op.NEG, dt.float32, (value,)), value)
-
-
-# ----------------------------------------------------------------------------------------------
-# The pass computes float16 arithmetic in float32; each rounding becomes a node of the graph.
-#
-# x + y             ->  half(float(x) + float(y))        whatever rounds (`sensitivity.rounds`)
-# sum(x)            ->  half(sum(float(x)))              rounded once, at its end
-# half(double)      ->  half(odd(double))                not rounded to the nearest float first
-# max(x, y), x[i]   ->  the same                         of halves these are halves
-#
-# Afterwards a float16 value is the same number in a register and in memory. `scheduler.ir.interp`
-# computes the nodes on the left the way those on the right do.
-
-
-def halves(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node, none of which computes in halves."""
-    order = toposort(roots)
-    new = unchanged(order)
-    if not any(node.dtype is dt.float16 for node in order):
-        return new
-    for node in order:
-        made = with_sources(node, new)
-        if made.dtype is dt.float16 and rounds(made):
-            made = _rounded(made)
-        elif made.dtype is dt.float16 and made.op is Op.CAST and made.src[0].dtype is dt.float64:
-            made = round_double(made.src[0])
-        new[node] = made
-    return new
-
-
-def _rounded(node: Node) -> Node:
-    """Return a node of halves computed in float32 and rounded once."""
-    wide = make(node.op, dt.float32, tuple(map(_widened, node.src)), node.arg)
-    return make(Op.CAST, dt.float16, (wide,))
-
-
-def _widened(node: Node) -> Node:
-    if node.op is Op.CONST:
-        return const(node.arg, dt.float32)
-    return as_type(node, dt.float32)
-
-
-def round_double(node: Node) -> Node:
-    """Return doubles as halves, by way of floats that round to the same half.
-
-    What is no float becomes the neighbour whose last bit is 1, which lies halfway between no two
-    halves (rounding to odd: Boldo, Melquiond 2008, "Emulation of FMA and correctly rounded sums").
-    """
-    nearest = as_type(node, dt.float32)
-    back = as_type(nearest, dt.float64)
-    too_far = alu(Op.LT, alu(Op.ABS, node), alu(Op.ABS, back))
-    bits = make(Op.BITCAST, dt.int32, (nearest,))
-    towards_0 = alu(Op.SUB, bits, as_type(too_far, dt.int32))
-    odd = alu(Op.WHERE, alu(Op.EQ, node, back), bits, alu(Op.OR, towards_0, number(1, bits)))
-    return as_type(make(Op.BITCAST, dt.float32, (odd,)), dt.float16)
-
-
-# ----------------------------------------------------------------------------------------------
-# The pass computes what a model calls halves in float32, and rounds only where that decides.
-#
-# x + y             ->  float(x) + float(y)              halves that nobody has to see are not made
-# w (half)          ->  w (float32), the same numbers    stored as halves again where that costs
-# less input, state      ->  float(input)                     memory outside keeps its type
-# output            ->  half(value)                      rounded once
-# floor(x + y)      ->  floor(half(x + y))               what decides sees what the model says
-# half(x)           ->  float(half(x))                   a conversion that is asked for rounds
-#
-# Values are float32 wherever kernels are cut, so cuts do not change them.
-
 # Memory whose type somebody else has fixed.
 _FIXED = frozenset({Op.BUFFER, Op.ASSIGN, Op.RESULT, Op.BITCAST})
 
@@ -206,3 +114,89 @@ def _widened_weight(node: Node) -> Node:
         "weight", old.name, old.shape, dt.float32, np.asarray(old.data).astype(np.float32)
     )
     return make(Op.BUFFER, dt.float32, (), wide)
+
+
+def halves(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node, none of which computes in halves."""
+    order = toposort(roots)
+    new = unchanged(order)
+    if not any(node.dtype is dt.float16 for node in order):
+        return new
+    for node in order:
+        made = with_sources(node, new)
+        if made.dtype is dt.float16 and rounds(made):
+            made = _rounded(made)
+        elif made.dtype is dt.float16 and made.op is Op.CAST and made.src[0].dtype is dt.float64:
+            made = round_double(made.src[0])
+        new[node] = made
+    return new
+
+
+def _rounded(node: Node) -> Node:
+    """Return a node of halves computed in float32 and rounded once."""
+    wide = make(node.op, dt.float32, tuple(map(_widened, node.src)), node.arg)
+    return make(Op.CAST, dt.float16, (wide,))
+
+
+def _widened(node: Node) -> Node:
+    if node.op is Op.CONST:
+        return const(node.arg, dt.float32)
+    return as_type(node, dt.float32)
+
+
+def round_double(node: Node) -> Node:
+    """Return doubles as halves, by way of floats that round to the same half.
+
+    What is no float becomes the neighbour whose last bit is 1, which lies halfway between no two
+    halves (rounding to odd: Boldo, Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+    """
+    nearest = as_type(node, dt.float32)
+    back = as_type(nearest, dt.float64)
+    too_far = alu(Op.LT, alu(Op.ABS, node), alu(Op.ABS, back))
+    bits = make(Op.BITCAST, dt.int32, (nearest,))
+    towards_0 = alu(Op.SUB, bits, as_type(too_far, dt.int32))
+    odd = alu(Op.WHERE, alu(Op.EQ, node, back), bits, alu(Op.OR, towards_0, number(1, bits)))
+    return as_type(make(Op.BITCAST, dt.float32, (odd,)), dt.float16)
+
+
+def half_bits(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node without bit patterns of halves."""
+    return Rewriter((Rule("bits of halves", (Op.BITCAST,), _written_out),))(roots)
+
+
+def _written_out(node: Node) -> Node | None:
+    (source,) = node.src
+    if source.dtype is dt.float16:
+        return as_type(_bits_of(as_type(source, dt.float32)), node.dtype)
+    if node.dtype is dt.float16:
+        return as_type(_half_of(as_type(source, dt.int32)), dt.float16)
+    return None
+
+
+def _bits_of(value: Node) -> Node:
+    """Return the 16 bits of halves that are given as float32, as int32."""
+    size = make(Op.ABS, dt.float32, (value,))
+    wide = make(Op.BITCAST, dt.int32, (size,))
+    bits = alu(Op.SHR, alu(Op.SUB, wide, number(_BIAS, wide)), number(_SHIFT, wide))
+    units = make(Op.CAST, dt.int32, (alu(Op.MUL, size, number(1 / _UNIT, size)),))
+    bits = alu(Op.WHERE, alu(Op.LT, size, number(_NORMAL, size)), units, bits)
+    is_infinite = alu(Op.EQ, size, number(inf, size))
+    bits = alu(Op.WHERE, is_infinite, number(_INFINITY, bits), bits)
+    bits = alu(Op.WHERE, alu(Op.NE, value, value), number(_NAN, bits), bits)
+    sign = alu(Op.SHR, make(Op.BITCAST, dt.int32, (value,)), number(16, bits))
+    return alu(Op.OR, bits, alu(Op.AND, sign, number(_SIGN, bits)))
+
+
+def _half_of(bits: Node) -> Node:
+    """Return halves as float32, by their bits in the lower half of an int32."""
+    size = alu(Op.AND, bits, number(_SIGN - 1, bits))
+    wide = alu(Op.ADD, alu(Op.SHL, size, number(_SHIFT, size)), number(_BIAS, size))
+    value = make(Op.BITCAST, dt.float32, (wide,))
+    units = alu(Op.MUL, as_type(size, dt.float32), number(_UNIT, value))
+    value = alu(Op.WHERE, alu(Op.LT, size, number(_NORMAL_BITS, size)), units, value)
+    is_infinite = alu(Op.EQ, size, number(_INFINITY, size))
+    beyond = alu(Op.WHERE, is_infinite, number(inf, value), number(nan, value))
+    value = alu(Op.WHERE, alu(Op.LT, number(_INFINITY - 1, size), size), beyond, value)
+    signed = alu(Op.AND, bits, number(_SIGN, bits))
+    is_negative = alu(Op.NE, signed, number(0, bits))
+    return alu(Op.WHERE, is_negative, make(Op.NEG, dt.float32, (value,)), value)

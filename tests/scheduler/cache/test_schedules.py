@@ -22,7 +22,7 @@ from runtime.format.plainpickle import encode
 from scheduler import Tensor, schedule_cache
 from scheduler.compile import compile_plain
 from scheduler.context import CompileContext, Stages, context_for
-from scheduler.device.spec import DEFAULT, SPECS, TABLE
+from scheduler.device.spec import DEFAULT, LIMITS, SPECS
 from scheduler.emit.artifact import Emitted
 from scheduler.errors import SchedulerError
 from scheduler.flags import Flags
@@ -148,7 +148,7 @@ def test_tensors_of_one_structure_are_compiled_once(sources: Sources) -> None:
 def test_what_changes_the_result_is_compiled_again(
     cache: ScheduleCache, sources: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert context_for().limits == TABLE["cpu"]
+    assert context_for().limits == LIMITS["cpu"]
     plain = emitted(cache)
     sources()
     emitted(cache, network(W + 1))
@@ -156,7 +156,7 @@ def test_what_changes_the_result_is_compiled_again(
     emitted(cache, options="-cl-mad-enable")
     emitted(cache, name="m")
     emitted(cache, out="y")
-    emitted(cache, None, context_for(replace(DEFAULT, limits=TABLE["webgpu"])))
+    emitted(cache, None, context_for(replace(DEFAULT, limits=LIMITS["webgpu"])))
     half = emitted(cache, None, context_for(precision="fp16"))
     other = emitted(cache, None, context_for(SPECS["gpu"]))
     monkeypatch.setenv("MAX_KERNEL_BUFFERS", "5")
@@ -242,7 +242,7 @@ def test_a_schedule_is_made_once_for_the_same_nodes(cache: ScheduleCache) -> Non
     equal = EntryGraph({"out": (Tensor.input("x", (4, 16)) @ Tensor.weight(values)).node})
     assert cache.schedule(equal, context) is not plan
     assert cache.schedule(graph, replace(context, stages=Stages())) is not plan
-    other = context_for(replace(DEFAULT, limits=TABLE["webgpu"]))
+    other = context_for(replace(DEFAULT, limits=LIMITS["webgpu"]))
     assert cache.schedule(graph, other) is not plan
     assert ScheduleCache().schedule(graph, context) is not plan
     values += 1

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler import Tensor
 from scheduler.context import CompileContext, context_for
-from scheduler.device.spec import DEFAULT, MAX_OPERATIONS, TABLE, Limits
+from scheduler.device.spec import DEFAULT, LIMITS, MAX_OPERATIONS, Limits
 from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node
 from scheduler.ir.ops import ELEMENTWISE, Op
@@ -24,7 +24,7 @@ from tests.scheduler.support.together import UNOPTIMIZED, Together
 from tests.support.selection import quick_cases
 
 Outputs = dict[str, Tensor]
-MOST = TABLE["cpu"].max_buffers
+MOST = LIMITS["cpu"].max_buffers
 
 
 def sources(count: int, *shape: int, name: str = "a") -> list[Tensor]:
@@ -37,7 +37,7 @@ def total_of(tensors: Sequence[Tensor]) -> Tensor:
 
 def limited(target: str) -> CompileContext:
     """Return the row cpu with other limits, and the flags of the environment."""
-    return context_for(replace(DEFAULT, limits=TABLE[target]))
+    return context_for(replace(DEFAULT, limits=LIMITS[target]))
 
 
 def arguments(outputs: Outputs, target: str = "cpu") -> list[list[int]]:
@@ -121,7 +121,7 @@ GRAPHS: dict[str, Callable[[], Outputs]] = {
 }
 
 
-@pytest.fixture(scope="module", params=quick_cases(sorted(TABLE), "webgpu"))
+@pytest.fixture(scope="module", params=quick_cases(sorted(LIMITS), "webgpu"))
 def programs(request: pytest.FixtureRequest) -> Iterator[tuple[str, Together]]:
     """The graphs above, under the limits of a target."""
     context = limited(request.param)
@@ -134,7 +134,7 @@ def programs(request: pytest.FixtureRequest) -> Iterator[tuple[str, Together]]:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_no_kernel_exceeds_what_its_device_takes(programs: tuple[str, Together], name: str) -> None:
     target, together = programs
-    limits, outputs = TABLE[target], GRAPHS[name]()
+    limits, outputs = LIMITS[target], GRAPHS[name]()
     for args in arguments(outputs, target):
         assert len(args) <= limits.max_buffers
         assert len(args) * limits.pointer_bytes <= limits.parameter_bytes
@@ -151,7 +151,7 @@ def test_no_kernel_exceeds_what_its_device_takes(programs: tuple[str, Together],
 def test_a_sum_of_hundreds_is_split_and_the_result_counts_as_an_argument(
     count: int, target: str
 ) -> None:
-    most = TABLE[target].max_buffers
+    most = LIMITS[target].max_buffers
     found = arguments({"y": total_of(sources(count))}, target)
     assert max(map(len, found)) <= most
     assert len(found) <= count // (most - 2) + 1
@@ -189,21 +189,21 @@ def test_senseless_limits_are_refused(
 
 
 def test_bytes_of_arguments_limit_too() -> None:
-    assert TABLE["cpu"].max_buffers == 64
-    assert TABLE["embedded"].max_buffers == 256 // 8
-    assert Limits("t", 64, 256, 8, "", pointer_bytes=4).max_buffers == 64
-    assert Limits("t", 64, 128, 8, "").max_buffers == 16
+    assert LIMITS["cpu"].max_buffers == 64
+    assert LIMITS["embedded"].max_buffers == 256 // 8
+    assert Limits("t", 64, 256, "", pointer_bytes=4).max_buffers == 64
+    assert Limits("t", 64, 128, "").max_buffers == 16
 
 
 def test_results_count() -> None:
-    limits = TABLE["webgpu"]
+    limits = LIMITS["webgpu"]
     assert limits.fits(7)
     assert not limits.fits(8)
     assert not limits.fits(6, writes=3)
 
 
 def test_every_row_says_where_it_comes_from() -> None:
-    assert all(row.source and row.target == name for name, row in TABLE.items())
+    assert all(row.source and row.target == name for name, row in LIMITS.items())
 
 
 # --- size -----------------------------------------------------------------------------------------

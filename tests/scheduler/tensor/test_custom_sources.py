@@ -16,7 +16,7 @@ from scheduler.context import CompileContext, Stages
 from scheduler.debug.kernel_table import table_text
 from scheduler.debug.pretty import pretty
 from scheduler.debug.viz import write_page
-from scheduler.device.spec import DEFAULT, TABLE
+from scheduler.device.spec import DEFAULT, LIMITS
 from scheduler.errors import ModelError, VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.ir.digest import graph_digest
@@ -136,7 +136,7 @@ def test_an_empty_input_is_refused() -> None:
 
 
 def test_buffers_are_limited_like_those_of_other_kernels() -> None:
-    context = CompileContext(replace(DEFAULT, limits=TABLE["webgpu"]))
+    context = CompileContext(replace(DEFAULT, limits=LIMITS["webgpu"]))
 
     def launches(source: str, count: int, *, added: bool = False) -> int:
         names = " + ".join(f"in{i}[0]" for i in range(count))

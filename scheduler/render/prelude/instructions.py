@@ -1,10 +1,15 @@
-"""Rounding, square root and halves in OpenCL C: one instruction each on processors that have it."""
+"""Rounding, square roots, halves and dot products of four bytes in OpenCL C.
+
+Each is one instruction on processors that have it. Functions of doubles are the library's.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 from scheduler.render.prelude.text import Function, Host, unary
+
+# --- Rounding, square roots, halves ------------------------------------------------------------
 
 
 def _round(name: str, builtin: str, standard: str) -> Function:
@@ -124,31 +129,65 @@ M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
   return vload_half$S(0, (half*)h);
 }
 """
-FUNCTIONS: Final = {
-    "m_floor": _round("m_floor", "floor", "floor"),
-    "m_ceil": _round("m_ceil", "ceil", "ceil"),
-    "m_rint": _round("m_rint", "roundeven", "rint"),
-    "m_trunc": _round("m_trunc", "trunc", "trunc"),
-    "m_sqrt": _SQRT,
-    "m_round_half": Function(
-        (),
-        _HALF,
-        (
-            Host(_ONE_HALF, _HAS_HALF, 1),
-            Host(_HALF_VECTORS + unary("m_round_half", _ROUND_8), "defined(__F16C__)", 8),
-            Host(_HALF_VECTORS + unary("m_round_half", _ROUND_16), "defined(__F16C__)", 16),
-            Host(_HALVES, _HAS_HALF),
-            Host(_HALF_LANES, "$N > 1"),
-        ),
-    ),
-}
 
-# --- Functions of doubles in OpenCL C: the library's, lane by lane ----------------------------
+# --- Dot products of four bytes ----------------------------------------------------------------
+
+# Without a sum to begin with.
+_DOT_ALONE: Final = """
+M_INLINE $I __attribute__((overloadable)) m_dot4(u$I a, $I b) { return m_dot4(a, b, ($I)(0)); }
+"""
+_DOT_HEAD: Final = "\nM_INLINE $I __attribute__((overloadable)) m_dot4(u$I a, $I b, $I c) {\n"
+# Elsewhere the instruction of cl_khr_integer_dot_product, if a device has it for packed bytes.
+_PACKED: Final = "__opencl_c_integer_dot_product_input_4x8bit_packed"
+_DOT_PLAIN: Final = f"""{_DOT_HEAD}#ifdef {_PACKED}
+  union {{ u$I all; uint each[$N]; }} x, y;
+  union {{ $I all; int each[$N]; }} sum;
+  x.all = a;
+  y.all = as_u$I(b);
+  sum.all = c;
+  for (int i = 0; i < $N; i++) sum.each[i] += dot_4x8packed_us_int(x.each[i], y.each[i]);
+  return sum.all;
+#else
+  $I sum = c;
+  for (int i = 0; i < 32; i += 8) sum += as_$I((a >> i) & 255) * ((b << (24 - i)) >> 24);
+  return sum;
+#endif
+}}
+{_DOT_ALONE}"""
+
+
+def _vnni(bits: int) -> str:
+    """Return the instruction of AVX512-VNNI and AVX-VNNI (Intel SDM, VPDPBUSD)."""
+    return (
+        f"{_DOT_HEAD}  return __builtin_astype(__builtin_ia32_vpdpbusd{bits}("
+        "c, __builtin_astype(a, $I), b), $I);\n}\n" + _DOT_ALONE
+    )
+
+
+# Lanes that are left over at the end of an axis are computed one by one.
+_VNNI_ALONE: Final = (
+    f"{_DOT_HEAD}  const int4 x = (int4)(as_int(a), 0, 0, 0), y = (int4)(b, 0, 0, 0);\n"
+    "  const int4 sum = (int4)(c, 0, 0, 0);\n"
+    "  return __builtin_astype(__builtin_ia32_vpdpbusd128(sum, x, y), int4).s0;\n}\n" + _DOT_ALONE
+)
+_VL: Final = "(defined(__AVX512VNNI__) && defined(__AVX512VL__) || defined(__AVXVNNI__))"
+_DOT: Final = Function(
+    (),
+    _DOT_PLAIN,
+    (
+        Host(_vnni(512), "defined(__AVX512VNNI__)", 16),
+        Host(_vnni(256), _VL, 8),
+        Host(_vnni(128), _VL, 4),
+        Host(_VNNI_ALONE, _VL, 1),
+    ),
+)
+
+# --- Functions of doubles: the library's, lane by lane ------------------------------------------
 # PoCL's library is not called with vectors of doubles wider than 4: where LLVM splits such a vector
 # over registers, caller and library do not agree how (PoCL 3.0, LLVM 14, processors with AVX2:
 # lanes come back mixed, or the compiler gives up). Scalars are the same everywhere.
 
-_HEAD: Final = "\nM_INLINE double$S __attribute__((overloadable)) m_double_"
+_DOUBLE_HEAD: Final = "\nM_INLINE double$S __attribute__((overloadable)) m_double_"
 _UNARY: Final = """{name}(double$S x) {{
 #if $N == 1
   return {name}(x);
@@ -185,10 +224,32 @@ _LIBRARY: Final = (
     *("sqrt", "exp", "log", "sin", "cos", "tanh", "erf"),
     *("floor", "ceil", "rint", "trunc"),
 )
-DOUBLE_FUNCTIONS: Final = {
-    f"m_double_{name}": Function((), _HEAD + _UNARY.format(name=name)) for name in _LIBRARY
+_DOUBLES: Final = {
+    f"m_double_{name}": Function((), _DOUBLE_HEAD + _UNARY.format(name=name)) for name in _LIBRARY
 } | {
-    "m_double_pow": Function((), _HEAD + _POW),
-    "m_double_fma": Function((), _HEAD + _FMA),
-    "m_double_fabs": Function((), _HEAD + _FABS),
+    "m_double_pow": Function((), _DOUBLE_HEAD + _POW),
+    "m_double_fma": Function((), _DOUBLE_HEAD + _FMA),
+    "m_double_fabs": Function((), _DOUBLE_HEAD + _FABS),
+}
+
+# In the order in which they are defined.
+FUNCTIONS: Final = {
+    "m_dot4": _DOT,
+    **_DOUBLES,
+    "m_floor": _round("m_floor", "floor", "floor"),
+    "m_ceil": _round("m_ceil", "ceil", "ceil"),
+    "m_rint": _round("m_rint", "roundeven", "rint"),
+    "m_trunc": _round("m_trunc", "trunc", "trunc"),
+    "m_sqrt": _SQRT,
+    "m_round_half": Function(
+        (),
+        _HALF,
+        (
+            Host(_ONE_HALF, _HAS_HALF, 1),
+            Host(_HALF_VECTORS + unary("m_round_half", _ROUND_8), "defined(__F16C__)", 8),
+            Host(_HALF_VECTORS + unary("m_round_half", _ROUND_16), "defined(__F16C__)", 16),
+            Host(_HALVES, _HAS_HALF),
+            Host(_HALF_LANES, "$N > 1"),
+        ),
+    ),
 }
