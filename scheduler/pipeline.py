@@ -35,8 +35,7 @@ from scheduler.passes.custom_kernels import custom_inputs, expand_alternatives
 from scheduler.passes.eight_bits.byte_moves import byte_moves, byte_tables
 from scheduler.passes.eight_bits.byte_products import byte_floats, byte_products
 from scheduler.passes.fold_constants import fold_constants
-from scheduler.passes.halves.half_arithmetic import half_bits, wide_halves
-from scheduler.passes.halves.half_arithmetic import halves as round_halves
+from scheduler.passes.halves.half_arithmetic import exact_halves, half_bits, wide_halves
 from scheduler.passes.halves.precision import (
     PrecisionReport,
     check_precision,
@@ -78,7 +77,7 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
     return (
         ("expand alternatives", partial(expand_alternatives, spec=context.spec)),
         ("bits of halves", half_bits),
-        ("round halves", round_halves if context.halves == EXACT else wide_halves),
+        ("round halves", exact_halves if context.halves == EXACT else wide_halves),
         ("moves of bytes", byte_moves),
         ("products of bytes", partial(byte_products, spec=dots)),
         *([] if context.is_strict else tables),

@@ -10,9 +10,9 @@ kernels are cut, so cuts do not change them:
     floor(x + y)      ->  floor(half(x + y))            what decides sees what the model says
     half(x)           ->  float(half(x))                a conversion that is asked for rounds
 
-`halves` makes each rounding a node of the graph (`--halves exact`). Afterwards a float16 value is
-the same number in a register and in memory. `scheduler.ir.interp` computes the nodes on the left
-the way those on the right do:
+`exact_halves` makes each rounding a node of the graph (`--halves exact`). Afterwards a float16
+value is the same number in a register and in memory. `scheduler.ir.interp` computes the nodes on
+the left the way those on the right do:
 
     x + y             ->  half(float(x) + float(y))     whatever rounds (`sensitivity.rounds`)
     sum(x)            ->  half(sum(float(x)))           rounded once, at its end
@@ -116,7 +116,7 @@ def _widened_weight(node: Node) -> Node:
     return make(Op.BUFFER, dt.float32, (), wide)
 
 
-def halves(roots: Sequence[Node]) -> dict[Node, Node]:
+def exact_halves(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node, none of which computes in halves."""
     order = toposort(roots)
     new = unchanged(order)

@@ -15,7 +15,7 @@ from scheduler.ir.node import is_weight, toposort
 from scheduler.ir.sensitivity import rounds
 from scheduler.onnx_import import from_proto
 from scheduler.onnx_import.element_types import BFLOAT16
-from scheduler.passes.halves.half_arithmetic import halves
+from scheduler.passes.halves.half_arithmetic import exact_halves
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.onnx_import.onnx_models import parsed
@@ -172,7 +172,7 @@ def test_no_node_computes_in_halves_after_the_pass() -> None:
     (made,) = run_passes([y.node], EXACTLY)
     assert not [n for n in toposort([made]) if n.dtype is dt.float16 and rounds(n)]
     data = {"x": values(0, 64).reshape(8, 8)}
-    (explicit,) = evaluate([Tensor.of(halves([y.node])[y.node])], data)
+    (explicit,) = evaluate([Tensor.of(exact_halves([y.node])[y.node])], data)
     np.testing.assert_array_equal(explicit, y.interp(data))
 
 
