@@ -37,7 +37,7 @@ from scheduler.tensor.tensor import Tensor
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 # Entry, inputs, and the outputs that were seen.
-Seen = tuple[str, Arrays, Arrays]
+_Seen = tuple[str, Arrays, Arrays]
 
 # Inputs of a driving program.
 FRAMES = 4
@@ -103,7 +103,7 @@ def verify(
     advice = _advice(compiled)
     failures = [f'output "{c.name}"{_at(c)} is {c.problem}; {advice}' for c in checks if c.problem]
     failures += [f'output "{n}" is the same for all inputs, not in the reference' for n in stuck]
-    failures += round_trip(compiled, opened, [("run", run.given, run.raw) for run in runs])
+    failures += _round_trip(compiled, opened, [("run", run.given, run.raw) for run in runs])
     why = f" ({reference.why_not})" if reference.why_not else ""
     return Report(
         model.name,
@@ -183,28 +183,28 @@ def _advice(compiled: CompiledModel) -> str:
     return "try TUNED=0 SCHEDULE_CACHE=0, or another --device, and report the model"
 
 
-def round_trip(compiled: CompiledModel, device: Device, seen: Iterable[Seen]) -> list[str]:
+def _round_trip(compiled: CompiledModel, device: Device, seen: Iterable[_Seen]) -> list[str]:
     """Return what differs after writing and loading, for `seen` in order after a reset."""
     with tempfile.TemporaryDirectory(prefix="modeld-verify-") as directory:
         path = Path(directory) / "model.pkl"
         compiled.write(path)
         with load_program(path, device) as program:
             for entry, given, before in seen:
-                names = different(before, program.run(given, entry))
+                names = _different(before, program.run(given, entry))
                 if names:
                     what = f"{entry} gives other values for {', '.join(names)}"
                     return [f"after it was written and loaded, {what}; report the model"]
     return []
 
 
-def different(before: Arrays, after: Arrays) -> list[str]:
+def _different(before: Arrays, after: Arrays) -> list[str]:
     """Return the names of outputs that are not the same, bit by bit."""
     return [name for name in before if before[name].tobytes() != after[name].tobytes()]
 
 
 def _verify_frames(compiled: CompiledModel, device: Device) -> Report:
     failures: list[str] = []
-    seen: list[Seen] = []
+    seen: list[_Seen] = []
     artifact = from_memory(compiled.manifest, compiled.data)
     with Program(artifact, device, shared_cache(device)) as program:
         for entry in program.entries:
@@ -219,7 +219,7 @@ def _verify_frames(compiled: CompiledModel, device: Device) -> Report:
             program.reset()
             seen.append((entry, frames[0], copied(program.run(frames[0], entry))))
     # Only the first entry finds the states of a program that was just loaded.
-    failures += round_trip(compiled, device, seen[:1])
+    failures += _round_trip(compiled, device, seen[:1])
     name = str(compiled.manifest["name"])
     return Report(name, "itself, after a reset", FRAMES, (), (), (), (), tuple(failures))
 
@@ -229,9 +229,9 @@ def _frame_failures(entry: str, first: Sequence[Arrays], again: Sequence[Arrays]
     for name in first[0]:
         if not all(np.isfinite(run[name]).all() for run in first):
             found.append(f'{entry}: output "{name}" is not finite')
-        if any(different({name: a[name]}, b) for a, b in zip(first, again, strict=True)):
+        if any(_different({name: a[name]}, b) for a, b in zip(first, again, strict=True)):
             found.append(f'{entry}: output "{name}" is not the same after a reset')
-        if not any(different({name: first[0][name]}, run) for run in first[1:]):
+        if not any(_different({name: first[0][name]}, run) for run in first[1:]):
             found.append(f'{entry}: output "{name}" is the same for all frames')
     return found
 

@@ -66,7 +66,7 @@ class Memory:
         return [*self.images.values(), *histories, *self.own.values()]
 
 
-def make_memory(interface: Interface, models: Sequence[OnnxModel]) -> Memory:
+def _make_memory(interface: Interface, models: Sequence[OnnxModel]) -> Memory:
     """Return fresh states; models (in run order) give the element types of their own ones.
 
     Raises ModelError if a history has no input that says what its rows are, or a state is of no
@@ -92,7 +92,7 @@ def push(queue: Tensor, newest: Tensor) -> Tensor:
     return queue.assign(Tensor.cat([queue[1:], row], 0) if queue.shape[0] > 1 else row)
 
 
-def images_seen(queue: Tensor) -> Tensor:
+def _images_seen(queue: Tensor) -> Tensor:
     """Return the oldest and the newest image of a queue, (1, 12, 128, 256) uint8."""
     pair = queue[0 :: queue.shape[0] - 1]
     return pair.reshape((1, 2 * IMAGE_SHAPE[0], *IMAGE_SHAPE[1:]))
@@ -103,7 +103,7 @@ def rows_seen(history: Tensor, rule: HistoryRule) -> Tensor:
     return history[rule.first :: rule.step].unsqueeze(0)
 
 
-def strongest_seen(history: Tensor, rule: HistoryRule) -> Tensor:
+def _strongest_seen(history: Tensor, rule: HistoryRule) -> Tensor:
     """Return the maximum of each group of rows, (1, length, *row): no pulse is lost between."""
     row = history.shape[1:]
     return history.reshape((rule.length, rule.step, *row)).max(1).unsqueeze(0)
@@ -138,10 +138,10 @@ def _own_state(name: str, parts: Sequence[ModelPart], models: Sequence[OnnxModel
         names = [model.name for _, model in found] or "none"
         raise ModelError(f'state "{name}": expected one model with this input, found {names}')
     part, model = found[0]
-    return Tensor.state(name, part.inputs[name][0], input_types(model)[name])
+    return Tensor.state(name, part.inputs[name][0], _input_types(model)[name])
 
 
-def input_types(model: OnnxModel) -> dict[str, DType]:
+def _input_types(model: OnnxModel) -> dict[str, DType]:
     """Return the element type of each input: exporters write float16, float32 and uint8."""
     return {v.name: declared(v, f'{model.name}: input "{v.name}"')[1] for v in model.inputs}
 
@@ -200,7 +200,7 @@ def driving_entries(
     Models are in run order, and frames have at most `capacity` bytes. Raises ModelError if the
     models do not have the interface; says which one lacks what.
     """
-    memory = make_memory(interface, models)
+    memory = _make_memory(interface, models)
     entries = {"run": run_graph(interface, models, capacity, memory)}
     if interface.drop_policy == "skip":
         entries["prepare"] = prepare_graph(interface, capacity, memory)
@@ -255,7 +255,7 @@ def _frame(interface: Interface, capacity: int, memory: Memory) -> _Frame:
         if name in memory.images:
             queue = frame.push(name, memory.images[name], image)
             inputs = [i for i, view in IMAGE_INPUTS.items() if view == name]
-            frame.give(inputs, images_seen(queue), f"images/{name}")
+            frame.give(inputs, _images_seen(queue), f"images/{name}")
     if not memory.images:
         # Stored once: a queue inside the model would sample the camera again for each of its rows.
         pair = Tensor.stack([newest[name].contiguous() for name in VIEWS])
@@ -264,7 +264,7 @@ def _frame(interface: Interface, capacity: int, memory: Memory) -> _Frame:
         frame.give(DESIRE_NAMES, desire)
     else:
         history = frame.push("desire", memory.desire, desire)
-        frame.give(DESIRE_NAMES, strongest_seen(history, interface.desire), "queue/desire")
+        frame.give(DESIRE_NAMES, _strongest_seen(history, interface.desire), "queue/desire")
     return frame
 
 
@@ -282,7 +282,7 @@ def _give_histories(frame: _Frame, interface: Interface, memory: Memory) -> None
 
 def _run_model(frame: _Frame, part: ModelPart, model: OnnxModel, memory: Memory) -> Tensor:
     """Return the output vector (1, width) of a model; its own states are stored."""
-    types = input_types(model)
+    types = _input_types(model)
     unknown = [name for name in types if name not in frame.given]
     if unknown:
         raise ModelError(

@@ -86,10 +86,10 @@ def recognise_driving(
     facts = [facts_of(model) for model in models]
     revisions = load_revisions()
     if declared is not None:
-        check_name(facts, declared, OPTION, revisions)
+        _check_name(facts, declared, OPTION, revisions)
     roles = ordered(facts, None if declared is None else revisions[declared])
     # In run order: what is said does not depend on the order of the files.
-    said = driving_declaration([found for _, found in roles], declared, revisions)
+    said = _driving_declaration([found for _, found in roles], declared, revisions)
     choice = _choose(roles, said, revisions)
     revision = choice.candidate.revision
     rules = _rules(revision, said)
@@ -230,7 +230,7 @@ class Declaration:
         return f"; rules of {self.rules_from}: {', '.join(_keys(self.rules))}"
 
 
-def driving_declaration(
+def _driving_declaration(
     models: Sequence[ModelFacts], option: str | None, revisions: Mapping[str, Revision]
 ) -> Declaration:
     """Return what is declared of driving models: see `declaration`, else by checkpoint.
@@ -248,7 +248,7 @@ def driving_declaration(
             "one with --interface"
         )
     for name, how in names.items():
-        check_name(models, name, how, revisions)
+        _check_name(models, name, how, revisions)
         return replace(said, name=name, reason=how)
     return said
 
@@ -276,12 +276,12 @@ def declaration(
             f"{_names(models)}: interfaces contradict each other: {said}; declare one only"
         )
     for name, how in names.items():
-        check_name(models, name, how, revisions)
+        _check_name(models, name, how, revisions)
         return Declaration(name, how, rules, rules_from, by_user=True)
     return Declaration(None, "", rules, rules_from)
 
 
-def check_name(
+def _check_name(
     models: Sequence[ModelFacts], name: str, how: str, revisions: Collection[str]
 ) -> None:
     """Raise ModelError for a name that is none of `revisions`; its text has the rest."""
@@ -301,7 +301,7 @@ def check_name(
     raise ModelError(f"{_names(models)}: unknown interface {name!r} {how}{advice}")
 
 
-def checkpoint_revision(checkpoint: str, revisions: Mapping[str, Revision]) -> str | None:
+def _checkpoint_revision(checkpoint: str, revisions: Mapping[str, Revision]) -> str | None:
     """Return the revision of a known checkpoint; None for an unknown one."""
     table = {_plain(key): name for key, name in read_table(CHECKPOINTS).value.items()}
     for name, revision in revisions.items():
@@ -314,7 +314,7 @@ def checkpoint_revision(checkpoint: str, revisions: Mapping[str, Revision]) -> s
 def _known(models: Sequence[ModelFacts], revisions: Mapping[str, Revision]) -> dict[str, str]:
     found: dict[str, str] = {}
     for model in models:
-        name = checkpoint_revision(model.checkpoint, revisions)
+        name = _checkpoint_revision(model.checkpoint, revisions)
         if name is not None:
             how = f"known by the checkpoint {model.checkpoint[:60]!r} of {model.name}"
             found.setdefault(name, how)

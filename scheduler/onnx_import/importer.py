@@ -93,7 +93,7 @@ def import_model(
     given = dict(inputs or {})
     origins = Origins() if origins is None else origins
     found = walk(model, binding, _first_problem, given, fixed, origins)
-    assumed = (*binding.notes, *contradictions(model, found.values))
+    assumed = (*binding.notes, *_type_notes(model, found.values))
     for note in assumed:
         logger.info("%s: %s", model.name, note)
     metadata = metadata_of(model, found.outputs)
@@ -214,7 +214,7 @@ def _output(scope: Scope, output: onnx.ValueInfoProto, model: str) -> Tensor:
 # declared float16. The nodes decide; onnxruntime refuses such a model.
 
 
-def contradictions(model: OnnxModel, values: Mapping[str, AnyValue]) -> tuple[str, ...]:
+def _type_notes(model: OnnxModel, values: Mapping[str, AnyValue]) -> tuple[str, ...]:
     """Return a note for each of the first values of another type than declared."""
     found = list(_contradictions(model, values))
     notes = found[:MOST_NOTES]

@@ -178,7 +178,7 @@ class Scope:
             if defined and has_schema_body(node.op_type, self.opset):
                 return self._defined_by_onnx(node, resolved, label)
             if known and defined:
-                return evaluate_reference(node, arrays, self.opset)
+                return _evaluate_reference(node, arrays, self.opset)
             raise ModelError("no translation; its inputs depend on run-time data")
 
         def run_graph(
@@ -360,7 +360,7 @@ def _is_product(node: Node) -> bool:
     return node.src[0].op is Op.MUL and node.dtype is not dt.bool_
 
 
-def evaluate_reference(
+def _evaluate_reference(
     node: onnx.NodeProto, inputs: Sequence[Value | None], opset: int
 ) -> list[Value]:
     """Compute a node of known inputs with numpy, or raise ModelError."""

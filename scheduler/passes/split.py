@@ -219,7 +219,7 @@ def split_reduce(roots: Sequence[Node]) -> dict[Node, Node]:
     return Rewriter((Rule("split reduction", (Op.REDUCE,), _two_stages),))(roots)
 
 
-def max_sources(limits: Limits) -> int:
+def _max_sources(limits: Limits) -> int:
     """Return how many sources a concat has at most: half of a kernel's buffers.
 
     The others are for sources that read more than one. Where buffers are few, all but one: stages
@@ -244,5 +244,5 @@ def _in_stages(node: Node, most: int) -> Node | None:
 
 def split_concat(roots: Sequence[Node], limits: Limits) -> dict[Node, Node]:
     """Return old node -> new node with wide concats split in stages."""
-    split = partial(_in_stages, most=max_sources(limits))
+    split = partial(_in_stages, most=_max_sources(limits))
     return Rewriter((Rule("split cat", (Op.CAT,), split),))(roots)

@@ -215,7 +215,7 @@ class Trial(Turns):
 # so that everything is compiled, and hands the binary back.
 
 
-def compile_source(source: str, device: Device) -> cl.Program:
+def _compile_source(source: str, device: Device) -> cl.Program:
     """Return a megakernel, compiled; raise pyopencl.Error if the compiler rejects it."""
     program = build(cl.Program(device.context, source))
     queue = cl.CommandQueue(device.context)
@@ -229,7 +229,7 @@ def compile_source(source: str, device: Device) -> cl.Program:
     return program
 
 
-def load_binary(binary: bytes, device: Device) -> cl.Program:
+def _load_binary(binary: bytes, device: Device) -> cl.Program:
     """Return the program of another process's binary, or raise pyopencl.Error if it is refused."""
     return build(cl.Program(device.context, [device.handle], [binary]))
 
@@ -237,7 +237,7 @@ def load_binary(binary: bytes, device: Device) -> cl.Program:
 def _in_worker(source: str, device: str) -> bytes:
     """Return the binary, empty where there is none: errors of drivers do not always pickle."""
     try:
-        return binary_of(compile_source(source, choose_device(device)))
+        return binary_of(_compile_source(source, choose_device(device)))
     except (cl.Error, RuntimeFault):
         return b""
 
@@ -274,12 +274,12 @@ class Builders(AbstractContextManager["Builders"]):
                 binary = job.get(max(0.0, deadline - time.perf_counter()))
             except multiprocessing.TimeoutError:
                 binary = b""
-            built.append(load_binary(binary, self.device) if binary else None)
+            built.append(_load_binary(binary, self.device) if binary else None)
         return built
 
     def _here(self, source: str) -> cl.Program | None:
         try:
-            return compile_source(source, self.device)
+            return _compile_source(source, self.device)
         except cl.Error as error:
             logger.info("a candidate does not build: %s", error)
             return None

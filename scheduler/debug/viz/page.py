@@ -141,7 +141,7 @@ class _Section:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchCosts:
+class _LaunchCosts:
     """The cost of each launch: its measured time, or else its work, or else the bytes it moves."""
 
     values: tuple[float, ...]  # by number of the launch
@@ -168,19 +168,19 @@ class LaunchCosts:
         return count
 
 
-def _costs_of(table: KernelTable, times: LaunchTimes | None) -> LaunchCosts:
+def _costs_of(table: KernelTable, times: LaunchTimes | None) -> _LaunchCosts:
     """Return what is known of an entry's costs, with launch times if they were measured."""
     flops = [launch.flops for launch in table.launches]
     moved = [launch.bytes_moved for launch in table.launches]
     if times is not None:
         texts = tuple(map(time_text, times.milliseconds))
         total = f"take {time_text(times.total)} on {times.where}"
-        return LaunchCosts(times.milliseconds, texts, "time", total)
+        return _LaunchCosts(times.milliseconds, texts, "time", total)
     if any(flops):
         total = f"do {flops_text(sum(flops))} and move {size_text(sum(moved))}"
-        return LaunchCosts(tuple(map(float, flops)), tuple(map(flops_text, flops)), "work", total)
+        return _LaunchCosts(tuple(map(float, flops)), tuple(map(flops_text, flops)), "work", total)
     texts = tuple(map(size_text, moved))
-    return LaunchCosts(tuple(map(float, moved)), texts, "moved", f"move {size_text(sum(moved))}")
+    return _LaunchCosts(tuple(map(float, moved)), texts, "moved", f"move {size_text(sum(moved))}")
 
 
 def _costs_part(table: KernelTable, times: LaunchTimes | None) -> str:
@@ -202,11 +202,11 @@ def _costs_part(table: KernelTable, times: LaunchTimes | None) -> str:
     )
 
 
-def _noun(costs: LaunchCosts) -> str:
+def _noun(costs: _LaunchCosts) -> str:
     return "traffic" if costs.name == "moved" else costs.name
 
 
-def _costs_row(table: KernelTable, costs: LaunchCosts, number: int) -> str:
+def _costs_row(table: KernelTable, costs: _LaunchCosts, number: int) -> str:
     launch = table.launches[number]
     return (
         f'<tr data-k="{number}"><td class="n">{escape(costs.texts[number])}</td>'

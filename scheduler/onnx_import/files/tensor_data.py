@@ -86,7 +86,7 @@ def _add(found: dict[str, Array], name: str, array: Array, where: str) -> None:
     found[name] = array
 
 
-def element_bits(tensor: TensorProto, label: str) -> int:
+def _element_bits(tensor: TensorProto, label: str) -> int:
     """Return the bits of a tensor's element; raise ModelError for strings and unknown types."""
     name = _type_name(tensor)
     if name not in _BITS:
@@ -94,9 +94,9 @@ def element_bits(tensor: TensorProto, label: str) -> int:
     return _BITS[name]
 
 
-def stored_bytes(tensor: TensorProto, label: str) -> int:
+def _stored_bytes(tensor: TensorProto, label: str) -> int:
     """Return the bytes that shape and type need, or raise ModelError; nothing is allocated."""
-    bits = element_bits(tensor, label)
+    bits = _element_bits(tensor, label)
     check_shape(tensor.dims, -(-bits // 8), label)
     return -(-prod(int(size) for size in tensor.dims) * bits // 8)
 
@@ -122,9 +122,9 @@ def check_tensor(tensor: TensorProto, label: str) -> None:
         check_shape(tensor.dims, 1, label)
         found, needed, unit = len(tensor.string_data), count, "texts"
     elif tensor.HasField("raw_data"):
-        found, needed, unit = len(tensor.raw_data), stored_bytes(tensor, label), "bytes"
+        found, needed, unit = len(tensor.raw_data), _stored_bytes(tensor, label), "bytes"
     else:
-        stored_bytes(tensor, label)
+        _stored_bytes(tensor, label)
         found = len(getattr(tensor, _FIELDS.get(name, "int32_data")))
         needed, unit = _typed_count(name, count), "values"
     if found != needed:
@@ -202,7 +202,7 @@ class ExternalData:
             raise ModelError(f"{label}: its reference to external data is not UTF-8 text")
         # The location is text from a stranger's file.
         path = _resolve(entries.get("location", ""), self._directory, label)
-        expected = stored_bytes(tensor, label)
+        expected = _stored_bytes(tensor, label)
         # Without offset and length the tensor starts at 0 and fills its shape.
         offset = _number(entries, "offset", 0, label)
         length = _number(entries, "length", expected, label)
@@ -224,7 +224,7 @@ class ExternalData:
     def array_of(self, tensor: TensorProto) -> NDArray[Any] | None:
         """Return a read-only array over the file, None if packed; raise as `bytes_of` does."""
         label = f'{self._where}: tensor "{printable(tensor.name)}"'
-        if element_bits(tensor, label) < 8:
+        if _element_bits(tensor, label) < 8:
             return None
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
         array = np.frombuffer(self.bytes_of(tensor), dtype).reshape(tuple(tensor.dims))

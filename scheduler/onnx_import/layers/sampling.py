@@ -63,7 +63,7 @@ def _padded_taps(at: Tensor, kind: str, padding: str, axis: tuple[int, float]) -
     else:
         places, weight = _neighbours(at, cubic=kind == "cubic")
     if padding == "zeros":
-        return taps_inside(places, weight, size)
+        return _taps_inside(places, weight, size)
     if padding == "reflection":
         places = _reflected(places, size, edge)
     return AxisTaps(_within(places, size), weight)
@@ -96,10 +96,10 @@ def _neighbours(at: Tensor, *, cubic: bool) -> tuple[Tensor, Tensor]:
 def linear_taps(at: Tensor, size: int) -> AxisTaps:
     """Return the two elements around coordinates; those outside the axis weigh nothing."""
     places, weight = _neighbours(at, cubic=False)
-    return taps_inside(places, weight, size)
+    return _taps_inside(places, weight, size)
 
 
-def taps_inside(places: Tensor, weight: Tensor, size: int) -> AxisTaps:
+def _taps_inside(places: Tensor, weight: Tensor, size: int) -> AxisTaps:
     """Return taps of which those outside the axis weigh nothing."""
     inside = (places >= 0) & (places <= size - 1)
     return AxisTaps(_within(places, size), inside.where(weight, 0.0))
@@ -112,17 +112,17 @@ def _within(places: Tensor, size: int) -> Tensor:
 
 def sampled(x: Tensor, taps: Sequence[AxisTaps]) -> Tensor:
     """Return sums (N, C, out...) of elements of x (N, C, spatial...), weighted by taps per axis."""
-    index, weight = joined_taps(taps, x.shape[2:])
+    index, weight = _joined_taps(taps, x.shape[2:])
     if all(t.index.shape[-1] == 1 for t in taps):
-        read = read_flat(x, index.squeeze(-1))
+        read = _read_flat(x, index.squeeze(-1))
         one = weight.squeeze(-1).unsqueeze(1)
         return one.ne(0).where(read, 0) if x.dtype.is_int else (read * one).as_type(x.dtype)
     wide = x if x.dtype is dt.float64 else x.cast(dt.float32)
-    total = (read_flat(wide, index) * weight.unsqueeze(1)).sum(-1)
+    total = (_read_flat(wide, index) * weight.unsqueeze(1)).sum(-1)
     return (total.round() if x.dtype.is_int else total).as_type(x.dtype)
 
 
-def joined_taps(taps: Sequence[AxisTaps], spatial: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _joined_taps(taps: Sequence[AxisTaps], spatial: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return flat positions and weights (..., product of counts) of all combinations of taps."""
     rank = len(taps)
     lead = taps[0].index.ndim - 1
@@ -141,7 +141,7 @@ def joined_taps(taps: Sequence[AxisTaps], spatial: Sequence[int]) -> tuple[Tenso
     return index.reshape(flat).contiguous(), weight.reshape(flat).contiguous()
 
 
-def read_flat(x: Tensor, index: Tensor) -> Tensor:
+def _read_flat(x: Tensor, index: Tensor) -> Tensor:
     """Return elements (N, C, out...) of x (N, C, spatial...) at positions, int32 (N, out...)."""
     batch, channels = x.shape[:2]
     size = math.prod(x.shape[2:])
@@ -286,7 +286,7 @@ def _crossed(taps: list[AxisTaps], spatial: tuple[int, ...]) -> tuple[Tensor, Te
                 tap.weight.reshape(own).broadcast_to(shape),
             )
         )
-    return joined_taps(crossed, spatial)
+    return _joined_taps(crossed, spatial)
 
 
 # --- NonMaxSuppression of known boxes, in numpy ------------------------------------------------
@@ -310,16 +310,16 @@ def non_max_suppression(ctx: NodeContext) -> Value:
     if (scores.shape[0], scores.shape[2]) != boxes.shape[:2]:
         raise ModelError(f"scores {scores.shape} do not fit boxes {boxes.shape}")
     most = ctx.ints(2, "max_output_boxes_per_class")[0] if ctx.has(2) else 0
-    limits = Limits(
+    limits = _Limits(
         max(0, most),
         float(ctx.const(3, "iou_threshold").item()) if ctx.has(3) else 0.0,
         float(ctx.const(4, "score_threshold").item()) if ctx.has(4) else -math.inf,
     )
-    return select(boxes, scores, limits, centred=bool(ctx.integer("center_point_box", 0)))
+    return _select(boxes, scores, limits, centred=bool(ctx.integer("center_point_box", 0)))
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class _Limits:
     """The limits of a selection."""
 
     most: int  # boxes of each class of each image
@@ -327,7 +327,7 @@ class Limits:
     score: float  # only what is above it
 
 
-def select(boxes: Array, scores: Array, limits: Limits, *, centred: bool) -> Array:
+def _select(boxes: Array, scores: Array, limits: _Limits, *, centred: bool) -> Array:
     """Return int64 (kept, 3): image, class, box, by falling score; equal scores by place.
 
     Boxes are float32 (N, B, 4): y1, x1, y2, x2 of two opposite corners; if `centred` the centre x,
@@ -350,7 +350,7 @@ def _corners(boxes: Array, *, centred: bool) -> Array:
     return np.concatenate([np.minimum(first, second), np.maximum(first, second)], -1)
 
 
-def _kept(corners: Array, scores: Array, limits: Limits) -> list[int]:
+def _kept(corners: Array, scores: Array, limits: _Limits) -> list[int]:
     """Return the boxes of one class: the best one that overlaps none before it, and so on."""
     candidates = np.flatnonzero(scores > limits.score)
     candidates = candidates[np.argsort(-scores[candidates], kind="stable")]

@@ -137,7 +137,7 @@ def reduction_named(name: str) -> Monoid | None:
 #                   + all blocks before, the n/32 totals taken the same way
 #
 # This costs some 32 n operations, and rounding errors grow with log n only. It suits devices with
-# many weak cores; others run along an axis longer than two blocks in one kernel (`run_along`).
+# many weak cores; others run along an axis longer than two blocks in one kernel (`_run_along`).
 
 # Up to LONG elements are one block.
 _BLOCK, _LONG = 32, 64
@@ -154,12 +154,12 @@ def cumulative(ctx: NodeContext) -> Value:
         return x
     kind = Monoid(Op.ADD if ctx.node.op_type == "CumSum" else Op.MUL)
     reverse, exclusive = (bool(ctx.integer(name, 0)) for name in ("reverse", "exclusive"))
-    how = Running(kind.op is Op.MUL, exclusive, reverse)
+    how = _Running(kind.op is Op.MUL, exclusive, reverse)
     blocks = _in_blocks(x, axis, kind, how)
-    return blocks if x.shape[axis] <= _LONG else alternatives(run_along(x, axis, how), blocks)
+    return blocks if x.shape[axis] <= _LONG else alternatives(_run_along(x, axis, how), blocks)
 
 
-def _in_blocks(x: Tensor, axis: int, kind: Monoid, how: Running) -> Tensor:
+def _in_blocks(x: Tensor, axis: int, kind: Monoid, how: _Running) -> Tensor:
     """Return what has been accumulated at each element, as an ordinary graph."""
     rows = x.transpose(axis, -1) if axis != x.ndim - 1 else x
     rows = rows.flip(-1) if how.reverse else rows
@@ -231,7 +231,7 @@ _OUT = "out0[at + c] = ({word})before[c] {op} ({word})own[c];"
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class _Running:
     """The kind of a running result."""
 
     product: bool  # products instead of sums
@@ -248,7 +248,7 @@ class Running:
         return np.asarray(found[:, ::-1] if self.reverse else found, order="C")
 
 
-def run_along(x: Tensor, axis: int, how: Running) -> Tensor:
+def _run_along(x: Tensor, axis: int, how: _Running) -> Tensor:
     """Return what has been accumulated at each element of x: no halves, and not empty."""
     outer, size, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
     columns = min(_COLUMNS, inner)

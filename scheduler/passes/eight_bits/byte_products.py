@@ -193,7 +193,7 @@ def _weight(factor: Node, axes: tuple[int, ...], dtype: dt.DType) -> _Weight | N
         return _Weight(data.astype(np.int8), None) if fits else None
     kept = tuple(i for i in range(data.ndim) if i not in axes)
     for shared in ((), kept):  # one scale, or one for each result
-        found = exact_bytes(np.asarray(data, np.float32), shared)
+        found = _exact_bytes(np.asarray(data, np.float32), shared)
         if found is not None:
             return _Weight(*found)
     return None
@@ -308,7 +308,7 @@ def eight_bit_weight(node: Node) -> Node | None:
         raise SchedulerError(f"{buffer}: a weight without values (an internal error)")
     data = np.asarray(buffer.data)
     for axes in _outputs(data.shape):
-        found = exact_bytes(data, axes)
+        found = _exact_bytes(data, axes)
         if found is not None:
             numbers, scale = found
             stored = Buffer("weight", buffer.name, data.shape, dt.int8, numbers)
@@ -325,7 +325,7 @@ def _outputs(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             yield axes
 
 
-def exact_bytes(data: Singles, axes: tuple[int, ...]) -> tuple[NDArray[np.int8], Singles] | None:
+def _exact_bytes(data: Singles, axes: tuple[int, ...]) -> tuple[NDArray[np.int8], Singles] | None:
     """Return numbers and scales that give the data back, if there are."""
     others = tuple(axis for axis in range(data.ndim) if axis not in axes)
     if not np.isfinite(data).all():

@@ -89,7 +89,7 @@ def _wide(node: Node, src: list[Node], *, is_pinned: bool) -> Node:
         return const(node.arg, dt.float32)
     if node.op is Op.CAST:
         if src[0].dtype is dt.float64:
-            return as_type(round_double(src[0]), dt.float32)
+            return as_type(_round_double(src[0]), dt.float32)
         # Integers of one byte are halves.
         is_pinned = (is_pinned or node.arg == ROUNDED) and src[0].dtype.itemsize > 1
         made = as_type(src[0], dt.float32)
@@ -127,7 +127,7 @@ def exact_halves(roots: Sequence[Node]) -> dict[Node, Node]:
         if made.dtype is dt.float16 and rounds(made):
             made = _rounded(made)
         elif made.dtype is dt.float16 and made.op is Op.CAST and made.src[0].dtype is dt.float64:
-            made = round_double(made.src[0])
+            made = _round_double(made.src[0])
         new[node] = made
     return new
 
@@ -144,7 +144,7 @@ def _widened(node: Node) -> Node:
     return as_type(node, dt.float32)
 
 
-def round_double(node: Node) -> Node:
+def _round_double(node: Node) -> Node:
     """Return doubles as halves, by way of floats that round to the same half.
 
     What is no float becomes the neighbour whose last bit is 1, which lies halfway between no two

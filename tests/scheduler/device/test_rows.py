@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from runtime.opencl.device import choose_device
+from runtime.opencl.device import DeviceInfo, choose_device
 from scheduler.device.spec import SPECS, Half, Images, Peak, spec_of
 from scheduler.device.targets import spec_of_device, target_for
 from scheduler.errors import SchedulerError
@@ -50,7 +51,7 @@ def test_auto_takes_the_row_of_the_device() -> None:
     gpu = replace(device.info, kind="gpu", name="QUALCOMM Adreno(TM) 630", images=True)
     few = replace(gpu, name="FD630", platform="rusticl", max_image=(9, 7), max_image_args=(16, 8))
     fewer = Images(9, 7, 16, 8, 64, sampler_less=True)
-    cases = {
+    cases: dict[DeviceInfo, dict[str, Any]] = {
         gpu: {"target": "adreno"},
         few: {"target": "freedreno", "images": fewer},
         # freedreno does not know how many there are, and has a number for that.

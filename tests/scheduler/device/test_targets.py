@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations
@@ -214,7 +214,8 @@ def chain(*channels: int) -> Tensor:
     return y
 
 
-IMAGES = {  # outputs, and the images between their kernels
+# Outputs, and the images between their kernels.
+IMAGES: dict[str, tuple[Callable[[], dict[str, Tensor]], list[list[int]]]] = {
     "fills no texels, 6": (lambda: {"y": chain(6, 8)}, []),
     "fills no texels, 10": (lambda: {"y": chain(10, 8)}, []),
     "read across": (lambda: {"y": (x := chain(8))[:, 1:8] * 2.0, "z": x.sum(1)}, []),
