@@ -43,7 +43,7 @@ Reaction = Callable[[str, Subject, Values], AbstractContextManager[None]]
 # Larger initializers are no shapes: inference does not need their values.
 MAX_SHAPE_ELEMENTS = 1024
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
-# Whoever mends these finds the others likewise.
+# Values of another type than declared that get a note: whoever mends these finds the others.
 MOST_NOTES: Final = 3
 
 

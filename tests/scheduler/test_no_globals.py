@@ -28,13 +28,13 @@ AGE = {"ir/index.py _serial"}
 # Memories of pure functions of constants and of interned nodes.
 PURE = {
     *("ir/boxes.py whole", "ir/boxes.py reshape_groups", "ir/boxes.py _groups"),
-    *("ir/custom_source.py read_source", "kernelize/scalar.py _orders"),
+    *("ir/custom_kernel.py read_source", "kernelize/scalar.py _orders"),
     *("passes/winograd_kernel.py choose_blocks", "onnx_import/ops/topk.py _plan"),
     "render/quotient.py reciprocal",
-    *("device/tuned_table.py shipped_table", "cache/schedules.py _version"),
+    *("device/tuned_table.py shipped_table", "schedule_cache.py _version"),
 }
 # The eager front end, beside the compiler: what tensors of a process remember from call to call.
-EAGER = {"tensor/session.py SESSION"}
+EAGER = {"tensor/eager.py SESSION"}
 # Numbers that tell buffers apart; the results that are written have none (test_independence.py).
 NUMBERS = {"ir/node.py _serials"}
 
