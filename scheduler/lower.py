@@ -15,9 +15,9 @@ from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import COST, ELEMENTWISE, PRODUCTS, Op
 from scheduler.kernelize.body import Body
-from scheduler.kernelize.kernel import CustomLaunch, Kernel, name_of, states_in_place
-from scheduler.kernelize.limits import Refused
+from scheduler.kernelize.kernel import CustomLaunch, Kernel, states_in_place
 from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.kernelize.store_plan import Refused
 from scheduler.loops import simt
 from scheduler.loops.bands import banded, bands_from, counting
 from scheduler.loops.choose import exact_schedule, in_place_of, overwrites, tuned_schedule
@@ -168,9 +168,7 @@ def lower_kernels(
             try:
                 found = _in_bands(program, position) or _alone(program, position)
             except LoweringError as error:
-                # Whoever retries then knows what may be split.
-                stored = frozenset(t for k in kernels for t in k.targets)
-                return Refused(kernel.targets, stored, name_of(kernel), str(error))
+                return Refused(kernel, str(error))
             lowered.extend(found.launches)
             position += found.kernels
         # A reader may find that what it reads is better a buffer, and the writer came before. Each

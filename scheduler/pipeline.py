@@ -1,10 +1,11 @@
 """The pipeline turns one graph into a Schedule: passes, storage, fusion, order, text, limits.
 
     named, roots = _passed(outputs, writes, context, origins)        graph -> graph
-    kernels = make_kernels(roots, context.spec, splits, origins)     what is stored, fused, ordered
+    plan = store_plan(roots, context.spec)                           what is stored, and why
+    kernels = make_kernels(plan, origins)                            built, fused, ordered
     lowered = lower_kernels(kernels, sinks, context)                 kernels -> OpenCL C
 
-The last two steps are repeated with more splits as long as a kernel is refused.
+As long as a kernel is refused, a plan that stores more follows.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.ir.verify import verify
 from scheduler.kernelize.kernel import Kernel
-from scheduler.kernelize.limits import Refused, Splits
-from scheduler.kernelize.make_kernels import make_kernels, storage_plan
+from scheduler.kernelize.make_kernels import make_kernels
+from scheduler.kernelize.store_plan import Refused, split, store_plan
+from scheduler.kernelize.uses import StorePlan
 from scheduler.lower import LoweredKernel, lower_kernels
 from scheduler.passes.alternatives import expand_alternatives
 from scheduler.passes.batch_branches import batch_branches
@@ -135,15 +137,15 @@ def schedule(
     computed = {name: node for name, node in outputs.items() if all(node.shape)}
     origins = (origins or Origins()).over([*computed.values(), *writes])
     named, roots = _passed(computed, writes, context, origins)
-    pins, report = frozenset[Node](), None
+    asked, report = dict[Node, str](), None
     halves = context.halves if _has_halves([*outputs.values(), *writes]) else ""
     if context.precision != FP32:
-        named, roots, pins, report = _with_halves(named, roots, context, origins)
+        named, roots, asked, report = _with_halves(named, roots, context, origins)
     elif halves == WIDE:
         named, roots = _with_exact_halves(named, roots, context, origins)
     stored = {n: named[n] if n in named else _unwritten(outputs[n]) for n in outputs}
-    sinks = list(stored.values())
-    lowered = _kernels(roots, sinks, Splits(pins), context, origins)
+    plan = store_plan(roots, context.spec, asked)
+    plan, lowered = _kernels(plan, list(stored.values()), context, origins)
     return Schedule(
         MappingProxyType(stored),
         buffers,
@@ -153,40 +155,35 @@ def schedule(
         halves,
         context.numerics,
         context.stages,
+        plan.reasons,
     )
 
 
 def _kernels(
-    roots: Sequence[Node],
-    outputs: Sequence[Node],
-    splits: Splits,
-    context: CompileContext,
-    origins: Origins,
-) -> tuple[LoweredKernel, ...]:
+    plan: StorePlan, outputs: Sequence[Node], context: CompileContext, origins: Origins
+) -> tuple[StorePlan, tuple[LoweredKernel, ...]]:
     """Return the kernels of a graph, lowered: as few as can be, and as many as have to be.
+
+    The plan that comes with them is the given one, or stores more.
 
     Raises LoweringError with the origin of a kernel that has one operation, or that splits do not
     help.
     """
-    refused: Refused | None = None
-    costs = context.spec.costs
     for _ in range(MAX_ROUNDS + 1):
-        kernels = make_kernels(roots, context.spec, splits, origins)
+        kernels = make_kernels(plan, origins)
         lowered = lower_kernels(kernels, outputs, context)
-        if isinstance(lowered, Refused):
-            refused = lowered
-            more = splits.with_split(lowered, costs)
-            if more is None:
-                raise LoweringError(
-                    f"{refused}; it is a single operation, which cannot be split further: rewrite "
-                    "this part of the model"
-                )
-        else:
-            refused = refused_by_limits(lowered, context.spec)
-            more = None if refused is None else splits.with_split(refused, costs)
-            if more is None:  # `check_limits` names a limit that a single operation breaks
-                return tuple(lowered)
-        splits = more
+        broken = isinstance(lowered, Refused)
+        refused = lowered if broken else refused_by_limits(lowered, context.spec)
+        more = None if refused is None else split(plan, refused, kernels)
+        if more is not None:
+            plan = more
+        elif broken:
+            raise LoweringError(
+                f"{refused}; it is a single operation, which cannot be split further: rewrite "
+                "this part of the model"
+            )
+        else:  # `check_limits` names a limit that a single operation breaks
+            return plan, tuple(lowered)
     raise LoweringError(
         f"{refused}; still refused after {MAX_ROUNDS} splits: rewrite this part of the model"
     )
@@ -230,7 +227,7 @@ def kernelize(
 ) -> tuple[dict[str, Node], list[Kernel]]:
     """Return the stored node of each output and the kernels in running order."""
     named, roots = _passed(outputs, states, context, Origins())
-    return named, make_kernels(roots, context.spec)
+    return named, make_kernels(store_plan(roots, context.spec))
 
 
 def _input_buffers(
@@ -264,15 +261,15 @@ def _passed(
 
 def _with_halves(
     named: Mapping[str, Node], roots: Sequence[Node], context: CompileContext, origins: Origins
-) -> tuple[dict[str, Node], list[Node], frozenset[Node], PrecisionReport]:
+) -> tuple[dict[str, Node], list[Node], dict[Node, str], PrecisionReport]:
     """Return outputs and roots with half storage, what has to be stored for it, and a report."""
     spec = context.spec
-    halved = store_halves(roots, storage_plan(roots, spec).regions, spec, origins)
+    halved = store_halves(roots, store_plan(roots, spec).regions, spec, origins)
     origins.follow(halved.new)
     verify(halved.roots, "half storage", origins)
     _tell(context, "half storage", halved.roots, origins)
     outputs = dict(zip(named, halved.roots, strict=False))  # the roots begin with the outputs
-    return outputs, halved.roots, halved.pins, halved.report
+    return outputs, halved.roots, dict.fromkeys(halved.pins, "it is rounded to half"), halved.report
 
 
 def _with_exact_halves(

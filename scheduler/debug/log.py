@@ -66,6 +66,8 @@ def _log_kernels(
         return
     shown: set[str] = set()
     for launch, lowered in zip(table.launches, plan.lowered, strict=True):
+        for why in (plan.reasons[t] for t in lowered.kernel.targets if t in plan.reasons):
+            logger.debug("%d %s: stored: %s", launch.number, launch.kernel, why)
         for nest in lowered.nests:
             logger.debug("%d %s: %s", launch.number, launch.kernel, pretty_loops(nest.schedule))
         if level >= Level.SOURCE and launch.kernel not in shown:

@@ -26,6 +26,7 @@ class Schedule:
     halves: str = ""  # what arithmetic on halves means, "wide" or "exact"; "" without halves
     numerics: str = FAST  # what sums of floats mean, "fast" or "strict"
     stages: Stages | None = field(default=None, repr=False)  # after each pass, if asked for
+    reasons: Mapping[Node, str] = field(default_factory=dict, repr=False)  # why each node is stored
 
     @property
     def launches(self) -> list[Kernel]:

@@ -25,7 +25,7 @@ from scheduler.ir.ordered import FUSED, is_fused, parts_of
 from scheduler.ir.ranges import Index, cat_sources, source_index
 from scheduler.kernelize.bounds import bounds_of
 from scheduler.kernelize.scalar import atoms_of, rebuild, scalar_sources, tuple_of
-from scheduler.kernelize.uses import Realized, Region, reduce_index
+from scheduler.kernelize.uses import Region, StorePlan, reduce_index
 
 Swap = Callable[[Node], Node | None]
 
@@ -79,7 +79,7 @@ _Key = tuple[Node, Index, Predicate]
 class _Builder:
     """Evaluates tensor nodes at indices into scalar nodes, with an explicit stack."""
 
-    def __init__(self, region: Region, plan: Realized) -> None:
+    def __init__(self, region: Region, plan: StorePlan) -> None:
         self.stored = plan.regions
         self.own = region.root if region.root is region.target else None
         self.stages = {n: s for n, s in plan.stages.items() if s.root is region}
@@ -329,7 +329,7 @@ def _as_index(value: Node) -> Ix | None:
     return None
 
 
-def build_body(region: Region, plan: Realized) -> Body:
+def build_body(region: Region, plan: StorePlan) -> Body:
     """Return a region's loop nest, with LOADs of stored nodes; LoweringError is internal."""
     builder = _Builder(region, plan)
     value = builder.build(region.root, region.index)

@@ -22,11 +22,13 @@ def in_parts(
     """Whether the sources of a stored concat are computed in loops of their own, not selected from.
 
     Args:
-        concat: the CAT.
+        concat: the CAT; other nodes have no parts.
         carries: per node, whether it holds a reduction.
         cost: per node, of computing an element again.
         costs: those of the device.
     """
+    if concat.op is not Op.CAT:
+        return False
     if any(carries[s] for s in concat.src):
         return True
     size = prod(concat.shape)

@@ -9,7 +9,6 @@ stores its own result, and nobody else may need that output.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -39,46 +38,24 @@ def make_custom_kernel(launch: Node, origin: tuple[str, ...], limits: Limits) ->
     return Kernel((), custom.outputs, reads, origin, custom)
 
 
-def attach_epilogues(
-    kernels: Sequence[Kernel],
-    sinks: Collection[Node],
-    limits: Limits,
-    alone: Collection[Node] = (),
-) -> list[Kernel]:
-    """Return the kernels with the consumers of custom kernels computed in their slots.
+def with_epilogue(kernel: Kernel, reader: Kernel, limits: Limits) -> Kernel | None:
+    """Return a custom kernel whose slot computes the only reader of its first output.
 
-    Kernels come after those they read from. Sinks (outputs and state writes) stay stored, and
-    `alone` ones as they are.
+    None if it has no slot, or the reader does not fit into it.
     """
-    current = list(kernels)
-    for kernel in kernels:  # an epilogue is no custom kernel, so none gains a slot on the way
-        if kernel.custom is None or not kernel.custom.spec.has_slot:
-            continue
-        raw = kernel.custom.outputs[0]
-        readers = [k for k in current if raw in k.reads]
-        if raw in sinks or raw in alone or len(readers) != 1 or readers[0].targets[0] in alone:
-            continue
-        fused = _fused(kernel, readers[0], limits)
-        if fused is not None and not _waits(readers[0], kernel, current):
-            # The consumer's operands come before its place, and so do the launch's inputs.
-            current[current.index(readers[0])] = fused
-            current.remove(kernel)
-    return current
-
-
-def _fused(kernel: Kernel, reader: Kernel, limits: Limits) -> Kernel | None:
-    """Return a custom kernel with a reader of its first output as its epilogue, if that fits."""
     launch = kernel.custom
-    if launch is None or reader.custom is not None or len(reader.bodies) != 1:
+    if launch is None or not launch.spec.has_slot or len(reader.bodies) != 1:
         return None
-    (body,) = reader.bodies
-    operands = tuple(n for n in reader.reads if n is not launch.outputs[0])
-    if not _is_epilogue(body, launch.outputs[0], launch.spec.lanes):
+    raw, (body,) = launch.outputs[0], reader.bodies
+    if {*kernel.targets} & {*reader.reads} != {raw} or launch.epilogue is not None:
         return None
-    reads = tuple(dict.fromkeys((*launch.inputs, *operands)))
+    if not _is_epilogue(body, raw, launch.spec.lanes):
+        return None
+    operands = tuple(n for n in reader.reads if n is not raw)
     targets = (body.stores[0].target, *launch.outputs[1:])
     if not limits.fits(len(launch.inputs) + len(operands), len(targets)):
         return None
+    reads = tuple(dict.fromkeys((*launch.inputs, *operands)))
     origin = tuple(dict.fromkeys((*kernel.origin, *reader.origin)))
     return Kernel((), targets, reads, origin, replace(launch, epilogue=body))
 
@@ -109,21 +86,3 @@ def _is_epilogue(body: Body, raw: Node, lanes: int) -> bool:
             if not same or node.arg.valid != ():
                 return False
     return True
-
-
-def _waits(reader: Kernel, kernel: Kernel, kernels: Sequence[Kernel]) -> bool:
-    """Whether what a reader needs besides the first output comes from the same launch."""
-    producer = {t: k for k in kernels for t in k.targets}
-    raw = kernel.targets[0]
-    stack = [n for n in reader.reads if n is not raw]
-    seen: set[Node] = set()
-    while stack:
-        node = stack.pop()
-        made_by = producer.get(node)
-        if node in seen or made_by is None:
-            continue
-        if made_by is kernel:
-            return True
-        seen.add(node)
-        stack.extend(made_by.reads)
-    return False

@@ -24,6 +24,7 @@ from scheduler.ir.index import leaves
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, PRODUCTS, Op
 from scheduler.kernelize.body import Body
+from scheduler.kernelize.custom import with_epilogue
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import Kernel, make_kernel
 from scheduler.kernelize.merge import Merged, loops_of, merge
@@ -40,24 +41,25 @@ from scheduler.kernelize.scalar import depends_on, scalar_nodes
 # a contraction with something that only reads the same input, stay apart.
 
 Pair = tuple[int, int]
-Score = tuple[bool, bool, int, int]
+Score = tuple[int, bool, int, int]
 
 
 def score(graph: FusionGraph, pair: Pair) -> Score | None:
     """Return what to compare candidates by, the smaller the better; None for no candidate.
 
-    (side by side, only one of them reduces, bytes in common negated, distance)
+    (0 as an epilogue, 1 as one nest, 2 side by side; only one of them reduces, bytes in common
+    negated, distance)
     """
     a, b = (graph.groups[i].kernel for i in pair)
     if a.custom is not None or b.custom is not None:
-        return None
+        return (0, False, 0, 0) if _with_epilogue(graph, *pair) is not None else None
     shared = {*a.reads, *a.targets} & {*b.reads, *b.targets}
     moved = sum(n.dtype.itemsize * prod(n.shape) for n in shared)
     nested = moved > 0 and _loops_fit(a, b)
     if not nested and not _fits_beside(graph, a, b):
         return None
     distance = abs(graph.position(pair[1]) - graph.position(pair[0]))
-    return (not nested, bool(a.reductions) is not bool(b.reductions), -moved, distance)
+    return (1 if nested else 2, bool(a.reductions) is not bool(b.reductions), -moved, distance)
 
 
 def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
@@ -67,6 +69,8 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
     """
     a, b = graph.groups[first].kernel, graph.groups[second].kernel
     limits = graph.spec.limits
+    if a.custom is not None or b.custom is not None:
+        return _with_epilogue(graph, first, second)
     if a.operations + b.operations > limits.operations:
         return None
     bodies: tuple[Body, ...] | None = None
@@ -86,6 +90,13 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
         kernel = make_kernel(bodies, tuple(dict.fromkeys((*a.origin, *b.origin))))
         graph.tried.kernels[a, b, kept] = kernel
     return kernel if limits.fits(_arguments(kernel), len(kernel.targets)) else None
+
+
+def _with_epilogue(graph: FusionGraph, first: int, second: int) -> Kernel | None:
+    """Return a custom kernel that computes its only reader in its slot, None if that cannot be."""
+    a, b = graph.groups[first].kernel, graph.groups[second].kernel
+    local = graph.is_local(a.targets[0], first, second)
+    return with_epilogue(a, b, graph.spec.limits) if local else None
 
 
 def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body | None:

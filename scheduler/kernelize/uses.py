@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
+from scheduler.ir.ops import Op
 from scheduler.ir.ranges import Index
 
 
@@ -56,7 +58,26 @@ def open_region(root: Node, target: Node | None = None, at: tuple[int, ...] = ()
     return Region(root, _ranges(root.shape), target or root, at or (0,) * rank, (1,) * rank)
 
 
-def open_write(assign: Node) -> Region:
+def open_regions(
+    node: Node, cut: tuple[int, Sequence[int]] | None, *, in_parts: bool
+) -> tuple[Region, ...]:
+    """Return the loop nests of a stored node, none for the result of a custom kernel.
+
+    Args:
+        node: what is stored.
+        cut: axis and ends of the slices that it is computed in; None for all at once.
+        in_parts: whether the sources of a concat get loops of their own.
+    """
+    if node.op is Op.RESULT:
+        return ()  # its launch computes it; what that reads is stored as well
+    if in_parts:
+        return _open_parts(node)
+    if node.op is Op.ASSIGN and node.arg is not None:
+        return (_open_write(node),)
+    return (open_region(node),) if cut is None else _open_slices(node, *cut)
+
+
+def _open_write(assign: Node) -> Region:
     """Return a region over the value of an ASSIGN to a part of a buffer."""
     parts = [part or (0, 1, 1) for part in assign.arg]
     row = (assign.arg.index(None), assign.src[2]) if None in assign.arg else None
@@ -69,7 +90,7 @@ def _ranges(shape: Sequence[int]) -> tuple[Atom | None, ...]:
     return tuple(None if s == 1 else ixs.new_range(s, f"r{i}") for i, s in enumerate(shape))
 
 
-def open_parts(concat: Node) -> tuple[Region, ...]:
+def _open_parts(concat: Node) -> tuple[Region, ...]:
     """Return one region for each source of a CAT, each writing its slice of the concat."""
     parts, begin = [], 0
     for source in concat.src:
@@ -79,7 +100,7 @@ def open_parts(concat: Node) -> tuple[Region, ...]:
     return tuple(parts)
 
 
-def open_slices(root: Node, axis: int, ends: Sequence[int]) -> tuple[Region, ...]:
+def _open_slices(root: Node, axis: int, ends: Sequence[int]) -> tuple[Region, ...]:
     """Return regions that compute a node slice by slice along an axis, up to each of `ends`."""
     rank, slices, start = len(root.shape), [], 0
     for end in ends:
@@ -109,11 +130,26 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Realized:
-    """What is stored, consumers before producers."""
+class StorePlan:
+    """Every node that is stored, and why.
 
-    regions: dict[Node, tuple[Region, ...]]  # loop nests of each node; of a concat, per source
+    Attributes:
+        sinks: outputs and ASSIGN nodes.
+        spec: of the device.
+        asked: nodes stored at any cost, with the reason: a short phrase.
+        alone: stored nodes whose kernels are not merged with others.
+        regions: loop nests of each stored node, consumers first; of a concat, one per source.
+        stages: values that kernels keep in private arrays.
+        reasons: of each stored node.
+    """
+
+    sinks: tuple[Node, ...]
+    spec: DeviceSpec
+    asked: Mapping[Node, str]
+    alone: frozenset[Node]
+    regions: dict[Node, tuple[Region, ...]]
     stages: dict[Node, Stage]
+    reasons: dict[Node, str]
 
 
 def reduce_index(node: Node, index: Index) -> tuple[Index, tuple[Atom, ...]]:

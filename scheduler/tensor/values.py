@@ -15,7 +15,7 @@ from scheduler.flags import Flags
 from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import with_sources
-from scheduler.kernelize.make_kernels import storage_plan
+from scheduler.kernelize.store_plan import store_plan
 from scheduler.passes.merge_assign import merge_assign
 from scheduler.tensor import realize as running
 from scheduler.tensor.assign import TensorAssign
@@ -69,7 +69,7 @@ def _stored_nodes(wanted: Sequence[Node], spec: DeviceSpec) -> set[Node]:
     """Return what the compiler would store to compute some values, those included."""
     whole = merge_assign(wanted)
     sinks = list(dict.fromkeys(whole[w] for w in wanted))
-    stored = storage_plan(sinks, spec).regions
+    stored = store_plan(sinks, spec).regions
     return {old for old, new in whole.items() if new in stored}
 
 

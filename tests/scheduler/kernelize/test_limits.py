@@ -16,8 +16,7 @@ from scheduler.device.spec import DEFAULT
 from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node
 from scheduler.ir.ops import ELEMENTWISE, Op
-from scheduler.kernelize.limits import _fused, split_points
-from scheduler.kernelize.realize import realize
+from scheduler.kernelize.store_plan import _fused, split_points, store_plan
 from scheduler.pipeline import kernelize
 from scheduler.tensor.tensor import evaluate
 from tests.scheduler.support.programs import Array, artifact_of, floats, plan_of
@@ -258,7 +257,7 @@ def test_a_stack_of_tensors_takes_kernels_in_proportion(count: int) -> None:
 
 
 def split_of(tensor: Tensor) -> set[Node]:
-    return split_points(tensor.node, realize([tensor.node], DEFAULT).regions, DEFAULT.costs)
+    return split_points(tensor.node, store_plan([tensor.node], DEFAULT).regions, DEFAULT.costs)
 
 
 A, B = Tensor.input("a", (6, 4)), Tensor.input("b", (4, 6))
@@ -290,7 +289,7 @@ def test_a_chain_is_halved() -> None:
     y = Tensor.input("x", (8,))
     for _ in range(64):
         y = y.sin()
-    stored = realize([y.node], DEFAULT).regions
+    stored = store_plan([y.node], DEFAULT).regions
     (cut,) = split_points(y.node, stored, DEFAULT.costs)
     wanted = ELEMENTWISE | {Op.REDUCE}
     assert sum(n.op in wanted and (n is cut or n not in stored) for n in _fused(cut, stored)) == 32

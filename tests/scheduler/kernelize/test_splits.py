@@ -15,7 +15,7 @@ from scheduler.emit.limit_checks import check_limits
 from scheduler.errors import DeviceLimitError, LoweringError
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.kernel import Kernel
-from scheduler.kernelize.limits import Refused, Splits
+from scheduler.kernelize.store_plan import Refused, split, store_plan
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.support.programs import (
     floats,
@@ -104,12 +104,17 @@ def test_merged_kernels_are_taken_apart_before_anything_is_stored(
 ) -> None:
     a = x(8)
     both = ((a.sin() + 1.0).node, (a.cos() + 1.0).node)
-    refused = Refused(both, frozenset(both), "/both", "too complex")
-    assert Splits().with_split(refused, DEFAULT.costs) == Splits(frozenset(), frozenset(both))
+    kernel = Kernel((), both, (), ("/both",))
+    refused = Refused(kernel, "too complex")
+    apart = split(store_plan(both, DEFAULT), refused, [kernel])
+    assert apart is not None
+    assert (apart.asked, apart.alone) == ({}, frozenset(both))
     assert caplog.messages == ["kernel of /both: too complex; computing it as 2 kernels"]
-    again = Splits(frozenset(), frozenset(both)).with_split(refused, DEFAULT.costs)
-    assert again is not None
-    assert again.pins == {a.sin().node, a.cos().node}
+    stored = split(apart, refused, [kernel])
+    assert stored is not None
+    assert stored.asked.keys() == {a.sin().node, a.cos().node}
+    assert stored.reasons[a.sin().node] == "a kernel was refused: too complex"
+    assert split(stored, refused, [kernel]) is None
 
 
 @pytest.mark.opencl

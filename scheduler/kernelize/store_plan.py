@@ -1,37 +1,97 @@
-"""Split kernels that are too large for a device or for its compiler.
+"""Decide what is stored until no kernel exceeds its device and all can be generated.
 
-    s = a0 + a1 + ... + a511, at most 64 buffers     ->     partial sums of 63 terms are stored
+    s = a0 + a1 + ... + a511, at most 64 buffers     ->   partial sums of 63 terms are stored
+    kernel {softmax(q @ k) @ v}, refused             ->   q @ k is stored, the rest is tried
 
-Two limits (`scheduler.device.limits`): distinct buffers, each of which is a kernel argument,
-results included; and fused operations, because compile time grows faster than they do. Where a
-kernel is cut that only its code generation refuses is decided here too.
+`realize` chooses what is cheapest to store. This module asks for more, with reasons, and lets it
+choose again:
+
+- where a kernel would have too many buffers, each of which is an argument, results included;
+- where it would fuse too many operations, because compile time grows faster than they do;
+- where its code cannot be generated, or breaks a limit that only the code shows. Kernels that were
+  merged are taken apart first. The user's model still runs, more slowly; a warning says which part
+  of it and why.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
+from typing import Final
 
 from scheduler.device.costs import Costs
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir.node import Node, consumers, is_weight, post_order
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.ir.ordered import is_fused
+from scheduler.kernelize.kernel import Kernel, name_of
+from scheduler.kernelize.realize import realize
+from scheduler.kernelize.uses import StorePlan
+
+logger = logging.getLogger(__name__)
+
+_NOTHING: Final[Mapping[Node, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A kernel that cannot be used, and why, in one line."""
+
+    kernel: Kernel
+    reason: str
+
+    def __str__(self) -> str:
+        return f"kernel of {name_of(self.kernel)}: {self.reason}"
+
+
+def store_plan(
+    sinks: Sequence[Node],
+    spec: DeviceSpec,
+    asked: Mapping[Node, str] = _NOTHING,
+    alone: frozenset[Node] = frozenset(),
+) -> StorePlan:
+    """Return what is stored so that kernels are cheap, and within the limits of the device."""
+    while True:
+        plan = realize(sinks, spec, asked, alone)
+        more = {n: why for n, why in _over_limits(plan).items() if n not in asked}
+        if not more:
+            return plan
+        asked = {**asked, **more}
+
+
+def split(plan: StorePlan, refused: Refused, kernels: Sequence[Kernel]) -> StorePlan | None:
+    """Return a plan that splits a kernel, one of all that a plan led to; None if nothing can be."""
+    targets = frozenset(refused.kernel.targets)
+    cut: set[Node] = set()
+    if len(targets) == 1 or targets <= plan.alone:
+        stored = frozenset(t for k in kernels for t in k.targets)
+        cut = {n for t in targets for n in split_points(t, stored, plan.spec.costs)}
+        if cut <= plan.asked.keys():
+            return None
+    logger.warning("%s; computing it as %d kernels", refused, len(targets) + len(cut))
+    asked = dict.fromkeys(cut, f"a kernel was refused: {refused.reason}")
+    # Else what was just taken out would be merged into it again.
+    return store_plan(plan.sinks, plan.spec, {**asked, **plan.asked}, plan.alone | targets | cut)
+
 
 _LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
 
 
-def nodes_to_store(regions: Collection[Node], spec: DeviceSpec) -> set[Node]:
-    """Return nodes that must be stored so that every kernel is within limits; empty if all are."""
-    found: set[Node] = set()
-    for root in regions:
+def _over_limits(plan: StorePlan) -> dict[Node, str]:
+    """Return nodes that must be stored so that every kernel is within limits, with reasons."""
+    found: dict[Node, str] = {}
+    for root in plan.regions:
         if root.op is Op.RESULT:
             continue  # a custom kernel cannot be split
-        fused = [n for n in _fused(root, regions) if n not in regions or n is root]
-        found |= _split_buffers(root, fused, regions, spec.limits.max_buffers - 1)
-        found |= _split_operations(root, fused, spec)
+        fused = [n for n in _fused(root, plan.regions) if n not in plan.regions or n is root]
+        most = plan.spec.limits.max_buffers - 1
+        buffers = _split_buffers(root, fused, plan.regions, most)
+        found |= dict.fromkeys(buffers, "its kernel would have too many buffers")
+        operations = _split_operations(root, fused, plan.spec)
+        found |= dict.fromkeys(operations, "its kernel would do too many operations")
     return found
 
 
@@ -206,67 +266,3 @@ def _sizes(inner: Sequence[Node]) -> dict[Node, int]:
         works = node.op in ELEMENTWISE or node.op in (Op.REDUCE, Op.GATHER, Op.CAT)
         under[node] = found | (1 << bit) if works else found
     return {node: bits.bit_count() for node, bits in under.items()}
-
-
-# --- Splits tell how a kernel that was refused is computed as several kernels -----------------
-#
-#     kernel {softmax(q @ k) @ v}, refused     ->     q @ k is stored, {softmax(..) @ v}, tried
-#     again
-#
-# A kernel is refused where its code cannot be generated, or where it breaks a limit of the device.
-# Kernels that were merged are taken apart first, then values inside are stored. The user's model
-# still runs, more slowly; a warning says which part of it and why.
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A kernel that cannot be used.
-
-    Attributes:
-        targets: the stored nodes that it computes; several where kernels were merged.
-        stored: what was stored in that attempt.
-        origin: ONNX node names, for people.
-        reason: why, one line.
-    """
-
-    targets: tuple[Node, ...]
-    stored: frozenset[Node]
-    origin: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"kernel of {self.origin}: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """What is done differently because kernels were refused.
-
-    Attributes:
-        pins: nodes to store in any case.
-        alone: stored nodes whose kernels are not merged with others.
-    """
-
-    pins: frozenset[Node] = frozenset()
-    alone: frozenset[Node] = frozenset()
-
-    def with_split(self, refused: Refused, costs: Costs) -> Splits | None:
-        """Return more splits, those of a refused kernel; None if there is nothing left to split."""
-        targets = frozenset(refused.targets)
-        if len(targets) > 1 and not targets <= self.alone:
-            _warn(refused, len(targets))
-            return Splits(self.pins, self.alone | targets)
-        pins = set[Node]()
-        for target in refused.targets:
-            pins |= split_points(target, refused.stored, costs)
-        if pins <= self.pins:
-            return None
-        _warn(refused, len(targets) + len(pins))
-        # Else what was just taken out would be merged into it again.
-        return Splits(self.pins | pins, self.alone | targets | pins)
-
-
-def _warn(refused: Refused, kernels: int) -> None:
-    logger.warning("%s; computing it as %d kernels", refused, kernels)
