@@ -24,7 +24,7 @@ from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.ordered import FUSED, is_fused, parts_of
 from scheduler.ir.ranges import Index, cat_sources, source_index
 from scheduler.kernelize.bounds import bounds_of
-from scheduler.kernelize.scalar import atoms_of, rebuild, scalar_sources, tuple_of
+from scheduler.kernelize.scalar import atoms_of, overwrites, rebuild, scalar_sources, tuple_of
 from scheduler.kernelize.uses import Region, StorePlan, reduce_index
 
 Swap = Callable[[Node], Node | None]
@@ -71,6 +71,20 @@ class Body:
         """Everything that is stored, then the rows: one scalar node, a TUPLE of several."""
         rows = [s.row.value for s in self.stores if s.row is not None]
         return tuple_of([*(s.value for s in self.stores), *rows])
+
+    @property
+    def loops(self) -> tuple[Atom, ...]:
+        """The ranges without the axes of size 1."""
+        return tuple(r for r in self.ranges if r is not None)
+
+    def overwrites(self, store: Store, source: Node) -> bool:
+        """Whether a result may be stored over a source that is row-major, as states are."""
+        place = ixs.flatten(store.index, store.target.shape)
+        return overwrites(self.value, self.loops, place, source, _row_major)
+
+
+def _row_major(load: Node) -> Ix:
+    return ixs.flatten(load.arg.index, load.src[0].shape)
 
 
 _Key = tuple[Node, Index, Predicate]

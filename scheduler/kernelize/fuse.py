@@ -27,7 +27,7 @@ from scheduler.kernelize.body import Body
 from scheduler.kernelize.custom import with_epilogue
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import Kernel, make_kernel
-from scheduler.kernelize.merge import Merged, loops_of, merge
+from scheduler.kernelize.merge import Merged, merge
 from scheduler.kernelize.order import Step
 from scheduler.kernelize.scalar import depends_on, scalar_nodes
 
@@ -112,7 +112,7 @@ def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body |
         if (
             merged is None
             or not _pays(merged, a, b, graph.spec.costs)
-            or not _keeps_old_values(graph, merged)
+            or not _keeps_old_values(graph, merged.body)
         ):
             tried.unfit.add(pair)
             return None
@@ -144,7 +144,7 @@ def _loops_fit(a: Kernel, b: Kernel) -> bool:
     bodies = (*a.bodies, *b.bodies)
     if len(bodies) > 2 or any(s.row is not None for body in bodies for s in body.stores):
         return False
-    mine, other = (Counter(r.size for r in loops_of(k.bodies[0])) for k in (a, b))
+    mine, other = (Counter(r.size for r in k.bodies[0].loops) for k in (a, b))
     return mine <= other or other <= mine
 
 
@@ -153,21 +153,10 @@ def _is_pinned(a: Kernel, b: Kernel) -> bool:
     return any(t.op is Op.CONTIGUOUS and t in b.reads for t in a.targets)
 
 
-def _keeps_old_values(graph: FusionGraph, merged: Merged) -> bool:
+def _keeps_old_values(graph: FusionGraph, body: Body) -> bool:
     """Whether every element of a state is read before it is overwritten, in the same iteration."""
-    body = merged.body
-    mine = set(loops_of(body))
-    nodes = scalar_nodes(body.value)
-    repeated = {n for loop in nodes if loop.op in LOOPS for n in scalar_nodes(loop.src[0])}
-    for store in body.stores:
-        state = graph.state_of(store.target)
-        loads = [n for n in nodes if n.op is Op.LOAD and n.src[0] is state]
-        here = all(n.arg.index == store.index and n.arg.valid == () for n in loads)
-        # A store outside the inner loops comes before what those loops read.
-        inside = mine == {a for ix in store.index for a in leaves(ix)}
-        if loads and not (here and inside and repeated.isdisjoint(loads)):
-            return False
-    return True
+    changed = [(s, graph.state_of(s.target)) for s in body.stores]
+    return all(state is None or body.overwrites(store, state) for store, state in changed)
 
 
 def _fits_beside(graph: FusionGraph, a: Kernel, b: Kernel) -> bool:
@@ -182,7 +171,7 @@ def _pays(merged: Merged, a: Kernel, b: Kernel, costs: Costs) -> bool:
     body = merged.body
     loops = [n for n in scalar_nodes(body.value) if n.op in LOOPS]
     on = {n: frozenset(found) for n, found in depends_on(body.value).items()}
-    mine = frozenset(loops_of(body))
+    mine = frozenset(body.loops)
     size = prod(r.size for r in mine)
     hoisted = {on[n] & mine for n in loops} - {mine}
     outside = {frozenset(a for ix in s.index for a in leaves(ix)) for s in body.stores} - {mine}

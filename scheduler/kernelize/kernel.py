@@ -12,7 +12,7 @@ from scheduler.ir.index import Atom, flatten, leaves
 from scheduler.ir.node import Node, storage_of
 from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS, Op
 from scheduler.kernelize.body import Body, Store
-from scheduler.kernelize.scalar import depends_on, scalar_nodes, scalar_sources
+from scheduler.kernelize.scalar import depends_on, scalar_nodes
 
 # --- The launch of a custom kernel: its buffers, and the epilogue that is computed in its slot
 
@@ -142,22 +142,11 @@ def overwritable(kernel: Kernel) -> tuple[Node, ...]:
     """Return what is read only where it is written; lowering checks layouts and blocks."""
     if len(kernel.bodies) != 1 or len(kernel.bodies[0].stores) > 1:
         return ()
-    (store,) = kernel.bodies[0].stores
-    nodes = scalar_nodes(store.value)
-    elsewhere = {n.src[0] for n in nodes if n.op is Op.LOAD and n.arg.index != store.index}
-    inside: set[Node] = set()
-    for node in reversed(nodes):
-        if node.op in LOOPS or node in inside:
-            inside.update(scalar_sources(node))
-    elsewhere |= {n.src[0] for n in inside if n.op is Op.LOAD}
-    # A word holds elements that other iterations write.
-    elsewhere |= {n.src[0].src[0] for n in nodes if n.op is Op.LOAD and n.src[0].op is Op.WORDS}
-    width = store.target.dtype.itemsize
-    return tuple(
-        r
-        for r in kernel.reads
-        if r not in elsewhere and r.dtype.itemsize == width and r.shape == store.target.shape
-    )
+    (body,) = kernel.bodies
+    (store,) = body.stores
+    kind = (store.target.shape, store.target.dtype.itemsize)
+    alike = (r for r in kernel.reads if (r.shape, r.dtype.itemsize) == kind)
+    return tuple(r for r in alike if body.overwrites(store, r))
 
 
 def states_in_place(kernels: Sequence[Kernel]) -> dict[Node, Node]:

@@ -8,13 +8,13 @@ Index leaves that stand for a run-time value (a gather's row) make it a source, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
-from scheduler.ir.node import Node, make
+from scheduler.ir.node import Node, make, storage_of
 from scheduler.ir.ops import LOOPS, Op
 
 # A walk over a body is asked for many times.
@@ -116,3 +116,39 @@ def rebuild(
         made = tuple_of(src) if node.op is Op.TUPLE else make(node.op, node.dtype, src, arg)
         rebuilt[node] = swap(made) or made
     return rebuilt[value]
+
+
+# A kernel may write over what it reads if it reads elements only where it stores them.
+#
+#     t[i] = f(s[i], w[i])         t may take the bytes of s: work-item i reads s[i] first
+#     t[i] = f(s[n-1-i])           no: another work-item may still need the element
+#     t[i] = sum(s[i] * w[k]; k)   no: the loop may read it again; the renderer decides on hoisting
+#     t[ids[i]] = f(s[0])          no: whose element s[0] is, only run time knows
+#
+# Offsets are interned, so equal ones are one object. An equal offset in another form counts as
+# different: safe, and not seen in practice.
+
+
+def overwrites(
+    value: Node, loops: Iterable[Atom], place: Ix, source: Node, offset: Callable[[Node], Ix]
+) -> bool:
+    """Whether a loop nest reads each element of a source before it stores something there.
+
+    Args:
+        value: all that the nest computes.
+        loops: of the nest, without those inside of reductions.
+        place: the offset that it stores a result at.
+        source: the node whose storage the result takes.
+        offset: returns that of a LOAD.
+    """
+    nodes = scalar_nodes(value)
+    loads = [n for n in nodes if n.op is Op.LOAD and storage_of(n.src[0]) is source]
+    if not loads:
+        return True
+    repeated = {n for loop in nodes if loop.op in LOOPS for n in scalar_nodes(loop.src[0])}
+    # A store outside the inner loops comes before what those loops read.
+    return (
+        repeated.isdisjoint(loads)
+        and all(n.src[0] is source and offset(n) is place for n in loads)
+        and frozenset(loops) <= frozenset(ixs.leaves(place))
+    )
