@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
+from scheduler.ir.shapes import Source
 
 # Partial sums: the lanes of the widest vector, so that any narrower one divides them.
 PARTS: Final = 16
@@ -23,11 +23,11 @@ PARTS: Final = 16
 FUSED: Final = "fused"
 
 
-def parts_of(node: Node) -> int:
+def parts_of(node: Source) -> int:
     """Return the partial sums of a REDUCE or ACCUMULATE; 0 if its order is free."""
     return int(node.arg[2]) if len(node.arg) > 2 else 0
 
 
-def is_fused(node: Node) -> bool:
+def is_fused(node: Source) -> bool:
     """Whether a node is a product that is rounded together with the sum that reads it."""
     return node.op is Op.MUL and node.arg == FUSED

@@ -40,7 +40,7 @@ class _Operands(Values):
 
 
 def _no_loops(node: Node, _: Instance) -> None:
-    raise LoweringError(f"{node!r}: a reduction in an epilogue")  # attach_epilogues refuses them
+    raise LoweringError(f"{node!r}: a reduction in an epilogue")  # `with_epilogue` refuses them
 
 
 def render_custom(
@@ -112,7 +112,7 @@ def _instance(body: PlacedBody, size: int, operands: _Operands) -> Instance:
         emitter.name_atom(at, "epilogue_at", 0)
         index = ixs.unflatten(ixs.of(at), [r.size for r in body.ranges])
         return Instance(dict(zip(body.ranges, index, strict=True)), {})
-    *outer, last = body.ranges  # lanes divide the last one, see attach_epilogues
+    *outer, last = body.ranges  # lanes divide the last one, see `with_epilogue`
     row = ixs.new_range(size // last.size, "row")
     column = ixs.new_range(last.size // lanes, "column")
     emitter.name_atom(row, f"(epilogue_at / {last.size})", 0)

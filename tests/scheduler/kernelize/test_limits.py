@@ -293,3 +293,29 @@ def test_a_chain_is_halved() -> None:
     (cut,) = split_points(y.node, stored, DEFAULT.costs)
     wanted = ELEMENTWISE | {Op.REDUCE}
     assert sum(n.op in wanted and (n is cut or n not in stored) for n in _fused(cut, stored)) == 32
+
+
+# --- reasons --------------------------------------------------------------------------------------
+
+ROW = Tensor.input("r", (512, 512))
+REASONS: dict[str, Callable[[], Tensor]] = {
+    "contiguous was asked for": lambda: (A + 1.0).contiguous().permute(1, 0) * 2.0,
+    "its reduction would be repeated": lambda: (ROW @ ROW).flip(0) @ ROW,
+    "computing it again costs more than memory": lambda: ROW.exp().sin() @ ROW,
+    "its kernel would have too many buffers": lambda: total_of(sources(70)),
+    "its kernel would do too many operations": long_chain,
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_plan_has_the_reason_of_each_stored_node(reason: str) -> None:
+    sink = REASONS[reason]().node
+    plan = store_plan([sink], DEFAULT)
+    assert plan.reasons.keys() == plan.regions.keys()
+    assert plan.reasons[sink] == "an output"
+    assert {why for node, why in plan.reasons.items() if node is not sink} == {reason}
+
+
+def test_the_new_value_of_a_state_is_its_own_reason() -> None:
+    write = Tensor.state("s", (24,)).assign(Tensor.input("x", (24,)))
+    assert store_plan([write.node], DEFAULT).reasons == {write.node: "the new value of a state"}
