@@ -28,8 +28,8 @@ from scheduler.ir.origin import Origins
 from scheduler.ir.verify import verify
 from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.make_kernels import make_kernels
+from scheduler.kernelize.regions import StorePlan
 from scheduler.kernelize.store_plan import Refused, split, store_plan
-from scheduler.kernelize.uses import StorePlan
 from scheduler.lower import LoweredKernel, lower_kernels
 from scheduler.passes.alternatives import expand_alternatives
 from scheduler.passes.batch_branches import batch_branches

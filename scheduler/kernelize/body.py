@@ -19,13 +19,18 @@ from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.build import repeated
 from scheduler.ir.index import Atom, Ix, Predicate
+from scheduler.ir.movement import Index, cat_sources, source_index
 from scheduler.ir.node import Node, alu, const, make
-from scheduler.ir.ops import ELEMENTWISE, Op
-from scheduler.ir.ordered import FUSED, is_fused, parts_of
-from scheduler.ir.ranges import Index, cat_sources, source_index
-from scheduler.kernelize.bounds import bounds_of
-from scheduler.kernelize.scalar import atoms_of, overwrites, rebuild, scalar_sources, tuple_of
-from scheduler.kernelize.uses import Region, StorePlan, reduce_index
+from scheduler.ir.ops import ELEMENTWISE, FUSED, Op, is_fused, parts_of
+from scheduler.kernelize.regions import Region, StorePlan, reduce_index
+from scheduler.kernelize.scalar import (
+    atoms_of,
+    bounds_of,
+    overwrites,
+    rebuild,
+    scalar_sources,
+    tuple_of,
+)
 
 Swap = Callable[[Node], Node | None]
 

@@ -24,9 +24,8 @@ from scheduler.ir.index import leaves
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, PRODUCTS, Op
 from scheduler.kernelize.body import Body
-from scheduler.kernelize.custom import with_epilogue
 from scheduler.kernelize.fusion_graph import FusionGraph
-from scheduler.kernelize.kernel import Kernel, make_kernel
+from scheduler.kernelize.kernel import Kernel, make_kernel, with_epilogue
 from scheduler.kernelize.merge import Merged, merge
 from scheduler.kernelize.order import Step
 from scheduler.kernelize.scalar import depends_on, scalar_nodes

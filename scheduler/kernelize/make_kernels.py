@@ -18,12 +18,18 @@ from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Access, Body, Store, build_body
-from scheduler.kernelize.custom import make_custom_kernel
 from scheduler.kernelize.fuse import fuse
-from scheduler.kernelize.kernel import Kernel, make_kernel, name_of, overwritable, states_in_place
+from scheduler.kernelize.kernel import (
+    Kernel,
+    make_custom_kernel,
+    make_kernel,
+    name_of,
+    overwritable,
+    states_in_place,
+)
 from scheduler.kernelize.memory_plan import aligned
 from scheduler.kernelize.order import Step, best_order, wait_for_readers
-from scheduler.kernelize.uses import StorePlan, open_region
+from scheduler.kernelize.regions import StorePlan, open_region
 
 
 def _is_constant(node: Node) -> bool:

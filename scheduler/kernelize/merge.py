@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
+from scheduler.ir.movement import Index
 from scheduler.ir.node import Node
 from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS, Op
-from scheduler.ir.ranges import Index
 from scheduler.kernelize.body import Access, Body, Store, moved, moved_access
 from scheduler.kernelize.scalar import rebuild, scalar_nodes
 

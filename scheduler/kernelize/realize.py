@@ -26,16 +26,16 @@ from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.custom_kernel import stored_for_custom
 from scheduler.ir.index import Atom
+from scheduler.ir.movement import Index, cat_sources, source_index
 from scheduler.ir.node import Node, consumers, toposort
-from scheduler.ir.ops import COST, ELEMENTWISE, MOVEMENT, Op
-from scheduler.ir.ordered import is_fused
-from scheduler.ir.ranges import Index, cat_sources, source_index
-from scheduler.kernelize.concat import cut_at_concats, in_parts
-from scheduler.kernelize.uses import (
+from scheduler.ir.ops import COST, ELEMENTWISE, MOVEMENT, Op, is_fused
+from scheduler.kernelize.regions import (
     Region,
     Stage,
     StorePlan,
     Use,
+    cut_at_concats,
+    in_parts,
     open_regions,
     reduce_index,
 )

@@ -25,11 +25,10 @@ from typing import Final
 from scheduler.device.costs import Costs
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir.node import Node, consumers, is_weight, post_order
-from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
-from scheduler.ir.ordered import is_fused
+from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op, is_fused
 from scheduler.kernelize.kernel import Kernel, name_of
 from scheduler.kernelize.realize import realize
-from scheduler.kernelize.uses import StorePlan
+from scheduler.kernelize.regions import StorePlan
 
 logger = logging.getLogger(__name__)
 

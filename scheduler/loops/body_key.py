@@ -13,8 +13,7 @@ from math import prod
 from scheduler.device.tuned_table import KEY_LENGTH
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node, is_weight
-from scheduler.ir.ops import LOOPS, Op
-from scheduler.ir.ordered import parts_of
+from scheduler.ir.ops import LOOPS, Op, parts_of
 from scheduler.kernelize.scalar import scalar_nodes, scalar_sources
 from scheduler.loops.place import PlacedBody
 

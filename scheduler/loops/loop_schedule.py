@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
-from scheduler.ir.ordered import parts_of
+from scheduler.ir.ops import parts_of
 from scheduler.loops.local_tiles import LocalTile
 
 

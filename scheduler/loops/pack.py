@@ -17,8 +17,7 @@ from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node, is_weight, make
-from scheduler.ir.ops import LOOPS, Op
-from scheduler.ir.ordered import is_fused, parts_of
+from scheduler.ir.ops import LOOPS, Op, is_fused, parts_of
 from scheduler.kernelize.body import Access, Body, Store, moved_access
 from scheduler.kernelize.kernel import Kernel, make_kernel
 from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes

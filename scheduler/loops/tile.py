@@ -17,8 +17,7 @@ from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
-from scheduler.ir.ops import Op
-from scheduler.ir.ordered import parts_of
+from scheduler.ir.ops import Op, parts_of
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.operands import Operands
 from scheduler.loops.place import PlacedBody, dependencies, looped

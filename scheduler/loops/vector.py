@@ -16,8 +16,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
-from scheduler.ir.ops import ELEMENTWISE, Op
-from scheduler.ir.ordered import parts_of
+from scheduler.ir.ops import ELEMENTWISE, Op, parts_of
 from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.scalar import atoms_of, scalar_nodes
 from scheduler.loops.images import TEXEL

@@ -12,8 +12,8 @@ from math import prod
 
 import numpy as np
 
-from scheduler.ir.boxes import MOVES
 from scheduler.ir.build import expanded, like, new_weight, peel, reshaped
+from scheduler.ir.movement import MOVES
 from scheduler.ir.node import Node, Readers, is_weight, make, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import unchanged, with_sources

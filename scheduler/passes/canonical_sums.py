@@ -4,7 +4,7 @@
     sum(a * b, axes)     ->   sum(fused a * b, axes in order, parts) + 0.0
     max(x, axes)         ->   max(x, axes) + 0.0
 
-`scheduler.ir.ordered` defines orders and parts. They follow from the graph alone, never from a
+`scheduler.ir.ops` defines orders and parts. They follow from the graph alone, never from a
 device. Adding 0.0 changes only -0.0, which would depend on whether terms known to be 0 are added,
 and on which of two zeros a maximum returns.
 """
@@ -18,13 +18,11 @@ from typing import Final
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.affine import depends, index_of, ranges_of
-from scheduler.ir.boxes import MOVES
 from scheduler.ir.build import as_type, like, number
 from scheduler.ir.index import Atom
+from scheduler.ir.movement import MOVES, Index, source_index
 from scheduler.ir.node import Node, alu, is_weight, toposort
-from scheduler.ir.ops import Op
-from scheduler.ir.ordered import FUSED, PARTS
-from scheduler.ir.ranges import Index, source_index
+from scheduler.ir.ops import FUSED, PARTS, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
 # Axes up to this size count as those of windows.

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from scheduler.ir import dtype as dt
 from scheduler.ir import interp
-from scheduler.ir.boxes import MOVES, source_box, whole
 from scheduler.ir.build import expanded, like, number, peel, reshaped
+from scheduler.ir.movement import MOVES, source_box, whole
 from scheduler.ir.node import Node, alu, is_weight, make
 from scheduler.ir.ops import Op, identity
 from scheduler.ir.rewrite import Rewriter, Rule

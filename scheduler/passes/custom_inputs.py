@@ -14,8 +14,8 @@ from math import prod
 import numpy as np
 
 from scheduler.ir import interp
-from scheduler.ir.boxes import MOVES
 from scheduler.ir.build import like, new_weight, peel
+from scheduler.ir.movement import MOVES
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import Rewriter, Rule, remake

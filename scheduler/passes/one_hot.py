@@ -20,11 +20,11 @@ from scheduler.ir import index as ixs
 from scheduler.ir.affine import depends, index_of, is_plain, ranges_of, tensor_of, value_at
 from scheduler.ir.build import as_type, expanded, like, number, spread
 from scheduler.ir.index import Atom, Ix
+from scheduler.ir.movement import Index, source_index
 from scheduler.ir.node import Node, Readers, alu, const, toposort
 from scheduler.ir.ops import Op
-from scheduler.ir.ranges import Index, source_index
 from scheduler.ir.rewrite import Rewriter, Rule, remake
-from scheduler.ir.sensitivity import COMMUTING
+from scheduler.ir.rounding import COMMUTING
 from scheduler.passes.canonicalize import RULES
 from scheduler.passes.push_gather import pick, varying_axes
 from scheduler.passes.splat import value_of

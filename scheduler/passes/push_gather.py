@@ -16,7 +16,7 @@ from scheduler.ir.index import Ix, add, coefficient, mul, of
 from scheduler.ir.node import Node, Readers, alu, toposort
 from scheduler.ir.ops import COST, ELEMENTWISE, Op, Shape
 from scheduler.ir.rewrite import Rewriter, Rule, remake
-from scheduler.ir.sensitivity import COMMUTING
+from scheduler.ir.rounding import COMMUTING
 
 # Read where they are, at any index.
 _FREE = frozenset({Op.BUFFER, Op.IOTA, Op.CONST, Op.CONTIGUOUS, Op.ASSIGN})

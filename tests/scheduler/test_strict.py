@@ -19,8 +19,7 @@ from scheduler.device.spec import SPECS
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import toposort
-from scheduler.ir.ops import Op
-from scheduler.ir.ordered import PARTS, is_fused, parts_of
+from scheduler.ir.ops import PARTS, Op, is_fused, parts_of
 from scheduler.passes.canonical_sums import canonical_sums
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.strict_digests import PROGRAMS, ROWS, digests
@@ -97,7 +96,7 @@ def test_fast_programs_of_two_rows_differ() -> None:
 
 
 def in_parts(terms: Array, parts: int) -> Array:
-    """Sum along the last axis as `scheduler.ir.ordered` says."""
+    """Sum along the last axis as `scheduler.ir.ops` says."""
     whole = terms.shape[-1] // parts * parts
     sums = np.zeros((*terms.shape[:-1], parts), np.float32)
     for start in range(0, whole, parts):

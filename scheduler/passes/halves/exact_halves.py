@@ -18,7 +18,7 @@ from scheduler.ir.build import as_type, number
 from scheduler.ir.node import Node, alu, const, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import unchanged, with_sources
-from scheduler.ir.sensitivity import rounds
+from scheduler.ir.rounding import rounds
 
 
 def halves(roots: Sequence[Node]) -> dict[Node, Node]:

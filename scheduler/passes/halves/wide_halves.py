@@ -21,7 +21,7 @@ from scheduler.ir.build import as_type
 from scheduler.ir.node import Buffer, Node, const, is_weight, make, toposort
 from scheduler.ir.ops import ROUNDED, Op
 from scheduler.ir.rewrite import remake, unchanged
-from scheduler.ir.sensitivity import Effect, effect, upstream
+from scheduler.ir.rounding import Effect, effect, upstream
 from scheduler.passes.halves.exact_halves import round_double
 from scheduler.passes.halves.keep_float import decided_by
 

@@ -12,7 +12,7 @@ from scheduler.compile import compile_plain
 from scheduler.context import EXACT, HALVES, CompileContext, context_for
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import is_weight, toposort
-from scheduler.ir.sensitivity import rounds
+from scheduler.ir.rounding import rounds
 from scheduler.onnx_import import from_proto
 from scheduler.onnx_import.element_types import BFLOAT16
 from scheduler.passes.halves.exact_halves import halves

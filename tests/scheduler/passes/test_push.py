@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.affine import depends, index_of, ranges_of, tensor_of, value_at
-from scheduler.ir.boxes import MOVES, Box, cut, rebuild, sizes, source_box, whole
+from scheduler.ir.movement import MOVES, Box, cut, rebuild, sizes, source_box, whole
 from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
