@@ -1,6 +1,13 @@
-"""A box is a part of a tensor, one (start, stop) for each axis.
+"""Movement operations: which element, or which part, of a source a result takes.
 
-Movement operations carry boxes towards the leaves:
+They map the index of a result element to that of its source element:
+
+    RESHAPE (H*W) -> (H, W)      index (h, w)   ->  (h*W + w,)
+    PAD ((b, e),)                index (i,)     ->  (i - b,)  if 0 <= i - b < size, else the fill
+    WINDOW (L) -> (count, size)  index (o, k)   ->  (o*stride + k*dilation,)
+
+There is no view algebra: composing two movements substitutes one index into the other. They also
+carry boxes, a (start, stop) for each axis, towards the leaves:
 
     SHRINK ((2, 9, 3),)      box ((1, 2),)      reads  ((5, 6),)
     PAD ((1, 1),)            box ((0, 2),)      reads  ((0, 1),)
@@ -19,6 +26,7 @@ from scheduler.ir.index import Ix, Predicate
 from scheduler.ir.node import Node, const
 from scheduler.ir.ops import MOVEMENT, Op, Shape
 
+Index = tuple[Ix, ...]
 Box = tuple[tuple[int, int], ...]
 
 # CAT picks among several sources.
@@ -194,17 +202,6 @@ def _round_up(low: int, high: int, shape: Shape) -> tuple[int, int]:
     """Return the run of flat offsets that the smallest box around a run covers."""
     box = _box_of(low, high, shape)
     return _flat(tuple(a for a, _ in box), shape), _flat(tuple(e - 1 for _, e in box), shape) + 1
-
-
-# --- Movement operations map the index of a result element to the index of its source element -
-#
-#     RESHAPE (H*W) -> (H, W)      index (h, w)   ->  (h*W + w,)
-#     PAD ((b, e),)                index (i,)     ->  (i - b,)  if 0 <= i - b < size, else the fill
-#     WINDOW (L) -> (count, size)  index (o, k)   ->  (o*stride + k*dilation,)
-#
-# There is no view algebra: composing two movements substitutes one index into the other.
-
-Index = tuple[Ix, ...]
 
 
 def source_index(node: Node, index: Index) -> tuple[Index, Predicate]:

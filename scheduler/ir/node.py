@@ -1,4 +1,7 @@
-"""A Node is the one immutable, interned vertex of every graph in the compiler."""
+"""A Node is the one immutable, interned vertex of every graph in the compiler.
+
+Interning tables map a structure to its one object and forget it with its last user.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,12 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.dtype import DType
 from scheduler.ir.ops import COMPARE, Op, Shape, infer_shape
 
-# --- Interning tables map a structure to its one object and forget it with its last user ------
-
+Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+_serials = count()
+# Inputs that nobody named: realized buffers. A schedule of tensors gives them names of its own.
+UNNAMED = "%"
 
 
 class _Entry(ref[Value]):
@@ -57,15 +63,6 @@ class Interned(Generic[Value]):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-
-# ----------------------------------------------------------------------------------------------
-
-Key = TypeVar("Key")
-
-_serials = count()
-# Inputs that nobody named: realized buffers. A schedule of tensors gives them names of its own.
-UNNAMED = "%"
 
 
 class Buffer:

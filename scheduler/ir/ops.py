@@ -1,4 +1,4 @@
-"""The operations of the IR, their groups, and their approximate costs.
+"""The operations of the IR: their groups, approximate costs and shapes, and the order of sums.
 
 Tensor level: every op below up to ASSIGN; a node has a shape. Scalar level (inside a kernel, see
 `kernelize.body`): elementwise ops over LOAD, INDEX and ACCUMULATE; shape is ().
@@ -144,15 +144,39 @@ def identity(op: Op, dtype: DType) -> float | int:
     return min_value(dtype) if op is Op.MAX else max_value(dtype)
 
 
-# --- Shape inference: each operation gives a shape from the shapes of its sources -------------
-
-
 class Source(Protocol):
-    """A node, as far as shapes depend on it; `scheduler.ir.node.Node` is one."""
+    """A node, as far as this module needs it; `scheduler.ir.node.Node` is one."""
 
     op: Op
     arg: Any
     shape: Shape
+
+
+# What a sum of floats is, whatever runs it:
+#
+#     REDUCE (ADD, axes)       any order: each device may add parts of it first
+#     REDUCE (ADD, axes, 1)    ((0 + x0) + x1) + x2 ...   the axes as loops, the first outermost
+#     REDUCE (ADD, axes, 16)   16 such sums, of every 16th element of the last axis; then
+#                              s[i] + s[i + 8], of these 8 s[i] + s[i + 4], ... down to one; then
+#                              what is left at the end of the last axis, one by one
+#
+# A summed product is FUSED with its addition only where the graph says so: fma(a, b, sum) rounds
+# once.
+
+# Partial sums: the lanes of the widest vector, so that any narrower one divides them.
+PARTS: Final = 16
+# Argument of a MUL that is part of a sum and has no value of its own.
+FUSED: Final = "fused"
+
+
+def parts_of(node: Source) -> int:
+    """Return the partial sums of a REDUCE or ACCUMULATE; 0 if its order is free."""
+    return int(node.arg[2]) if len(node.arg) > 2 else 0
+
+
+def is_fused(node: Source) -> bool:
+    """Whether a node is a product that is rounded together with the sum that reads it."""
+    return node.op is Op.MUL and node.arg == FUSED
 
 
 Sources = tuple[Source, ...]
@@ -318,30 +342,3 @@ _SHAPE_RULES: dict[Op, Callable[[Sources, Any], Shape]] = {
     Op.RESULT: _result,
     Op.ALTERNATIVES: _alternatives,
 }
-
-# --- Reductions in a fixed order: what a sum of floats is, whatever runs it -------------------
-#
-#     REDUCE (ADD, axes)         any order: parts of it may be added first, on each device as it
-#     likes REDUCE (ADD, axes, 1)      ((0 + x0) + x1) + x2 ...   the axes as loops, the first
-#     outermost REDUCE (ADD, axes, 16)     16 such sums, of every 16th element of the last axis;
-#     then
-#                                s[i] + s[i + 8], of these 8 s[i] + s[i + 4], ... down to one; then
-#                                what is left at the end of the last axis, one by one
-#
-# A summed product is FUSED with its addition only where the graph says so: fma(a, b, sum) rounds
-# once.
-
-# Partial sums: the lanes of the widest vector, so that any narrower one divides them.
-PARTS: Final = 16
-# Argument of a MUL that is part of a sum and has no value of its own.
-FUSED: Final = "fused"
-
-
-def parts_of(node: Source) -> int:
-    """Return the partial sums of a REDUCE or ACCUMULATE; 0 if its order is free."""
-    return int(node.arg[2]) if len(node.arg) > 2 else 0
-
-
-def is_fused(node: Source) -> bool:
-    """Whether a node is a product that is rounded together with the sum that reads it."""
-    return node.op is Op.MUL and node.arg == FUSED

@@ -1,11 +1,14 @@
-"""A table says what each operation makes of a small change (rounding) of its operands.
+"""What rounding does to a graph: which changes matter, and which values are too large for halves.
+
+A table says what each operation makes of a small change of its operands:
 
     PASSES    max(x, y), x[i], -x, x moved     the change comes out as it went in
     SMOOTH    x + y, x * y, exp(x)             it comes out as a change of about its size
     SUMS      sum(x), product(x)               it is one among many, added up in no promised order
     DECIDES   floor(x), x < y, int(x), half(x) it may come out as a whole step
 
-`decided` finds values by which something is decided, `rounds` operations that round halves.
+`decided` finds values by which something is decided, `rounds` operations that round halves, and
+`largest_values` how large values are known to get.
 """
 
 from __future__ import annotations
@@ -110,7 +113,7 @@ def upstream(
     return found
 
 
-# --- Interval analysis finds how large values are known to get; the unknown stays unknown -----
+# How large values get. What is unknown stays unknown:
 #
 #     uint8 frame                  0 .. 255
 #     where(mask, x, -1e9)         reaches -1e9, whatever x is
@@ -131,7 +134,7 @@ Interval = tuple[float, float] | None
 # Operations whose results lie between -1 and 1, and that range.
 _UNIT: Final = frozenset({Op.SIN, Op.COS, Op.TANH, Op.ERF})
 _UNIT_RANGE: Final = (-1.0, 1.0)
-_ROUNDS_value_range: Final = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
+_TO_WHOLE: Final = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
 
 
 def largest_values(order: Sequence[Node]) -> dict[Node, float]:
@@ -185,7 +188,7 @@ def _arithmetic(op: Op, src: list[Interval]) -> Interval:
     rule = _RULES.get(op)
     if rule is not None:
         return rule(known)
-    return (known[0][0] - 1, known[0][1] + 1) if op in _ROUNDS_value_range else None
+    return (known[0][0] - 1, known[0][1] + 1) if op in _TO_WHOLE else None
 
 
 def _products(src: list[tuple[float, float]]) -> tuple[float, float]:

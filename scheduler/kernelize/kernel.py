@@ -1,4 +1,10 @@
-"""A Kernel is one launch: loop nests over logical indices, with what they write and read."""
+"""A Kernel is one launch: loop nests over logical indices, with what they write and read.
+
+A custom kernel has no loop nests, but may compute the only reader of its first output in its slot:
+
+    y = custom(x, w); z = relu(y + b)     ->     one launch: the source computes an element of y,
+                                                 its slot stores relu(y + b) at the same place
+"""
 
 from __future__ import annotations
 
@@ -10,14 +16,12 @@ from math import prod
 from scheduler.device.limits import Limits
 from scheduler.errors import ModelError
 from scheduler.ir import index as ixs
-from scheduler.ir.custom_kernel import CustomKernel, storage_of
+from scheduler.ir.custom_kernel import CustomKernel, bound_input
 from scheduler.ir.index import Atom, flatten, leaves
 from scheduler.ir.node import Node, make, storage_of
 from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS, Op
 from scheduler.kernelize.body import Body, Store
 from scheduler.kernelize.scalar import depends_on, scalar_nodes
-
-# --- The launch of a custom kernel: its buffers, and the epilogue that is computed in its slot
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,20 +162,11 @@ def states_in_place(kernels: Sequence[Kernel]) -> dict[Node, Node]:
     return {t: t.src[0] for t in targets if t.op is Op.ASSIGN and t.src[0] not in targets}
 
 
-# --- Make launches of custom kernels, and compute a consumer in their slot as an epilogue -----
-#
-#     y = custom(x, w); z = relu(y + b)     ->     one launch: the source computes an element of y,
-#                                                  its slot stores relu(y + b) at the same place
-#
-# The consumer must be one loop nest without reductions that reads the first output exactly where it
-# stores its own result, and nobody else may need that output.
-
-
 def make_custom_kernel(launch: Node, origin: tuple[str, ...], limits: Limits) -> Kernel:
     """Return the kernel of a CUSTOM node; raise ModelError if it has too many buffers."""
     kinds = enumerate(kind for _, kind in launch.arg.outputs)
     outputs = tuple(make(Op.RESULT, kind, (launch,), i) for i, kind in kinds)
-    inputs = tuple(storage_of(s) for s in launch.src)
+    inputs = tuple(bound_input(s) for s in launch.src)
     reads = tuple(dict.fromkeys(inputs))
     if not limits.fits(len(reads), len(outputs)):
         raise ModelError(
@@ -185,7 +180,8 @@ def make_custom_kernel(launch: Node, origin: tuple[str, ...], limits: Limits) ->
 def with_epilogue(kernel: Kernel, reader: Kernel, limits: Limits) -> Kernel | None:
     """Return a custom kernel whose slot computes the only reader of its first output.
 
-    None if it has no slot, or the reader does not fit into it.
+    None if it has no slot, or the reader does not fit into it: it must be one loop nest without
+    reductions that reads the output exactly where it stores its own result.
     """
     launch = kernel.custom
     if launch is None or not launch.spec.has_slot or len(reader.bodies) != 1:

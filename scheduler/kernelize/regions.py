@@ -1,4 +1,11 @@
-"""Data of the realize walk: uses of a value, regions (kernels to be), private arrays."""
+"""A StorePlan says what is stored, and by which loop nests (regions).
+
+    stored: cat(a, b, c)            ->  three loop nests of one kernel, each writes its slice
+    stored: relu(cat(a, b) * w)     ->  two: relu(a * w[:, :ka]), relu(b * w[:, ka:])
+
+Without the cut at a concat (CAT), one loop nest would evaluate every source for every element,
+without vector loads.
+"""
 
 from __future__ import annotations
 
@@ -160,14 +167,6 @@ def reduce_index(node: Node, index: Index) -> tuple[Index, tuple[Atom, ...]]:
     ranges = {a: ixs.new_range(shape[a], f"k{a}") for a in sorted(axes) if shape[a] > 1}
     inner = tuple(ixs.of(ranges[a]) if a in ranges else i for a, i in enumerate(index))
     return inner, tuple(ranges[a] for a in axes if a in ranges)
-
-
-# --- Find stored values to compute slice by slice because concats (CAT) are below them --------
-#
-#     stored: cat(a, b, c)            ->  three loop nests of one kernel, each writes its slice
-#     stored: relu(cat(a, b) * w)     ->  two: relu(a * w[:, :ka]), relu(b * w[:, ka:])
-#
-# One loop nest would evaluate every source for every element, without vector loads.
 
 
 def in_parts(

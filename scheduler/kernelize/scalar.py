@@ -1,4 +1,4 @@
-"""Walk the scalar graph of a loop nest, find its dependencies, rebuild it in other ranges.
+"""Walk the scalar graph of a loop nest, rebuild it in other ranges, and answer questions about it.
 
     ADD(MUL(LOAD x[r0, k0], LOAD w[k0]), CONST 1)      scalar_nodes: loads and constants first
     depends_on: LOAD x on {r0, k0}, LOAD w on {k0}     rebuild with r0 -> r1: LOAD x[r1, k0], ...
