@@ -116,7 +116,7 @@ class _Program:
         # The source of a custom kernel says where elements are: row-major.
         custom = {n for k in kernels if k.custom for n in (*k.custom.inputs, *k.targets)}
         # Words are neighbours along the last axis.
-        words = {n.src[0].src[0] for k in kernels for n in _loads(k) if n.src[0].op is Op.WORDS}
+        words = {n.src[0].src[0] for k in kernels for n in k.loads if n.src[0].op is Op.WORDS}
         # A state has the layout that its caller reads and writes, so it is not free.
         self.free = {t for t in self.arena if t.op is not Op.ASSIGN} - custom - words
         # A copy in another order of axes was made for that order.
@@ -316,13 +316,9 @@ def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
 def _spare_buffers(kernel: Kernel, limits: Limits) -> int:
     """Return how many arguments each loop nest of a kernel may have beside what its bodies read."""
     # Each view of a weight may be packed in an order of its own: another argument.
-    read = {n if is_weight(n.src[0]) else n.src[0] for n in _loads(kernel)}
+    read = {n if is_weight(n.src[0]) else n.src[0] for n in kernel.loads}
     free = limits.max_buffers - len(read) - len(kernel.targets)
     return max(0, free // len(kernel.bodies))
-
-
-def _loads(kernel: Kernel) -> list[Node]:
-    return [n for b in kernel.bodies for n in scalar_nodes(b.value) if n.op is Op.LOAD]
 
 
 def _check_offsets(body: PlacedBody) -> None:

@@ -45,7 +45,7 @@ from scheduler.passes.fold_constants import fold_constants
 from scheduler.passes.halves.exact_halves import halves as round_halves
 from scheduler.passes.halves.half_bits import half_bits
 from scheduler.passes.halves.precision import (
-    PrecisionReport,
+    Halved,
     check_precision,
     store_exact_halves,
     store_halves,
@@ -137,21 +137,21 @@ def schedule(
     computed = {name: node for name, node in outputs.items() if all(node.shape)}
     origins = (origins or Origins()).over([*computed.values(), *writes])
     named, roots = _passed(computed, writes, context, origins)
-    asked, report = dict[Node, str](), None
     halves = context.halves if _has_halves([*outputs.values(), *writes]) else ""
-    if context.precision != FP32:
-        named, roots, asked, report = _with_halves(named, roots, context, origins)
-    elif halves == WIDE:
-        named, roots = _with_exact_halves(named, roots, context, origins)
+    halved = _halved(roots, halves, context, origins)
+    if halved is not None:
+        roots = halved.roots
+        named = dict(zip(named, roots, strict=False))  # the roots begin with the outputs
     stored = {n: named[n] if n in named else _unwritten(outputs[n]) for n in outputs}
-    plan = store_plan(roots, context.spec, asked)
+    asked = () if halved is None else halved.pins
+    plan = store_plan(roots, context.spec, dict.fromkeys(asked, "it is rounded to half"))
     plan, lowered = _kernels(plan, list(stored.values()), context, origins)
     return Schedule(
         MappingProxyType(stored),
         buffers,
         lowered,
         context.spec,
-        report,
+        halved.report if halved is not None and context.precision != FP32 else None,
         halves,
         context.numerics,
         context.stages,
@@ -169,21 +169,24 @@ def _kernels(
     Raises LoweringError with the origin of a kernel that has one operation, or that splits do not
     help.
     """
+    refused: Refused | None = None
     for _ in range(MAX_ROUNDS + 1):
         kernels = make_kernels(plan, origins)
         lowered = lower_kernels(kernels, outputs, context)
-        broken = isinstance(lowered, Refused)
-        refused = lowered if broken else refused_by_limits(lowered, context.spec)
+        if isinstance(lowered, Refused):
+            refused, whole = lowered, None
+        else:
+            refused, whole = refused_by_limits(lowered, context.spec), tuple(lowered)
         more = None if refused is None else split(plan, refused, kernels)
         if more is not None:
             plan = more
-        elif broken:
+        elif whole is not None:  # `check_limits` names a limit that a single operation breaks
+            return plan, whole
+        else:
             raise LoweringError(
                 f"{refused}; it is a single operation, which cannot be split further: rewrite "
                 "this part of the model"
             )
-        else:  # `check_limits` names a limit that a single operation breaks
-            return plan, tuple(lowered)
     raise LoweringError(
         f"{refused}; still refused after {MAX_ROUNDS} splits: rewrite this part of the model"
     )
@@ -259,28 +262,22 @@ def _passed(
     return named, [*sinks, *roots[len(outputs) :]]
 
 
-def _with_halves(
-    named: Mapping[str, Node], roots: Sequence[Node], context: CompileContext, origins: Origins
-) -> tuple[dict[str, Node], list[Node], dict[Node, str], PrecisionReport]:
-    """Return outputs and roots with half storage, what has to be stored for it, and a report."""
+def _halved(
+    roots: Sequence[Node], halves: str, context: CompileContext, origins: Origins
+) -> Halved | None:
+    """Return the graph with half storage, or with weights stored as the halves that they were."""
     spec = context.spec
-    halved = store_halves(roots, store_plan(roots, spec).regions, spec, origins)
+    if context.precision != FP32:
+        name = "half storage"
+        halved = store_halves(roots, store_plan(roots, spec).regions, spec, origins)
+    elif halves == WIDE:
+        name, halved = "weights as halves", store_exact_halves(roots, spec)
+    else:
+        return None
     origins.follow(halved.new)
-    verify(halved.roots, "half storage", origins)
-    _tell(context, "half storage", halved.roots, origins)
-    outputs = dict(zip(named, halved.roots, strict=False))  # the roots begin with the outputs
-    return outputs, halved.roots, dict.fromkeys(halved.pins, "it is rounded to half"), halved.report
-
-
-def _with_exact_halves(
-    named: Mapping[str, Node], roots: Sequence[Node], context: CompileContext, origins: Origins
-) -> tuple[dict[str, Node], list[Node]]:
-    """Return outputs and roots whose weights are stored as the halves that they were."""
-    halved = store_exact_halves(roots, context.spec)
-    origins.follow(halved.new)
-    verify(halved.roots, "weights as halves", origins)
-    _tell(context, "weights as halves", halved.roots, origins)
-    return dict(zip(named, halved.roots, strict=False)), halved.roots
+    verify(halved.roots, name, origins)
+    _tell(context, name, halved.roots, origins)
+    return halved
 
 
 def _has_halves(roots: Sequence[Node]) -> bool:

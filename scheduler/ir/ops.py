@@ -114,6 +114,7 @@ BINARY = frozenset(
     | COMPARE
 )
 ELEMENTWISE = UNARY | BINARY | {Op.WHERE, Op.CAST, Op.BITCAST}
+LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
 MOVEMENT = frozenset(
     {Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SHRINK, Op.FLIP, Op.WINDOW, Op.CAT}
 )

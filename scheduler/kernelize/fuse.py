@@ -121,10 +121,7 @@ def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body |
 
 def _arguments(kernel: Kernel) -> int:
     """Return how many buffers are bound for reading, at most: each weight read may be packed."""
-    views = 0
-    for body in kernel.bodies:
-        loads = [n for n in scalar_nodes(body.value) if n.op is Op.LOAD]
-        views += sum(is_weight(n.src[0]) for n in loads)
+    views = sum(is_weight(n.src[0]) for n in kernel.loads)
     return views + sum(not is_weight(r) for r in kernel.reads)
 
 

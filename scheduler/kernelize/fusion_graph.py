@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 from scheduler.device.spec import DeviceSpec
@@ -66,13 +67,10 @@ class FusionGraph:
 
     def copy(self) -> FusionGraph:
         """Return a graph that can change without changing this one."""
-        other = FusionGraph.__new__(FusionGraph)
-        other.groups, other.sizes, other.tried = dict(self.groups), self.sizes, self.tried
-        other.spec = self.spec
-        other._committed = self._committed
-        other._merged, other._producer = dict(self._merged), dict(self._producer)
-        other._readers, other._ancestors = dict(self._readers), list(self._ancestors)
-        other._peak = self._peak
+        other = copy(self)
+        other.groups, other._merged = dict(self.groups), dict(self._merged)
+        other._producer, other._readers = dict(self._producer), dict(self._readers)
+        other._ancestors = list(self._ancestors)
         return other
 
     def now(self, i: int) -> int:

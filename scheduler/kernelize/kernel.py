@@ -33,22 +33,6 @@ class CustomLaunch:
     outputs: tuple[Node, ...]  # all its RESULT nodes, read or not
     epilogue: Body | None = None  # loop nest that stores instead of the first output
 
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes of its arguments; what an epilogue reads is counted once per element."""
-        moved = [*dict.fromkeys(self.inputs), *self.outputs[1:]]
-        total = sum(n.dtype.itemsize * prod(n.shape) for n in moved)
-        if self.epilogue is None:
-            return total + self.outputs[0].dtype.itemsize * prod(self.outputs[0].shape)
-        (store,) = self.epilogue.stores
-        total += store.target.dtype.itemsize * prod(store.target.shape)
-        read: dict[Node, int] = {}
-        for node, atoms in depends_on(self.epilogue.value).items():
-            if node.op is Op.LOAD and node.src[0] is not self.outputs[0]:
-                read[node.src[0]] = read.get(node.src[0], 0) + prod(a.size for a in atoms)
-        both = ((n, min(count, prod(n.shape))) for n, count in read.items())
-        return total + sum(n.dtype.itemsize * count for n, count in both)
-
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
@@ -86,11 +70,16 @@ class Kernel:
     @cached_property
     def bytes_moved(self) -> int:
         """Bytes it reads and writes: of each buffer what is touched, once."""
-        if self.custom is not None:
-            return self.custom.bytes_moved
+        launch, bodies = self.custom, self.bodies
+        total, inside = 0, None
+        if launch is not None:  # its source may touch all that it is given
+            moved = [*dict.fromkeys(launch.inputs), *launch.outputs]
+            if launch.epilogue is not None:
+                bodies, inside = (launch.epilogue,), launch.outputs[0]
+            total = sum(n.dtype.itemsize * prod(n.shape) for n in moved if n is not inside)
         written: dict[Node, int] = {}
         read: dict[Node, int] = {}
-        for body in self.bodies:
+        for body in bodies:
             depends = depends_on(body.value)
             for store in body.stores:
                 atoms = {a for ix in store.index for a in leaves(ix)}
@@ -98,11 +87,17 @@ class Kernel:
                     atoms |= depends[store.row.value]
                 written[store.target] = written.get(store.target, 0) + _count(atoms)
             for node in depends:
-                if node.op is Op.LOAD:
+                if node.op is Op.LOAD and node.src[0] is not inside:
                     touched = read.get(node.src[0], 0) + _count(depends[node])
                     read[node.src[0]] = min(touched, prod(node.src[0].shape))
         both = (*written.items(), *read.items())
-        return sum(n.dtype.itemsize * elements for n, elements in both)
+        return total + sum(n.dtype.itemsize * elements for n, elements in both)
+
+    @cached_property
+    def loads(self) -> tuple[Node, ...]:
+        """What its loop nests load."""
+        nodes = (n for body in self.bodies for n in scalar_nodes(body.value))
+        return tuple(n for n in nodes if n.op is Op.LOAD)
 
 
 def _is_copied(store: Store) -> bool:
@@ -133,10 +128,8 @@ def _work(body: Body) -> int:
 def make_kernel(bodies: tuple[Body, ...], origin: tuple[str, ...]) -> Kernel:
     """Return the launch of some loop nests; what it writes and reads is taken from them."""
     targets = dict.fromkeys(s.target for body in bodies for s in body.stores)
-    reads: dict[Node, None] = {}
-    for body in bodies:
-        nodes = scalar_nodes(body.value)
-        reads.update(dict.fromkeys(storage_of(n.src[0]) for n in nodes if n.op is Op.LOAD))
+    nodes = (n for body in bodies for n in scalar_nodes(body.value))
+    reads = dict.fromkeys(storage_of(n.src[0]) for n in nodes if n.op is Op.LOAD)
     return Kernel(bodies, tuple(targets), tuple(reads), origin)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from math import prod
 
 from scheduler.errors import SchedulerError
+from scheduler.ir.build import peel
 from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
@@ -34,9 +35,7 @@ from scheduler.kernelize.regions import StorePlan, open_region
 
 def _is_constant(node: Node) -> bool:
     """Whether a node is a constant, spread or not: one node serves all who use that number."""
-    while node.op in (Op.RESHAPE, Op.EXPAND, Op.PERMUTE):
-        node = node.src[0]
-    return node.op is Op.CONST
+    return peel(node, (Op.RESHAPE, Op.EXPAND, Op.PERMUTE))[1].op is Op.CONST
 
 
 def _names(root: Node, stored: frozenset[Node], origins: Origins) -> tuple[str, ...]:

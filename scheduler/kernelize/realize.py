@@ -26,9 +26,9 @@ from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.custom_kernel import stored_for_custom
 from scheduler.ir.index import Atom
-from scheduler.ir.movement import Index, cat_sources, source_index
+from scheduler.ir.movement import MOVES, Index, cat_sources, source_index
 from scheduler.ir.node import Node, consumers, toposort
-from scheduler.ir.ops import COST, ELEMENTWISE, MOVEMENT, Op, is_fused
+from scheduler.ir.ops import COST, ELEMENTWISE, LEAVES, MOVEMENT, Op, is_fused
 from scheduler.kernelize.regions import (
     Region,
     Stage,
@@ -40,9 +40,8 @@ from scheduler.kernelize.regions import (
     reduce_index,
 )
 
-_LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
 # Read where they are; of a movement what is below it is stored.
-_NEVER_STORED = _LEAVES | {Op.WORDS} | (MOVEMENT - {Op.CAT})
+_NEVER_STORED = LEAVES | {Op.WORDS} | MOVES
 # Ends of a value's elementwise paths are told apart up to this many.
 MAX_ENDS = 16
 _UNKNOWN = "?"  # name of ranges that stand for an index known at run time
@@ -175,7 +174,7 @@ def realize(
             needed = [Use(r, r.index, _share(r)) for r in regions if r.root is node]
         elif reason:
             needed = [Use(walk.stages[node].root, walk.stages[node].index, 1.0)]
-        elif node.op in _LEAVES:
+        elif node.op in LEAVES:
             continue
         for use in needed:
             for src, need in _needs(node, use, walk):
@@ -301,7 +300,7 @@ def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
     def need(inner: Index, ratio: float) -> Use:
         return Use(use.root, inner, times * ratio, use.reduced)
 
-    if node.op in _LEAVES:
+    if node.op in LEAVES:
         return []
     if node.op is Op.ASSIGN:
         return [(node.src[1], use)]

@@ -24,8 +24,10 @@ from typing import Final
 
 from scheduler.device.costs import Costs
 from scheduler.device.spec import DeviceSpec
+from scheduler.ir.build import peel
+from scheduler.ir.movement import MOVES
 from scheduler.ir.node import Node, consumers, is_weight, post_order
-from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op, is_fused
+from scheduler.ir.ops import ELEMENTWISE, LEAVES, MOVEMENT, Op, is_fused
 from scheduler.kernelize.kernel import Kernel, name_of
 from scheduler.kernelize.realize import realize
 from scheduler.kernelize.regions import StorePlan
@@ -76,16 +78,13 @@ def split(plan: StorePlan, refused: Refused, kernels: Sequence[Kernel]) -> Store
     return store_plan(plan.sinks, plan.spec, {**asked, **plan.asked}, plan.alone | targets | cut)
 
 
-_LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
-
-
 def _over_limits(plan: StorePlan) -> dict[Node, str]:
     """Return nodes that must be stored so that every kernel is within limits, with reasons."""
     found: dict[Node, str] = {}
     for root in plan.regions:
         if root.op is Op.RESULT:
             continue  # a custom kernel cannot be split
-        fused = [n for n in _fused(root, plan.regions) if n not in plan.regions or n is root]
+        fused = _fused(root, plan.regions)
         most = plan.spec.limits.max_buffers - 1
         buffers = _split_buffers(root, fused, plan.regions, most)
         found |= dict.fromkeys(buffers, "its kernel would have too many buffers")
@@ -95,13 +94,13 @@ def _over_limits(plan: StorePlan) -> dict[Node, str]:
 
 
 def _fused(root: Node, stored: Container[Node]) -> list[Node]:
-    """Return what a kernel computes and reads, sources first."""
+    """Return what the kernel of a stored node computes, sources first."""
     done: dict[Node, None] = {}
     for node in post_order(
         root, lambda n: n.src[::-1] if n is root or n not in stored else (), done
     ):
         done[node] = None
-    return list(done)
+    return [n for n in done if n is root or n not in stored]
 
 
 def _reads_few(fused: Sequence[Node], regions: Container[Node], most: int) -> bool:
@@ -149,7 +148,7 @@ def _store_largest(needed: dict[Node, frozenset[Node]], most: int) -> set[Node]:
         largest = max(needed, key=lambda s: len(needed[s]))
         if len(needed[largest]) <= 1:
             break  # a single operation over this many buffers: nothing below it to store
-        below = _under_movement(largest)
+        below = peel(largest, MOVES)[1]
         cut.add(below)
         needed[largest] = frozenset({below})
     return cut
@@ -192,11 +191,11 @@ def _last_uses(fused: Sequence[Node]) -> dict[Node, int]:
     inside = frozenset(fused)
     last: dict[Node, int] = {}
     for position, node in enumerate(fused):
-        if (node.op in MOVEMENT and node.op is not Op.CAT) or is_fused(node):
+        if node.op in MOVES or is_fused(node):
             continue
         read = (s for n in node.src for s in (n.src if is_fused(n) else (n,)))
-        for value in map(_under_movement, read):
-            if value in inside and value.op not in _LEAVES:
+        for value in (peel(n, MOVES)[1] for n in read):
+            if value in inside and value.op not in LEAVES:
                 last[value] = position
     return last
 
@@ -208,16 +207,10 @@ def _weight(node: Node, costs: Costs) -> int:
 
 
 def _is_view_of_weight(node: Node) -> bool:
-    if node.op not in MOVEMENT or node.op is Op.CAT:
+    if node.op not in MOVES:
         return False
-    below = _under_movement(node)
+    _, below = peel(node, MOVES)
     return is_weight(below.src[0] if below.op is Op.CAST else below)  # a half is widened first
-
-
-def _under_movement(node: Node) -> Node:
-    while node.op in MOVEMENT and node.op is not Op.CAT:
-        node = node.src[0]
-    return node
 
 
 # --- a kernel that cannot be generated ----------------------------------------------------------
@@ -229,7 +222,7 @@ def split_points(root: Node, stored: Container[Node], costs: Costs) -> set[Node]
     A reduction inside is best, then what a movement reads, then an elementwise node; among equals
     the one that halves the work.
     """
-    inner = [n for n in _fused(root, stored) if n is root or n not in stored]
+    inner = _fused(root, stored)
     size = _sizes(inner)
     users = consumers(inner)
     whole = size[root]
