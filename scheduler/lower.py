@@ -15,7 +15,7 @@ from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import COST, ELEMENTWISE, PRODUCTS, Op
 from scheduler.kernelize.body import Body
-from scheduler.kernelize.kernel import CustomLaunch, Kernel, states_in_place
+from scheduler.kernelize.kernel import CustomLaunch, Kernel, intermediates, states_in_place
 from scheduler.kernelize.scalar import overwrites, scalar_nodes
 from scheduler.kernelize.store_plan import Refused
 from scheduler.loops import simt
@@ -106,13 +106,12 @@ class _Program:
         context: CompileContext,
         images: ImagePlan | None,
     ) -> None:
-        self.kernels, self.outputs, self.images = kernels, frozenset(outputs), images
+        self.kernels, self.images = kernels, images
         self.context, self.spec = context, context.spec
         self.layouts: dict[Node, Layout] = {}
         self.direct = states_in_place(kernels)
         self.last_read = {node: i for i, k in enumerate(kernels) for node in k.reads}
-        targets = [t for k in kernels for t in k.targets if t not in self.direct]
-        self.arena = {t for t in targets if t.op is not Op.BUFFER} - self.outputs
+        self.arena = frozenset(intermediates(kernels, outputs))
         # The source of a custom kernel says where elements are: row-major.
         custom = {n for k in kernels if k.custom for n in (*k.custom.inputs, *k.targets)}
         # Words are neighbours along the last axis.

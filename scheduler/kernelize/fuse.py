@@ -101,22 +101,17 @@ def _with_epilogue(graph: FusionGraph, first: int, second: int) -> Kernel | None
 def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body | None:
     """Return two kernels as one loop nest that stores all they do, None if that does not pay."""
     a, b = graph.groups[first].kernel, graph.groups[second].kernel
-    pair, tried = (a, b), graph.tried
-    if pair in tried.unfit or not _loops_fit(a, b) or _is_pinned(a, b):
+    pair, nests = (a, b), graph.tried.nests
+    if nests.get(pair, ()) is None or not _loops_fit(a, b) or _is_pinned(a, b):
         return None
     if _reads_too_much(graph, first, second, limits):
         return None
-    if pair not in tried.nests:
+    if pair not in nests:
         merged = merge(a.bodies[0], b.bodies[0], graph.spec.costs.max_cost_again)
-        if (
-            merged is None
-            or not _pays(merged, a, b, graph.spec.costs)
-            or not _keeps_old_values(graph, merged.body)
-        ):
-            tried.unfit.add(pair)
-            return None
-        tried.nests[pair] = merged.body
-    return tried.nests[pair]
+        pays = merged is not None and _pays(merged, a, b, graph.spec.costs)
+        fits = pays and _keeps_old_values(graph, merged.body)
+        nests[pair] = merged.body if fits else None
+    return nests[pair]
 
 
 def _arguments(kernel: Kernel) -> int:

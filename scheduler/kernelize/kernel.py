@@ -8,7 +8,7 @@ A custom kernel has no loop nests, but may compute the only reader of its first 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -147,6 +147,13 @@ def overwritable(kernel: Kernel) -> tuple[Node, ...]:
     kind = (store.target.shape, store.target.dtype.itemsize)
     alike = (r for r in kernel.reads if (r.shape, r.dtype.itemsize) == kind)
     return tuple(r for r in alike if body.overwrites(store, r))
+
+
+def intermediates(kernels: Sequence[Kernel], outputs: Collection[Node]) -> list[Node]:
+    """Return what is stored, in order of writing, and is neither an output nor in a state."""
+    elsewhere = {*outputs, *states_in_place(kernels)}
+    targets = dict.fromkeys(t for kernel in kernels for t in kernel.targets)
+    return [t for t in targets if t.op is not Op.BUFFER and t not in elsewhere]
 
 
 def states_in_place(kernels: Sequence[Kernel]) -> dict[Node, Node]:

@@ -10,7 +10,6 @@ temporary at the end:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from scheduler.errors import SchedulerError
@@ -22,11 +21,11 @@ from scheduler.kernelize.body import Access, Body, Store, build_body
 from scheduler.kernelize.fuse import fuse
 from scheduler.kernelize.kernel import (
     Kernel,
+    intermediates,
     make_custom_kernel,
     make_kernel,
     name_of,
     overwritable,
-    states_in_place,
 )
 from scheduler.kernelize.memory_plan import aligned
 from scheduler.kernelize.order import Step, best_order, wait_for_readers
@@ -78,8 +77,8 @@ def make_kernels(plan: StorePlan, origins: Origins | None = None) -> list[Kernel
         kernels.append(make_kernel(bodies, _names(root, stored, origins)))
     kernels = _without_unread(kernels, sinks)
     kernels, steps = _with_states(kernels)
-    outputs = frozenset(s for s in sinks if s.op is not Op.ASSIGN)
-    sizes = _arena_sizes(kernels, outputs)
+    arena = intermediates(kernels, [s for s in sinks if s.op is not Op.ASSIGN])
+    sizes = {n: aligned(n.dtype.itemsize * prod(n.shape)) for n in arena}
     kernels, steps = fuse(kernels, steps, sizes, spec, plan.alone)
     return [kernels[i] for i in best_order(steps, sizes)]
 
@@ -115,17 +114,6 @@ def _with_states(kernels: list[Kernel]) -> tuple[list[Kernel], list[Step]]:
 
 def _step(kernel: Kernel) -> Step:
     return Step(name_of(kernel), kernel.targets, kernel.reads, overwritable(kernel))
-
-
-def _arena_sizes(kernels: Sequence[Kernel], outputs: frozenset[Node]) -> dict[Node, int]:
-    """Return the bytes of what is neither an output nor written to a state."""
-    direct = states_in_place(kernels)
-    return {
-        target: aligned(target.dtype.itemsize * prod(target.shape))
-        for kernel in kernels
-        for target in kernel.targets
-        if target.op is not Op.BUFFER and target not in outputs and target not in direct
-    }
 
 
 def _commit(state: Node, writer: Kernel) -> Kernel:
