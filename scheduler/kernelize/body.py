@@ -260,7 +260,7 @@ def _fill_outside(value: Node, inside: Predicate, fill: float) -> Node:
         return value
     if inside == ixs.NEVER:
         return const(fill, value.dtype)
-    if value.op is Op.LOAD and _implies(value.arg.valid, inside) and value.arg.valid == inside:
+    if value.op is Op.LOAD and value.arg.valid == inside:
         return make(Op.LOAD, value.dtype, value.src, Access(value.arg.index, value.arg.valid, fill))
     if fill == 0 and _is_zero_outside(value, inside):
         return value

@@ -108,9 +108,13 @@ def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body |
         return None
     if pair not in nests:
         merged = merge(a.bodies[0], b.bodies[0], graph.spec.costs.max_cost_again)
-        pays = merged is not None and _pays(merged, a, b, graph.spec.costs)
-        fits = pays and _keeps_old_values(graph, merged.body)
-        nests[pair] = merged.body if fits else None
+        nests[pair] = None
+        if (
+            merged is not None
+            and _pays(merged, a, b, graph.spec.costs)
+            and _keeps_old_values(graph, merged.body)
+        ):
+            nests[pair] = merged.body
     return nests[pair]
 
 

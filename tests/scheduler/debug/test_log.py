@@ -68,6 +68,7 @@ def test_each_step_of_the_ladder_adds(
     text = "\n".join(r.getMessage() for r in caplog.records if r.name == "scheduler")
     assert (summary(table) in text) == (level >= Level.SUMMARY)
     assert (table_text(table) in text) == (level >= Level.TABLE)
+    assert (": stored: an output" in text) == (level >= Level.LOOPS)
     assert ("lanes 16, tiles" in text or "lanes 4, tiles" in text) == (level >= Level.LOOPS)
     assert ("__kernel" in text) == (level >= Level.SOURCE)
     assert ("after canonicalize:" in text) == (level >= Level.IR)
