@@ -1,4 +1,4 @@
-"""Walk the scalar graph of a loop nest, rebuild it in other ranges, and answer questions about it.
+"""Walk the scalar graph of a loop nest, rebuild it in other ranges, and bound its integers.
 
     ADD(MUL(LOAD x[r0, k0], LOAD w[k0]), CONST 1)      scalar_nodes: loads and constants first
     depends_on: LOAD x on {r0, k0}, LOAD w on {k0}     rebuild with r0 -> r1: LOAD x[r1, k0], ...
@@ -155,7 +155,7 @@ def overwrites(
     )
 
 
-# --- Bounds of integer values that are computed at run time -----------------------------------
+# Bounds of integer values that are computed at run time:
 #
 #     max(min(x, 7), 0)        0 .. 7
 #     x & 31                   0 .. 31

@@ -70,7 +70,7 @@ def split(plan: StorePlan, refused: Refused, kernels: Sequence[Kernel]) -> Store
     if len(targets) == 1 or targets <= plan.alone:
         stored = frozenset(t for k in kernels for t in k.targets)
         cut = {n for t in targets for n in split_points(t, stored, plan.spec.costs)}
-        if cut <= plan.asked.keys():
+        if cut <= plan.asked.keys() & plan.alone:
             return None
     logger.warning("%s; computing it as %d kernels", refused, len(targets) + len(cut))
     asked = dict.fromkeys(cut, f"a kernel was refused: {refused.reason}")

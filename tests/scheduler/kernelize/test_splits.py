@@ -117,6 +117,19 @@ def test_merged_kernels_are_taken_apart_before_anything_is_stored(
     assert split(stored, refused, [kernel]) is None
 
 
+def test_what_was_stored_before_and_fused_again_is_taken_out() -> None:
+    """A value that a limit stored may have been fused into its only reader."""
+    value = x(8).sin()
+    inner, outer = value.node, (value + 1.0).sqrt().node
+    kernel = Kernel((), (outer,), (), ("/outer",))
+    plan = store_plan([outer], DEFAULT, {inner: "its kernel would do too many operations"})
+    again = split(plan, Refused(kernel, "too complex"), [kernel])
+    assert again is not None
+    assert again.asked == plan.asked
+    assert again.alone == {inner, outer}
+    assert split(again, Refused(kernel, "too complex"), [kernel]) is None
+
+
 @pytest.mark.opencl
 def test_a_kernel_that_breaks_a_limit_of_its_device_is_split(
     caplog: pytest.LogCaptureFixture,
