@@ -52,15 +52,24 @@ class Kernel:
         return self.custom is None and all(map(_is_copied, stores))
 
     @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The scalar nodes of all its loop nests."""
+        return tuple(n for body in self.bodies for n in scalar_nodes(body.value))
+
+    @cached_property
+    def loads(self) -> tuple[Node, ...]:
+        """Those that read memory."""
+        return tuple(n for n in self.nodes if n.op is Op.LOAD)
+
+    @cached_property
     def reductions(self) -> int:
         """How many loops run inside its loop nests."""
-        return sum(n.op in LOOPS for body in self.bodies for n in scalar_nodes(body.value))
+        return sum(n.op in LOOPS for n in self.nodes)
 
     @cached_property
     def operations(self) -> int:
         """Arithmetic of one iteration of all loop nests."""
-        nodes = (n for body in self.bodies for n in scalar_nodes(body.value))
-        return sum(n.op in ELEMENTWISE for n in nodes)
+        return sum(n.op in ELEMENTWISE for n in self.nodes)
 
     @cached_property
     def work(self) -> int:
@@ -92,12 +101,6 @@ class Kernel:
                     read[node.src[0]] = min(touched, prod(node.src[0].shape))
         both = (*written.items(), *read.items())
         return total + sum(n.dtype.itemsize * elements for n, elements in both)
-
-    @cached_property
-    def loads(self) -> tuple[Node, ...]:
-        """What its loop nests load."""
-        nodes = (n for body in self.bodies for n in scalar_nodes(body.value))
-        return tuple(n for n in nodes if n.op is Op.LOAD)
 
 
 def _is_copied(store: Store) -> bool:
@@ -209,20 +212,13 @@ def _is_epilogue(body: Body, raw: Node, lanes: int) -> bool:
     shape = store.target.shape
     if store.target.op in (Op.ASSIGN, Op.BUFFER) or store.index != own:
         return False
-    place = ixs.flatten(store.index, shape)
-    if prod(shape) != prod(raw.shape) or len(body.ranges) != len(shape):
+    if len(own) != len(shape) or prod(shape) != prod(raw.shape):
         return False
     if lanes > 1 and shape[-1] % lanes:
         return False
-    for node in scalar_nodes(store.value):
-        if node.op in LOOPS or node.op is Op.PICK:
-            return False
-        if node.op is not Op.LOAD:
-            continue
-        if any(a.node is not None for ix in node.arg.index for a in ixs.leaves(ix)):
-            return False  # a row known at run time only
-        if node.src[0] is raw:
-            same = ixs.flatten(node.arg.index, raw.shape) is place
-            if not same or node.arg.valid != ():
-                return False
-    return True
+    nodes = scalar_nodes(store.value)
+    loads = [n for n in nodes if n.op is Op.LOAD]
+    known = all(a.node is None for n in loads for ix in n.arg.index for a in leaves(ix))
+    whole = all(n.arg.valid == () for n in loads if n.src[0] is raw)
+    loops = any(n.op in LOOPS or n.op is Op.PICK for n in nodes)
+    return known and whole and not loops and body.overwrites(store, raw)
