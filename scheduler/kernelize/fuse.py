@@ -3,10 +3,11 @@
     c = a.sum() + 2; d = a.sum() * 3       ->     one kernel: s = sum(a); c = s + 2; d = s * 3
     s = a.sum(1); c = cos(a)               ->     for each row: its sum, then its cosines
     small heads of a model                 ->     one launch, each work-item runs one of the nests
+    y = custom(x); z = relu(y)             ->     one launch, the custom kernel's slot stores z
 
 Candidates read or write the same buffer and stand near each other; small ones may share nothing.
-The best come first: one loop nest, both or neither reduce, most bytes in common, nearest. A pair is
-refused if a third kernel lies between, if it exceeds the limits of a kernel, or raises the peak of
+The best come first: an epilogue, one loop nest, both or neither reduce, most bytes in common,
+nearest. A pair is refused if a third kernel lies between, if it exceeds the limits of a kernel, or raises the peak of
 live memory.
 """
 
