@@ -7,8 +7,8 @@
 
 Candidates read or write the same buffer and stand near each other; small ones may share nothing.
 The best come first: an epilogue, one loop nest, both or neither reduce, most bytes in common,
-nearest. A pair is refused if a third kernel lies between, if it exceeds the limits of a kernel, or raises the peak of
-live memory.
+nearest. A pair is refused if a third kernel lies between, if it exceeds the limits of a kernel, or
+raises the peak of live memory.
 """
 
 from __future__ import annotations
