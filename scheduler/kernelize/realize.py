@@ -12,7 +12,7 @@ needs it; it is stored if that would cost more than memory does:
 - an elementwise value without own reduction is recomputed unless the repeated work exceeds a store
   and a launch;
 - movement ops and casts to a wider type are never stored by choice: the node below them is;
-- a stored concat (CAT) gets one loop nest for each source, which writes its slice (`concat.py`).
+- a stored concat (CAT) gets one loop nest for each source, which writes its slice (`regions.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The pass computes float16 arithmetic in float32; each rounding becomes a node of the graph.
 
-x + y             ->  half(float(x) + float(y))        whatever rounds (`sensitivity.rounds`)
+x + y             ->  half(float(x) + float(y))        whatever rounds (`rounding.rounds`)
 sum(x)            ->  half(sum(float(x)))              rounded once, at its end
 half(double)      ->  half(odd(double))                not rounded to the nearest float first
 max(x, y), x[i]   ->  the same                         of halves these are halves
