@@ -48,7 +48,7 @@ class Op(Enum):
     # binary
     ADD = auto()
     SUB = auto()
-    MUL = auto()  # arg: FUSED, of a product that is part of a sum, below; else None
+    MUL = auto()  # arg: FUSED, of a product that is part of a sum (`is_fused`); else None
     DIV = auto()  # floats
     IDIV = auto()  # integers, towards zero as in C
     MOD = auto()  # integers, sign of the dividend as in C
@@ -78,7 +78,7 @@ class Op(Enum):
     CAT = auto()  # arg: axis
     # indexed, reducing, state
     GATHER = auto()  # (data, int index); arg: axis; numpy.take, negative indices count from the end
-    REDUCE = auto()  # arg: (Op, axes), parts where ordered, below; axes keep size 1
+    REDUCE = auto()  # arg: (Op, axes), parts where ordered (`parts_of`); axes keep size 1
     CONTIGUOUS = auto()  # a kernel boundary asked for by the user
     # Four neighbours of the last axis as one uint32, the first in its low bits. Readers read the
     # storage of the CONTIGUOUS in wider elements.

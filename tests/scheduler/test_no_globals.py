@@ -27,8 +27,8 @@ INTERNED = {"ir/node.py _interned", "ir/index.py _atoms", "ir/index.py _exprs"}
 AGE = {"ir/index.py _serial"}
 # Memories of pure functions of constants and of interned nodes.
 PURE = {
-    *("ir/boxes.py whole", "ir/boxes.py reshape_groups", "ir/boxes.py _groups"),
-    *("ir/custom_source.py read_source", "kernelize/scalar.py _orders"),
+    *("ir/movement.py whole", "ir/movement.py reshape_groups", "ir/movement.py _groups"),
+    *("ir/custom_kernel.py read_source", "kernelize/scalar.py _orders"),
     *("passes/winograd_kernel.py choose_blocks", "onnx_import/ops/topk.py _plan"),
     "render/quotient.py reciprocal",
     *("device/tuned_table.py shipped_table", "cache/schedules.py _version"),
