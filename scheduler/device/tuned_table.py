@@ -27,7 +27,7 @@ from scheduler.device.choice import Choice, parse_choice
 logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1  # of the file; another one is not read
-# Hexadecimal digits of a kernel's key, see `scheduler.loops.body_key`.
+# Hexadecimal digits of a kernel's key, see `scheduler.loops.choose`.
 KEY_LENGTH: Final = 24
 SHIPPED: Final = Path(__file__).parent / "tuned"
 # What a damaged or foreign file may cost at most; tables of example models are far below.

@@ -26,8 +26,7 @@ from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.images import TEXEL
-from scheduler.loops.local_tiles import LANES, LocalTile, choose_tile
-from scheduler.loops.loop_schedule import LoopSchedule, Tile
+from scheduler.loops.loop_schedule import LANES, LocalTile, LoopSchedule, Tile, choose_tile
 from scheduler.loops.place import PlacedBody, dependencies, divisors_of, looped
 from scheduler.loops.schedule import hoisted_ranges
 from scheduler.loops.vector import LoadInfo, loads_of, transposed_range

@@ -16,7 +16,7 @@ from typing import Final
 
 from scheduler.device.choice import HEURISTIC, MAX_BODY, Choice
 from scheduler.device.spec import DeviceSpec
-from scheduler.loops import local_tiles
+from scheduler.loops import loop_schedule
 from scheduler.loops.loop_schedule import LoopSchedule
 
 # Vectors and rows of a work-item: 16 vectors of accumulators take 64 registers, and operands as
@@ -33,12 +33,12 @@ GROUPS: Final = (16, 32, 64, 128, 256, 512, 1024)
 
 def tile_choices(schedule: LoopSchedule, spec: DeviceSpec) -> list[Choice]:
     """Return tiles to try: the heuristic's, then larger and larger ones, then work-groups'."""
-    apart = local_tiles.APART if schedule.local is not None else 0
+    apart = loop_schedule.APART if schedule.local is not None else 0
     tiles = sorted(product(VECTORS, ROWS), key=lambda tile: (tile[0] * tile[1], tile))
     found = [HEURISTIC, *(Choice(v, r, local=apart) for v, r in tiles if v * r <= MAX_TILE)]
     if spec.local_bytes:
-        numbers = range(local_tiles.APART + 1, local_tiles.APART + 1 + len(local_tiles.TILES))
-        groups = [g for g in local_tiles.GROUPS if g <= spec.max_group]
+        numbers = range(loop_schedule.APART + 1, loop_schedule.APART + 1 + len(loop_schedule.TILES))
+        groups = [g for g in loop_schedule.GROUPS if g <= spec.max_group]
         found += [Choice(local=n, group=g) for g, n in product(groups, numbers)]
     if spec.images is None:
         narrow = [n for n in LANES if n < spec.lanes]

@@ -19,8 +19,7 @@ from scheduler.ir.ops import Op
 from scheduler.kernelize.kernel import name_of
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops import simt_variations
-from scheduler.loops.body_key import body_key
-from scheduler.loops.choose import choose_schedule, is_exact
+from scheduler.loops.choose import body_key, choose_schedule, is_exact
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.variations import form_of, tile_choices, variations
 from scheduler.lower import flops_of

@@ -12,8 +12,7 @@ from scheduler.device.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, parse
 from scheduler.device.spec import SPECS
 from scheduler.device.tuned_table import Entry, TunedTable
 from scheduler.flags import Flags
-from scheduler.loops.body_key import body_key
-from scheduler.loops.choose import tuned_schedule
+from scheduler.loops.choose import body_key, tuned_schedule
 from scheduler.loops.schedule import choose_schedule
 from scheduler.loops.variations import form_of
 from scheduler.tensor.tensor import Tensor

@@ -16,9 +16,8 @@ from scheduler.device.spec import DEFAULT, SPECS
 from scheduler.ir import index as ixs
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
-from scheduler.loops.operands import Operands, operands_of
 from scheduler.loops.place import Place, PlacedBody
-from scheduler.loops.tile import contraction_tile, ranked_tiles, window_rows
+from scheduler.loops.tile import Operands, contraction_tile, operands_of, ranked_tiles, window_rows
 from scheduler.loops.vector import LoadInfo
 from scheduler.passes.winograd_kernel import STACK_BYTES, Shape, choose_blocks, fits, kernel_source
 from scheduler.render.kernel_code import KernelCode
