@@ -1,4 +1,8 @@
-"""Choose the loops of a kernel for a device: measured ones, or those of its heuristics."""
+"""Choose the loops of a kernel for a device: measured ones, or those of its heuristics.
+
+The key of a body finds measured loops. Loops decide whether a result may take over the storage of
+what the kernel reads.
+"""
 
 from __future__ import annotations
 
@@ -18,85 +22,6 @@ from scheduler.loops import schedule, simt
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.place import PlacedBody, looped
 from scheduler.loops.variations import form_of
-
-# --- Compute the key of a placed body, the same for loop nests that run the same way ----------
-#
-#     two layers of equal shape     ->     one key, whatever their weights and names are
-#
-# Values of weights and constants do not enter: they take no time.
-
-
-class _Names:
-    """Texts of indices, with names for ranges and for values known at run time."""
-
-    def __init__(self, body: PlacedBody) -> None:
-        self.ranges = {r: f"o{i}:{r.size}" for i, r in enumerate(body.ranges)}
-        self.nodes: dict[Node, int] = {}
-        nodes = scalar_nodes(body.value)
-        for node in (n for n in nodes if n.op in LOOPS):
-            for r in node.arg[1]:
-                self.ranges.setdefault(r, f"k{len(self.ranges)}:{r.size}")
-        self._texts: dict[Ix, str] = {}
-
-    def index(self, ix: Ix) -> str:
-        stack = [ix]
-        while stack:
-            top = stack[-1]
-            below = [a.inner for a, _ in top.terms if a.inner is not None]
-            missing = [i for i in below if i not in self._texts]
-            if missing:
-                stack.extend(missing)
-                continue
-            stack.pop()
-            terms = sorted(f"{factor}*{self._atom(atom)}" for atom, factor in top.terms)
-            self._texts[top] = "+".join([*terms, str(top.const)])
-        return self._texts[ix]
-
-    def _atom(self, atom: Atom) -> str:
-        if atom.inner is not None:
-            return f"({self._texts[atom.inner]}){atom.kind}{atom.by}"
-        if atom.node is not None:
-            return f"n{self.nodes[atom.node]}"
-        return self.ranges.get(atom, "?")
-
-    def predicate(self, predicate: Predicate) -> str:
-        return "&".join(sorted(f"{low}<={self.index(ix)}<={high}" for ix, low, high in predicate))
-
-
-def body_key(body: PlacedBody, vector: Atom | None, lanes: int) -> str:
-    """Return the key of a body in hexadecimal."""
-    names = _Names(body)
-    buffers: dict[Node, int] = {}
-    lines = [f"{names.ranges.get(vector, '?') if vector is not None else '-'} x{lanes}"]
-    for node in scalar_nodes(body.value):
-        sources = ",".join(str(names.nodes[s]) for s in scalar_sources(node))
-        names.nodes[node] = len(names.nodes)
-        argument = _argument(node, names, buffers)
-        lines.append(f"{node.op.name} {node.dtype.name} ({sources}) {argument}")
-    for store in body.stores:
-        dtype = store.target.dtype.name
-        lines.append(f"store {dtype} {names.index(store.offset)} {store.row}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:KEY_LENGTH]
-
-
-def _argument(node: Node, names: _Names, buffers: dict[Node, int]) -> str:
-    if node.op is Op.LOAD:
-        source = node.src[0]
-        number = buffers.setdefault(source, len(buffers))
-        kind = "weight" if is_weight(source) else "data"
-        size = prod(source.shape)
-        place = node.arg
-        return f"{kind} {number}:{size} {names.index(place.offset)} {names.predicate(place.valid)}"
-    if node.op in LOOPS:
-        how = node.arg[0].name if node.arg[0] is not None else ""
-        order = f" in {parts_of(node)}" if parts_of(node) else ""
-        return f"{how} {' '.join(names.ranges[r] for r in node.arg[1])}{order}"
-    if node.op in (Op.INDEX, Op.PICK):
-        return names.index(node.arg)
-    return names.predicate(node.arg) if node.op is Op.SELECT else ""
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 def choose_schedule(
@@ -140,8 +65,6 @@ def tuned_schedule(
 #
 # Offsets are compared after layouts are chosen; they are interned, so equal ones are one object. An
 # equal offset in another form counts as different: safe, and not seen in practice.
-
-
 def is_exact(schedule: LoopSchedule) -> bool:
     """Whether every element is computed once: no block overlaps the one before."""
     return all(t.atom.size % t.block == 0 for t in schedule.tiles)
@@ -180,3 +103,80 @@ def in_place_of(
         return None
     target = body.stores[0].target
     return next((c for c in candidates if overwrites(body, c, target)), None)
+
+
+# --- The key of a body: the same for loop nests that run the same way -------------------------
+#
+#     two layers of equal shape     ->     one key, whatever their weights and names are
+#
+# Values of weights and constants do not enter: they take no time.
+
+
+def body_key(body: PlacedBody, vector: Atom | None, lanes: int) -> str:
+    """Return the key of a body in hexadecimal."""
+    names = _Names(body)
+    buffers: dict[Node, int] = {}
+    lines = [f"{names.ranges.get(vector, '?') if vector is not None else '-'} x{lanes}"]
+    for node in scalar_nodes(body.value):
+        sources = ",".join(str(names.nodes[s]) for s in scalar_sources(node))
+        names.nodes[node] = len(names.nodes)
+        argument = _argument(node, names, buffers)
+        lines.append(f"{node.op.name} {node.dtype.name} ({sources}) {argument}")
+    for store in body.stores:
+        dtype = store.target.dtype.name
+        lines.append(f"store {dtype} {names.index(store.offset)} {store.row}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:KEY_LENGTH]
+
+
+class _Names:
+    """Texts of indices, with names for ranges and for values known at run time."""
+
+    def __init__(self, body: PlacedBody) -> None:
+        self.ranges = {r: f"o{i}:{r.size}" for i, r in enumerate(body.ranges)}
+        self.nodes: dict[Node, int] = {}
+        nodes = scalar_nodes(body.value)
+        for node in (n for n in nodes if n.op in LOOPS):
+            for r in node.arg[1]:
+                self.ranges.setdefault(r, f"k{len(self.ranges)}:{r.size}")
+        self._texts: dict[Ix, str] = {}
+
+    def index(self, ix: Ix) -> str:
+        stack = [ix]
+        while stack:
+            top = stack[-1]
+            below = [a.inner for a, _ in top.terms if a.inner is not None]
+            missing = [i for i in below if i not in self._texts]
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            terms = sorted(f"{factor}*{self._atom(atom)}" for atom, factor in top.terms)
+            self._texts[top] = "+".join([*terms, str(top.const)])
+        return self._texts[ix]
+
+    def _atom(self, atom: Atom) -> str:
+        if atom.inner is not None:
+            return f"({self._texts[atom.inner]}){atom.kind}{atom.by}"
+        if atom.node is not None:
+            return f"n{self.nodes[atom.node]}"
+        return self.ranges.get(atom, "?")
+
+    def predicate(self, predicate: Predicate) -> str:
+        return "&".join(sorted(f"{low}<={self.index(ix)}<={high}" for ix, low, high in predicate))
+
+
+def _argument(node: Node, names: _Names, buffers: dict[Node, int]) -> str:
+    if node.op is Op.LOAD:
+        source = node.src[0]
+        number = buffers.setdefault(source, len(buffers))
+        kind = "weight" if is_weight(source) else "data"
+        size = prod(source.shape)
+        place = node.arg
+        return f"{kind} {number}:{size} {names.index(place.offset)} {names.predicate(place.valid)}"
+    if node.op in LOOPS:
+        how = node.arg[0].name if node.arg[0] is not None else ""
+        order = f" in {parts_of(node)}" if parts_of(node) else ""
+        return f"{how} {' '.join(names.ranges[r] for r in node.arg[1])}{order}"
+    if node.op in (Op.INDEX, Op.PICK):
+        return names.index(node.arg)
+    return names.predicate(node.arg) if node.op is Op.SELECT else ""

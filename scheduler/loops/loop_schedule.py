@@ -8,148 +8,12 @@ for k3: 48 steps, 4 of them in a body       reduce_order, reduce_unroll
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import isqrt, prod
+from math import prod
 from typing import Final
 
-from scheduler.device.spec import DeviceSpec
-from scheduler.ir import dtype as dt
-from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
-from scheduler.ir.ops import Op
 from scheduler.ir.ordered import parts_of
-from scheduler.loops.place import PlacedBody, looped
-
-# --- Choose the tile of a matrix product that a work-group computes from local memory ---------
-#
-# `scheduler/render/local_tiles.py` writes it.
-
-# No GPU was at hand: sizes are reasoned, not measured.
-# float32 elements of a vector: 16 bytes, the widest load of one work-item.
-LANES: Final = 4
-# Steps of the reduction in a tile: those of the largest tile take 17 of 32 KiB.
-DEPTH: Final = 16
-# Neighbours that store a column then do not meet in one bank.
-PADDING: Final = 4
-# Products are made of one tile while the next one is on its way.
-BUFFERS: Final = 2
-FLOAT_BYTES: Final = 4  # of a float32
-# Rows x columns of a work-group's tile, largest first: the larger, the fewer loads for a product.
-TILES: Final = ((64, 64), (32, 64), (32, 32))
-# What a choice says for none of them; the next numbers are the tiles.
-APART: Final = 1
-# Work-groups that the tiles divide among their work-items.
-GROUPS: Final = (64, 256)
-# Smaller products are left to work-items that work alone.
-MIN_ROWS: Final = 16
-MIN_COLUMNS: Final = 32
-MIN_DEPTH: Final = 32
-
-
-@dataclass(frozen=True, slots=True)
-class LocalTile:
-    """How a work-group computes a tile of a matrix product."""
-
-    node: Node  # the ACCUMULATE
-    left: Node  # left, right: loads of rows x depth and of depth x columns
-    right: Node
-    row: Atom
-    column: Atom  # the range that lanes run over
-    depth: Atom
-    batch: tuple[Atom, ...]  # the other ranges of the result, outermost first
-    rows: int
-    columns: int
-    side: int  # work-items along either of them
-
-    @property
-    def groups(self) -> int:
-        """Work-groups to launch."""
-        tiles = -(-self.row.size // self.rows) * -(-self.column.size // self.columns)
-        return tiles * prod(r.size for r in self.batch)
-
-
-def choose_tile(
-    body: PlacedBody, vector: Atom | None, spec: DeviceSpec, group: int, chosen: int = 0
-) -> LocalTile | None:
-    """Return the tile of a body that is one matrix product, None if it is something else.
-
-    Lanes run over `vector`, or along the reduction if it is None. A `chosen` tile (`Choice.local`)
-    that does not fit leaves it to the heuristic.
-    """
-    if chosen == APART:
-        return None
-    loops = looped(body)
-    vector = vector or _stored_along(body)
-    if spec.images is not None or not spec.local_bytes or len(loops) != 1 or vector is None:
-        return None
-    if spec.lanes < LANES:
-        return None
-    node, side = loops[0], isqrt(group)
-    loads = _product(node)
-    if loads is None or len(node.arg[1]) != 1 or group not in GROUPS:
-        return None
-    everywhere = all(
-        s.row is None and body.loops_around(s) == set(body.ranges) for s in body.stores
-    )
-    (depth,) = node.arg[1]
-    right = [ld for ld in loads if vector in set(ixs.leaves(ld.arg.offset))]
-    left = [ld for ld in loads if ld not in right]
-    if not everywhere or len(left) != 1 or len(right) != 1 or depth.size < MIN_DEPTH:
-        return None
-    of_left, of_right = (set(ixs.leaves(ld.arg.offset)) for ld in (left[0], right[0]))
-    rows = [r for r in body.ranges if r in of_left and r not in of_right]
-    if not rows or vector.size < MIN_COLUMNS or vector.size % LANES:
-        return None
-    row = max(rows, key=lambda r: r.size)
-    batch = tuple(r for r in body.ranges if r not in (row, vector))
-    if row.size < MIN_ROWS:
-        return None
-    found = [
-        LocalTile(node, left[0], right[0], row, vector, depth, batch, *size, side)
-        for size in TILES
-        if sum(map(array_bytes, size)) <= spec.local_bytes
-        # A work-item moves whole rows of a tile, and computes at least one vector.
-        and max(size) <= group
-        and size[1] >= side * LANES
-    ]
-    asked = TILES[chosen - APART - 1] if chosen else None
-    wanted = (t for t in found if (t.rows, t.columns) == asked)
-    enough = (t for t in found if t.groups >= spec.cores)
-    return next(wanted, None) or next(enough, None)
-
-
-def _stored_along(body: PlacedBody) -> Atom | None:
-    """Return the range that walks through every result's memory step by step."""
-    offsets = [s.offset for s in body.stores]
-    found = [r for r in body.ranges if all(ixs.coefficient(o, r) == 1 for o in offsets)]
-    return found[0] if found else None
-
-
-def _product(node: Node) -> tuple[Node, Node] | None:
-    """Return the two loads of a sum of products, None if it is something else."""
-    term = node.src[0]
-    if node.op is not Op.ACCUMULATE or node.arg[0] is not Op.ADD or term.op is not Op.MUL:
-        return None
-    if node.dtype not in (dt.float32, dt.float16):
-        return None
-    loads = []
-    for source in term.src:
-        widens = source.op is Op.CAST and source.src[0].dtype is dt.float16
-        load = source.src[0] if widens else source  # halves are floats in registers
-        if load.op is not Op.LOAD or load.arg.valid or not load.dtype.is_float:
-            return None
-        if load.dtype is dt.float64 or any(a.node for a in ixs.leaves(load.arg.offset)):
-            return None
-        loads.append(load)
-    return loads[0], loads[1]
-
-
-def array_bytes(extent: int) -> int:
-    """Return the size of an operand's array in local memory: two tiles of floats, taking turns."""
-    return BUFFERS * DEPTH * (extent + PADDING) * FLOAT_BYTES
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -213,3 +77,59 @@ class LoopSchedule:
     def items(self) -> int:
         """Work-items to launch."""
         return -(-self.steps // self.chunk) * self.parts
+
+
+# --- The tile of a matrix product that a work-group computes from local memory ----------------
+#
+# `simt.py` chooses it, `scheduler/render/local_tiles.py` writes it. No GPU was at hand: sizes are
+# reasoned, not measured.
+
+# float32 elements of a vector: 16 bytes, the widest load of one work-item.
+LANES: Final = 4
+
+# Steps of the reduction in a tile: those of the largest tile take 17 of 32 KiB.
+DEPTH: Final = 16
+
+# Neighbours that store a column then do not meet in one bank.
+PADDING: Final = 4
+
+# Products are made of one tile while the next one is on its way.
+BUFFERS: Final = 2
+
+FLOAT_BYTES: Final = 4  # of a float32
+
+# Rows x columns of a work-group's tile, largest first: the larger, the fewer loads for a product.
+TILES: Final = ((64, 64), (32, 64), (32, 32))
+
+# What a choice says for none of them; the next numbers are the tiles.
+APART: Final = 1
+
+# Work-groups that the tiles divide among their work-items.
+GROUPS: Final = (64, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTile:
+    """How a work-group computes a tile of a matrix product."""
+
+    node: Node  # the ACCUMULATE
+    left: Node  # left, right: loads of rows x depth and of depth x columns
+    right: Node
+    row: Atom
+    column: Atom  # the range that lanes run over
+    depth: Atom
+    batch: tuple[Atom, ...]  # the other ranges of the result, outermost first
+    rows: int
+    columns: int
+    side: int  # work-items along either of them
+
+    @property
+    def groups(self) -> int:
+        """Work-groups to launch."""
+        tiles = -(-self.row.size // self.rows) * -(-self.column.size // self.columns)
+        return tiles * prod(r.size for r in self.batch)
+
+
+def array_bytes(extent: int) -> int:
+    """Return the size of an operand's array in local memory: two tiles of floats, taking turns."""
+    return BUFFERS * DEPTH * (extent + PADDING) * FLOAT_BYTES

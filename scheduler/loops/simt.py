@@ -6,27 +6,38 @@
 A work-item does one step, and neighbours store neighbouring elements, so that their accesses
 coalesce. Weights are packed with the reduced ranges outside: what neighbours read at one moment is
 contiguous. Where little is known of a device tiles are small, because many work-items hide the
-latency that a large tile hides on a CPU; else what a tile costs is counted (`texel_tile`). No block
-overlaps the one before: a store that is repeated is traffic. So every number of a
-choice is cut to one that divides.
+latency that a large tile hides on a CPU; else what a tile costs is counted (`texel_tile`). A
+work-group computes a large matrix product from local memory. No block overlaps the one before: a
+store that is repeated is traffic. So every number of a choice is cut to one that divides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import isqrt, prod
+from typing import Final
 
 from scheduler.device.choice import HEURISTIC, MAX_BODY, Choice
 from scheduler.device.costs import LoopCosts
 from scheduler.device.spec import DeviceSpec
+from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.images import TEXEL
-from scheduler.loops.loop_schedule import LANES, LocalTile, LoopSchedule, Tile, choose_tile
+from scheduler.loops.loop_schedule import (
+    APART,
+    GROUPS,
+    LANES,
+    TILES,
+    LocalTile,
+    LoopSchedule,
+    Tile,
+    array_bytes,
+)
 from scheduler.loops.place import PlacedBody, dependencies, divisors_of, looped
 from scheduler.loops.schedule import hoisted_ranges
 from scheduler.loops.vector import LoadInfo, loads_of, transposed_range
@@ -35,21 +46,34 @@ from scheduler.loops.vector import LoadInfo, loads_of, transposed_range
 # Rows of a contraction that share each weight vector: 4 accumulators of 4 lanes leave most
 # registers to neighbours on the same core.
 TILE_ROWS = 4
+
 # Of a contraction that reads texels: the largest tile, registers for addresses; issue slots of a
 # read with its share of addresses, of a step of the loop, and until a texel has come. Counted in
 # what Mesa's compiler for Adreno 6xx makes of such loops, 2026-11-28.
 MAX_VECTORS, MAX_ROWS = 4, 8
+
 ADDRESS_REGISTERS = 4
+
 READ_SLOTS = 4
+
 LOOP_SLOTS = 14
+
 READ_LATENCY = 64
+
 # Sums in outer loops that are computed again for each result are at most so small a part of the
 # result's own.
 REPEATED_PART = 8
+
 # Steps of a window of which a work-item's rows share texels.
 WINDOW_STEPS = 3
+
 # A launch should have so many work-groups per core before a work-item takes several rows.
 GROUPS_PER_CORE = 4
+
+# Smaller products are left to work-items that work alone.
+MIN_ROWS: Final = 16
+MIN_COLUMNS: Final = 32
+MIN_DEPTH: Final = 32
 
 
 def group_of(items: int, most: int) -> int:
@@ -81,7 +105,7 @@ def choose_schedule(
     """
     # Of one work-item to a group there is another row of the device table.
     group = max(2, min(choice.group, spec.max_group)) if choice.group else spec.group
-    local = choose_tile(body, vector, spec, group, choice.local) if not apart else None
+    local = _local_tile(body, vector, spec, group, choice.local) if not apart else None
     if local is not None:
         return _in_local_memory(body, local, group)
     tiles = {r: Tile(r) for r in body.ranges}
@@ -152,6 +176,82 @@ def _in_local_memory(body: PlacedBody, local: LocalTile, group: int) -> LoopSche
     schedule.reduce_order[local.node] = (local.depth,)
     schedule.reduce_unroll[local.depth] = 1
     return schedule
+
+
+def _local_tile(
+    body: PlacedBody, vector: Atom | None, spec: DeviceSpec, group: int, chosen: int = 0
+) -> LocalTile | None:
+    """Return the tile of a body that is one matrix product, None if it is something else.
+
+    Lanes run over `vector`, or along the reduction if it is None. A `chosen` tile (`Choice.local`)
+    that does not fit leaves it to the heuristic.
+    """
+    if chosen == APART:
+        return None
+    loops = looped(body)
+    vector = vector or _stored_along(body)
+    if spec.images is not None or not spec.local_bytes or len(loops) != 1 or vector is None:
+        return None
+    if spec.lanes < LANES:
+        return None
+    node, side = loops[0], isqrt(group)
+    loads = _product(node)
+    if loads is None or len(node.arg[1]) != 1 or group not in GROUPS:
+        return None
+    everywhere = all(
+        s.row is None and body.loops_around(s) == set(body.ranges) for s in body.stores
+    )
+    (depth,) = node.arg[1]
+    right = [ld for ld in loads if vector in set(ixs.leaves(ld.arg.offset))]
+    left = [ld for ld in loads if ld not in right]
+    if not everywhere or len(left) != 1 or len(right) != 1 or depth.size < MIN_DEPTH:
+        return None
+    of_left, of_right = (set(ixs.leaves(ld.arg.offset)) for ld in (left[0], right[0]))
+    rows = [r for r in body.ranges if r in of_left and r not in of_right]
+    if not rows or vector.size < MIN_COLUMNS or vector.size % LANES:
+        return None
+    row = max(rows, key=lambda r: r.size)
+    batch = tuple(r for r in body.ranges if r not in (row, vector))
+    if row.size < MIN_ROWS:
+        return None
+    found = [
+        LocalTile(node, left[0], right[0], row, vector, depth, batch, *size, side)
+        for size in TILES
+        if sum(map(array_bytes, size)) <= spec.local_bytes
+        # A work-item moves whole rows of a tile, and computes at least one vector.
+        and max(size) <= group
+        and size[1] >= side * LANES
+    ]
+    asked = TILES[chosen - APART - 1] if chosen else None
+    wanted = (t for t in found if (t.rows, t.columns) == asked)
+    enough = (t for t in found if t.groups >= spec.cores)
+    return next(wanted, None) or next(enough, None)
+
+
+def _stored_along(body: PlacedBody) -> Atom | None:
+    """Return the range that walks through every result's memory step by step."""
+    offsets = [s.offset for s in body.stores]
+    found = [r for r in body.ranges if all(ixs.coefficient(o, r) == 1 for o in offsets)]
+    return found[0] if found else None
+
+
+def _product(node: Node) -> tuple[Node, Node] | None:
+    """Return the two loads of a sum of products, None if it is something else."""
+    term = node.src[0]
+    if node.op is not Op.ACCUMULATE or node.arg[0] is not Op.ADD or term.op is not Op.MUL:
+        return None
+    if node.dtype not in (dt.float32, dt.float16):
+        return None
+    loads = []
+    for source in term.src:
+        widens = source.op is Op.CAST and source.src[0].dtype is dt.float16
+        load = source.src[0] if widens else source  # halves are floats in registers
+        if load.op is not Op.LOAD or load.arg.valid or not load.dtype.is_float:
+            return None
+        if load.dtype is dt.float64 or any(a.node for a in ixs.leaves(load.arg.offset)):
+            return None
+        loads.append(load)
+    return loads[0], loads[1]
 
 
 def _worth_hoisting(

@@ -18,7 +18,6 @@ from scheduler.errors import LoweringError
 from scheduler.ir.ops import Op
 from scheduler.kernelize.kernel import name_of
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.loops import simt_variations
 from scheduler.loops.choose import body_key, choose_schedule, is_exact
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.variations import form_of, tile_choices, variations
@@ -68,17 +67,11 @@ class Job:
 
     def tiles(self) -> list[Choice]:
         """Return register tiles to try, the heuristic first."""
-        spec = self.nest.spec
-        if spec.is_simt:
-            return self._different(simt_variations.tile_choices(self.nest.schedule, spec))
-        return self._different(tile_choices(self.nest.schedule, spec))
+        return self._different(tile_choices(self.nest.schedule, self.nest.spec))
 
     def variations(self, best: Choice) -> list[Choice]:
         """Return the heuristic, the best so far, and loops around the tile of the latter."""
-        spec = self.nest.spec
-        if spec.is_simt:
-            return self._different(simt_variations.variations(best, spec))
-        return self._different(variations(best, self.loops(best)))
+        return self._different(variations(best, self.loops(best), self.nest.spec))
 
     def _different(self, choices: Iterable[Choice]) -> list[Choice]:
         """Return the first choice of each that gives the same loops."""

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS
-from scheduler.loops.schedule import MAX_CHOICES
+from scheduler.loops.tile import MAX_CHOICES
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.loops.jobs import check_numbers, job_of
 from tests.scheduler.support.programs import plan_of, x
