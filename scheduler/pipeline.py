@@ -98,7 +98,7 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
         ("push gathers", push_gather),
         ("push slices", push_slices),
         ("split concat sums", split_concat_sums),
-        ("batch branches", batch_branches),
+        ("batch branches", partial(batch_branches, costs=context.spec.costs)),
         ("split reductions", split_reduce),
         ("split concat", partial(split_concat, limits=context.limits)),
         *(fast if context.precision == FP32 else []),

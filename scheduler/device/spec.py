@@ -225,7 +225,7 @@ _GPU: Final = DeviceSpec(
     # Each work-item repeats a nested reduction.
     costs=Costs(hoist_rows=64, max_nested_work=4096),
     # Neighbours share most of a window.
-    loops=LoopCosts(window_rows=2),
+    loops=LoopCosts(window_rows=2, max_repeated=0.125),
 )
 _ADRENO: Final = replace(
     _GPU,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
+from scheduler.ir import dtype as dt
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
 from scheduler.ir.ordered import parts_of
@@ -96,7 +97,6 @@ PADDING: Final = 4
 # Products are made of one tile while the next one is on its way.
 BUFFERS: Final = 2
 
-FLOAT_BYTES: Final = 4  # of a float32
 
 # Rows x columns of a work-group's tile, largest first: the larger, the fewer loads for a product.
 TILES: Final = ((64, 64), (32, 64), (32, 32))
@@ -132,4 +132,4 @@ class LocalTile:
 
 def array_bytes(extent: int) -> int:
     """Return the size of an operand's array in local memory: two tiles of floats, taking turns."""
-    return BUFFERS * DEPTH * (extent + PADDING) * FLOAT_BYTES
+    return BUFFERS * DEPTH * (extent + PADDING) * dt.float32.itemsize

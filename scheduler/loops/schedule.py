@@ -30,6 +30,7 @@ from scheduler.loops.tile import (
     window_rows,
 )
 from scheduler.loops.vector import (
+    WIDTHS,
     LoadInfo,
     choose_across,
     is_outer_product,
@@ -37,9 +38,6 @@ from scheduler.loops.vector import (
     loads_of,
     transposed_range,
 )
-
-# Lanes that a choice may narrow vectors to.
-LEAST_LANES = 4
 
 
 def choose_schedule(
@@ -57,7 +55,7 @@ def choose_schedule(
     """
     # A choice may narrow vectors, never widen them: a range shorter than a vector has no such
     # lanes. Narrower ones than the narrowest row's are for GPUs.
-    if choice.lanes >= LEAST_LANES and vector is not None and vector.size >= choice.lanes:
+    if choice.lanes >= WIDTHS[-1] and vector is not None and vector.size >= choice.lanes:
         lanes = min(lanes, choice.lanes)
     tiles = {r: Tile(r) for r in body.ranges}
     schedule, costs = LoopSchedule([], vector, lanes), spec.loops
@@ -67,13 +65,13 @@ def choose_schedule(
     _choose_reductions(schedule, body, loads, costs)
     hoisted = hoisted_ranges(body)
     # Lanes serve every load here, so what limits the kernel is memory, not arithmetic.
-    streams = vector is not None and all(load_score(load, vector) > 0 for load in loads)
+    streams = vector is not None and all(load_score(ld, vector, costs.votes) > 0 for ld in loads)
     if vector in tiles and not exact:
         turned = schedule.transposed = transposed_range(body, loads, vector, lanes, spec)
         if turned is not None:
             tiles[turned].unroll = lanes
     if not schedule.reduce_order and vector in tiles:
-        tiles[vector].unroll = stream_unroll(tiles[vector], body, streams=streams)
+        tiles[vector].unroll = stream_unroll(tiles[vector], body, costs, streams=streams)
     if schedule.reduce_order and vector in tiles:
         # Loads outside of reductions run once for each result and gain nothing from a register
         # tile.
@@ -127,7 +125,7 @@ def _choose_reductions(
     for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
         taken = {schedule.vector, *schedule.across.values()}
         if schedule.lanes > 1 and taken.isdisjoint(depends[node]):
-            across = choose_across(node, schedule.lanes)
+            across = choose_across(node, schedule.lanes, costs.votes)
             if across is not None:
                 schedule.across[node] = across
         order = _reduce_order(node, loads, schedule.across.get(node))
@@ -219,7 +217,7 @@ def _register_tile(
     if hoisted is not None:
         # Rows above a hoisted reduction would need that reduction for several rows at once.
         below = [r for r in rows if r not in hoisted]
-        rows = below or (hoisted_rows(body, vector, rows) if schedule.contracts else [])
+        rows = below or (hoisted_rows(body, vector, rows, spec.loops) if schedule.contracts else [])
     row = schedule.row = rows[-1] if rows else None
     if schedule.contracts:
         lanes = tiles[vector].lanes
@@ -309,7 +307,7 @@ def _blocked_rows(
         return None
     row = rows[0]
     # Blocks must be of one length, as the step number is decomposed by division.
-    blocks = max(d for d in range(1, (asked or costs.max_blocks) + 1) if row.outer % d == 0)
+    blocks = max(d for d in range(1, (asked or costs.wanted_parts) + 1) if row.outer % d == 0)
     return (row.atom, row.outer // blocks) if blocks > 1 else None
 
 

@@ -16,10 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 from math import isqrt, prod
-from typing import Final
 
 from scheduler.device.choice import HEURISTIC, MAX_BODY, Choice
-from scheduler.device.costs import LoopCosts
+from scheduler.device.costs import LoopCosts, TexelCosts
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
@@ -30,6 +29,8 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.images import TEXEL
 from scheduler.loops.loop_schedule import (
     APART,
+    BUFFERS,
+    DEPTH,
     GROUPS,
     LANES,
     TILES,
@@ -41,39 +42,6 @@ from scheduler.loops.loop_schedule import (
 from scheduler.loops.place import PlacedBody, dependencies, divisors_of, looped
 from scheduler.loops.schedule import hoisted_ranges
 from scheduler.loops.vector import LoadInfo, loads_of, transposed_range
-
-# No GPU was at hand: these are reasoned, not measured.
-# Rows of a contraction that share each weight vector: 4 accumulators of 4 lanes leave most
-# registers to neighbours on the same core.
-TILE_ROWS = 4
-
-# Of a contraction that reads texels: the largest tile, registers for addresses; issue slots of a
-# read with its share of addresses, of a step of the loop, and until a texel has come. Counted in
-# what Mesa's compiler for Adreno 6xx makes of such loops, 2026-11-28.
-MAX_VECTORS, MAX_ROWS = 4, 8
-
-ADDRESS_REGISTERS = 4
-
-READ_SLOTS = 4
-
-LOOP_SLOTS = 14
-
-READ_LATENCY = 64
-
-# Sums in outer loops that are computed again for each result are at most so small a part of the
-# result's own.
-REPEATED_PART = 8
-
-# Steps of a window of which a work-item's rows share texels.
-WINDOW_STEPS = 3
-
-# A launch should have so many work-groups per core before a work-item takes several rows.
-GROUPS_PER_CORE = 4
-
-# Smaller products are left to work-items that work alone.
-MIN_ROWS: Final = 16
-MIN_COLUMNS: Final = 32
-MIN_DEPTH: Final = 32
 
 
 def group_of(items: int, most: int) -> int:
@@ -188,6 +156,7 @@ def _local_tile(
     """
     if chosen == APART:
         return None
+    # Products of less than half a tile, and of one step, are left to work-items that work alone.
     loops = looped(body)
     vector = vector or _stored_along(body)
     if spec.images is not None or not spec.local_bytes or len(loops) != 1 or vector is None:
@@ -204,15 +173,15 @@ def _local_tile(
     (depth,) = node.arg[1]
     right = [ld for ld in loads if vector in set(ixs.leaves(ld.arg.offset))]
     left = [ld for ld in loads if ld not in right]
-    if not everywhere or len(left) != 1 or len(right) != 1 or depth.size < MIN_DEPTH:
+    if not everywhere or len(left) != 1 or len(right) != 1 or depth.size < BUFFERS * DEPTH:
         return None
     of_left, of_right = (set(ixs.leaves(ld.arg.offset)) for ld in (left[0], right[0]))
     rows = [r for r in body.ranges if r in of_left and r not in of_right]
-    if not rows or vector.size < MIN_COLUMNS or vector.size % LANES:
+    if not rows or vector.size < TILES[-1][1] or vector.size % LANES:
         return None
     row = max(rows, key=lambda r: r.size)
     batch = tuple(r for r in body.ranges if r not in (row, vector))
-    if row.size < MIN_ROWS:
+    if row.size < TILES[-1][0] // 2:
         return None
     found = [
         LocalTile(node, left[0], right[0], row, vector, depth, batch, *size, side)
@@ -275,7 +244,7 @@ def _worth_hoisting(
     above = sum(count for n, count in steps.items() if set(depends[n]) < ranges)
     within = sum(count for n, count in steps.items() if set(depends[n]) == ranges)
     few = prod(r.size for r in hoisted) < spec.subgroup * spec.cores
-    return None if few or above * REPEATED_PART <= within else hoisted
+    return None if few or above <= spec.loops.max_repeated * within else hoisted
 
 
 def _across(node: Node, lanes: int) -> Atom | None:
@@ -324,6 +293,7 @@ def _register_tile(
     Known devices get several vectors, too. `chosen` rows are taken in any case (0: by heuristic).
     Returns a reduced range to unroll whole, or None.
     """
+    costs = spec.loops
     activations = [ld.node.arg.offset for ld in inner if not ld.weight]
     rows = [
         r
@@ -343,21 +313,21 @@ def _register_tile(
     # Lanes whose vectors nobody has chosen.
     free = vector if vector is not None and tiles[vector].unroll == 1 else None
     if spec.core_lanes and free is not None and shared and any(ld.weight for ld in inner):
-        window = _window(inner, row)
+        window = _window(inner, row, costs.texels)
         shape = texel_tile(tiles[free].outer, row.size, items, spec, window)
         tiles[free].unroll, tiles[row].unroll, taps = shape
         return window.range if window is not None and taps > 1 else None
     repeats = max(divisors_of(free, activations), default=1) if free is not None else 1
-    if free is not None and repeats <= MAX_VECTORS and tiles[free].outer % repeats == 0:
+    if free is not None and repeats <= costs.max_vectors and tiles[free].outer % repeats == 0:
         # Results that repeat one element of what is read, in lanes: its texel serves them all.
         tiles[free].unroll = repeats
         items //= repeats
     else:
         repeats = 1
-    most = TILE_ROWS if shared else spec.loops.window_rows
+    most = costs.tile_rows if shared else costs.window_rows
     if spec.core_lanes:
-        most = MAX_ROWS // repeats
-    enough = spec.group * spec.cores * GROUPS_PER_CORE
+        most = costs.max_rows // repeats
+    enough = spec.group * spec.cores * costs.min_groups
     # Rows must divide the range, and leave enough work-items to hide the latency of memory.
     choices = [u for u in range(most, 1, -1) if row.size % u == 0 and items // u >= enough]
     tiles[row].unroll = max(choices, default=1)
@@ -372,7 +342,7 @@ class Window:
     stride: int
 
 
-def _window(inner: list[LoadInfo], row: Atom) -> Window | None:
+def _window(inner: list[LoadInfo], row: Atom, costs: TexelCosts) -> Window | None:
     """Return the window of which rows share texels, None if there is none."""
     along = [ix for ld in inner if not ld.weight for ix in ld.node.arg.index]
     found = {
@@ -380,7 +350,7 @@ def _window(inner: list[LoadInfo], row: Atom) -> Window | None:
         for ix in along
         if ixs.coefficient(ix, row)
         for a in ixs.leaves(ix)
-        if a is not row and a.size <= WINDOW_STEPS and ixs.coefficient(ix, a) == 1
+        if a is not row and a.size <= costs.window_steps and ixs.coefficient(ix, a) == 1
     }
     return found.pop() if len(found) == 1 else None
 
@@ -397,20 +367,21 @@ def texel_tile(
     one vector. Rows share the window.
     """
     best = (float("inf"), 1, 1, 1)
-    lanes, unroll = spec.cores * spec.core_lanes, spec.loops.unroll
+    costs, lanes = spec.loops, spec.cores * spec.core_lanes
+    unroll, texels = costs.unroll, costs.texels
     stride, sizes = (0, (1,)) if window is None else (window.stride, (1, window.range.size))
-    columns = [n for n in range(1, MAX_VECTORS + 1) if vectors % n == 0]
-    heights = [n for n in range(1, MAX_ROWS + 1) if rows % n == 0]
+    columns = [n for n in range(1, costs.max_vectors + 1) if vectors % n == 0]
+    heights = [n for n in range(1, costs.max_rows + 1) if rows % n == 0]
     for v, r, taps in product(columns, heights, sizes):
         values = taps + (r - 1) * min(stride, taps) if taps > 1 else r
-        registers = v * r + values + unroll * v + ADDRESS_REGISTERS
+        registers = v * r + values + unroll * v + texels.address_registers
         if v * r > 1 and registers > spec.vector_registers:
             continue
-        slots = unroll * TEXEL * v * r * taps + READ_SLOTS * (unroll * v * taps + values)
-        slots += LOOP_SLOTS
+        reads = unroll * v * taps + values
+        slots = unroll * TEXEL * v * r * taps + texels.read * reads + texels.loop
         # Waves that share a unit issue in turn; one alone waits for its texels.
         turns = -(-items // (v * r * lanes))
-        cost = max(turns * slots, slots + READ_LATENCY) / taps
+        cost = max(turns * slots, slots + texels.latency) / taps
         best = min(best, (cost, v, r, taps))
     return best[1:]
 

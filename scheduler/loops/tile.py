@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import gcd, prod
 
+from scheduler.device.costs import LoopCosts
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
@@ -40,7 +41,6 @@ class Operands:
     work: int = 0  # operations per step that compute a row's scalar from what is loaded
 
 
-FLOAT_BYTES = 4  # of a float32
 UNKNOWN = Operands()
 
 
@@ -100,7 +100,7 @@ def ranked_tiles(
             step = _step_cycles(v, r, operands.work, spec)
             # With a single tile of rows, weights are read once, as any kernel must.
             if rows > r:  # the weights are read once more for other rows
-                step += v * lanes * FLOAT_BYTES * costs.stream
+                step += v * lanes * dt.float32.itemsize * costs.stream
             cycles = steps * step + costs.tile + costs.result * v * r + costs.row * r
             # Ceilings count partial tiles as whole ones: their overlap is computed like the rest.
             found.append((-(-vectors // v) * -(-rows // r) * cycles, v, r))
@@ -192,11 +192,7 @@ def _meet(load: Node, row: Atom, reduced: Atom) -> bool:
     return step > 0 and tap > 0 and step // gcd(step, tap) < reduced.size
 
 
-# From this many rows on, hoisted reductions leave enough tiles to share evenly.
-MIN_SHARED_ROWS = 128
-
-
-def hoisted_rows(body: PlacedBody, vector: Atom, rows: list[Atom]) -> list[Atom]:
+def hoisted_rows(body: PlacedBody, vector: Atom, rows: list[Atom], costs: LoopCosts) -> list[Atom]:
     """Return those rows of hoisted reductions that may share what a sum below them reads.
 
         for row: s = sum(row); out[row] = sum(x[row, k] / s * v[k, :])   ->   for 4 rows: ...
@@ -207,7 +203,8 @@ def hoisted_rows(body: PlacedBody, vector: Atom, rows: list[Atom]) -> list[Atom]
     loops = looped(body)
     if any(n.op is Op.STAGE for n in loops) or all(vector not in depends[n] for n in loops):
         return []
-    return rows if prod(r.size for r in rows) >= MIN_SHARED_ROWS else []
+    # There must be a tile for each work-item.
+    return rows if prod(r.size for r in rows) >= costs.tile_rows * costs.max_items else []
 
 
 # --- Choose the register tile of results that have no lanes of their own ----------------------
@@ -273,8 +270,8 @@ def dot_tile(
     registers, costs = spec.vector_registers, spec.loops
     horizontal = 2 * (lanes.bit_length() - 1) / costs.issued  # half a vector is moved, and added
     best = (float("inf"), 2, 1, 1)
-    for r in range(1, min(rows, costs.max_dots) + 1):
-        for c in range(1, min(columns, costs.max_dots) + 1):
+    for r in range(1, min(rows, costs.max_rows) + 1):
+        for c in range(1, min(columns, costs.max_rows) + 1):
             count = sums * r * c
             if count + sums * (c + 1) > registers and r * c > 1:  # columns stay, rows pass
                 break
@@ -307,28 +304,20 @@ def _repeated(node: Node, depends: Mapping[Node, Collection[Atom]]) -> list[Node
 # y[c] = 2 * x[c]                   ->     a step stores whole cache lines
 # y[c] = c < 12 ? a[c] : b[c - 12]  ->     a step stores all c: each vector comes from one of both
 
-# Most bytes that a streaming step stores: two cache lines share index arithmetic. And most vectors.
-STREAM_BYTES = 128
 
-STREAM_UNROLLS = (8, 4, 2)
-
-# Vectors of a range that decides what is stored, up to which a step holds all of them (seen: of 128
-# channels of a concat 0.08 of the time of a step for each vector, which computes all sources).
-MAX_CHOICES = 8
-
-
-def stream_unroll(tile: Tile, body: PlacedBody, *, streams: bool) -> int:
+def stream_unroll(tile: Tile, body: PlacedBody, costs: LoopCosts, *, streams: bool) -> int:
     """Return the vectors of a step without reductions; `streams`: lanes serve every load."""
     vectors, rest = divmod(tile.atom.size, tile.lanes)
-    if rest == 0 and vectors <= MAX_CHOICES and _is_chosen_by(body, tile.atom):
+    if rest == 0 and vectors <= costs.step_vectors and _is_chosen_by(body, tile.atom):
         return vectors
     vector_bytes = tile.lanes * body.value.dtype.itemsize
-    for unroll in STREAM_UNROLLS if streams else ():
-        # A step that is not whole would be stored again with an overlap.
-        exact = tile.atom.size % (tile.lanes * unroll) == 0
-        if exact and vector_bytes * unroll <= STREAM_BYTES:
-            return unroll
-    return tile.unroll
+    unroll = costs.step_vectors if streams else 1
+    # A step that is not whole would be stored again with an overlap.
+    while unroll > 1 and (
+        tile.atom.size % (tile.lanes * unroll) or vector_bytes * unroll > costs.stream_bytes
+    ):
+        unroll //= 2
+    return unroll
 
 
 def _is_chosen_by(body: PlacedBody, r: Atom) -> bool:

@@ -20,8 +20,6 @@ from scheduler.ir.ops import COST, ELEMENTWISE, Op
 from scheduler.ir.rewrite import remake, unchanged, with_sources
 from scheduler.passes.splat import value_of
 
-# What a lookup takes, in vector adds (seen: 20 cycles for 16 bytes), and what it has to save.
-LOOKUP_COST = 32
 _BYTES = (dt.uint8, dt.int8)
 
 
@@ -38,7 +36,8 @@ def byte_tables(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
         start = origin.get(node)
         if node.dtype in _BYTES and start is not None and node not in inside:
             chain = _between(start, node)
-            if sum(COST.get(n.op, 1) for n in chain) > LOOKUP_COST:
+            # It has to save as much as it takes.
+            if sum(COST.get(n.op, 1) for n in chain) > 2 * spec.costs.lookup:
                 new[node] = _lookup(start, chain, new[start])
     return new
 

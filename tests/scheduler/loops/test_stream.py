@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scheduler.context import CompileContext
-from scheduler.device.spec import SPECS
-from scheduler.loops.tile import MAX_CHOICES
+from scheduler.device.spec import DEFAULT, SPECS
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.loops.jobs import check_numbers, job_of
 from tests.scheduler.support.programs import plan_of, x
@@ -18,7 +17,7 @@ STEPS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "two cache lines": (lambda: x(ROWS, 128) * 2.0, 2),
     "no line is whole": (lambda: x(ROWS, 16, name="n").T * 2.0, 1),
     "all of a concat": (lambda: joined(48, 80), 8),
-    "a concat of too many": (lambda: joined(48, 16 * MAX_CHOICES), 1),
+    "a concat of too many": (lambda: joined(48, 16 * DEFAULT.loops.step_vectors), 1),
     "rows of a concat": (lambda: Tensor.cat([x(20, 64), x(40, 64, name="z")]) * 2.0, 2),
 }
 

@@ -11,10 +11,12 @@ from _pytest.mark import ParameterSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.device.spec import DEFAULT
 from scheduler.ir import interp
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
+from scheduler.passes.batch_branches import batch_branches
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.compare import Counts, difference
 from tests.fuzz.draw import Draw
@@ -29,6 +31,11 @@ Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 def weight(*shape: int, seed: int = 0) -> Tensor:
     """Return a weight of random values, different ones for each seed."""
     return Tensor.weight(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def batched(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Batch branches by the costs of the first row."""
+    return batch_branches(roots, DEFAULT.costs)
 
 
 def index(*rows: int) -> Tensor:

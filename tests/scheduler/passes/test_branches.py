@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
-from scheduler.passes.batch_branches import MAX_MEMBERS, batch_branches
+from scheduler.passes.batch_branches import MAX_MEMBERS
 from scheduler.passes.split_concat_sums import MAX_SOURCES, split_concat_sums
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.passes.pass_check import (
     EXAMPLES,
     Build,
+    batched,
     check,
     check_row,
     for_all,
@@ -159,7 +160,7 @@ def networks(draw: st.DrawFn) -> list[Node]:
 @EXAMPLES
 def test_networks_keep_their_values(examples: int) -> None:
     def keeps(roots: list[Node]) -> None:
-        assert sums(check(batch_branches, roots)) <= sums(roots)
+        assert sums(check(batched, roots)) <= sums(roots)
 
     for_all(examples, networks(), keeps)
 
@@ -186,11 +187,11 @@ def test_networks_keep_their_values(examples: int) -> None:
     row("maxima", lambda: [(A.unsqueeze(1) + weight(4, 6, seed=i)).max(-1) for i in range(2)]),
 )
 def test_branches(build: Build, counts: Mapping[str, int]) -> None:
-    check_row(batch_branches, build, counts)
+    check_row(batched, build, counts)
 
 
 def test_second_layers_of_several_widths_read_slices() -> None:
-    (found,) = check(batch_branches, [two_layers(4, same=False).node])
+    (found,) = check(batched, [two_layers(4, same=False).node])
     reads = [n for n in toposort([found]) if n.op is Op.SHRINK]
     assert [n.arg[0] for n in reads] == [(i, i + 1, 1) for i in range(4)]
 
@@ -201,7 +202,7 @@ def test_the_names_of_all_members_stay() -> None:
     for i, root in enumerate(roots):
         origins.name(toposort([root])[:-1], (f"head{i}",))
         origins.name([root], (f"relu{i}",))
-    new = batch_branches(roots)
+    new = batched(roots)
     origins.follow(new)
     order = toposort([new[r] for r in roots])
     for op, name in ((Op.REDUCE, "head"), (Op.MAX, "relu")):
