@@ -87,9 +87,7 @@ def choose_schedule(
     _unroll_innermost(schedule, prod(t.unroll for t in tiles.values()), choice.unroll, costs)
     schedule.tiles = _loop_order(list(tiles.values()), body, loads, hoisted, choice.outside)
     # Loops below a hoisted reduction stay inside one work-item, which computed that reduction once.
-    schedule.inner = (
-        sum(t.atom not in hoisted for t in schedule.tiles) if hoisted is not None else 0
-    )
+    schedule.inner = 0 if hoisted is None else sum(t.atom not in hoisted for t in schedule.tiles)
     outer = schedule.tiles[: len(schedule.tiles) - schedule.inner]
     schedule.steps = prod(t.outer for t in outer)
     schedule.blocked = _blocked_rows(outer, loads, choice.blocks, costs)
@@ -128,10 +126,9 @@ def _choose_reductions(
             across = choose_across(node, schedule.lanes, costs.votes)
             if across is not None:
                 schedule.across[node] = across
-        order = _reduce_order(node, loads, schedule.across.get(node))
+        order = reduce_order(node, loads, schedule.across.get(node))
         schedule.reduce_order[node] = order
-        for r in order:
-            schedule.reduce_unroll[r] = 1
+        schedule.reduce_unroll.update(dict.fromkeys(order, 1))
         if order and node.op is Op.ACCUMULATE:
             # Lanes across a reduction take `lanes` steps at once, so fewer are left to unroll.
             lanes = schedule.lanes if order[-1] is schedule.across.get(node) else 1
@@ -163,7 +160,7 @@ def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int, costs: Loop
             schedule.reduce_unroll[r] = next(u for u in range(most, 0, -1) if r.size % u == 0)
 
 
-def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
+def reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
     """Order reduce loops by stride (non-weight load), largest first; a fixed order stays."""
     if parts_of(node):
         return tuple(node.arg[1])

@@ -40,7 +40,7 @@ from scheduler.loops.loop_schedule import (
     array_bytes,
 )
 from scheduler.loops.place import PlacedBody, dependencies, divisors_of, looped
-from scheduler.loops.schedule import hoisted_ranges
+from scheduler.loops.schedule import hoisted_ranges, reduce_order
 from scheduler.loops.vector import LoadInfo, loads_of, transposed_range
 
 
@@ -126,7 +126,7 @@ def _choose_reductions(
             across = _across(node, schedule.lanes)
         if across is not None:
             schedule.across[node] = across
-        order = _reduce_order(node, loads, across)
+        order = reduce_order(node, loads, across)
         schedule.reduce_order[node] = order
         schedule.reduce_unroll.update(dict.fromkeys(order, 1))
         if order and node.op is Op.ACCUMULATE and order[-1] is not across:
@@ -262,17 +262,6 @@ def _across(node: Node, lanes: int) -> Atom | None:
         if fits and not masked:
             return atom
     return None
-
-
-def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
-    """Order reduce loops by the stride of the first activation, largest first; lanes last."""
-    offsets = [ld.node.arg.offset for ld in loads if ld.times > 1 and not ld.weight]
-
-    def stride(r: Atom) -> int:
-        steps = [abs(c) for o in offsets if (c := ixs.coefficient(o, r))]
-        return steps[0] if steps else 0
-
-    return tuple(sorted(node.arg[1], key=lambda r: (r is across, -stride(r), r.serial)))
 
 
 def _divisor(size: int, most: int) -> int:
