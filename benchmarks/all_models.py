@@ -31,7 +31,7 @@ from runtime.origin import short_origin
 from runtime.own_process import own_command
 from runtime.quantities import count_text
 from scheduler.flags import Flags
-from tools.timing.ceilings import cpu_name
+from tools.timing.roofline import cpu_name
 from tools.timing.peers import installed
 
 # What is measured, in order, by class of values: keys of example_models.BUILDERS, without suffix.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO, cast
 
 from tools.errors import ExitCode
-from tools.lib.help_text import HelpFormatter, epilog, nearest, split_docstring
+from tools.lib.options import HelpFormatter, epilog, nearest, split_docstring
 
 if TYPE_CHECKING:
     from types import FrameType

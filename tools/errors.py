@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import ClassVar, Self
-
+from typing import ClassVar
 
 class ExitCode(IntEnum):
     """What ``modeld`` exits with; `meaning` is the line of ``--help`` and docs/commands.md.
@@ -150,3 +150,26 @@ class LabelsError(ToolError):
     """Labelled frames that cannot be read, or that are of another clip."""
 
     exit_code: ClassVar[int] = ExitCode.INPUT
+
+# --- Errors of regression ---------------------------------------------------------------------
+#
+# ::
+#
+#     ToolError
+#     +-- ReferenceError         4  a reference that is missing, damaged or of something else
+#         +-- ReferenceFormatError  4  its bytes are not what they should be
+#     +-- WorkerError            1  a process that ran a drive died, twice
+
+
+class RegressionReferenceError(ToolError):
+    """A reference is missing, or of another model, device class, interface or format."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class ReferenceFormatError(RegressionReferenceError):
+    """A reference file is damaged."""
+
+
+class WorkerError(ToolError):
+    """A process that ran a drive ended before it had a result."""

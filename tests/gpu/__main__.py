@@ -22,7 +22,7 @@ from runtime.files.whole_file import whole_file
 from runtime.own_process import own_command
 from tests.gpu import plan, stages
 from tests.gpu.report import failures, markdown
-from tools.checkup.report_text import Scrubber
+from tools.checkup.findings import Scrubber
 from tools.lib.json_output import json_text
 from tools.service.opencl_drivers import VARIABLE
 

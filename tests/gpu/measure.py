@@ -16,7 +16,7 @@ import runtime
 from runtime.run.selftest import run_self_test
 from tools.bench import paced as bench_paced
 from tools.lib.json_output import print_json
-from tools.timing.blocks import FRAMES, compare, measure_rounds
+from tools.timing.run_times import FRAMES, compare, measure_rounds
 from tools.timing.program_inputs import make_inputs
 from tools.timing.run_times import measure
 

@@ -12,8 +12,8 @@ from cereal.schema import new_event
 from tests.runtime import tiny
 from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.tools.conftest import Modeld
-from tools.lib.file_kind import kind_of
-from tools.lib.table import format_table
+from tools.lib.named_file import kind_of
+from tools.lib.terminal import format_table
 from tools.timing.program_inputs import make_inputs
 
 pytestmark = pytest.mark.opencl

@@ -23,7 +23,7 @@ from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.conftest import Modeld
 from tests.tools.small_monitoring import write_small_monitoring
 from tools.bench import against, bus, daemon, host, log, roofline
-from tools.timing import ceilings, peers
+from tools.timing import roofline, peers
 from tools.timing.peers import Peer
 
 
@@ -169,8 +169,8 @@ def test_peer_that_refuses_the_model_is_one_line(tmp_path: Path) -> None:
 def test_roofline_judges_every_launch(
     tmp_path: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ceilings, "CACHES", tmp_path)  # small caches: small arrays, little time
-    monkeypatch.setattr(ceilings.CeilingProbe.__init__, "__defaults__", ((1 << 16, 1 << 20), 10**5))
+    monkeypatch.setattr(roofline, "CACHES", tmp_path)  # small caches: small arrays, little time
+    monkeypatch.setattr(roofline.CeilingProbe.__init__, "__defaults__", ((1 << 16, 1 << 20), 10**5))
     monkeypatch.setattr(roofline, "ROUNDS", 1)
     artifact = tiny.write(tmp_path / "tiny.pkl")
     found = modeld(0, "bench", "--json", artifact, "--roofline", "--iters", "3").json

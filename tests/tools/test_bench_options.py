@@ -18,7 +18,7 @@ from tests.tools.conftest import Modeld
 from tools.bench import bench
 from tools.errors import UsageError
 from tools.timing.run_times import measure
-from tools.timing.trace import phased_runs
+from tools.timing.run_parts import phased_runs
 
 OPTIONS = sorted({name for mode in bench.MODES.values() for name in mode.takes.split()})
 

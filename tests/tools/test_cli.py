@@ -20,7 +20,7 @@ from tests.other_user import STRANGER, needs_root, process_of
 from tests.tools.conftest import Modeld
 from tools import cli
 from tools.errors import ExitCode
-from tools.lib.help_text import epilog, split_docstring
+from tools.lib.options import epilog, split_docstring
 
 
 class _ModelError(Exception):

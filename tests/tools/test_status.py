@@ -30,7 +30,7 @@ from tests.runtime import tiny
 from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of, repeating
 from tools.messages.message_values import to_plain
-from tools.regress.environment import describe_environment
+from tools.regress.run_facts import describe_environment
 from tools.service.health_judge import problems_of, quantile_ms, stages_since
 from tools.service.health_text import Painter, duration_text, health_text
 from tools.service.running_models import comparison

@@ -19,7 +19,7 @@ from tests.tools.conftest import Modeld
 from tests.tools.zoo import Beast, Outcome, feed, make_kinds, make_zoo
 from tools.cli import COMMANDS
 from tools.command_files import ARTIFACT, COMMAND_FILES, KEYS, PARAMS, STORE, attribute
-from tools.lib.file_kind import NOUNS, SURE
+from tools.lib.named_file import NOUNS, SURE
 from tools.lib.named_file import Role
 
 # Of the kinds that a role takes, the one that comes first is the sample.

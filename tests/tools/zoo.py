@@ -38,7 +38,7 @@ from tests.tools.conftest import write_video
 from tests.tools.messages import event_of
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import COMMANDS, main
-from tools.lib.file_kind import NOUNS
+from tools.lib.named_file import NOUNS
 
 KINDS = ("artifact", "onnx", "log", "video", "picture", "zip", "json", "text")
 
@@ -53,7 +53,7 @@ class Beast(NamedTuple):
     Attributes:
         name: what is typed.
         said: what an error says of it.
-        kind: of `tools.lib.file_kind.NOUNS`, for sound files; None for all others.
+        kind: of `tools.lib.named_file.NOUNS`, for sound files; None for all others.
     """
 
     name: str

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tools.adreno.toolchain import MESA, fetch_toolchain, toolchain_dir
 from tools.errors import ToolError
-from tools.lib.progress_bar import counted
+from tools.lib.terminal import counted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from tools.behaviour.difference import BehaviourVerdict, Row, TrueError
 from tools.behaviour.gates import GateVerdict
 from tools.behaviour.headline import SUMMARY_HEADER, summary_rows
 from tools.behaviour.quantities import QUANTITIES
-from tools.lib.table import format_table
+from tools.lib.terminal import format_table
 from tools.report.report_page import folded, table_part
 
 TITLE = "What it does to the drive"

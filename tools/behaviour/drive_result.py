@@ -20,8 +20,8 @@ from runtime.quantities import count_text
 from tools.behaviour.describe import gate_lines, number
 from tools.behaviour.gates import Gates, GateVerdict, check_gate, judge
 from tools.errors import CompareError
-from tools.lib.given_text import GivenText
-from tools.lib.table import format_table, printable
+from tools.lib.given_data import GivenText
+from tools.lib.terminal import format_table, printable
 from tools.report.report_page import folded, table_part, title_of_two, whole_page
 
 MAX_BYTES: Final = 16 << 20

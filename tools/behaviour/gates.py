@@ -20,7 +20,7 @@ from typing import Final
 
 from runtime.quantities import float_of
 from tools.errors import UsageError
-from tools.lib.given_text import GivenText
+from tools.lib.given_data import GivenText
 
 ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,

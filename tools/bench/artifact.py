@@ -22,11 +22,11 @@ from runtime.own_process import own_command
 from runtime.quantities import count_text, flops_text, size_text
 from tools.errors import ToolError
 from tools.lib.json_output import print_json
-from tools.lib.table import format_table
+from tools.lib.terminal import format_table
 from tools.report.history import note_run
 from tools.timing.program_inputs import inputs_for
 from tools.timing.run_times import PERCENTILES, measure
-from tools.timing.trace import MAX_EVENTS
+from tools.timing.run_parts import MAX_EVENTS
 
 if TYPE_CHECKING:
     import argparse
@@ -88,7 +88,7 @@ def _write_trace(
     wanted: int,
 ) -> int:
     """Trace as many runs as were measured, within the trace's bounds; return how many."""
-    from tools.timing.trace import phased_runs, trace_events, traceable_runs, write_trace
+    from tools.timing.run_parts import phased_runs, trace_events, traceable_runs, write_trace
 
     spec = program.manifest.entry(entry)
     assert spec is not None  # it has been measured

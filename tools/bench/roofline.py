@@ -14,8 +14,8 @@ import runtime
 from runtime.origin import short_origin
 from runtime.quantities import count_text
 from tools.lib.json_output import print_json
-from tools.lib.table import format_table
-from tools.timing.ceilings import CeilingProbe, Ceilings, describe
+from tools.lib.terminal import format_table
+from tools.timing.roofline import CeilingProbe, Ceilings, describe
 from tools.timing.program_inputs import inputs_for
 from tools.timing.roofline import (
     FLAG_ROOFLINE,

@@ -28,8 +28,8 @@ from tools.closed_loop.scenes import Scene
 from tools.closed_loop.trial import Trial
 from tools.drives.segment_files import VIDEO_NAMES
 from tools.errors import ToolError, UsageError
-from tools.lib.crew import IsStopped, Send, open_crew
-from tools.lib.progress_bar import Progress
+from tools.lib.processes import IsStopped, Send, open_crew
+from tools.lib.terminal import Progress
 from tools.messages.drive_log import OUTPUT_SERVICES
 from tools.render.hevc import Packet, encode_file
 from tools.render.messages import fill_encode_index

@@ -17,7 +17,7 @@ from tools.closed_loop.figures import Figures, figures_of
 from tools.closed_loop.result import Drive, Outcome, row_of, table_header
 from tools.closed_loop.simulation import Track
 from tools.report.report_page import facts_part, table_part, tiles_section, whole_page, write_page
-from tools.report.svg import Chart, padded_range
+from tools.report.report_page import Chart, padded_range
 from tools.world.curves import Floats
 
 # More make the page long; all of them are in the table.

@@ -8,7 +8,7 @@ from typing import Any
 
 from tools.closed_loop.figures import Figures, figures_of
 from tools.closed_loop.simulation import End, Track
-from tools.lib.table import format_table
+from tools.lib.terminal import format_table
 
 
 @dataclass(frozen=True, slots=True)

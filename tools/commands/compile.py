@@ -48,7 +48,7 @@ from scheduler.onnx_import import OnnxModel, load_model
 from scheduler.passes.halves.precision import PRECISIONS
 from scheduler.tuning.tune import Tuned, tune
 from tools.adreno.cost import EntryCost
-from tools.adreno.report import cost_of, lines, plain
+from tools.adreno.cost import cost_of, lines, plain
 from tools.adreno.toolchain import GPUS, find_toolchain
 from tools.describe.compilation import (
     TargetReport,
@@ -68,8 +68,8 @@ from tools.lib.model_options import (
     with_constants,
     with_notes,
 )
-from tools.lib.number_options import above
-from tools.lib.progress_bar import counted
+from tools.lib.options import above
+from tools.lib.terminal import counted
 
 # A day: more is a typing error.
 MAX_TUNE_S = 86_400

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from runtime.quantities import flops_text
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import seed
+from tools.lib.options import seed
 
 if TYPE_CHECKING:
     import argparse

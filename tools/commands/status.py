@@ -34,7 +34,7 @@ from modeld.startup import StopSignals
 from modeld.store.model_store import ModelStore
 from tools.errors import ToolError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import MOST_S, above
+from tools.lib.options import MOST_S, above
 from tools.service.bus_options import add_bus_arguments, addresses_of, open_bus, take_bus_of
 from tools.service.health_judge import (
     SERVICES,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from runtime.quantities import count_text, flops_text, size_text
 from scheduler.device.spec import DeviceSpec
 from scheduler.tuning.tune import Tuned
-from tools.adreno.adreno_time import ANALYTIC
-from tools.lib.table import format_table, printable
+from tools.adreno.cost import ANALYTIC
+from tools.lib.terminal import format_table, printable
 
 if TYPE_CHECKING:
     from scheduler.check.outputs import OutputCheck

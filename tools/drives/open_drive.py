@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from tools.drives.drive import Drive
 from tools.errors import DriveError
 from tools.lib.named_file import what_is_at
-from tools.lib.number_options import MOST_HZ, MOST_PX, above
+from tools.lib.options import MOST_HZ, MOST_PX, above
 from tools.messages.telemetry import DEFAULT_SPEED_MPS, MAX_GAP_S
 from tools.video.video_camera import VideoCamera, read_video_camera
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from runtime.format.lineage import MAX_ENTRIES, MAX_VALUE, fitted, lineage_problem
 from tools.errors import UsageError
-from tools.lib.file_kind import kind_of
-from tools.lib.table import printable
+from tools.lib.named_file import kind_of
+from tools.lib.terminal import printable
 
 if TYPE_CHECKING:
     import argparse

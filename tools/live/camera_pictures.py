@@ -18,7 +18,7 @@ from cereal.cameras import CameraServer, CameraSource
 from cereal.errors import CerealError
 from cereal.frames import Frame
 from tools.report.picture import encode_jpeg
-from tools.views.frames import planes
+from tools.views.pass_over import planes
 
 # Of each camera: an answer comes some 50 ms after its frame, on a slow machine a few frames later.
 KEPT: Final = 8

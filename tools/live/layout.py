@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools.errors import UsageError
-from tools.lib.given_text import GivenText
+from tools.lib.given_data import GivenText
 from tools.live.fields import MAX_FIELDS, parse_field
 
 FORMAT: Final = "modeld view layout"

@@ -21,7 +21,7 @@ from modeld.daemon import StepResult
 from modeld.monitoring import MonitoringStep
 from runtime.files.whole_file import whole_file
 from tools.errors import DriveError, UsageError
-from tools.lib.npz import write_npz
+from tools.lib.given_data import write_npz
 from tools.playback.outcome import FrameTable
 
 SUFFIX = ".frames.npz"

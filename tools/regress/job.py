@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-
 from cereal.errors import CerealError
 from cereal.schema import member_name, read_event
 from modeld.errors import ModeldError
@@ -28,13 +27,16 @@ from runtime.opencl.device import choose_device
 from tools.drives.drive import DriveInfo
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import ArtifactMismatchError, ToolError, VideoError
-from tools.regress.environment import (
-    describe_environment,
-    model_hash,
-    reference_class,
-)
+from tools.regress.run_facts import describe_environment, model_hash, reference_class
 from tools.regress.judge.packing import content_digest, pack, rule_of
-from tools.regress.program_facts import ProgramFacts, program_facts
+from tools.regress.run_facts import ProgramFacts, program_facts
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from tools.drives.open_drive import DriveOptions, expand_drives
+from tools.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
     from tools.playback.model import LoadedModel
@@ -277,3 +279,62 @@ def launches_of(*manifests: Manifest) -> dict[str, Launches]:
             }
             found[prefix + entry.name] = Launches(len(entry.launches), len(kernels))
     return dict(sorted(found.items()))
+
+# ----------------------------------------------------------------------------------------------
+# The drives of a regression: ranges and routes taken apart, each once, and one shard of them.
+
+MAX_SHARDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of several parts of a set of drives, for machines that each run one."""
+
+    index: int  # from 1
+    count: int
+
+    def has(self, drive: str) -> bool:
+        """Whether a drive belongs to it: by its name alone, so that others do not move it."""
+        # Machines may have their drives in different places.
+        name = "/".join(PurePath(drive).parts[-2:])
+        digest = hashlib.sha256(name.encode(errors="surrogateescape")).digest()
+        return int.from_bytes(digest[:8], "big") % self.count == self.index - 1
+
+
+def parse_shard(text: str) -> Shard:
+    """Return the shard that a user named.
+
+    Raises:
+        UsageError: it is no I/N with 1 <= I <= N.
+    """
+    found = re.fullmatch(r"(\d{1,4})/(\d{1,4})", text, re.ASCII)
+    shard = Shard(int(found[1]), int(found[2])) if found else Shard(0, 0)
+    if not 1 <= shard.index <= shard.count <= MAX_SHARDS:
+        raise UsageError(
+            f"--shard: expected I/N with 1 <= I <= N <= {MAX_SHARDS}, found {text!r}; for example "
+            "1/4"
+        )
+    return shard
+
+
+def single_drives(
+    texts: Sequence[str], options: DriveOptions, shard: Shard | None = None
+) -> Iterator[tuple[str, ToolError | None]]:
+    """Yield each single drive once, in order; with an error what names none.
+
+    `texts`: as a user named them. `options`: how they are opened. `shard`: only its drives; None:
+    all.
+    """
+    seen: set[str] = set()
+    for text in texts:
+        error: ToolError | None = None
+        try:
+            drives = expand_drives([text], options)
+        except ToolError as found:
+            drives, error = [text], found
+        for drive in drives:
+            # The same file by another name is the same drive.
+            place = os.path.realpath(drive) if os.path.lexists(drive) else drive
+            if place not in seen and (shard is None or shard.has(drive)):
+                yield drive, error
+            seen.add(place)

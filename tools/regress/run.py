@@ -23,8 +23,8 @@ from runtime.opencl.device import DeviceInfo
 from runtime.quantities import count_text
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
-from tools.regress.drive_list import Shard, single_drives
-from tools.regress.environment import (
+from tools.regress.job import Shard, single_drives
+from tools.regress.run_facts import (
     code_digest,
     describe_checkout,
     describe_environment,
@@ -34,15 +34,15 @@ from tools.regress.environment import (
     who,
 )
 from tools.regress.job import Job, JobResult
-from tools.regress.judge.accept import accept_drive, accept_timing
-from tools.regress.judge.against import Against, KeptReferences, PlayedReference
+from tools.regress.judge.references import accept_drive, accept_timing
+from tools.regress.judge.references import Against, KeptReferences, PlayedReference
 from tools.regress.judge.reference import ReferenceStore
 from tools.regress.judge.verdict import Comparing, DriveVerdict, References, failed, judge
 from tools.regress.pool import OnResult, WorkDirectory
 from tools.regress.tell.whole import Costs, WholeVerdict, costs_of, judge_whole, of_drives
 from tools.regress.time.timing import StoredTiming, TimingResult, TimingVerdict, judge_timing
 from tools.regress.time.timing_frames import sample_frames, write_frames
-from tools.regress.time.timing_reference import TimingReferences
+from tools.regress.judge.references import TimingReferences
 from tools.regress.time.timing_sides import Measurement, Side, measure_timing
 from tools.regress.timing_process import timed_device
 

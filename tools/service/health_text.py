@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runtime.quantities import size_text
-from tools.lib.table import format_table, printable
+from tools.lib.terminal import format_table, printable
 from tools.service.health_judge import Health, quantile_ms, stages_since
 
 GREEN, YELLOW, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"

@@ -17,7 +17,7 @@ from modeld.vehicle.view_geometry import (
     pinhole_matrix,
     warp_matrix,
 )
-from tools.lib.npz import read_npz
+from tools.lib.given_data import read_npz
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from modeld.constants import T_IDXS
-from tools.lib.crew import Crew
+from tools.lib.processes import Crew
 from tools.training.errors_on_samples import answers
 from tools.training.export.export import Trained
 from tools.training.figures import Figures, figures_of, judge

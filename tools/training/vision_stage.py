@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tools.lib.crew import Crew
+from tools.lib.processes import Crew
 from tools.training.heads import VISION_TARGETS
 from tools.training.losses import total_loss
 from tools.training.networks import optimizers

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from modeld.vehicle.validity import ANGLES
 from tools.errors import UsageError
-from tools.lib.given_text import GivenText
+from tools.lib.given_data import GivenText
 from tools.messages.camera import DEFAULT_HEIGHT_M
 
 MAX_BYTES: Final = 1 << 20

@@ -29,7 +29,7 @@ from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.scheduler.support.revisions import models_of, revision_artifact
 from tests.support.built import interface_models
 from tests.support.selection import quick_cases
-from tools.regress.stepping import Stepper
+from tools.timing.run_parts import Stepper
 
 
 def report_of(compiled: CompiledModel) -> SelfTestReport:

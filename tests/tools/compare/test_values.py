@@ -12,7 +12,7 @@ from cereal.schema import log, new_event, read_event
 from tests.tools.compare.made_logs import SERVICES, Change, drive
 from tools.compare.compare import CompareOptions, compare_events
 from tools.compare.findings import Comparison, Finding
-from tools.compare.judge import cleared, spans_of
+from tools.compare.compare import cleared, spans_of
 from tools.compare.tolerances import Tolerance, Tolerances, read_tolerances
 
 FRAMES = range(100, 140)

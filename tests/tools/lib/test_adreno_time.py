@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tools.adreno.adreno_time import ANALYTIC, ANCHORS, SLOTS, factor_of
+from tools.adreno.cost import ANALYTIC, ANCHORS, SLOTS, factor_of
 
 
 def test_a_factor_is_the_geometric_mean_with_a_prediction_interval() -> None:

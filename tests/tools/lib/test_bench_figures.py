@@ -13,8 +13,8 @@ from benchmarks.all_models import Row, kernel_lines, means, table
 from runtime import choose_device
 from runtime.run.profile import KernelTime
 from tools.bench.roofline import explain_excess
-from tools.timing.blocks import compare, max_relative_error, measure_rounds
-from tools.timing.ceilings import (
+from tools.timing.run_times import compare, max_relative_error, measure_rounds
+from tools.timing.roofline import (
     EVERYTHING,
     CeilingProbe,
     Ceilings,

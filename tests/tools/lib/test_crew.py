@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tools.errors import ToolError
-from tools.lib import crew as crew_module
-from tools.lib.crew import Crew, IsStopped, Send, interrupts_later, open_crew
+from tools.lib import processes as crew_module
+from tools.lib.processes import Crew, IsStopped, Send, interrupts_later, open_crew
 
 GONE = ToolError("test: one is gone")
 

@@ -13,7 +13,7 @@ from cereal.log_codec import codec_of
 from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of
 from tools.errors import FileKindError
-from tools.lib.file_kind import kind_of
+from tools.lib.named_file import kind_of
 
 EVENT = event_of("carState", 5, vEgo=1.0)
 SKIPPABLE = b"\x2a\x4d\x18" + struct.pack("<I", 4) + bytes(4)

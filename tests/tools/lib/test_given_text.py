@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools.errors import LabelsError
-from tools.lib.given_text import GivenText
+from tools.lib.given_data import GivenText
 
 Read = Callable[[GivenText], object]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tools.lib.npz import write_npz
+from tools.lib.given_data import write_npz
 
 
 @pytest.mark.parametrize("compress", [False, True])

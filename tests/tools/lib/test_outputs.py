@@ -29,7 +29,7 @@ from tools.commands import exec as exec_command
 from tools.errors import UsageError
 from tools.example_models.write import write_models
 from tools.lib.named_file import check_outputs
-from tools.timing.trace import write_trace
+from tools.timing.run_parts import write_trace
 
 
 def test_new_and_existing_files_are_fine(tmp_path: Path) -> None:

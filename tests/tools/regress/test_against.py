@@ -15,9 +15,9 @@ from tests.tools.regress.conftest import Regress, moved_lines
 from tests.tools.regress.fault import plant_delay
 from tests.tools.regress.planted import Planted
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.regress.errors import RegressionReferenceError
+from tools.errors import RegressionReferenceError
 from tools.regress.job import JobResult
-from tools.regress.judge.against import PlayedReference
+from tools.regress.judge.references import PlayedReference
 from tools.regress.judge.reference import ReferenceStore
 
 pytestmark = pytest.mark.opencl

@@ -20,7 +20,7 @@ from tools.behaviour.gates import GateVerdict
 from tools.commands.on_drives import regress_drives
 from tools.drives.open_drive import DriveOptions
 from tools.errors import CompareError
-from tools.regress.drive_list import Shard, parse_shard, single_drives
+from tools.regress.job import Shard, parse_shard, single_drives
 from tools.regress.judge.frame_changes import Change
 from tools.regress.judge.reference import ReferenceStore
 from tools.regress.judge.verdict import DriveVerdict, failed

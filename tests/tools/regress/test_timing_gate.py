@@ -25,7 +25,7 @@ from tools.errors import ToolError
 from tools.regress.run import TimingOutcome
 from tools.regress.tell.summary import explain_timing
 from tools.regress.time import timing_sides
-from tools.regress.time.kernel_times import LaunchTime, compare_kernels, describe_kernels
+from tools.regress.time.timing import LaunchTime, compare_kernels, describe_kernels
 from tools.regress.time.timing import (
     LIMIT,
     FrameTiming,

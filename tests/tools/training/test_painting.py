@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tools.errors import TrainingError
-from tools.lib.crew import IsStopped, Send
+from tools.lib.processes import IsStopped, Send
 from tools.training.samples.painting import PaintingPlan, fill, open_crew
 from tools.training.samples.replay import IMAGES_SHAPE, Replay, ReplayPlan, Sample, open_replay
 from tools.training.samples.turns import MOST_USES, TURN_STEPS, Turns

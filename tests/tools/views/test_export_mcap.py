@@ -35,7 +35,7 @@ from tools.messages.message_values import message_to_plain
 from tools.views import foxglove
 from tools.views.answer import Answer, AnswerReader
 from tools.views.export_mcap import VIEW_SCHEMAS, McapOptions, export_mcap
-from tools.views.mcap_file import mcap_file, message_schema
+from tools.views.export_mcap import mcap_file, message_schema
 
 START_NS = 7_000_000_000
 SCALARS: dict[str, Any] = {"boolean": bool, "string": str, "integer": int, "number": (int, float)}

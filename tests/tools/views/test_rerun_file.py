@@ -16,7 +16,7 @@ from tests.tools.playback.synthetic_drive import SyntheticDrive
 from tests.tools.views.test_overlay_video import made_log
 from tools.errors import DriveError
 from tools.views.pass_over import Written
-from tools.views.rerun_file import write_rerun
+from tools.views.recordings import write_rerun
 
 needs_rerun = pytest.mark.skipif(
     importlib.util.find_spec("rerun") is None,

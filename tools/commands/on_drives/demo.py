@@ -52,8 +52,8 @@ from tools.closed_loop.trained_model import trained_model
 from tools.closed_loop.trial import RUN_UP_S, STANDARD, make_trial
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import real, whole
-from tools.lib.progress_bar import progress_bar
+from tools.lib.options import real, whole
+from tools.lib.terminal import progress_bar
 from tools.messages.drive_log import OUTPUT_SERVICES, summarize
 from tools.playback.model import check_frame, read_driving_artifact
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from tools.lib.json_output import print_json
-from tools.lib.table import format_table
+from tools.lib.terminal import format_table
 from tools.report.history import read_history
-from tools.report.history_judge import Series, judge_runs
+from tools.report.history_page import Series, judge_runs
 from tools.report.history_page import change_texts, range_text, value_of, verdict_of, write_history
 
 HEADER = ("", "figure", "last", "allowed", "runs", "commit", "of")

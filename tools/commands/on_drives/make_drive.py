@@ -21,8 +21,8 @@ from pathlib import Path
 from runtime.quantities import count_text
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import above, seed, whole
-from tools.lib.progress_bar import progress_bar
+from tools.lib.options import above, seed, whole
+from tools.lib.terminal import progress_bar
 from tools.render.recorded_motion import recorded_motion, recording_digest
 from tools.render.spec import SENSOR_OF_DEVICE, SMALL, DriveSpec
 from tools.render.write_drive import write_drive

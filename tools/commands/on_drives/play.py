@@ -35,7 +35,7 @@ from modeld.startup import StopSignals
 from tools.drives.open_drive import add_drive_arguments, drive_options, open_drive
 from tools.errors import DriveError, UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import whole
+from tools.lib.options import whole
 from tools.playback.player.daemon import daemon_commands, with_car
 from tools.playback.player.keys import Keys
 from tools.playback.player.options import add_play_arguments, play_options

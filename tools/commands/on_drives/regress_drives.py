@@ -55,13 +55,13 @@ from tools.lib.json_output import print_json
 from tools.playback.model import MONITORING, read_artifact_of, read_driving_artifact
 from tools.regress.arguments import add_arguments, check_arguments
 from tools.regress.cluster import run_jobs_on_cluster
-from tools.regress.drive_list import parse_shard
-from tools.regress.environment import model_hash
+from tools.regress.job import parse_shard
+from tools.regress.run_facts import model_hash
 from tools.regress.explain.bisect import bisect
 from tools.regress.explain.explain import Beliefs, Explanation, explain
 from tools.regress.job import Job, JobResult
-from tools.regress.judge.against import against_directory, read_against
-from tools.regress.judge.prune import remove, unused_references
+from tools.regress.judge.references import against_directory, read_against
+from tools.regress.judge.references import remove, unused_references
 from tools.regress.judge.reference import ReferenceStore
 from tools.regress.judge.verdict import SHOWN_CHANGES, Comparing, DriveVerdict
 from tools.regress.pool import OnResult, WorkDirectory, run_jobs

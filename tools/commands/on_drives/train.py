@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import MOST_COUNT, MOST_S, MOST_SEED, real, whole
+from tools.lib.options import MOST_COUNT, MOST_S, MOST_SEED, real, whole
 from tools.training.options import (
     DEFAULT_SLOTS,
     RECIPE,

@@ -37,7 +37,7 @@ from modeld.startup import StopRequested, StopSignals
 from tools.drives.open_drive import add_drive_arguments, drive_options
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import above, whole
+from tools.lib.options import above, whole
 from tools.service.bus_options import add_bus_arguments
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.option_rules import refuse
+from tools.lib.options import refuse
 from tools.playback.lock import output_lock
 from tools.playback.model import DRIVING, MONITORING
 from tools.playback.player.live import (

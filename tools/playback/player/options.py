@@ -6,7 +6,7 @@ import argparse
 
 from tools.drives.drive import DriveInfo
 from tools.errors import UsageError
-from tools.lib.number_options import MOST_S, real
+from tools.lib.options import MOST_S, real
 from tools.playback.player.outlet import ServiceFilter
 from tools.playback.player.player import MAX_SPEED, MIN_SPEED, PlayOptions
 

@@ -19,7 +19,7 @@ from scheduler.debug.kernel_table import KernelTable
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
 from tools.playback.model import LoadedModel, load_model
-from tools.regress.explain.interpreted import interpret
+from tools.regress.explain.launch_values import interpret
 from tools.regress.explain.launch_values import (
     INTERPRETER_ROUNDING,
     ROUNDING,
@@ -33,7 +33,7 @@ from tools.regress.explain.launch_values import (
 from tools.regress.explain.lockstep import Case, play_until
 from tools.regress.judge.frame_changes import Change
 from tools.regress.judge.verdict import DriveVerdict
-from tools.regress.program_facts import kernel_texts
+from tools.regress.run_facts import kernel_texts
 
 Cause = Literal["input", "frames", "kernel", "after", "speed", "unknown"]
 

@@ -27,7 +27,7 @@ from tools.messages.drive_messages import Mounting
 from tools.regress.judge.packing import Packed, unpack
 from tools.regress.judge.verdict import DriveVerdict
 from tools.report.picture import encode_jpeg
-from tools.report.svg import path_data
+from tools.report.report_page import path_data
 from tools.views.canvas import Canvas
 from tools.views.overlay import ribbon
 

@@ -11,7 +11,7 @@ from typing import Final
 from xml.etree import ElementTree as Xml
 
 from runtime.quantities import count_text
-from tools.lib.table import printable
+from tools.lib.terminal import printable
 from tools.regress.explain.explain import Explanation
 from tools.regress.judge.verdict import SHOWN_CHANGES, DriveVerdict
 from tools.regress.run import RunVerdict, TimingOutcome

@@ -25,7 +25,7 @@ from tools.behaviour.difference import (
 )
 from tools.behaviour.gates import Gates, GateVerdict, judge
 from tools.behaviour.headline import SUMMARY_HEADER, summary_rows
-from tools.lib.table import format_table
+from tools.lib.terminal import format_table
 from tools.report.report_page import folded, table_part
 
 ALL: Final = "all."

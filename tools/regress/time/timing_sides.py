@@ -22,7 +22,7 @@ from typing import Any, Final
 from runtime.own_process import own_command
 from tools.errors import ToolError
 from tools.lib.processes import thread_setting
-from tools.regress.time.kernel_times import LaunchTime, compare_kernels
+from tools.regress.time.timing import LaunchTime, compare_kernels
 from tools.regress.time.timing import (
     MAX_PROCESSES,
     MIN_PROCESSES,

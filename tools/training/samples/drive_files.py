@@ -11,7 +11,7 @@ import numpy as np
 
 from runtime.files.whole_file import whole_file
 from tools.errors import TrainingError
-from tools.lib.npz import write_npz
+from tools.lib.given_data import write_npz
 from tools.training.samples.drives import DriveRecord
 
 DRIVES = "drives"

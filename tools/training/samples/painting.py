@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from tools.errors import TrainingError
-from tools.lib import crew
-from tools.lib.crew import Crew, Task
+from tools.lib import processes
+from tools.lib.processes import Crew, Task
 from tools.training.samples.replay import Replay, ReplayPlan, Sample
 
 # Painters wait while there is enough. What they have begun meanwhile must not hold learning up.
@@ -69,7 +69,7 @@ def fill(
 
 # --- Processes that paint or drive for a training until they are told to end ------------------
 #
-# A crew (`tools.lib.crew`) whose troubles are told in the training's words.
+# A crew (`tools.lib.processes`) whose troubles are told in the training's words.
 
 _GONE = (
     "train: expected the painting processes to go on, found one gone; is there enough memory? "
@@ -87,7 +87,7 @@ def open_crew(task: Task, arguments: Sequence[tuple[Any, ...]]) -> Iterator[Crew
         task: a function of a module, called with a row of arguments, `is_stopped` and `send`.
         arguments: of each process; what can be pickled.
     """
-    with crew.open_crew(partial(_told, task), arguments, TrainingError(_GONE)) as found:
+    with processes.open_crew(partial(_told, task), arguments, TrainingError(_GONE)) as found:
         yield found
 
 

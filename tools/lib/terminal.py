@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 __all__ = ["Section", "format_table", "printable"]
 
@@ -52,3 +55,31 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 def printable(text: str) -> str:
     """Return text from a file without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() else "?" for c in text)
+
+# --- What a terminal shows while something is counted: a bar, or one line ---------------------
+
+Progress = Callable[[int], None]
+"""Called with the number that are done."""
+
+
+@contextmanager
+def progress_bar(total: int, unit: str, *, is_shown: bool) -> Iterator[Progress]:
+    """Yield what shows progress; nothing is shown where stderr is no terminal."""
+    if not (is_shown and sys.stderr.isatty()):
+        yield lambda _done: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit=unit, file=sys.stderr) as bar:
+
+        def show(done: int) -> None:
+            bar.update(done - bar.n)
+
+        yield show
+
+
+def counted(what: str, done: int, total: int) -> None:
+    """Print how far something is, in one line that is written over; on a terminal only."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\r{what}: {done}/{total}", end=end, file=sys.stderr, flush=True)
