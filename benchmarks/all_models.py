@@ -31,8 +31,8 @@ from runtime.origin import short_origin
 from runtime.own_process import own_command
 from runtime.quantities import count_text
 from scheduler.flags import Flags
-from tools.timing.roofline import cpu_name
 from tools.timing.peers import installed
+from tools.timing.roofline import cpu_name
 
 # What is measured, in order, by class of values: keys of example_models.BUILDERS, without suffix.
 CLASSES: Final = {

@@ -23,8 +23,7 @@ from tools.errors import (
     UsageError,
     VideoError,
 )
-from tools.lib.named_file import NOUNS
-from tools.lib.named_file import GIB, MIB, Role, check_named, check_outputs, tree
+from tools.lib.named_file import GIB, MIB, NOUNS, Role, check_named, check_outputs, tree
 
 _MAY_BE_ONNX = b"\x08"  # field 1, ir_version, comes first
 

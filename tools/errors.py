@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import ClassVar, Self
-from typing import ClassVar
+
 
 class ExitCode(IntEnum):
     """What ``modeld`` exits with; `meaning` is the line of ``--help`` and docs/commands.md.
@@ -150,6 +150,7 @@ class LabelsError(ToolError):
     """Labelled frames that cannot be read, or that are of another clip."""
 
     exit_code: ClassVar[int] = ExitCode.INPUT
+
 
 # --- Errors of regression ---------------------------------------------------------------------
 #

@@ -22,12 +22,10 @@ from runtime.quantities import count_text
 from tests.adreno.golden import compare, failures_of, read, write
 from tests.adreno.workloads import WORKLOADS, Manifest, compiled
 from tools.adreno.build import Built, Source, build, kernel_sources
-from tools.adreno.cost import GPU_TABLE, EntryCost, entry_cost
-from tools.adreno.cost import sections
+from tools.adreno.cost import GPU_TABLE, EntryCost, entry_cost, sections
 from tools.adreno.toolchain import GPUS, Toolchain, fetch_toolchain
 from tools.errors import ToolError
-from tools.lib.terminal import counted
-from tools.lib.terminal import format_table
+from tools.lib.terminal import counted, format_table
 
 Workload = Mapping[str, Manifest]
 

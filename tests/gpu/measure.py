@@ -16,9 +16,8 @@ import runtime
 from runtime.run.selftest import run_self_test
 from tools.bench import paced as bench_paced
 from tools.lib.json_output import print_json
-from tools.timing.run_times import FRAMES, compare, measure_rounds
 from tools.timing.program_inputs import make_inputs
-from tools.timing.run_times import measure
+from tools.timing.run_times import FRAMES, compare, measure, measure_rounds
 
 # Runs back to back, and after each pause: fewer where they would take longer than so many seconds.
 ITERATIONS: Final = 50

@@ -23,7 +23,7 @@ from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.conftest import Modeld
 from tests.tools.small_monitoring import write_small_monitoring
 from tools.bench import against, bus, daemon, host, log, roofline
-from tools.timing import roofline, peers
+from tools.timing import peers, roofline
 from tools.timing.peers import Peer
 
 

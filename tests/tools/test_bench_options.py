@@ -17,8 +17,8 @@ from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.conftest import Modeld
 from tools.bench import bench
 from tools.errors import UsageError
-from tools.timing.run_times import measure
 from tools.timing.run_parts import phased_runs
+from tools.timing.run_times import measure
 
 OPTIONS = sorted({name for mode in bench.MODES.values() for name in mode.takes.split()})
 

@@ -19,8 +19,7 @@ from tests.tools.conftest import Modeld
 from tests.tools.zoo import Beast, Outcome, feed, make_kinds, make_zoo
 from tools.cli import COMMANDS
 from tools.command_files import ARTIFACT, COMMAND_FILES, KEYS, PARAMS, STORE, attribute
-from tools.lib.named_file import NOUNS, SURE
-from tools.lib.named_file import Role
+from tools.lib.named_file import NOUNS, SURE, Role
 
 # Of the kinds that a role takes, the one that comes first is the sample.
 SAMPLES = ("artifact", "onnx", "video", "log", "zip", "text", "json")

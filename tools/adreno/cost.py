@@ -6,27 +6,21 @@ and `tools.adreno.cost` has by how much.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any, Final
-from tools.adreno.build import Failure, Source
-from tools.adreno.statistics import KernelCode, Slots
-from tools.adreno.walk import executed, slots_of_counts
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Final
-from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
+
 from runtime.origin import short_origin
 from runtime.quantities import count_text
 from scheduler.debug.viz import PageTable
 from scheduler.device.spec import SPECS
-from tools.adreno.build import Progress, build, kernel_sources
-from tools.adreno.statistics import Slots
+from tools.adreno.build import Failure, Progress, Source, build, kernel_sources
+from tools.adreno.statistics import KernelCode, Slots
 from tools.adreno.toolchain import MESA, Toolchain
+from tools.adreno.walk import executed, slots_of_counts
 from tools.errors import ArtifactMismatchError, UsageError
 from tools.lib.terminal import Section
 
@@ -199,6 +193,7 @@ def _kernel_cost(
         mac_ms=gpu.ms(slots["mac"] * lanes * launches),
     )
 
+
 # --- Converts a count to milliseconds on an Adreno 630, with the factor's uncertainty ---------
 #
 # No device was at hand. Four times are published of comma.ai's own models on an Adreno 630; those
@@ -275,6 +270,7 @@ SLOTS: Final = factor_of([anchor.ms / anchor.slots_ms for anchor in ANCHORS])
 
 def _digits(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
 
 # --- The cost of an artifact on an Adreno, for `modeld inspect` and `modeld compile` ----------
 #

@@ -21,13 +21,20 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.quantities import count_text
 from tools.errors import UsageError
-from tools.lib.named_file import kind_of
 from tools.lib.json_output import print_json
 from tools.lib.model_options import Changes, compiled_here, is_onnx, parse_bindings, with_constants
+from tools.lib.named_file import kind_of
 from tools.lib.processes import thread_setting
 from tools.lib.terminal import format_table
-from tools.timing.run_times import FRAMES, PAUSE_S, Comparison, compare, max_relative_error, measure_rounds
 from tools.timing.peers import check_installed, open_peer, version_of
+from tools.timing.run_times import (
+    FRAMES,
+    PAUSE_S,
+    Comparison,
+    compare,
+    max_relative_error,
+    measure_rounds,
+)
 
 if TYPE_CHECKING:
     import argparse

@@ -25,8 +25,8 @@ from tools.lib.json_output import print_json
 from tools.lib.terminal import format_table
 from tools.report.history import note_run
 from tools.timing.program_inputs import inputs_for
-from tools.timing.run_times import PERCENTILES, measure
 from tools.timing.run_parts import MAX_EVENTS
+from tools.timing.run_times import PERCENTILES, measure
 
 if TYPE_CHECKING:
     import argparse

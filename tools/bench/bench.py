@@ -36,8 +36,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from runtime.quantities import count_text
 from tools.errors import UsageError
 from tools.lib.model_options import Changes, add_bind, add_constant, compiled_here, is_onnx
-from tools.lib.options import MOST_S, above, real, seed, whole
-from tools.lib.options import is_given
+from tools.lib.options import MOST_S, above, is_given, real, seed, whole
 from tools.report.history import add_history
 from tools.timing.run_times import WARM_UP_RUNS
 

@@ -21,31 +21,35 @@ came of it.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 import numpy as np
+
 import runtime
 from modeld.service import realtime
 from modeld.service.config import RealtimeConfig
 from modeld.service.realtime import Effect
+from modeld.startup import StopSignals
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child
 from tools.lib.terminal import format_table
 from tools.timing.program_inputs import inputs_for
-import argparse
-import sys
-from modeld.startup import StopSignals
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
+
     from runtime import Program
 
 PAUSES_MS = (0, 5, 30, 50)
@@ -186,7 +190,8 @@ def _print(result: Mapping[str, Any]) -> None:
     head = ("beside", "pause ms", "p50 ms", "p99 ms", "p99/p50", "steady p99/p50", "slow cores")
     print(format_table(head, rows))
 
-# --- The other process of ``modeld bench --paced --beside``: keeps a CPU busy, or runs a model 
+
+# --- The other process of ``modeld bench --paced --beside``: keeps a CPU busy, or runs a model
 #
 # ``--cpu N`` restricts it to that CPU. Without an artifact it computes nothing, all the time; with
 # one it runs it every ``--period-ms``; with ``--measure RUNS`` it times paced runs, as its parent
@@ -218,7 +223,6 @@ def main() -> int:
 def _run_model(args: argparse.Namespace, stop: StopSignals) -> None:
     # After the CPU was chosen: the driver's threads inherit it.
     import runtime
-    pass
     from tools.lib.json_output import print_json
     from tools.timing.program_inputs import make_inputs
 

@@ -15,13 +15,15 @@ from runtime.origin import short_origin
 from runtime.quantities import count_text
 from tools.lib.json_output import print_json
 from tools.lib.terminal import format_table
-from tools.timing.roofline import CeilingProbe, Ceilings, describe
 from tools.timing.program_inputs import inputs_for
 from tools.timing.roofline import (
     FLAG_ROOFLINE,
     FLAG_SHARE,
+    CeilingProbe,
+    Ceilings,
     KernelRow,
     RooflineRow,
+    describe,
     make_kernels,
     make_rows,
     quietest,

@@ -18,8 +18,8 @@ import numpy as np
 from runtime.quantities import count_text
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.timing.run_times import FRAMES, PAUSE_S, compare
 from tools.timing.program_inputs import make_inputs
+from tools.timing.run_times import FRAMES, PAUSE_S, compare
 
 if TYPE_CHECKING:
     import argparse

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
-from typing import Any, Self
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Self
+
 from runtime.quantities import count_text
 from tools.lib.terminal import format_table, printable
+
 
 class Verdict(StrEnum):
     """How good something is, from best to worst."""
@@ -85,6 +85,7 @@ class Section:
             Finding(f["text"], Verdict(f["verdict"]), f["advice"]) for f in value["findings"]
         ]
         return cls(value["name"], findings, value["facts"], value["table"], value["seconds"])
+
 
 # --- A checkup as text for people -------------------------------------------------------------
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import platform
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
-import grp
-import os
-import platform
-import resource
-from importlib import metadata
-from typing import Final
+
 from runtime.quantities import size_text
 from tools.checkup.findings import Section
 from tools.service.opencl_drivers import DRIVERS, nodes_of
@@ -145,6 +145,7 @@ def _number(path: Path) -> float | None:
     with suppress(ValueError, IndexError):
         return float(_text(path).split()[0])
     return None
+
 
 # ----------------------------------------------------------------------------------------------
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
 from runtime.origin import short_origin
-from tools.checkup.findings import Section
-from tools.checkup.machine import judge_heat
-from tools.checkup.machine import read_sensors
 from runtime.quantities import size_text
+from tools.checkup.findings import Section
+from tools.checkup.machine import judge_heat, read_sensors
 from tools.service.opencl_drivers import DRIVERS, VENDORS, declared, nodes_of, undeclared
 
 if TYPE_CHECKING:
@@ -108,9 +108,10 @@ def self_test(path: Path, device: str | None) -> Section:
 def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
     """Return the slowest kernels with the device's limits, and the time of a frame."""
     import runtime
-    from tools.timing.roofline import CeilingProbe, describe
     from tools.timing.program_inputs import make_inputs
     from tools.timing.roofline import (
+        CeilingProbe,
+        describe,
         make_kernels,
         make_rows,
         quietest,
@@ -194,6 +195,7 @@ def _table(found: list[KernelRow]) -> list[tuple[object, ...]]:
             )
         )
     return rows
+
 
 # --- The part of a checkup that looks at OpenCL: devices, drivers, the row taken and why ------
 

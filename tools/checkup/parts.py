@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from time import perf_counter
-from typing import Any, Final
-from tools.checkup import surroundings
-from tools.checkup.findings import Section
-from tools.lib.json_output import json_text
 import os
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
 from runtime.own_process import own_command
+from tools.checkup import surroundings
+from tools.checkup.findings import Section
+from tools.lib.json_output import json_text
 
 # Seconds that each part may take, in running order. Drivers that build kernels may take a minute.
 LIMITS: Final = {
@@ -43,7 +43,7 @@ ON_DEVICE: Final = ("artifact", "self-test", "kernels")
 
 def run_part(name: str, request: Mapping[str, Any]) -> Section:
     """Run a part of `LIMITS`; `request` has the options of the command, as plain data."""
-    from tools.checkup import opencl, machine
+    from tools.checkup import machine, opencl
 
     device, path = request["device"], request["path"]
     parts: dict[str, Callable[[], Section]] = {

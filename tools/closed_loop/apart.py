@@ -22,8 +22,7 @@ from tools.closed_loop.result import Drive
 from tools.closed_loop.run import DaemonDrivers, Errand, OnDrive, drive_one
 from tools.closed_loop.simulation import End, Track
 from tools.errors import ToolError
-from tools.lib.processes import IsStopped, Send, open_crew
-from tools.lib.processes import limit_threads, threads_of_one
+from tools.lib.processes import IsStopped, Send, limit_threads, open_crew, threads_of_one
 from tools.playback.model import load_model
 
 

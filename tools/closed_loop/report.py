@@ -16,8 +16,15 @@ from tools.behaviour.gates import GateVerdict
 from tools.closed_loop.figures import Figures, figures_of
 from tools.closed_loop.result import Drive, Outcome, row_of, table_header
 from tools.closed_loop.simulation import Track
-from tools.report.report_page import facts_part, table_part, tiles_section, whole_page, write_page
-from tools.report.report_page import Chart, padded_range
+from tools.report.report_page import (
+    Chart,
+    facts_part,
+    padded_range,
+    table_part,
+    tiles_section,
+    whole_page,
+    write_page,
+)
 from tools.world.curves import Floats
 
 # More make the page long; all of them are in the table.

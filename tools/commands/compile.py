@@ -47,8 +47,7 @@ from scheduler.flags import Flags
 from scheduler.onnx_import import OnnxModel, load_model
 from scheduler.passes.halves.precision import PRECISIONS
 from scheduler.tuning.tune import Tuned, tune
-from tools.adreno.cost import EntryCost
-from tools.adreno.cost import cost_of, lines, plain
+from tools.adreno.cost import EntryCost, cost_of, lines, plain
 from tools.adreno.toolchain import GPUS, find_toolchain
 from tools.describe.compilation import (
     TargetReport,

@@ -34,10 +34,8 @@ from typing import Any, Final
 
 from modeld.store.model_store import DEFAULT_STORE
 from runtime.files.whole_file import whole_file
-from tools.checkup.parts import run_apart
-from tools.checkup.findings import Section, Verdict
-from tools.checkup.parts import LIMITS, ON_DEVICE
-from tools.checkup.findings import Scrubber, report_plain, report_text
+from tools.checkup.findings import Scrubber, Section, Verdict, report_plain, report_text
+from tools.checkup.parts import LIMITS, ON_DEVICE, run_apart
 from tools.errors import UsageError
 from tools.lib.json_output import json_text, print_json
 from tools.lib.options import MOST_S, above

@@ -23,9 +23,9 @@ import numpy as np
 
 from runtime.files.whole_file import whole_file
 from tools.errors import UsageError
+from tools.lib.given_data import write_npz
 from tools.lib.json_output import print_json
 from tools.lib.model_options import Changes, add_bind, add_constant, compiled_here, is_onnx
-from tools.lib.given_data import write_npz
 from tools.lib.options import seed
 from tools.lib.terminal import format_table
 from tools.timing.program_inputs import inputs_for

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from runtime.quantities import count_text
 from tools.adreno.toolchain import GPUS
 from tools.errors import UsageError
-from tools.lib.named_file import kind_of
 from tools.lib.json_output import print_json
 from tools.lib.model_options import add_bind, parse_bindings
+from tools.lib.named_file import kind_of
 from tools.lib.options import MOST_S, above, real
 from tools.lib.terminal import Section, format_table, printable
 

@@ -7,33 +7,49 @@ stored in another form can be compared too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from cereal.schema import log
-from tools.compare.align import UNREADABLE, Message, Pair
-from tools.compare.fields import Discrete, Flat, Layout, Place, Shape, flatten, layout_of
-from tools.compare.findings import FieldSeries, FieldStatistics, Finding, FindingKind
-from tools.compare.fields import Fields, PairLayout, pair_layout
-from tools.compare.numbers import Numbers
-from tools.compare.findings import Order, Tallies, Tally, shown
-from tools.compare.tolerances import Tolerances
-from tools.messages.wire import Span, Structure, span_of, structure_at
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
 from cereal.errors import ServiceError
 from cereal.log_reader import read_log_bytes
+from cereal.schema import log
 from cereal.services import members_of
 from runtime.quantities import count_text
 from tools.behaviour.difference import Sides, judge_behaviour
 from tools.behaviour.gates import Gates
 from tools.behaviour.quantities import BehaviourReader, true_behaviour
 from tools.behaviour.truth import Truth
-from tools.compare.align import Aligner, Message, Pair, Unmatched
-from tools.compare.findings import Comparison
-from tools.compare.findings import Tallies, Tally, sorted_findings
+from tools.compare.align import UNREADABLE, Aligner, Message, Pair, Unmatched
+from tools.compare.fields import (
+    Discrete,
+    Fields,
+    Flat,
+    Layout,
+    PairLayout,
+    Place,
+    Shape,
+    flatten,
+    layout_of,
+    pair_layout,
+)
+from tools.compare.findings import (
+    Comparison,
+    FieldSeries,
+    FieldStatistics,
+    Finding,
+    FindingKind,
+    Order,
+    Tallies,
+    Tally,
+    shown,
+    sorted_findings,
+)
+from tools.compare.numbers import Numbers
 from tools.compare.tolerances import Tolerances, read_tolerances
 from tools.errors import CompareError, UsageError
+from tools.messages.wire import Span, Structure, span_of, structure_at
 
 # --- Pairs of messages of one service judged: what differs, by how much, and how it adds up ---
 
@@ -224,6 +240,7 @@ def _measured_times(fields: Fields) -> list[str]:
     """
     names = ("modelExecutionTime", "gpuExecutionTime", "dspExecutionTime")
     return [name for name in names if fields.tolerance(name).ignore]
+
 
 # ----------------------------------------------------------------------------------------------
 

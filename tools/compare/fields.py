@@ -8,15 +8,16 @@ schema (`tools.messages.message_values`): a field that is declared tomorrow is c
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
-from tools.messages.message_values import flatten_message, has_field
-from collections.abc import Sequence
-from dataclasses import dataclass
+
 from tools.compare.tolerances import Tolerance, Tolerances
+from tools.messages.message_values import flatten_message, has_field
 
 Discrete = bool | int | str | bytes
 # Of each column of a message its path, and the length of its list, -1 for a single value.
@@ -146,6 +147,7 @@ def _count_lists(path: str, lists: dict[str, int]) -> None:
     for found in re.finditer(r"\[(\d+)\]", path):
         name = path[: found.start()]
         lists[name] = max(lists.get(name, 0), int(found[1]) + 1)
+
 
 # --- Matches the values of two messages of possibly different shapes --------------------------
 

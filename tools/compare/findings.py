@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
-import numpy as np
-from numpy.typing import NDArray
-from tools.behaviour.difference import BehaviourVerdict, Sides
-from tools.messages.drive_time import DriveTime
 import heapq
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from tools.compare.align import Message, Pair
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
 from runtime.quantities import count_text
 from tools.behaviour.describe import behaviour_lines
+from tools.behaviour.difference import BehaviourVerdict, Sides
+from tools.compare.align import Message, Pair
 from tools.lib.terminal import format_table, printable
+from tools.messages.drive_time import DriveTime
 
 FindingKind = Literal[
     "missing",  # a frame, or a message, of the left log that the right one lacks
@@ -115,6 +113,7 @@ class Comparison:
         """The findings that no gate stands in for."""
         stands_in = self.behaviour.stands_in_for
         return [one for one in self.findings if not stands_in(one.kind, one.field)]
+
 
 # --- Counts findings: one for each kind and field, however many frames have it ----------------
 
@@ -249,6 +248,7 @@ class Order:
             )
             tallies.add(Tally(finding, math.inf, left))
         self._last = right
+
 
 # --- Describes a comparison of logs: for people in lines, for machines as plain values --------
 

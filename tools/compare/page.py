@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
-from tools.behaviour.headline import gates_sentence, path_sentence
-from tools.compare.findings import FINDING_HEADER, KIND_TEXTS, finding_row, name_of, verdict
-from tools.compare.findings import Comparison, FieldSeries, FieldStatistics, Finding
-from tools.report.report_page import table_part
-from tools.report.report_page import Chart, Margins, padded_range
-import math
-from pathlib import Path
+
 from cereal.errors import CerealError
 from cereal.log_reader import read_log
 from runtime.quantities import count_text
 from tools.behaviour.describe import TITLE, behaviour_part
-from tools.behaviour.headline import worst_frame
-from tools.compare.findings import Comparison
-from tools.report.report_page import folded, title_of_two, whole_page, write_page
-from tools.report.report_page import Chart, padded_range
+from tools.behaviour.headline import gates_sentence, path_sentence, worst_frame
+from tools.compare.findings import (
+    FINDING_HEADER,
+    KIND_TEXTS,
+    Comparison,
+    FieldSeries,
+    FieldStatistics,
+    Finding,
+    finding_row,
+    name_of,
+    verdict,
+)
+from tools.report.report_page import (
+    Chart,
+    Margins,
+    folded,
+    padded_range,
+    table_part,
+    title_of_two,
+    whole_page,
+    write_page,
+)
 
 # --- Parts of pages about comparisons: verdict, tables, plots of both logs over the frames ----
 #
@@ -153,6 +168,7 @@ def _chart(frames: NDArray[np.float64], y_range: tuple[float, float], summary: s
     first, last = float(frames[0]), float(frames[-1])
     x_range = (first, max(last, first + 1.0))
     return Chart(*_SIZE, x_range, y_range, "frame", "", summary, _MARGINS)
+
 
 # ----------------------------------------------------------------------------------------------
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from runtime.format.artifact import Artifact, read_artifact
 from runtime.format.driving_interface import HistoryRule, Interface, ModelPart, parse_interface
 from runtime.format.monitoring_interface import MonitoringInterface, parse_monitoring_interface
-from tools.lib.terminal import Section
-from collections import Counter
-from typing import TYPE_CHECKING, Any
-from runtime.format.artifact import Artifact, read_artifact
-from runtime.format.driving_interface import Interface
 from runtime.quantities import count_text, flops_column, size_text
 from tools.lib.terminal import Section, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
     from runtime.format.manifest import BufferSpec, EntrySpec, Manifest
 
 # ----------------------------------------------------------------------------------------------
@@ -128,6 +127,7 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
 
 # ----------------------------------------------------------------------------------------------
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Any
-from runtime.quantities import count_text
-from tools.lib.terminal import Section
-from tools.messages.drive_time import DriveTime, read_log_events
 import base64
 import contextlib
 import csv
@@ -14,19 +9,24 @@ import io
 import logging
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
 import numpy as np
+
 from cereal.errors import LogError, MessageError
 from cereal.schema import log
 from cereal.services import member_of
 from runtime.files.whole_file import whole_file
+from runtime.quantities import count_text
 from tools.describe.dump_columns import Columns, column_name, write_npz
 from tools.errors import UsageError
-from tools.lib.options import nearest
 from tools.lib.json_output import json_text
+from tools.lib.options import nearest
+from tools.lib.terminal import Section
 from tools.messages.drive_time import NS_PER_S, DriveTime, read_log_events
 from tools.messages.message_values import (
     DataAs,
@@ -39,6 +39,7 @@ from tools.messages.message_values import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
     """Return counts and rates per service; messages newer than the schema are only counted.
@@ -78,6 +79,7 @@ def _facts(name: str, count: int, span_ns: int) -> dict[str, Any]:
     """Rates are of the gaps between messages: n messages have n - 1 of them."""
     rate = (count - 1) * 1e9 / span_ns if span_ns > 0 else None
     return {"service": name, "count": count, "span_s": span_ns / 1e9, "rate_hz": rate}
+
 
 # --- `modeld inspect LOG --dump`: chosen services and fields as JSON lines, CSV or npz --------
 #

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from runtime.quantities import count_text, size_text
-from scheduler.onnx_import.text import printable
-from tools.lib.terminal import Section
-from collections import Counter
-from math import prod
-from typing import TYPE_CHECKING, Any
+
 from runtime.quantities import count_text, flops_column, flops_text, size_text
 from scheduler.driving.facts import MONITORING, SUPERCOMBO
 from scheduler.driving.kinds import KnownModel, known_model
@@ -23,13 +21,16 @@ from scheduler.onnx_import import load_model
 from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
 from scheduler.onnx_import.report import Declared, ModelReport, NodeFacts, report
+from scheduler.onnx_import.text import printable
 from tools.describe.artifact import Recognised, interface_section, plain_rows
+from tools.lib.terminal import Section
 
 if TYPE_CHECKING:
-    from scheduler.onnx_import.files.load import OnnxModel
-    from scheduler.onnx_import.report import NodeFacts
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from scheduler.onnx_import.files.load import OnnxModel
+    from scheduler.onnx_import.report import NodeFacts
 
 # ----------------------------------------------------------------------------------------------
 # Describes the nodes and initializers of an ONNX model, with text that is short of large ones.
@@ -145,6 +146,7 @@ def _text(value: bytes) -> str:
 
 def _is_number(array: NDArray[Any]) -> bool:
     return np.dtype(array.dtype).kind in _NUMBERS
+
 
 # ----------------------------------------------------------------------------------------------
 

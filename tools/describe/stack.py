@@ -14,19 +14,17 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, cast
-from cereal.schema_layout import SchemaLayout
-from runtime.own_process import own_command
-from tools.errors import FileKindError
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, cast
+
 from cereal.schema import log
 from cereal.schema_layout import FieldLayout, SchemaLayout, TypeLayout, layout_of
 from cereal.services import SERVICES
+from runtime.own_process import own_command
 from runtime.quantities import count_text
+from tools.errors import FileKindError
 from tools.lib.terminal import Section
 
 # --- Reads a stack's table of services and the layout of its schema from a checkout -----------
@@ -269,6 +267,7 @@ def _value(node: ast.expr, names: dict[str, _Value]) -> _Value:
         if all(isinstance(one, int | float) for one in (left, right)):
             return cast("float", _OPERATORS[type(node.op)](left, right))
     raise ValueError(f"no literal in line {node.lineno}")
+
 
 # ----------------------------------------------------------------------------------------------
 

@@ -25,8 +25,7 @@ from tools.drives.comma2k19_files import telemetry_files
 from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
 from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError, UsageError
-from tools.lib.named_file import NOUNS
-from tools.lib.named_file import what_is_at
+from tools.lib.named_file import NOUNS, what_is_at
 from tools.messages.camera import stand_in_camera
 from tools.messages.drive_messages import MIN_INTERVAL_NS, DriveMessages, FrameClock, Mounting
 from tools.messages.telemetry import Telemetry, constant_telemetry, read_telemetry

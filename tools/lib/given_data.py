@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from runtime.files.given_file import read_given
-from tools.errors import ToolError
-import zipfile
-from collections.abc import Mapping
 from typing import IO, Any
+
 import numpy as np
 from numpy.typing import NDArray
-from tools.errors import UsageError
+
+from runtime.files.given_file import read_given
+from tools.errors import ToolError, UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class GivenText:
@@ -66,6 +66,7 @@ class GivenText:
     def _refused(self, why: str) -> ToolError:
         place = f"{self.option} {self.path}".lstrip()
         return self.error(f"{place}: {why}; {self.advice}")
+
 
 # --- Files of named arrays as numpy.savez writes them, whatever the names are -----------------
 

@@ -7,18 +7,16 @@ Readers still judge what is inside; no reader has to think of pipes, devices and
 from __future__ import annotations
 
 import codecs
-import re
-from pathlib import Path
-from typing import Final
-from cereal.log_codec import codec_of
-from runtime.files.given_file import open_given
-from tools.errors import FileKindError
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
-from runtime.files.given_file import NotAFileError, what_is
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cereal.log_codec import codec_of
+from runtime.files.given_file import NotAFileError, open_given, what_is
 from runtime.files.whole_file import target_of
 from runtime.quantities import size_text
 from tools.errors import FileKindError, ToolError, UsageError
@@ -147,6 +145,7 @@ def _begins_like_an_event(start: bytes) -> bool:
         return False
     # A pointer to a structure, or to one in another segment.
     return start[table] & 3 in (0, 2) and start[table : table + 8] != bytes(8)
+
 
 # ----------------------------------------------------------------------------------------------
 

@@ -6,15 +6,14 @@ cannot work with: each has a largest one, and nan is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
-from tools.errors import UsageError
-from collections.abc import Iterable, Mapping
 import argparse
 import difflib
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from tools.errors import UsageError
 
 MOST_COUNT: Final = 100_000_000  # of runs, frames or messages: two months at 20 Hz
 MOST_SEED: Final = 2**63 - 1  # seeds are stored in 64 bits, signed
@@ -77,6 +76,7 @@ def _real(option: str, least: float, most: float, word: str) -> Callable[[str], 
 
     return parse
 
+
 # --- Which options do not go together, as a table ---------------------------------------------
 
 
@@ -103,6 +103,7 @@ def refuse(given: Mapping[str, object], rules: Iterable[tuple[str, str]]) -> Non
             flags.append(f"--{(found or names)[0].replace('_', '-')}")
         else:
             raise UsageError(f"{flags[0]}: {message.format(*flags)}")
+
 
 # --- Turns the docstring of a command's module into the text of ``--help`` --------------------
 #

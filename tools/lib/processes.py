@@ -6,26 +6,25 @@ The standard library does the work; this keeps the bookkeeping in one place. Cal
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import pickle
 import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Final
-from runtime.own_process import own_command
-from tools.errors import ToolError
-import multiprocessing
-import pickle
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
+
+from runtime.own_process import own_command
+from tools.errors import ToolError
 
 # A daemon finishes its frame and closes its devices well within this.
 STOP_TIMEOUT_S = 10.0
@@ -185,6 +184,7 @@ def thread_setting(threads: int) -> dict[str, str]:
 def limit_threads(threads: int) -> None:
     """Let the driver of this process have so many threads, unless the user has said."""
     os.environ.setdefault(THREADS_VARIABLE, str(threads))
+
 
 # --- Processes with a pipe to each: a pool starts, hears and ends them ------------------------
 #

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 __all__ = ["Section", "format_table", "printable"]
 
@@ -55,6 +54,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 def printable(text: str) -> str:
     """Return text from a file without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() else "?" for c in text)
+
 
 # --- What a terminal shows while something is counted: a bar, or one line ---------------------
 

@@ -22,8 +22,15 @@ from tools.messages.drive_log import DriveLog
 from tools.playback.pictures import main_camera
 from tools.playback.result import DriveResult
 from tools.report.report import MEASURED_TIMES, WARM_UP_FRAMES, Picture, Report, panel, road_figure
-from tools.report.report_page import PAGE_END, facts_part, folded, page_start, write_page
-from tools.report.report_page import Chart, padded_range
+from tools.report.report_page import (
+    PAGE_END,
+    Chart,
+    facts_part,
+    folded,
+    padded_range,
+    page_start,
+    write_page,
+)
 
 Values = NDArray[np.float64]
 

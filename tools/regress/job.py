@@ -10,11 +10,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
+
 from cereal.errors import CerealError
 from cereal.schema import member_name, read_event
 from modeld.errors import ModeldError
@@ -25,18 +28,16 @@ from runtime.format.manifest import Manifest
 from runtime.format.monitoring_interface import parse_monitoring_interface
 from runtime.opencl.device import choose_device
 from tools.drives.drive import DriveInfo
-from tools.drives.open_drive import DriveOptions, open_drive
-from tools.errors import ArtifactMismatchError, ToolError, VideoError
-from tools.regress.run_facts import describe_environment, model_hash, reference_class
+from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
+from tools.errors import ArtifactMismatchError, ToolError, UsageError, VideoError
 from tools.regress.judge.packing import content_digest, pack, rule_of
-from tools.regress.run_facts import ProgramFacts, program_facts
-import os
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import PurePath
-from tools.drives.open_drive import DriveOptions, expand_drives
-from tools.errors import ToolError, UsageError
+from tools.regress.run_facts import (
+    ProgramFacts,
+    describe_environment,
+    model_hash,
+    program_facts,
+    reference_class,
+)
 
 if TYPE_CHECKING:
     from tools.playback.model import LoadedModel
@@ -279,6 +280,7 @@ def launches_of(*manifests: Manifest) -> dict[str, Launches]:
             }
             found[prefix + entry.name] = Launches(len(entry.launches), len(kernels))
     return dict(sorted(found.items()))
+
 
 # ----------------------------------------------------------------------------------------------
 # The drives of a regression: ranges and routes taken apart, each once, and one shard of them.

@@ -23,7 +23,18 @@ from runtime.opencl.device import DeviceInfo
 from runtime.quantities import count_text
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
-from tools.regress.job import Shard, single_drives
+from tools.regress.job import Job, JobResult, Shard, single_drives
+from tools.regress.judge.reference import ReferenceStore
+from tools.regress.judge.references import (
+    Against,
+    KeptReferences,
+    PlayedReference,
+    TimingReferences,
+    accept_drive,
+    accept_timing,
+)
+from tools.regress.judge.verdict import Comparing, DriveVerdict, References, failed, judge
+from tools.regress.pool import OnResult, WorkDirectory
 from tools.regress.run_facts import (
     code_digest,
     describe_checkout,
@@ -33,16 +44,9 @@ from tools.regress.run_facts import (
     reference_class,
     who,
 )
-from tools.regress.job import Job, JobResult
-from tools.regress.judge.references import accept_drive, accept_timing
-from tools.regress.judge.references import Against, KeptReferences, PlayedReference
-from tools.regress.judge.reference import ReferenceStore
-from tools.regress.judge.verdict import Comparing, DriveVerdict, References, failed, judge
-from tools.regress.pool import OnResult, WorkDirectory
 from tools.regress.tell.whole import Costs, WholeVerdict, costs_of, judge_whole, of_drives
 from tools.regress.time.timing import StoredTiming, TimingResult, TimingVerdict, judge_timing
 from tools.regress.time.timing_frames import sample_frames, write_frames
-from tools.regress.judge.references import TimingReferences
 from tools.regress.time.timing_sides import Measurement, Side, measure_timing
 from tools.regress.timing_process import timed_device
 

@@ -8,15 +8,15 @@ import os
 import platform
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Final
+
+from runtime.format.artifact import Artifact
 from runtime.format.manifest import Manifest, is_strict
 from runtime.opencl.device import DeviceInfo
 from tools.report.history import ask_git, commit_of
-from dataclasses import dataclass, field
-from runtime.format.artifact import Artifact
-from runtime.format.manifest import Manifest
 
 # Packages whose version may move an output or a time.
 PACKAGES: Final = ("modeld", "numpy", "pyopencl", "pocl-binary-distribution", "av", "pycapnp")
@@ -141,6 +141,7 @@ def _processor() -> str:
         return platform.processor() or "unknown"
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return found[1].strip() if found else platform.processor() or "unknown"
+
 
 # --- Digests of a program: the texts of its kernels, and each of its weights ------------------
 #

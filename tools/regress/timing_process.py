@@ -16,8 +16,6 @@ costs nothing; elsewhere it is the time until the device has finished.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-import numpy as np
 import argparse
 import itertools
 import resource
@@ -25,13 +23,16 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
 import runtime
 from runtime.opencl.device import Device, DeviceInfo, choose_device
 from tools.lib.json_output import print_json
-from tools.timing.run_parts import Stepper
 from tools.regress.time.timing_frames import TimedFrame, read_frames
 from tools.timing.program_inputs import make_inputs
+from tools.timing.run_parts import Stepper
 
 if TYPE_CHECKING:
     from runtime import Device
@@ -115,6 +116,7 @@ class CalibrationWorkload:
             self._chains(self._queue, (self._items,), self._local, self._out, np.int32(ROUNDS))
             self._sample(self._queue, (HEIGHT,), self._local, self._image, self._out)
         self._queue.finish()
+
 
 # ----------------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from cereal.segment_log import SegmentLogWriter
 from modeld.constants import T_IDXS, X_IDXS
 from runtime.files.whole_file import whole_file
 from tools.errors import ToolError, UsageError
-from tools.lib.processes import Crew, IsStopped, Send, open_crew
 from tools.lib.given_data import write_npz
+from tools.lib.processes import Crew, IsStopped, Send, open_crew
 from tools.lib.terminal import Progress
 from tools.render.hevc import Packet
 from tools.render.messages import init_event, segment_messages

@@ -6,16 +6,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from html import escape
 from itertools import pairwise
+from pathlib import Path
 from typing import Final, Literal
+
 import numpy as np
 from numpy.typing import NDArray
-from tools.report.history import Run
-from html import escape
-from pathlib import Path
+
 from runtime.quantities import count_text
-from tools.report.report_page import folded, table_part, whole_page, write_page
-from tools.report.report_page import Chart, Margins, padded_range
+from tools.report.history import Run
+from tools.report.report_page import (
+    Chart,
+    Margins,
+    folded,
+    padded_range,
+    table_part,
+    whole_page,
+    write_page,
+)
 
 # ----------------------------------------------------------------------------------------------
 # Judges the last value of each figure by its own past, and finds where a figure changed for good.
@@ -168,6 +177,7 @@ def change_points(values: Floats, least: float) -> list[int]:
         for at, one, other in zip(begins, medians, medians[1:], strict=False)
         if abs(other - one) > least
     ]
+
 
 # ----------------------------------------------------------------------------------------------
 

@@ -7,22 +7,31 @@ of it.
 
 from __future__ import annotations
 
-from html import escape
-import numpy as np
-from runtime.quantities import count_text
-from tools.messages.drive_log import DriveLog
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
+
+import numpy as np
 from numpy.typing import NDArray
+
 from modeld.vehicle.calibration import Camera
 from runtime.format.manifest import Manifest
+from runtime.quantities import count_text
 from tools.messages.camera import project
 from tools.messages.drive_log import OUTPUT_SERVICES, Curve, Curves, DriveLog
 from tools.messages.drive_messages import Mounting
-from tools.report.report_page import facts_part, tiles_section, whole_page, write_page
-from tools.report.report_page import Chart, Margins, padded_range, path_data
+from tools.report.report_page import (
+    Chart,
+    Margins,
+    facts_part,
+    padded_range,
+    path_data,
+    tiles_section,
+    whole_page,
+    write_page,
+)
 
 # --- The sentence that leads the report of a replay -------------------------------------------
 
@@ -50,6 +59,7 @@ def answers_lead(drive: DriveLog, frames_sent: int, budget_ms: float) -> str:
         said += f" Half took at most {np.median(times):.1f} ms; {slow} than {budget_ms:g} ms, "
         said += "the budget at 20 Hz."
     return f'<p class="lead {"bad" if wrong else "good"}">{escape(said)}</p>'
+
 
 # ----------------------------------------------------------------------------------------------
 

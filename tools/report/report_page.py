@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Final
-from runtime.files.whole_file import whole_file
-from tools.errors import UsageError
-import math
-import zlib
-from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
+
+from runtime.files.whole_file import whole_file
+from tools.errors import UsageError
 
 # ----------------------------------------------------------------------------------------------
 # The style sheet of the reports: light or dark as the reader prefers, readable when printed.
@@ -215,6 +217,7 @@ def write_page(path: Path, parts: Iterable[str]) -> None:
             f"{path}: the report cannot be written ({error.strerror or error}); free some disk "
             "space or name another file"
         ) from error
+
 
 # --- Small inline SVG charts for the reports: axes with round ticks, lines, dots, level lines -
 #

@@ -16,14 +16,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
 import numpy as np
-from runtime.quantities import count_text
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
 from runtime.format.manifest import Manifest
+from runtime.quantities import count_text
 from runtime.run.profile import KernelTime
 
 if TYPE_CHECKING:
@@ -278,6 +278,7 @@ def describe(ceilings: Ceilings) -> Sequence[str]:
     if ceilings.sgemm_gflops:
         lines.append(f"{ceilings.sgemm_gflops:.0f} GFLOP/s numpy sgemm, {SGEMM_SIZE} cubed")
     return lines
+
 
 # ----------------------------------------------------------------------------------------------
 

@@ -6,11 +6,14 @@ The device is idle between phases, so each has its own time; `Program.run` waits
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 from numpy.typing import NDArray
+
 from runtime.errors import InputError, RuntimeFault, first_line
 from runtime.files.whole_file import whole_file
 from runtime.format.manifest import BufferSpec, KernelSpec, Manifest
@@ -21,9 +24,7 @@ from runtime.origin import short_origin
 from runtime.run.profile import Span
 from runtime.run.program import Program
 from tools.lib.json_output import json_text
-from collections.abc import Iterator, Mapping
-import numpy as np
-from runtime.errors import RuntimeFault, first_line
+
 
 @dataclass(frozen=True, slots=True)
 class PhasedRun:
@@ -229,7 +230,8 @@ def write_trace(path: str | os.PathLike[str], trace: dict[str, Any]) -> None:
     except OSError as error:
         raise RuntimeFault(f"{target}: cannot write: {error.strerror or error}") from error
 
-# --- One run of a program launch by launch, for tools that look for the launch that went wrong 
+
+# --- One run of a program launch by launch, for tools that look for the launch that went wrong
 #
 # Slow on purpose: after each launch the device is idle and every buffer can be read.
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-import numpy as np
-from tools.timing.run_parts import phased_runs
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 from numpy.typing import NDArray
+
+from tools.timing.run_parts import phased_runs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
     from runtime import Program
 
 WARM_UP_RUNS: Final = 5
@@ -112,6 +114,7 @@ def resident_mib() -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     return 0.0
+
 
 # ----------------------------------------------------------------------------------------------
 # Timing several programs in alternating blocks, and the ratio of two of them block by block.

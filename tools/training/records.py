@@ -18,8 +18,14 @@ from numpy.typing import NDArray
 
 from tools.errors import TrainingError
 from tools.lib.json_output import json_text
-from tools.report.report_page import tiles_section, whole_page, write_page
-from tools.report.report_page import Chart, Range, padded_range
+from tools.report.report_page import (
+    Chart,
+    Range,
+    padded_range,
+    tiles_section,
+    whole_page,
+    write_page,
+)
 
 NAME = "history.jsonl"
 PAGE = "curves.html"

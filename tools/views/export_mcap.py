@@ -8,28 +8,25 @@ stands where the log has it, and for what follows another start of the machine, 
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from cereal.schema import log
-from runtime.files.whole_file import whole_file
-from tools.lib.json_output import finite_json_text, json_text
-from tools.messages.message_values import Type, fields_of
-import logging
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+
 from cereal.errors import LogError, MessageError
-from cereal.schema import DAMAGED
+from cereal.schema import DAMAGED, log
 from cereal.services import service_of_member
 from modeld.vehicle.calibration import Camera
+from runtime.files.whole_file import whole_file
 from runtime.quantities import count_text
 from tools.drives.drive import Drive
 from tools.errors import DriveError, UsageError
+from tools.lib.json_output import finite_json_text, json_text
 from tools.messages.drive_time import NS_PER_S, DriveTime, read_log_events
-from tools.messages.message_values import message_to_plain
+from tools.messages.message_values import Type, fields_of, message_to_plain
 from tools.playback.pictures import main_camera
 from tools.report.picture import encode_jpeg, jpeg_size
 from tools.views import foxglove
@@ -222,6 +219,7 @@ def mcap_file(path: Path) -> Iterator[McapFile]:
         writer.start(profile="", library="modeld")
         yield McapFile(writer)
         writer.finish()
+
 
 # ----------------------------------------------------------------------------------------------
 

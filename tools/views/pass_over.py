@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-import numpy as np
-from numpy.typing import NDArray
-from cereal.frames import Frame
-from tools.drives.drive import Drive, Moment
-from tools.playback.prefetch import prefetch
-from tools.playback.session import DAEMON_STREAMS
 import logging
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.frames import Frame
 from cereal.schema import DAMAGED, member_name
-from tools.drives.drive import Drive
+from tools.drives.drive import Drive, Moment
 from tools.errors import DriveError
 from tools.messages.drive_time import read_log_events
 from tools.playback.frame_table import frames_path, load_frames
+from tools.playback.prefetch import prefetch
+from tools.playback.session import DAEMON_STREAMS
 from tools.views.answer import Answer, AnswerReader
 from tools.views.overlay import FrameFacts
 
@@ -91,6 +91,7 @@ def rgb_of(frame: Frame) -> NDArray[np.uint8]:
     picture: Any = av.VideoFrame.from_ndarray(np.concatenate(planes(frame)), format="nv12")
     rgb: NDArray[np.uint8] = picture.to_ndarray(format="rgb24")
     return rgb
+
 
 # ----------------------------------------------------------------------------------------------
 

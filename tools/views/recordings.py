@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
 from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO
-from cereal.frames import FrameFormat
+
+import numpy as np
+
+from cereal.frames import Frame, FrameFormat
 from modeld.vehicle.calibration import Camera
 from runtime.files.whole_file import whole_file
 from tools.drives.drive import Drive
 from tools.errors import UsageError
 from tools.playback.pictures import main_camera
-from tools.views.pass_over import main_stream, rgb_of
-from tools.views.overlay import draw_overlay
-from tools.views.pass_over import Written, pass_over
-import tempfile
-from typing import Any
-import numpy as np
-from cereal.frames import Frame
 from tools.report.picture import encode_jpeg, jpeg_size
 from tools.views.answer import Answer
 from tools.views.foxglove import CAR_M, FLU_FROM_FRD, MIN_LEAD_PROBABILITY, calib_from_camera
-from tools.views.pass_over import planes
-from tools.views.overlay import AMBER, BLUE, GREEN, RED, FrameFacts
+from tools.views.overlay import AMBER, BLUE, GREEN, RED, FrameFacts, draw_overlay
+from tools.views.pass_over import Written, main_stream, pass_over, planes, rgb_of
 
 # Constant quality: text and thin lines stay sharp, a minute of 1928x1208 takes some 30 MB.
 QUALITY = {"crf": "23", "preset": "veryfast"}
@@ -103,6 +100,7 @@ class _Encoder:
         picture.pts = max(self._next, round(time_s * TICKS_PER_S))
         picture.time_base, self._next = self._tick, picture.pts + 1
         self._container.mux(self._stream.encode(picture.reformat(format="yuv420p")))
+
 
 # --- A drive and the model's answer as a recording for the rerun viewer (extra ``rerun``) -----
 #

@@ -16,8 +16,7 @@ from scheduler.debug.viz import page
 from scheduler.device.spec import SPECS
 from tests.scheduler.support.programs import emitted, x
 from tests.tools.adreno.stand_in import stand_in
-from tools.adreno.cost import SLOTS
-from tools.adreno.cost import cost_of, lines, page_table, plain, sections
+from tools.adreno.cost import SLOTS, cost_of, lines, page_table, plain, sections
 from tools.adreno.toolchain import fetch_toolchain
 from tools.cli import main
 from tools.errors import ArtifactMismatchError, MissingPackageError, ToolchainError, UsageError

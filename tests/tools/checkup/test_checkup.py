@@ -13,10 +13,9 @@ import pytest
 
 from cereal.frame_ring import MAGIC
 from tools.checkup import machine, surroundings
-from tools.checkup.parts import run_apart
-from tools.checkup.findings import Finding, Section, Verdict
-from tools.checkup.findings import Scrubber, report_plain, report_text
+from tools.checkup.findings import Finding, Scrubber, Section, Verdict, report_plain, report_text
 from tools.checkup.machine import Clock, read_sensors
+from tools.checkup.parts import run_apart
 from tools.service import opencl_drivers
 from tools.service.opencl_drivers import Driver
 

@@ -13,7 +13,6 @@ from benchmarks.all_models import Row, kernel_lines, means, table
 from runtime import choose_device
 from runtime.run.profile import KernelTime
 from tools.bench.roofline import explain_excess
-from tools.timing.run_times import compare, max_relative_error, measure_rounds
 from tools.timing.roofline import (
     EVERYTHING,
     CeilingProbe,
@@ -22,8 +21,12 @@ from tools.timing.roofline import (
     cache_sizes,
     cpu_levels,
     gpu_levels,
+    make_kernels,
+    make_rows,
+    quietest,
+    share_below,
 )
-from tools.timing.roofline import make_kernels, make_rows, quietest, share_below
+from tools.timing.run_times import compare, max_relative_error, measure_rounds
 
 # 100 GFLOP/s, 1 KB at 100 GB/s, 1 MB at 50 GB/s, all else at 10 GB/s.
 CEILINGS = Ceilings(

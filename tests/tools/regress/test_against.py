@@ -17,8 +17,8 @@ from tests.tools.regress.planted import Planted
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.errors import RegressionReferenceError
 from tools.regress.job import JobResult
-from tools.regress.judge.references import PlayedReference
 from tools.regress.judge.reference import ReferenceStore
+from tools.regress.judge.references import PlayedReference
 
 pytestmark = pytest.mark.opencl
 

@@ -17,9 +17,8 @@ import pytest
 from cereal.schema import new_event, read_event
 from tests.tools.regress.conftest import full_disk
 from tools.compare.running import SHIFT_SHARE
-from tools.errors import ToolError
+from tools.errors import ReferenceFormatError, RegressionReferenceError, ToolError
 from tools.playback.outcome import FrameTable
-from tools.errors import ReferenceFormatError, RegressionReferenceError
 from tools.regress.job import DriveName, JobResult, Launches, Measured
 from tools.regress.judge.leaves import (
     PREDICTIONS,
@@ -39,9 +38,9 @@ from tools.regress.judge.reference import (
     make_reference,
     to_bytes,
 )
+from tools.regress.judge.references import TimingReferences
 from tools.regress.run_facts import ProgramFacts
 from tools.regress.time.timing import Interval, TimingResult
-from tools.regress.judge.references import TimingReferences
 
 RESULT = JobResult(
     key="k" * 64,

@@ -25,14 +25,16 @@ from tools.errors import ToolError
 from tools.regress.run import TimingOutcome
 from tools.regress.tell.summary import explain_timing
 from tools.regress.time import timing_sides
-from tools.regress.time.timing import LaunchTime, compare_kernels, describe_kernels
 from tools.regress.time.timing import (
     LIMIT,
     FrameTiming,
     Interval,
     Kernels,
+    LaunchTime,
     StoredTiming,
     TimingResult,
+    compare_kernels,
+    describe_kernels,
     frame_intervals,
     interval,
     judge_timing,

@@ -34,8 +34,13 @@ from tools.messages.camera import project
 from tools.messages.message_values import message_to_plain
 from tools.views import foxglove
 from tools.views.answer import Answer, AnswerReader
-from tools.views.export_mcap import VIEW_SCHEMAS, McapOptions, export_mcap
-from tools.views.export_mcap import mcap_file, message_schema
+from tools.views.export_mcap import (
+    VIEW_SCHEMAS,
+    McapOptions,
+    export_mcap,
+    mcap_file,
+    message_schema,
+)
 
 START_NS = 7_000_000_000
 SCALARS: dict[str, Any] = {"boolean": bool, "string": str, "integer": int, "number": (int, float)}

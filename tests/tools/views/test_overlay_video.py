@@ -31,8 +31,8 @@ from tools.views import canvas
 from tools.views.answer import AnswerReader
 from tools.views.canvas import Canvas, text_size
 from tools.views.overlay import BLUE, GREEN, FrameFacts, draw_overlay, ribbon
-from tools.views.recordings import write_overlay_video
 from tools.views.pass_over import Written, pass_over
+from tools.views.recordings import write_overlay_video
 
 CAMERA = Camera(640, 384, 500.0)
 WHITE = (255, 255, 255)

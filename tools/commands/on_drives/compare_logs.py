@@ -45,8 +45,7 @@ from tools.compare.page import write_comparison
 from tools.compare.tolerances import read_tolerances
 from tools.errors import CompareError, UsageError
 from tools.lib.json_output import print_json
-from tools.lib.options import whole
-from tools.lib.options import refuse
+from tools.lib.options import refuse, whole
 from tools.regress.tell.candidates import Candidates, Results, candidates_of, results_of
 from tools.regress.tell.sets import SetComparison, compare_directories
 from tools.regress.tell.whole import all_figure_names

@@ -57,8 +57,7 @@ from tools.closed_loop.run import (
 )
 from tools.closed_loop.trial import SCENARIOS
 from tools.lib.json_output import print_json
-from tools.lib.options import above, real, seed, whole
-from tools.lib.options import refuse
+from tools.lib.options import above, real, refuse, seed, whole
 from tools.lib.terminal import format_table
 from tools.playback.model import check_frame, load_model, read_driving_artifact
 from tools.report.history import add_history, note_run

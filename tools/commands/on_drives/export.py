@@ -117,8 +117,8 @@ def _mcap(args: argparse.Namespace, on_event: Callable[[], None]) -> dict[str, A
 
 
 def _video(args: argparse.Namespace, on_frame: Callable[[], None]) -> dict[str, Any]:
-    from tools.views.recordings import write_overlay_video
     from tools.views.pass_over import Written
+    from tools.views.recordings import write_overlay_video
 
     drive = open_drive(args.drive, drive_options(args))
     written = Written(args.video, on_frame=on_frame)

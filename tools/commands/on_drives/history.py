@@ -27,8 +27,15 @@ from typing import Any
 from tools.lib.json_output import print_json
 from tools.lib.terminal import format_table
 from tools.report.history import read_history
-from tools.report.history_page import Series, judge_runs
-from tools.report.history_page import change_texts, range_text, value_of, verdict_of, write_history
+from tools.report.history_page import (
+    Series,
+    change_texts,
+    judge_runs,
+    range_text,
+    value_of,
+    verdict_of,
+    write_history,
+)
 
 HEADER = ("", "figure", "last", "allowed", "runs", "commit", "of")
 # Of what is only within its past; --json and --html have all.

@@ -19,7 +19,6 @@ from scheduler.debug.kernel_table import KernelTable
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
 from tools.playback.model import LoadedModel, load_model
-from tools.regress.explain.launch_values import interpret
 from tools.regress.explain.launch_values import (
     INTERPRETER_ROUNDING,
     ROUNDING,
@@ -29,6 +28,7 @@ from tools.regress.explain.launch_values import (
     align,
     compare_arrays,
     difference,
+    interpret,
 )
 from tools.regress.explain.lockstep import Case, play_until
 from tools.regress.judge.frame_changes import Change

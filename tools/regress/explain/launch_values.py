@@ -12,17 +12,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
 import numpy as np
 from numpy.typing import NDArray
+
 from runtime.format.manifest import Manifest
 from runtime.run.program import Program
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
-from tools.timing.run_parts import Stepper
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from tools.errors import ToolError
+from tools.timing.run_parts import Stepper
 
 if TYPE_CHECKING:
     from scheduler.cache.schedules import EntryGraph
@@ -252,6 +252,7 @@ def _form(value: Value) -> object:
 def _overlap(one: Sequence[str], other: Sequence[str]) -> float:
     union = {*one, *other}
     return len({*one} & {*other}) / len(union) if union else 0.0
+
 
 # ----------------------------------------------------------------------------------------------
 # The results of all kernels of a frame as the numpy interpreter computes them from ONNX models.

@@ -20,9 +20,8 @@ from typing import Any, Final, TypeVar
 
 from runtime.files.given_file import read_given
 from runtime.files.whole_file import whole_file
-from tools.errors import ToolError
+from tools.errors import ReferenceFormatError, RegressionReferenceError, ToolError
 from tools.lib.json_output import json_text
-from tools.errors import ReferenceFormatError, RegressionReferenceError
 from tools.regress.job import DriveName, JobResult, Launches
 from tools.regress.run_facts import ProgramFacts
 

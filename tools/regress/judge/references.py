@@ -6,33 +6,38 @@ the drives instead, and needs no reference of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from runtime.format.artifact import Artifact
-from tools.playback.model import read_driving_artifact
-from tools.errors import RegressionReferenceError
-from tools.regress.job import JobResult
-from tools.regress.judge.reference import Reference, ReferenceKey, ReferenceStore, make_reference
 import json
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
+
 from runtime.files.given_file import read_given
 from runtime.files.whole_file import whole_file
-from tools.errors import ToolError
-from tools.lib.json_output import json_text
-from tools.errors import ReferenceFormatError
-from tools.regress.judge.reference import SHORT
-from tools.regress.time.timing import LaunchTime
-from tools.regress.time.timing import Interval, StoredTiming, TimingResult
-from tools.regress.judge.packing import unpack
-from tools.regress.judge.reference import Reference, ReferenceStore, make_reference
-from tools.regress.judge.verdict import DriveVerdict, failed
-from tools.regress.time.timing import LIMIT, StoredTiming, TimingResult, TimingVerdict
-from collections.abc import Sequence
+from runtime.format.artifact import Artifact
 from tools.drives.open_drive import DriveOptions, open_drive
-from tools.regress.job import single_drives
-from tools.regress.judge.reference import SHORT, ReferenceStore
+from tools.errors import ReferenceFormatError, RegressionReferenceError, ToolError
+from tools.lib.json_output import json_text
+from tools.playback.model import read_driving_artifact
+from tools.regress.job import JobResult, single_drives
+from tools.regress.judge.packing import unpack
+from tools.regress.judge.reference import (
+    SHORT,
+    Reference,
+    ReferenceKey,
+    ReferenceStore,
+    make_reference,
+)
+from tools.regress.judge.verdict import DriveVerdict, failed
+from tools.regress.time.timing import (
+    LIMIT,
+    Interval,
+    LaunchTime,
+    StoredTiming,
+    TimingResult,
+    TimingVerdict,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Against:
@@ -112,6 +117,7 @@ class KeptReferences:
             f"{place} for this drive and {key.device_class}, found none; name the other model's "
             "artifact: --against OLD.pkl"
         )
+
 
 # --- The timing gate's measurements at acceptance: one JSON file beside the drives' -----------
 #
@@ -220,6 +226,7 @@ class TimingReferences:
 def _interval(kept: Mapping[str, Any]) -> Interval:
     return Interval(**{**kept, "samples": tuple(kept["samples"])})
 
+
 # --- Accepts what a regression found: writes references and times, with who, when and why -----
 
 
@@ -312,6 +319,7 @@ def accept_timing(
     references.write(entry, result, provenance)
     what = "new" if reference is None else f"accepted: {verdict.text}"
     return [f"{references.path.name}: {entry}: {what}"]
+
 
 # --- Finds references that no drive and no model uses any more, and removes them --------------
 

@@ -18,17 +18,24 @@ from tools.behaviour.describe import TITLE, behaviour_part
 from tools.behaviour.headline import gates_sentence, length_text, path_sentence, worst_path
 from tools.compare.findings import Comparison, FieldSeries
 from tools.errors import ToolError
-from tools.regress.run_facts import differing
 from tools.regress.judge.frame_changes import Change
 from tools.regress.judge.packing import unpack
 from tools.regress.judge.reference import Histogram, histogram
 from tools.regress.judge.verdict import DriveVerdict
 from tools.regress.run import Plan, RunVerdict, TimingOutcome
+from tools.regress.run_facts import differing
 from tools.regress.tell.pictures import draw, plans_of, take_shots, worst_frames
 from tools.regress.tell.summary import conclusion
 from tools.regress.tell.whole import whole_section
-from tools.report.report_page import folded, tiles_section, whole_page, write_page
-from tools.report.report_page import Chart, Margins, padded_range
+from tools.report.report_page import (
+    Chart,
+    Margins,
+    folded,
+    padded_range,
+    tiles_section,
+    whole_page,
+    write_page,
+)
 
 # More only make the page longer: the JSON has everything.
 MAX_CHANGES = 40

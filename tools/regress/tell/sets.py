@@ -20,8 +20,7 @@ from tools.behaviour.headline import gates_sentence, length_text, path_sentence,
 from tools.behaviour.quantities import Behaviour, BehaviourReader
 from tools.behaviour.truth import Truth, read_truth
 from tools.compare.compare import CompareOptions, compare_logs
-from tools.compare.findings import describe_json, verdict
-from tools.compare.findings import Comparison
+from tools.compare.findings import Comparison, describe_json, verdict
 from tools.compare.page import COMPARE_STYLE, findings_part, verdict_part
 from tools.errors import CompareError, ToolError
 from tools.playback.batch import file_name

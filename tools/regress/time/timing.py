@@ -13,14 +13,11 @@ the other side is then measured by turns with the model, and the ratio of the tw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev, variance
-from typing import Final
+from typing import Final, NamedTuple
 
 # ----------------------------------------------------------------------------------------------
 # Which kernels became slower: launches of two programs, matched by the ONNX nodes they compute.
@@ -157,6 +154,7 @@ class Groups:
         roots = [self.root(name) for name in names]
         for root in roots:
             self._parents[self.root(root)] = self.root(roots[0])
+
 
 # ----------------------------------------------------------------------------------------------
 
