@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,7 +118,7 @@ def measure_load(artifact: Path, device: str | None, *, cold: bool) -> float:
         try:
             # Our own module; nothing goes through a shell.
             result = subprocess.run(  # noqa: S603
-                own_command("tools.bench.load", str(artifact), device or ""),
+                own_command("tools.bench.artifact", str(artifact), device or ""),
                 env=environment,
                 capture_output=True,
                 text=True,
@@ -193,3 +194,8 @@ def _print_tables(result: Mapping[str, Any], times: Sequence[KernelTime], shown:
     launches = count_text(len(times), "launch")
     print(f"\nslowest {len(rows)} of {launches} ({total:.3f} ms on the device):")
     print(format_table(("#", "kernel", "ms", "share", "GFLOP/s", "GB/s", "from"), rows))
+
+
+if __name__ == "__main__":  # the fresh process of `measure_load`
+    with runtime.load_program(sys.argv[1], sys.argv[2] or None) as loaded:
+        print(loaded.stats.load_ms)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STREAMS = ("road", "wideRoad")
 SERVICE = HEALTH_SERVICES["driving"]
-START_TIMEOUT_S = 60.0
+HEALTH_TIMEOUT_S = 60.0
 # From the first word of its health until it is at rest.
 SETTLE_S = 2.0
 
@@ -61,12 +61,12 @@ def idle_cpu_percent(model: Path, bus: str, prefix: str, seconds: float) -> floa
 
 
 def _await_health(health: Subscriber, daemon: Child) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + HEALTH_TIMEOUT_S
     while health.receive(200) is None:
         daemon.check_running()
         if time.monotonic() > deadline:
             raise ProcessError(
-                f"daemon: expected {SERVICE} within {START_TIMEOUT_S:g} s, found none; run it by "
+                f"daemon: expected {SERVICE} within {HEALTH_TIMEOUT_S:g} s, found none; run it by "
                 "hand with -v"
             )
 

@@ -40,7 +40,7 @@ ROUNDS = 2
 MAX_ITERATIONS = 50  # of one round: more tells nothing about kernels
 
 
-def run(args: argparse.Namespace) -> int:
+def run_roofline(args: argparse.Namespace) -> int:
     """Measure and print.
 
     Raises:
@@ -62,14 +62,14 @@ def run(args: argparse.Namespace) -> int:
         name = program.manifest.name
     if args.json:
         measured = {"artifact": name, "entry": entry, "device": device.info.name}
-        print_json({**measured, **as_json(ceilings, rows)})
+        print_json({**measured, **_roofline_json(ceilings, rows)})
     else:
         print(f"{name}, entry {entry}, on {device.info.name}")
         _print_rows(ceilings, rows)
     return 0
 
 
-def as_json(ceilings: Ceilings, rows: Sequence[RooflineRow]) -> dict[str, Any]:
+def _roofline_json(ceilings: Ceilings, rows: Sequence[RooflineRow]) -> dict[str, Any]:
     """Return the launches for ``--json``."""
     kernels = make_kernels(rows, ceilings)
     return {

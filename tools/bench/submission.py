@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 CLOCKS = {"host": time.thread_time_ns, "run": time.perf_counter_ns}
 
 
-def run(args: argparse.Namespace) -> int:
+def run_submission(args: argparse.Namespace) -> int:
     """Measure and print.
 
     Raises:
         UsageError: the arguments cannot work, or the device records nothing.
         RuntimeFault: the artifact or the device is not right.
     """
-    result = measure(args.path[0], args.device, args.entry, args.blocks, args.seed)
+    result = measure_submission(args.path[0], args.device, args.entry, args.blocks, args.seed)
     if args.json:
         print_json(result)
         return 0
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def measure(
+def measure_submission(
     path: Path, device: str | None, entry: str | None, blocks: int, seed: int
 ) -> dict[str, Any]:
     """Load the artifact twice and run both in turns; return the object of ``--json``.
