@@ -22,7 +22,7 @@ from tests.runtime import tiny
 from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.conftest import Modeld
 from tests.tools.small_monitoring import write_small_monitoring
-from tools.bench import against, bus, daemon, host, log, roofline
+from tools.bench import against, bus, daemon, host, log
 from tools.timing import peers, roofline
 from tools.timing.peers import Peer
 
@@ -171,7 +171,7 @@ def test_roofline_judges_every_launch(
 ) -> None:
     monkeypatch.setattr(roofline, "CACHES", tmp_path)  # small caches: small arrays, little time
     monkeypatch.setattr(roofline.CeilingProbe.__init__, "__defaults__", ((1 << 16, 1 << 20), 10**5))
-    monkeypatch.setattr(roofline, "ROUNDS", 1)
+    monkeypatch.setattr("tools.bench.artifact.ROUNDS", 1)
     artifact = tiny.write(tmp_path / "tiny.pkl")
     found = modeld(0, "bench", "--json", artifact, "--roofline", "--iters", "3").json
     assert sorted(row["launch"] for row in found["launches"]) == [0, 1, 2, 3, 4]

@@ -78,7 +78,9 @@ MODES = {
     "roofline": Mode(
         "tools.bench.artifact.run_roofline", PROGRAM, "iters entry device seed inputs bind constant"
     ),
-    "submission": Mode("tools.bench.host.run_submission", PROGRAM, "blocks entry device seed bind constant"),
+    "submission": Mode(
+        "tools.bench.host.run_submission", PROGRAM, "blocks entry device seed bind constant"
+    ),
     "paced": Mode(
         "tools.bench.paced.run",
         PROGRAM,

@@ -42,10 +42,9 @@ from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child
 from tools.lib.terminal import format_table
-from tools.timing.program_inputs import inputs_for
+from tools.timing.program_inputs import inputs_for, make_inputs
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
@@ -60,7 +59,7 @@ RUN_TIMEOUT_S = 2.0  # of one run and its pause
 SLOW_CORES = 1.7
 RATIOS = ("p99_over_p50", "steady_p99_over_p50")
 REALTIME = RealtimeConfig(priority=50, lock_memory=True, freeze_gc=True)
-NEIGHBOUR = "tools.bench.paced"
+NEIGHBOUR = "tools.bench.paced"  # `main`
 
 Times = dict[str, dict[str, float]]
 
@@ -191,15 +190,13 @@ def _print(result: Mapping[str, Any]) -> None:
     print(format_table(head, rows))
 
 
-# --- The other process of ``modeld bench --paced --beside``: keeps a CPU busy, or runs a model
-#
-# ``--cpu N`` restricts it to that CPU. Without an artifact it computes nothing, all the time; with
-# one it runs it every ``--period-ms``; with ``--measure RUNS`` it times paced runs, as its parent
-# does, and prints them as one JSON line. It prints "ready" first, and ends by a signal.
-
-
 def main() -> int:
-    """Run the process; return the exit code."""
+    """Run the other process of ``--beside``; return its exit code.
+
+    Without an artifact it keeps a CPU busy; with one it runs it every ``--period-ms``. With
+    ``--measure RUNS`` it times paced runs, as its parent does, and prints them as one JSON line.
+    ``--cpu N`` restricts it to that CPU. It prints "ready" first, and ends by a signal.
+    """
     parser = argparse.ArgumentParser(description="other process of modeld bench --paced")
     parser.add_argument("--cpu", type=int)
     parser.add_argument("--artifact", type=Path)
@@ -221,11 +218,7 @@ def main() -> int:
 
 
 def _run_model(args: argparse.Namespace, stop: StopSignals) -> None:
-    # After the CPU was chosen: the driver's threads inherit it.
-    import runtime
-    from tools.lib.json_output import print_json
-    from tools.timing.program_inputs import make_inputs
-
+    # The driver's threads inherit the CPU that was chosen before.
     with runtime.load_program(args.artifact, args.device) as program:
         entry = args.entry or program.entries[0]
         inputs = make_inputs(program.entry_inputs(entry), seed=0)

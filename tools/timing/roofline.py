@@ -8,7 +8,7 @@ other figure is: what a frame takes, not what it could have taken once. A kernel
 several times is judged by the sums over its launches. The peak is that of float32 multiply-adds, so
 a kernel that computes other things (divisions, integer positions of a warp) cannot reach it.
 
-Called by ``tools.bench.roofline``.
+Called by ``tools.bench.artifact``.
 """
 
 from __future__ import annotations

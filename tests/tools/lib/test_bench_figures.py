@@ -12,7 +12,7 @@ import pytest
 from benchmarks.all_models import Row, kernel_lines, means, table
 from runtime import choose_device
 from runtime.run.profile import KernelTime
-from tools.bench.roofline import explain_excess
+from tools.bench.artifact import explain_excess
 from tools.timing.roofline import (
     EVERYTHING,
     CeilingProbe,
